@@ -1,0 +1,159 @@
+"""A benchmark: what is asked, what came out, under which conditions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class BenchSpec:
+    """One closed-loop run of streaming requests. Sent as JSON to the worker process on its stdin."""
+
+    url: str  # base, e.g. http://127.0.0.1:8000 (the worker adds /v1/chat/completions)
+    model: str
+    concurrency: int = 8
+    requests: int = 64
+    max_tokens: int = 128
+    input_tokens: int = 128  # approximate prompt length
+    warmup: int = 8  # requests of the same shape, not counted
+    profile: str = "quick"
+    endpoint: str = "chat"  # "chat" or "completions"
+    temperature: float = 0.0
+    ignore_eos: bool = True  # dropped, and said so, where the engine refuses it
+    seed: int = 0
+    salt: str = ""  # put at the front of every prompt so that the prefix cache cannot answer; "" = made per run
+    shared_prefix: bool = False  # keep the cache in play on purpose
+    timeout_s: float = 120.0  # for one request
+    stall_s: float = 60.0  # no byte for this long
+    api_key_env: str | None = None  # name of the variable that holds the key; the key itself is never stored
+    extra_body: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """Milliseconds unless the field's name says otherwise. p-values by linear interpolation (as numpy's default)."""
+
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+    min: float
+    max: float
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class GpuDuring:
+    """What the GPUs did between the first counted request's start and the last one's end; per GPU and summed."""
+
+    power_w: float | None  # mean, summed over the server's GPUs
+    energy_j: float | None
+    sm_mhz: float | None  # mean over GPUs and samples
+    memory_mhz: float | None
+    temperature_c: float | None  # highest
+    gpu_util_pct: float | None
+    event_reasons: Mapping[str, float] = field(default_factory=dict)  # name -> share of samples 0..1
+    samples: int = 0
+    absent: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class BenchSummary:
+    """The figures of one run. None with a reason in `absent`, never a made-up number."""
+
+    requests_ok: int
+    requests_failed: int
+    errors: Mapping[str, int]  # by kind: "connect", "reset", "timeout", "http 503", "short", "malformed", …
+    prompt_tokens: int
+    output_tokens: int
+    cached_tokens: int | None
+    duration_s: float
+    output_tok_s: float | None
+    request_s: float | None  # requests per second
+    ttft_ms: Distribution | None
+    itl_ms: Distribution | None  # gaps between content chunks
+    tpot_ms: Distribution | None  # (last - first) / (tokens - tokens in the first chunk), per request
+    e2e_ms: Distribution | None
+    tokens_per_chunk: float | None
+    per_stream_tok_s: float | None
+    power_w: float | None
+    energy_j: float | None
+    tok_per_joule: float | None
+    gpu: GpuDuring | None = None
+    client_cpu_pct: float | None = None
+    absent: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BenchProgress:
+    done: int
+    failed: int
+    total: int
+    in_flight: int
+    output_tokens: int
+    output_tok_s: float
+    elapsed_s: float
+    phase: str = "measuring"  # "connecting", "warming up", "measuring", "done"
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """All that a result depends on. Stored with it; two results are like for like only where these agree."""
+
+    host: str
+    engine: str | None
+    engine_version: str | None
+    model: str
+    argv: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)  # secrets masked
+    flags: Mapping[str, Any] = field(default_factory=dict)
+    preset_id: str | None = None
+    run_id: str | None = None
+    driver_version: str | None = None
+    cuda_version: str | None = None
+    gpus: tuple[Mapping[str, Any], ...] = ()  # name, uuid, power limit, locks, clocks max
+    gpu_settings: Mapping[str, Any] = field(default_factory=dict)
+    client: str = "local"  # "local", "tunnel": where the load came from
+    workbench_version: str = ""
+    simulated: bool = False
+    ceiling_tok_s: float | None = None
+    server_started_unix_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BenchResult:
+    id: int
+    unix_s: float
+    spec: BenchSpec
+    conditions: Conditions
+    summary: BenchSummary
+    note: str = ""
+    tags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MetricChange:
+    """One line of a comparison: B against A. `verdict`: "better", "worse" or "no difference shown"."""
+
+    metric: str
+    unit: str
+    a: float | None
+    b: float | None
+    change_pct: float | None
+    interval_pct: float | None  # half width of the 95 % interval of the change; None: a single pair cannot give one
+    higher_is_better: bool
+    verdict: str
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    a: int
+    b: int
+    differences: tuple[Mapping[str, Any], ...]  # configuration first: {"kind", "name", "a", "b"}
+    metrics: tuple[MetricChange, ...]
+    warnings: tuple[str, ...]  # where the two are not like for like
+    like_for_like: bool
+    simulated: bool

@@ -1,0 +1,92 @@
+"""Errors that are meant for a person.
+
+    WorkbenchError            what happened, where, the command, the next step
+    ├── InputError            bad usage or input: exit code 2
+    │   ├── PresetError       a preset file that does not hold (carries findings)
+    │   └── PlanError         a plan that cannot become a command
+    ├── HostError             a host could not do it (hosts/base.py has its subclasses)
+    ├── ServerError           a server did not start, answer or stop
+    ├── BenchError            a benchmark could not be run
+    ├── SettingsError         a GPU or host setting could not be read, applied or reverted
+    └── StoreError            results, journal or configuration could not be read or written
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from workbench.model.findings import Finding
+
+
+class WorkbenchError(Exception):
+    """`message` says what happened; `host`, `command` and `next_step` say where, doing what, and what now."""
+
+    exit_code = 1
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        host: str | None = None,
+        command: str | None = None,
+        next_step: str | None = None,
+        findings: Sequence[Finding] = (),
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.host = host
+        self.command = command
+        self.next_step = next_step
+        self.findings = tuple(findings)
+
+    def __str__(self) -> str:
+        where = f"{self.host}: " if self.host else ""
+        lines = [f"{where}{self.message}"]
+        if self.command:
+            lines.append(f"  command: {self.command}")
+        if self.next_step:
+            lines.append(f"  next: {self.next_step}")
+        return "\n".join(lines)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "error": self.message,
+            "kind": type(self).__name__,
+            "host": self.host,
+            "command": self.command,
+            "next_step": self.next_step,
+            "findings": [f.as_json() for f in self.findings],
+        }
+
+
+class InputError(WorkbenchError):
+    exit_code = 2
+
+
+class PresetError(InputError):
+    pass
+
+
+class PlanError(InputError):
+    pass
+
+
+class HostError(WorkbenchError):
+    pass
+
+
+class ServerError(WorkbenchError):
+    pass
+
+
+class BenchError(WorkbenchError):
+    pass
+
+
+class SettingsError(WorkbenchError):
+    pass
+
+
+class StoreError(WorkbenchError):
+    pass

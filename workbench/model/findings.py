@@ -1,0 +1,43 @@
+"""What a check found: one shape for validation, rules, log patterns and faults."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+
+class Level(StrEnum):
+    """How much a finding weighs. ERROR stops a start; WARN and HINT never do."""
+
+    ERROR = "error"
+    WARN = "warn"
+    HINT = "hint"
+    INFO = "info"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One statement about a plan, a preset, a host or a run.
+
+    `code` is stable and dotted ("flag.unknown", "memory.too-large"): tests and scripts match it.
+    `flag` is the flag or environment variable concerned, without dashes, or None.
+    `fix` says what to do next, as a person would type or press it.
+    """
+
+    level: Level
+    code: str
+    text: str
+    flag: str | None = None
+    fix: str | None = None
+    source: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        return {**asdict(self), "level": str(self.level)}
+
+
+def worst(findings: Iterable[Finding]) -> Level | None:
+    """The gravest level among `findings`, or None when there are none."""
+    order = list(Level)
+    return min((f.level for f in findings), key=order.index, default=None)

@@ -1,0 +1,92 @@
+"""Launch flags as data: what an engine version knows, and what a plan sets.
+
+Canonical flag name: the engine's long name without leading dashes ("max-num-seqs", "enforce-eager").
+A value is plain JSON-able Python: bool, int, float, str, list (repeated or nargs), dict (JSON flag).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+FlagValue = Any  # bool | int | float | str | list[FlagValue] | dict[str, FlagValue]
+
+
+class FlagKind(StrEnum):
+    BOOL = "bool"
+    INT = "int"
+    FLOAT = "float"
+    STR = "str"
+    JSON = "json"
+
+
+class Origin(StrEnum):
+    PRESET = "preset"
+    EDITED = "edited"
+    DEFAULT = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class FlagSpec:
+    """One flag of one engine version."""
+
+    name: str
+    kind: FlagKind
+    aliases: tuple[str, ...] = ()  # other spellings with dashes, e.g. "-tp", "--tp"
+    negation: str | None = None  # e.g. "--no-enforce-eager" or "--disable-x"; None: cannot be negated
+    choices: tuple[str, ...] = ()
+    default: FlagValue | None = None
+    repeatable: bool = False  # given several times, or takes several values
+    nargs: str | None = None
+    minimum: float | None = None
+    maximum: float | None = None
+    human_readable_int: bool = False  # accepts 1k = 1000, 1K = 1024
+    json_fields: tuple[str, ...] = ()
+    group: str = ""
+    help: str = ""
+    deprecated: bool = False
+    required: bool = False
+    env: str | None = None  # environment variable that sets the same
+    value_takes_bool_word: bool = False  # TabbyAPI: booleans take True/False as a value
+
+
+@dataclass(frozen=True, slots=True)
+class EnvSpec:
+    name: str
+    type: str = "str"
+    default: str | None = None
+    choices: tuple[str, ...] = ()
+    help: str = ""
+
+
+@dataclass(frozen=True)
+class FlagCatalog:
+    """All flags of one engine version. `version` is the engine version that the data came from."""
+
+    engine: str
+    version: str
+    flags: Mapping[str, FlagSpec] = field(default_factory=dict)
+    env: Mapping[str, EnvSpec] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class FlagSetting:
+    name: str
+    value: FlagValue
+    origin: Origin = Origin.EDITED
+
+
+@dataclass(frozen=True, slots=True)
+class FlagRow:
+    """One line of the flag editor: spec joined with setting and finding."""
+
+    name: str
+    value: FlagValue | None
+    default: FlagValue | None
+    origin: Origin
+    spec: FlagSpec | None  # None: unknown to this catalog
+    finding: str | None = None
+    level: str | None = None
+    is_env: bool = False

@@ -1,0 +1,132 @@
+"""GPUs as the screen and the results see them.
+
+Absent is not zero: a value that the driver does not give is None, and `absent` names the reason
+("not supported", "no permission", "gpu is lost", "driver/library mismatch", …) under the field's name.
+Units are in the names; bytes are bytes, shares are percent 0..100.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class DriverStatus(StrEnum):
+    OK = "ok"
+    NO_DRIVER = "no driver"  # NVML_ERROR_DRIVER_NOT_LOADED (9)
+    NO_LIBRARY = "no library"  # libnvidia-ml.so.1 absent and no nvidia-smi either
+    MISMATCH = "driver/library mismatch"  # 18: reboot or reload needed
+    NO_GPU = "no gpu"  # 28, or zero devices
+    NO_PERMISSION = "no permission"  # 4 / 17 (blocked by OS or cgroup) at init
+    HUNG = "driver hung"  # a call did not return: the agent was abandoned
+    ERROR = "error"  # anything else; message says what
+
+
+class GpuState(StrEnum):
+    LIVE = "live"
+    LOST = "lost"  # NVML_ERROR_GPU_IS_LOST (15, XID 79): this one only, the others go on
+    NO_PERMISSION = "no permission"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class GpuProcess:
+    pid: int
+    memory_bytes: int | None
+    name: str | None = None  # None where host PIDs cannot be resolved (containers)
+    kind: str = "compute"
+
+
+@dataclass(frozen=True, slots=True)
+class GpuInfo:
+    """What does not change from second to second (agent: once, and again on the slow cadence)."""
+
+    index: int
+    uuid: str
+    name: str
+    pci_bus_id: str | None = None
+    compute_capability: str | None = None
+    sm_max_mhz: int | None = None
+    memory_max_mhz: int | None = None
+    power_default_w: float | None = None
+    power_min_w: float | None = None
+    power_max_w: float | None = None
+    memory_total_bytes: int | None = None
+    memory_reserved_bytes: int | None = None
+    unified_memory: bool = False  # memory is the host's (GB10): figures come from /proc/meminfo, labelled unified
+    pcie_gen_max: int | None = None
+    pcie_width_max: int | None = None
+    memory_bus_bits: int | None = None
+    temperature_slowdown_c: float | None = None
+    virtualization: str | None = None  # "none", "passthrough", "vgpu", "host vgpu", "host vsga"
+    ecc: bool | None = None
+    absent: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSample:
+    """One reading of one GPU."""
+
+    index: int
+    uuid: str
+    state: GpuState = GpuState.LIVE
+    message: str | None = None  # when state is not LIVE: what the driver said
+    sm_mhz: int | None = None
+    memory_mhz: int | None = None
+    power_w: float | None = None  # instantaneous (field 186) where given, else the 1 s average
+    power_average_w: float | None = None
+    power_limit_w: float | None = None  # requested (management) limit
+    power_limit_enforced_w: float | None = None  # after all limiters
+    gpu_util_pct: float | None = None  # share of time with a kernel running, not throughput
+    memory_util_pct: float | None = None
+    memory_used_bytes: int | None = None  # v2: without the driver's reserved part
+    memory_total_bytes: int | None = None
+    temperature_c: float | None = None
+    fan_pct: float | None = None
+    pstate: int | None = None
+    event_reasons: tuple[str, ...] = ()  # clocks event reasons by name, e.g. "SW power cap"
+    pcie_gen: int | None = None
+    pcie_width: int | None = None
+    pcie_rx_mb_s: float | None = None
+    pcie_tx_mb_s: float | None = None
+    energy_j: float | None = None  # counter since driver load
+    persistence: bool | None = None
+    processes: tuple[GpuProcess, ...] | None = None  # None: not read yet or not given
+    absent: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class HostSample:
+    memory_total_bytes: int | None = None
+    memory_available_bytes: int | None = None
+    cpu_governor: str | None = None  # "performance", "powersave", "mixed: …"; None with a reason in absent
+    load_1m: float | None = None
+    cpu_count: int | None = None
+    absent: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class DriverInfo:
+    status: DriverStatus = DriverStatus.OK
+    message: str | None = None  # for a person: what is wrong and what to do
+    driver_version: str | None = None
+    cuda_version: str | None = None
+    nvml_version: str | None = None
+    source: str = "nvml"  # "nvml" or "nvidia-smi" (the fallback)
+
+
+@dataclass(frozen=True, slots=True)
+class Telemetry:
+    """One tick of one host. `t_s` is the agent's own monotonic clock; `unix_s` its wall clock."""
+
+    t_s: float
+    unix_s: float
+    driver: DriverInfo
+    host: HostSample
+    infos: tuple[GpuInfo, ...]
+    gpus: tuple[GpuSample, ...]
+    simulated: bool = False
+
+    def info(self, index: int) -> GpuInfo | None:
+        return next((i for i in self.infos if i.index == index), None)

@@ -1,0 +1,119 @@
+"""A launch plan: everything needed to say what will be started, before anything is."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from workbench.model.flags import FlagSetting, FlagValue, Origin
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One host's part of a server that spans several: its rank and the flags that differ there."""
+
+    name: str
+    rank: int
+    flags: Mapping[str, FlagValue] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What is known of the model's weights; None where it is not known (then no ceiling is shown)."""
+
+    id: str
+    parameters: float | None = None  # count, e.g. 70e9
+    quantization: str | None = None
+    bytes_per_token: float | None = None  # bytes of weights read for one decoded token at batch 1
+    weight_bytes: float | None = None  # bytes of weights held in GPU memory
+    kv_bytes_per_token: float | None = None
+    layers: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchPlan:
+    """Engine + model + flags + environment; `engines.command_of(plan)` turns it into argv, env and files."""
+
+    engine: str  # "vllm", "sglang", "tabbyapi", "llamacpp"
+    model: str  # path or hub id as the engine is given it
+    model_facts: ModelFacts | None = None
+    flags: tuple[FlagSetting, ...] = ()  # in the order they appear on the command line
+    env: tuple[FlagSetting, ...] = ()
+    executable: tuple[str, ...] = ()  # argv prefix that overrides the engine's own, e.g. ("/opt/v/bin/vllm",)
+    workdir: str | None = None
+    engine_version: str | None = None  # of the catalog that the plan is checked against
+    preset_id: str | None = None
+    preset_status: str | None = None
+    nodes: tuple[Node, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    def flag(self, name: str) -> FlagValue | None:
+        return next((f.value for f in self.flags if f.name == name), None)
+
+    def with_flag(self, name: str, value: FlagValue, origin: Origin = Origin.EDITED) -> LaunchPlan:
+        """The plan with `name` set: in place when it is there, else at the end."""
+        new = FlagSetting(name, value, origin)
+        if any(f.name == name for f in self.flags):
+            return replace(self, flags=tuple(new if f.name == name else f for f in self.flags))
+        return replace(self, flags=(*self.flags, new))
+
+    def without_flag(self, name: str) -> LaunchPlan:
+        return replace(self, flags=tuple(f for f in self.flags if f.name != name))
+
+    def with_env(self, name: str, value: str, origin: Origin = Origin.EDITED) -> LaunchPlan:
+        new = FlagSetting(name, value, origin)
+        if any(e.name == name for e in self.env):
+            return replace(self, env=tuple(new if e.name == name else e for e in self.env))
+        return replace(self, env=(*self.env, new))
+
+    def without_env(self, name: str) -> LaunchPlan:
+        return replace(self, env=tuple(e for e in self.env if e.name != name))
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What is run: argv (never a shell string), extra environment, files written into the run directory first.
+
+    `files` maps a name relative to the run directory to its text. `{run_dir}` in argv is replaced by the
+    run directory on the host when the process is started.
+    """
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+    workdir: str | None = None
+    host: str = "127.0.0.1"  # what the server binds to
+    port: int = 8000
+
+    def shell(self) -> str:
+        """One line a person could paste: environment, then the command, quoted by shlex."""
+        env = [f"{k}={shlex.quote(v)}" for k, v in self.env.items()]
+        line = " ".join([*env, *(shlex.quote(a) for a in self.argv)])
+        return f"cd {shlex.quote(self.workdir)} && {line}" if self.workdir else line
+
+
+@dataclass(frozen=True, slots=True)
+class PlanChange:
+    """One difference between two plans: kind is "flag", "env", "model", "engine" or "gpu"."""
+
+    kind: str
+    name: str
+    a: Any
+    b: Any
+
+
+def diff(a: LaunchPlan, b: LaunchPlan) -> tuple[PlanChange, ...]:
+    """What differs between two plans, engine and model first, then flags and environment in b's order."""
+    changes: list[PlanChange] = []
+    for kind, x, y in (("engine", a.engine, b.engine), ("model", a.model, b.model)):
+        if x != y:
+            changes.append(PlanChange(kind, kind, x, y))
+    for kind, left, right in (("flag", a.flags, b.flags), ("env", a.env, b.env)):
+        old, new = {f.name: f.value for f in left}, {f.name: f.value for f in right}
+        for name in [*new, *(n for n in old if n not in new)]:
+            if old.get(name) != new.get(name) or (name in old) != (name in new):
+                changes.append(PlanChange(kind, name, old.get(name), new.get(name)))
+    return tuple(changes)

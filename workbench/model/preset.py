@@ -1,0 +1,148 @@
+"""The schema of a preset file (TOML). A preset is data from strangers: it is read, checked, shown; it executes nothing.
+
+`${name}` in a string stands for a variable that the person is asked for once (see `variables`).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
+
+Id = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.-]{1,63}$")]
+EngineName = Literal["vllm", "sglang", "tabbyapi", "llamacpp"]
+Status = Literal["documented", "corrected", "measured", "untested", "simulated-only"]
+Verdict = Literal["true", "false", "partly", "unproven"]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, str_strip_whitespace=True)
+
+
+class Hardware(_Strict):
+    """What the setup was made for; compared with what the host has, never enforced."""
+
+    gpu_names: list[str] = Field(default_factory=list, description="NVML names, any of which fits")
+    count: int = Field(1, ge=1, le=64)
+    memory_gib: float | None = Field(None, gt=0, description="memory of one GPU in GiB")
+    platform: str | None = Field(None, description='"bare metal", "esxi passthrough", "proxmox lxc", "dgx spark", …')
+    unified_memory: bool = False
+    interconnect: str | None = None
+
+
+class EngineRef(_Strict):
+    name: EngineName
+    versions: str | None = Field(None, description='PEP 440 range that the setup holds for, e.g. ">=0.14,<0.34"')
+    executable: list[str] | None = Field(None, description="argv prefix instead of the engine's own")
+    workdir: str | None = None
+
+
+class Model(_Strict):
+    id: str = Field(min_length=1, description="hub id or path, as the engine is given it")
+    parameters_b: float | None = Field(None, gt=0, description="billions of parameters")
+    quantization: str | None = None
+    bytes_per_token_gb: float | None = Field(None, gt=0, description="GB (1e9) read per decoded token at batch 1")
+    weight_gb: float | None = Field(None, gt=0, description="GB (1e9) of weights in GPU memory, all GPUs together")
+    kv_bytes_per_token: float | None = Field(None, gt=0)
+    layers: int | None = Field(None, gt=0)
+    source: str | None = None
+
+
+class GpuSettingsEntry(_Strict):
+    """A settings plan that a preset may carry. Loading a preset never applies it."""
+
+    gpu: int | Literal["all"] = "all"
+    persistence: bool | None = None
+    power_limit_w: float | None = Field(None, gt=0)
+    lock_gpu_clocks_mhz: tuple[int, int] | None = None
+    lock_memory_clocks_mhz: tuple[int, int] | None = None
+    reason: str | None = None
+
+    @field_validator("lock_gpu_clocks_mhz", "lock_memory_clocks_mhz")
+    @classmethod
+    def _ordered(cls, value: tuple[int, int] | None) -> tuple[int, int] | None:
+        if value is not None and (value[0] < 0 or value[0] > value[1]):
+            raise ValueError("expected [min, max] in MHz with 0 <= min <= max")
+        return value
+
+
+class HostSetting(_Strict):
+    """A host setting that the setup mentions: shown, never applied by loading."""
+
+    name: str
+    value: str
+    reason: str | None = None
+
+
+class NodeEntry(_Strict):
+    name: str
+    rank: int = Field(ge=0)
+    flags: dict[str, Any] = Field(default_factory=dict)
+    env: dict[str, str] = Field(default_factory=dict)
+
+
+class Variable(_Strict):
+    description: str
+    kind: Literal["path", "text", "host", "port", "secret-env"] = "text"
+    default: str | None = None
+    example: str | None = None
+
+
+class Benchmark(_Strict):
+    profile: str = "quick"
+    concurrency: list[int] = Field(default_factory=lambda: [1])
+    requests: int = Field(32, ge=1)
+    input_tokens: int = Field(128, ge=1)
+    max_tokens: int = Field(128, ge=1)
+    warmup: int = Field(4, ge=0)
+
+
+class ReferenceResult(_Strict):
+    metric: str
+    value: float
+    unit: str
+    conditions: str
+    status: str = Field(description='"claimed by the document", "third party", "vendor", "arithmetic", …')
+    source: str
+    ceiling: float | None = None
+
+
+class Claim(_Strict):
+    """Something that the document says, with what is known of it."""
+
+    text: str
+    verdict: Verdict
+    correct: str = Field(description="the correct reading")
+    basis: str = Field(description='"arithmetic", "verified in a source", "checked by running it", "reasoning"')
+    lines: str | None = None
+
+
+class Provenance(_Strict):
+    document: str
+    status: Status
+    date: str | None = None
+    note: str | None = None
+
+
+class Preset(_Strict):
+    """One documented setup: what to start, what it needs, where its numbers come from, what is wrong with them."""
+
+    preset_schema: Literal[1] = Field(1, alias="schema")
+    id: Id
+    title: str = Field(min_length=1, max_length=80)
+    summary: str
+    hardware: Hardware
+    engine: EngineRef
+    model: Model
+    flags: dict[str, Any] = Field(default_factory=dict, description="canonical long names without dashes")
+    env: dict[str, str] = Field(default_factory=dict)
+    gpu_settings: list[GpuSettingsEntry] = Field(default_factory=list)
+    host_settings: list[HostSetting] = Field(default_factory=list)
+    nodes: list[NodeEntry] = Field(default_factory=list)
+    variables: dict[str, Variable] = Field(default_factory=dict)
+    benchmark: Benchmark = Field(default_factory=Benchmark)
+    baseline: Id | None = None
+    references: list[ReferenceResult] = Field(default_factory=list)
+    claims: list[Claim] = Field(default_factory=list)
+    caveats: list[str] = Field(default_factory=list)
+    provenance: Provenance

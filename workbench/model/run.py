@@ -1,0 +1,59 @@
+"""A server run: one directory on its host, one state at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from workbench.model.findings import Finding
+
+
+class ServerState(StrEnum):
+    STARTING = "starting"  # process alive, not answering yet
+    READY = "ready"  # process alive, health and models answer, one token has come back
+    STOPPING = "stopping"
+    STOPPED = "stopped"  # ended because it was asked to
+    FAILED = "failed"  # ended by itself before ready, or never became ready in time
+    CRASHED = "crashed"  # ended by itself after it was ready
+    UNRESPONSIVE = "unresponsive"  # alive after ready, but its endpoints no longer answer
+    UNKNOWN = "unknown"  # the host cannot be asked now (link lost): last state plus age
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStatus:
+    """What is known of one run now. Times are Unix seconds on the host; ids look like "20261121-031502-vllm-3f2a"."""
+
+    run_id: str
+    engine: str
+    state: ServerState
+    host: str
+    model: str = ""
+    preset_id: str | None = None
+    bind_host: str = "127.0.0.1"
+    port: int | None = None
+    url: str | None = None  # reachable from the server's own host, e.g. http://127.0.0.1:8000
+    pid: int | None = None
+    started_unix_s: float | None = None
+    ready_unix_s: float | None = None
+    ended_unix_s: float | None = None
+    ready_after_s: float | None = None
+    phase: str | None = None  # while starting: "loading weights 40 %", "capturing graphs", from the log
+    exit_code: int | None = None
+    exit_signal: str | None = None
+    reason: str | None = None  # first error line, or why it was given up
+    findings: tuple[Finding, ...] = ()  # known causes of the failure
+    run_dir: str | None = None
+    served_model: str | None = None
+    engine_version: str | None = None
+    adopted: bool = False
+    simulated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LogBatch:
+    """New complete lines of a run's log, in order; `offset` is the byte offset after them."""
+
+    run_id: str
+    lines: tuple[str, ...]
+    offset: int
+    truncated: bool = False  # lines were skipped to keep up

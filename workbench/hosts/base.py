@@ -171,8 +171,8 @@ class Host(Protocol):
     async def stream(
         self, argv: Sequence[str], *, input: bytes | None = None, env: Mapping[str, str] | None = None
     ) -> Stream:
-        """Start and read as it comes. `input` is written to its stdin, which then stays open (an agent piped to
-        `python3 -` frames its own source; see hosts/script.py) until `close`: stdin EOF tells the remote side to end."""
+        """Start and read as it comes. `input` is written to its stdin, which then stays open until `close`:
+        end of file on stdin tells the other side to end."""
         ...
 
     async def read_file(self, path: str, *, offset: int = 0, limit: int | None = None) -> bytes:

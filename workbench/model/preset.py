@@ -140,7 +140,7 @@ class Preset(_Strict):
     host_settings: list[HostSetting] = Field(default_factory=list)
     nodes: list[NodeEntry] = Field(default_factory=list)
     variables: dict[str, Variable] = Field(default_factory=dict)
-    benchmark: Benchmark = Field(default_factory=Benchmark)
+    benchmark: Benchmark = Field(default_factory=lambda: Benchmark.model_validate({}))
     baseline: Id | None = None
     references: list[ReferenceResult] = Field(default_factory=list)
     claims: list[Claim] = Field(default_factory=list)

@@ -1,0 +1,144 @@
+"""What a front end may ask of the session. `Session` (session.py) is the real one; tests draw from a scripted one.
+
+Every async command raises WorkbenchError for a person; none leaves the state half-changed. Long ones
+(start, bench) return when they are under way or done as stated, and report through the state meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from workbench.model.bench import BenchResult, Comparison
+from workbench.model.flags import FlagRow
+from workbench.model.plan import PlanChange
+from workbench.model.preset import Preset, Variable
+from workbench.model.settings import GpuSettings, SettingCommand, SettingsReport
+from workbench.session.state import SessionState
+
+Listener = Callable[[SessionState, frozenset[str]], None]
+
+
+class LogView(Protocol):
+    """The followed run's log in bounded memory. Line 0 is the oldest that is kept."""
+
+    def __len__(self) -> int: ...
+
+    def lines(self, start: int, count: int) -> Sequence[str]: ...
+
+    def level(self, line: str) -> str:
+        """"error", "warn", "info" or "" — for colour, never the only sign."""
+        ...
+
+    def find(self, text: str, start: int, backwards: bool = False) -> int | None: ...
+
+
+class History(Protocol):
+    """Telemetry rings for sparklines."""
+
+    def series(self, gpu_index: int, metric: str, count: int) -> Sequence[float | None]:
+        """The newest `count` values of a GpuSample field, oldest first; None where absent."""
+        ...
+
+
+class SessionApi(Protocol):
+    @property
+    def state(self) -> SessionState: ...
+    @property
+    def log(self) -> LogView: ...
+    @property
+    def history(self) -> History: ...
+
+    def subscribe(self, listener: Listener) -> Callable[[], None]:
+        """Call `listener(state, changed field names)` after each change, on the loop's thread. Returns unsubscribe."""
+        ...
+
+    async def open(self) -> None:
+        """Connect, start telemetry, list presets, adopt servers, read journal and results. Returns at once after
+        starting background work; what fails shows in the state."""
+        ...
+
+    async def close(self) -> None:
+        """Stop telemetry and forwards. Servers and GPU settings stay as they are."""
+        ...
+
+    # presets and the plan: quick, no host access
+    def preset(self, preset_id: str) -> Preset: ...
+    def missing_variables(self, preset_id: str) -> Mapping[str, Variable]:
+        """Variables of the preset without a remembered value or default: ask the person once."""
+        ...
+
+    async def load_preset(self, preset_id: str, variables: Mapping[str, str] | None = None) -> None: ...
+    def set_flag(self, name: str, text: str) -> None:
+        """`text` as typed ("512", "on", "fp8", JSON). InputError says what was expected; nothing changes then."""
+        ...
+
+    def unset_flag(self, name: str) -> None: ...
+    def set_env(self, name: str, value: str) -> None: ...
+    def unset_env(self, name: str) -> None: ...
+    def undo(self) -> None: ...
+    def redo(self) -> None: ...
+    def flag_rows(self, view: str = "changed", query: str = "") -> Sequence[FlagRow]:
+        """view "changed" (set ones) or "all"; a query searches all, fuzzily, best first."""
+        ...
+
+    def changes_against_running(self) -> Sequence[PlanChange]: ...
+    async def save_preset(self, preset_id: str, title: str) -> str:
+        """Write the plan as one of the person's own presets; returns the path."""
+        ...
+
+    def script(self) -> str:
+        """The plan as a POSIX shell script (secrets masked), for export and copy."""
+        ...
+
+    # servers
+    async def start(self) -> str:
+        """Start the plan; if the selected run is alive it is stopped first (restart). Returns the run id once started;
+        readiness shows in the state."""
+        ...
+
+    async def stop(self, run_id: str | None = None) -> None: ...
+    async def select_run(self, run_id: str) -> None: ...
+
+    # measuring
+    async def bench(self, **overrides: Any) -> int | None:
+        """Benchmark the selected run (fields of BenchSpec as overrides). None when it was queued for READY."""
+        ...
+
+    async def cancel_bench(self) -> None: ...
+    async def result(self, result_id: int) -> BenchResult: ...
+    async def delete_result(self, result_id: int) -> None: ...
+    def mark(self, result_id: int, which: str) -> None:
+        """which: "A" or "B"; marking the same again removes the mark."""
+        ...
+
+    async def compare(self, a: int | None = None, b: int | None = None) -> Comparison:
+        """Default: the marks, else the last two results (older is A)."""
+        ...
+
+    async def restart_bench_compare(self) -> None:
+        """`.`: restart with the plan, wait for READY, bench with the previous shape, compare with the previous run."""
+        ...
+
+    async def export_result(self, result_id: int, form: str) -> str:
+        """form "json", "csv" or "md"; returns the path written."""
+        ...
+
+    # GPU settings
+    async def plan_gpu(self, wanted: GpuSettings, gpu: int | None = None) -> Sequence[SettingCommand]:
+        """Commands for one GPU or all, checked against the driver's limits; nothing is run."""
+        ...
+
+    async def apply_gpu(self, wanted: GpuSettings, gpu: int | None = None) -> SettingsReport: ...
+    async def revert_gpu(self, gpu: int | None = None) -> SettingsReport: ...
+
+    # hosts
+    async def accept_host_key(self) -> None:
+        """After the person said yes to the fingerprint in `state.host.message`."""
+        ...
+
+    def known_hosts(self) -> Sequence[str]:
+        """Names for the host picker: "local", ssh config aliases, simulated profiles as "sim:NAME"."""
+        ...
+
+    async def switch_host(self, name: str) -> None: ...

@@ -1,0 +1,164 @@
+"""What the application knows, as one frozen value. Front ends draw it and never change it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from workbench.model.bench import BenchProgress, BenchSpec, Comparison
+from workbench.model.findings import Finding, Level
+from workbench.model.flags import FlagRow
+from workbench.model.gpu import Telemetry
+from workbench.model.plan import Command, LaunchPlan
+from workbench.model.run import ServerStatus
+from workbench.model.settings import Alteration
+
+
+@dataclass(frozen=True, slots=True)
+class HostView:
+    """The host of this session. `link`: "connecting", "connected", "lost" (retrying), "failed" (needs the person)."""
+
+    name: str
+    kind: str = "local"
+    link: str = "connecting"
+    message: str | None = None
+    lost_since_unix_s: float | None = None
+    retries: int = 0
+    latency_ms: float | None = None
+    simulated: str | None = None  # profile name
+    user: str | None = None
+    can_change_gpus: str | None = None  # None: yes; else why not
+
+
+@dataclass(frozen=True, slots=True)
+class PresetEntry:
+    """One line of the preset list. `problem` is set when the file does not hold: shown, never loaded."""
+
+    id: str
+    title: str
+    engine: str
+    hardware: str
+    status: str
+    own: bool = False
+    path: str = ""
+    summary: str = ""
+    problem: str | None = None
+    baseline: str | None = None
+    fits: bool | None = None  # against the GPUs seen; None: not known yet
+    caveats: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BenchRow:
+    """One line of the results list."""
+
+    id: int
+    unix_s: float
+    label: str  # what differs from the baseline or the run before, e.g. "max-num-seqs=512"
+    model: str
+    engine: str
+    concurrency: int
+    output_tok_s: float | None
+    ttft_p50_ms: float | None
+    ttft_p99_ms: float | None
+    itl_mean_ms: float | None
+    power_w: float | None
+    tok_per_joule: float | None
+    requests_ok: int
+    requests_failed: int
+    simulated: bool
+    preset_id: str | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BenchState:
+    running: bool = False
+    queued: bool = False  # pressed while the server was starting: runs when it is READY
+    spec: BenchSpec | None = None
+    progress: BenchProgress | None = None
+    error: str | None = None
+    last_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlanView:
+    """The launch editor: the plan with everything derived from it."""
+
+    plan: LaunchPlan
+    rows: tuple[FlagRow, ...]  # set flags, then environment; the whole catalog through Session.flag_rows("all")
+    findings: tuple[Finding, ...]
+    command: Command | None  # None when the plan cannot become a command (findings say why)
+    catalog_version: str
+    total_flags: int
+    installed: str | None = None  # "vllm 0.33.0", or None while not known
+    installed_problem: str | None = None  # "vllm not found on …"
+    memory: str | None = None  # "memory est. 21.4/24.0 GiB per GPU"
+    edited: int = 0  # flags and variables that differ from the preset
+    can_undo: bool = False
+    can_redo: bool = False
+    title: str = ""
+    help: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CeilingView:
+    """Where the newest single-stream result lies against what the memory bandwidth allows."""
+
+    tok_s: float
+    measured_tok_s: float | None
+    basis: str
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """One thing done to a host, as the command that a person could have typed."""
+
+    unix_s: float
+    host: str
+    command: str
+    outcome: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A message for the person; `number` grows so that the same text twice is two notices."""
+
+    number: int
+    level: Level
+    text: str
+    next_step: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionState:
+    host: HostView
+    telemetry: Telemetry | None = None
+    telemetry_monotonic_s: float | None = None  # this machine's time.monotonic() when it came; age = now - this
+    telemetry_problem: str | None = None
+    alterations: tuple[Alteration, ...] = ()
+    gpu_findings: tuple[tuple[int, str], ...] = ()  # (gpu index, "lock ▲ no effect"): stands on the GPU's row
+    presets: tuple[PresetEntry, ...] = ()
+    presets_problem: str | None = None
+    plan: PlanView | None = None
+    servers: tuple[ServerStatus, ...] = ()
+    run_id: str | None = None  # the selected run, whose log is followed
+    log_revision: int = 0  # grows when Session.log has new lines
+    bench: BenchState = BenchState()
+    results: tuple[BenchRow, ...] = ()
+    mark_a: int | None = None
+    mark_b: int | None = None
+    comparison: Comparison | None = None
+    ceiling: CeilingView | None = None
+    activity: tuple[Activity, ...] = ()  # newest last, at most 500
+    notice: Notice | None = None
+    busy: tuple[str, ...] = ()  # what is under way now: "starting", "applying GPU settings", …
+    offers: tuple[str, ...] = field(default=())  # things to ask at start, e.g. an unreverted journal
+
+    @property
+    def server(self) -> ServerStatus | None:
+        """The selected run."""
+        return next((s for s in self.servers if s.run_id == self.run_id), None)
+
+    @property
+    def simulated(self) -> bool:
+        return self.host.simulated is not None or bool(self.telemetry and self.telemetry.simulated)

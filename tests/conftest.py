@@ -1,0 +1,22 @@
+"""One clean environment for every test: own XDG directories, no colour or terminal surprises, no leftovers."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [n for n in os.environ if n.startswith(("WORKBENCH_", "TEXTUAL", "NO_COLOR", "COLORTERM", "SSH_"))]:
+        monkeypatch.delenv(name)
+    for name in ("CONFIG", "STATE", "CACHE", "DATA"):
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / f"xdg-{name.lower()}"))
+    monkeypatch.setenv("TZ", "UTC")

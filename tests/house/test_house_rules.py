@@ -1,0 +1,102 @@
+"""The rules that keep the house in order: sizes, layers, what a start may import."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = sorted((ROOT / "workbench").rglob("*.py"))
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+HEAVY = {"asyncssh", "textual", "pydantic", "httpx", "plotext", "sqlite3", "prometheus_client", "tomlkit", "rich"}
+
+
+def loaded_after(code: str) -> set[str]:
+    """Top-level modules in `sys.modules` after `code` ran in a fresh interpreter."""
+    script = f"import sys\n{code}\nprint(*sorted({{m.split('.')[0] for m in sys.modules}}))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize("path", SOURCES + TESTS, ids=lambda p: str(p.relative_to(ROOT)))
+def test_no_file_over_500_lines(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= 500
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_no_function_over_50_lines(path: Path) -> None:
+    long = [
+        f"{node.name}: {node.end_lineno - node.lineno + 1} lines"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        and node.end_lineno is not None
+        and node.end_lineno - node.lineno + 1 > 50
+    ]
+    assert not long
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_names_and_leftovers(path: Path) -> None:
+    assert path.stem not in {"utils", "util", "helpers", "helper", "manager", "common", "misc"}
+    text = path.read_text()
+    for mark in ("TO" + "DO", "FIX" + "ME", "NotImplemented" + "Error"):
+        assert mark not in text
+
+
+def test_importing_the_command_line_is_light() -> None:
+    assert not loaded_after("import workbench.cli") & HEAVY
+
+
+def test_a_local_session_never_loads_asyncssh() -> None:
+    code = (
+        "import asyncio, os, tempfile\n"
+        "os.environ['XDG_STATE_HOME'] = os.environ['XDG_DATA_HOME'] = tempfile.mkdtemp()\n"
+        "from workbench.session.session import Session\n"
+        "import workbench.tui\n"
+        "async def main():\n"
+        "    s = await Session.of_host(None)\n"
+        "    await s.open(); await s.close()\n"
+        "asyncio.run(main())"
+    )
+    assert "asyncssh" not in loaded_after(code)
+
+
+def test_only_ssh_imports_asyncssh_and_only_the_screen_imports_textual() -> None:
+    for path in SOURCES:
+        names = imported(path)
+        inside = path.relative_to(ROOT / "workbench")
+        if "asyncssh" in names:
+            assert str(inside) == "hosts/ssh.py"
+        if "textual" in names or "plotext" in names:
+            assert inside.parts[0] == "tui"
+
+
+def test_the_agent_imports_nothing_of_workbench() -> None:
+    names = imported(ROOT / "workbench" / "gpu" / "agent.py")
+    assert "workbench" not in names
+    assert names - {"pynvml"} <= set(sys.stdlib_module_names) | {"__future__"}
+
+
+def imported(path: Path) -> set[str]:
+    """Top-level names of every import in the file, deferred ones too (not those for type checkers only)."""
+    names: set[str] = set()
+    tree = ast.parse(path.read_text())
+    typing_only = {
+        id(child)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        for child in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if id(node) in typing_only:
+            continue
+        if isinstance(node, ast.Import):
+            names |= {a.name.split(".")[0] for a in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            names.add(node.module.split(".")[0])
+    return names

@@ -1,0 +1,94 @@
+"""From arguments to a command, and from its errors to an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib
+import json
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from workbench.cli.parser import parse
+from workbench.model.errors import WorkbenchError
+
+# command -> module under workbench.cli whose `COMMANDS` holds the coroutine for it
+MODULES = {
+    "screen": "screens",
+    "demo": "screens",
+    "screenshots": "screens",
+    "presets": "library",
+    "flags": "library",
+    "plan": "library",
+    "start": "servers",
+    "servers": "servers",
+    "logs": "servers",
+    "stop": "servers",
+    "bench": "measuring",
+    "results": "measuring",
+    "compare": "measuring",
+    "gpu": "gpu",
+    "doctor": "doctor",
+}
+
+Command = Callable[[argparse.Namespace], Awaitable[int] | int]
+
+
+def run(argv: list[str]) -> int:
+    as_json = "--json" in argv
+    try:
+        return _run(argv)
+    except WorkbenchError as error:
+        report(error, as_json)
+        return error.exit_code
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        return 130
+    except BrokenPipeError:
+        # The reader went away (`| head`): point stdout at nothing so that the interpreter's last flush is quiet.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except Exception as error:  # a defect of ours: say so in a line, keep the traceback in a file
+        from workbench.store.crash import keep_traceback
+
+        kept = keep_traceback(error)
+        where = f"the details are in {kept}" if kept else "run again with PYTHONFAULTHANDLER=1 and report it"
+        report(WorkbenchError(f"a defect in Workbench: {type(error).__name__}: {error}", next_step=where), as_json)
+        return 1
+
+
+def _run(argv: list[str]) -> int:
+    arguments = parse(argv)
+    if getattr(arguments, "host", None) and getattr(arguments, "target", None):
+        from workbench.model.errors import InputError
+
+        raise InputError("give the host once: `workbench NAME` or `--host NAME`")
+    module = importlib.import_module(f"workbench.cli.{MODULES[arguments.command]}")
+    name = " ".join(filter(None, (arguments.command, getattr(arguments, "action", None))))
+    command: Command = module.COMMANDS[name]
+    outcome = command(arguments)
+    if isinstance(outcome, int):
+        return outcome
+    return asyncio.run(_awaited(outcome))
+
+
+async def _awaited(outcome: Awaitable[int]) -> int:
+    return await outcome
+
+
+def report(error: WorkbenchError, as_json: bool) -> None:
+    """The message on stderr; with --json also as the one document on stdout."""
+    if as_json:
+        print(json.dumps(error.as_json(), ensure_ascii=False, default=str))
+    sys.stderr.write(f"workbench: {error}\n")
+    for finding in error.findings:
+        fix = f" ({finding.fix})" if finding.fix else ""
+        sys.stderr.write(f"  {finding.level}: {finding.text}{fix}\n")
+
+
+def emit(document: Any) -> int:
+    """Print one JSON document."""
+    print(json.dumps(document, ensure_ascii=False, indent=2, default=str))
+    return 0

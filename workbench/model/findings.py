@@ -24,6 +24,8 @@ class Finding:
     `code` is stable and dotted ("flag.unknown", "memory.too-large"): tests and scripts match it.
     `flag` is the flag or environment variable concerned, without dashes, or None.
     `fix` says what to do next, as a person would type or press it.
+    `file`, `line` (from 1) and `field` (dotted) say where, for findings about a file; `evidence` is the text that
+    was matched, for findings about a log.
     """
 
     level: Level
@@ -32,6 +34,15 @@ class Finding:
     flag: str | None = None
     fix: str | None = None
     source: str | None = None
+    file: str | None = None
+    line: int | None = None
+    field: str | None = None
+    evidence: str | None = None
+
+    @property
+    def place(self) -> str:
+        """"presets/x.toml:12", "presets/x.toml", or "" when the finding is not about a file."""
+        return f"{self.file}:{self.line}" if self.file and self.line else self.file or ""
 
     def as_json(self) -> dict[str, Any]:
         return {**asdict(self), "level": str(self.level)}

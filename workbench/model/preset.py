@@ -1,29 +1,37 @@
 """The schema of a preset file (TOML). A preset is data from strangers: it is read, checked, shown; it executes nothing.
 
-`${name}` in a string stands for a variable that the person is asked for once (see `variables`).
+`${name}` in a string stands for a variable that the person is asked for once (see `variables`). Types are strict:
+"8" is not a number here. What the schema cannot say (values that try to run something, undefined variables) is
+checked in store/preset_check.py.
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
+from pydantic import BaseModel, ConfigDict, Field, Strict, StringConstraints, field_validator
 
 Id = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.-]{1,63}$")]
+VariableName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
+VersionRange = Annotated[
+    str, StringConstraints(pattern=r"^(~=|==|!=|<=|>=|<|>) ?[0-9][\w.*+!-]*( ?, ?(~=|==|!=|<=|>=|<|>) ?[0-9][\w.*+!-]*)*$")
+]
+MhzRange = Annotated[tuple[int, int], Strict(False)]  # TOML has arrays, not tuples; the numbers stay strict
 EngineName = Literal["vllm", "sglang", "tabbyapi", "llamacpp"]
 Status = Literal["documented", "corrected", "measured", "untested", "simulated-only"]
 Verdict = Literal["true", "false", "partly", "unproven"]
+Impact = Literal["high", "medium", "low"]
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, str_strip_whitespace=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, str_strip_whitespace=True, strict=True, allow_inf_nan=False)
 
 
 class Hardware(_Strict):
     """What the setup was made for; compared with what the host has, never enforced."""
 
     gpu_names: list[str] = Field(default_factory=list, description="NVML names, any of which fits")
-    count: int = Field(1, ge=1, le=64)
+    count: int = Field(1, ge=1, le=64, description="GPUs of the whole setup, all nodes together")
     memory_gib: float | None = Field(None, gt=0, description="memory of one GPU in GiB")
     platform: str | None = Field(None, description='"bare metal", "esxi passthrough", "proxmox lxc", "dgx spark", …')
     unified_memory: bool = False
@@ -32,7 +40,7 @@ class Hardware(_Strict):
 
 class EngineRef(_Strict):
     name: EngineName
-    versions: str | None = Field(None, description='PEP 440 range that the setup holds for, e.g. ">=0.14,<0.34"')
+    versions: VersionRange | None = Field(None, description='PEP 440 range that the setup holds for: ">=0.14,<0.34"')
     executable: list[str] | None = Field(None, description="argv prefix instead of the engine's own")
     workdir: str | None = None
 
@@ -42,8 +50,8 @@ class Model(_Strict):
     parameters_b: float | None = Field(None, gt=0, description="billions of parameters")
     quantization: str | None = None
     bytes_per_token_gb: float | None = Field(None, gt=0, description="GB (1e9) read per decoded token at batch 1")
-    weight_gb: float | None = Field(None, gt=0, description="GB (1e9) of weights in GPU memory, all GPUs together")
-    kv_bytes_per_token: float | None = Field(None, gt=0)
+    weight_gb: float | None = Field(None, gt=0, description="GB (1e9) of weights in GPU memory, one replica")
+    kv_bytes_per_token: float | None = Field(None, gt=0, description="bytes of KV cache per token of context")
     layers: int | None = Field(None, gt=0)
     source: str | None = None
 
@@ -54,8 +62,8 @@ class GpuSettingsEntry(_Strict):
     gpu: int | Literal["all"] = "all"
     persistence: bool | None = None
     power_limit_w: float | None = Field(None, gt=0)
-    lock_gpu_clocks_mhz: tuple[int, int] | None = None
-    lock_memory_clocks_mhz: tuple[int, int] | None = None
+    lock_gpu_clocks_mhz: MhzRange | None = None
+    lock_memory_clocks_mhz: MhzRange | None = None
     reason: str | None = None
 
     @field_validator("lock_gpu_clocks_mhz", "lock_memory_clocks_mhz")
@@ -75,6 +83,8 @@ class HostSetting(_Strict):
 
 
 class NodeEntry(_Strict):
+    """One node of a server that spans several: what differs there. Ranks run from 0 (head) without gaps."""
+
     name: str
     rank: int = Field(ge=0)
     flags: dict[str, Any] = Field(default_factory=dict)
@@ -82,6 +92,8 @@ class NodeEntry(_Strict):
 
 
 class Variable(_Strict):
+    """Asked for once per host and remembered. A "secret-env" holds the name of an environment variable, not a secret."""
+
     description: str
     kind: Literal["path", "text", "host", "port", "secret-env"] = "text"
     default: str | None = None
@@ -90,7 +102,7 @@ class Variable(_Strict):
 
 class Benchmark(_Strict):
     profile: str = "quick"
-    concurrency: list[int] = Field(default_factory=lambda: [1])
+    concurrency: list[Annotated[int, Field(ge=1)]] = Field(default_factory=lambda: [1], min_length=1)
     requests: int = Field(32, ge=1)
     input_tokens: int = Field(128, ge=1)
     max_tokens: int = Field(128, ge=1)
@@ -104,7 +116,7 @@ class ReferenceResult(_Strict):
     conditions: str
     status: str = Field(description='"claimed by the document", "third party", "vendor", "arithmetic", …')
     source: str
-    ceiling: float | None = None
+    ceiling: float | None = Field(None, gt=0, description="the memory-bandwidth limit for the same metric and unit")
 
 
 class Claim(_Strict):
@@ -114,7 +126,9 @@ class Claim(_Strict):
     verdict: Verdict
     correct: str = Field(description="the correct reading")
     basis: str = Field(description='"arithmetic", "verified in a source", "checked by running it", "reasoning"')
-    lines: str | None = None
+    lines: str | None = Field(None, description="where the document says it")
+    document: str | None = Field(None, description="when it is not the preset's own document")
+    impact: Impact | None = None
 
 
 class Provenance(_Strict):
@@ -139,10 +153,17 @@ class Preset(_Strict):
     gpu_settings: list[GpuSettingsEntry] = Field(default_factory=list)
     host_settings: list[HostSetting] = Field(default_factory=list)
     nodes: list[NodeEntry] = Field(default_factory=list)
-    variables: dict[str, Variable] = Field(default_factory=dict)
+    variables: dict[VariableName, Variable] = Field(default_factory=dict)
     benchmark: Benchmark = Field(default_factory=lambda: Benchmark.model_validate({}))
     baseline: Id | None = None
     references: list[ReferenceResult] = Field(default_factory=list)
     claims: list[Claim] = Field(default_factory=list)
     caveats: list[str] = Field(default_factory=list)
     provenance: Provenance
+
+    @field_validator("nodes")
+    @classmethod
+    def _ranks(cls, value: list[NodeEntry]) -> list[NodeEntry]:
+        if sorted(n.rank for n in value) != list(range(len(value))):
+            raise ValueError("expected ranks 0, 1, … each once")
+        return value

@@ -1,0 +1,51 @@
+"""Where this person's files are: the XDG base directories on every system, so that ssh hosts and laptops agree."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+
+
+def _base(variable: str, fallback: str) -> Path:
+    """$variable/workbench; a relative or empty value is ignored, as the XDG specification asks."""
+    value = os.environ.get(variable, "")
+    root = Path(value) if value.startswith("/") else Path.home() / fallback
+    return root / "workbench"
+
+
+def config_dir() -> Path:
+    return _base("XDG_CONFIG_HOME", ".config")
+
+
+def state_dir() -> Path:
+    """State of this machine as seen from here: activity log, revert journals of local hosts, run directories."""
+    return _base("XDG_STATE_HOME", ".local/state")
+
+
+def cache_dir() -> Path:
+    return _base("XDG_CACHE_HOME", ".cache")
+
+
+def data_dir() -> Path:
+    return _base("XDG_DATA_HOME", ".local/share")
+
+
+def config_file() -> Path:
+    return config_dir() / "config.toml"
+
+
+def results_db() -> Path:
+    return data_dir() / "results.sqlite3"
+
+
+def own_presets_dir() -> Path:
+    """The person's own presets; may not exist yet."""
+    return config_dir() / "presets"
+
+
+def shipped_presets_dir() -> Path:
+    """`workbench/_presets` in an installed wheel, `presets/` beside the package in a checkout."""
+    packaged = _PACKAGE / "_presets"
+    return packaged if packaged.is_dir() else _PACKAGE.parent / "presets"

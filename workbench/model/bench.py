@@ -26,7 +26,8 @@ class BenchSpec:
     salt: str = ""  # put at the front of every prompt so that the prefix cache cannot answer; "" = made per run
     shared_prefix: bool = False  # keep the cache in play on purpose
     timeout_s: float = 120.0  # for one request
-    stall_s: float = 60.0  # no byte for this long
+    stall_s: float = 60.0  # no byte for this long after the first content
+    deadline_s: float = 1800.0  # for the whole run: what is still in flight then counts as failed
     api_key_env: str | None = None  # name of the variable that holds the key; the key itself is never stored
     extra_body: Mapping[str, Any] = field(default_factory=dict)
 
@@ -66,8 +67,8 @@ class BenchSummary:
     requests_ok: int
     requests_failed: int
     errors: Mapping[str, int]  # by kind: "connect", "reset", "timeout", "http 503", "short", "malformed", …
-    prompt_tokens: int
-    output_tokens: int
+    prompt_tokens: int | None  # of requests that were ok, from the server's usage; None: it gave none
+    output_tokens: int | None
     cached_tokens: int | None
     duration_s: float
     output_tok_s: float | None
@@ -85,6 +86,9 @@ class BenchSummary:
     client_cpu_pct: float | None = None
     absent: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    warmup_requests: int = 0  # answered before the counted ones; with these the engine's own counters agree
+    warmup_prompt_tokens: int | None = None
+    warmup_output_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +140,11 @@ class BenchResult:
 
 @dataclass(frozen=True, slots=True)
 class MetricChange:
-    """One line of a comparison: B against A. `verdict`: "better", "worse" or "no difference shown"."""
+    """One line of a comparison: B against A.
+
+    `verdict`: "better", "worse" or "no difference shown" where several runs of each give an interval,
+    "single pair" where they do not (nothing is claimed), "not measured" where a value is absent.
+    """
 
     metric: str
     unit: str
@@ -157,3 +165,6 @@ class Comparison:
     warnings: tuple[str, ...]  # where the two are not like for like
     like_for_like: bool
     simulated: bool
+    runs_a: int = 1
+    runs_b: int = 1
+    notes: tuple[str, ...] = ()  # how far the figures carry

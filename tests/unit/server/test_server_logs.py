@@ -1,0 +1,204 @@
+"""Logs: bytes in any pieces become clean, complete lines in bounded memory."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workbench.model.plan import Command
+from workbench.model.secrets import mask_command, mask_text, secret_values
+from workbench.server.logs import READ_BYTES, LineAssembler, LogFollower, LogRing, clean, level_of
+
+
+def pieces(data: bytes, cuts: list[int]) -> list[bytes]:
+    points = sorted({min(c, len(data)) for c in cuts} | {0, len(data)})
+    return [data[a:b] for a, b in zip(points, points[1:], strict=False)]
+
+
+@given(st.binary(max_size=400), st.lists(st.integers(0, 400), max_size=20))
+def test_lines_do_not_depend_on_how_the_bytes_are_cut(data: bytes, cuts: list[int]) -> None:
+    whole, cut = LineAssembler(), LineAssembler()
+    expected = whole.feed(data) + whole.flush()
+    got = [line for piece in pieces(data, cuts) for line in cut.feed(piece)] + cut.flush()
+    assert got == expected
+    assert not any(re.search(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]", line) for line in got)
+
+
+def test_a_character_cut_by_a_read_is_whole_again() -> None:
+    data = "Gewichte geladen ✓ 100 %\n".encode()
+    assembler = LineAssembler()
+    lines = [line for byte in data for line in assembler.feed(bytes([byte]))]
+    assert lines == ["Gewichte geladen ✓ 100 %"]
+
+
+def test_progress_bars_fold_to_their_last_state() -> None:
+    assert clean(b"shards:   0%|  | 0/2\rshards:  50%|# | 1/2\rshards: 100%|##| 2/2\r") == "shards: 100%|##| 2/2"
+    assembler = LineAssembler()
+    assert assembler.feed(b"Capturing: 10%\rCapturing: 35%") == []
+    assert assembler.unfinished == "Capturing: 35%"
+
+
+def test_an_endless_progress_bar_stays_small() -> None:
+    assembler = LineAssembler()
+    for percent in range(20_000):
+        assembler.feed(f"\rCapturing CUDA graphs: {percent / 200:.1f}%".encode())
+    assert assembler.pending_bytes < 70_000
+    assert assembler.feed(b"\n") == ["Capturing CUDA graphs: 100.0%"]
+
+
+def test_a_line_without_end_is_given_out_in_pieces() -> None:
+    assembler = LineAssembler(limit=1000)
+    given_out = [line for _ in range(10) for line in assembler.feed(b"x" * 400)]
+    assert sum(map(len, given_out)) + assembler.pending_bytes == 4000
+    assert assembler.pending_bytes <= 1000
+
+
+@pytest.mark.parametrize(
+    ("raw", "shown"),
+    [
+        (b"\x1b[32mINFO\x1b[0m ready", "INFO ready"),
+        (b"\x1b]0;title\x07text", "text"),
+        (b"\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "link"),
+        (b"bell\x07 back\x08space\x00", "bell backspace"),
+        (b"a\tb", "a       b"),
+        ("evil \u202etxt.exe".encode(), "evil txt.exe"),
+        (b"windows\r", "windows"),
+        (b"bad \xff byte", "bad \ufffd byte"),
+    ],
+)
+def test_what_could_steer_the_terminal_is_gone(raw: bytes, shown: str) -> None:
+    assert clean(raw) == shown
+
+
+def test_very_long_lines_are_cut_and_say_so() -> None:
+    line = clean(b"x" * 20_000)
+    assert len(line) < 9_000
+    assert line.endswith("… 11808 more characters")
+
+
+def test_secrets_are_masked_by_value_by_name_and_by_shape() -> None:
+    assert clean(b"starting with key geheim-123", ["geheim-123"]) == "starting with key ***"
+    assert mask_text("non-default args: {'api_key': ['abc123'], 'port': 1}") == (
+        "non-default args: {'api_key': ['***'], 'port': 1}"
+    )
+    assert mask_text("Authorization: Bearer abcdefgh12345") == "Authorization: Bearer ***"
+    assert mask_text("token=hf_ABCDEFGHIJKLMNOPQRSTUVWX") == "token=***"
+    assert mask_text("args: {'api_key': None, 'max_tokens': 16}") == "args: {'api_key': None, 'max_tokens': 16}"
+    assert mask_text("token usage: 0.08, #token: 5383") == "token usage: 0.08, #token: 5383"
+
+
+def test_a_command_is_masked_wherever_the_secret_stands() -> None:
+    command = Command(
+        argv=("vllm", "serve", "m", "--api-key", "one-key", "two-key", "--port", "8000", "--hf-token=three-key"),
+        env={"HF_TOKEN": "four-key", "VLLM_LOGGING_LEVEL": "INFO", "COPY": "say one-key"},
+        files={"config.yml": "key: two-key\n"},
+    )
+    assert set(secret_values(command)) == {"one-key", "two-key", "three-key", "four-key"}
+    masked = mask_command(command)
+    assert not re.search(r"(one|two|three|four)-key", repr(masked))
+    assert masked.argv[-4:] == ("***", "--port", "8000", "--hf-token=***")
+    assert masked.env["VLLM_LOGGING_LEVEL"] == "INFO"
+
+
+@pytest.mark.parametrize(
+    ("line", "level"),
+    [
+        ("(EngineCore_DP0 pid=3) ERROR 11-20 23:21:40 [core.py:1] EngineCore failed to start.", "error"),
+        ("(APIServer pid=3) WARNING 11-20 23:21:40 [vllm.py:1703] Enforce eager set", "warn"),
+        ("(APIServer pid=3) INFO 11-20 23:21:40 [entry.py:140] Starting vLLM server on http://127.0.0.1:1", "info"),
+        ('INFO:     127.0.0.1:1 - "GET /health HTTP/1.1" 200 OK', "info"),
+        ("W1121 00:30:10.037000 30548 torch/_library/triton.py:53] Triton not available", "warn"),
+        ("[W1120 23:20:31.751869806 utils.cpp:68] Warning: NUMA binding", "warn"),
+        ("0.01.107.132 I srv  llama_server: listening on http://127.0.0.1:8161", "info"),
+        ("0.00.064.606 W load: special_eos_id is not in special_eog_ids", "warn"),
+        ("0.00.064.606 E srv  load_model: failed to load model", "error"),
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", "error"),
+        ("Traceback (most recent call last):", "error"),
+        ("vllm serve: error: unrecognized arguments: --nope", "error"),
+        ("/x/awq.py:53: UserWarning: Only CUDA, HIP and XPU support AWQ currently.", "warn"),
+        ("[2026-11-20 23:41:54] Cuda graph is disabled", ""),
+        ("generated 12 tokens, no error found", ""),
+    ],
+)
+def test_levels_are_read_from_each_engine_s_own_lines(line: str, level: str) -> None:
+    assert level_of(line) == level
+
+
+def test_the_ring_keeps_the_first_and_the_last_lines_and_says_what_is_gone() -> None:
+    ring = LogRing(head_lines=3, tail_lines=4)
+    ring.extend(f"line {n}" for n in range(20))
+    assert list(ring.lines(0, 3)) == ["line 0", "line 1", "line 2"]
+    assert ring.lines(3, 1) == ["… 13 lines no longer kept; search reads the whole file …"]
+    assert list(ring.lines(4)) == ["line 16", "line 17", "line 18", "line 19"]
+    assert (len(ring), ring.total, ring.dropped) == (8, 20, 13)
+    assert list(ring.lines(6, 100)) == ["line 18", "line 19"]
+
+
+@given(st.lists(st.text("ab", max_size=30), max_size=120), st.integers(0, 20), st.integers(1, 20))
+def test_the_ring_counts_every_line_once(lines: list[str], head: int, tail: int) -> None:
+    ring = LogRing(head_lines=head, tail_lines=tail, chars=200)
+    ring.extend(lines)
+    kept = list(ring.lines())
+    assert len(kept) == len(ring)
+    gap = 1 if ring.dropped else 0
+    assert ring.dropped + len(kept) - gap == ring.total == len(lines)
+    assert kept[: min(head, len(lines))] == lines[:head]
+
+
+def test_find_goes_both_ways_and_ignores_case() -> None:
+    ring = LogRing()
+    ring.extend(["Error one", "fine", "ERROR two", "fine"])
+    assert ring.find("error") == 0
+    assert ring.find("error", 1) == 2
+    assert ring.find("error", 3) is None
+    assert ring.find("error", 1, backwards=True) == 0
+    assert ring.find("error", 99, backwards=True) == 2
+
+
+def test_a_flood_stays_flat_in_memory() -> None:
+    """200 MB through the follower: what is kept does not grow with what came."""
+    line = b"(EngineCore pid=1) INFO 11-20 23:21:16 [loggers.py:1] " + b"x" * 400 + b"\n"
+    block = line * (READ_BYTES // len(line))
+    follower = LogFollower("run")
+    for _ in range(40):  # 20 MB, ten times what the tail may hold
+        follower.feed(block, follower.offset)
+    assert follower.offset == 40 * len(block)
+    kept = sum(len(text) for text in follower.ring.lines())
+    assert kept < 8_000_000 + 2_000 * len(line) + 200
+
+
+def test_skipping_starts_at_a_whole_line_and_is_said() -> None:
+    follower = LogFollower("run")
+    follower.feed(b"first\nsecond\nunfini", 0)
+    batch = follower.feed(b"tial\nlater\nlast\n", 1_000)
+    assert batch is not None
+    assert (batch.lines, batch.truncated, batch.offset) == (("later", "last"), True, 1_016)
+    assert list(follower.ring.lines()) == [
+        "first",
+        "second",
+        "… lines left out to keep up; search reads the whole file …",
+        "later",
+        "last",
+    ]
+
+
+def test_a_batch_s_offset_is_after_its_last_whole_line() -> None:
+    follower = LogFollower("run")
+    batch = follower.feed(b"one\ntwo\nthr", 0)
+    assert batch is not None
+    assert (batch.lines, batch.offset, follower.offset) == (("one", "two"), 8, 11)
+    assert follower.feed(b"ee", 11) is None
+    last = follower.finish()
+    assert last is not None
+    assert (last.lines, last.offset) == (("three",), 13)
+
+
+def test_a_log_that_was_cut_is_read_again_from_its_start() -> None:
+    follower = LogFollower("run")
+    follower.feed(b"old one\nold two\n", 0)
+    batch = follower.feed(b"new\n", 0)
+    assert batch is not None
+    assert (batch.lines, batch.truncated) == (("new",), True)

@@ -1,0 +1,255 @@
+"""A run's log: from bytes at an offset to clean lines in bounded memory.
+
+Engines write progress bars (\\r), colours, other processes' output and, now and then, a key. What comes out here is
+plain text without control characters or secrets. The file on the host stays as it is and can be searched there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from workbench.hosts.base import CommandFailed, Host
+from workbench.model.run import LogBatch
+from workbench.model.secrets import mask_text
+
+HEAD_LINES = 2_000  # start-up says why a server fails or what it chose: always kept
+TAIL_LINES = 20_000
+RING_CHARS = 8_000_000  # of the tail; keeps memory flat where lines are long
+LINE_CHARS = 8_192  # one line on screen; vLLM's and SGLang's configuration lines reach 10,000
+HEAD_BYTES = 256 * 1024  # read in order, however far behind
+READ_BYTES = 512 * 1024  # most that one read takes; further behind than this the reader skips to the end
+
+_ESCAPE = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor
+    r"|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?"  # OSC, DCS and other strings
+    r"|[ -/]*[0-~])"  # two-character escapes
+)
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+_ERROR = re.compile(
+    r"(?:^|[\s\]])(?:ERROR|CRITICAL|FATAL)\b|^[\d.]+ E |^\[?E\d{4} |^Traceback "
+    r"|^\s*(?:\w+\.)*\w+(?:Error|Exception)(?::|$)"
+    r"|: error: |^(?i:error)\b|Segmentation fault|core dumped|panicked at"
+)
+_WARN = re.compile(r"(?:^|[\s\]])(?:WARNING|WARN)\b|^[\d.]+ W |^\[?W\d{4} |\w+Warning: |^(?i:warning)\b")
+_INFO = re.compile(r"(?:^|[\s\]])INFO\b|^[\d.]+ I |^\[?I\d{4} ")
+
+
+def level_of(line: str) -> str:
+    """"error", "warn", "info" or "": for colour. Reads the level that the engine wrote, wherever it puts it."""
+    head = line[:200]
+    if _INFO.search(head[:60]):
+        return "info"
+    if _WARN.search(head):
+        return "warn"
+    return "error" if _ERROR.search(head) else ""
+
+
+def clean(raw: bytes, secrets: Iterable[str] = ()) -> str:
+    """One line as text: a progress bar's last state, no escapes or control characters, no secrets."""
+    text = raw.decode("utf-8", "replace")
+    if "\x1b" in text:
+        text = _ESCAPE.sub("", text)
+    if "\r" in text:
+        text = next((part for part in reversed(text.split("\r")) if part.strip()), "")
+    if not text.isprintable():
+        text = _CONTROL.sub("", text.expandtabs(8))
+    text = mask_text(text, secrets)
+    return text if len(text) <= LINE_CHARS else f"{text[:LINE_CHARS]} … {len(text) - LINE_CHARS} more characters"
+
+
+class LineAssembler:
+    """Bytes in pieces of any size to complete lines. A character or an escape cut by a read is joined again, because
+    only whole lines are decoded. A line without end is given out in pieces of `limit` bytes."""
+
+    def __init__(self, secrets: Iterable[str] = (), limit: int = 64 * 1024) -> None:
+        self._secrets = tuple(secrets)
+        self._limit = limit
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[str]:
+        *complete, rest = (self._rest + data).split(b"\n")
+        if len(rest) > self._limit:
+            rest = rest[max(rest.rfind(b"\r", 0, -1), 0) :]  # a progress bar: only its last state counts
+        if len(rest) > self._limit:
+            complete.append(rest)
+            rest = b""
+        self._rest = rest
+        return [clean(line, self._secrets) for line in complete]
+
+    @property
+    def pending_bytes(self) -> int:
+        return len(self._rest)
+
+    @property
+    def unfinished(self) -> str:
+        """The line being written, e.g. a progress bar."""
+        return clean(self._rest, self._secrets) if self._rest else ""
+
+    def flush(self) -> list[str]:
+        """What is left when the writer has ended."""
+        rest, self._rest = self._rest, b""
+        return [clean(rest, self._secrets)] if rest else []
+
+    def drop(self) -> None:
+        self._rest = b""
+
+
+class LogRing:
+    """The first and the last lines of a log, in bounded memory. Line 0 is the first line that is kept.
+
+    Where lines between the two are gone, one line says how many.
+    """
+
+    def __init__(self, head_lines: int = HEAD_LINES, tail_lines: int = TAIL_LINES, chars: int = RING_CHARS) -> None:
+        self._head: list[str] = []
+        self._tail: deque[str] = deque()
+        self._head_lines, self._tail_lines, self._chars = head_lines, tail_lines, chars
+        self._tail_chars = 0
+        self.dropped = 0  # lines that came and are no longer kept
+        self.skipped = False  # bytes between head and tail were never read
+        self.total = 0  # lines ever added: tells a viewer what is new
+
+    def extend(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.total += 1
+            if len(self._head) < self._head_lines and not self._tail and not self.skipped:
+                self._head.append(line)
+                continue
+            self._tail.append(line)
+            self._tail_chars += len(line)
+        while len(self._tail) > self._tail_lines or self._tail_chars > self._chars:
+            self._tail_chars -= len(self._tail.popleft())
+            self.dropped += 1
+
+    def skip(self) -> None:
+        """Bytes are about to be left out. Only one gap is kept: what lies between the head and here goes."""
+        self.skipped = True
+        self.dropped += len(self._tail)
+        self._tail.clear()
+        self._tail_chars = 0
+
+    def _gap(self) -> str | None:
+        if self.skipped:
+            return "… lines left out to keep up; search reads the whole file …"
+        return f"… {self.dropped:,} lines no longer kept; search reads the whole file …" if self.dropped else None
+
+    def __len__(self) -> int:
+        return len(self._head) + len(self._tail) + (1 if self._gap() else 0)
+
+    def lines(self, start: int = 0, count: int | None = None) -> Sequence[str]:
+        """`count` lines from line `start`; fewer where they do not exist."""
+        stop = len(self) if count is None else min(start + count, len(self))
+        return [self._line(i) for i in range(max(start, 0), stop)]
+
+    def _line(self, index: int) -> str:
+        if index < len(self._head):
+            return self._head[index]
+        index -= len(self._head)
+        gap = self._gap()
+        if gap is None:
+            return self._tail[index]
+        return gap if index == 0 else self._tail[index - 1]
+
+    def level(self, line: str) -> str:
+        return level_of(line)
+
+    def find(self, text: str, start: int = 0, backwards: bool = False) -> int | None:
+        """Number of the next line from `start` on (that one included) that holds `text`, whatever its case; or None."""
+        wanted = text.casefold()
+        lines = self.lines()
+        numbers = range(min(start, len(lines) - 1), -1, -1) if backwards else range(max(start, 0), len(lines))
+        return next((i for i in numbers if wanted in lines[i].casefold()), None)
+
+
+class LogFollower:
+    """One run's log on its way from the host: fed with bytes at an offset, gives batches, keeps the ring.
+
+    `offset` is the byte to read next; it survives a lost link, since nothing but the file is asked again.
+    """
+
+    def __init__(self, run_id: str, secrets: Iterable[str] = ()) -> None:
+        self.run_id = run_id
+        self.ring = LogRing()
+        self.offset = 0
+        self._assembler = LineAssembler(secrets)
+
+    @property
+    def unfinished(self) -> str:
+        return self._assembler.unfinished
+
+    def feed(self, data: bytes, at: int) -> LogBatch | None:
+        """Bytes read at offset `at`: beyond `offset` means some were skipped, before it that the file was cut."""
+        truncated = at != self.offset
+        if truncated:
+            self._assembler.drop()
+            self.ring.skip()
+        self.offset = at + len(data)
+        if truncated and at:
+            data = data[data.find(b"\n") + 1 :]  # begin with a whole line
+        return self._batch(self._assembler.feed(data), truncated)
+
+    def finish(self) -> LogBatch | None:
+        """The writer has ended: give out its last line, though it lacks a newline."""
+        return self._batch(self._assembler.flush(), False)
+
+    def _batch(self, lines: list[str], truncated: bool) -> LogBatch | None:
+        if not lines and not truncated:
+            return None
+        self.ring.extend(lines)
+        return LogBatch(self.run_id, tuple(lines), self.offset - self._assembler.pending_bytes, truncated)
+
+
+async def read(
+    host: Host,
+    path: str,
+    run_id: str,
+    *,
+    offset: int = 0,
+    secrets: Iterable[str] = (),
+    ended: Callable[[], bool] = lambda: True,
+    wait: Callable[[], Awaitable[None]] | None = None,
+) -> AsyncIterator[LogBatch]:
+    """Every line from byte `offset` on, without skipping, for a pipe or a file.
+
+    Ends at the end of the file once `ended()` says that nothing more will come; until then `wait()` (an
+    awaitable) stands between two reads.
+    """
+    assembler = LineAssembler(secrets)
+    while True:
+        last = ended()
+        data = await host.read_file(path, offset=offset, limit=READ_BYTES)
+        offset += len(data)
+        lines = assembler.feed(data)
+        if not data and last:
+            lines += assembler.flush()
+        if lines:
+            yield LogBatch(run_id, tuple(lines), offset - assembler.pending_bytes)
+        if not data:
+            if last:
+                return
+            if wait is not None:
+                await wait()
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """One line of the log file: its number from 1, and its text."""
+
+    number: int
+    line: str
+
+
+async def search(
+    host: Host, path: str, text: str, *, secrets: Iterable[str] = (), limit: int = 500, ignore_case: bool = True
+) -> tuple[Match, ...]:
+    """The first `limit` lines of the whole file that hold `text` literally; the host searches, few bytes travel."""
+    case = ["-i"] if ignore_case else []
+    done = await host.run(["grep", "-a", "-n", "-F", *case, "-m", str(limit), "-e", text, "--", path])
+    if done.returncode > 1:
+        raise CommandFailed(f"cannot search {path}: {done.err.strip()}", done, host=host.name)
+    found = (line.partition(b":") for line in done.stdout.splitlines() if line)
+    return tuple(Match(int(number), clean(rest, secrets)) for number, _, rest in found if number.isdigit())

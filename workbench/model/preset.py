@@ -13,9 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, Strict, StringConstraints, fi
 
 Id = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.-]{1,63}$")]
 VariableName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
-VersionRange = Annotated[
-    str, StringConstraints(pattern=r"^(~=|==|!=|<=|>=|<|>) ?[0-9][\w.*+!-]*( ?, ?(~=|==|!=|<=|>=|<|>) ?[0-9][\w.*+!-]*)*$")
-]
+_CLAUSE = r"(~=|==|!=|<=|>=|<|>) ?[0-9][\w.*+!-]*"
+VersionRange = Annotated[str, StringConstraints(pattern=rf"^{_CLAUSE}( ?, ?{_CLAUSE})*$")]
 MhzRange = Annotated[tuple[int, int], Strict(False)]  # TOML has arrays, not tuples; the numbers stay strict
 EngineName = Literal["vllm", "sglang", "tabbyapi", "llamacpp"]
 Status = Literal["documented", "corrected", "measured", "untested", "simulated-only"]
@@ -92,7 +91,7 @@ class NodeEntry(_Strict):
 
 
 class Variable(_Strict):
-    """Asked for once per host and remembered. A "secret-env" holds the name of an environment variable, not a secret."""
+    """Asked for once per host and remembered. A "secret-env" is the name of an environment variable, never a secret."""
 
     description: str
     kind: Literal["path", "text", "host", "port", "secret-env"] = "text"

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import pytest
+
+from workbench.advisor.gpu_table import all_types, find, memory_bandwidth_gbs
+
+
+def test_names_and_ids_are_unique_and_every_row_has_a_source() -> None:
+    types = all_types()
+    names = [n for t in types for n in t.nvml_names]
+    assert len(types) >= 20
+    assert len(set(names)) == len(names) and len({t.id for t in types}) == len(types)
+    assert all(t.sources for t in types)
+
+
+@pytest.mark.parametrize("gpu", [t for t in all_types() if t.memory_max_mhz and t.memory_bus_bits], ids=lambda t: t.id)
+def test_the_nvml_formula_agrees_with_the_table(gpu) -> None:  # type: ignore[no-untyped-def]
+    assert memory_bandwidth_gbs(gpu.memory_max_mhz, gpu.memory_bus_bits) == pytest.approx(gpu.bandwidth_gbs, rel=0.002)
+
+
+def test_power_and_bandwidth_ranges_are_ordered() -> None:
+    for t in all_types():
+        powers = [p for p in (t.power_min_w, t.power_default_w, t.power_max_w) if p is not None]
+        assert powers == sorted(powers), t.id
+        real = t.bandwidth_under_compute_gbs
+        assert real is None or 0.5 * t.bandwidth_gbs < real <= 1.01 * t.bandwidth_gbs, t.id
+
+
+def test_find_is_exact() -> None:
+    gb10 = find(" NVIDIA GB10 ")
+    assert gb10 is not None and gb10.unified_memory and gb10.bandwidth_gbs == 273
+    assert find("NVIDIA GB100") is None and find("") is None and find("gb10") is None
+
+
+def test_what_runs_under_compute() -> None:
+    card = find("NVIDIA RTX PRO 6000 Blackwell Workstation Edition")
+    assert card is not None and card.chip == "GB202" and card.power_default_w == 600
+    assert card.bandwidth_under_compute_gbs == pytest.approx(1710.7, abs=0.05)

@@ -1,0 +1,108 @@
+"""The roofline against figures worked out by hand from published hardware and model data."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workbench.advisor import gpu_table
+from workbench.advisor.roofline import Ceiling, bandwidth, ceiling, fraction
+from workbench.model.gpu import GpuInfo
+from workbench.model.plan import ModelFacts
+
+MISTRAL_AWQ = ModelFacts("mistral", bytes_per_token=64.09e9, kv_bytes_per_token=360448)
+LLAMA_70B_BF16 = ModelFacts("llama", bytes_per_token=139.0e9, kv_bytes_per_token=327680)
+PRO_6000 = "NVIDIA RTX PRO 6000 Blackwell Workstation Edition"
+
+
+def test_rtx_pro_6000_from_the_table() -> None:
+    limit = ceiling(MISTRAL_AWQ, [PRO_6000])
+    assert limit.tok_s_per_stream == pytest.approx(27.96, abs=0.01)
+    assert limit.tok_s_under_compute == pytest.approx(26.69, abs=0.01)
+    assert fraction(22.72, limit) == pytest.approx(0.813, abs=0.001)
+    assert limit.sources and "1792" in limit.basis
+
+
+def test_nvml_clock_and_bus_come_before_the_table() -> None:
+    info = GpuInfo(0, "GPU-0", PRO_6000, memory_max_mhz=14001, memory_bus_bits=512)
+    limit = ceiling(MISTRAL_AWQ, [info])
+    assert limit.bandwidth_gbs == pytest.approx(1792.1, abs=0.05)
+    assert limit.basis.startswith("NVML: 2 x 14001 MHz x 512 bit")
+    slower = GpuInfo(0, "GPU-0", PRO_6000, memory_max_mhz=12481, memory_bus_bits=512)
+    limit = ceiling(MISTRAL_AWQ, [slower])
+    assert limit.tok_s_per_stream == pytest.approx(24.93, abs=0.01)
+    assert limit.tok_s_under_compute == limit.tok_s_per_stream  # not the other card's 13365 MHz
+
+
+def test_a_gpu_outside_the_table_is_computed_from_nvml_alone() -> None:
+    info = GpuInfo(0, "GPU-0", "NVIDIA Imaginary 1", memory_max_mhz=10000, memory_bus_bits=256)
+    limit = ceiling(MISTRAL_AWQ, [info])
+    assert limit.bandwidth_gbs == 640
+    assert limit.tok_s_under_compute is None
+
+
+def test_two_sparks_add_bandwidth_with_tensor_but_not_with_pipeline_parallelism() -> None:
+    sparks = [GpuInfo(i, f"GPU-{i}", "NVIDIA GB10", unified_memory=True) for i in (0, 0)]
+    assert ceiling(LLAMA_70B_BF16, sparks, tp=2).tok_s_per_stream == pytest.approx(3.93, abs=0.005)
+    assert ceiling(LLAMA_70B_BF16, sparks, pp=2).tok_s_per_stream == pytest.approx(1.96, abs=0.005)
+    assert ceiling(LLAMA_70B_BF16, sparks, tp=2).tok_s_under_compute == pytest.approx(2 * 226 / 139, abs=0.001)
+
+
+def test_replicas_do_not_speed_up_one_stream() -> None:
+    four = ["NVIDIA A100-PCIE-40GB"] * 4
+    small = ModelFacts("qwen", bytes_per_token=3.44e9)
+    assert ceiling(small, four, dp=4).tok_s_per_stream == pytest.approx(452, abs=0.5)
+    assert ceiling(small, four, tp=4).tok_s_per_stream == pytest.approx(1808, abs=1)
+    assert ceiling(small, four, tp=2, dp=2).tok_s_per_stream == pytest.approx(904, abs=1)
+
+
+def test_unequal_gpus_wait_for_the_slowest_of_their_group() -> None:
+    model = ModelFacts("m", bytes_per_token=1e9)
+    pair = ["NVIDIA GeForce RTX 5090", "NVIDIA GeForce RTX 5060 Ti"]
+    assert ceiling(model, pair, tp=2).tok_s_per_stream == pytest.approx(2 * 448)
+    assert ceiling(model, pair, dp=2).tok_s_per_stream == pytest.approx(1792)
+    assert ceiling(model, pair, pp=2).tok_s_per_stream == pytest.approx(2 / (1 / 1792 + 1 / 448))
+
+
+def test_context_costs_bytes_and_streams_share_the_weights() -> None:
+    short, long = (ceiling(MISTRAL_AWQ, [PRO_6000], context_tokens=n) for n in (0, 32768))
+    assert long.gb_per_token == pytest.approx(64.09 + 32768 * 360448 / 1e9)
+    assert short.tok_s_per_stream and long.tok_s_per_stream and long.tok_s_per_stream < short.tok_s_per_stream
+    assert short.aggregate_tok_s(8) == pytest.approx(8 * short.tok_s_per_stream)
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus", "sizes", "word"),
+    [
+        (None, [PRO_6000], {}, "bytes read per token"),
+        (ModelFacts("x"), [PRO_6000], {}, "bytes read per token"),
+        (MISTRAL_AWQ, [], {}, "1 GPUs, 0 known"),
+        (MISTRAL_AWQ, [PRO_6000], {"tp": 2}, "2 GPUs, 1 known"),
+        (MISTRAL_AWQ, ["NVIDIA GB100"], {}, "NVIDIA GB100 is not known"),
+        (MISTRAL_AWQ, [PRO_6000], {"tp": 0}, "at least 1"),
+    ],
+)
+def test_no_limit_has_a_reason(model: ModelFacts | None, gpus: list[str], sizes: dict[str, int], word: str) -> None:
+    limit = ceiling(model, gpus, **sizes)
+    assert limit.tok_s_per_stream is None and limit.reason and word in limit.reason
+    assert limit.aggregate_tok_s(4) is None and fraction(20.0, limit) is None
+
+
+def test_fraction_of_nothing_is_nothing() -> None:
+    assert fraction(None, 10.0) is None
+    assert fraction(5.0, None) is None
+    assert fraction(5.0, 10.0) == 0.5
+    assert fraction(5.0, Ceiling(0.0)) is None
+
+
+@given(st.lists(st.sampled_from([t.nvml_names[0] for t in gpu_table.all_types()]), min_size=4, max_size=4))
+def test_tensor_parallel_is_never_below_pipeline_parallel(names: list[str]) -> None:
+    """Of equal sizes, and no limit passes the sum of the bandwidths."""
+    model = ModelFacts("m", bytes_per_token=1e9)
+    total = sum(b.nominal_gbs for n in names if not isinstance(b := bandwidth(n), str))
+    for tp, pp in ((4, 1), (2, 2), (1, 4)):
+        limit = ceiling(model, names, tp=tp, pp=pp).tok_s_per_stream
+        assert limit is not None and limit <= total * (1 + 1e-9)
+    pipeline = ceiling(model, names, pp=4).tok_s_per_stream
+    assert pipeline is not None and pipeline <= max(gpu_table.find(n).bandwidth_gbs for n in names) * (1 + 1e-9)  # type: ignore[union-attr]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from workbench.model.findings import Finding
@@ -57,3 +58,31 @@ class LogBatch:
     lines: tuple[str, ...]
     offset: int
     truncated: bool = False  # lines were skipped to keep up
+
+
+@dataclass(frozen=True, slots=True)
+class EngineMetrics:
+    """The engine's own counters now, summed over its data-parallel parts. Totals count from the engine's start.
+
+    None where this engine or version does not give a quantity; `absent` says why.
+    """
+
+    running: int | None = None  # requests being worked on
+    waiting: int | None = None
+    kv_use_pct: float | None = None  # 0..100, mean over the parts
+    prompt_tokens: int | None = None
+    generation_tokens: int | None = None
+    requests_finished: int | None = None
+    prefix_hit_tokens: int | None = None  # prompt tokens answered from the prefix cache
+    prefix_query_tokens: int | None = None  # prompt tokens that were looked up there
+    preemptions: int | None = None
+    spec_draft_tokens: int | None = None
+    spec_accepted_tokens: int | None = None
+    unix_s: float = 0.0  # this machine's clock
+    absent: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def prefix_hit_pct(self) -> float | None:
+        if self.prefix_hit_tokens is None or not self.prefix_query_tokens:
+            return None
+        return 100.0 * self.prefix_hit_tokens / self.prefix_query_tokens

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import pytest
@@ -15,7 +16,7 @@ from workbench.server.logs import READ_BYTES, LineAssembler, LogFollower, LogRin
 
 def pieces(data: bytes, cuts: list[int]) -> list[bytes]:
     points = sorted({min(c, len(data)) for c in cuts} | {0, len(data)})
-    return [data[a:b] for a, b in zip(points, points[1:], strict=False)]
+    return [data[a:b] for a, b in itertools.pairwise(points)]
 
 
 @given(st.binary(max_size=400), st.lists(st.integers(0, 400), max_size=20))

@@ -1,0 +1,139 @@
+"""Does a server answer? Three questions, in order: its health, the name of its model, one real token.
+
+The token is the proof: engines answer /health, and list models, before the first forward pass has compiled, and
+vLLM's /health says nothing of a worker that hangs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import httpx
+
+CONNECT_S = 5.0
+ANSWER_S = 10.0  # health and models; vLLM answers them from its API process, also under load
+
+
+class Endpoints(Protocol):
+    """The part of an engine that is needed here."""
+
+    @property
+    def health_path(self) -> str: ...
+    @property
+    def models_path(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """How far the questions got. `reason` says what the first unanswered one met."""
+
+    health: bool = False
+    model: str | None = None
+    token: bool = False
+    reason: str | None = None
+    needs_key: bool = False  # answered 401 or 403: it lives, and wants an API key that is not known here
+
+    @property
+    def ready(self) -> bool:
+        return self.health and self.model is not None and self.token
+
+
+def client(base_url: str, api_key: str | None = None) -> httpx.AsyncClient:
+    """For control traffic only. Every request has its own connection: llama.cpp closes kept ones after 5 s idle."""
+    import httpx
+
+    headers = {"Connection": "close"}
+    if api_key:
+        headers["Authorization"] = f"Bearer {api_key}"
+    timeout = httpx.Timeout(ANSWER_S, connect=CONNECT_S)
+    # trust_env off: a proxy in the environment is not for a server on loopback.
+    return httpx.AsyncClient(base_url=base_url, headers=headers, timeout=timeout, trust_env=False)
+
+
+async def healthy(http: httpx.AsyncClient, engine: Endpoints) -> str | None:
+    """None when /health answers 200, else why it does not."""
+    status, body = await _ask(http, "GET", engine.health_path)
+    if status == 200:
+        return None
+    return f"{engine.health_path}: {body if status is None else f'answers {status} {_short(body)}'.strip()}"
+
+
+async def check(http: httpx.AsyncClient, engine: Endpoints, *, token_timeout_s: float) -> Answer:
+    """Ask all three; stops at the first that is not answered. Never raises for what the server does."""
+    if (reason := await healthy(http, engine)) is not None:
+        return Answer(reason=reason)
+    status, body = await _ask(http, "GET", engine.models_path)
+    if status in (401, 403):
+        return Answer(health=True, needs_key=True, reason=f"{engine.models_path} asks for an API key ({status})")
+    model = _model_name(body) if status == 200 else None
+    if model is None:
+        return Answer(health=True, reason=f"{engine.models_path} names no model ({status or body})")
+    reason = await _token(http, model, token_timeout_s)
+    return Answer(health=True, model=model, token=reason is None, reason=reason)
+
+
+async def _token(http: httpx.AsyncClient, model: str, timeout_s: float) -> str | None:
+    """Ask for one token; None when it came. Plain completion first: it needs no chat template."""
+    asked: tuple[tuple[str, Mapping[str, Any]], ...] = (
+        ("/v1/completions", {"prompt": "Hello"}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hello"}]}),
+    )
+    reasons = []
+    for path, prompt in asked:
+        body = {"model": model, **prompt, "max_tokens": 1, "temperature": 0, "stream": False}
+        status, answer = await _ask(http, "POST", path, body, timeout_s)
+        if status == 200 and _has_token(answer):
+            return None
+        reasons.append(f"{path} gave no token ({status or answer}{f': {_short(answer)}' if status else ''})")
+        if status not in (400, 404, 405, 422, 501):  # only "not like this" is worth the other way of asking
+            break
+    return "; ".join(reasons)
+
+
+async def _ask(
+    http: httpx.AsyncClient, method: str, path: str, body: Mapping[str, Any] | None = None, timeout_s: float = ANSWER_S
+) -> tuple[int | None, Any]:
+    """(status, JSON or text), or (None, what went wrong)."""
+    import httpx
+
+    try:
+        timeout = httpx.Timeout(timeout_s, connect=CONNECT_S)
+        response = await http.request(method, path, json=body, timeout=timeout)
+    except httpx.TimeoutException:
+        return None, f"no answer within {timeout_s:.0f} s"
+    except httpx.HTTPError as error:
+        return None, str(error) or type(error).__name__
+    try:
+        return response.status_code, response.json()
+    except ValueError:
+        return response.status_code, _short(response.text)
+
+
+def _model_name(body: Any) -> str | None:
+    data = body.get("data") if isinstance(body, dict) else None
+    first = data[0] if isinstance(data, list) and data else None
+    name = first.get("id") if isinstance(first, dict) else None
+    return name if isinstance(name, str) and name else None
+
+
+def _has_token(body: Any) -> bool:
+    """A token may be invisible (half a character, an end mark), so the count decides where there is one."""
+    if not isinstance(body, dict) or not body.get("choices"):
+        return False
+    usage = body.get("usage")
+    if isinstance(usage, dict) and isinstance(usage.get("completion_tokens"), int):
+        return bool(usage["completion_tokens"] >= 1)
+    choice = body["choices"][0]
+    text = choice.get("text") or (choice.get("message") or {}).get("content") if isinstance(choice, dict) else None
+    return bool(text)
+
+
+def _short(body: Any) -> str:
+    if isinstance(body, dict):
+        error = body.get("error")
+        body = error.get("message", error) if isinstance(error, dict) else error or body.get("detail") or body
+    text = " ".join(str(body).split())
+    return text if len(text) <= 200 else text[:200] + " …"

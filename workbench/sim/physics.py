@@ -1,0 +1,151 @@
+"""Where a simulated GPU settles: clocks, power and temperature from load, settings and time. Pure functions.
+
+Power over SM clock, x = clock / clock under decode:
+
+    P(x) = floor + span * activity * (0.85 x + 0.15 x^30)
+
+fitted to a public sweep of a bare-metal RTX PRO 6000 (27B AWQ, one stream): 511 W at 2779 MHz, 450 W at 2661 MHz,
+350 W at 2071 MHz. The same sweep gives the cost of a low SM clock to a memory-bound step (`memory_slowdown`):
+400 W -1.1 %, 350 W -4.9 %, 300 W -13 %. Other cards use the same shape with their own watts.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from dataclasses import dataclass
+
+from workbench.sim.profiles import GpuModel, Profile
+
+IDLE, SW_POWER_CAP, SW_THERMAL = 0x1, 0x4, 0x20  # nvmlClocksEventReason bits
+COOL_DOWN_S = 3.0  # clocks stay up this long after the last kernel
+UNLIMITED_MHZ = 0xFFFFFF02
+TDP_MHZ = 0xFFFFFF01
+NOISE_PERIOD_S = 0.5
+
+
+@dataclass(frozen=True)
+class GpuSetting:
+    """What was asked of one GPU. None: the default."""
+
+    persistence: bool = False
+    power_limit_w: float | None = None
+    gpu_lock_mhz: tuple[int, int] | None = None
+    memory_lock_mhz: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class Activity:
+    """Shares 0..1 of the last half second: any kernel running, memory streaming, tensor cores busy."""
+
+    busy: float = 0.0
+    memory: float = 0.0
+    compute: float = 0.0
+    idle_s: float = math.inf  # since the last kernel
+
+    def plus(self, other: Activity) -> Activity:
+        return Activity(
+            min(1.0, self.busy + other.busy),
+            min(1.0, self.memory + other.memory),
+            min(1.0, self.compute + other.compute),
+            min(self.idle_s, other.idle_s),
+        )
+
+
+@dataclass(frozen=True)
+class OperatingPoint:
+    sm_mhz: int
+    memory_mhz: int
+    power_w: float
+    pstate: int
+    reasons: int
+    gpu_util_pct: int
+    memory_util_pct: int
+
+
+IDLE_ACTIVITY = Activity()
+
+
+def memory_slowdown(sm_mhz: float, gpu: GpuModel) -> float:
+    """Factor >= 1 by which a memory-bound step stretches when the SM clock is below its normal place."""
+    short = gpu.sm_compute_mhz / max(sm_mhz, 1.0) - 1.0
+    return 1.0 if short <= 0 else 1.0 + 0.36 * short**1.85
+
+
+def operating_point(profile: Profile, setting: GpuSetting, load: Activity, temperature_c: float) -> OperatingPoint:
+    """Clocks, power and reasons that hold now. No noise: see `noise`."""
+    gpu = profile.gpu
+    working = load.busy > 0.0
+    up = working or load.idle_s < COOL_DOWN_S
+    lock = setting.gpu_lock_mhz if profile.locks_work else None
+    sm = _locked(float(gpu.sm_compute_mhz if up else gpu.sm_idle_mhz), lock, gpu)
+    memory = _memory_clock(gpu, setting if profile.locks_work else GpuSetting(), up)
+    reasons = 0
+    if not working:
+        x = sm / gpu.sm_compute_mhz
+        power = gpu.power_floor_w * min(1.0, x) if up or x > 0.4 else gpu.power_idle_w
+        pstate = gpu.pstate_compute if up else gpu.pstate_idle
+        return OperatingPoint(round(sm), memory, power, pstate, IDLE, 0, 0)
+    limit = setting.power_limit_w or gpu.power_default_w
+    level = _level(gpu, load)
+    if limit is not None and _power(gpu, sm, level) > limit:
+        sm, reasons = _clock_for(gpu, limit, level, sm), SW_POWER_CAP
+    if temperature_c >= gpu.slowdown_c:
+        sm *= max(0.4, 1.0 - 0.05 * (temperature_c - gpu.slowdown_c + 1.0))
+        reasons |= SW_THERMAL
+    sm = math.floor(sm / gpu.sm_step_mhz) * gpu.sm_step_mhz
+    power = _power(gpu, sm, level)
+    return OperatingPoint(
+        round(sm), memory, power, gpu.pstate_compute, reasons, round(100 * load.busy), round(100 * load.memory)
+    )
+
+
+def _level(gpu: GpuModel, load: Activity) -> float:
+    """Activity factor: 1.0 in memory-bound decode, about 0.35 where launches are what takes the time."""
+    return load.busy * 0.3 + 0.7 * load.memory + gpu.compute_weight * load.compute
+
+
+def _power(gpu: GpuModel, sm_mhz: float, level: float) -> float:
+    x = sm_mhz / gpu.sm_compute_mhz
+    return gpu.power_floor_w + (gpu.power_decode_w - gpu.power_floor_w) * level * (0.85 * x + 0.15 * min(x, 1.2) ** 30)
+
+
+def _clock_for(gpu: GpuModel, limit_w: float, level: float, highest: float) -> float:
+    """Highest SM clock whose power stays under the limit; never below an eighth of the normal clock."""
+    low, high = gpu.sm_compute_mhz / 8.0, highest
+    for _ in range(18):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _power(gpu, middle, level) <= limit_w else (low, middle)
+    return low
+
+
+def _locked(wanted: float, lock: tuple[int, int] | None, gpu: GpuModel) -> float:
+    if lock is None:
+        return wanted
+    ends = [gpu.sm_max_mhz if v == UNLIMITED_MHZ else gpu.sm_compute_mhz if v == TDP_MHZ else v for v in lock]
+    return min(max(wanted, ends[0]), ends[1], float(gpu.sm_voltage_mhz))
+
+
+def _memory_clock(gpu: GpuModel, setting: GpuSetting, up: bool) -> int:
+    wanted = gpu.memory_compute_mhz if up else gpu.memory_idle_mhz
+    if setting.memory_lock_mhz is None or not gpu.memory_steps_mhz:
+        return wanted
+    low, high = (nearest(gpu.memory_steps_mhz, v) for v in setting.memory_lock_mhz)
+    return min(max(wanted, low), high)
+
+
+def nearest(steps: tuple[int, ...], mhz: int) -> int:
+    """The driver takes numeric clocks to the closest supported step."""
+    return min(steps, key=lambda s: abs(s - mhz))
+
+
+def warm(gpu: GpuModel, temperature_c: float, power_w: float, seconds: float) -> float:
+    """Temperature after `seconds` at constant power: first order towards ambient + power x resistance."""
+    target = gpu.ambient_c + gpu.thermal_c_per_w * power_w
+    return target + (temperature_c - target) * math.exp(-max(0.0, seconds) / gpu.thermal_tau_s)
+
+
+def noise(key: str, unix_s: float, amplitude: float) -> float:
+    """Deterministic in (key, half second): within ±amplitude, the same for every process that looks."""
+    word = zlib.crc32(f"{key}/{int(unix_s / NOISE_PERIOD_S)}".encode())
+    return amplitude * (word / 0x7FFFFFFF - 1.0)

@@ -1,0 +1,336 @@
+"""The simulated driver's memory: files in one directory, shared by every process that looks at the simulated host.
+
+    settings.json   what was asked of each GPU
+    loads/*.json    one per running engine: its process (pid and start time) and what it does to which GPU
+    thermal.json    temperature and energy of each GPU at one moment; advanced lazily from there
+    faults.json     what to get wrong: see `set_faults`
+
+Writers hold a lock (flock) and first write down temperature and energy up to now, so that power is constant from one
+`thermal.json` to the next and every reader can go on from there without writing anything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from workbench.sim import physics, profiles
+from workbench.sim.physics import Activity, GpuSetting, OperatingPoint
+from workbench.sim.profiles import Profile
+
+SNAPSHOT_S = 0.02  # calls within one tick see one moment
+ALIVE_CHECK_S = 0.2
+STALE_S = 3.0  # a load that claims work and was not refreshed for this long does none
+
+
+@dataclass(frozen=True)
+class GpuProcess:
+    pid: int
+    memory_bytes: int
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One simulated GPU at one moment."""
+
+    index: int
+    setting: GpuSetting
+    point: OperatingPoint
+    power_instant_w: float
+    power_average_w: float
+    power_limit_w: float | None
+    gpu_util_pct: int
+    temperature_c: float
+    energy_j: float
+    memory_used_bytes: int
+    processes: tuple[GpuProcess, ...]
+
+
+class SimState:
+    """The simulated GPUs of one profile under one directory. Cheap to ask often: files are re-read when changed."""
+
+    def __init__(self, directory: str, profile: Profile) -> None:
+        self.directory = Path(directory)
+        self.profile = profile
+        self._loads_dir = self.directory / "loads"
+        self._loads_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._paths = {name: self.directory / name for name in ("settings.json", "thermal.json", "faults.json")}
+        self._cache: dict[str, tuple[tuple[int, int], Any]] = {}
+        self._loads: list[dict[str, Any]] = []
+        self._loads_mtime = -1
+        self._alive_checked = 0.0
+        self._moment = 0.0
+        self._faults: dict[str, Any] = {}
+        self._faults_moment = 0.0
+        self._readings: tuple[Reading, ...] = ()
+        self._points: dict[object, OperatingPoint] = {}
+        self._thermal_stamp = (-1, 0)
+        self._thermal: tuple[float, list[float], list[float]] = (0.0, [], [])
+
+    # -- reading -------------------------------------------------------------------------------------------------
+
+    def readings(self) -> tuple[Reading, ...]:
+        """All GPUs now; calls within `SNAPSHOT_S` get the same moment."""
+        moment = time.monotonic()
+        if moment - self._moment > SNAPSHOT_S or not self._readings:
+            self._readings = self._read(time.time())
+            self._moment = moment
+        return self._readings
+
+    def faults(self) -> dict[str, Any]:
+        """The faults in force; read at most once per `SNAPSHOT_S`, as every NVML call asks. Not to be changed."""
+        moment = time.monotonic()
+        if moment - self._faults_moment > SNAPSHOT_S:
+            self._faults_moment = moment
+            self._faults = self._file("faults.json") or {}
+        return self._faults
+
+    def settings(self) -> tuple[GpuSetting, ...]:
+        stored = self._file("settings.json") or {}
+        return tuple(_setting(stored.get(str(i), {})) for i in range(self.profile.count))
+
+    def memory_used(self, gpu: int) -> int:
+        """Bytes held by running engines on one GPU."""
+        return sum(p.memory_bytes for p in self._processes(gpu))
+
+    def _read(self, now: float) -> tuple[Reading, ...]:
+        profile, settings = self.profile, self.settings()
+        self._refresh_loads()
+        activities = [self._activity(i, now) for i in range(profile.count)]
+        points = self._advance(now, settings, activities)
+        _, temperatures, energies = self._thermal
+        readings = []
+        for i, point in enumerate(points):
+            key = f"{profile.name}/{i}"
+            util = point.gpu_util_pct
+            if util > 2:
+                util = max(1, min(100, util - round(abs(physics.noise(key + "u", now, 2.0)))))
+            readings.append(
+                Reading(
+                    index=i,
+                    setting=settings[i],
+                    point=point,
+                    power_instant_w=point.power_w * (1.0 + physics.noise(key + "i", now, 0.008)),
+                    power_average_w=point.power_w * (1.0 + physics.noise(key + "a", now, 0.002)),
+                    power_limit_w=settings[i].power_limit_w or profile.gpu.power_default_w,
+                    gpu_util_pct=util,
+                    temperature_c=temperatures[i],
+                    energy_j=energies[i],
+                    memory_used_bytes=self.memory_used(i),
+                    processes=self._processes(i),
+                )
+            )
+        return tuple(readings)
+
+    def _advance(
+        self, now: float, settings: tuple[GpuSetting, ...], activities: list[Activity]
+    ) -> list[OperatingPoint]:
+        """Temperature and energy from the last known moment to `now`, in a few growing steps."""
+        profile = self.profile
+        stored = self._file("thermal.json")
+        stamp = self._cache["thermal.json"][0]
+        if stamp != self._thermal_stamp or not self._thermal[1]:
+            self._thermal_stamp = stamp
+            before = dict(enumerate(self._thermal[2]))
+            count = profile.count
+            start = stored or {"unix_s": now, "c": [profile.gpu.ambient_c + 4.0] * count, "j": [0.0] * count}
+            # a reader that has already seen more (an engine killed before it could say so) never goes back
+            joules = [max(float(j), before.get(i, 0.0)) for i, j in enumerate(start["j"])]
+            self._thermal = (float(start["unix_s"]), [float(c) for c in start["c"]], joules)
+        at, temperatures, energies = self._thermal
+        points: list[OperatingPoint] = []
+        for i in range(profile.count):
+            celsius, joules_i, t, step = temperatures[i], energies[i], min(at, now), 1.0
+            while True:
+                point = self._point(settings[i], activities[i], celsius)
+                span = min(step, now - t)
+                if span <= 0.0:
+                    break
+                celsius = physics.warm(profile.gpu, celsius, point.power_w, span)
+                joules_i += point.power_w * span
+                t, step = t + span, step * 2
+            temperatures[i], energies[i] = celsius, joules_i
+            points.append(point)
+        self._thermal = (now, temperatures, energies)
+        return points
+
+    def _point(self, setting: GpuSetting, load: Activity, celsius: float) -> OperatingPoint:
+        """`physics.operating_point`, remembered: most ticks repeat the last one's question."""
+        hot = celsius if celsius >= self.profile.gpu.slowdown_c else None
+        key = (setting, load.busy, load.memory, load.compute, load.idle_s < physics.COOL_DOWN_S, hot)
+        if key not in self._points:
+            if len(self._points) > 64:
+                self._points.clear()
+            self._points[key] = physics.operating_point(self.profile, setting, load, celsius)
+        return self._points[key]
+
+    def _refresh_loads(self) -> None:
+        mtime = self._loads_dir.stat().st_mtime_ns
+        moment = time.monotonic()
+        if mtime != self._loads_mtime:
+            self._loads_mtime = mtime
+            self._loads = [load for load in map(_read_json, sorted(self._loads_dir.glob("*.json"))) if load]
+        elif moment - self._alive_checked < ALIVE_CHECK_S:
+            return
+        self._alive_checked = moment
+        self._loads = [load for load in self._loads if start_ticks(int(load["pid"])) == load["start_ticks"]]
+
+    def _activity(self, gpu: int, now: float) -> Activity:
+        total = physics.IDLE_ACTIVITY
+        for load in self._loads:
+            part = load["gpus"].get(str(gpu))
+            if not part:
+                continue
+            age = max(0.0, now - float(load["unix_s"]))
+            if part["busy"] > 0.0 and age < STALE_S:
+                total = total.plus(Activity(part["busy"], part["memory"], part["compute"], 0.0))
+            elif load.get("active_unix_s"):
+                total = total.plus(Activity(idle_s=max(0.0, now - float(load["active_unix_s"]))))
+        return total
+
+    def _processes(self, gpu: int) -> tuple[GpuProcess, ...]:
+        key = str(gpu)
+        return tuple(
+            GpuProcess(int(load["pid"]), int(load["gpus"][key]["memory_bytes"]))
+            for load in self._loads
+            if key in load["gpus"]
+        )
+
+    def _file(self, name: str) -> Any:
+        path = self._paths[name]
+        try:
+            status = path.stat()
+            stamp = (status.st_mtime_ns, status.st_ino)
+        except OSError:
+            stamp = (0, 0)
+        cached = self._cache.get(name)
+        if cached is None or cached[0] != stamp:
+            cached = (stamp, _read_json(path) if stamp[1] else None)
+            self._cache[name] = cached
+        return cached[1]
+
+    # -- writing -------------------------------------------------------------------------------------------------
+
+    def change_setting(self, gpu: int, **changes: Any) -> None:
+        """Set fields of one GPU's `GpuSetting`; None puts a field back to the default."""
+        with self._locked():
+            stored = dict(self._file("settings.json") or {})
+            mine = {**stored.get(str(gpu), {}), **changes}
+            stored[str(gpu)] = {k: v for k, v in mine.items() if v is not None}
+            _write_json(self._paths["settings.json"], stored)
+        self._readings = ()
+
+    def publish_load(
+        self,
+        pid: int,
+        gpus: Mapping[int, Mapping[str, float]],
+        *,
+        active_unix_s: float | None = None,
+    ) -> None:
+        """What process `pid` does: per GPU index memory_bytes, busy, memory and compute (shares 0..1)."""
+        load = {
+            "pid": pid,
+            "start_ticks": start_ticks(pid),
+            "unix_s": time.time(),
+            "active_unix_s": active_unix_s,
+            "gpus": {str(i): dict(part) for i, part in gpus.items()},
+        }
+        with self._locked():
+            _write_json(self._loads_dir / f"{pid}.json", load)
+        self._readings = ()
+
+    def withdraw_load(self, pid: int) -> None:
+        with self._locked(), contextlib.suppress(FileNotFoundError):
+            (self._loads_dir / f"{pid}.json").unlink()
+        self._readings = ()
+
+    def set_faults(self, **faults: Any) -> None:
+        """Make the simulated driver fail; None or an empty value takes a fault away.
+
+        lost=[1]                  GPU 1 has fallen off the bus: GPU_IS_LOST for every call on it
+        init=18                   nvmlInit answers this NVML code (9 no driver, 18 mismatch, 4/17 no permission)
+        no_permission=True        setters answer NO_PERMISSION, as without CAP_SYS_ADMIN
+        ignored=["power_limit_w"] these settings answer success and change nothing
+        hang="nvmlDeviceGetPowerUsage"  this function never returns ("*": any)
+        codes={"nvmlDeviceGetFanSpeed": 3}  these functions answer this NVML code
+        missing=["nvmlDeviceGetTemperatureV"]  this driver's library lacks these functions
+        """
+        with self._locked():
+            stored = {**(self._file("faults.json") or {}), **faults}
+            _write_json(self._paths["faults.json"], {k: v for k, v in stored.items() if v})
+        self._faults_moment = 0.0
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        handle = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            self._loads_mtime = -1
+            self._read(time.time())
+            at, celsius, joules = self._thermal
+            _write_json(self._paths["thermal.json"], {"unix_s": at, "c": celsius, "j": joules})
+            self._drop_dead()
+            yield
+        finally:
+            os.close(handle)
+
+    def _drop_dead(self) -> None:
+        alive = {f"{load['pid']}.json" for load in self._loads}
+        for path in self._loads_dir.glob("*.json"):
+            if path.name not in alive:
+                with contextlib.suppress(FileNotFoundError):
+                    path.unlink()
+
+
+def from_environment() -> SimState:
+    """The simulated host that WORKBENCH_SIM_PROFILE and WORKBENCH_SIM_STATE name."""
+    try:
+        name, directory = os.environ["WORKBENCH_SIM_PROFILE"], os.environ["WORKBENCH_SIM_STATE"]
+    except KeyError as missing:
+        raise SystemExit(f"simulated host: the environment variable {missing.args[0]} is not set") from None
+    try:
+        return SimState(directory, profiles.get(name))
+    except KeyError as unknown:
+        raise SystemExit(f"simulated host: {unknown.args[0]}") from None
+
+
+def start_ticks(pid: int) -> int | None:
+    """Start time of a live process in clock ticks since boot (field 22 of /proc/PID/stat); None when it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] == b"Z" else int(fields[19])
+
+
+def _setting(stored: Mapping[str, Any]) -> GpuSetting:
+    def pair(name: str) -> tuple[int, int] | None:
+        value = stored.get(name)
+        return (int(value[0]), int(value[1])) if value else None
+
+    return GpuSetting(
+        persistence=bool(stored.get("persistence", False)),
+        power_limit_w=stored.get("power_limit_w"),
+        gpu_lock_mhz=pair("gpu_lock_mhz"),
+        memory_lock_mhz=pair("memory_lock_mhz"),
+    )
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+
+
+def _write_json(path: Path, data: object) -> None:
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    temporary.write_text(json.dumps(data), encoding="utf-8")
+    temporary.replace(path)

@@ -1,0 +1,299 @@
+"""Is a file a preset? What is wrong with it, where, and what was expected. Never raises, whatever the file holds."""
+
+from __future__ import annotations
+
+import re
+import stat
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
+
+from workbench.model.findings import Finding, Level
+from workbench.store.preset_safety import launch_parts, references, safety_findings, walk
+from workbench.store.toml_lines import FieldPath, LineIndex
+
+if TYPE_CHECKING:
+    from workbench.model.preset import Preset
+
+MAX_BYTES = 256 * 1024
+MAX_DEPTH = 16
+
+_POSITION = re.compile(r"^(.*) \(at line (\d+), column (\d+)\)$", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """`preset` is None when a finding is an error; `document` is None when the file could not be read as TOML."""
+
+    findings: tuple[Finding, ...]
+    document: Mapping[str, Any] | None = None
+    preset: Preset | None = None
+
+
+def check(path: Path, *, own: bool = False) -> tuple[Finding, ...]:
+    """All findings about one file, in the order of their lines."""
+    return check_file(path, own=own).findings
+
+
+def check_file(path: Path, *, own: bool = False) -> Checked:
+    text = read_text(path)
+    if isinstance(text, Finding):
+        return Checked((text,))
+    return check_text(text, file=str(path), own=own)
+
+
+def check_text(text: str, *, file: str | None = None, own: bool = False) -> Checked:
+    """Check a preset's text. `file` is for the messages; its stem should be the id."""
+    document = parse(text, file)
+    if isinstance(document, Finding):
+        return Checked((document,))
+    lines = LineIndex(text)
+    preset, schema = _validate(document)
+    found = [*schema, *safety_findings(document, own=own), *_variable_findings(document), *_identity(document, file)]
+    findings = tuple(sorted((_placed(f, p, file, lines) for p, f in found), key=lambda f: f.line or 0))
+    broken = any(f.level is Level.ERROR for f in findings)
+    return Checked(findings, document, None if broken else preset)
+
+
+def read_text(path: Path) -> str | Finding:
+    """The text of a regular UTF-8 file of at most MAX_BYTES, or what is wrong with it."""
+    file = str(path)
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            return _file_finding("preset.not-a-file", "not a regular file", file)
+        with path.open("rb") as handle:
+            data = handle.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        return _file_finding("preset.unreadable", f"cannot be read: {reason}", file)
+    if len(data) > MAX_BYTES:
+        return _file_finding("preset.too-large", f"larger than {MAX_BYTES // 1024} KiB: not a preset", file)
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        return _file_finding("preset.not-utf8", f"not UTF-8 text (byte 0x{data[error.start]:02x})", file, line)
+
+
+def parse(text: str, file: str | None = None) -> dict[str, Any] | Finding:
+    """The TOML document, or what is wrong with it and where."""
+    for number, line in enumerate(text.split("\n"), 1):
+        key = line.split("=", 1)[0]
+        if key.count(".") > MAX_DEPTH and ".." not in key and " " not in key.strip():
+            return _file_finding("preset.too-deep", "nested too deep", file, number)  # tomllib is quadratic here
+    try:
+        document = tomllib.loads(text)
+    except RecursionError:
+        return _file_finding("preset.too-deep", "nested too deep", file)
+    except ValueError as error:
+        found = _POSITION.match(str(error))
+        if not found:
+            return _file_finding("preset.bad-toml", f"not valid TOML: {error}", file)
+        message = f"not valid TOML: {found[1]}, column {found[3]}"
+        return _file_finding("preset.bad-toml", message, file, int(found[2]))
+    if _depth(document) > MAX_DEPTH:
+        return _file_finding("preset.too-deep", "nested too deep", file)
+    return document
+
+
+def _file_finding(code: str, text: str, file: str | None, line: int | None = None) -> Finding:
+    return Finding(Level.ERROR, code, text, file=file, line=line)
+
+
+def _depth(document: Any) -> int:
+    level, depth = [document], 0
+    while level and depth <= MAX_DEPTH:
+        depth += 1
+        level = [
+            inner
+            for value in level
+            for inner in (value.values() if isinstance(value, dict) else value if isinstance(value, list) else ())
+            if isinstance(inner, dict | list)
+        ]
+    return depth
+
+
+def _placed(finding: Finding, path: FieldPath, file: str | None, lines: LineIndex) -> Finding:
+    field = dotted(path)
+    text = f"{field}: {finding.text}" if field else finding.text
+    return replace(finding, text=text, file=file, line=lines.line(path), field=field or None)
+
+
+def dotted(path: Sequence[str | int]) -> str:
+    """("claims", 2, "text") as a person reads it: claims[2].text"""
+    text = ""
+    for part in path:
+        shown = part if isinstance(part, int) else _printable(part)
+        text += f"[{part}]" if isinstance(part, int) else f".{shown}" if text else str(shown)
+    return text
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text[:60])
+
+
+# The schema
+
+
+def _validate(document: Mapping[str, Any]) -> tuple[Preset | None, list[tuple[FieldPath, Finding]]]:
+    from pydantic import ValidationError
+
+    from workbench.model.preset import Preset
+
+    try:
+        return Preset.model_validate(document), []
+    except ValidationError as error:
+        found: dict[tuple[FieldPath, str], Finding] = {}
+        for detail in error.errors(include_url=False, include_input=False):
+            path = _existing(detail["loc"], document, detail["type"])
+            finding = _schema_finding(path, detail["type"], detail["msg"], document, Preset)
+            found.setdefault((path, finding.code), finding)
+        return None, [(path, finding) for (path, _), finding in found.items()]
+
+
+def _existing(location: Sequence[str | int], document: Any, kind: str) -> FieldPath:
+    """`location` without what pydantic adds to it (names of union members, "[key]")."""
+    path: list[str | int] = []
+    value = document
+    for part in location:
+        known = (isinstance(value, Mapping) and part in value) or (
+            isinstance(value, list) and isinstance(part, int) and part < len(value)
+        )
+        if not known:
+            return (*path, part) if kind == "missing" else tuple(path)
+        path.append(part)
+        value = value[part]
+    return tuple(path)
+
+
+def _schema_finding(path: FieldPath, kind: str, message: str, document: Any, schema: type) -> Finding:
+    name = str(path[-1]) if path else ""
+    annotation = _annotation(path, schema)
+    if kind == "extra_forbidden":
+        siblings = _field_names(_annotation(path[:-1], schema))
+        return Finding(
+            Level.ERROR,
+            "preset.unknown-field",
+            f"unknown field; expected one of {', '.join(siblings)}",
+            fix=_did_you_mean(name, siblings),
+        )
+    if kind == "missing":
+        return Finding(Level.ERROR, "preset.missing-field", f"missing; expected {_expected(annotation)}")
+    value = _value_at(document, path)
+    if annotation is not None and (kind.endswith(("_type", "_parsing", "_from_float")) or kind == "literal_error"):
+        text = f"expected {_expected(annotation)}, found {_found(value)}"
+        choices = [str(c) for c in get_args(_bare(annotation))] if kind == "literal_error" else []
+        return Finding(Level.ERROR, "preset.wrong-type", text, fix=_did_you_mean(str(value), choices))
+    text = message.removeprefix("Value error, ")
+    return Finding(Level.ERROR, "preset.wrong-value", f"{text[:1].lower()}{text[1:]}, found {_found(value)}")
+
+
+def _annotation(path: FieldPath, schema: Any) -> Any:
+    """The declared type at `path`; None where the schema is open there."""
+    here: Any = schema
+    for part in path:
+        here = _bare(here)
+        if isinstance(part, int) and get_origin(here) in (list, tuple):
+            here = get_args(here)[0]
+        elif get_origin(here) is dict:
+            here = get_args(here)[1]
+        elif hasattr(here, "model_fields"):
+            info = next((f for n, f in here.model_fields.items() if part in (n, f.alias)), None)
+            here = info.annotation if info else None
+        else:
+            return None
+    return here
+
+
+def _bare(annotation: Any) -> Any:
+    """Without Annotated and Optional."""
+    while get_origin(annotation) is Annotated:
+        annotation = get_args(annotation)[0]
+    if get_origin(annotation) in (Union, UnionType):
+        inner = [a for a in get_args(annotation) if a is not NoneType]
+        if len(inner) == 1:
+            return _bare(inner[0])
+    return annotation
+
+
+def _expected(annotation: Any) -> str:
+    """A type in words."""
+    bare = _bare(annotation)
+    origin = get_origin(bare)
+    simple = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
+    if bare in simple:
+        return simple[bare]
+    if origin is Literal:
+        return "one of " + ", ".join(f'"{c}"' if isinstance(c, str) else str(c) for c in get_args(bare))
+    if origin in (Union, UnionType):
+        return " or ".join(_expected(a) for a in get_args(bare))
+    if origin in (list, tuple):
+        return f"a list ({_expected(get_args(bare)[0])})"
+    if hasattr(bare, "model_fields"):
+        required = [f.alias or n for n, f in bare.model_fields.items() if f.is_required()]
+        return "a table" + (f" with {', '.join(required)}" if required else "")
+    return "a table" if origin is dict else "a value"
+
+
+def _found(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return f'"{_printable(value)}"'
+    if isinstance(value, dict | list):
+        return "a table" if isinstance(value, dict) else "a list"
+    return str(value)[:60]
+
+
+def _value_at(document: Any, path: FieldPath) -> Any:
+    for part in path:
+        document = document[part]
+    return document
+
+
+def _field_names(schema: Any) -> list[str]:
+    fields = getattr(_bare(schema), "model_fields", {})
+    return [f.alias or n for n, f in fields.items()]
+
+
+def _did_you_mean(name: str, candidates: Iterable[str]) -> str | None:
+    close = get_close_matches(name, list(candidates), n=1, cutoff=0.6)
+    return f'did you mean "{close[0]}"?' if close else None
+
+
+# What the schema cannot say
+
+
+def _variable_findings(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath, Finding]]:
+    variables = document.get("variables")
+    defined = list(variables) if isinstance(variables, Mapping) else []
+    used: set[str] = set()
+    shown = [(("host_settings",), document.get("host_settings", []))]  # never applied, but may name variables
+    for part_path, part in [*launch_parts(document), *shown]:
+        for path, value in walk(part, part_path):
+            for name in references(value) if isinstance(value, str) else ():
+                used.add(name)
+                if path[0] == "variables":
+                    text = f"a default cannot use a variable: ${{{name}}}"
+                    yield path, Finding(Level.ERROR, "preset.variable-undefined", text)
+                elif name not in defined:
+                    fix = _did_you_mean(name, defined) or f"add a table [variables.{name}] with a description"
+                    text = f"uses ${{{name}}}, which is not defined under variables"
+                    yield path, Finding(Level.ERROR, "preset.variable-undefined", text, fix=fix)
+    for name in defined:
+        if name not in used:
+            yield ("variables", name), Finding(Level.WARN, "preset.variable-unused", "no value uses this variable")
+
+
+def _identity(document: Mapping[str, Any], file: str | None) -> Iterator[tuple[FieldPath, Finding]]:
+    own_id, baseline = document.get("id"), document.get("baseline")
+    if isinstance(own_id, str) and own_id == baseline:
+        yield ("baseline",), Finding(Level.ERROR, "preset.baseline", "a preset cannot be its own baseline")
+    if file and isinstance(own_id, str) and Path(file).stem != own_id:
+        text = f'the file is called "{Path(file).name}"'
+        yield ("id",), Finding(Level.WARN, "preset.file-name", text, fix=f'call it "{_printable(own_id)}.toml"')

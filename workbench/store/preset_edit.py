@@ -1,0 +1,163 @@
+"""Writing presets: a document made from a plan, and saving it without losing the person's comments."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from workbench.model.errors import PresetError
+from workbench.model.findings import Level
+from workbench.model.flags import FlagSetting, Origin
+from workbench.model.plan import LaunchPlan
+from workbench.store.files import write_atomic
+from workbench.store.preset_check import check_text, parse, read_text
+
+if TYPE_CHECKING:
+    from tomlkit import TOMLDocument
+
+_ID = re.compile(r"[a-z0-9][a-z0-9.-]{1,63}")
+
+
+def save(document: Mapping[str, Any], preset_id: str, directory: Path, *, replace_existing: bool = False) -> Path:
+    """Check, then write `<directory>/<id>.toml` atomically. Raises PresetError, with findings, having written nothing."""
+    if not _ID.fullmatch(preset_id):
+        raise PresetError(
+            f'"{preset_id}" cannot be a preset id', next_step="use 2 to 64 of a-z, 0-9, dots and dashes"
+        )
+    path = directory / f"{preset_id}.toml"
+    if path.exists() and not replace_existing:
+        raise PresetError(f"{path} exists", next_step="choose another id, or replace it on purpose")
+    text = _merged_text({**document, "id": preset_id}, path)
+    checked = check_text(text, file=str(path), own=True)
+    if checked.preset is None:
+        first = next(f for f in checked.findings if f.level is Level.ERROR)
+        raise PresetError(f"not saved: {first.text}", next_step=first.fix, findings=checked.findings)
+    write_atomic(path, text)
+    return path
+
+
+def _merged_text(document: Mapping[str, Any], path: Path) -> str:
+    import tomlkit
+
+    old = read_text(path) if path.exists() else None
+    if isinstance(old, str) and isinstance(parse(old), dict):
+        target = tomlkit.parse(old)
+        _merge(target, document)
+        return tomlkit.dumps(target)
+    return tomlkit.dumps(_ordered(document))
+
+
+def _merge(target: Any, wanted: Mapping[str, Any]) -> None:
+    """Make `target` say what `wanted` says, leaving all that is equal, and its comments, as they stand."""
+    for key in [k for k in target if wanted.get(k) is None]:
+        del target[key]
+    for key, value in wanted.items():
+        if value is None:
+            continue
+        if key in target and isinstance(value, Mapping) and isinstance(target[key], Mapping):
+            _merge(target[key], value)
+        elif key not in target or target[key] != value or type(target[key].unwrap()) is not type(value):
+            target[key] = _without_none(value)
+
+
+def _ordered(document: Mapping[str, Any]) -> TOMLDocument:
+    """Plain values before tables: a key after a table header would belong to that table."""
+    import tomlkit
+
+    result = tomlkit.document()
+    clean = _without_none(document)
+    for key, value in sorted(clean.items(), key=lambda item: _is_table(item[1])):
+        result[key] = value
+    return result
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, dict) or (isinstance(value, list) and bool(value) and isinstance(value[0], dict))
+
+
+def _without_none(value: Any) -> Any:
+    """TOML has no null: an absent field is left out."""
+    if isinstance(value, Mapping):
+        return {k: _without_none(v) for k, v in value.items() if v is not None}
+    if isinstance(value, list | tuple):
+        return [_without_none(v) for v in value if v is not None]
+    return value
+
+
+def from_plan(
+    plan: LaunchPlan, parent: Mapping[str, Any], *, preset_id: str, title: str, summary: str | None = None
+) -> dict[str, Any]:
+    """A new preset document: `parent` (a plain TOML document) with what `plan` sets.
+
+    Values that still equal the parent's with its variables filled in keep their `${name}`. Reference results and claims
+    stay with the parent: they were made for its settings. The parent becomes the baseline.
+    """
+    known = dict(plan.variables)
+    flags = _settings(plan.flags, parent.get("flags", {}), known)
+    env = _settings(plan.env, parent.get("env", {}), known)
+    document: dict[str, Any] = {
+        "schema": 1,
+        "id": preset_id,
+        "title": title,
+        "summary": summary or f"From {parent['id']}. {_changes(flags, parent.get('flags', {}))}".strip(),
+        "baseline": parent["id"],
+        "caveats": parent.get("caveats"),
+        "hardware": parent["hardware"],
+        "engine": {
+            "name": plan.engine,
+            "versions": parent["engine"].get("versions") if plan.engine == parent["engine"].get("name") else None,
+            "executable": _argv(plan.executable, parent["engine"].get("executable"), known),
+            "workdir": _templated(plan.workdir, parent["engine"].get("workdir"), known),
+        },
+        "model": _model(plan, parent["model"], known),
+        "flags": flags,
+        "env": env,
+        "gpu_settings": parent.get("gpu_settings"),
+        "host_settings": parent.get("host_settings"),
+        "nodes": parent.get("nodes") if plan.nodes else None,
+        "benchmark": parent.get("benchmark"),
+        "provenance": {
+            "document": parent.get("provenance", {}).get("document", parent["id"]),
+            "status": "untested",
+            "note": f"Made from {parent['id']}. {_changes(flags, parent.get('flags', {}))}".strip(),
+        },
+    }
+    used = set(re.findall(r"\$\{(\w+)\}", repr(document)))
+    document["variables"] = {k: v for k, v in parent.get("variables", {}).items() if k in used}
+    return {k: v for k, v in document.items() if v}
+
+
+def _settings(settings: Sequence[FlagSetting], parent: Mapping[str, Any], known: Mapping[str, str]) -> dict[str, Any]:
+    return {s.name: _templated(s.value, parent.get(s.name), known) for s in settings if s.origin is not Origin.DEFAULT}
+
+
+def _templated(value: Any, template: Any, known: Mapping[str, str]) -> Any:
+    """The parent's `template` where it still means `value`."""
+    return template if template is not None and _filled_in(template, known) == value else value
+
+
+def _filled_in(template: Any, known: Mapping[str, str]) -> Any:
+    if isinstance(template, str):
+        return re.sub(r"\$\{(\w+)\}", lambda m: known.get(m[1], m[0]), template)
+    if isinstance(template, list):
+        return [_filled_in(t, known) for t in template]
+    return {k: _filled_in(v, known) for k, v in template.items()} if isinstance(template, dict) else template
+
+
+def _argv(argv: Sequence[str], template: Any, known: Mapping[str, str]) -> list[str] | None:
+    return _templated(list(argv), template, known) if argv else None
+
+
+def _model(plan: LaunchPlan, parent: Mapping[str, Any], known: Mapping[str, str]) -> dict[str, Any]:
+    """The parent's facts only as long as it is the parent's model."""
+    if _filled_in(parent.get("id"), known) == plan.model:
+        return dict(parent)
+    return {"id": plan.model}
+
+
+def _changes(flags: Mapping[str, Any], before: Mapping[str, Any]) -> str:
+    changed = [f"{k} {before[k]} → {v}" if k in before else f"{k} {v}" for k, v in flags.items() if before.get(k) != v]
+    changed += [f"without {k}" for k in before if k not in flags]
+    return f"Changed: {', '.join(changed)}." if changed else ""

@@ -1,0 +1,246 @@
+"""The preset library: the person's own directory first, then what Workbench ships.
+
+Listing reads TOML only (no schema) and remembers what it read; `get` checks everything. A file that does not hold is
+listed with its error and never hides another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from workbench.model.errors import PresetError
+from workbench.model.findings import Finding, Level
+from workbench.store import paths
+from workbench.store.preset_check import Checked, check_file, parse, read_text
+
+if TYPE_CHECKING:
+    from workbench.model.preset import Preset
+
+
+@dataclass(frozen=True, slots=True)
+class PresetEntry:
+    """One line of the list. `error` says what is wrong with a file that cannot be listed properly.
+
+    `origin`: "own" (the person's directory) or "shipped". `hides` is the path of a preset of the same id that this one
+    is used instead of.
+    """
+
+    id: str
+    path: str
+    origin: str
+    title: str = ""
+    summary: str = ""
+    engine: str = ""
+    model: str = ""
+    quantization: str | None = None
+    hardware: str = ""
+    gpu_names: tuple[str, ...] = ()
+    gpu_count: int = 1
+    nodes: int = 1
+    status: str = ""
+    document: str = ""
+    baseline: str | None = None
+    hides: str | None = None
+    error: Finding | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        return {**asdict(self), "error": self.error.as_json() if self.error else None}
+
+
+class PresetLibrary:
+    """Presets of several directories; the first is the person's own and the only one written to."""
+
+    def __init__(self, dirs: Sequence[Path] | None = None) -> None:
+        default = (paths.own_presets_dir(), paths.shipped_presets_dir())
+        self.dirs: tuple[Path, ...] = tuple(dirs) if dirs is not None else default
+        self._entries: dict[Path, tuple[tuple[int, int], PresetEntry]] = {}
+        self._checked: dict[Path, tuple[tuple[int, int], Checked]] = {}
+
+    @property
+    def own_dir(self) -> Path:
+        return self.dirs[0]
+
+    def list(self) -> tuple[PresetEntry, ...]:
+        """All presets sorted by id, the broken ones last. Reads only files that changed since the last call."""
+        good: dict[str, PresetEntry] = {}
+        broken: list[PresetEntry] = []
+        for path in self._files():
+            entry = self._entry(path)
+            first = good.get(entry.id)
+            if entry.error is not None:
+                broken.append(entry)
+            elif first is None:
+                good[entry.id] = entry
+            elif Path(first.path).parent == path.parent:
+                text = f'id: "{entry.id}" is taken by {Path(first.path).name} in the same directory'
+                finding = Finding(Level.ERROR, "preset.duplicate-id", text, file=str(path), field="id")
+                broken.append(replace(entry, error=finding))
+            elif first.hides is None:
+                good[entry.id] = replace(first, hides=entry.path)
+        return (*(good[i] for i in sorted(good)), *broken)
+
+    def findings(self) -> tuple[Finding, ...]:
+        """What the list as a whole has to say: broken files, own presets used instead of others, lost baselines."""
+        entries = self.list()
+        ids = {e.id for e in entries if e.error is None}
+        found: list[Finding] = []
+        for entry in entries:
+            if entry.error:
+                found.append(entry.error)
+                continue
+            if entry.hides:
+                text = f'id: your own "{entry.id}" is used instead of {entry.hides}'
+                found.append(Finding(Level.INFO, "preset.duplicate-id", text, file=entry.path, field="id"))
+            if entry.baseline and entry.baseline not in ids:
+                close = get_close_matches(entry.baseline, ids, n=1)
+                fix = f'did you mean "{close[0]}"?' if close else None
+                text = f'baseline: there is no preset "{entry.baseline}"'
+                found.append(Finding(Level.WARN, "preset.baseline", text, file=entry.path, field="baseline", fix=fix))
+        return tuple(found)
+
+    def path(self, preset_id: str) -> Path:
+        """The file of that id; of a broken file also by its name. Raises PresetError when there is none."""
+        entries = self.list()
+        found = [e for e in entries if e.id == preset_id]
+        if found:
+            return Path(found[0].path)
+        close = get_close_matches(preset_id, [e.id for e in entries], n=3, cutoff=0.4)
+        hint = f"did you mean {', '.join(close)}?" if close else "see `workbench presets list`"
+        raise PresetError(f'there is no preset "{preset_id}"', next_step=hint)
+
+    def get(self, preset_id: str) -> Preset:
+        """The checked preset. Raises PresetError, with the findings, when it does not hold."""
+        return self.load(self.path(preset_id))
+
+    def load(self, path: Path) -> Preset:
+        """As `get`, for any file."""
+        checked = self.checked(path)
+        if checked.preset is not None:
+            return checked.preset
+        errors = [f for f in checked.findings if f.level is Level.ERROR]
+        first = errors[0]
+        more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+        raise PresetError(
+            f"{first.place or path}: {first.text}{more}",
+            next_step=first.fix or f"correct the file, then `workbench presets check {path}`",
+            findings=checked.findings,
+        )
+
+    def check(self, path: Path) -> tuple[Finding, ...]:
+        """All findings about one file. The person's own directory gets warnings where others get errors."""
+        return self.checked(path).findings
+
+    def checked(self, path: Path) -> Checked:
+        stamp = _stamp(path)
+        known = self._checked.get(path)
+        if known is None or stamp is None or known[0] != stamp:
+            checked = check_file(path, own=self._is_own(path))
+            if stamp is None:
+                return checked
+            known = self._checked[path] = (stamp, checked)
+        return known[1]
+
+    def document(self, preset_id: str) -> dict[str, Any]:
+        """The plain TOML document, as it stands in the file."""
+        text = read_text(self.path(preset_id))
+        document = parse(text) if isinstance(text, str) else text
+        if isinstance(document, Finding):
+            raise PresetError(document.text, findings=(document,))
+        return document
+
+    def save(self, document: Mapping[str, Any], preset_id: str, *, replace_existing: bool = False) -> Path:
+        """Write to the person's own directory; comments of a file that is replaced are kept. Raises PresetError."""
+        from workbench.store.preset_edit import save
+
+        return save(document, preset_id, self.own_dir, replace_existing=replace_existing)
+
+    def _files(self) -> Sequence[Path]:
+        found: list[Path] = []
+        for directory in self.dirs:
+            if directory.is_dir():
+                found.extend(sorted(p for p in directory.iterdir() if p.suffix == ".toml" and p.name[0] != "."))
+        return found
+
+    def _entry(self, path: Path) -> PresetEntry:
+        stamp = _stamp(path)
+        known = self._entries.get(path)
+        if known is not None and known[0] == stamp:
+            return known[1]
+        entry = _read_entry(path, "own" if self._is_own(path) else "shipped")
+        if stamp is not None:
+            self._entries[path] = (stamp, entry)
+        return entry
+
+    def _is_own(self, path: Path) -> bool:
+        return path.absolute().parent == self.own_dir.absolute()
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except (OSError, ValueError):
+        return None
+    return status.st_mtime_ns, status.st_size
+
+
+def _read_entry(path: Path, origin: str) -> PresetEntry:
+    text = read_text(path)
+    document = parse(text, str(path)) if isinstance(text, str) else text
+    if isinstance(document, Finding):
+        return PresetEntry(path.stem, str(path), origin, error=document)
+    missing = [k for k in ("id", "title") if not isinstance(document.get(k), str)]
+    engine = _table(document, "engine").get("name")
+    if missing or not isinstance(engine, str):
+        field = missing[0] if missing else "engine.name"
+        finding = Finding(
+            Level.ERROR, "preset.missing-field", f"{field}: missing; expected text", file=str(path), field=field
+        )
+        return PresetEntry(path.stem, str(path), origin, error=finding)
+    return _entry_of(document, path, origin)
+
+
+def _entry_of(document: Mapping[str, Any], path: Path, origin: str) -> PresetEntry:
+    hardware, model = _table(document, "hardware"), _table(document, "model")
+    provenance, nodes = _table(document, "provenance"), document.get("nodes")
+    names = hardware.get("gpu_names")
+    gpu_names = tuple(n for n in names if isinstance(n, str)) if isinstance(names, list) else ()
+    count = hardware.get("count")
+    gpu_count = count if isinstance(count, int) else 1
+    return PresetEntry(
+        id=document["id"],
+        path=str(path),
+        origin=origin,
+        title=document["title"],
+        summary=_text(document, "summary") or "",
+        engine=_text(_table(document, "engine"), "name") or "",
+        model=_text(model, "id") or "",
+        quantization=_text(model, "quantization"),
+        hardware=hardware_line(gpu_names, gpu_count, _text(hardware, "platform")),
+        gpu_names=gpu_names,
+        gpu_count=gpu_count,
+        nodes=max(1, len(nodes)) if isinstance(nodes, list) else 1,
+        status=_text(provenance, "status") or "",
+        document=_text(provenance, "document") or "",
+        baseline=_text(document, "baseline"),
+    )
+
+
+def hardware_line(gpu_names: Sequence[str], count: int, platform: str | None) -> str:
+    """ "2x GB10, dgx spark", "4x any GPU" """
+    name = gpu_names[0].removeprefix("NVIDIA ").removeprefix("GeForce ") if gpu_names else "any GPU"
+    line = f"{count}x {name}" if count > 1 else name
+    return f"{line}, {platform}" if platform else line
+
+
+def _table(document: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = document.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def _text(document: Mapping[str, Any], key: str) -> str | None:
+    value = document.get(key)
+    return value if isinstance(value, str) else None

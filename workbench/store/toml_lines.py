@@ -1,0 +1,84 @@
+"""Which line of a TOML text a field stands on. Neither tomllib nor tomlkit tells.
+
+An index made by a shallow scan of a text that tomllib has accepted: good for messages, never for meaning.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+FieldPath = tuple[str | int, ...]
+
+_PART = r"""(?:"(?:[^"\\]|\\.)*"|'[^']*'|[A-Za-z0-9_-]+)"""
+_KEY = rf"{_PART}(?:\s*\.\s*{_PART})*"
+_TABLE = re.compile(rf"^\s*(\[\[?)\s*({_KEY})\s*\]\]?\s*(?:#.*)?$")
+_PAIR = re.compile(rf"^\s*({_KEY})\s*=\s*(.*)$")
+_PARTS = re.compile(_PART)
+_STRINGS_AND_COMMENTS = re.compile(r""""(?:[^"\\]|\\.)*"|'[^']*'|#.*$""")
+
+
+class LineIndex:
+    """`line((“claims”, 2, “text”))` is the line from 1 of that field, of the nearest enclosing one, or None."""
+
+    def __init__(self, text: str) -> None:
+        self._lines: dict[FieldPath, int] = {}
+        self._arrays: dict[FieldPath, int] = {}
+        self._scan(text)
+
+    def line(self, path: Sequence[str | int]) -> int | None:
+        wanted = tuple(path)
+        while wanted:
+            if wanted in self._lines:
+                return self._lines[wanted]
+            wanted = wanted[:-1]
+        return None
+
+    def _scan(self, text: str) -> None:
+        table: FieldPath = ()
+        closing, depth = "", 0  # inside a multi-line string, or so many brackets deep in a multi-line array
+        for number, line in enumerate(text.split("\n"), 1):
+            if closing:
+                closing = _still_open(line, closing)
+            elif depth > 0:
+                depth, closing = _balance(line, depth)
+            elif header := _TABLE.match(line):
+                table = self._resolve(_parts(header[2]), array=header[1] == "[[")
+                self._lines.setdefault(table, number)
+            elif pair := _PAIR.match(line):
+                self._lines.setdefault((*table, *_parts(pair[1])), number)
+                depth, closing = _balance(pair[2], 0)
+
+    def _resolve(self, parts: tuple[str, ...], *, array: bool) -> FieldPath:
+        """The header's path with the index of each array of tables that it passes through."""
+        path: FieldPath = ()
+        for position, part in enumerate(parts):
+            path = (*path, part)
+            if array and position == len(parts) - 1:
+                self._arrays[path] = self._arrays.get(path, -1) + 1
+            if path in self._arrays:
+                path = (*path, self._arrays[path])
+        return path
+
+
+def _parts(key: str) -> tuple[str, ...]:
+    return tuple(p[1:-1] if p[0] in "\"'" else p for p in _PARTS.findall(key))
+
+
+def _balance(line: str, depth: int) -> tuple[int, str]:
+    """(open brackets after `line`, the delimiter of a string that stays open or "")."""
+    for delimiter in ('"""', "'''"):
+        before, found, rest = line.partition(delimiter)
+        if found:
+            closing = _still_open(rest, delimiter)
+            return depth + _brackets(before), closing
+    return max(0, depth + _brackets(line)), ""
+
+
+def _brackets(text: str) -> int:
+    bare = _STRINGS_AND_COMMENTS.sub("", text)
+    return sum(bare.count(c) for c in "[{") - sum(bare.count(c) for c in "]}")
+
+
+def _still_open(line: str, delimiter: str) -> str:
+    return "" if delimiter in line else delimiter

@@ -1,0 +1,221 @@
+"""One non-blocking connection: plain or TLS, with the kernel's receive stamp of what it reads.
+
+Stamps are on the monotonic clock in nanoseconds (`time.monotonic_ns`). The kernel stamps with the wall clock
+(SO_TIMESTAMPNS); each is carried over with the two clocks read together, so that a step of the wall clock during the
+run bends nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+import struct
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import SplitResult, urlsplit
+
+from workbench.model.errors import BenchError
+
+if TYPE_CHECKING:
+    import ssl
+
+_READ_BYTES = 64 * 1024
+_TIMESPEC = struct.Struct("@qq")
+_SO_TIMESTAMPNS = getattr(socket, "SO_TIMESTAMPNS", 35)  # 35: Linux on x86-64 and aarch64; not in Python's socket
+_ANCILLARY_BYTES = socket.CMSG_SPACE(_TIMESPEC.size)
+_IN_PROGRESS = (errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EALREADY)
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where requests go. `path` is that of the completions endpoint."""
+
+    host: str
+    port: int
+    path: str
+    tls: ssl.SSLContext | None
+    family: int
+    address: Any  # as socket.connect takes it
+
+    @property
+    def host_header(self) -> str:
+        name = f"[{self.host}]" if ":" in self.host else self.host
+        return name if self.port == (443 if self.tls else 80) else f"{name}:{self.port}"
+
+
+def resolve(url: str, endpoint: str) -> Endpoint:
+    """`url` is the server's base, with or without /v1. Raises BenchError. Looks the name up, may open one
+    connection to choose among several addresses."""
+    parts = _split(url)
+    host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+    base = parts.path.rstrip("/").removesuffix("/v1")
+    path = f"{base}/v1/{'completions' if endpoint == 'completions' else 'chat/completions'}"
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise BenchError(f"the name {host!r} was not found: {error}", next_step="check the URL") from None
+    family, address = _reachable(found)
+    return Endpoint(host, port, path, _context() if parts.scheme == "https" else None, family, address)
+
+
+def _split(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+        port_ok = parts.port != 0
+    except ValueError:
+        parts, port_ok = SplitResult("", "", "", "", ""), False
+    if parts.scheme not in ("http", "https") or not parts.hostname or not port_ok:
+        raise BenchError(f"not a server's URL: {url!r}", next_step="give one such as http://127.0.0.1:8000")
+    if parts.username or parts.password:
+        raise BenchError("the URL carries a user or password", next_step="put the key into an environment variable")
+    return parts
+
+
+def _reachable(found: list[Any]) -> tuple[int, Any]:
+    """The first address that accepts a connection (localhost may be ::1 or 127.0.0.1), else the first."""
+    if len(found) > 1:
+        for family, kind, protocol, _, address in found:
+            with socket.socket(family, kind, protocol) as probe:
+                probe.settimeout(3.0)
+                if probe.connect_ex(address) == 0:
+                    return family, address
+    return found[0][0], found[0][4]
+
+
+def _context() -> ssl.SSLContext:
+    import ssl
+
+    context = ssl.create_default_context()
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+class Connection:
+    """A socket that is connecting or open. Methods raise OSError, and ssl.SSLError (which is one) for TLS."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.sock = socket.socket(endpoint.family, socket.SOCK_STREAM)
+        self.sock.setblocking(False)
+        self.fd = self.sock.fileno()
+        self.connected = False
+        self.used = 0  # requests answered on it
+        self.unstamped_reads = 0
+        self._out = b""
+        self._tls = _Tls(endpoint) if endpoint.tls else None
+        with contextlib.suppress(OSError):  # then every read is timed here
+            self.sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+        try:
+            self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            code = self.sock.connect_ex(endpoint.address)
+            if code and code not in _IN_PROGRESS:
+                raise OSError(code, os.strerror(code))
+        except OSError:
+            self.close()
+            raise
+
+    def advance(self) -> bool:
+        """On a readiness event before `connected`: goes on with connect and handshake. True when it is open."""
+        if not self.connected:
+            code = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if code:
+                raise OSError(code, os.strerror(code))
+            self.connected = True
+        return self._tls is None or self._tls.handshake(self)
+
+    def send(self, data: bytes) -> None:
+        """Queue and write what the socket takes; `flush` on EPOLLOUT while `wants_write`."""
+        self.send_raw(self._tls.encrypt(data) if self._tls else data)
+
+    def send_raw(self, data: bytes) -> None:
+        self._out += data
+        self.flush()
+
+    def flush(self) -> None:
+        while self._out:
+            try:
+                self._out = self._out[self.sock.send(self._out) :]
+            except BlockingIOError:
+                return
+
+    @property
+    def wants_write(self) -> bool:
+        return bool(self._out) or not self.connected
+
+    def receive(self) -> tuple[bytes | None, int]:
+        """(data, stamp): b"" at the end of the stream, None when there was nothing to hand on (TLS record not
+        complete)."""
+        raw, stamp = self.receive_raw()
+        if self._tls is None or raw is None:
+            return raw, stamp
+        return self._tls.decrypt(raw), stamp
+
+    def receive_raw(self) -> tuple[bytes | None, int]:
+        try:
+            data, ancillary, _, _ = self.sock.recvmsg(_READ_BYTES, _ANCILLARY_BYTES)
+        except BlockingIOError:
+            return None, 0
+        now = time.monotonic_ns()
+        if not ancillary:
+            self.unstamped_reads += bool(data)
+            return data, now
+        seconds, nanoseconds = _TIMESPEC.unpack(ancillary[0][2])
+        age = time.time_ns() - (seconds * 1_000_000_000 + nanoseconds)
+        return data, now - age if 0 < age < 10_000_000_000 else now
+
+    def close(self) -> None:
+        self.sock.close()
+
+
+class _Tls:
+    """TLS over memory buffers, so that the socket itself is read with recvmsg and its stamps stay."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        import ssl
+
+        assert endpoint.tls is not None
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._object = endpoint.tls.wrap_bio(self._incoming, self._outgoing, server_hostname=endpoint.host)
+        self._want_read = ssl.SSLWantReadError
+        self._closed = (ssl.SSLZeroReturnError, ssl.SSLEOFError)
+        self._done = False
+
+    def handshake(self, connection: Connection) -> bool:
+        while not self._done:
+            try:
+                self._object.do_handshake()
+                self._done = True
+            except self._want_read:
+                connection.send_raw(self._outgoing.read())
+                raw, _ = connection.receive_raw()
+                if raw is None:
+                    return False
+                if not raw:
+                    raise ConnectionResetError(errno.ECONNRESET, "closed during the TLS handshake") from None
+                self._incoming.write(raw)
+        connection.send_raw(self._outgoing.read())
+        return True
+
+    def encrypt(self, data: bytes) -> bytes:
+        self._object.write(data)
+        return self._outgoing.read()
+
+    def decrypt(self, raw: bytes) -> bytes | None:
+        if raw:
+            self._incoming.write(raw)
+        else:
+            self._incoming.write_eof()
+        pieces: list[bytes] = []
+        while True:
+            try:
+                piece = self._object.read(_READ_BYTES)
+            except self._want_read:
+                break
+            except self._closed:
+                piece = b""
+            if not piece:
+                return b"".join(pieces) if pieces else b""
+            pieces.append(piece)
+        return b"".join(pieces) or None

@@ -1,0 +1,112 @@
+"""One request and what comes back for it: response bytes to events to reply, and the record made of them."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from workbench.bench import records
+from workbench.bench.http1 import HttpError, ResponseReader
+from workbench.bench.records import RequestRecord
+from workbench.bench.reply import Reply, error_text
+from workbench.bench.sse import SseDecoder
+
+_MAX_ERROR_BODY = 64 * 1024
+
+
+class Exchange:
+    """Times are monotonic nanoseconds. `began_ns`: connect or write, whichever came first; `sent_ns`: 0 before the
+    write."""
+
+    def __init__(self, index: int, warmup: bool, body: bytes) -> None:
+        self.index = index
+        self.warmup = warmup
+        self.body = body
+        self.began_ns = 0
+        self.sent_ns = 0
+        self.last_byte_ns = 0
+        self.reconnected = False
+        self.response = ResponseReader()
+        self.reply = Reply()
+        self._sse = SseDecoder()
+        self._plain: bytearray | None = None  # body of an answer that is no event stream
+
+    @property
+    def status(self) -> int:
+        return self.response.status
+
+    def receive(self, data: bytes, stamp_ns: int) -> bool:
+        """Bytes of the answer, b"" when the peer has closed. True when the answer is complete.
+        Raises HttpError, SseError."""
+        response = self.response
+        self.last_byte_ns = stamp_ns
+        had_head = response.status
+        if data:
+            body = response.feed(data)
+        else:
+            body = b""
+            response.eof()
+        if not had_head and response.status and not self._is_event_stream():
+            self._plain = bytearray()
+        if self._plain is not None:
+            self._plain += body[: _MAX_ERROR_BODY - len(self._plain)]
+        elif body:
+            self.reply.feed(self._sse.feed(body), stamp_ns)
+        if response.complete and self._plain is None:
+            self.reply.feed(self._sse.close(), stamp_ns)
+        return response.complete
+
+    def _is_event_stream(self) -> bool:
+        kind = self.response.headers.get("content-type", "").lower()
+        return self.status == 200 and not kind.startswith(("application/json", "text/html"))
+
+    def http_error(self) -> tuple[str, str] | None:
+        """(kind, message) of an answer that is not a stream, None when it is one."""
+        if self._plain is None:
+            return None
+        said = error_text(bytes(self._plain))
+        if self.status != 200:
+            return f"http {self.status}", said
+        if b'"error"' in self._plain:
+            return records.STREAM_ERROR, said
+        kind = self.response.headers.get("content-type", "")
+        return records.MALFORMED, f"the answer is {kind}, not an event stream: {said[:100]}"
+
+    def broken(self, error: HttpError) -> tuple[str, str]:
+        """The kind of failure when the connection ended, or the bytes stopped making sense, at this point."""
+        if self.reply.error is not None:
+            return self.reply.error, self.reply.detail or ""
+        if self._plain is not None and self.status != 200:
+            return f"http {self.status}", error_text(bytes(self._plain))
+        if not error.truncated:
+            return records.MALFORMED, str(error)
+        return (records.TRUNCATED if self.response.received else records.RESET), str(error)
+
+    def over_limit(self, now_ns: int, timeout_s: float, stall_s: float) -> tuple[str, str] | None:
+        """A stall is silence in the middle of a reply; before its first content only the request's limit counts,
+        since a long queue or prefill is silence too."""
+        if now_ns - self.began_ns > timeout_s * 1e9:
+            return records.TIMEOUT, f"not complete after {timeout_s:g} s, {len(self.reply.stamps_ns)} chunks came"
+        if self.reply.stamps_ns and now_ns - self.last_byte_ns > stall_s * 1e9:
+            return records.STALL, f"no byte for {stall_s:g} s after {len(self.reply.stamps_ns)} chunks"
+        return None
+
+    def record(self, run_began_ns: int, error: str | None, detail: str | None) -> RequestRecord:
+        reply, sent = self.reply, self.sent_ns or self.began_ns
+        stamps = reply.stamps_ns
+        return RequestRecord(
+            index=self.index,
+            warmup=self.warmup,
+            start_s=round((sent - run_began_ns) / 1e9, 6),
+            end_us=max(0, self.last_byte_ns - sent) // 1000,
+            error=error,
+            detail=detail,
+            ttft_us=(stamps[0] - sent) // 1000 if stamps else None,
+            gaps_us=tuple((b - a) // 1000 for a, b in pairwise(stamps)),
+            chunks=len(stamps),
+            prompt_tokens=reply.prompt_tokens,
+            output_tokens=reply.output_tokens,
+            cached_tokens=reply.cached_tokens,
+            first_tokens=reply.first_tokens,
+            finish_reason=reply.finish_reason,
+            reconnected=self.reconnected,
+        )

@@ -1,0 +1,167 @@
+"""Reading one HTTP/1.1 response from bytes as they come (RFC 9112): just what a load client needs.
+
+Body by Content-Length, chunked, or ended by close. No I/O: `feed` takes what a socket gave and returns body bytes.
+"""
+
+from __future__ import annotations
+
+_MAX_HEAD_BYTES = 64 * 1024
+_NO_BODY = (204, 304)
+_HEX = b"0123456789abcdefABCDEF"
+
+
+class HttpError(Exception):
+    """The bytes are not an HTTP/1.1 response, or it ended in the middle (`truncated`)."""
+
+    def __init__(self, message: str, *, truncated: bool = False) -> None:
+        super().__init__(message)
+        self.truncated = truncated
+
+
+class ResponseReader:
+    """One response. `complete` when its body has ended; `rest` are bytes beyond it (there should be none)."""
+
+    def __init__(self) -> None:
+        self.status = 0  # 0 until the head is in
+        self.headers: dict[str, str] = {}  # lower-case names; a repeated one keeps the last value
+        self.complete = False
+        self.keep_alive = False
+        self.received = 0  # bytes of any kind
+        self.rest = b""
+        self._head = b""
+        self._chunked = False
+        self._left: int | None = None  # body bytes still to come, of the whole body or of this chunk; None: until close
+        self._framing = b""  # chunk-size line, chunk end or trailer that is not complete yet
+        self._in_chunk_end = False
+        self._in_trailer = False
+
+    def feed(self, data: bytes) -> bytes:
+        """Body bytes in `data`. Raises HttpError."""
+        self.received += len(data)
+        if not self.status:
+            self._head += data
+            data = self._read_head()
+            if not self.status:
+                return b""
+        if self.complete:
+            self.rest += data
+            return b""
+        if self._chunked:
+            return self._dechunk(data)
+        if self._left is None:
+            return data
+        body, self.rest = data[: self._left], data[self._left :]
+        self._left -= len(body)
+        self.complete = self._left == 0
+        return body
+
+    def eof(self) -> None:
+        """The peer closed. Raises HttpError unless the response is complete with that."""
+        self.keep_alive = False
+        if self.complete:
+            return
+        if not self.status:
+            what = "closed in the middle of the response head" if self.received else "closed without a response"
+            raise HttpError(what, truncated=True)
+        if self._chunked or self._left is not None:
+            raise HttpError("closed before the end of the body", truncated=True)
+        self.complete = True
+
+    def _read_head(self) -> bytes:
+        while True:
+            end = self._head.find(b"\r\n\r\n")
+            if end < 0:
+                if len(self._head) > _MAX_HEAD_BYTES:
+                    raise HttpError("response head over 64 KiB")
+                if not b"HTTP/1.".startswith(self._head[:7]):
+                    raise HttpError(f"not an HTTP/1.x response: {self._head[:40]!r}")
+                return b""
+            head, rest = self._head[:end], self._head[end + 4 :]
+            status = self._parse_head(head)
+            if status >= 200:
+                self._head = b""
+                self.status = status
+                self._choose_framing(head)
+                return rest
+            self._head = rest  # 100 Continue and other interim responses
+
+    def _parse_head(self, head: bytes) -> int:
+        lines = head.decode("latin-1").split("\r\n")
+        parts = lines[0].split(" ", 2)
+        if len(parts) < 2 or not parts[0].startswith("HTTP/1.") or not (parts[1].isdigit() and len(parts[1]) == 3):
+            raise HttpError(f"not an HTTP/1.x status line: {lines[0][:60]!r}")
+        self.headers = {}
+        for line in lines[1:]:
+            name, colon, value = line.partition(":")
+            if not colon or not name or name != name.strip():
+                raise HttpError(f"malformed header line: {line[:60]!r}")
+            self.headers[name.lower()] = value.strip()
+        return int(parts[1])
+
+    def _choose_framing(self, head: bytes) -> None:
+        connection = self.headers.get("connection", "").lower()
+        self.keep_alive = "close" not in connection if head.startswith(b"HTTP/1.1") else "keep-alive" in connection
+        length = self.headers.get("content-length")
+        if self.status in _NO_BODY:
+            self.complete = True
+        elif "chunked" in self.headers.get("transfer-encoding", "").lower():
+            self._chunked, self._left = True, 0
+        elif length is not None:
+            if not (length.isascii() and length.isdigit()):
+                raise HttpError(f"Content-Length is {length[:40]!r}")
+            self._left = int(length)
+            self.complete = self._left == 0
+        else:
+            self.keep_alive = False  # the body ends with the connection
+
+    def _dechunk(self, data: bytes) -> bytes:
+        """Between chunks `_left` is 0 and `_framing` holds what has come of the next framing line."""
+        if self._framing:
+            data, self._framing = self._framing + data, b""
+        out: list[bytes] = []
+        at, size = 0, len(data)
+        left = self._left or 0
+        while at < size:
+            if left:
+                piece = data[at : at + left]
+                out.append(piece)
+                at += len(piece)
+                left -= len(piece)
+                if not left:
+                    self._in_chunk_end = True
+                continue
+            end = self._framing_line(data, at)
+            if end < 0:
+                self._framing = data[at:]
+                break
+            line, at = data[at:end], end + 2
+            left = self._after_line(line)
+            if self.complete:
+                self.rest = data[at:]
+                break
+        self._left = left
+        return out[0] if len(out) == 1 else b"".join(out)
+
+    @staticmethod
+    def _framing_line(data: bytes, at: int) -> int:
+        end = data.find(b"\r\n", at)
+        if end < 0 and len(data) - at > _MAX_HEAD_BYTES:
+            raise HttpError("chunk framing line over 64 KiB")
+        return end
+
+    def _after_line(self, line: bytes) -> int:
+        """What follows a framing line: the size of the next chunk, or 0."""
+        if self._in_trailer:
+            self.complete = not line
+            return 0
+        if self._in_chunk_end:
+            if line:
+                raise HttpError(f"chunk longer than its size: {line[:40]!r}")
+            self._in_chunk_end = False
+            return 0
+        digits = line.partition(b";")[0].strip()
+        if not digits or len(digits) > 15 or digits.strip(_HEX):
+            raise HttpError(f"not a chunk size: {line[:40]!r}")
+        length = int(digits, 16)
+        self._in_trailer = length == 0
+        return length

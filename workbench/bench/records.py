@@ -1,0 +1,74 @@
+"""One finished request as it was seen, and the outcome of a run. Times are whole microseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from workbench.model.bench import BenchSpec, BenchSummary
+
+# Kinds of failure; "http 503" and the like are made from the status.
+REFUSED = "connect refused"
+CONNECT = "connect failed"
+RESET = "reset"
+TIMEOUT = "timeout"
+STALL = "stall"
+DEADLINE = "deadline"
+STREAM_ERROR = "error in stream"
+MALFORMED = "malformed"
+TRUNCATED = "truncated"
+SHORT = "short"
+LONG = "long"
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRecord:
+    """`ttft_us` and `end_us` count from the socket write; `gaps_us` are those between chunks with content.
+
+    Tokens are the server's usage, None where it gave none. `first_tokens` is how many of them came in the first
+    chunk, None where the server did not say (few do). Token counts of a failed request may be partial.
+    """
+
+    index: int
+    warmup: bool
+    start_s: float  # socket write, seconds after the run began
+    end_us: int
+    error: str | None = None  # kind; None: the request is ok
+    detail: str | None = None  # what the server or the kernel said
+    ttft_us: int | None = None
+    gaps_us: tuple[int, ...] = ()
+    chunks: int = 0  # chunks with content
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+    first_tokens: int | None = None
+    finish_reason: str | None = None
+    reconnected: bool = False  # the kept connection had been closed: sent again on a fresh one
+
+    @property
+    def ok(self) -> bool:
+        return self.error is None
+
+    def as_json(self) -> dict[str, Any]:
+        """Without the fields that are at their default: there are thousands of these."""
+        data = asdict(self)
+        return {f.name: data[f.name] for f in fields(self) if data[f.name] != f.default}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> RequestRecord:
+        names = {f.name for f in fields(cls)}
+        known = {k: v for k, v in data.items() if k in names}
+        known["gaps_us"] = tuple(known.get("gaps_us", ()))
+        return cls(**known)
+
+
+@dataclass(frozen=True, slots=True)
+class BenchOutcome:
+    """A run that came to its end. `spec` is as it was run (salt filled in); warm-up requests are not in `requests`."""
+
+    spec: BenchSpec
+    summary: BenchSummary
+    requests: list[RequestRecord] = field(default_factory=list)
+    t0_unix: float = 0.0  # first counted request's write
+    t1_unix: float = 0.0  # last counted request's end

@@ -1,0 +1,153 @@
+"""What a streamed reply says: content and when, finish reason, usage, errors. Knows the OpenAI chunk forms of vLLM,
+SGLang, llama.cpp, TabbyAPI and transformers; takes no time itself, the caller brings the stamps.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from array import array
+from typing import Any
+
+from workbench.bench import records
+
+_CONTENT_KEYS = ("content", "reasoning_content", "reasoning", "text", "refusal")
+_GIVEN_UP = ("abort", "error")  # the engine ended the request, not the model
+_JSON_TEXT = rb'(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})+'
+_TEXT = re.compile(_JSON_TEXT)
+_CONTENT_FIELD = re.compile(rb'"(?:content|reasoning_content|reasoning|text)"\s*:\s*"(' + _JSON_TEXT + rb')"')
+
+
+class Reply:
+    """One reply. `error` is set at the first thing that makes the request fail; what follows is not looked at."""
+
+    def __init__(self) -> None:
+        self.stamps_ns = array("q")  # receive stamps of chunks with content
+        self.finish_reason: str | None = None
+        self.done = False  # [DONE] came
+        self.usage: dict[str, Any] | None = None
+        self.first_tokens: int | None = None
+        self.error: str | None = None
+        self.detail: str | None = None
+        self._prefix = b"\0"  # of an event known to carry content only: matches nothing yet
+        self._suffix = b""
+
+    def feed(self, events: list[tuple[bytes, bytes]], stamp_ns: int) -> None:
+        """`events` are (name, data) pairs that were received at `stamp_ns`."""
+        for name, data in events:
+            # An event that differs from one already parsed only inside its text is a content chunk as that one was:
+            # comparing bytes costs a third of parsing JSON.
+            prefix, suffix = self._prefix, self._suffix
+            if (
+                data.startswith(prefix)
+                and data.endswith(suffix)
+                and data.isascii()
+                and _TEXT.fullmatch(data, len(prefix), len(data) - len(suffix))
+            ):
+                self.stamps_ns.append(stamp_ns)
+            elif self.error is None:
+                self._parse(name, data, stamp_ns)
+
+    def verdict(self, asked_tokens: int | None) -> None:
+        """The body is complete: sets `error` where the reply is not whole. `asked_tokens`: None where any length
+        is right."""
+        if self.error is not None:
+            return
+        if self.finish_reason is None:
+            said = "[DONE] without a finish reason" if self.done else "the stream ended without a finish reason"
+            self._fail(records.TRUNCATED, said)
+        elif self.finish_reason in _GIVEN_UP:
+            self._fail(records.STREAM_ERROR, f"finish reason {self.finish_reason}")
+        tokens = self.output_tokens
+        if self.error is None and asked_tokens is not None and tokens is not None and tokens != asked_tokens:
+            kind = records.SHORT if tokens < asked_tokens else records.LONG
+            self._fail(kind, f"{tokens} tokens, {asked_tokens} asked (finish reason {self.finish_reason})")
+
+    @property
+    def prompt_tokens(self) -> int | None:
+        return _count(self.usage, "prompt_tokens")
+
+    @property
+    def output_tokens(self) -> int | None:
+        return _count(self.usage, "completion_tokens")
+
+    @property
+    def cached_tokens(self) -> int | None:
+        details = (self.usage or {}).get("prompt_tokens_details")
+        return _count(details if isinstance(details, dict) else None, "cached_tokens")
+
+    def _fail(self, kind: str, detail: str) -> None:
+        if self.error is None:
+            self.error, self.detail = kind, detail
+
+    def _parse(self, name: bytes, data: bytes, stamp_ns: int) -> None:
+        stripped = data.strip()
+        if stripped == b"[DONE]":
+            self.done = True
+            return
+        if not stripped:
+            return
+        try:
+            chunk = json.loads(data)
+        except ValueError:
+            chunk = None
+        if name == b"error" or (isinstance(chunk, dict) and chunk.get("error")):
+            self._fail(records.STREAM_ERROR, error_text(data))
+        elif not isinstance(chunk, dict):
+            self._fail(records.MALFORMED, f"not a JSON object: {data[:80].decode('utf-8', 'replace')}")
+        else:
+            try:
+                self._read_chunk(chunk, data, stamp_ns)
+            except (TypeError, AttributeError, IndexError):
+                self._fail(records.MALFORMED, f"not a completion chunk: {data[:80].decode('utf-8', 'replace')}")
+
+    def _read_chunk(self, chunk: dict[str, Any], data: bytes, stamp_ns: int) -> None:
+        usage = chunk.get("usage")
+        if usage is not None:
+            self.usage = dict(usage.items())
+        content = False
+        for choice in chunk.get("choices") or ():
+            delta = choice.get("delta") or {}
+            content = content or _has_content(delta) or bool(choice.get("text"))
+            self.finish_reason = choice.get("finish_reason") or self.finish_reason
+        if not content:
+            return
+        if not self.stamps_ns:
+            self.first_tokens = _count(usage, "completion_tokens")
+        self.stamps_ns.append(stamp_ns)
+        if usage is None and self.finish_reason is None:
+            self._learn(data)
+
+    def _learn(self, data: bytes) -> None:
+        fields = list(_CONTENT_FIELD.finditer(data))
+        if len(fields) == 1:
+            start, end = fields[0].span(1)
+            self._prefix, self._suffix = data[:start], data[end:]
+
+
+def _has_content(delta: dict[str, Any]) -> bool:
+    return any(delta.get(key) for key in _CONTENT_KEYS) or bool(delta.get("tool_calls") or delta.get("function_call"))
+
+
+def _count(usage: dict[str, Any] | None, key: str) -> int | None:
+    value = (usage or {}).get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def error_text(body: bytes) -> str:
+    """The message of an error reply in the forms the engines use ({"error": {"message"}}, {"detail"}, {"message"},
+    plain text), on one line, at most 300 characters."""
+    text = body.decode("utf-8", "replace")
+    try:
+        found: Any = json.loads(body)
+    except ValueError:
+        found = text
+    for _ in range(4):
+        if not isinstance(found, dict):
+            break
+        key = next((k for k in ("error", "message", "detail", "error_message") if found.get(k)), None)
+        if key is None:
+            break
+        found = found[key]
+    said = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
+    return " ".join(said.split())[:300]

@@ -1,0 +1,150 @@
+"""Runs a benchmark in a process of its own and hands on what it says."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from workbench.bench.records import BenchOutcome, RequestRecord
+from workbench.model.bench import BenchProgress, BenchSpec
+from workbench.model.bench_json import summary_from_json, to_json
+from workbench.model.errors import BenchError
+
+_LINE_LIMIT_BYTES = 64 * 1024 * 1024  # one line holds the gaps of one request
+_END_WAIT_S = 2.0
+_KEPT_STDERR_BYTES = 8192
+_PACKAGE_ROOT = Path(__file__).resolve().parents[2]
+_WORKER = ("-P", "-m", "workbench.bench.worker")  # -P: a json.py in the current directory is not ours
+
+
+class BenchCancelled(BenchError):
+    """The run was ended by `cancel`: there is no result."""
+
+
+async def run(
+    spec: BenchSpec,
+    *,
+    on_progress: Callable[[BenchProgress], None] | None = None,
+    cancel: asyncio.Event | None = None,
+) -> BenchOutcome:
+    """One benchmark from start to end. The worker is a session of its own, and its whole group is ended on `cancel`
+    (then BenchCancelled), when this task is cancelled, and on any error.
+
+    Raises BenchError when the run could not be made. Requests that failed are no error: the summary counts them.
+    """
+    spec = spec if spec.salt else replace(spec, salt=secrets.token_hex(4))
+    process = await _spawn()
+    stderr = asyncio.ensure_future(_tail(process.stderr))
+    reading = asyncio.ensure_future(_converse(process, spec, on_progress))
+    cancelled = asyncio.ensure_future(cancel.wait()) if cancel else None
+    try:
+        await asyncio.wait([t for t in (reading, cancelled) if t], return_when=asyncio.FIRST_COMPLETED)
+        if not reading.done():
+            raise BenchCancelled("the benchmark was cancelled", next_step="nothing was stored; run it again")
+        outcome = reading.result()
+        if outcome is None:
+            raise await _died(process, stderr)
+        return outcome
+    finally:
+        for task in (reading, cancelled):
+            if task:
+                task.cancel()
+        await asyncio.shield(_end(process))
+        stderr.cancel()
+
+
+async def _spawn() -> asyncio.subprocess.Process:
+    path = os.pathsep.join(p for p in (str(_PACKAGE_ROOT), os.environ.get("PYTHONPATH", "")) if p)
+    try:
+        return await asyncio.create_subprocess_exec(
+            sys.executable,
+            *_WORKER,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+            env={**os.environ, "PYTHONPATH": path},
+            limit=_LINE_LIMIT_BYTES,
+        )
+    except OSError as error:
+        raise BenchError(
+            f"the benchmark process did not start: {error}", command=" ".join((sys.executable, *_WORKER))
+        ) from None
+
+
+async def _converse(
+    process: asyncio.subprocess.Process, spec: BenchSpec, on_progress: Callable[[BenchProgress], None] | None
+) -> BenchOutcome | None:
+    """The outcome, None when the worker ended without one."""
+    assert process.stdin is not None and process.stdout is not None
+    with contextlib.suppress(ConnectionError):  # it died: its end tells why
+        process.stdin.write(json.dumps(to_json(spec)).encode() + b"\n")
+        await process.stdin.drain()
+    requests: list[RequestRecord] = []
+    while line := await process.stdout.readline():
+        message = _message(line)
+        kind = message.pop("type", None)
+        if kind == "progress" and on_progress is not None:
+            on_progress(BenchProgress(**message))
+        elif kind == "request":
+            record = RequestRecord.from_json(message)
+            if not record.warmup:
+                requests.append(record)
+        elif kind == "error":
+            raise BenchError(str(message.get("error")), next_step=message.get("next_step"))
+        elif kind == "summary":
+            summary = summary_from_json(message["summary"])
+            return BenchOutcome(spec, summary, requests, message["t0_unix"], message["t1_unix"])
+    return None
+
+
+def _message(line: bytes) -> dict[str, Any]:
+    try:
+        message = json.loads(line)
+    except ValueError:
+        message = None
+    if not isinstance(message, dict):
+        said = line[:200].decode("utf-8", "replace").strip()
+        raise BenchError(f"the benchmark process wrote what is not a message: {said!r}")
+    return message
+
+
+async def _tail(stream: asyncio.StreamReader | None) -> bytes:
+    kept = b""
+    while stream is not None and (piece := await stream.read(4096)):
+        kept = (kept + piece)[-_KEPT_STDERR_BYTES:]
+    return kept
+
+
+async def _died(process: asyncio.subprocess.Process, stderr: asyncio.Future[bytes]) -> BenchError:
+    code = await process.wait()
+    with contextlib.suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(asyncio.shield(stderr), _END_WAIT_S)
+    how = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+    said = stderr.result().decode("utf-8", "replace").strip().splitlines() if stderr.done() else []
+    last = f": {said[-1]}" if said else ""
+    return BenchError(
+        f"the benchmark process ended {how} before it had a result{last}", next_step="run it again; nothing was stored"
+    )
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """End the worker's group: it leads its own session, so that the group id is its pid while it is not reaped."""
+    if process.stdin is not None:
+        process.stdin.close()
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if process.returncode is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(process.wait(), _END_WAIT_S)

@@ -1,0 +1,77 @@
+"""Server-sent events from bytes as they come (WHATWG HTML, "Parsing an event stream"), cut anywhere.
+
+Works on bytes: text is never split at U+2028, U+2029 or U+0085, which are no line ends here.
+"""
+
+from __future__ import annotations
+
+_BOM = b"\xef\xbb\xbf"
+_MAX_EVENT_BYTES = 16 * 1024 * 1024
+
+
+class SseError(Exception):
+    """An event without an end."""
+
+
+class SseDecoder:
+    """Yields (event name, data) pairs; the name is b"" when the stream gave none.
+
+    Beyond the standard: a field named `error` (llama.cpp) yields (b"error", value), and an event that the end of a
+    complete body cut short of its blank line still counts (`close`), since some servers end so.
+    """
+
+    def __init__(self) -> None:
+        self._tail = b""
+        self._after_cr = False
+        self._started = False
+
+    def feed(self, data: bytes) -> list[tuple[bytes, bytes]]:
+        if self._after_cr or b"\r" in data:
+            data = self._with_lf(data)
+        if self._tail:
+            data = self._tail + data
+        if not self._started:
+            if _BOM.startswith(data):
+                self._tail = data
+                return []
+            self._started = True
+            data = data.removeprefix(_BOM)
+        *blocks, self._tail = data.split(b"\n\n")
+        if len(self._tail) > _MAX_EVENT_BYTES:
+            raise SseError("an event of more than 16 MiB")
+        events: list[tuple[bytes, bytes]] = []
+        for block in blocks:
+            if block.startswith(b"data: ") and b"\n" not in block:
+                events.append((b"", block[6:]))
+            else:
+                events += _event(block)
+        return events
+
+    def close(self) -> list[tuple[bytes, bytes]]:
+        """The body is complete: what is left of an event."""
+        tail, self._tail = self._tail, b""
+        return _event(tail)
+
+    def _with_lf(self, data: bytes) -> bytes:
+        """CR LF and CR become LF. A CR at the end counts at once; an LF that follows it next time is dropped."""
+        if self._after_cr and data.startswith(b"\n"):
+            data = data[1:]
+        if data:
+            self._after_cr = data.endswith(b"\r")
+        return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+
+def _event(block: bytes) -> list[tuple[bytes, bytes]]:
+    name, data, errors = b"", [], []
+    for line in block.split(b"\n"):
+        if line.startswith(b":"):
+            continue
+        key, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        if key == b"data":
+            data.append(value)
+        elif key == b"event":
+            name = value
+        elif key == b"error":
+            errors.append((b"error", value))
+    return [(name, b"\n".join(data)), *errors] if data else errors

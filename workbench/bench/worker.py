@@ -1,0 +1,200 @@
+"""The benchmark's own process: `python -m workbench.bench.worker`.
+
+In: one line of JSON on stdin, a BenchSpec. Out: JSON lines on stdout, by "type": "progress" (at most five a second),
+"request" (each finished one, warm-up included), then one "summary" or "error". It ends at once when told to (SIGTERM)
+and when its parent is gone (end of file on stdin), with a line of type "stopped" where that can still be written.
+Imports the standard library and plain data only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import select
+import signal
+import sys
+import time
+from dataclasses import asdict
+from typing import Any
+
+from workbench.bench.client import IN, OUT, Client
+from workbench.bench.connection import resolve
+from workbench.bench.records import RequestRecord
+from workbench.bench.summary import RunFacts, summarize
+from workbench.model.bench import BenchSpec
+from workbench.model.bench_json import spec_from_json, to_json
+from workbench.model.errors import BenchError, WorkbenchError
+
+_PROGRESS_NS = 200_000_000
+
+
+class Output:
+    """Lines to stdout that never hold up the loop: what the pipe does not take is written when it does."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self._client: Client | None = None
+        self._waiting = bytearray()
+        self._watching = False
+        self._was_blocking = os.get_blocking(fd)
+
+    def attach(self, client: Client) -> None:
+        self._client = client
+        os.set_blocking(self.fd, False)
+
+    def line(self, data: dict[str, Any]) -> None:
+        self._waiting += json.dumps(data, separators=(",", ":")).encode() + b"\n"
+        self.flush()
+
+    def flush(self, events: int = 0) -> None:
+        try:
+            while self._waiting:
+                del self._waiting[: os.write(self.fd, self._waiting[:65536])]
+        except BlockingIOError:
+            if not self._watching and self._client is not None:
+                self._client.watch(self.fd, OUT, self.flush)
+                self._watching = True
+            return
+        except OSError:  # nobody reads any more
+            self._waiting.clear()
+            if self._client is not None:
+                self._client.stop("the reader is gone")
+        if self._watching and self._client is not None:
+            self._client.unwatch(self.fd)
+            self._watching = False
+
+    def finish(self, *, wait_s: float) -> None:
+        """Write the rest, for at most `wait_s` where the reader does not read."""
+        until = time.monotonic() + wait_s
+        self.flush()
+        while self._waiting and time.monotonic() < until:
+            select.select([], [self.fd], [], 0.1)
+            self.flush()
+        os.set_blocking(self.fd, self._was_blocking)
+
+
+def main() -> int:
+    output = Output(1)
+    wake_read, wake_write = os.pipe()
+    os.set_blocking(wake_read, False)
+    os.set_blocking(wake_write, False)
+    signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
+    try:
+        line = _read_line(wake_read)
+        if line is None:
+            return 143
+        client = _client(line, output)
+    except WorkbenchError as error:
+        output.line({"type": "error", **error.as_json()})
+        return 1
+    output.attach(client)
+    _watch_for_the_end(client, wake_read)
+    _report_progress(client, output)
+    gc.collect()
+    gc.freeze()
+    gc.disable()  # a collection in the middle of a run is a gap that no server made
+    client.run()
+    if client.stopped:
+        output.line({"type": "stopped", "reason": client.stopped})
+        output.finish(wait_s=0.2)
+        return 143
+    output.line({"type": "progress", **asdict(client.progress())})
+    output.line(_summary(client))
+    output.finish(wait_s=60.0)
+    return 0
+
+
+def _read_line(wake: int) -> bytes | None:
+    """The first line of stdin; None when told to end, or when stdin ended, before it was complete."""
+    data = b""
+    while not data.endswith(b"\n"):
+        ready, _, _ = select.select([0, wake], [], [])
+        if wake in ready:
+            return None
+        piece = os.read(0, 65536)
+        if not piece:
+            break
+        data += piece
+    return data or None
+
+
+def _client(line: bytes, output: Output) -> Client:
+    try:
+        spec = spec_from_json(json.loads(line))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise BenchError(f"not a benchmark specification: {error}") from None
+    key = None
+    if spec.api_key_env:
+        key = os.environ.get(spec.api_key_env)
+        if not key:
+            raise BenchError(
+                f"the environment variable {spec.api_key_env} for the API key is not set",
+                next_step=f"export {spec.api_key_env}=… and run again",
+            )
+        if not key.isascii() or not key.isprintable():
+            raise BenchError(f"the key in {spec.api_key_env} has characters that a header cannot carry")
+    check(spec)
+
+    def on_record(record: RequestRecord) -> None:
+        output.line({"type": "request", **record.as_json()})
+
+    return Client(spec, resolve(spec.url, spec.endpoint), key, on_record)
+
+
+def check(spec: BenchSpec) -> None:
+    """Raises BenchError for values that no run can be made of."""
+    for name, least in (("concurrency", 1), ("requests", 1), ("max_tokens", 1), ("input_tokens", 1), ("warmup", 0)):
+        if getattr(spec, name) < least:
+            raise BenchError(f"{name} is {getattr(spec, name)}, it must be at least {least}")
+    if spec.endpoint not in ("chat", "completions"):
+        raise BenchError(f"endpoint is {spec.endpoint!r}, it must be chat or completions")
+    if min(spec.timeout_s, spec.stall_s, spec.deadline_s) <= 0:
+        raise BenchError("timeout_s, stall_s and deadline_s must be above 0")
+
+
+def _watch_for_the_end(client: Client, wake: int) -> None:
+    client.watch(wake, IN, lambda _: client.stop("told to end"))
+
+    def on_stdin(_: int) -> None:
+        if not os.read(0, 65536):
+            client.stop("the parent is gone")
+
+    with contextlib.suppress(OSError):  # stdin is a file: there is no parent to outlive
+        client.watch(0, IN, on_stdin)
+
+
+def _report_progress(client: Client, output: Output) -> None:
+    last = 0
+
+    def tick(now_ns: int) -> None:
+        nonlocal last
+        if now_ns - last >= _PROGRESS_NS:
+            last = now_ns
+            output.line({"type": "progress", **asdict(client.progress())})
+
+    client.tick = tick
+
+
+def _summary(client: Client) -> dict[str, Any]:
+    facts = RunFacts(
+        notes=tuple(client.notes),
+        dropped=tuple(client.workload.dropped),
+        client_cpu_pct=client.cpu_pct,
+        calibrated=client.workload.calibrated,
+        unstamped_reads=client.unstamped_reads,
+    )
+    summary = summarize(client.spec, client.counted, client.warmups, facts)
+    return {
+        "type": "summary",
+        "summary": to_json(summary),
+        "t0_unix": client.t0_unix,
+        "t1_unix": client.t1_unix,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

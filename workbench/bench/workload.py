@@ -1,0 +1,86 @@
+"""What is asked: prompts of about a given length, and the JSON body, from which refused fields are dropped."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from workbench.model.bench import BenchSpec
+
+# Common English words: with the space before them one token each in the BPE vocabularies in use.
+_WORDS = (
+    "time year people way day man thing woman life child world school state family student group country problem hand "
+    "part place case week company system program question work government number night point home water room mother "
+    "area money story fact month lot right study book eye job word business issue side kind head house service friend "
+    "father power hour game line end member law car city community name president team minute idea body information "
+    "back parent face level office door health person art war history party result change morning reason research girl "
+    "guy moment air teacher force education"
+)
+_VOCABULARY = tuple(_WORDS.split())
+_TASK = "Continue this list of words: "
+_DROPPABLE = ("ignore_eos", "min_tokens", "temperature", "stream_options")
+
+
+class Workload:
+    """Makes the body of each request. `words` follows the measured prompt length (`calibrate`)."""
+
+    def __init__(self, spec: BenchSpec) -> None:
+        self.spec = spec
+        self.dropped: list[str] = []
+        self.words = max(1, spec.input_tokens)
+        self.calibrated = False
+        self._shared = self._text(random.Random(spec.seed), 4 * spec.input_tokens + 16)
+
+    @property
+    def asked_tokens(self) -> int | None:
+        """The exact length that a reply must have, None where the engine may end earlier."""
+        return self.spec.max_tokens if self.spec.ignore_eos and "ignore_eos" not in self.dropped else None
+
+    def prompt(self, index: int, *, warmup: bool) -> str:
+        """The salt stands at the front, so that no two prompts share a prefix with each other or with another run's;
+        with a shared prefix it stands at the end. The words depend on seed and index alone: A and B get the same."""
+        spec = self.spec
+        mark = f"{spec.salt}-{'w' if warmup else 'r'}{index}"
+        if spec.shared_prefix:
+            return f"{_TASK}{' '.join(self._shared[: self.words])} [{mark}]"
+        words = self._text(random.Random(f"{spec.seed}/{'w' if warmup else 'r'}/{index}"), self.words)
+        return f"[{mark}] {_TASK}{' '.join(words)}"
+
+    def body(self, index: int, *, warmup: bool) -> bytes:
+        spec = self.spec
+        text = self.prompt(index, warmup=warmup)
+        fields: dict[str, Any] = {"model": spec.model}
+        if spec.endpoint == "completions":
+            fields["prompt"] = text
+        else:
+            fields["messages"] = [{"role": "user", "content": text}]
+        fields |= {"max_tokens": spec.max_tokens, "temperature": spec.temperature, "stream": True}
+        fields["stream_options"] = {"include_usage": True}
+        if spec.ignore_eos:
+            fields |= {"ignore_eos": True, "min_tokens": spec.max_tokens}
+        fields |= spec.extra_body
+        for name in self.dropped:
+            fields.pop(name, None)
+        return json.dumps(fields, ensure_ascii=False).encode()
+
+    def drop_refused(self, status: int, said: str, sent: Mapping[str, Any]) -> bool:
+        """After a 400 or 422 that names optional fields of `sent` (the parsed body): leave those out from now on.
+        True when the request is worth sending again."""
+        if status not in (400, 422):
+            return False
+        named = [f for f in _DROPPABLE if f in sent and re.search(rf"(?<![a-z_]){f}(?![a-z_])", said)]
+        self.dropped += [f for f in named if f not in self.dropped]
+        return bool(named)
+
+    def calibrate(self, prompt_tokens: int) -> None:
+        """`prompt_tokens` is what the server counted for a prompt of the present length: sets `words` to match."""
+        wanted = self.spec.input_tokens
+        self.words = max(1, min(4 * wanted + 16, round(self.words * wanted / max(1, prompt_tokens))))
+        self.calibrated = True
+
+    @staticmethod
+    def _text(source: random.Random, count: int) -> list[str]:
+        return source.choices(_VOCABULARY, k=count)

@@ -5,6 +5,7 @@ Executed by path (runpy) with a bare python3; WORKBENCH_SIM_PROFILE and WORKBENC
 
 from __future__ import annotations
 
+import functools
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,10 +15,32 @@ if __package__ in (None, ""):
 
 if TYPE_CHECKING:
     from workbench.sim.nvml import SimulatedNvml
+    from workbench.sim.state import SimState
+
+
+@functools.lru_cache(maxsize=1)
+def _host() -> SimState:
+    from workbench.sim import state
+
+    return state.from_environment()
 
 
 def library() -> SimulatedNvml:
     """The simulated NVML of this process's simulated host."""
-    from workbench.sim import nvml, state
+    from workbench.sim import nvml
 
-    return nvml.SimulatedNvml(state.from_environment())
+    return nvml.SimulatedNvml(_host())
+
+
+def host_file(path: str) -> str | None:
+    """What the simulated host has under `path`; None where the real file will do.
+
+    On a host with unified memory /proc/meminfo is the GPU's memory too, so it follows what the engines hold there.
+    """
+    total = _host().profile.host_memory_kib
+    if path != "/proc/meminfo" or total is None:
+        return "performance\n" if path.endswith("/scaling_governor") else None
+    readings = _host().readings()
+    used = sum(r.memory_used_bytes for r in readings) // len(readings) >> 10
+    available = max(0, total - 5_200_000 - used)
+    return f"MemTotal:       {total} kB\nMemFree:        {available} kB\nMemAvailable:   {available} kB\n"

@@ -1,0 +1,279 @@
+"""B against A: what differs in the configuration first, then each figure with its change, never more than the runs
+can carry.
+
+The unit is the run: requests of one run share the engine's state, and pooling them gives false alarms in 14 to 100 %
+of experiments. One run each therefore has no interval and claims nothing. Several runs each: Welch's t interval on
+the logarithms, or the paired one where runs were made in pairs (ABBA).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
+from statistics import fmean, variance
+from typing import Any
+
+from workbench.bench.student import t_quantile
+from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, Comparison, MetricChange
+
+BETTER, WORSE, NO_DIFFERENCE = "better", "worse", "no difference shown"
+SINGLE_PAIR, NOT_MEASURED = "single pair", "not measured"
+_P99_NEEDS = 1000  # samples in a run, below which p99 is a handful of values: p90 is shown instead
+_CLOCK_PCT = 2.0
+_TEMPERATURE_C = 5.0
+_BUSY_CLIENT_PCT = 70.0
+_CACHED_SHARE = 0.01
+_NOT_WORKLOAD = {"url", "model", "salt", "api_key_env", "timeout_s", "stall_s", "deadline_s", "profile"}
+_WHERE = ("host", "client", "driver_version", "cuda_version", "engine_version", "workbench_version")
+_MUST_MATCH = {
+    "model": "different models",
+    "engine": "different engines",
+    "engine_version": "different engine versions",
+    "driver_version": "different drivers",
+    "host": "different hosts",
+    "client": "the load came from different places",
+    "gpus": "different GPUs",
+    "workload": "different workloads",
+}
+
+Pick = Callable[[BenchSummary], float | None]
+
+
+def compare(
+    a: BenchResult | Sequence[BenchResult], b: BenchResult | Sequence[BenchResult], *, paired: bool = False
+) -> Comparison:
+    """`a` and `b` are one result or several runs of the same configuration each; `paired`: the i-th of A and of B
+    were made one after the other. Raises ValueError for none, or for pairs of unequal number."""
+    left = [a] if isinstance(a, BenchResult) else list(a)
+    right = [b] if isinstance(b, BenchResult) else list(b)
+    if not left or not right or (paired and len(left) != len(right)):
+        raise ValueError("both sides need a result, and pairs need as many of A as of B")
+    differences = tuple(_differences(left[0], right[0]))
+    warnings = tuple(dict.fromkeys([*_mismatches(differences), *_run_warnings(left, right)]))
+    return Comparison(
+        a=left[0].id,
+        b=right[0].id,
+        differences=differences,
+        metrics=tuple(_metrics(left, right, paired)),
+        warnings=warnings,
+        like_for_like=not warnings,
+        simulated=any(r.conditions.simulated for r in (*left, *right)),
+        runs_a=len(left),
+        runs_b=len(right),
+        notes=_notes(left, right),
+    )
+
+
+# -- configuration ---------------------------------------------------------------------------------------------------
+
+
+def _differences(a: BenchResult, b: BenchResult) -> Iterable[dict[str, Any]]:
+    """{"kind", "name", "a", "b"}, what was chosen first, then what it ran on, then the workload."""
+    x, y = a.conditions, b.conditions
+    for name in ("engine", "model", "preset_id"):
+        yield from _if_different(name, name, getattr(x, name), getattr(y, name))
+    if x.flags or y.flags:
+        yield from _mapping("flag", x.flags, y.flags)
+    else:
+        yield from _if_different("command", "argv", list(x.argv), list(y.argv))
+    yield from _mapping("env", x.env, y.env)
+    yield from _mapping("gpu setting", x.gpu_settings, y.gpu_settings)
+    yield from _if_different("gpus", "gpus", _gpu_names(x.gpus), _gpu_names(y.gpus))
+    for name in _WHERE:
+        yield from _if_different(name, name, getattr(x, name), getattr(y, name))
+    yield from _if_different("simulated", "simulated", x.simulated, y.simulated)
+    for field in fields(BenchSpec):
+        if field.name not in _NOT_WORKLOAD:
+            u, v = getattr(a.spec, field.name), getattr(b.spec, field.name)
+            yield from _if_different("workload", field.name, _plain(u), _plain(v))
+
+
+def _if_different(kind: str, name: str, a: Any, b: Any) -> Iterable[dict[str, Any]]:
+    if a != b:
+        yield {"kind": kind, "name": name, "a": a, "b": b}
+
+
+def _mapping(kind: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
+    for name in [*b, *(n for n in a if n not in b)]:
+        if (name in a) != (name in b) or a[name] != b[name]:
+            yield {"kind": kind, "name": name, "a": a.get(name), "b": b.get(name)}
+
+
+def _plain(value: Any) -> Any:
+    return dict(value) if isinstance(value, Mapping) else value
+
+
+def _gpu_names(gpus: Sequence[Mapping[str, Any]]) -> list[Any]:
+    return [g.get("name") for g in gpus]
+
+
+# -- like for like ---------------------------------------------------------------------------------------------------
+
+
+def _mismatches(differences: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+    for kind, said in _MUST_MATCH.items():
+        found = [d for d in differences if d["kind"] == kind]
+        if found:
+            yield f"{said}: " + ", ".join(
+                f"{d['name'] + ' ' if kind == 'workload' else ''}{_shown(d['a'])} and {_shown(d['b'])}" for d in found
+            )
+    if any(d["kind"] == "simulated" for d in differences):
+        yield "one is simulated, the other is real: their figures have nothing to do with each other"
+
+
+def _shown(value: Any) -> str:
+    return "unknown" if value is None else str(value)
+
+
+def _run_warnings(left: Sequence[BenchResult], right: Sequence[BenchResult]) -> Iterable[str]:
+    for side, runs in (("A", left), ("B", right)):
+        for run in runs:
+            yield from _one_run(side, run)
+        if any(list(_configuration(runs[0], other)) for other in runs[1:]):
+            yield f"the runs of {side} differ among themselves in configuration"
+    yield from _pair_warnings(left, right)
+
+
+def _configuration(a: BenchResult, b: BenchResult) -> Iterable[dict[str, Any]]:
+    return (d for d in _differences(a, b) if d["kind"] != "preset_id")
+
+
+def _one_run(side: str, run: BenchResult) -> Iterable[str]:
+    s = run.summary
+    if s.requests_failed:
+        kinds = ", ".join(f"{n} {kind}" for kind, n in s.errors.items())
+        yield f"{side} #{run.id}: {s.requests_failed} of {s.requests_ok + s.requests_failed} requests failed ({kinds})"
+    if s.cached_tokens and s.prompt_tokens and not run.spec.shared_prefix:
+        share = s.cached_tokens / s.prompt_tokens
+        if share > _CACHED_SHARE:
+            yield f"{side} #{run.id}: {100 * share:.0f} % of the prompt tokens came from the prefix cache"
+    if (s.client_cpu_pct or 0) > _BUSY_CLIENT_PCT:
+        yield f"{side} #{run.id}: the client used {s.client_cpu_pct:.0f} % of a core and may have been the limit"
+
+
+def _pair_warnings(left: Sequence[BenchResult], right: Sequence[BenchResult]) -> Iterable[str]:
+    per_request: tuple[tuple[str, Pick], ...] = (
+        ("prompt tokens per request", lambda s: _per_request(s, s.prompt_tokens)),
+        ("output tokens per request", lambda s: _per_request(s, s.output_tokens)),
+    )
+    for name, pick in per_request:
+        x, y = _mean(left, pick), _mean(right, pick)
+        if x and y and abs(y / x - 1) > 0.01:
+            yield f"{name} differ: {x:.1f} and {y:.1f}"
+    if dict(left[0].conditions.gpu_settings) == dict(right[0].conditions.gpu_settings):
+        for name, attribute in (("SM", "sm_mhz"), ("memory", "memory_mhz")):
+            x, y = _gpu_mean(left, attribute), _gpu_mean(right, attribute)
+            if x and y and 100 * abs(y / x - 1) > _CLOCK_PCT:
+                yield f"{name} clocks differed although the settings are the same: {x:.0f} and {y:.0f} MHz"
+    x, y = _gpu_mean(left, "temperature_c"), _gpu_mean(right, "temperature_c")
+    if x is not None and y is not None and abs(x - y) > _TEMPERATURE_C:
+        yield f"GPU temperatures differed: {x:.0f} and {y:.0f} C"
+
+
+def _per_request(summary: BenchSummary, tokens: int | None) -> float | None:
+    return tokens / summary.requests_ok if tokens is not None and summary.requests_ok else None
+
+
+def _mean(runs: Sequence[BenchResult], pick: Pick) -> float | None:
+    values = [pick(r.summary) for r in runs]
+    known = [v for v in values if v is not None]
+    return fmean(known) if known and len(known) == len(values) else None
+
+
+def _gpu_mean(runs: Sequence[BenchResult], attribute: str) -> float | None:
+    return _mean(runs, lambda s: getattr(s.gpu, attribute) if s.gpu else None)
+
+
+def _notes(left: Sequence[BenchResult], right: Sequence[BenchResult]) -> tuple[str, ...]:
+    notes = []
+    if len(left) < 2 or len(right) < 2:
+        notes.append(
+            "one run each: these changes cannot be told from the noise between runs; repeat both for an interval"
+            if len(left) == len(right)
+            else "one side has a single run: no interval; repeat it"
+        )
+    if any(r.conditions.simulated for r in (*left, *right)):
+        notes.append("SIMULATED: figures of a model, not of hardware")
+    return tuple(notes)
+
+
+# -- figures ---------------------------------------------------------------------------------------------------------
+
+
+def _metrics(left: Sequence[BenchResult], right: Sequence[BenchResult], paired: bool) -> Iterable[MetricChange]:
+    runs = (*left, *right)
+    rows: tuple[tuple[str, str, Pick, bool], ...] = (
+        ("output_tok_s", "tok/s", lambda s: s.output_tok_s, True),
+        ("tok_per_joule", "tok/J", lambda s: s.tok_per_joule, True),
+        *_latencies(runs),
+        ("per_stream_tok_s", "tok/s", lambda s: s.per_stream_tok_s, True),
+        ("request_s", "1/s", lambda s: s.request_s, True),
+        ("power_w", "W", lambda s: s.power_w, False),
+    )
+    for name, unit, pick, higher in rows:
+        xs, ys = [pick(r.summary) for r in left], [pick(r.summary) for r in right]
+        yield _change(name, unit, xs, ys, higher, paired)
+
+
+def _latencies(runs: Sequence[BenchResult]) -> Iterable[tuple[str, str, Pick, bool]]:
+    for name in ("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms"):
+        counts = [d.count for r in runs if (d := getattr(r.summary, name)) is not None]
+        tail = "p99" if counts and min(counts) >= _P99_NEEDS else "p90"
+        for part in ("mean", "p50", tail):
+            yield f"{name}.{part}", "ms", _picker(name, part), False
+
+
+def _picker(name: str, part: str) -> Pick:
+    def pick(summary: BenchSummary) -> float | None:
+        values = getattr(summary, name)
+        return getattr(values, part) if values is not None else None
+
+    return pick
+
+
+def _change(
+    name: str, unit: str, xs: list[float | None], ys: list[float | None], higher: bool, paired: bool
+) -> MetricChange:
+    """Geometric means and their ratio: a change of +x % and back is then a change of nothing."""
+    a, b = _positive(xs), _positive(ys)
+    if a is None or b is None:
+        x, y = _plain_mean(xs), _plain_mean(ys)
+        return MetricChange(name, unit, x, y, None, None, higher, NOT_MEASURED)
+    log_a, log_b = [math.log(v) for v in a], [math.log(v) for v in b]
+    centre = fmean(log_b) - fmean(log_a)
+    ratio = math.exp(centre)
+    half = _half_width(log_a, log_b, paired)
+    verdict, interval = SINGLE_PAIR, None
+    if half is not None:
+        interval = 100 * ratio * math.sinh(half)
+        verdict = NO_DIFFERENCE
+        if abs(centre) > half:
+            verdict = BETTER if (centre > 0) == higher else WORSE
+    means = math.exp(fmean(log_a)), math.exp(fmean(log_b))
+    return MetricChange(name, unit, *means, 100 * (ratio - 1), interval, higher, verdict)
+
+
+def _positive(values: list[float | None]) -> list[float] | None:
+    """The values where each is there and above 0, as logarithms need."""
+    known = [v for v in values if v is not None and v > 0]
+    return known if len(known) == len(values) else None
+
+
+def _plain_mean(values: list[float | None]) -> float | None:
+    known = [v for v in values if v is not None]
+    return fmean(known) if known else None
+
+
+def _half_width(a: list[float], b: list[float], paired: bool) -> float | None:
+    """Half the 95 % interval of mean(b) - mean(a); None where the runs are too few to give one."""
+    if len(a) < 2 or len(b) < 2:
+        return None
+    if paired:
+        spread = variance([y - x for x, y in zip(a, b, strict=True)]) / len(a)
+        return t_quantile(0.975, len(a) - 1) * math.sqrt(spread)
+    u, v = variance(a) / len(a), variance(b) / len(b)
+    if u + v == 0:
+        return 0.0
+    df = (u + v) ** 2 / (u * u / (len(a) - 1) + v * v / (len(b) - 1))
+    return t_quantile(0.975, df) * math.sqrt(u + v)

@@ -83,6 +83,7 @@ class GpuSample:
     memory_used_bytes: int | None = None  # v2: without the driver's reserved part
     memory_total_bytes: int | None = None
     temperature_c: float | None = None
+    memory_temperature_c: float | None = None
     fan_pct: float | None = None
     pstate: int | None = None
     event_reasons: tuple[str, ...] = ()  # clocks event reasons by name, e.g. "SW power cap"

@@ -1,0 +1,84 @@
+"""The agent's JSON documents as model.gpu data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from workbench.model.gpu import (
+    DriverInfo,
+    DriverStatus,
+    GpuInfo,
+    GpuProcess,
+    GpuSample,
+    GpuState,
+    HostSample,
+    Telemetry,
+)
+
+
+class Decoder:
+    """Keeps what the agent says seldom (driver, infos, slow readings) and makes whole readings of it."""
+
+    def __init__(self) -> None:
+        self.driver = DriverInfo()
+        self.simulated = False
+        self.infos: tuple[GpuInfo, ...] = ()
+        self.last: Telemetry | None = None
+        self._slow: dict[int, dict[str, Any]] = {}
+
+    def feed(self, document: Mapping[str, Any]) -> Telemetry | None:
+        """A reading, when the document is one."""
+        if "t" in document:
+            self.last = Telemetry(
+                t_s=document["t"],
+                unix_s=document["u"],
+                driver=self.driver,
+                host=HostSample(**document["host"]),
+                infos=self.infos,
+                gpus=tuple(self._gpu(gpu) for gpu in document["gpus"]),
+                simulated=self.simulated,
+            )
+            return self.last
+        if "driver" in document:
+            fields = dict(document["driver"])
+            self.driver = DriverInfo(status=DriverStatus(fields.pop("status")), **fields)
+            self.simulated = bool(document.get("simulated"))
+            if self.driver.status is not DriverStatus.OK:
+                self.infos = ()
+        elif "infos" in document:
+            self.infos = tuple(GpuInfo(**info) for info in document["infos"])
+        return None
+
+    def hung(self, message: str) -> Telemetry:
+        """The last reading with nothing in it: what a hung driver does not tell is not shown as if it were fresh."""
+        before = self.last or Telemetry(0.0, 0.0, self.driver, HostSample(), self.infos, ())
+        return replace(
+            before,
+            driver=replace(self.driver, status=DriverStatus.HUNG, message=message),
+            gpus=tuple(
+                GpuSample(index=gpu.index, uuid=gpu.uuid, state=GpuState.ERROR, message=message) for gpu in before.gpus
+            ),
+        )
+
+    def _gpu(self, fields: dict[str, Any]) -> GpuSample:
+        index = fields["index"]
+        if "state" in fields:
+            self._slow.pop(index, None)
+            return GpuSample(**{**fields, "state": GpuState(fields["state"])})
+        slow = fields.pop("slow", None)
+        if slow is None:
+            slow = self._slow.get(index, {})
+        else:
+            if "processes" in slow:
+                slow["processes"] = processes(slow["processes"])
+            self._slow[index] = slow
+        if "event_reasons" in fields:
+            fields["event_reasons"] = tuple(fields["event_reasons"])
+        absent = {**slow.get("absent", {}), **fields.get("absent", {})}
+        return GpuSample(**{**slow, **fields, "absent": absent})
+
+
+def processes(rows: Sequence[Mapping[str, Any]]) -> tuple[GpuProcess, ...]:
+    return tuple(GpuProcess(**row) for row in rows)

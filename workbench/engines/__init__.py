@@ -1,0 +1,54 @@
+"""What differs per engine: command lines, flag catalogs as data, validation, memory estimates, log and metric names.
+
+    engine = engines.get("vllm")
+    catalog = engine.catalog("0.33.0")
+    plan = engines.plan_from_preset(preset, {"model_dir": "/models"})
+    plan = engines.apply_assignments(plan, catalog, ["max-num-seqs=512"])
+    findings = engines.validate(plan, catalog)
+    command = engine.command(plan)
+"""
+
+from __future__ import annotations
+
+from workbench.engines.base import METRICS, Engine
+from workbench.engines.catalog import (
+    canonical_name,
+    lookup,
+    nearest_name,
+    same_release,
+    satisfies,
+    search,
+    search_env,
+    version_key,
+)
+from workbench.engines.memory import MemoryFit, fit
+from workbench.engines.plans import apply_assignments, model_facts, plan_from_preset, rows, set_flag
+from workbench.engines.registry import get, names
+from workbench.engines.validate import check_value, validate
+from workbench.engines.values import format_value, parse_value
+
+__all__ = [
+    "METRICS",
+    "Engine",
+    "MemoryFit",
+    "apply_assignments",
+    "canonical_name",
+    "check_value",
+    "fit",
+    "format_value",
+    "get",
+    "lookup",
+    "model_facts",
+    "names",
+    "nearest_name",
+    "parse_value",
+    "plan_from_preset",
+    "rows",
+    "same_release",
+    "satisfies",
+    "search",
+    "search_env",
+    "set_flag",
+    "validate",
+    "version_key",
+]

@@ -39,7 +39,7 @@ class FlagSpec:
     choices: tuple[str, ...] = ()
     default: FlagValue | None = None
     repeatable: bool = False  # given several times, or takes several values
-    nargs: str | None = None
+    nargs: str | None = None  # "+", "*", "?", a count, or "," (a list joined by commas into one argument)
     minimum: float | None = None
     maximum: float | None = None
     human_readable_int: bool = False  # accepts 1k = 1000, 1K = 1024
@@ -50,6 +50,9 @@ class FlagSpec:
     required: bool = False
     env: str | None = None  # environment variable that sets the same
     value_takes_bool_word: bool = False  # TabbyAPI: booleans take True/False as a value
+    words: tuple[str, ...] = ()  # INT, FLOAT: words accepted beside numbers; STR: well-known values, others are accepted
+    multiple_of: int | None = None
+    default_note: str = ""  # what decides where the default is not a constant, e.g. "the model's own"
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,7 @@ class LaunchPlan:
     executable: tuple[str, ...] = ()  # argv prefix that overrides the engine's own, e.g. ("/opt/v/bin/vllm",)
     workdir: str | None = None
     engine_version: str | None = None  # of the catalog that the plan is checked against
+    engine_versions: str | None = None  # PEP 440 range that the preset holds for, e.g. ">=0.14,<0.34"
     preset_id: str | None = None
     preset_status: str | None = None
     nodes: tuple[Node, ...] = ()

@@ -1,0 +1,201 @@
+"""Flag catalogs: loading the packaged data, finding flags by any spelling, searching."""
+
+from __future__ import annotations
+
+import json
+import re
+from difflib import get_close_matches
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from workbench.model.flags import EnvSpec, FlagCatalog, FlagKind, FlagSpec
+
+_DIRECTORY = Path(__file__).parent / "catalogs"
+_TUPLES = ("aliases", "choices", "json_fields", "words")
+
+
+def version_key(text: str | None) -> tuple[int, ...]:
+    """Numbers of a version in order: "0.32.0+cpu" -> (0, 32, 0), "b11434" -> (11434,); () when it cannot be ordered."""
+    match = re.match(r"[vb]?(\d+(?:[.-]\d+)*)(?:[+.\s-]|post|rc|dev|$)", (text or "").strip())
+    return tuple(int(n) for n in re.split(r"[.-]", match[1])) if match else ()
+
+
+def satisfies(version: str, wanted: str | None) -> bool:
+    """Whether a version lies in a range such as ">=0.14,<0.34". True for no range or a version that has no order."""
+    have = version_key(version)
+    for part in (wanted or "").split(","):
+        match = re.fullmatch(r"\s*(>=|<=|==|!=|~=|>|<)\s*(\S+)\s*", part)
+        if not match or not have:
+            continue
+        bound = version_key(match[2].removesuffix(".*"))
+        width = max(len(have), len(bound))
+        a, b = (v + (0,) * (width - len(v)) for v in (have, bound))
+        same = have[: len(bound)] == bound if match[2].endswith(".*") else a == b
+        holds = {
+            ">=": a >= b,
+            "<=": a <= b,
+            ">": a > b,
+            "<": a < b,
+            "==": same,
+            "!=": not same,
+            "~=": a >= b and have[: len(bound) - 1] == bound[:-1],
+        }
+        if not holds[match[1]]:
+            return False
+    return True
+
+
+def same_release(engine: str, a: str | None, b: str | None) -> bool:
+    """Whether two versions have the same flags. vLLM's patch releases do; for the others every release is its own."""
+    x, y = (version_key(v)[: 2 if engine == "vllm" else None] for v in (a, b))
+    return bool(x) and x == y
+
+
+@lru_cache(maxsize=8)
+def versions(engine: str) -> tuple[str, ...]:
+    """Versions that there is a catalog of, oldest first."""
+    found = [p.stem.removeprefix(f"{engine}-") for p in _DIRECTORY.glob(f"{engine}-*.json")]
+    return tuple(sorted(found, key=version_key))
+
+
+def nearest_version(engine: str, wanted: str | None) -> str:
+    """The catalog to use for `wanted`: the newest one not newer than it, else the oldest; the newest for None."""
+    have, key = versions(engine), version_key(wanted)
+    if not key:
+        return have[-1]
+    return next((v for v in reversed(have) if version_key(v) <= key), have[0])
+
+
+@lru_cache(maxsize=8)
+def load(engine: str, version: str) -> FlagCatalog:
+    """The packaged catalog of exactly this version."""
+    data: dict[str, Any] = json.loads((_DIRECTORY / f"{engine}-{version}.json").read_text("utf-8"))
+    flags = {f["name"]: _flag_spec(f) for f in data["flags"]}
+    env = {e["name"]: EnvSpec(**{**e, "choices": tuple(e.get("choices", ()))}) for e in data["env"]}
+    for flag in flags.values():
+        if flag.env and flag.env not in env:
+            kind = "str" if flag.repeatable or flag.words else str(flag.kind)
+            env[flag.env] = EnvSpec(flag.env, type=kind, choices=flag.choices, help=f"the same as --{flag.name}")
+    return FlagCatalog(engine, version, flags, env)
+
+
+def _flag_spec(raw: dict[str, Any]) -> FlagSpec:
+    tuples = {k: tuple(raw[k]) for k in _TUPLES if k in raw}
+    return FlagSpec(**{**raw, **tuples, "kind": FlagKind(raw["kind"])})
+
+
+class Match(NamedTuple):
+    """A flag found by one of its spellings. `negated`: the spelling turns it off ("no-enforce-eager")."""
+
+    name: str
+    spec: FlagSpec | None
+    negated: bool = False
+
+
+def lookup(catalog: FlagCatalog, spelling: str) -> Match:
+    """The flag that a spelling means, with or without dashes or with underscores; `spec` None when unknown."""
+    bare = spelling.strip().lstrip("-")
+    name = bare.replace("_", "-")
+    if name in catalog.flags:
+        return Match(name, catalog.flags[name])
+    spellings = _spellings(catalog)
+    found = spellings.get(bare) or spellings.get(name)
+    if not found and catalog.engine == "sglang":  # plain argparse: any unambiguous beginning is accepted
+        candidates = {m.name: m for s, m in spellings.items() if s.startswith(name)} if name else {}
+        found = next(iter(candidates.values())) if len(candidates) == 1 else None
+    return found or Match(name, None)
+
+
+def _spellings(catalog: FlagCatalog) -> dict[str, Match]:
+    table: dict[str, Match] = {}
+    for spec in catalog.flags.values():
+        for alias in spec.aliases:
+            table.setdefault(alias.lstrip("-"), Match(spec.name, spec))
+        if spec.negation:
+            for off in (spec.negation.lstrip("-"), f"no-{spec.name}"):
+                table.setdefault(off, Match(spec.name, spec, negated=True))
+    return table | {name: Match(name, spec) for name, spec in catalog.flags.items()}
+
+
+def canonical_name(catalog: FlagCatalog, spelling: str) -> str:
+    return lookup(catalog, spelling).name
+
+
+def nearest_name(catalog: FlagCatalog, name: str) -> str | None:
+    """The known flag that `name` was most likely meant to be."""
+    words = set(name.split("-"))  # "kv-dtype" for "kv-cache-dtype": all words there, others between
+    holders = [n for n in catalog.flags if len(words) > 1 and words <= set(n.split("-"))]
+    if holders:
+        return min(holders, key=len)
+    spellings = _spellings(catalog)
+    close = get_close_matches(name, spellings, n=1, cutoff=0.7)
+    return spellings[close[0]].name if close else None
+
+
+def nearest_env(catalog: FlagCatalog, name: str) -> str | None:
+    return next(iter(get_close_matches(name, catalog.env, n=1, cutoff=0.75)), None)
+
+
+def search(catalog: FlagCatalog, text: str) -> list[FlagSpec]:
+    """Flags that `text` may mean, best first; all flags in catalog order for blank text.
+
+    Ranked: the name or an alias itself, initials of the words ("mns" is max-num-seqs), beginnings of name, words in
+    order ("max seqs"), part of the name, letters in order, words of the help. Typing errors when nothing else fits.
+    """
+    query = text.strip().lstrip("-").replace("_", "-").lower()
+    if not query:
+        return list(catalog.flags.values())
+    meant, first = lookup(catalog, query).name, query.split()[0]
+    ranked = [
+        ((spec.name != meant, rank, not spec.name.startswith(first), len(spec.name)), spec)
+        for spec in catalog.flags.values()
+        if (rank := _rank(spec, query)) is not None
+    ]
+    if not ranked:
+        near = nearest_name(catalog, "-".join(query.split()))
+        return [catalog.flags[near]] if near else []
+    return [spec for _, spec in sorted(ranked, key=lambda item: item[0])]
+
+
+def search_env(catalog: FlagCatalog, text: str) -> list[EnvSpec]:
+    """Environment variables that `text` may mean, best first."""
+    query = text.strip().replace("-", "_").upper()
+    hits = [e for e in catalog.env.values() if all(word in e.name for word in query.split())]
+    return sorted(hits, key=lambda e: (not e.name.startswith(query), len(e.name))) if query else hits
+
+
+def _rank(spec: FlagSpec, query: str) -> int | None:
+    names = (spec.name, *(a.lstrip("-").lower() for a in spec.aliases))
+    words = spec.name.split("-")
+    initials = "".join(w[0] for w in words if w)
+    tokens = [t for t in re.split(r"[\s-]+", query) if t]
+    letters = "".join(tokens)
+    tests = (
+        query in names,
+        initials == letters,
+        any(n.startswith(query) for n in names),
+        len(initials) > 2 and initials.startswith(letters),
+        _words_in_order(words, tokens),
+        any(query in n for n in names),
+        all(any(t in n for n in names) for t in tokens),
+        _subsequence(spec.name, letters),
+        all(t in spec.help.lower() for t in tokens),
+    )
+    return next((i for i, hit in enumerate(tests) if hit), None)
+
+
+def _words_in_order(words: list[str], tokens: list[str]) -> bool:
+    rest = iter(words)
+    return bool(tokens) and all(any(w.startswith(t) for w in rest) for t in tokens)
+
+
+def _subsequence(name: str, letters: str) -> bool:
+    """Letters in order, the first one at the start of a word, so that short queries do not match everything."""
+    if len(letters) < 2:
+        return False
+    for start in (m.start() for m in re.finditer(rf"(?:^|(?<=-)){re.escape(letters[0])}", name)):
+        rest = iter(name[start:])
+        if all(c in rest for c in letters):
+            return True
+    return False

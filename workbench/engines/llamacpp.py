@@ -1,0 +1,51 @@
+"""llama.cpp: `llama-server`. Log lines and metric names checked against real runs of b11434 and b11549."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import ClassVar
+
+from workbench.engines.base import Engine
+from workbench.model.plan import LaunchPlan
+
+
+class Llamacpp(Engine):
+    name = "llamacpp"
+    title = "llama.cpp"
+    executables = ("llama-server",)
+    launch = ("llama-server",)
+    default_port = 8080
+    model_flags = ("model", "hf-repo")
+    api_key_env = "LLAMA_API_KEY"
+    env_prefix = "LLAMA_ARG_"
+    metrics_flag = "metrics"
+    min_tokens_field = None
+    argparse_values = False
+    ready_log = re.compile(r"(?:server is )?listening on https?://")
+    url_log = re.compile(r"listening on (?P<url>https?://\S+)")
+    version_log = re.compile(r"\bbuild(?:_info)?: ?(?P<version>b?\d{4,})|version: (?P<number>\d{4,})")
+    phases = (
+        (re.compile(r"load_model: loading model"), "loading weights"),
+        (re.compile(r"load_tensors: offloaded (?P<done>\d+)/(?P<all>\d+) layers"), "{done} of {all} layers on the GPU"),
+        (re.compile(r"load_model: initializing,? n_slots = (?P<slots>\d+)"), "making {slots} slots"),
+        (re.compile(r"warming up"), "warming up"),
+        (re.compile(r"model loaded"), "model loaded"),
+        (re.compile(r"llama_server: initializing"), "starting"),
+    )
+    metrics: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "running": ("llamacpp:requests_processing",),
+        "waiting": ("llamacpp:requests_deferred",),
+        "prefix_hit_tokens": ("llamacpp:prompt_tokens_cached_total",),
+        "prompt_tokens": ("llamacpp:prompt_tokens_total",),
+        "generation_tokens": ("llamacpp:tokens_predicted_total",),
+        "generation_tok_s": ("llamacpp:predicted_tokens_seconds",),
+        "spec_draft_tokens": ("llamacpp:spec_decode_num_draft_tokens_total",),
+        "spec_accepted_tokens": ("llamacpp:spec_decode_num_accepted_tokens_total",),
+    }
+
+    def model_arguments(self, plan: LaunchPlan) -> tuple[str, ...]:
+        """A file or path with -m's long form, anything that looks like owner/name as a Hugging Face repository."""
+        is_path = plan.model.startswith(("/", "./", "../", "~")) or plan.model.endswith(".gguf")
+        is_repository = not is_path and plan.model.count("/") == 1
+        return ("--hf-repo" if is_repository else "--model", plan.model)

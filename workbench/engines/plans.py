@@ -1,0 +1,225 @@
+"""Plans from presets and assignments, and the rows that an editor shows of a plan."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from workbench.engines import registry
+from workbench.engines.catalog import Match, lookup, nearest_env, nearest_name
+from workbench.engines.values import parse_value
+from workbench.model.errors import InputError, PlanError
+from workbench.model.findings import Finding, worst
+from workbench.model.flags import FlagCatalog, FlagKind, FlagRow, FlagSetting, FlagSpec, FlagValue, Origin
+from workbench.model.plan import LaunchPlan, ModelFacts, Node
+
+if TYPE_CHECKING:
+    from workbench.model.preset import Model, Preset
+
+VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_-]*)\}")
+_GIGA = 1e9
+
+
+def plan_from_preset(preset: Preset, variables: Mapping[str, str] | None = None) -> LaunchPlan:
+    """The plan that a preset describes, with `${name}` filled in. GPU and host settings are not part of it.
+
+    Raises PlanError naming every variable that has neither a value nor a default, or that the preset does not have.
+    """
+    values = _variable_values(preset, variables or {})
+    engine = registry.get(preset.engine.name)
+    catalog = engine.catalog()
+    executable = tuple(_fill(part, values) for part in preset.engine.executable or ())
+    plan = LaunchPlan(
+        engine=engine.name,
+        model=_fill(preset.model.id, values),
+        executable=executable,
+        workdir=_fill(preset.engine.workdir, values) if preset.engine.workdir else None,
+        env=tuple(FlagSetting(k, _fill(v, values), Origin.PRESET) for k, v in preset.env.items()),
+        engine_versions=preset.engine.versions,
+        preset_id=preset.id,
+        preset_status=preset.provenance.status,
+        nodes=tuple(_node(catalog, n, values) for n in preset.nodes),
+        variables=values,
+    )
+    plan = replace(plan, model_facts=model_facts(preset.model, plan.model))
+    for name, value in preset.flags.items():
+        plan = set_flag(plan, catalog, name, _fill(value, values), Origin.PRESET)
+    return plan
+
+
+def model_facts(model: Model, model_id: str | None = None) -> ModelFacts:
+    """The preset's figures for a model in plain units (counts and bytes)."""
+
+    def giga(value: float | None) -> float | None:
+        return None if value is None else value * _GIGA
+
+    return ModelFacts(
+        id=model_id or model.id,
+        parameters=giga(model.parameters_b),
+        quantization=model.quantization,
+        bytes_per_token=giga(model.bytes_per_token_gb),
+        weight_bytes=giga(model.weight_gb),
+        kv_bytes_per_token=model.kv_bytes_per_token,
+        layers=model.layers,
+    )
+
+
+def set_flag(
+    plan: LaunchPlan, catalog: FlagCatalog, spelling: str, value: FlagValue, origin: Origin = Origin.EDITED
+) -> LaunchPlan:
+    """The plan with a flag set under its canonical name.
+
+    A spelling that turns a flag off ("no-enforce-eager") inverts the value; "config.key" sets one key of a JSON flag;
+    the engine's flag for the model sets the plan's model.
+    """
+    match = lookup(catalog, spelling)
+    if match.name in registry.get(plan.engine).model_flags and isinstance(value, str):
+        return replace(plan, model=value)
+    if match.spec is None and (dotted := _dotted(catalog, spelling)):
+        base, keys = dotted
+        return plan.with_flag(base.name, _with_key(plan.flag(base.name), keys, value), origin)
+    if match.negated and isinstance(value, bool):
+        value = not value
+    return plan.with_flag(match.name, value, origin)
+
+
+def apply_assignments(
+    plan: LaunchPlan,
+    catalog: FlagCatalog,
+    sets: Sequence[str] = (),
+    unsets: Sequence[str] = (),
+    envs: Sequence[str] = (),
+) -> LaunchPlan:
+    """The plan after `--set flag=value` (or `--set switch`), `--unset flag` (or variable) and `--env K=V`.
+
+    "model" stands for the model. Unknown flags are kept. Raises InputError for text that is no value of the flag.
+    """
+    for name in unsets:
+        plan = _unset(plan, catalog, name)
+    for assignment in sets:
+        name, equals, text = assignment.partition("=")
+        if not name.strip("- "):
+            raise InputError(f"{assignment!r} names no flag", next_step="write it as flag=value")
+        if name.strip().lstrip("-") == "model":
+            plan = replace(plan, model=text.strip())
+            continue
+        match = lookup(catalog, name)
+        value = _parse_assigned(catalog, match, name, text if equals else None)
+        plan = set_flag(plan, catalog, name, value)
+    for assignment in envs:
+        name, equals, text = assignment.partition("=")
+        if not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            raise InputError(f"{assignment!r} does not set an environment variable", next_step="write it as NAME=value")
+        plan = plan.with_env(name, text)
+    return plan
+
+
+def rows(
+    plan: LaunchPlan, catalog: FlagCatalog, findings: Iterable[Finding] = (), view: str = "changed"
+) -> tuple[FlagRow, ...]:
+    """What an editor lists: the plan's flags, with view "all" every other flag of the catalog, then the variables."""
+    by_flag: dict[str, list[Finding]] = {}
+    for finding in findings:
+        if finding.flag:
+            by_flag.setdefault(finding.flag, []).append(finding)
+
+    def row(name: str, value: FlagValue | None, origin: Origin, spec: FlagSpec | None, is_env: bool = False) -> FlagRow:
+        found = by_flag.get(name, [])
+        level = worst(found)
+        text = next((f.text for f in found if f.level == level), None)
+        default = catalog.env[name].default if is_env and name in catalog.env else spec.default if spec else None
+        return FlagRow(name, value, default, origin, spec, text, str(level) if level else None, is_env)
+
+    listed = [row(f.name, f.value, f.origin, catalog.flags.get(f.name)) for f in plan.flags]
+    if view == "all":
+        taken = {f.name for f in plan.flags}
+        rest = (s for s in catalog.flags.values() if s.name not in taken)
+        listed += [row(s.name, None, Origin.DEFAULT, s) for s in rest]
+    listed += [row(e.name, e.value, e.origin, None, is_env=True) for e in plan.env]
+    return tuple(listed)
+
+
+def _variable_values(preset: Preset, given: Mapping[str, str]) -> dict[str, str]:
+    unknown = sorted(set(given) - set(preset.variables))
+    if unknown:
+        known = ", ".join(preset.variables) or "none"
+        raise PlanError(f"preset {preset.id} has no variable {', '.join(unknown)}", next_step=f"its variables: {known}")
+    values = {n: given.get(n, v.default) for n, v in preset.variables.items()}
+    missing = [n for n, v in values.items() if v is None]
+    if missing:
+        first = preset.variables[missing[0]]
+        example = f", e.g. {first.example}" if first.example else ""
+        raise PlanError(
+            f"preset {preset.id} needs a value for {', '.join(missing)} ({first.description}{example})",
+            next_step=" ".join(f"--var {name}=…" for name in missing),
+        )
+    return {n: v for n, v in values.items() if v is not None}
+
+
+def _fill(value: Any, variables: Mapping[str, str]) -> Any:
+    """`value` with `${name}` replaced in every string inside it."""
+    if isinstance(value, dict):
+        return {k: _fill(v, variables) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_fill(v, variables) for v in value]
+    if not isinstance(value, str):
+        return value
+
+    def one(match: re.Match[str]) -> str:
+        if match[1] not in variables:
+            raise PlanError(
+                f"{value!r} uses a variable {match[1]} that the preset does not declare",
+                next_step=f"declare it under [variables.{match[1]}]",
+            )
+        return variables[match[1]]
+
+    return VARIABLE.sub(one, value)
+
+
+def _node(catalog: FlagCatalog, entry: Any, variables: Mapping[str, str]) -> Node:
+    flags: dict[str, FlagValue] = {}
+    for name, value in entry.flags.items():
+        match = lookup(catalog, name)
+        filled = _fill(value, variables)
+        flags[match.name] = not filled if match.negated and isinstance(filled, bool) else filled
+    return Node(_fill(entry.name, variables), entry.rank, flags, _fill(entry.env, variables))
+
+
+def _dotted(catalog: FlagCatalog, spelling: str) -> tuple[FlagSpec, list[str]] | None:
+    """The JSON flag and the keys inside it that "speculative-config.model" means."""
+    base, *keys = spelling.strip().lstrip("-").split(".")
+    spec = lookup(catalog, base).spec if keys and all(keys) else None
+    return (spec, keys) if spec and spec.kind == FlagKind.JSON else None
+
+
+def _with_key(value: FlagValue | None, keys: list[str], new: FlagValue) -> dict[str, FlagValue]:
+    old = dict(value) if isinstance(value, dict) else {}
+    old[keys[0]] = new if len(keys) == 1 else _with_key(old.get(keys[0]), keys[1:], new)
+    return old
+
+
+def _parse_assigned(catalog: FlagCatalog, match: Match, name: str, text: str | None) -> FlagValue:
+    if text is None:
+        if match.spec is None or match.spec.kind == FlagKind.BOOL or match.spec.nargs == "?":
+            return True
+        raise InputError(f"--{match.name} needs a value", next_step=f"write {match.name}=value")
+    if match.spec is None and _dotted(catalog, name):
+        return parse_value(None, text)
+    return parse_value(match.spec, text)
+
+
+def _unset(plan: LaunchPlan, catalog: FlagCatalog, name: str) -> LaunchPlan:
+    """Without a flag or variable. One that is known but not set is as asked for; an unknown name is an error."""
+    canonical = lookup(catalog, name).name
+    if any(e.name == name for e in plan.env):
+        return plan.without_env(name)
+    if canonical in catalog.flags or name in catalog.env or any(f.name == canonical for f in plan.flags):
+        return plan.without_flag(canonical)
+    near = nearest_name(catalog, canonical) or nearest_env(catalog, name)
+    have = ", ".join(f.name for f in (*plan.flags, *plan.env)) or "nothing"
+    raise InputError(
+        f"{name} is neither set nor known to {catalog.engine} {catalog.version}",
+        next_step=f"did you mean {near}?" if near else f"set now: {have}",
+    )

@@ -1,0 +1,219 @@
+"""Whether an engine would take a plan: each flag and variable against the catalog, then the rules across them.
+
+ERROR only for what the engine itself refuses at start. Flags that the catalog does not know are errors only when the
+catalog is of the installed release; otherwise the installed one may know them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from difflib import get_close_matches
+
+from workbench.engines import registry
+from workbench.engines.catalog import lookup, nearest_env, nearest_name, same_release, version_key
+from workbench.engines.history import COMMON_ENV, ENV, FLAGS, Former
+from workbench.engines.plans import VARIABLE
+from workbench.engines.rules import cross_checks
+from workbench.engines.situation import Situation
+from workbench.engines.values import choice_problem, json_value, range_problem, type_problem, word
+from workbench.model.errors import InputError
+from workbench.model.findings import Finding, Level
+from workbench.model.flags import EnvSpec, FlagCatalog, FlagKind, FlagSetting, FlagSpec, FlagValue
+from workbench.model.gpu import GpuInfo
+from workbench.model.plan import LaunchPlan
+
+
+def validate(
+    plan: LaunchPlan,
+    catalog: FlagCatalog,
+    installed_version: str | None = None,
+    gpus: Sequence[GpuInfo] = (),
+) -> tuple[Finding, ...]:
+    """Everything worth saying about a plan before it is started, worst first. No I/O."""
+    here = Situation(plan, catalog, registry.get(plan.engine), tuple(gpus), installed_version)
+    found: list[Finding] = [*_of_plan(here)]
+    settings = (*plan.flags, *(FlagSetting(n, v) for node in plan.nodes for n, v in node.flags.items()))
+    for setting in settings:
+        found += _of_flag(here, setting)
+    found += _repeated(here)
+    variables = (*plan.env, *(FlagSetting(n, v) for node in plan.nodes for n, v in node.env.items()))
+    for setting in variables:
+        found += _of_variable(here, setting)
+    found += cross_checks(here)
+    order = list(Level)
+    return tuple(sorted(dict.fromkeys(found), key=lambda f: order.index(f.level)))
+
+
+def check_value(spec: FlagSpec, value: FlagValue, certain: bool = True) -> Finding | None:
+    """What is wrong with one value, for an editor's input line. `certain`: the catalog is of the installed release."""
+    if problem := type_problem(spec, value):
+        code = "flag.json" if spec.kind == FlagKind.JSON else "flag.type"
+        if isinstance(value, list | tuple) and not spec.repeatable:
+            code = "flag.repeated"
+        return Finding(Level.ERROR, code, f"{spec.name} {problem}", spec.name, _value_fix(spec))
+    if (wrong := choice_problem(spec, value)) is not None:
+        near = get_close_matches(wrong, spec.choices, n=1)
+        fix = f"did you mean {near[0]}?" if near else f"one of {_some(spec.choices)}"
+        if spec.name == "dtype" and re.match(r"fp?(loat)?8", wrong):  # no version of vLLM or SGLang has taken it
+            certain, fix = True, "set quantization to fp8 for weights, kv-cache-dtype to fp8 for the cache"
+        only_case = wrong.lower() in (c.lower() for c in spec.choices)
+        level = Level.ERROR if certain and not only_case else Level.WARN
+        return Finding(level, "flag.choice", f"{spec.name} is {wrong!r}, not one of its choices", spec.name, fix)
+    if problem := range_problem(spec, value):
+        return Finding(Level.ERROR, "flag.range", f"{spec.name} {problem}", spec.name, _value_fix(spec))
+    if spec.json_fields and (unknown := _unknown_key(spec, value)):
+        near = get_close_matches(unknown, spec.json_fields, n=1)
+        fix = f"did you mean {near[0]}?" if near else f"known: {_some(spec.json_fields)}"
+        return Finding(Level.WARN, "flag.json-key", f"{spec.name} has an unknown key {unknown!r}", spec.name, fix)
+    return None
+
+
+def _of_plan(here: Situation) -> Iterator[Finding]:
+    plan, catalog = here.plan, here.catalog
+    if not plan.model:
+        yield Finding(Level.ERROR, "model.missing", "no model is set", fix="set model to a hub id or a path")
+    for string in _strings(plan):
+        if match := VARIABLE.search(string):
+            text = f"variable {match[1]} has no value"
+            yield Finding(Level.ERROR, "variable.missing", text, fix=f"--var {match[1]}=…")
+    if here.installed and not same_release(catalog.engine, here.installed, catalog.version):
+        yield Finding(
+            Level.INFO,
+            "version.catalog",
+            f"checked against the flags of {here.engine.title} {catalog.version}, installed is {here.installed}",
+        )
+    for name, value in ((n, v) for n, v in (("host", plan.flag("host")), ("port", plan.flag("port"))) if v is not None):
+        if isinstance(value, list | dict | bool):
+            yield Finding(Level.ERROR, "flag.type", f"{name} is {word(value)!r}, expected one value", name)
+
+
+def _of_flag(here: Situation, setting: FlagSetting) -> Iterator[Finding]:
+    match = lookup(here.catalog, setting.name)
+    if match.spec is None:
+        yield _unknown_flag(here, setting.name)
+        return
+    spec = match.spec
+    value = not setting.value if match.negated and isinstance(setting.value, bool) else setting.value
+    if finding := check_value(spec, value, certain=_certain(here)):
+        yield finding
+    if spec.deprecated:
+        text = f"{spec.name} is deprecated in {here.engine.title} {here.catalog.version}"
+        yield Finding(Level.HINT, "flag.deprecated", text, spec.name)
+    if value is False and not spec.negation and not spec.value_takes_bool_word and spec.kind == FlagKind.BOOL:
+        text = f"{spec.name} cannot be switched off on the command line; it is left out"
+        yield Finding(Level.INFO, "flag.no-negation", text, spec.name, "unset it")
+    if here.engine.argparse_values and isinstance(value, list | tuple) and len(value) > 1 and spec.nargs in ("+", "*"):
+        dashed = [w for v in value if (w := word(v)).startswith("-") and not re.fullmatch(r"-[\d.]+", w)]
+        if dashed:
+            text = f"{spec.name}: {dashed[0]!r} in a list would be read as a flag"
+            yield Finding(Level.ERROR, "flag.dash", text, spec.name, "give values that do not start with a dash")
+
+
+def _unknown_flag(here: Situation, name: str) -> Finding:
+    level = Level.ERROR if _certain(here) else Level.WARN
+    title, version = here.engine.title, here.catalog.version
+    if former := FLAGS.get(here.engine.name, {}).get(name):
+        text = f"{title} {version} does not know {name}: {former.what}{_since(former)}"
+        return Finding(level, "flag.removed", text, name, former.fix)
+    near = nearest_name(here.catalog, name)
+    fix = f"did you mean {near}?" if near else "unset it, or look for the new name"
+    return Finding(level, "flag.unknown", f"{title} {version} does not know {name}", name, fix)
+
+
+def _since(former: Former) -> str:
+    if not former.since:
+        return ""
+    return f" (not taken since {former.since}{f', again from {former.until}' if former.until else ''})"
+
+
+def _certain(here: Situation) -> bool:
+    return same_release(here.engine.name, here.installed, here.catalog.version)
+
+
+def _repeated(here: Situation) -> Iterator[Finding]:
+    seen: set[str] = set()
+    for setting in here.plan.flags:
+        name = lookup(here.catalog, setting.name).name
+        if name in seen and not ((spec := here.catalog.flags.get(name)) and spec.repeatable):
+            yield Finding(Level.WARN, "flag.repeated", f"{name} is given twice; the last one counts", name, "unset one")
+        seen.add(name)
+
+
+def _of_variable(here: Situation, setting: FlagSetting) -> Iterator[Finding]:
+    name, value, prefix = setting.name, str(setting.value), here.engine.env_prefix
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        yield Finding(Level.ERROR, "env.name", f"{name!r} is not a name for an environment variable", name)
+    elif former := COMMON_ENV.get(name) or _former_variable(here, name):
+        text = f"{name} has no effect: {former.what}"
+        yield Finding(Level.WARN, "env.removed", text, name, former.fix)
+    elif spec := here.catalog.env.get(name):
+        if problem := _variable_problem(spec, value):
+            yield Finding(Level.WARN, "env.value", f"{name} is {value!r}, expected {problem}", name)
+    elif here.catalog.env and prefix and name.startswith(prefix) and name != "TABBY_LOG_CONSOLE_WIDTH":
+        near = nearest_env(here.catalog, name)
+        strict = here.on("fail-on-environ-validation") and _certain(here)
+        yield Finding(
+            Level.ERROR if strict else Level.WARN,
+            "env.unknown",
+            f"{here.engine.title} {here.catalog.version} does not read {name}",
+            name,
+            f"did you mean {near}?" if near else "unset it",
+        )
+
+
+def _former_variable(here: Situation, name: str) -> Former | None:
+    """The entry for `name`, unless the installed version still reads it."""
+    former = ENV.get(here.engine.name, {}).get(name)
+    version = version_key(here.installed or here.catalog.version)
+    still_read = former is not None and bool(former.since) and version < version_key(former.since)
+    return None if still_read else former
+
+
+def _variable_problem(spec: EnvSpec, value: str) -> str | None:
+    if spec.choices:
+        return None if value.lower() in (c.lower() for c in spec.choices) else f"one of {_some(spec.choices)}"
+    match spec.type:
+        case "bool":
+            return None if value.lower() in ("0", "1", "true", "false", "on", "off") else "0 or 1"
+        case "int" | "float":
+            try:
+                (int if spec.type == "int" else float)(value)
+            except ValueError:
+                return "a number"
+    return None
+
+
+def _unknown_key(spec: FlagSpec, value: FlagValue) -> str | None:
+    if isinstance(value, str):
+        try:
+            value = json_value(value)
+        except InputError:
+            return None
+    return next((k for k in value if k not in spec.json_fields), None) if isinstance(value, dict) else None
+
+
+def _value_fix(spec: FlagSpec) -> str | None:
+    if spec.default not in (None, "", [], {}):
+        return f"its default is {word(spec.default)}"
+    return f"its default: {spec.default_note}" if spec.default_note else None
+
+
+def _some(names: Sequence[str], most: int = 8) -> str:
+    return ", ".join(names[:most]) + (f", … ({len(names)} in all)" if len(names) > most else "")
+
+
+def _strings(plan: LaunchPlan) -> Iterator[str]:
+    def inside(value: FlagValue) -> Iterable[str]:
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, dict):
+            for v in value.values():
+                yield from inside(v)
+        elif isinstance(value, list | tuple):
+            for v in value:
+                yield from inside(v)
+
+    yield from (plan.model, plan.workdir or "", *plan.executable)
+    for setting in (*plan.flags, *plan.env):
+        yield from inside(setting.value)

@@ -1,0 +1,225 @@
+"""Flag values: from the text a person types, back to text, and whether an engine would take them."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shlex
+from typing import Any
+
+from workbench.model.errors import InputError
+from workbench.model.flags import FlagKind, FlagSpec, FlagValue
+
+_ON, _OFF = ("true", "on", "yes", "1"), ("false", "off", "no", "0")
+# vLLM's own rule for sizes: small letters are powers of 1000 and may have decimals, capitals powers of 1024.
+_DECIMAL = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_BINARY = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+def parse_value(spec: FlagSpec | None, text: str) -> FlagValue:
+    """The value that `text` stands for. `spec` None (an unknown flag): guessed from its shape.
+
+    Lists are words as in a shell ("1 2 4"), or a JSON array. Raises InputError, saying what was expected.
+    """
+    if spec is None:
+        return _guess(text)
+    if not spec.repeatable:
+        return _scalar(spec, text)
+    stripped = text.strip()
+    if stripped.startswith("["):
+        try:
+            items = json.loads(stripped)
+        except ValueError as error:
+            raise InputError(f"--{spec.name}: {_json_problem(stripped, error)}") from None
+        return [_scalar(spec, i) if isinstance(i, str) else i for i in items]
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise InputError(f"--{spec.name}: {str(error).lower()} in {text!r}", next_step="close the quote") from None
+    if spec.kind in (FlagKind.INT, FlagKind.FLOAT):
+        words = [w for word in words for w in word.split(",") if w]
+    return [_scalar(spec, w) for w in words]
+
+
+def format_value(value: FlagValue | None) -> str:
+    """As a person would type it: `parse_value(spec, format_value(v)) == v` for values that fit `spec`."""
+    if value is None:
+        return ""
+    if isinstance(value, list | tuple):
+        return shlex.join(word(v) for v in value)
+    return word(value)
+
+
+def word(value: FlagValue) -> str:
+    """One value as one command-line argument. Objects and lists inside it become compact JSON."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, dict | list | tuple):
+        return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    return str(value)
+
+
+def human_int(text: str) -> int:
+    """ "4k" -> 4000, "4K" -> 4096, "1.5m" -> 1500000. Raises ValueError."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kKmMgGtT])", text.strip())
+    if not match:
+        return int(text)
+    number, unit = match.groups()
+    if unit in _BINARY:
+        if "." in number:
+            raise ValueError(f"{unit} (1024) takes no decimals, use {number}{unit.lower()}")
+        return int(number) * _BINARY[unit]
+    return int(float(number) * _DECIMAL[unit])
+
+
+def type_problem(spec: FlagSpec, value: FlagValue) -> str | None:
+    """What is wrong with a value's type, or None. A single value is fine where a list is possible."""
+    if isinstance(value, list | tuple) and spec.kind != FlagKind.JSON:
+        if not spec.repeatable:
+            return f"takes one value, not a list of {len(value)}"
+        return next((p for v in value if (p := _scalar_problem(spec, v))), None)
+    return _scalar_problem(spec, value)
+
+
+def range_problem(spec: FlagSpec, value: FlagValue) -> str | None:
+    """What is wrong with a number's size, or None."""
+    for number in value if isinstance(value, list | tuple) else (value,):
+        if isinstance(number, str) and spec.human_readable_int and number not in spec.words:
+            number = human_int(number)
+        if isinstance(number, bool) or not isinstance(number, int | float):
+            continue
+        if not math.isfinite(number):
+            return f"is {number}, expected a finite number"
+        low, high = spec.minimum, spec.maximum
+        if (low is not None and number < low) or (high is not None and number > high):
+            return f"is {number:g}, expected {_limits(low, high)}"
+        if spec.multiple_of and number % spec.multiple_of:
+            return f"is {number:g}, expected a multiple of {spec.multiple_of}"
+    return None
+
+
+def _limits(low: float | None, high: float | None) -> str:
+    if low is None or high is None:
+        return f"at least {low:g}" if low is not None else f"at most {high:g}"
+    return f"{low:g} to {high:g}"
+
+
+def choice_problem(spec: FlagSpec, value: FlagValue) -> str | None:
+    """The element that is not among the choices, or None."""
+    if not spec.choices or isinstance(value, dict):
+        return None
+    items = value if isinstance(value, list | tuple) else (value,)
+    if isinstance(value, str) and spec.nargs == ",":
+        items = tuple(value.split(","))
+    return next((word(i) for i in items if word(on_off(spec, i)) not in spec.choices), None)
+
+
+def on_off(spec: FlagSpec | None, value: FlagValue) -> FlagValue:
+    """True and False as "on" and "off" for flags that take those words (llama.cpp: --flash-attn on|off|auto)."""
+    if isinstance(value, bool) and spec and {"on", "off"} <= set(spec.choices):
+        return "on" if value else "off"
+    return value
+
+
+def json_value(text: str) -> Any:
+    """Parsed JSON, or InputError that says where it breaks."""
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise InputError(_json_problem(text, error)) from None
+
+
+def _json_problem(text: str, error: ValueError) -> str:
+    if not isinstance(error, json.JSONDecodeError):
+        return f"not JSON: {error}"
+    near = text[max(0, error.pos - 12) : error.pos + 12].replace("\n", " ")
+    return f"not JSON: {error.msg.lower()} at line {error.lineno} column {error.colno}, near {near!r}"
+
+
+def _scalar(spec: FlagSpec, text: str) -> FlagValue:
+    stripped = text.strip()
+    if stripped in spec.words and spec.kind != FlagKind.STR:
+        return stripped
+    try:
+        match spec.kind:
+            case FlagKind.BOOL:
+                return _boolean(stripped)
+            case FlagKind.INT:
+                return human_int(stripped) if spec.human_readable_int else int(stripped)
+            case FlagKind.FLOAT:
+                return float(stripped)
+            case FlagKind.JSON:
+                return json_value(stripped)
+    except (ValueError, InputError) as error:
+        why = error.message if isinstance(error, InputError) else f"{text!r} is not {_expected(spec)}"
+        raise InputError(f"--{spec.name}: {why}", next_step=f"give {_expected(spec)}") from None
+    return text
+
+
+def _expected(spec: FlagSpec) -> str:
+    kinds = {
+        FlagKind.BOOL: "on or off",
+        FlagKind.INT: "a whole number" + (", or one like 4k (4000) or 4K (4096)" if spec.human_readable_int else ""),
+        FlagKind.FLOAT: "a number",
+        FlagKind.JSON: "JSON",
+        FlagKind.STR: "text",
+    }
+    words = f" or {' or '.join(spec.words)}" if spec.words and spec.kind != FlagKind.STR else ""
+    return kinds[spec.kind] + words
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() in _ON:
+        return True
+    if text.lower() in _OFF:
+        return False
+    raise ValueError(text)
+
+
+def _guess(text: str) -> FlagValue:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for parse in (int, float):
+        try:
+            number = parse(text)
+        except ValueError:
+            continue
+        return number if math.isfinite(number) and word(number) == text.strip() else text
+    if text.strip()[:1] in ("{", "["):
+        try:
+            return json.loads(text)
+        except ValueError:
+            return text
+    return text
+
+
+def _scalar_problem(spec: FlagSpec, value: FlagValue) -> str | None:
+    wrong = f"is {word(value)!r}, expected {_expected(spec)}"
+    if spec.kind != FlagKind.STR and isinstance(value, str) and value in spec.words:
+        return None
+    match spec.kind:
+        case FlagKind.BOOL:
+            return None if isinstance(value, bool) else wrong
+        case FlagKind.INT | FlagKind.FLOAT:
+            return None if _is_number(spec, value) else wrong
+        case FlagKind.JSON if isinstance(value, str):
+            try:
+                json_value(value)
+            except InputError as error:
+                return f"is {error.message}"
+        case FlagKind.STR if isinstance(value, bool):
+            return None if spec.nargs == "?" or {"on", "off"} <= set(spec.choices) else wrong
+    return None
+
+
+def _is_number(spec: FlagSpec, value: FlagValue) -> bool:
+    if isinstance(value, str):
+        parse = float if spec.kind == FlagKind.FLOAT else human_int if spec.human_readable_int else int
+        try:
+            parse(value)
+        except ValueError:
+            return False
+        return True
+    numbers = int | float if spec.kind == FlagKind.FLOAT else int
+    return isinstance(value, numbers) and not isinstance(value, bool)

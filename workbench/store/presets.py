@@ -6,6 +6,7 @@ listed with its error and never hides another one.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
@@ -217,7 +218,7 @@ def _entry_of(document: Mapping[str, Any], path: Path, origin: str) -> PresetEnt
         title=document["title"],
         summary=_text(document, "summary") or "",
         engine=_text(_table(document, "engine"), "name") or "",
-        model=_text(model, "id") or "",
+        model=_model_name(_text(model, "id") or "", _table(document, "variables")),
         quantization=_text(model, "quantization"),
         hardware=hardware_line(gpu_names, gpu_count, _text(hardware, "platform")),
         gpu_names=gpu_names,
@@ -234,6 +235,17 @@ def hardware_line(gpu_names: Sequence[str], count: int, platform: str | None) ->
     name = gpu_names[0].removeprefix("NVIDIA ").removeprefix("GeForce ") if gpu_names else "any GPU"
     line = f"{count}x {name}" if count > 1 else name
     return f"{line}, {platform}" if platform else line
+
+
+def _model_name(text: str, variables: Mapping[str, Any]) -> str:
+    """The model as a list shows it: variables by their default, a path variable by its example's last part."""
+
+    def one(match: re.Match[str]) -> str:
+        variable = _table(variables, match[1])
+        example = (_text(variable, "example") or match[0]).rstrip("/").rsplit("/", 1)[-1]
+        return _text(variable, "default") or example
+
+    return re.sub(r"\$\{(\w+)\}", one, text)
 
 
 def _table(document: Mapping[str, Any], key: str) -> Mapping[str, Any]:

@@ -1,0 +1,263 @@
+"""This machine: asyncio subprocesses, each in a session of its own so that it can be ended as a whole."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import shlex
+import shutil
+import signal
+import tempfile
+import time
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from workbench.hosts import facts, script
+from workbench.hosts.base import (
+    CommandFailed,
+    CommandNotFound,
+    CommandTimeout,
+    Completed,
+    FileError,
+    HostFacts,
+)
+from workbench.hosts.lines import Tail, split
+from workbench.model.errors import HostError
+
+_T = TypeVar("_T")
+CHUNK_BYTES = 65536
+# The guard ends its command within 2 s; what is still there then hangs in the kernel, and is left to it.
+CLOSE_S = 2.5
+
+
+def check_argv(argv: Sequence[str], host: str) -> None:
+    """Refuse what no shell and no exec could pass on."""
+    if not argv or not argv[0] or argv[0].startswith("-"):
+        raise CommandNotFound(f"not a command: {list(argv)!r}", host=host)
+    if any("\0" in a for a in argv):
+        raise HostError("an argument holds a NUL byte", host=host)
+
+
+def not_found(argv: Sequence[str], host: str) -> CommandNotFound:
+    step = "check the path" if "/" in argv[0] else "install it there, add it to PATH, or give its full path"
+    return CommandNotFound(f"{argv[0]}: no such executable", host=host, next_step=step)
+
+
+class LocalForward:
+    """A port of this machine is its own forward."""
+
+    def __init__(self, port: int) -> None:
+        self.local_port = port
+
+    async def close(self) -> None:
+        return
+
+
+class LocalStream:
+    """A child under `script.GUARD`, so that it ends when this process does, however that ends."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._tail = Tail()
+        self._errors = asyncio.create_task(self._drain())
+
+    async def _drain(self) -> None:
+        assert self._process.stderr is not None
+        while data := await self._process.stderr.read(CHUNK_BYTES):
+            self._tail.feed(data)
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        assert self._process.stdout is not None
+        while data := await self._process.stdout.read(CHUNK_BYTES):
+            yield data
+
+    def lines(self) -> AsyncIterator[bytes]:
+        return split(self.chunks())
+
+    async def write(self, data: bytes) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it ended: `wait` says how
+            self._process.stdin.write(data)
+            await self._process.stdin.drain()
+
+    async def wait(self) -> int:
+        return await self._process.wait()
+
+    async def stderr_tail(self) -> str:
+        if self._process.returncode is not None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(self._errors), 1.0)
+        return self._tail.text()
+
+    async def close(self) -> None:
+        """End of file on stdin, at most CLOSE_S for it to end, then KILL to its group."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        await end(self._process, CLOSE_S)
+        self._errors.cancel()
+        await asyncio.gather(self._errors, return_exceptions=True)
+
+
+async def end(process: Process, wait_s: float = 0.0) -> None:
+    """Wait up to `wait_s`, then KILL the process's group. Always returns: a process stuck in the kernel is abandoned,
+    and Python 3.11's child watcher can lose an exit."""
+    if process.returncode is None and wait_s > 0:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), wait_s)
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), 1.0)
+    # A grandchild may hold the pipes open; asyncio has no public way to let go of them.
+    transport: asyncio.SubprocessTransport | None = getattr(process, "_transport", None)
+    if transport is not None:
+        transport.close()
+
+
+class LocalHost:
+    """The Host protocol on this machine."""
+
+    kind = "local"
+    connected = True
+
+    def __init__(self, name: str = "local") -> None:
+        self.name = name
+
+    async def connect(self) -> None:
+        return
+
+    async def close(self) -> None:
+        return
+
+    async def state_dir(self) -> str:
+        base = os.environ.get("XDG_STATE_HOME", "")
+        path = (Path(base) if base.startswith("/") else Path.home() / ".local/state") / "workbench"
+        try:
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise self._file_error("make", str(path), error) from None
+        return str(path)
+
+    async def _spawn(
+        self, argv: Sequence[str], env: Mapping[str, str] | None, shown: Sequence[str], *, stdin: int
+    ) -> Process:
+        environment = {**os.environ, **env} if env else None
+        try:
+            return await asyncio.create_subprocess_exec(
+                *argv, stdin=stdin, stdout=PIPE, stderr=PIPE, env=environment, start_new_session=True
+            )
+        except (FileNotFoundError, PermissionError, NotADirectoryError):
+            raise not_found(shown, self.name) from None
+        except OSError as error:
+            step = "shorten the command" if error.errno == errno.E2BIG else None
+            raise HostError(
+                f"{shown[0]} could not be started: {error.strerror}", host=self.name, next_step=step
+            ) from None
+
+    async def run(
+        self,
+        argv: Sequence[str],
+        *,
+        input: bytes | None = None,
+        timeout_s: float = 30.0,
+        env: Mapping[str, str] | None = None,
+        check: bool = False,
+    ) -> Completed:
+        check_argv(argv, self.name)
+        started = time.monotonic()
+        process = await self._spawn(argv, env, argv, stdin=DEVNULL if input is None else PIPE)
+        try:
+            out, err = await asyncio.wait_for(process.communicate(input), timeout_s)
+        except TimeoutError:
+            raise timed_out(argv, timeout_s, self.name) from None
+        finally:
+            await end(process)
+        code = process.returncode if process.returncode is not None else -signal.SIGKILL
+        done = Completed(tuple(argv), code, out, err, time.monotonic() - started)
+        if check:
+            raise_for(done, self.name)
+        return done
+
+    async def stream(
+        self, argv: Sequence[str], *, input: bytes | None = None, env: Mapping[str, str] | None = None
+    ) -> LocalStream:
+        check_argv(argv, self.name)
+        path = {**os.environ, **(env or {})}.get("PATH")
+        if shutil.which(argv[0], path=path) is None:
+            raise not_found(argv, self.name)
+        stream = LocalStream(await self._spawn(script.sh(script.GUARD, *argv), env, argv, stdin=PIPE))
+        if input is not None:
+            await stream.write(input)
+        return stream
+
+    async def read_file(self, path: str, *, offset: int = 0, limit: int | None = None) -> bytes:
+        def read() -> bytes:
+            with Path(path).open("rb") as file:
+                if offset:
+                    file.seek(offset)
+                return file.read(-1 if limit is None else limit)
+
+        return await self._in_thread("read", path, read)
+
+    async def write_file(self, path: str, data: bytes, *, mode: int = 0o600) -> None:
+        def write() -> None:
+            parent = Path(path).parent
+            _make_parents(parent)
+            with tempfile.NamedTemporaryFile(prefix=".new.", dir=parent, delete=False) as file:
+                try:
+                    os.fchmod(file.fileno(), mode)
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
+                    Path(file.name).replace(path)
+                except BaseException:
+                    Path(file.name).unlink(missing_ok=True)
+                    raise
+            directory = os.open(parent, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(directory)
+            finally:
+                os.close(directory)
+
+        await self._in_thread("write", path, write)
+
+    async def _in_thread(self, what: str, path: str, work: Callable[[], _T]) -> _T:
+        try:
+            return await asyncio.to_thread(work)
+        except OSError as error:
+            raise self._file_error(what, path, error) from None
+
+    def _file_error(self, what: str, path: str, error: OSError) -> FileError:
+        step = "free some space there" if error.errno in (errno.ENOSPC, errno.EDQUOT) else None
+        return FileError(f"cannot {what} {path}: {error.strerror}", host=self.name, next_step=step)
+
+    async def forward(self, port: int) -> LocalForward:
+        return LocalForward(port)
+
+    async def facts(self) -> HostFacts:
+        done = await self.run(script.sh(script.FACTS, "-"))
+        return facts.parse(done.out, self.name, self.kind, latency_ms=0.0)
+
+
+def _make_parents(directory: Path) -> None:
+    """As mkdir -p, but every directory made is 0700 (Path.mkdir gives that mode to the last one only)."""
+    if not directory.is_dir():
+        _make_parents(directory.parent)
+        directory.mkdir(mode=0o700, exist_ok=True)
+
+
+def timed_out(argv: Sequence[str], timeout_s: float, host: str) -> CommandTimeout:
+    return CommandTimeout(f"did not end within {timeout_s:g} s and was killed", host=host, command=shlex.join(argv))
+
+
+def raise_for(done: Completed, host: str) -> None:
+    """CommandFailed when `done` ended with anything but 0, with the last line of its stderr."""
+    if done.returncode != 0:
+        said = done.err.strip().splitlines()
+        how = f"signal {-done.returncode}" if done.returncode < 0 else f"exit code {done.returncode}"
+        raise CommandFailed(f"{how}{': ' + said[-1] if said else ''}", done, host=host)

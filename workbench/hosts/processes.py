@@ -1,0 +1,202 @@
+"""Which processes belong to a run: decided here from what `script.SURVEY` printed, without touching anything.
+
+A process id alone proves nothing, since it is given out again. A process is ours when one of these holds, and then all
+its descendants are:
+  * it is the process that was started, or one seen as a member before: same id, same start time, same boot;
+  * its environment holds the run's token;
+  * it is in the run's session, and the session is still the one that we made: its leader has the recorded start time,
+    or the leader is gone and a member is known by the rules above, or started before the leader recorded the exit.
+    (The kernel gives a session's number to nobody while a process is in it.)
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+# `sh` gives 128 + n for a command ended by signal n; a program that exits with such a code itself is not told apart.
+SIGNAL_BASE = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A row of the process table. `start` is in clock ticks since boot."""
+
+    pid: int
+    state: str
+    parent: int
+    group: int
+    session: int
+    start: int
+
+    @property
+    def alive(self) -> bool:
+        return self.state not in "ZX"
+
+    @property
+    def key(self) -> str:
+        return f"{self.pid}:{self.start}"
+
+
+@dataclass(frozen=True, slots=True)
+class RunFiles:
+    """What a run directory says. Numbers are None while (or where) the file is missing or broken."""
+
+    run_dir: str
+    pid: int | None = None
+    start: int | None = None
+    sid: int | None = None
+    sid_start: int | None = None
+    boot_id: str | None = None
+    token: str | None = None
+    started_unix_s: float | None = None
+    exit_code: int | None = None
+    exit_ticks: int | None = None
+    ended_unix_s: float | None = None
+    seen: frozenset[str] = frozenset()  # keys of members recorded earlier
+    files: Mapping[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """One look at a host: its process table and run directories, taken in one round trip."""
+
+    boot_id: str
+    now_unix_s: float
+    processes: Mapping[int, Process]
+    tokens: Mapping[int, str]
+    runs: tuple[RunFiles, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """The living processes of a run: `leader` is the shell that records the exit, `others` the server's own."""
+
+    leader: Process | None
+    others: tuple[Process, ...]
+
+    @property
+    def all(self) -> tuple[Process, ...]:
+        return (*self.others, self.leader) if self.leader else self.others
+
+
+def parse(output: bytes, boundary: str) -> Survey | None:
+    """What SURVEY printed; None when it is cut off."""
+    boot, now, complete = "", 0.0, False
+    processes: dict[int, Process] = {}
+    tokens: dict[int, str] = {}
+    runs: list[tuple[str, dict[str, str], dict[str, bytes]]] = []
+    lines = iter(output.split(b"\n"))
+    for raw in lines:
+        kind, _, rest = raw.decode("utf-8", "surrogateescape").partition(" ")
+        if kind == "proc":
+            pid, state, *numbers = rest.split()
+            processes[int(pid)] = Process(int(pid), state, *(int(n) for n in numbers))
+        elif kind == "token":
+            pid, _, token = rest.partition(" ")
+            tokens[int(pid)] = token
+        elif kind == "run":
+            runs.append((rest, {}, {}))
+        elif kind == "value":
+            name, _, value = rest.partition(" ")
+            runs[-1][1][name] = value
+        elif kind == "file":
+            runs[-1][2][rest] = _until(lines, boundary.encode())
+        elif kind == "boot":
+            boot = rest
+        elif kind == "now":
+            now = float(rest)
+        elif kind == "end":
+            complete = True
+    if not complete:
+        return None
+    return Survey(boot, now, processes, tokens, tuple(_run(*run) for run in runs))
+
+
+def _until(lines: Iterable[bytes], boundary: bytes) -> bytes:
+    body: list[bytes] = []
+    for line in lines:
+        if line == boundary:
+            break
+        body.append(line)
+    return b"\n".join(body)
+
+
+def _run(run_dir: str, values: Mapping[str, str], files: dict[str, bytes]) -> RunFiles:
+    ended = [_int(word) for word in values.get("exit", "").split()]
+    code, ticks, unix = (*ended, None, None, None)[:3]
+    seen = files.pop("members", b"").decode("ascii", "replace").split()
+    started = _int(values.get("started"))
+    return RunFiles(
+        run_dir,
+        pid=_int(values.get("pid")),
+        start=_int(values.get("starttime")),
+        sid=_int(values.get("sid")),
+        sid_start=_int(values.get("sid_starttime")),
+        boot_id=values.get("boot_id"),
+        token=values.get("token") or None,
+        started_unix_s=None if started is None else float(started),
+        exit_code=code,
+        exit_ticks=ticks,
+        ended_unix_s=None if unix is None else float(unix),
+        seen=frozenset(seen),
+        files=files,
+    )
+
+
+def _int(text: str | None) -> int | None:
+    return int(text) if text and text.isdigit() else None
+
+
+def members(run: RunFiles, survey: Survey) -> Members:
+    """The processes of `run` that live now, zombies not among them."""
+    if run.boot_id != survey.boot_id:
+        return Members(None, ())
+    table = survey.processes
+    known = {
+        p.pid
+        for p in table.values()
+        if p.key in run.seen
+        or (p.pid == run.pid and p.start == run.start)
+        or (run.token is not None and survey.tokens.get(p.pid) == run.token)
+    }
+    leader = table.get(run.sid or 0)
+    if leader is not None and leader.start != run.sid_start:
+        leader = None
+    session = [p for p in table.values() if p.session == run.sid]
+    if leader is not None or (run.sid not in table and any(_proves(p, run, known) for p in session)):
+        known.update(p.pid for p in session)
+    found = _descendants(known, table)
+    if leader is not None:
+        found.discard(leader.pid)
+    others = tuple(table[pid] for pid in sorted(found) if table[pid].alive)
+    return Members(leader if leader is not None and leader.alive else None, others)
+
+
+def _proves(process: Process, run: RunFiles, known: set[int]) -> bool:
+    return process.pid in known or (run.exit_ticks is not None and process.start <= run.exit_ticks)
+
+
+def _descendants(roots: set[int], table: Mapping[int, Process]) -> set[int]:
+    """`roots` and all below them."""
+    children: dict[int, list[int]] = {}
+    for process in table.values():
+        children.setdefault(process.parent, []).append(process.pid)
+    found, todo = set(roots), list(roots)
+    while todo:
+        for child in children.get(todo.pop(), ()):
+            if child not in found:
+                found.add(child)
+                todo.append(child)
+    return found
+
+
+def signal_name(exit_code: int | None) -> str | None:
+    """ "SIGKILL" for 137."""
+    if exit_code is None or exit_code <= SIGNAL_BASE:
+        return None
+    try:
+        return signal.Signals(exit_code - SIGNAL_BASE).name
+    except ValueError:
+        return None

@@ -1,0 +1,329 @@
+"""The POSIX sh that runs on hosts, all of it: works with dash, bash and busybox, and needs no python3 there.
+
+Every text is a constant; what varies comes as positional parameters or on stdin, never spliced in.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+_SPECIAL = re.compile(r"['\\]")
+
+
+def quote(text: str) -> str:
+    """One word for any POSIX shell and for fish, which reads a backslash within single quotes (shlex does not care)."""
+    return "'" + _SPECIAL.sub(lambda found: f"'\\{found[0]}'", text) + "'"
+
+
+def sh(script: str, *arguments: str) -> tuple[str, ...]:
+    """argv that runs `script` with `arguments` as $1, $2, …"""
+    return ("sh", "-c", script, "sh", *arguments)
+
+
+def line(argv: Sequence[str]) -> str:
+    """The command line that sshd hands to the person's login shell."""
+    return " ".join(["exec", *(quote(a) for a in argv)])
+
+
+# Runs "$@" and ends it when stdin ends: closing an SSH channel, or the death of the one who reads, does not end a
+# process that never writes. Everything is in one process group, which is only ours: sshd and LocalHost both start a
+# new session. On the end of stdin: TERM to the group, KILL 2 s later. When the command ends first, the group is told
+# to end (that is `cat`) and its exit code is passed on.
+GUARD = r"""
+trap : TERM HUP INT
+{
+    cat
+    trap '' TERM
+    exec >&-
+    kill -s TERM 0
+    sleep 2
+    kill -s KILL 0
+} 2>/dev/null | {
+    trap 'ended=1' TERM
+    "$@"
+    code=$?
+    [ -n "$ended" ] && kill -s KILL 0
+    trap '' TERM
+    kill -s TERM 0
+    exit "$code"
+}
+"""
+
+# What SshHost wraps every command in. $1: "env" when the first line of stdin is assignments (so that no value is ever
+# on a command line), else "-". MARK goes to both outputs, so that what a .bashrc prints is told from the command's own
+# output; on stderr the process id follows it, or "missing" when there is no such command.
+MARK = "workbench-4f1c7a2e"
+PRELUDE = rf"""
+if [ "$1" = env ]; then
+    _wb_nl='
+'
+    IFS= read -r _wb_env && eval "$_wb_env"
+fi
+shift
+case $1 in
+    */*) if [ ! -f "$1" ] || [ ! -x "$1" ]; then echo "{MARK} missing" >&2; exit 127; fi ;;
+    *) command -v "$1" >/dev/null 2>&1 || {{ echo "{MARK} missing" >&2; exit 127; }} ;;
+esac
+echo "{MARK}"
+echo "{MARK} $$" >&2
+unset _wb_env _wb_nl
+exec "$@"
+"""
+
+# Prints an absolute path, made 0700 when it is not there.
+STATE_DIR = r"""
+case ${XDG_STATE_HOME-} in
+    /*) base=$XDG_STATE_HOME ;;
+    *) base=$HOME/.local/state ;;
+esac
+umask 077
+mkdir -p -- "$base/workbench" && printf '%s\n' "$base/workbench"
+"""
+
+# $1 path, $2 offset, $3 limit or "". Exit code 3: missing, 4: not a file, 5: no permission.
+READ_FILE = r"""
+[ -e "$1" ] || exit 3
+[ -d "$1" ] && exit 4
+[ -r "$1" ] || exit 5
+if [ -n "$3" ]; then tail -c "+$(($2 + 1))" <"$1" | head -c "$3"
+elif [ "$2" = 0 ]; then cat <"$1"
+else tail -c "+$(($2 + 1))" <"$1"
+fi
+"""
+
+# $1 path, $2 mode, $3 size: stdin that ends early (a lost link) must not replace the file. `sync FILE` is fsync.
+WRITE_FILE = r"""
+umask 077
+dir=$(dirname -- "$1")
+mkdir -p -- "$dir" || exit 1
+new=$(mktemp "$dir/.new.XXXXXX") || exit 1
+trap 'rm -f -- "$new"' EXIT
+trap 'exit 1' HUP INT TERM
+cat >"$new" || exit 1
+[ "$(wc -c <"$new")" -eq "$3" ] || { echo "received only a part" >&2; exit 1; }
+chmod "$2" "$new" || exit 1
+sync "$new" 2>/dev/null || sync
+mv -f -- "$new" "$1" || exit 1
+sync "$dir" 2>/dev/null || sync
+"""
+
+# key=value lines. $1: "ping" waits for a line on stdin first and answers it, which is how the latency is measured.
+FACTS = r"""
+if [ "$1" = ping ]; then IFS= read -r ping; echo "ping=$ping"; fi
+say() { [ -n "$2" ] && printf '%s=%s\n' "$1" "$2"; }
+first() { word=; { IFS= read -r word <"$2"; } 2>/dev/null; say "$1" "$word"; }
+say user "$(id -un 2>/dev/null)"
+say uid "$(id -u)"
+say hostname "$(uname -n)"
+say kernel "$(uname -r)"
+say arch "$(uname -m)"
+say os "$(sed -n 's/^PRETTY_NAME="\{0,1\}\([^"]*\)"\{0,1\}$/\1/p' /etc/os-release 2>/dev/null)"
+first boot_id /proc/sys/kernel/random/boot_id
+say cpu_count "$(getconf _NPROCESSORS_ONLN 2>/dev/null || grep -c '^processor' /proc/cpuinfo)"
+say memory_kib "$(sed -n 's/^MemTotal: *\([0-9]*\) kB/\1/p' /proc/meminfo 2>/dev/null)"
+if python=$(command -v python3); then
+    say python3 "$python"
+    say python3_version "$(python3 -c 'import platform; print(platform.python_version())' 2>/dev/null)"
+fi
+say nvidia_smi "$(command -v nvidia-smi)"
+if [ "$(id -u)" = 0 ]; then say sudo yes
+elif command -v sudo >/dev/null 2>&1; then
+    if sudo -n true </dev/null >/dev/null 2>&1; then say sudo yes; else say sudo no; fi
+else say sudo no
+fi
+first uid_map /proc/self/uid_map
+if command -v systemd-detect-virt >/dev/null 2>&1; then
+    say detect_container "$(systemd-detect-virt --container 2>/dev/null)"
+    say detect_vm "$(systemd-detect-virt --vm 2>/dev/null)"
+fi
+first container_manager /run/systemd/container
+[ -e /run/.containerenv ] && say container_file podman
+[ -e /.dockerenv ] && say container_file docker
+if grep -q '^flags.*[[:space:]]hypervisor' /proc/cpuinfo 2>/dev/null; then say cpu_hypervisor yes; fi
+first dmi_vendor /sys/class/dmi/id/sys_vendor
+first dmi_product /sys/class/dmi/id/product_name
+first hypervisor_type /sys/hypervisor/type
+say home "$HOME"
+say path "$PATH"
+say shell "${SHELL-}"
+say simulated "${WORKBENCH_SIM_PROFILE-}"
+exit 0
+"""
+
+# Field 22 of /proc/PID/stat: the start in clock ticks since boot. "self" within $( ) is a new process: the time now.
+_START_OF = r"""
+start_of() { { read -r stat <"/proc/$1/stat"; } 2>/dev/null || return 1; set -f; set -- ${stat##*) }; echo "${20}"; }
+"""
+
+# $1 run directory, $2 umask of the one who started it, then the command. Its process writes its own id, then becomes
+# the command. Not `"$@" &`: a background command of sh ignores SIGINT and SIGQUIT, and so would the server.
+_BECOME = (
+    _START_OF
+    + r"""
+dir=$1 mask=$2
+shift 2
+start_of $$ >"$dir/starttime"
+echo $$ >"$dir/pid"
+umask "$mask"
+exec "$@"
+"""
+)
+
+# Session leader: stays until the command ends, to record how. The traps keep it alive when the group gets TERM, and
+# are reset in the command. `exit.tmp` was filled before, so that a disk that the log has filled still takes the code.
+_LEAD = (
+    _START_OF
+    + r"""
+dir=$1 mask=$2 become=$3
+shift 3
+trap : TERM INT HUP
+start_of $$ >"$dir/sid_starttime"
+echo $$ >"$dir/sid"
+sh -c "$become" sh "$dir" "$mask" "$@"
+printf '%-4s%s %s' "$?" "$(start_of self)" "$(date +%s)" 1<>"$dir/exit.tmp"
+mv -f "$dir/exit.tmp" "$dir/exit"
+"""
+)
+
+# $1 run directory, $2 token, $3 working directory or "", $4 _LEAD, $5 _BECOME, then the command.
+# Prints "ok PID STARTTIME SID" or "error KIND". `setsid setsid`: the first makes a leader, so that the second forks
+# and returns at once, with no `&` (see _BECOME).
+_START = r"""
+fail() { echo "error $1"; exit 1; }
+dir=$1 token=$2 workdir=$3 lead=$4 become=$5
+shift 5
+mask=$(umask)
+umask 077
+unset CDPATH
+command -v setsid >/dev/null 2>&1 || fail setsid
+if [ -n "$workdir" ]; then cd -- "$workdir" || fail workdir; fi
+case $1 in
+    */*) { [ -f "$1" ] && [ -x "$1" ]; } || fail command ;;
+    *) command -v "$1" >/dev/null 2>&1 || fail command ;;
+esac
+mkdir -p -- "$dir" || fail write
+if ! (set -C; : >"$dir/log") 2>/dev/null; then
+    [ -e "$dir/log" ] && fail used
+    : >"$dir/log" || fail write
+fi
+{
+    cat /proc/sys/kernel/random/boot_id >"$dir/boot_id" && printf '%s\n' "$token" >"$dir/token" &&
+    date +%s >"$dir/started" && printf '%63s\n' '' >"$dir/exit.tmp" &&
+    { ls -i /dev/shm >"$dir/shm_before" 2>/dev/null || [ -e "$dir/shm_before" ]; }
+} || { rm -f "$dir/log"; fail write; }
+export WORKBENCH_RUN="$token"
+setsid setsid sh -c "$lead" sh "$dir" "$mask" "$become" "$@" </dev/null >>"$dir/log" 2>&1
+tries=0
+until [ -s "$dir/pid" ] || [ -e "$dir/exit" ]; do
+    [ "$tries" -lt 500 ] || fail started
+    tries=$((tries + 1))
+    sleep 0.02 2>/dev/null || sleep 1
+done
+read -r pid <"$dir/pid"; read -r start <"$dir/starttime"; read -r sid <"$dir/sid"
+echo "ok $pid $start $sid"
+"""
+
+
+def start(run_dir: str, token: str, workdir: str, argv: Sequence[str]) -> tuple[str, ...]:
+    return sh(_START, run_dir, token, workdir, _LEAD, _BECOME, *argv)
+
+
+# $1 a line that ends each file, $2 names of files to give in full, then run directories, or "-r" and their parent.
+# The process table is every process that has a session, as "pid state parent group session start".
+SURVEY = r"""
+boundary=$1 names=$2
+shift 2
+if [ "$1" = -r ]; then set -- "$2"/*/; fi
+IFS= read -r boot </proc/sys/kernel/random/boot_id
+echo "boot $boot"
+echo "now $(date +%s)"
+n='\([0-9]*\)'
+cat /proc/[0-9]*/stat 2>/dev/null |
+    sed -n "s/^$n (.*) \([A-Za-z]\) $n $n \([1-9][0-9]*\) \([^ ]* \)\{15\}$n .*/proc \1 \2 \3 \4 \5 \7/p"
+grep -aos 'WORKBENCH_RUN=[0-9a-f]*' /proc/[0-9]*/environ 2>/dev/null |
+    sed -n "s|^/proc/$n/environ:WORKBENCH_RUN=|token \1 |p"
+for dir in "$@"; do
+    [ -d "$dir" ] || continue
+    echo "run ${dir%/}"
+    for name in pid starttime sid sid_starttime boot_id token started exit; do
+        { IFS= read -r value <"$dir/$name"; } 2>/dev/null || [ -n "$value" ] && echo "value $name $value"
+        value=
+    done
+    for name in members $names; do
+        [ -f "$dir/$name" ] || continue
+        echo "file $name"
+        cat "$dir/$name" 2>/dev/null
+        printf '\n%s\n' "$boundary"
+    done
+done
+echo end
+"""
+
+# $1 signal, $2 seconds to wait at most, then targets PID:START or PID:START:GROUP (that whole group, if PID is in it),
+# then "--" and PID:START of those to wait for. Each is compared with its start time just before it is signalled.
+# Prints "sent TARGET", "refused TARGET" (no permission) or "gone TARGET".
+SIGNAL = r"""
+same() {
+    want=${1#*:} group=
+    case $want in *:*) group=${want#*:} want=${want%%:*} ;; esac
+    { read -r stat <"/proc/${1%%:*}/stat"; } 2>/dev/null || return 1
+    set -f
+    set -- ${stat##*) }
+    case $1 in [ZX]) return 1 ;; esac
+    [ "${20}" = "$want" ] && { [ -z "$group" ] || [ "$3" = "$group" ]; }
+}
+signal=$1 seconds=$2
+shift 2
+while [ $# -gt 0 ] && [ "$1" != -- ]; do
+    if ! same "$1"; then echo "gone $1"
+    elif [ -n "$group" ]; then
+        if kill -s "$signal" -- "-$group" 2>/dev/null; then echo "sent $1"; else echo "refused $1"; fi
+    elif kill -s "$signal" "${1%%:*}" 2>/dev/null; then echo "sent $1"
+    else echo "refused $1"
+    fi
+    shift
+done
+[ $# -gt 0 ] && shift
+read -r now rest </proc/uptime
+until=$((${now%%.*} + seconds))
+for target in "$@"; do
+    while same "$target"; do
+        read -r now rest </proc/uptime
+        [ "${now%%.*}" -lt "$until" ] || exit 0
+        sleep 0.05 2>/dev/null || sleep 1
+    done
+done
+exit 0
+"""
+
+# $1 run directory, then process ids. Adds to `shm` as "inode path" what they have mapped shared and writable directly
+# under /dev/shm, is owned by this user and was not there before the run: files that the run made, never a model
+# that someone put there.
+RECORD_SHARED_MEMORY = r"""
+dir=$1
+shift
+for pid in "$@"; do cat "/proc/$pid/maps" 2>/dev/null; done |
+sed -n 's|^[^ ]* .w.s [^ ]* [^ ]* \([0-9]*\) *\(/dev/shm/[^/]*\)$|\1 \2|p' | sort -u | while read -r inode path; do
+    { [ -f "$path" ] && [ -O "$path" ]; } || continue
+    while read -r old rest; do [ "$old" = "$inode" ] && continue 2; done <"$dir/shm_before"
+    grep -qsxF "$inode $path" "$dir/shm" || echo "$inode $path" >>"$dir/shm"
+done
+exit 0
+"""
+
+# $1 run directory, $2 "remove" or "list". Prints the files of `shm` that are still there: same inode, ours, and mapped
+# or held open by no process.
+SHARED_MEMORY = r"""
+[ -f "$1/shm" ] || exit 0
+while read -r inode path; do
+    { [ -f "$path" ] && [ -O "$path" ]; } || continue
+    now=$(ls -i -- "$path") || continue
+    now=${now#"${now%%[! ]*}"}
+    [ "${now%% *}" = "$inode" ] || continue
+    grep -qsF " $path" /proc/[0-9]*/maps && continue
+    [ "$2" = remove ] && { rm -f -- "$path" || continue; }
+    printf '%s\n' "$path"
+done <"$1/shm"
+exit 0
+"""

@@ -119,8 +119,9 @@ class ResponseReader:
         if self._framing:
             data, self._framing = self._framing + data, b""
         out: list[bytes] = []
-        at, size = 0, len(data)
+        size = len(data)
         left = self._left or 0
+        at = 0 if left or self._in_chunk_end or self._in_trailer else self._whole_chunks(data, out)
         while at < size:
             if left:
                 piece = data[at : at + left]
@@ -141,6 +142,23 @@ class ResponseReader:
                 break
         self._left = left
         return out[0] if len(out) == 1 else b"".join(out)
+
+    @staticmethod
+    def _whole_chunks(data: bytes, out: list[bytes]) -> int:
+        """The common case, quickly: chunks that are all there. Stops, and says where, at the first that is not plain
+        (cut, last, with an extension, wrong)."""
+        at = 0
+        while (line_end := data.find(b"\r\n", at)) > at:
+            digits = data[at:line_end]
+            if digits.strip(_HEX) or len(digits) > 15:
+                break
+            start = line_end + 2
+            end = start + int(digits, 16)
+            if end == start or data[end : end + 2] != b"\r\n":
+                break
+            out.append(data[start:end])
+            at = end + 2
+        return at
 
     @staticmethod
     def _framing_line(data: bytes, at: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from workbench.model.bench import BenchSpec, BenchSummary
@@ -52,8 +52,8 @@ class RequestRecord:
 
     def as_json(self) -> dict[str, Any]:
         """Without the fields that are at their default: there are thousands of these."""
-        data = asdict(self)
-        return {f.name: data[f.name] for f in fields(self) if data[f.name] != f.default}
+        values = ((f, getattr(self, f.name)) for f in fields(self))  # asdict copies each gap: 5 us apiece
+        return {f.name: v for f, v in values if v != f.default}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> RequestRecord:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, Conditions
 from workbench.model.bench_json import result_from_json, to_json
 from workbench.model.errors import InputError, StoreError
+from workbench.store.masking import masked
 
 if TYPE_CHECKING:
     import sqlite3
@@ -86,8 +87,8 @@ class ResultsDb:
             "engine": conditions.engine,
             "model": conditions.model,
             "simulated": conditions.simulated,
-            "spec": json.dumps(to_json(spec)),
-            "conditions": json.dumps(to_json(conditions)),
+            "spec": json.dumps(masked(to_json(spec))),
+            "conditions": json.dumps(masked(to_json(conditions))),
             "summary": json.dumps(to_json(summary)),
         }
         kept = list(samples)

@@ -1,0 +1,129 @@
+"""How long one step of a simulated engine takes: a roofline with the costs that tuning moves. Pure functions.
+
+    step = max(memory, compute) + 0.25 min(memory, compute), or launching when that takes longer (eager mode)
+           + all-reduces of tensor parallelism + scheduling
+
+memory     bytes of the shard and of the KV cache over effective bandwidth at the present memory clock; a low SM clock
+           stretches it (physics.memory_slowdown)
+compute    2 FLOP per active parameter and token over the reachable tensor throughput at the present SM clock
+launching  eager mode launches each layer's kernels from Python, graphs replay them
+all-reduce two per layer and one more, each with a latency and bytes over the link; the engine's own kernel only where
+           peers reach each other, and never on more than two PCIe GPUs
+
+Calibrated on public figures: 123B AWQ on one RTX PRO 6000 22.7-24 tok/s; 70B BF16 on two GB10 3.17; a 2B model with
+TP=4 in eager mode on four PCIe GPUs 51.5 steps/s with 8 requests (about 19 ms, against 0.6 ms of memory traffic).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from workbench.sim import models, physics
+from workbench.sim.models import Model
+from workbench.sim.profiles import GpuModel, Interconnect
+
+STEP_BASE_S = 0.0004  # scheduler, sampling, output
+STEP_PER_SEQUENCE_S = 0.0001  # the same, per running request
+GRAPH_LAYER_S = 4e-6  # what is left of launching when graphs replay
+EAGER_LAYER_S = 0.0003  # about fifteen kernels from Python
+TENSOR_REACH = 0.6  # share of the dense peak in a real prefill
+ENGINE_REACH = {"vllm": 1.0, "sglang": 1.0, "tabbyapi": 1.03, "llamacpp": 0.97}  # of the streamed bandwidth
+FORMAT_REACH = {"nvfp4": 0.76}  # 70B NVFP4 on one GB10: 4.0-4.2 tok/s where the bandwidth allows 6.7
+
+
+@dataclass(frozen=True)
+class Serving:
+    """One replica: the model on `tp` GPUs."""
+
+    engine: str
+    gpu: GpuModel
+    link: Interconnect
+    model: Model
+    tp: int = 1
+    eager: bool = False
+    custom_all_reduce: bool = True
+
+    @property
+    def uses_custom_all_reduce(self) -> bool:
+        return self.custom_all_reduce and self.tp == 2 and self.link.custom_us is not None
+
+
+@dataclass(frozen=True)
+class Step:
+    """Seconds of one step and what filled them."""
+
+    total_s: float
+    memory_s: float
+    compute_s: float
+
+    @property
+    def activity(self) -> physics.Activity:
+        """Shares that the driver shows while such steps follow one another."""
+        return physics.Activity(
+            1.0, min(1.0, self.memory_s / self.total_s), min(1.0, self.compute_s / self.total_s), 0.0
+        )
+
+
+def step(
+    serving: Serving,
+    *,
+    sm_mhz: float,
+    memory_mhz: float,
+    sequences: int,
+    context_tokens: int,
+    prefill_tokens: int = 0,
+) -> Step:
+    """One step with `sequences` decoding, their contexts summed, and `prefill_tokens` of prompts beside them."""
+    gpu, model = serving.gpu, serving.model
+    tokens = sequences + prefill_tokens
+    clock = memory_mhz / gpu.memory_max_mhz if memory_mhz else 1.0
+    reach = ENGINE_REACH.get(serving.engine, 1.0) * FORMAT_REACH.get(model.quantization, 1.0)
+    bandwidth = gpu.bandwidth_gbs * 1e9 * clock * gpu.efficiency * reach
+    read = _weights_read(model, tokens) + context_tokens * model.kv_bytes_per_token
+    memory = read / serving.tp / bandwidth * physics.memory_slowdown(sm_mhz, gpu)
+    compute = 2.0 * model.active * tokens / serving.tp / _flops(gpu, model, sm_mhz)
+    device = max(memory, compute) + 0.25 * min(memory, compute)
+    if serving.eager:
+        device = max(device, model.layers * EAGER_LAYER_S)
+    else:
+        device += model.layers * GRAPH_LAYER_S
+    total = device + _communication(serving, tokens) + STEP_BASE_S + STEP_PER_SEQUENCE_S * sequences
+    return Step(total, memory, compute)
+
+
+def single_stream_tok_s(serving: Serving, *, context_tokens: int = 256) -> float:
+    """Tokens per second of one request with nothing locked and no power limit reached."""
+    gpu = serving.gpu
+    one = step(
+        serving,
+        sm_mhz=gpu.sm_compute_mhz,
+        memory_mhz=gpu.memory_compute_mhz,
+        sequences=1,
+        context_tokens=context_tokens,
+    )
+    return 1.0 / one.total_s
+
+
+def _weights_read(model: Model, tokens: int) -> float:
+    """A dense model is read once per step; of a mixture more experts are touched the more tokens there are."""
+    if tokens <= 1 or model.active >= model.parameters:
+        return model.bytes_per_token
+    touched = 1.0 - (1.0 - model.active / model.parameters) ** tokens
+    return model.bytes_per_token * touched / (model.active / model.parameters)
+
+
+def _flops(gpu: GpuModel, model: Model, sm_mhz: float) -> float:
+    peak = {"fp8": gpu.tflops_fp8, "fp4": gpu.tflops_fp4}.get(models.COMPUTE.get(model.quantization, ""))
+    return (peak or gpu.tflops_bf16) * 1e12 * TENSOR_REACH * sm_mhz / gpu.sm_compute_mhz
+
+
+def _communication(serving: Serving, tokens: int) -> float:
+    if serving.tp == 1:
+        return 0.0
+    link, model = serving.link, serving.model
+    if serving.uses_custom_all_reduce and link.custom_us is not None:
+        latency_us = link.custom_us * (1.5 if serving.eager else 1.0)
+    else:
+        latency_us = link.nccl_eager_us if serving.eager else link.nccl_us
+    moved = 2.0 * (serving.tp - 1) / serving.tp * tokens * model.hidden * 2.0
+    return (2 * model.layers + 1) * (latency_us * 1e-6 + moved / (link.link_gbs * 1e9))

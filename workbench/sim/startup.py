@@ -1,0 +1,215 @@
+"""What a simulated engine says while it loads: its phases, in its own words, over a few seconds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from workbench.sim.engine_log import EngineLog
+from workbench.sim.fit import GIB, Failure, Fit
+from workbench.sim.launch import Launch
+
+START_S = 2.0  # of a small model; large ones take up to three times as long
+LARGEST_START_S = 6.0
+
+
+@dataclass(frozen=True)
+class Phase:
+    """`share` of the whole start passes before the line is written; `fields` go to EngineLog.line."""
+
+    share: float
+    text: str
+    fields: tuple[tuple[str, Any], ...] = ()
+    raw: bool = False
+
+
+def start_seconds(launch: Launch) -> float:
+    """Seconds from the first line to ready; WORKBENCH_SIM_START_S sets it."""
+    asked = os.environ.get("WORKBENCH_SIM_START_S")
+    if asked:
+        return float(asked)
+    seconds = min(LARGEST_START_S, START_S + launch.model.weight_bytes / 30e9)
+    return seconds * (0.6 if launch.eager else 1.0)
+
+
+def banner(log: EngineLog, launch: Launch, profile: str) -> None:
+    """The first line of every simulated engine."""
+    log.line(
+        f"SIMULATED engine ({launch.engine} {launch.version} on simulated host {profile}): no model is loaded, no GPU is "
+        "used, the text is filler; speed follows a roofline model",
+        level="WARNING",
+    )
+    if launch.model.guessed:
+        size = launch.model.parameters / 1e9
+        log.line(f"SIMULATED engine: {launch.model.id} is not a known model; taken as {size:g}B", level="WARNING")
+
+
+def phases(launch: Launch, fit: Fit, children: list[int], address: str) -> Iterator[Phase]:
+    """All lines between the banner and ready, with what share of the start goes by before each."""
+    build = {"vllm": _vllm, "sglang": _sglang, "tabbyapi": _tabbyapi, "llamacpp": _llamacpp}[launch.engine]
+    return build(launch, fit, children, address)
+
+
+def before_placing(launch: Launch) -> Iterator[Phase]:
+    """What is said before the model and the memory are looked at."""
+    if launch.engine == "vllm":
+        source = (("source", "api_utils.py:347"),)
+        yield Phase(0.0, f"  █▄█▀ █     █     █     █  version {launch.version}", source)
+        yield Phase(0.0, f"   ▀▀  ▀▀▀▀▀ ▀▀▀▀▀ ▀     ▀  model   {launch.model.id}", source)
+        given = {k.replace("-", "_"): v for k, v in launch.flags.items() if k != "api-key"}
+        arguments = {"model_tag": launch.model.id, **given}
+        yield Phase(0.0, f"non-default args: {arguments}", (("source", "api_utils.py:286"),))
+        for text in launch.warnings:
+            yield Phase(0.0, text, (("source", "envs.py:2231"), ("level", "WARNING")))
+    elif launch.engine == "sglang":
+        given = {k.replace("-", "_"): v for k, v in launch.flags.items() if "api-key" not in k}
+        yield Phase(0.0, f"server_args={given}")
+    elif launch.engine == "llamacpp":
+        yield Phase(0.0, "srv  llama_server: initializing ...")
+        yield Phase(0.0, f"cmn  common_param: build_info: {launch.version}")
+        yield Phase(0.05, f"srv    load_model: loading model '{launch.model.id}'")
+
+
+def failed(log: EngineLog, launch: Launch, failure: Failure, children: list[int]) -> None:
+    """The last words of an engine that cannot start."""
+    if launch.engine == "vllm":
+        core = (("process", "EngineCore"), ("pid", children[0])) if children else ()
+        for line in failure.lines:
+            log.line(line, source="core.py:1231", level="ERROR", **dict(core))
+        if children:
+            log.line("EngineCore failed to start.", source="core.py:1231", level="ERROR", **dict(core))
+            log.raw("RuntimeError: Engine core initialization failed. See root cause above.")
+    elif launch.engine == "sglang":
+        log.line("Scheduler hit an exception: Traceback (most recent call last):", process="TP0")
+        for line in failure.lines:
+            log.raw(line)
+        log.line("Received sigquit from a child process. It usually means the child failed.")
+    else:
+        for line in failure.lines:
+            log.line(line, level="ERROR")
+
+
+def _vllm(launch: Launch, fit: Fit, children: list[int], address: str) -> Iterator[Phase]:
+    def core(share: float, text: str, source: str, level: str = "INFO") -> Phase:
+        return Phase(
+            share, text, (("process", "EngineCore"), ("pid", children[0]), ("source", source), ("level", level))
+        )
+
+    model = launch.model
+    yield Phase(0.12, f"Resolved architecture: {model.architecture}", (("source", "model.py:733"),))
+    yield Phase(0.0, f"Using max model len {fit.max_len}", (("source", "model.py:2152"),))
+    if launch.eager:
+        text = "Enforce eager set, disabling torch.compile, CUDAGraphs, and JIT kernel warmup."
+        yield Phase(0.0, text, (("source", "vllm.py:1127"), ("level", "WARNING")))
+        text = "Cudagraph is disabled under eager mode"
+        yield Phase(0.0, text, (("source", "vllm.py:1131"), ("level", "WARNING")))
+    config = (
+        f"Initializing a V1 LLM engine (v{launch.version}) with config: model='{model.id}', max_seq_len={fit.max_len}, "
+        f"tensor_parallel_size={launch.tp}, data_parallel_size={launch.dp}, quantization={model.quantization}, "
+        f"enforce_eager={launch.eager}, device_config=cuda (SIMULATED)"
+    )
+    yield core(0.08, config, "core.py:133")
+    if launch.tp > 1:
+        yield core(0.0, "vLLM is using nccl==2.28.9", "pynccl.py:111")
+        if launch.tp > 2:
+            why = "it's not supported on more than two PCIe-only GPUs. To silence this warning, specify "
+            text = f"Custom allreduce is disabled because {why}disable_custom_all_reduce=True explicitly."
+            yield core(0.0, text, "custom_all_reduce.py:271", "WARNING")
+    yield core(0.04, f"Starting to load model {model.id}...", "gpu_model_runner.py:4102")
+    shards = max(1, min(8, round(model.weight_bytes / 5e9)))
+    for done in range(1, shards + 1):
+        percent = 100 * done // shards
+        text = f"Loading safetensors checkpoint shards: {percent:3d}% Completed | {done}/{shards}"
+        yield Phase(0.3 / shards, text, raw=True)
+    weights = fit.weight_bytes / GIB
+    yield core(0.0, f"Loading weights took {start_seconds(launch) * 0.3:.2f} seconds", "default_loader.py:501")
+    took = start_seconds(launch) * 0.32
+    yield core(0.02, f"Model loading took {weights:.2f} GiB memory and {took:.6f} seconds", "gpu_model_runner.py:4189")
+    if not launch.eager:
+        yield core(0.1, "Dynamo bytecode transform time: 4.31 s", "backends.py:642")
+        yield core(0.08, "torch.compile took 9.80 s in total", "monitor.py:34")
+    yield core(0.04, f"Available KV cache memory: {fit.kv_bytes / GIB:.2f} GiB", "gpu_worker.py:391")
+    concurrency = fit.kv_tokens / fit.max_len
+    text = f"GPU KV cache size: {fit.kv_tokens:,} tokens, Maximum concurrency for {fit.max_len:,} tokens per request: "
+    yield core(0.0, f"{text}{concurrency:.2f}x", "kv_cache_utils.py:2327")
+    if not launch.eager:
+        for percent in (0, 33, 67, 100):
+            text = f"Capturing CUDA graphs (mixed prefill-decode, PIECEWISE): {percent:3d}%"
+            yield Phase(0.03, text, raw=True)
+        yield core(0.02, "Graph capturing finished in 4 secs, took 0.31 GiB", "gpu_model_runner.py:5033")
+    took = start_seconds(launch) * 0.5
+    yield core(0.02, f"init engine (profile, create kv cache, warmup model) took {took:.2f} s", "core.py:402")
+    if not launch.stats_log:
+        text = "AsyncLLM created with api_server_count more than 1; disabling stats logging to avoid incomplete stats."
+        yield Phase(0.0, text, (("source", "loggers.py:1387"), ("level", "WARNING")))
+    yield Phase(0.05, f"Starting vLLM server on {address}", (("source", "entry.py:140"),))
+    yield Phase(0.02, "INFO:     Started server process [" + str(os.getpid()) + "]", raw=True)
+    yield Phase(0.0, "INFO:     Waiting for application startup.", raw=True)
+
+
+def _sglang(launch: Launch, fit: Fit, children: list[int], address: str) -> Iterator[Phase]:
+    rank = (("process", "TP0"),)
+    model = launch.model
+    yield Phase(0.15, "Init torch distributed begin.", rank)
+    yield Phase(0.0, f"Init torch distributed ends. elapsed=0.41 s, mem usage={0.09 * launch.tp:.2f} GB", rank)
+    if launch.tp > 2 and launch.custom_all_reduce:
+        text = "Custom allreduce is disabled because it's not supported on more than two PCIe-only GPUs."
+        yield Phase(0.0, text, rank)
+    yield Phase(0.02, "Load weight begin. avail mem=" + f"{fit.used_bytes / 1e9:.2f} GB", rank)
+    shards = max(1, min(8, round(model.weight_bytes / 5e9)))
+    for done in range(1, shards + 1):
+        text = f"Multi-thread loading shards: {100 * done // shards:3d}% Completed | {done}/{shards}"
+        yield Phase(0.35 / shards, text, raw=True)
+    left = (fit.used_bytes - fit.weight_bytes) / 1e9
+    text = f"Load weight end. elapsed={start_seconds(launch) * 0.35:.2f} s, type={model.architecture}, "
+    yield Phase(0.0, f"{text}avail mem={left:.2f} GB, mem usage={fit.weight_bytes / 1e9:.2f} GB.", rank)
+    half = fit.kv_bytes / 2 / GIB
+    text = f"KV Cache is allocated. dtype: torch.bfloat16, #tokens: {fit.kv_tokens}, K size: {half:.2f} GB, "
+    yield Phase(0.05, f"{text}V size: {half:.2f} GB", rank)
+    if not launch.eager:
+        yield Phase(0.05, "Capture decode CUDA graph begin. This can take up to several minutes.", rank)
+        yield Phase(0.2, "Capture decode CUDA graph end. elapsed=3.12 s, mem usage=0.31 GB", rank)
+    text = f"max_total_num_tokens={fit.kv_tokens}, chunked_prefill_size={launch.batched_tokens}, "
+    text += f"max_prefill_tokens=16384, max_running_requests={launch.max_sequences}, context_len={fit.max_len}"
+    yield Phase(0.05, text, rank)
+    yield Phase(0.02, f"INFO:     Uvicorn running on {address} (Press CTRL+C to quit)")
+    yield Phase(0.1, 'INFO:     127.0.0.1:0 - "GET /model_info HTTP/1.1" 200 OK')
+
+
+def _tabbyapi(launch: Launch, fit: Fit, children: list[int], address: str) -> Iterator[Phase]:
+    model = launch.model
+    yield Phase(0.1, f"tabbyAPI {launch.version} with ExLlamaV3 (SIMULATED)")
+    yield Phase(0.05, f"Loading model: {model.id}")
+    text = "Loading with tensor parallel" if launch.tp > 1 else "Loading with autosplit"
+    yield Phase(0.0, text)
+    for done in range(10, 101, 10):
+        yield Phase(0.07, f"Loading model modules {done}% {model.layers * done // 100}/{model.layers}", raw=True)
+    yield Phase(0.05, "Model successfully loaded.")
+    yield Phase(0.02, f"Developer documentation: {address}/redoc")
+    yield Phase(0.0, f"Chat completions: {address}/v1/chat/completions")
+    yield Phase(0.0, f"Started server process [{os.getpid()}]")
+    yield Phase(0.0, "Waiting for application startup.")
+    yield Phase(0.0, "Application startup complete.")
+
+
+def _llamacpp(launch: Launch, fit: Fit, children: list[int], address: str) -> Iterator[Phase]:
+    layers = launch.model.layers + 1
+    on_gpu = layers if launch.on_gpu else 0
+    yield Phase(0.3, f"load_tensors: offloaded {on_gpu}/{layers} layers to GPU")
+    slots = launch.max_sequences
+    text = (
+        f"srv    load_model: initializing, n_slots = {slots}, n_ctx_slot = {fit.max_len // slots}, kv_unified = 'false'"
+    )
+    yield Phase(0.5, text)
+    yield Phase(0.05, "cmn  common_init: warming up the model with an empty run - please wait ...")
+    yield Phase(0.1, "srv  llama_server: model loaded")
+
+
+READY = {
+    "vllm": "INFO:     Application startup complete.",
+    "sglang": "The server is fired up and ready to roll!",
+    "tabbyapi": "Uvicorn running on {address} (Press CTRL+C to quit)",
+    "llamacpp": "srv  llama_server: listening on {address}",
+}

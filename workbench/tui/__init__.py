@@ -1,0 +1,27 @@
+"""The terminal front end. It draws `SessionState` and asks things of `SessionApi`, nothing else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from workbench.session.api import SessionApi
+
+
+def run(session: SessionApi, *, mouse: bool | None = None, keymap: dict[str, str] | None = None) -> int:
+    """Show the screen until the person leaves; the exit code. `mouse` None: off under ssh, where it costs traffic and
+    takes tmux's selection away, else on. The session is opened once the first frame stands, and closed at the end."""
+    import os
+    import sys
+
+    if os.environ.get("TERM") == "dumb" or not sys.stdin.isatty():
+        from workbench.model.errors import InputError
+
+        what = "TERM=dumb" if os.environ.get("TERM") == "dumb" else "standard input is not a terminal"
+        raise InputError(f"the screen needs a terminal ({what})", next_step="use the commands: workbench --help")
+    from workbench.tui.app import WorkbenchApp
+
+    app = WorkbenchApp(session, keymap)
+    if mouse is None:
+        mouse = "SSH_CONNECTION" not in os.environ
+    return app.run(mouse=mouse) or 0

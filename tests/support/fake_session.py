@@ -1,0 +1,488 @@
+"""A scripted SessionApi: canned states, every call recorded, telemetry made from a fixed formula. No host, no files."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from workbench.model.bench import BenchProgress, BenchSpec, Comparison, MetricChange
+from workbench.model.errors import InputError
+from workbench.model.findings import Finding, Level
+from workbench.model.flags import FlagKind, FlagRow, FlagSpec, Origin
+from workbench.model.gpu import DriverInfo, GpuInfo, GpuSample, HostSample, Telemetry
+from workbench.model.plan import Command, LaunchPlan, PlanChange, diff
+from workbench.model.run import ServerState, ServerStatus
+from workbench.model.settings import (
+    Alteration,
+    GpuSettings,
+    InForce,
+    SettingCommand,
+    SettingOutcome,
+    SettingsReport,
+)
+from workbench.session.state import (
+    Activity,
+    BenchRow,
+    BenchState,
+    CeilingView,
+    HostView,
+    Notice,
+    PlanView,
+    PresetEntry,
+    SessionState,
+)
+
+GIB = 1024**3
+NOW = 1_795_000_000.0  # a fixed wall clock for what is drawn from Unix times
+
+SPECS = {
+    s.name: s
+    for s in (
+        FlagSpec("data-parallel-size", FlagKind.INT, ("-dp",), default=1, minimum=1,
+                 help="Number of data parallel groups. MoE layers are sharded by tensor times data parallel size."),
+        FlagSpec("max-num-seqs", FlagKind.INT, default=256, minimum=1,
+                 help="Maximum number of sequences per iteration. More raises throughput and KV cache use; "
+                      "time to first token may rise."),
+        FlagSpec("max-num-batched-tokens", FlagKind.INT, default=8192, minimum=1, human_readable_int=True,
+                 help="Maximum number of batched tokens per iteration."),
+        FlagSpec("gpu-memory-utilization", FlagKind.FLOAT, default=0.9, minimum=0, maximum=1,
+                 help="Fraction of GPU memory for the model executor."),
+        FlagSpec("kv-cache-dtype", FlagKind.STR, choices=("auto", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2"),
+                 default="auto", help="Data type of the KV cache."),
+        FlagSpec("enforce-eager", FlagKind.BOOL, negation="--no-enforce-eager", default=False,
+                 help="Always use eager mode: no CUDA graphs."),
+        FlagSpec("max-model-len", FlagKind.INT, default=None, human_readable_int=True, help="Model context length."),
+        FlagSpec("speculative-config", FlagKind.JSON, json_fields=("method", "model"), help="JSON."),
+        FlagSpec("tensor-parallel-size", FlagKind.INT, ("-tp",), default=1, minimum=1, help="Tensor parallel groups."),
+        FlagSpec("port", FlagKind.INT, default=8000, minimum=1, maximum=65535, help="Port."),
+    )
+}  # fmt: skip
+
+PRESETS = (
+    PresetEntry("qwen3-vl-2b-tp4-eager", "Qwen3-VL-2B, TP=4, eager: the baseline", "vllm", "4 x PCIe GPU", "corrected",
+                summary="Four-way tensor parallel for a 2B model: every layer waits for the slowest PCIe link.",
+                caveats=3, fits=True),
+    PresetEntry("qwen3-vl-2b-dp4", "Qwen3-VL-2B, one copy per GPU", "vllm", "4 x PCIe GPU", "corrected", caveats=2,
+                summary="The model fits one GPU many times over: four copies, no communication.",
+                baseline="qwen3-vl-2b-tp4-eager", fits=True),
+    PresetEntry("qwen3-vl-2b-tp2-dp2", "Qwen3-VL-2B, TP=2 x DP=2", "vllm", "4 x PCIe GPU", "documented", fits=True),
+    PresetEntry("llama-3.3-70b-2x-spark", "Llama-3.3-70B over two DGX Sparks", "vllm", "2 x GB10", "documented",
+                caveats=5, fits=False),
+    PresetEntry("mistral-large-awq-sglang", "Mistral-Large AWQ, SGLang baseline", "sglang", "RTX PRO 6000", "corrected",
+                caveats=4, fits=False),
+    PresetEntry("mistral-large-awq-sglang-opt", "Mistral-Large AWQ, SGLang optimized", "sglang", "RTX PRO 6000",
+                "corrected", fits=False),
+    PresetEntry("mistral-large-awq-tabby", "Mistral-Large on TabbyAPI", "tabbyapi", "RTX PRO 6000", "documented"),
+    PresetEntry("mine", "broken one", "vllm", "", "untested", own=True, path="mine.toml",
+                problem="line 7: flags.max-num-seqs: expected a value, got nothing"),
+)  # fmt: skip
+
+LOG_LINES = (
+    "INFO 11-21 12:03:07 [api_server.py:1044] vLLM API server version 0.33.0",
+    "INFO 11-21 12:03:09 [config.py:604] Resolved architecture: Qwen3VLForConditionalGeneration",
+    "INFO 11-21 12:03:31 [default_loader.py:262] Loading weights took 3.21 seconds",
+    "WARNING 11-21 12:03:33 [cudagraph.py:88] capturing 67 graph sizes",
+    "INFO 11-21 12:03:40 [kv_cache_utils.py:833] GPU KV cache size: 1,048,576 tokens",
+    "INFO 11-21 12:04:05 [api_server.py:1213] Application startup complete.",
+    "INFO 11-21 12:04:11 [loggers.py:116] Engine 000: Avg prompt throughput: 312.4 tokens/s",
+)
+
+
+class FakeLog:
+    """Lines in a list; levels by word."""
+
+    def __init__(self, lines: Sequence[str] = ()) -> None:
+        self.kept = list(lines)
+
+    def __len__(self) -> int:
+        return len(self.kept)
+
+    def lines(self, start: int, count: int) -> Sequence[str]:
+        return self.kept[start : start + count]
+
+    def level(self, line: str) -> str:
+        head = line[:40]
+        return "error" if "ERROR" in head else "warn" if "WARN" in head else "info" if "INFO" in head else ""
+
+    def find(self, text: str, start: int, backwards: bool = False) -> int | None:
+        order = range(min(start, len(self.kept) - 1), -1, -1) if backwards else range(start, len(self.kept))
+        return next((i for i in order if text.lower() in self.kept[i].lower()), None)
+
+
+class FakeHistory:
+    def __init__(self, session: FakeSession) -> None:
+        self.session = session
+
+    def series(self, gpu_index: int, metric: str, count: int) -> Sequence[float | None]:
+        ticks = range(max(0, self.session.ticks - count + 1), self.session.ticks + 1)
+        made = [self.session.sample(gpu_index, t) for t in ticks]
+        return [getattr(s, metric) for s in made]
+
+
+class FakeSession:
+    """`calls` holds (method, arguments) in order. `push(field=value)` changes the state as the real session would."""
+
+    def __init__(self, gpus: int = 1, simulated: bool = True, **fields: Any) -> None:
+        self.gpu_count, self.ticks, self.interval_s = gpus, 100, 1.0
+        self.simulated = simulated
+        self.calls: list[tuple[Any, ...]] = []
+        self.listeners: list[Callable[[SessionState, frozenset[str]], None]] = []
+        self.log = FakeLog()
+        self.history = FakeHistory(self)
+        self.missing: dict[str, Mapping[str, Any]] = {}
+        self.past: list[LaunchPlan] = []
+        self.future: list[LaunchPlan] = []
+        self.running_plan: LaunchPlan | None = None
+        self.load = 1.0
+        self.fail: dict[str, Exception] = {}
+        host = HostView("four-pcie" if simulated else "box", link="connected",
+                        simulated="four-pcie" if simulated else None)  # fmt: skip
+        self.state = SessionState(host=host, presets=PRESETS)
+        self.state = replace(self.state, telemetry=self.telemetry(), telemetry_monotonic_s=time.monotonic(), **fields)
+
+    # driving it
+    def push(self, **fields: Any) -> None:
+        self.state = replace(self.state, **fields)
+        for listener in list(self.listeners):
+            listener(self.state, frozenset(fields))
+
+    def tick(self) -> None:
+        self.ticks += 1
+        self.push(telemetry=self.telemetry(), telemetry_monotonic_s=time.monotonic())
+
+    async def tick_for_ever(self, interval_s: float) -> None:
+        self.interval_s = interval_s
+        loop = asyncio.get_running_loop()
+        due = loop.time()
+        while True:
+            due += interval_s
+            await asyncio.sleep(max(0.0, due - loop.time()))
+            self.tick()
+
+    def log_lines(self, lines: Sequence[str]) -> None:
+        self.log.kept.extend(lines)
+        self.push(log_revision=self.state.log_revision + 1)
+
+    def notice(self, level: Level, text: str, next_step: str | None = None) -> None:
+        number = self.state.notice.number + 1 if self.state.notice else 1
+        self.push(notice=Notice(number, level, text, next_step))
+
+    def _called(self, name: str, *arguments: Any) -> None:
+        self.calls.append((name, *arguments))
+        if name in self.fail:
+            raise self.fail.pop(name)
+
+    def called(self, name: str) -> list[tuple[Any, ...]]:
+        return [c for c in self.calls if c[0] == name]
+
+    def sample(self, index: int, tick: int) -> GpuSample:
+        wave = 0.5 + 0.5 * math.sin(tick / 7 + index)
+        busy = self.load * (0.86 + 0.14 * wave)
+        return GpuSample(
+            index=index, uuid=f"GPU-{index:04d}", sm_mhz=int(2100 + 690 * busy), memory_mhz=13365,
+            power_w=90 + 510 * busy, power_average_w=90 + 505 * busy, power_limit_w=600.0, power_limit_enforced_w=600.0,
+            gpu_util_pct=round(100 * busy), memory_util_pct=round(70 * busy),
+            memory_used_bytes=int((60 + 20 * busy) * GIB), memory_total_bytes=96 * GIB,
+            temperature_c=round(40 + 38 * busy), fan_pct=None, pstate=1, event_reasons=(), pcie_gen=5, pcie_width=16,
+            pcie_rx_mb_s=1800 * wave, pcie_tx_mb_s=240 * wave, energy_j=1e6 + tick * 500.0, persistence=True,
+            absent={"fan_pct": "not supported"},
+        )  # fmt: skip
+
+    def telemetry(self) -> Telemetry:
+        infos = tuple(
+            GpuInfo(i, f"GPU-{i:04d}", "NVIDIA RTX PRO 6000 Blackwell Workstation Edition", sm_max_mhz=3090,
+                    memory_max_mhz=14001, power_default_w=600, power_min_w=300, power_max_w=600,
+                    memory_total_bytes=96 * GIB, pcie_gen_max=5, pcie_width_max=16, temperature_slowdown_c=92)
+            for i in range(self.gpu_count)
+        )  # fmt: skip
+        t_s = self.ticks * self.interval_s
+        host = HostSample(256 * GIB, 200 * GIB, "performance", 2.5, 32)
+        return Telemetry(t_s, NOW + t_s, DriverInfo(driver_version="595.71.05", cuda_version="13.1"), host, infos,
+                         tuple(self.sample(i, self.ticks) for i in range(self.gpu_count)), self.simulated)  # fmt: skip
+
+    # the API
+    def subscribe(self, listener: Callable[[SessionState, frozenset[str]], None]) -> Callable[[], None]:
+        self.listeners.append(listener)
+        return lambda: self.listeners.remove(listener)
+
+    async def open(self) -> None:
+        self._called("open")
+
+    async def close(self) -> None:
+        self._called("close")
+
+    def preset(self, preset_id: str) -> Any:
+        from workbench.model.preset import Preset
+
+        self._called("preset", preset_id)
+        return Preset.model_validate({
+            "schema": 1, "id": preset_id, "title": "Qwen3-VL-2B, one copy per GPU", "summary": "Four copies.",
+            "hardware": {"gpu_names": ["RTX PRO 6000"], "count": 4}, "engine": {"name": "vllm", "versions": ">=0.14"},
+            "model": {"id": "Qwen/Qwen3-VL-2B-Instruct"}, "caveats": ["Each copy has its own KV cache."],
+            "claims": [{"text": "TP=4 is 4x faster", "verdict": "false", "correct": "PCIe limits it",
+                        "basis": "arithmetic"}],
+            "references": [{"metric": "output", "value": 8610, "unit": "tok/s", "conditions": "concurrency 64",
+                            "status": "claimed by the document", "source": "guide"}],
+            "provenance": {"document": "guide.md", "status": "corrected"}})  # fmt: skip
+
+    def missing_variables(self, preset_id: str) -> Mapping[str, Any]:
+        return self.missing.get(preset_id, {})
+
+    async def load_preset(self, preset_id: str, variables: Mapping[str, str] | None = None) -> None:
+        self._called("load_preset", preset_id, dict(variables) if variables else None)
+        plan = LaunchPlan("vllm", "Qwen/Qwen3-VL-2B-Instruct", preset_id=preset_id, variables=dict(variables or {}))
+        for name, value in (("data-parallel-size", 4), ("max-num-seqs", 512), ("max-num-batched-tokens", 16384),
+                            ("gpu-memory-utilization", 0.92), ("kv-cache-dtype", "fp8")):  # fmt: skip
+            plan = plan.with_flag(name, value, Origin.PRESET)
+        plan = plan.with_env("HF_TOKEN", "hf_secret", Origin.PRESET)
+        self.past, self.future = [], []
+        self._plan(plan)
+
+    def _plan(self, plan: LaunchPlan) -> None:
+        rows = [
+            FlagRow(f.name, f.value, SPECS[f.name].default if f.name in SPECS else None, f.origin, SPECS.get(f.name),
+                    "est. KV cache fits 214 full-length sequences" if f.name == "max-num-seqs" else None,
+                    "warn" if f.name == "max-num-seqs" else None)
+            for f in plan.flags
+        ]  # fmt: skip
+        rows += [FlagRow(e.name, e.value, None, e.origin, None, is_env=True) for e in plan.env]
+        argv = ["vllm", "serve", plan.model]
+        for f in plan.flags:
+            argv += [f"--{f.name}"] if f.value is True else [f"--{f.name}", str(f.value)]
+        finding = Finding(Level.WARN, "memory.kv", "est. KV cache fits 214 full-length sequences", "max-num-seqs",
+                          "lower max-num-seqs to 214 or max-model-len")  # fmt: skip
+        command = Command(tuple(argv), {e.name: str(e.value) for e in plan.env})
+        self.push(plan=PlanView(
+            plan, tuple(rows), (finding,), command, "0.33.0", 361, installed="vllm 0.33.0",
+            memory="memory est. 21.4/24.0 GiB per GPU", can_undo=bool(self.past), can_redo=bool(self.future),
+            edited=sum(f.origin is Origin.EDITED for f in (*plan.flags, *plan.env)), title="Qwen3-VL-2B, one copy per GPU"))  # fmt: skip
+
+    def _edit(self, plan: LaunchPlan) -> None:
+        assert self.state.plan is not None
+        self.past.append(self.state.plan.plan)
+        self.future.clear()
+        self._plan(plan)
+
+    @property
+    def plan(self) -> LaunchPlan:
+        assert self.state.plan is not None
+        return self.state.plan.plan
+
+    def set_flag(self, name: str, text: str) -> None:
+        self._called("set_flag", name, text)
+        spec = SPECS.get(name)
+        value: Any = text
+        if spec is not None and spec.kind is FlagKind.INT:
+            if not text.isdigit():
+                raise InputError(f"{name}: expected a whole number, got “{text}”", next_step="type a number")
+            value = int(text)
+        elif spec is not None and spec.kind is FlagKind.BOOL:
+            value = text == "on"
+        self._edit(self.plan.with_flag(name, value))
+
+    def unset_flag(self, name: str) -> None:
+        self._called("unset_flag", name)
+        self._edit(self.plan.without_flag(name))
+
+    def set_env(self, name: str, value: str) -> None:
+        self._called("set_env", name, value)
+        self._edit(self.plan.with_env(name, value))
+
+    def unset_env(self, name: str) -> None:
+        self._called("unset_env", name)
+        self._edit(self.plan.without_env(name))
+
+    def undo(self) -> None:
+        self._called("undo")
+        self.future.append(self.plan)
+        self._plan(self.past.pop())
+
+    def redo(self) -> None:
+        self._called("redo")
+        self.past.append(self.plan)
+        self._plan(self.future.pop())
+
+    def flag_rows(self, view: str = "changed", query: str = "") -> Sequence[FlagRow]:
+        assert self.state.plan is not None
+        present = {r.name: r for r in self.state.plan.rows}
+        rows = [present.get(n) or FlagRow(n, None, s.default, Origin.DEFAULT, s) for n, s in SPECS.items()]
+        if query:
+            letters = query.lower().replace(" ", "")
+
+            def matches(name: str) -> bool:
+                rest = iter(name)
+                return all(c in rest for c in letters)
+
+            initials = [r for r in rows if "".join(w[0] for w in r.name.split("-")).startswith(letters)]
+            found = [r for r in rows if matches(r.name)]
+            return [*initials, *(r for r in found if r not in initials)]
+        return rows if view == "all" else self.state.plan.rows
+
+    def changes_against_running(self) -> Sequence[PlanChange]:
+        return diff(self.running_plan, self.plan) if self.running_plan else ()
+
+    async def save_preset(self, preset_id: str, title: str) -> str:
+        self._called("save_preset", preset_id, title)
+        return f"presets/{preset_id}.toml"
+
+    def script(self) -> str:
+        return "#!/bin/sh\nexec vllm serve\n"
+
+    def server(self, state: ServerState, run_id: str = "20261121-120300-vllm-3f2a", **fields: Any) -> ServerStatus:
+        base = ServerStatus(run_id, "vllm", state, self.state.host.name, "Qwen/Qwen3-VL-2B-Instruct", port=8000,
+                            url="http://127.0.0.1:8000", pid=4242, simulated=self.simulated)  # fmt: skip
+        return replace(base, **fields)
+
+    def show_server(self, state: ServerState, **fields: Any) -> None:
+        server = self.server(state, **fields)
+        self.push(servers=(server,), run_id=server.run_id)
+
+    async def start(self) -> str:
+        self._called("start")
+        self.running_plan = self.plan
+        run = f"20261121-1203{len(self.called('start')):02d}-vllm-3f2a"
+        self.log.kept = list(LOG_LINES[:3])
+        self.show_server(ServerState.STARTING, run_id=run, phase="loading weights", started_unix_s=time.time())
+        self.log_lines(LOG_LINES[3:])
+        self.show_server(ServerState.READY, run_id=run, started_unix_s=time.time() - 58, ready_unix_s=time.time())
+        return run
+
+    async def stop(self, run_id: str | None = None) -> None:
+        self._called("stop", run_id)
+        self.show_server(ServerState.STOPPED)
+
+    async def select_run(self, run_id: str) -> None:
+        self._called("select_run", run_id)
+        self.push(run_id=run_id)
+
+    def row(self, number: int, label: str, tok_s: float, **fields: Any) -> BenchRow:
+        base = BenchRow(number, NOW + number * 60, label, "Qwen/Qwen3-VL-2B-Instruct", "vllm", 8, tok_s, 212.0, 890.0,
+                        21.4, 603.0, tok_s / 603.0, 64, 0, self.simulated, "qwen3-vl-2b-dp4")  # fmt: skip
+        return replace(base, **fields)
+
+    async def bench(self, **overrides: Any) -> int | None:
+        self._called("bench", overrides)
+        number = 41 + len(self.called("bench")) - 1
+        seqs = self.plan.flag("max-num-seqs") if self.state.plan else None
+        row = self.row(number, f"max-num-seqs={seqs}", 5812.0 if number == 41 else 6731.0)
+        spec = BenchSpec("http://127.0.0.1:8000", "m", **overrides)
+        self.push(results=(*self.state.results, row), bench=BenchState(spec=spec, last_id=number))
+        return number
+
+    async def cancel_bench(self) -> None:
+        self._called("cancel_bench")
+
+    async def result(self, result_id: int) -> Any:
+        self._called("result", result_id)
+        return canned_result(result_id)
+
+    async def delete_result(self, result_id: int) -> None:
+        self._called("delete_result", result_id)
+        self.push(results=tuple(r for r in self.state.results if r.id != result_id))
+
+    def mark(self, result_id: int, which: str) -> None:
+        self._called("mark", result_id, which)
+        self.push(**{f"mark_{which.lower()}": result_id})
+
+    async def compare(self, a: int | None = None, b: int | None = None) -> Comparison:
+        self._called("compare", a, b)
+        if len(self.state.results) < 2:
+            raise InputError("two results are needed to compare", next_step="b runs a benchmark")
+        made = canned_comparison(self.simulated)
+        self.push(comparison=made)
+        return made
+
+    async def restart_bench_compare(self) -> None:
+        self._called("restart_bench_compare")
+
+    async def export_result(self, result_id: int, form: str) -> str:
+        self._called("export_result", result_id, form)
+        return f"result-{result_id}.{form}"
+
+    async def plan_gpu(self, wanted: GpuSettings, gpu: int | None = None) -> Sequence[SettingCommand]:
+        self._called("plan_gpu", wanted, gpu)
+        which = range(self.gpu_count) if gpu is None else [gpu]
+        return [SettingCommand(i, f"GPU-{i:04d}", "power_limit_w",
+                               ("nvidia-smi", "-i", str(i), "-pl", f"{wanted.power_limit_w:.0f}"))
+                for i in which]  # fmt: skip
+
+    async def apply_gpu(self, wanted: GpuSettings, gpu: int | None = None) -> SettingsReport:
+        commands = await self.plan_gpu(wanted, gpu)
+        self._called("apply_gpu", wanted, gpu)
+        self.push(alterations=tuple(
+            Alteration(c.gpu_index, c.gpu_uuid, c.setting, 600.0, wanted.power_limit_w, NOW) for c in commands))
+        return SettingsReport(tuple(
+            SettingOutcome(c, True, 600.0, wanted.power_limit_w, wanted.power_limit_w, InForce.YES) for c in commands),
+            journal="journal.json")  # fmt: skip
+
+    async def revert_gpu(self, gpu: int | None = None) -> SettingsReport:
+        self._called("revert_gpu", gpu)
+        self.push(alterations=())
+        return SettingsReport()
+
+    async def accept_host_key(self) -> None:
+        self._called("accept_host_key")
+
+    def known_hosts(self) -> Sequence[str]:
+        return ("local", "spark-01", "spark-02", "sim:four-pcie", "sim:gb10")
+
+    async def switch_host(self, name: str) -> None:
+        self._called("switch_host", name)
+        self.push(host=HostView(name, "ssh", link="connecting"))
+
+
+def canned_comparison(simulated: bool = True) -> Comparison:
+    def change(metric: str, unit: str, a: float, b: float, pct: float, half: float, high: bool, verdict: str) -> MetricChange:
+        return MetricChange(metric, unit, a, b, pct, half, high, verdict)
+
+    return Comparison(
+        41, 42, ({"kind": "flag", "name": "max-num-seqs", "a": 256, "b": 512},),
+        (change("output", "tok/s", 5812, 6731, 15.8, 1.7, True, "better"),
+         change("TTFT p50", "ms", 212, 298, 40.6, 9.4, False, "worse"),
+         change("ITL mean", "ms", 21.4, 24.9, 16.4, 1.2, False, "worse"),
+         change("power", "W", 603, 611, 1.3, 2.0, False, "no difference shown"),
+         change("efficiency", "tok/J", 9.64, 11.02, 14.3, 2.0, True, "better")),
+        (), True, simulated)  # fmt: skip
+
+
+def canned_result(number: int) -> Any:
+    from workbench.model.bench import BenchResult, BenchSummary, Conditions, Distribution
+
+    d = Distribution(230.0, 212.0, 540.0, 890.0, 120.0, 910.0, 64)
+    summary = BenchSummary(64, 0, {}, 8192, 8192, 0, 1.41, 5812.0, 45.4, d, d, d, d, 1.0, 26.1, 603.0, 850.0, 9.64)
+    conditions = Conditions("four-pcie", "vllm", "0.33.0", "Qwen/Qwen3-VL-2B-Instruct", ("vllm", "serve", "m"),
+                            {"HF_TOKEN": "****"}, preset_id="qwen3-vl-2b-dp4", simulated=True)  # fmt: skip
+    return BenchResult(number, NOW, BenchSpec("http://127.0.0.1:8000", "m"), conditions, summary)
+
+
+async def walked(session: FakeSession, stage: str) -> FakeSession:
+    """The session as it is after the loop has been walked up to `stage`: "plan", "ready", "bench", "compare", …"""
+    await session.load_preset("qwen3-vl-2b-dp4")
+    if stage == "plan":
+        return session
+    await session.start()
+    server = session.state.server
+    assert server is not None
+    session.push(servers=(replace(server, started_unix_s=None, ready_unix_s=None),))
+    if stage == "ready":
+        return session
+    await session.bench(concurrency=8)
+    session.set_flag("max-num-seqs", "1024")
+    if stage == "benching":
+        session.push(bench=BenchState(running=True, spec=session.state.bench.spec,
+                                      progress=BenchProgress(31, 0, 64, 8, 3968, 6120.0, 4.2), last_id=41))  # fmt: skip
+        return session
+    await session.bench(concurrency=8)
+    session.push(results=(session.row(39, "power 500 W", 5690.0), session.row(40, "baseline", 5790.0),
+                          *session.state.results), mark_a=41, mark_b=42,
+                 ceiling=CeilingView(448.0, 363.0, "bandwidth 1792 GB/s over 4.0 GB per token"))  # fmt: skip
+    await session.compare()
+    session.push(activity=(Activity(NOW, "four-pcie", "vllm serve Qwen/Qwen3-VL-2B-Instruct", "started, pid 4242"),))
+    if stage == "altered":
+        await session.apply_gpu(GpuSettings(power_limit_w=500.0))
+        session.push(gpu_findings=((0, "2790>=3000? lock ▲ no effect"),))
+    return session

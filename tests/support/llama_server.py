@@ -1,0 +1,72 @@
+"""llama.cpp's own HTTP server behind llama-server's command line, for tests: the xllamacpp wheel brings no executable.
+
+`install(directory)` puts an executable `llama-server` there that runs this file with this interpreter. It takes the
+part of llama-server's surface that presets and tests use; any other argument is an error, as it is there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import signal
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+
+def install(directory: Path) -> Path:
+    """An executable `llama-server` in `directory`, to be put on a test's PATH."""
+    directory.mkdir(parents=True, exist_ok=True)
+    launcher = directory / "llama-server"
+    command = shlex.join([sys.executable, str(Path(__file__).resolve())])
+    launcher.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+    launcher.chmod(0o755)
+    return launcher
+
+
+def parser() -> argparse.ArgumentParser:
+    arguments = argparse.ArgumentParser(prog="llama-server", allow_abbrev=False)
+    wheel = version("xllamacpp")
+    build = wheel.rpartition(".")[2]
+    arguments.add_argument("--version", action="version", version=f"version: {build} (xllamacpp {wheel})")
+    arguments.add_argument("-m", "--model", required=True)
+    arguments.add_argument("-a", "--alias")
+    arguments.add_argument("--host", default="127.0.0.1")
+    arguments.add_argument("--port", type=int, default=8080)
+    arguments.add_argument("-c", "--ctx-size", type=int, default=0)
+    arguments.add_argument("-np", "--parallel", type=int, default=4)
+    arguments.add_argument("-ngl", "--gpu-layers", "--n-gpu-layers", type=int, default=0)
+    arguments.add_argument("-t", "--threads", type=int, default=2)
+    arguments.add_argument("-b", "--batch-size", type=int, default=2048)
+    arguments.add_argument("-ub", "--ubatch-size", type=int, default=512)
+    arguments.add_argument("--metrics", action="store_true")
+    arguments.add_argument("--api-key")
+    return arguments
+
+
+def main() -> None:
+    asked = parser().parse_args()
+    import xllamacpp
+
+    params = xllamacpp.CommonParams()
+    params.model.path = asked.model
+    params.hostnames = [asked.host]
+    params.port = asked.port
+    params.n_ctx = asked.ctx_size
+    params.n_parallel = asked.parallel
+    params.n_gpu_layers = asked.gpu_layers
+    params.n_batch = asked.batch_size
+    params.n_ubatch = asked.ubatch_size
+    params.endpoint_metrics = asked.metrics
+    params.cpuparams.n_threads = asked.threads
+    if asked.alias:
+        params.model_alias = {asked.alias}
+    if asked.api_key:
+        params.api_keys = [asked.api_key]
+    server = xllamacpp.Server(params)
+    print("listening on", server.listening_address, flush=True)
+    signal.pause()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,25 @@
+"""The `workbench` command. Textual reads its settings at import, so their defaults are set here, before anything else."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+# Frames per second caps the bytes that a flood costs; animations and smooth scrolling only cost over ssh.
+_DEFAULTS = {
+    "TEXTUAL_FPS": "8" if "SSH_CONNECTION" in os.environ else "15",
+    "TEXTUAL_ANIMATIONS": "none",
+    "TEXTUAL_SMOOTH_SCROLL": "0",
+}
+
+
+def main() -> int:
+    for name, value in _DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    from workbench.cli import main as run
+
+    return run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

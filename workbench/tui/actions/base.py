@@ -1,0 +1,64 @@
+"""What every group of actions needs: the session, and errors that become messages instead of ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from workbench.model.errors import WorkbenchError
+from workbench.model.findings import Level
+from workbench.session.state import Notice
+
+if TYPE_CHECKING:
+    from textual.screen import Screen
+
+    from workbench.session.api import SessionApi
+
+    _Base = Screen[None]
+else:
+    _Base = object
+
+T = TypeVar("T")
+
+
+class Actions(_Base):
+    """Mixin of the main screen. Subclasses call session methods only."""
+
+    session: SessionApi
+
+    def tell(self, notice: Notice) -> None:
+        raise NotImplementedError
+
+    def say(self, text: str, level: Level = Level.INFO, next_step: str | None = None) -> None:
+        self.tell(Notice(-1, level, text, next_step))
+
+    def fail(self, error: WorkbenchError) -> None:
+        where = f"{error.host}: " if error.host else ""
+        command = f"  ({error.command})" if error.command else ""
+        self.say(f"{where}{error.message}{command}", Level.ERROR, error.next_step)
+
+    def attempt(self, work: Coroutine[Any, Any, T], then: Callable[[T], None] | None = None) -> None:
+        """Run `work` beside the screen; an error becomes a message. `then` gets its outcome."""
+
+        async def run() -> None:
+            try:
+                outcome = await work
+            except WorkbenchError as error:
+                self.fail(error)
+            except Exception as error:
+                self.say(f"a defect in Workbench: {type(error).__name__}: {error}", Level.ERROR,
+                         "the screen goes on; please report it")  # fmt: skip
+                self.log.error(error)
+            else:
+                if then is not None:
+                    then(outcome)
+
+        self.run_worker(run(), group="session", exit_on_error=False)
+
+    def try_now(self, work: Callable[[], T]) -> T | None:
+        """The same for the session's quick, synchronous methods."""
+        try:
+            return work()
+        except WorkbenchError as error:
+            self.fail(error)
+            return None

@@ -1,0 +1,263 @@
+"""Presets, the plan and its flags."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from workbench.model.findings import Level
+from workbench.model.flags import FlagRow, Origin
+from workbench.session.state import PresetEntry
+from workbench.tui.actions.base import Actions
+
+if TYPE_CHECKING:
+    from workbench.tui.widgets.flags import Flags
+    from workbench.tui.widgets.log_pane import LogPane
+    from workbench.tui.widgets.presets import Presets
+
+
+class LaunchActions(Actions):
+    presets: Presets
+    flags: Flags
+    log_pane: LogPane
+    active: int
+
+    # finding: one input per pane, above its list
+    async def action_presets(self) -> None:
+        self.go(1)
+        await self.open_search(1)
+
+    async def action_find(self) -> None:
+        number = self.active if self.active in (1, 3) else 2
+        self.go(number)
+        await self.open_search(number)
+
+    def go(self, number: int) -> None:
+        raise NotImplementedError
+
+    async def open_search(self, number: int) -> None:
+        from workbench.tui.widgets.search import Search
+
+        pane = self.panes[number]  # type: ignore[attr-defined]
+        for old in self.query(Search):
+            if old.number == number:
+                self.set_focus(old.entry)
+                return
+            await self.close_search(old)
+        search = Search(number)
+        await pane.mount(search, before=pane.body)
+        self.set_focus(search.entry)
+
+    async def close_search(self, search: object = None) -> None:
+        from workbench.tui.widgets.search import Search
+
+        for one in self.query(Search):
+            if search is None or one is search:
+                number = one.number
+                self.searched(number, "", final=True)
+                pane = self.panes[number]  # type: ignore[attr-defined]
+                if one.entry.has_focus:
+                    self.set_focus(pane.body)
+                await one.remove()
+
+    def searched(self, number: int, text: str, final: bool = False) -> None:
+        """The text of a pane's search has changed."""
+        if number == 1:
+            self.presets.filter(text)
+            self.presets.lit = not final
+        elif number == 2:
+            self.flags.find(text)
+            self.flags.lit = not final
+        elif not final:
+            self.log_pane.search = text
+        self.refresh_titles()  # type: ignore[attr-defined]
+
+    async def search_entered(self, number: int, text: str) -> None:
+        """enter in a search: load the best preset, edit the best flag, or go to the hit."""
+        if number == 1:
+            entry = self.presets.current
+            await self.close_search()
+            self.load(entry)
+        elif number == 2:
+            row = self.flags.current
+            if row is None and text.strip():
+                row = FlagRow(text.strip().lstrip("-"), None, None, Origin.DEFAULT, None)
+            await self.close_search()
+            if row is not None:
+                await self.edit_row(row)
+        elif not self.log_pane.find(text, again=self.log_pane.hit is not None and text == self.found):
+            self.say(f"“{text}” is not in the log", Level.WARN)
+        else:
+            self.found = text
+
+    found = ""
+
+    # presets
+    async def action_load(self) -> None:
+        self.load(self.presets.current)
+
+    def load(self, entry: PresetEntry | None) -> None:
+        if entry is None:
+            return
+        if entry.problem:
+            self.say(f"{entry.id}: {entry.problem}", Level.ERROR, f"workbench presets check {entry.path}")
+            return
+        missing = self.try_now(lambda: self.session.missing_variables(entry.id))
+        if missing is None:
+            return
+        if not missing:
+            self.go(2)
+            self.attempt(self.session.load_preset(entry.id))
+            return
+        from workbench.tui.modals.base import Field, Form
+        from workbench.tui.paint import Row, paragraph
+
+        def intro(width: int) -> list[Row]:
+            text = "This setup names things of its author's machine. They are asked for once and remembered."
+            rows = [*paragraph(text, width, "dim"), ()]
+            for name, variable in missing.items():
+                rows += paragraph(f"{name}: {variable.description}", width)
+            return [*rows, ()]
+
+        fields = [Field(n, n, v.default or "", f"e.g. {v.example}" if v.example else "") for n, v in missing.items()]
+
+        def check(values: dict[str, str]) -> str | None:
+            empty = [n for n, v in values.items() if not v]
+            return f"{', '.join(empty)}: a value is needed" if empty else None
+
+        def loaded(values: dict[str, str] | None) -> None:
+            if values is not None:
+                self.go(2)
+                self.attempt(self.session.load_preset(entry.id, values))
+
+        self.app.push_screen(Form(f"Load {entry.id}", fields, intro=intro, check=check, accept="load"), loaded)
+
+    async def action_preset_detail(self) -> None:
+        entry = self.presets.current
+        if entry is None:
+            return
+        preset = self.try_now(lambda: self.session.preset(entry.id))
+        if preset is None:
+            return
+        from workbench.tui.modals.base import TextModal
+        from workbench.tui.modals.info import preset_rows
+
+        await self.app.push_screen(TextModal(f"Preset {entry.id}", lambda w: preset_rows(preset, w)))
+
+    async def action_save(self) -> None:
+        if not self.need_plan():
+            return
+        from workbench.tui.modals.base import Field, Form
+
+        plan = self.session.state.plan
+        assert plan is not None
+        base = plan.plan.preset_id or plan.plan.engine
+        fields = [Field("id", "id", f"{base}-mine", "letters, digits, - and ."), Field("title", "title", plan.title or base)]
+
+        def named(values: dict[str, str] | None) -> None:
+            if values:
+                self.attempt(self.session.save_preset(values["id"], values["title"]), lambda p: self.say(f"saved: {p}"))
+
+        def check(values: dict[str, str]) -> str | None:
+            return None if values["id"] and values["title"] else "an id and a title are needed"
+
+        await self.app.push_screen(Form("Save the plan as a preset", fields, check=check, accept="save"), named)
+
+    async def action_new(self) -> None:
+        await self.action_save()
+
+    # flags
+    def need_plan(self) -> bool:
+        if self.session.state.plan is None:
+            self.say("there is no plan yet", Level.WARN, "p picks a preset")
+            return False
+        return True
+
+    async def action_edit(self) -> None:
+        if self.flags.current is not None:
+            await self.edit_row(self.flags.current)
+
+    async def edit_row(self, row: FlagRow) -> None:
+        if not self.need_plan():
+            return
+        from workbench.tui.modals.flag_edit import FlagEdit
+
+        session = self.session
+        if row.is_env:
+            modal = FlagEdit(row, lambda t: session.set_env(row.name, t), lambda: session.unset_env(row.name))
+        else:
+            modal = FlagEdit(row, lambda t: session.set_flag(row.name, t), lambda: session.unset_flag(row.name))
+        await self.app.push_screen(modal, lambda done: self.go(2) if done else None)
+
+    async def action_add_env(self) -> None:
+        if not self.need_plan():
+            return
+        from workbench.tui.modals.base import Field, Form
+
+        def given(values: dict[str, str] | None) -> None:
+            if values:
+                self.try_now(lambda: self.session.set_env(values["name"], values["value"]))
+
+        def check(values: dict[str, str]) -> str | None:
+            name = values["name"]
+            good = name.replace("_", "a").isalnum() and name.isascii() and not name[0].isdigit() if name else False
+            return None if good else f"expected a variable's name, got “{name}”"
+
+        await self.app.push_screen(
+            Form("Environment variable", [Field("name", "name"), Field("value", "value")], check=check, accept="set"), given
+        )
+
+    def action_unset(self) -> None:
+        row = self.flags.current
+        if row is None:
+            return
+        self.try_now(lambda: self.session.unset_env(row.name) if row.is_env else self.session.unset_flag(row.name))
+
+    def action_toggle_all(self) -> None:
+        self.flags.toggle_all()
+
+    def action_undo(self) -> None:
+        plan = self.session.state.plan
+        if plan is None or not plan.can_undo:
+            self.say("nothing to undo")
+            return
+        self.try_now(self.session.undo)
+
+    def action_redo(self) -> None:
+        plan = self.session.state.plan
+        if plan is None or not plan.can_redo:
+            self.say("nothing to redo")
+            return
+        self.try_now(self.session.redo)
+
+    # the command
+    async def action_command(self) -> None:
+        plan = self.session.state.plan
+        if plan is None:
+            self.need_plan()
+            return
+        from workbench.tui.modals.base import TextModal
+        from workbench.tui.modals.launch import command_rows, finding_rows
+        from workbench.tui.paint import Row, paragraph
+
+        def rows(width: int) -> list[Row]:
+            made = command_rows(plan.command, width) if plan.command else paragraph(
+                "x The plan cannot become a command; the findings say why.", width, "bad")  # fmt: skip
+            head: list[Row] = [(), (("Findings", "strong"),)]
+            return [*made, *head, *(finding_rows(plan.findings, width) or paragraph("none", width, "dim"))]
+
+        await self.app.push_screen(TextModal("The full command", rows, wide=True, keys="esc close   up/down scroll"))
+
+    def action_copy(self) -> None:
+        plan = self.session.state.plan
+        if plan is None or plan.command is None:
+            self.say("there is no command to copy", Level.WARN, "v says why" if plan else "p picks a preset")
+            return
+        self.app.copy_to_clipboard(plan.command.shell())
+        self.say("command copied (through OSC 52: your terminal must allow it)")
+
+    def action_copy_script(self) -> None:
+        if self.need_plan():
+            script = self.try_now(self.session.script)
+            if script:
+                self.app.copy_to_clipboard(script)
+                self.say("the plan is copied as a shell script")

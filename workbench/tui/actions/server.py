@@ -1,0 +1,124 @@
+"""Starting, stopping and choosing servers; hosts; leaving."""
+
+from __future__ import annotations
+
+from workbench.model.findings import Level
+from workbench.model.run import ServerState
+from workbench.tui.actions.base import Actions
+
+ALIVE = (ServerState.STARTING, ServerState.READY, ServerState.UNRESPONSIVE, ServerState.STOPPING)
+
+
+class ServerActions(Actions):
+    def go(self, number: int) -> None:
+        raise NotImplementedError
+
+    async def action_start(self) -> None:
+        state = self.session.state
+        if state.plan is None:
+            self.say("there is no plan to start", Level.WARN, "p picks a preset")
+            return
+        from workbench.tui.modals.launch import StartPlan
+
+        server = state.server
+        alive = server is not None and server.state in ALIVE
+        changes = self.try_now(self.session.changes_against_running) if alive else ()
+
+        def decided(yes: bool | None) -> None:
+            if yes:
+                self.go(3)
+                self.attempt(self.session.start())
+
+        await self.app.push_screen(StartPlan(state.plan, server if alive else None, changes or ()), decided)
+
+    async def action_stop(self) -> None:
+        server = self.session.state.server
+        if server is None or server.state not in ALIVE:
+            self.say("no server of Workbench is running here")
+            return
+        from workbench.tui.modals.ask import Confirm
+        from workbench.tui.paint import Row, paragraph
+
+        def text(width: int) -> list[Row]:
+            about = f"{server.run_id}: {server.engine} {server.model} on {server.host}, pid {server.pid}"
+            return [*paragraph(about, width),
+                    *paragraph("TERM to its process group, KILL to what is left after the grace time.", width, "dim")]  # fmt: skip
+
+        def decided(yes: bool | None) -> None:
+            if yes:
+                self.attempt(self.session.stop(server.run_id))
+
+        await self.app.push_screen(Confirm("Stop the server", text, yes="stop it", no="leave it running", default=True),
+                                   decided)  # fmt: skip
+
+    async def action_runs(self) -> None:
+        state = self.session.state
+        if not state.servers:
+            self.say("no runs on this host yet", next_step="s starts the plan")
+            return
+        from workbench.tui.modals.base import PickModal
+
+        items = [(s.run_id, f"{s.state:<13} {s.engine:<9} {s.model}  {s.run_id}", "text") for s in reversed(state.servers)]
+
+        def chosen(run_id: str | None) -> None:
+            if run_id:
+                self.attempt(self.session.select_run(run_id))
+
+        await self.app.push_screen(PickModal("Server runs", items, chosen=state.run_id or ""), chosen)
+
+    async def action_host(self) -> None:
+        from workbench.tui.modals.base import PickModal
+
+        names = self.try_now(self.session.known_hosts) or ()
+        now = self.session.state.host.name
+        items = [(n, n + ("  (now)" if n == now else ""), "text") for n in names]
+
+        def chosen(name: str | None) -> None:
+            if name and name != now:
+                self.attempt(self.session.switch_host(name))
+
+        await self.app.push_screen(PickModal("Work on another host", items, chosen=now, filter=True), chosen)
+
+    async def ask_host_key(self) -> None:
+        """The host is unknown: its fingerprint stands in `state.host.message`."""
+        from workbench.tui.modals.ask import Confirm
+        from workbench.tui.paint import paragraph
+
+        host = self.session.state.host
+
+        def decided(yes: bool | None) -> None:
+            if yes:
+                self.attempt(self.session.accept_host_key())
+
+        await self.app.push_screen(
+            Confirm(f"Unknown host key of {host.name}", lambda w: paragraph(host.message or "", w),
+                    yes="the fingerprint is right: connect", no="do not connect"), decided)  # fmt: skip
+
+    async def action_quit(self) -> None:
+        state = self.session.state
+        server = state.server
+        alive = f"{server.engine} :{server.port}" if server is not None and server.state in ALIVE else None
+        if not alive and not state.alterations and not state.bench.running:
+            self.app.exit(0)
+            return
+        from workbench.tui.modals.ask import Quit
+
+        def decided(choice: dict[str, bool] | None) -> None:
+            if choice is not None:
+                self.attempt(self.leave(stop=choice["stop"], keep=choice["keep"]))
+
+        await self.app.push_screen(Quit(state, alive), decided)
+
+    async def leave(self, *, stop: bool, keep: bool) -> None:
+        """Ends the screen only when what was asked for has been done; an error keeps it open and says why."""
+        state = self.session.state
+        if stop:
+            self.say("stopping the server …")
+            await self.session.stop()
+        if state.alterations and not keep:
+            self.say("reverting GPU settings …")
+            report = await self.session.revert_gpu()
+            if not report.ok:
+                self.show_report("Not everything could be reverted", report)  # type: ignore[attr-defined]
+                return
+        self.app.exit(0)

@@ -1,0 +1,83 @@
+"""Panes, zoom, log reading, help, palette, activity."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from workbench.model.findings import Level
+from workbench.tui.actions.base import Actions
+
+if TYPE_CHECKING:
+    from workbench.tui.widgets.log_pane import LogPane
+
+
+class ViewActions(Actions):
+    active: int
+    zoomed: bool
+    log_pane: LogPane
+
+    def go(self, number: int) -> None:
+        raise NotImplementedError
+
+    def action_pane(self, number: int) -> None:
+        self.go(number)
+
+    def action_next_pane(self, by: int) -> None:
+        self.go((self.active - 1 + by) % 6 + 1)
+
+    def action_zoom(self) -> None:
+        self.zoomed = not self.zoomed
+        self.go(self.active)
+
+    async def action_dismiss(self) -> None:
+        """escape: the search, then the message, then the zoom, then pane 6."""
+        from workbench.tui.widgets.search import Search
+
+        if self.query(Search):
+            await self.close_search()  # type: ignore[attr-defined]
+        elif self.notice_bar.display:  # type: ignore[attr-defined]
+            self.hush()  # type: ignore[attr-defined]
+        elif self.zoomed:
+            self.action_zoom()
+        elif self.active == 6 and not self.single:  # type: ignore[attr-defined]
+            self.go(2)
+
+    # log
+    def action_follow(self) -> None:
+        self.log_pane.toggle_follow()
+
+    def action_next_error(self) -> None:
+        if not self.log_pane.next_error():
+            self.say("no error in the log")
+
+    # pages
+    async def action_help(self) -> None:
+        from workbench.tui.modals.base import TextModal
+        from workbench.tui.modals.info import help_rows
+
+        await self.app.push_screen(TextModal("Keys", help_rows))
+
+    async def action_activity(self) -> None:
+        from workbench.tui.modals.base import TextModal
+        from workbench.tui.modals.info import activity_rows
+
+        activity = self.session.state.activity
+        await self.app.push_screen(
+            TextModal("Done to the host, newest first", lambda w: activity_rows(activity, w), wide=True))
+
+    def action_palette(self) -> None:
+        from textual.command import CommandPalette
+
+        from workbench.tui.commands import Actions as Provider
+
+        if CommandPalette.is_open(self.app):
+            return
+        self.app.push_screen(CommandPalette(providers=[Provider], placeholder="an action, a preset or a host"))
+
+    def action_screenshot(self) -> None:
+        try:
+            path = self.app.save_screenshot(path=".")
+        except OSError as error:
+            self.say(f"the picture could not be written: {error}", Level.ERROR)
+        else:
+            self.say(f"written: {path}")

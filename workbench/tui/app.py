@@ -1,0 +1,109 @@
+"""The Textual application: theme, keys in order, signals, and one main screen."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from typing import Any, ClassVar
+
+from textual import events
+from textual.app import App
+from textual.binding import Binding, BindingType
+from textual.screen import Screen
+from textual.theme import Theme
+
+from workbench.session.api import SessionApi
+from workbench.tui.compat import run_bindings
+from workbench.tui.screen import MainScreen
+from workbench.tui.theme import DIM, GROUNDS, ORANGE, SKY, STRONG, TEXT, VERMILLION
+
+THEME = Theme(
+    name="workbench",
+    primary=SKY,
+    secondary=ORANGE,
+    warning=ORANGE,
+    error=VERMILLION,
+    success=SKY,
+    accent=ORANGE,
+    foreground=TEXT,
+    background=GROUNDS["ground"],
+    surface=GROUNDS["box"],
+    panel=GROUNDS["bar"],
+    dark=True,
+    variables={
+        "wb-ground": GROUNDS["ground"],
+        "wb-bar": GROUNDS["bar"],
+        "wb-box": GROUNDS["box"],
+        "wb-field": "#303030",
+        "wb-text": TEXT,
+        "wb-strong": STRONG,
+        "wb-dim": DIM,
+        "wb-line": "#4e6a80",
+        "wb-sky": SKY,
+        "wb-orange": ORANGE,
+    },
+)
+
+
+class WorkbenchApp(App[int]):
+    TITLE = "Workbench"
+    CSS_PATH = "workbench.tcss"
+    ENABLE_COMMAND_PALETTE = True
+    COMMAND_PALETTE_BINDING = "ctrl+p"
+    AUTO_FOCUS = None
+    BINDINGS: ClassVar[list[BindingType]] = [
+        # ctrl+q is a flow-control habit: it must not end the session. q asks first.
+        Binding("ctrl+q", "screen.quit", show=False, priority=True),
+        Binding("ctrl+c", "screen.quit", show=False),
+    ]
+
+    def __init__(self, session: SessionApi, keymap: dict[str, str] | None = None) -> None:
+        super().__init__()
+        self.session = session
+        self.register_theme(THEME)
+        self.theme = "workbench"
+        if keymap:
+            self.set_keymap(keymap)
+        self._opening: asyncio.Task[None] | None = None
+
+    def get_default_screen(self) -> Screen[Any]:
+        return MainScreen(self.session)
+
+    def on_mount(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGHUP, signal.SIGTERM):
+            # Without a handler both end the process with no cleanup at all, not even `finally`.
+            with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
+                loop.add_signal_handler(number, self.exit, 128 + number)
+
+    async def on_event(self, event: events.Event) -> None:
+        """Keys act in the order they were typed, also when several arrive in one packet.
+
+        Textual runs a binding only after its event has bubbled up from the widget that had the focus when the key
+        came; in "p", "q" the "q" would be handled before "p" has moved the focus to the filter.
+        """
+        if isinstance(event, events.Key) and not event.is_forwarded and await self._take_key(event):
+            return
+        await super().on_event(event)
+
+    async def _take_key(self, event: events.Key) -> bool:
+        focused = self.focused
+        screen = self.screen
+        if not getattr(screen, "ORDERED_KEYS", False):
+            return False
+        if await run_bindings(self, event.key, priority=True):
+            return True
+        take = getattr(focused, "take", None)
+        if take is not None and take(event):
+            return True
+        return await run_bindings(self, event.key)
+
+    def get_system_commands(self, screen: Screen[Any]) -> Any:
+        return ()
+
+    @property
+    def main(self) -> MainScreen:
+        screen = self.screen_stack[0]
+        assert isinstance(screen, MainScreen)
+        return screen

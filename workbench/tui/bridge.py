@@ -1,0 +1,100 @@
+"""From session changes to repaints: merged, at most so often, and never while the terminal is behind.
+
+Telemetry is repainted when it comes (its own rate); the log at most twice a second and only when it can be seen; all
+the rest at once, several changes in one loop turn together. There is one clock, of 1 s, for ages and elapsed times.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from workbench.session.api import SessionApi
+from workbench.session.state import SessionState
+from workbench.tui.compat import frames_waiting
+
+LOG_PERIOD_S = 0.5
+CLOCK_PERIOD_S = 1.0
+MOST_FRAMES_WAITING = 2
+RETRY_S = 0.25
+LOG = frozenset({"log_revision"})
+TELEMETRY = frozenset({"telemetry", "telemetry_monotonic_s"})
+
+
+class Viewer(Protocol):
+    """What draws: the main screen."""
+
+    @property
+    def app(self) -> Any: ...
+    @property
+    def log_visible(self) -> bool: ...
+    def show(self, state: SessionState, changed: frozenset[str]) -> None: ...
+    def tick(self, state: SessionState) -> None: ...
+
+
+class Bridge:
+    def __init__(self, session: SessionApi, viewer: Viewer) -> None:
+        self.session, self.viewer = session, viewer
+        self._changed: set[str] = set()
+        self._soon: asyncio.TimerHandle | asyncio.Handle | None = None
+        self._log_timer: asyncio.TimerHandle | None = None
+        self._clock: asyncio.TimerHandle | None = None
+        self._last_flush_s = self._last_log_s = 0.0
+        self._unsubscribe: Callable[[], None] | None = None
+
+    def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        # Repaints must run as if inside the app, whichever task of the session reported the change.
+        self._context = contextvars.copy_context()
+        self._unsubscribe = self.session.subscribe(self._on_change)
+        self._clock = self._loop.call_later(CLOCK_PERIOD_S, self._tick)
+
+    def stop(self) -> None:
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+        for handle in (self._soon, self._log_timer, self._clock):
+            if handle is not None:
+                handle.cancel()
+
+    def _on_change(self, state: SessionState, changed: frozenset[str]) -> None:
+        if changed & LOG:
+            self._schedule_log()
+            changed = changed - LOG
+        if changed:
+            self._changed |= changed
+            if self._soon is None:
+                self._soon = self._loop.call_soon(self._flush, context=self._context)
+
+    def _schedule_log(self) -> None:
+        if self._log_timer is None:
+            wait = max(0.0, self._last_log_s + LOG_PERIOD_S - self._loop.time())
+            self._log_timer = self._loop.call_later(wait, self._flush_log, context=self._context)
+
+    def _behind(self) -> bool:
+        return frames_waiting(self.viewer.app) > MOST_FRAMES_WAITING
+
+    def _flush(self) -> None:
+        self._soon = None
+        if self._behind():
+            self._soon = self._loop.call_later(RETRY_S, self._flush, context=self._context)
+            return
+        changed, self._changed = frozenset(self._changed), set()
+        self._last_flush_s = self._loop.time()
+        self.viewer.show(self.session.state, changed)
+
+    def _flush_log(self) -> None:
+        self._log_timer = None
+        if self._behind():
+            self._log_timer = self._loop.call_later(LOG_PERIOD_S, self._flush_log, context=self._context)
+            return
+        self._last_log_s = self._loop.time()
+        if self.viewer.log_visible:
+            self.viewer.show(self.session.state, LOG)
+
+    def _tick(self) -> None:
+        """Elapsed times and the age of the data. Skipped when telemetry has just repainted them anyway."""
+        self._clock = self._loop.call_later(CLOCK_PERIOD_S, self._tick)
+        if self._loop.time() - self._last_flush_s > 0.9 * CLOCK_PERIOD_S and not self._behind():
+            self._context.run(self.viewer.tick, self.session.state)

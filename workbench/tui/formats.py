@@ -1,0 +1,91 @@
+"""Figures as a person reads them, in few cells. None becomes "n/a": absent is not zero."""
+
+from __future__ import annotations
+
+import re
+
+NA = "n/a"
+GIB = 1024**3
+_SECRET = re.compile(r"(?i)(key|token|secret|password|passwd)")
+
+
+def elapsed(seconds: float) -> str:
+    """ "58s", "12m41s", "3h07m", "2d04h"."""
+    whole = max(0, int(seconds))
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    if whole < 86400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+    return f"{whole // 86400}d{whole % 86400 // 3600:02d}h"
+
+
+def clock(unix_s: float) -> str:
+    """Local time of day."""
+    import time
+
+    return time.strftime("%H:%M:%S", time.localtime(unix_s))
+
+
+def figure(value: float | None, digits: int | None = None) -> str:
+    """With thousands separators; by default one decimal below 100, two below 10, none from 100 on."""
+    if value is None:
+        return NA
+    if digits is None:
+        digits = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2
+    return f"{value:,.{digits}f}"
+
+
+def whole(value: float | None, unit: str = "") -> str:
+    return NA if value is None else f"{value:.0f}{unit}"
+
+
+def gib(value: float | None, digits: int = 1) -> str:
+    return NA if value is None else f"{value / GIB:.{digits}f}"
+
+
+def value_text(value: object) -> str:
+    """A flag's value as it would be typed: on/off, JSON, or as is; "-" when there is none."""
+    if value is None or value == "":
+        return "-"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, list | tuple):
+        return " ".join(value_text(v) for v in value)
+    if isinstance(value, dict):
+        import json
+
+        return json.dumps(value, separators=(",", ":"))
+    return str(value)
+
+
+def masked(name: str, value: str) -> str:
+    """The value of an environment variable for the screen: secrets never show."""
+    return "****" if value and _SECRET.search(name) else value
+
+
+def short_gpu_name(name: str) -> str:
+    """ "NVIDIA RTX PRO 6000 Blackwell Workstation Edition" -> "RTX PRO 6000"."""
+    words = re.sub(r"\b(NVIDIA|GeForce|Tesla|Corporation|Blackwell|Workstation|Server|Edition|Generation)\b", "", name)
+    return re.sub(r"\s+", " ", words).strip() or name
+
+
+_SETTINGS = {
+    "power_limit_w": ("power", "W"),
+    "gpu_clocks": ("sm", "MHz"),
+    "memory_clocks": ("mem", "MHz"),
+    "persistence": ("persistence", ""),
+}
+
+
+def setting_text(setting: str, value: object) -> str:
+    """ "power 500W", "sm 210-1755MHz", "persistence on"."""
+    word, unit = _SETTINGS.get(setting, (setting, ""))
+    if isinstance(value, bool):
+        return f"{word} {'on' if value else 'off'}"
+    if isinstance(value, float | int):
+        return f"{word} {value:.0f}{unit}"
+    if isinstance(value, list | tuple) and len(value) == 2:
+        return f"{word} {value[0]}-{value[1]}{unit}"
+    return f"{word} {str(value).replace(',', '-')}{unit if str(value)[:1].isdigit() else ''}"

@@ -1,0 +1,102 @@
+"""Questions before something that cannot be taken back, and the one on leaving."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, ClassVar
+
+from textual.binding import Binding, BindingType
+from textual.geometry import Size
+from textual.widget import Widget
+
+from workbench.session.state import SessionState
+from workbench.tui.formats import setting_text
+from workbench.tui.modals.base import Choices, Modal, TextBody
+from workbench.tui.paint import Row, pad, paragraph
+from workbench.tui.widgets.pick_list import PickList
+
+
+class Confirm(Modal[bool]):
+    """Yes or no. Where something is lost, `default` is no."""
+
+    def __init__(
+        self, title: str, make: Callable[[int], list[Row]], *, yes: str, no: str = "cancel", default: bool = False,
+        wide: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(title, "enter choose   y yes   n no   esc cancel")
+        self.make, self.yes, self.no, self.default = make, yes, no, default
+        self.set_class(wide, "-wide")
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("y", "answer(True)", show=False), Binding("n", "answer(False)", show=False)]  # fmt: skip
+    AUTO_FOCUS = "Choices"
+
+    def content(self) -> Sequence[Widget]:
+        items = [("yes", self.yes, "text"), ("no", self.no, "text")]
+        chosen = "yes" if self.default else "no"
+        return (TextBody(lambda w: [*self.make(w), ()], reserve=3),
+                Choices(items, lambda c: self.action_answer(c == "yes"), chosen))  # fmt: skip
+
+    def action_answer(self, answer: bool) -> None:
+        self.dismiss(answer)
+
+
+class _Toggles(PickList):
+    """Rows of label and two options; space or left/right changes the option under the cursor."""
+
+    GROUND = "box"
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("left,right,space", "toggle", show=False)]
+
+    def __init__(self, items: list[tuple[str, str, tuple[str, str]]]) -> None:
+        super().__init__()
+        self.items = items
+        self.second = dict.fromkeys((i[0] for i in items), False)
+
+    def key_of(self, item: Any) -> Hashable:
+        return str(item[0])
+
+    def item_row(self, item: Any, width: int) -> Row:
+        options = [f"[{o}]" if (n == 1) is self.second[item[0]] else f" {o} " for n, o in enumerate(item[2])]
+        return ((f" {pad(item[1], 24)}{options[0]}  {options[1]}", "text"),)
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        return len(self.items)
+
+    def action_toggle(self) -> None:
+        if self.current is not None:
+            self.second[self.current[0]] = not self.second[self.current[0]]
+            self.repaint()
+
+
+class Quit(Modal[dict[str, bool]]):
+    """What to leave behind: altered GPUs are put back and servers keep running, unless told otherwise.
+
+    Outcome: {"keep": GPU settings stay, "stop": the server is stopped}; None: stay.
+    """
+
+    def __init__(self, state: SessionState, alive: str | None) -> None:
+        super().__init__("Leave Workbench", "enter leave   left/right change   esc stay")
+        self.state = state
+        items: list[tuple[str, str, tuple[str, str]]] = []
+        if state.alterations:
+            items.append(("keep", "GPU settings", ("revert", "keep as they are")))
+        if alive:
+            items.append(("stop", f"server {alive}", ("leave running", "stop")))
+        self.toggles = _Toggles(items)
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter,q", "accept", show=False)]
+
+    def content(self) -> Sequence[Widget]:
+        return (TextBody(self._text, focusable=False), self.toggles)
+
+    def _text(self, width: int) -> list[Row]:
+        rows: list[Row] = []
+        for a in self.state.alterations:
+            now, before = setting_text(a.setting, a.now), setting_text(a.setting, a.before)
+            rows += paragraph(f"GPU{a.gpu_index}: {now}, was {before}", width, "warn")
+        if self.state.bench.running:
+            rows += paragraph("! a benchmark is running: it ends with the screen, its result is lost", width, "warn")
+        return [*rows, ()] if rows else []
+
+    def action_accept(self) -> None:
+        self.dismiss({"keep": self.toggles.second.get("keep", False), "stop": self.toggles.second.get("stop", False)})

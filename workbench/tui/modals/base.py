@@ -1,0 +1,225 @@
+"""What modals are made of: a box with title and keys in its border, text that scrolls, choices, and forms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.geometry import Size
+from textual.markup import escape
+from textual.screen import ModalScreen
+from textual.widget import Widget
+
+from workbench.tui.paint import Painted, Row, paragraph
+from workbench.tui.widgets.entry import Entry
+from workbench.tui.widgets.pick_list import PickList
+
+T = TypeVar("T")
+ROOM_AROUND = 6  # rows of the screen that a modal leaves: its border and some of what is behind it
+
+
+class Modal(ModalScreen[T], Generic[T]):
+    """A box in the middle. `content()` gives what stands in it; escape leaves without an outcome."""
+
+    ORDERED_KEYS = True
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "leave", show=False),
+        Binding("tab", "app.focus_next", show=False),
+        Binding("shift+tab", "app.focus_previous", show=False),
+    ]
+    AUTO_FOCUS = "Entry, PickList, TextBody"
+
+    def __init__(self, title: str, keys: str = "esc close") -> None:
+        super().__init__()
+        self.box_title, self.keys = title, keys
+
+    def compose(self) -> ComposeResult:
+        box = Vertical(*self.content(), classes="box")
+        box.border_title = escape(self.box_title)
+        box.border_subtitle = escape(self.keys)
+        yield box
+
+    def content(self) -> Sequence[Widget]:
+        raise NotImplementedError
+
+    def action_leave(self) -> None:
+        self.dismiss(None)
+
+
+class TextBody(Painted, can_focus=True):
+    """Rows that are as wide as the box; arrows scroll when they do not fit."""
+
+    GROUND = "box"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up,k", "move(-1)", show=False),
+        Binding("down,j", "move(1)", show=False),
+        Binding("pageup,ctrl+u", "move(-12)", show=False),
+        Binding("pagedown,ctrl+d,space", "move(12)", show=False),
+        Binding("home", "move(-100000)", show=False),
+        Binding("end", "move(100000)", show=False),
+    ]
+
+    def __init__(self, make: Callable[[int], list[Row]], *, focusable: bool = True, reserve: int = 0) -> None:
+        super().__init__()
+        self.make = make
+        self.can_focus = focusable
+        self.top, self.reserve = 0, reserve
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        return max(0, min(len(self.make(width)), viewport.height - ROOM_AROUND - self.reserve))
+
+    def again(self) -> None:
+        """The text has changed, and maybe its height."""
+        self._painted = []
+        self.refresh(layout=True)
+        self.repaint()
+
+    def rows(self, width: int, height: int) -> Sequence[Row]:
+        rows = self.make(width)
+        self.top = max(0, min(self.top, len(rows) - height))
+        shown = rows[self.top : self.top + height]
+        hidden = len(rows) - self.top - height
+        if hidden > 0 and shown:
+            shown[-1] = ((f"  {hidden + 1} more lines (down)", "dim"),)
+        return shown
+
+    def action_move(self, by: int) -> None:
+        self.top = max(0, self.top + by)
+        self.repaint()
+
+
+class Choices(PickList):
+    """A list of (value, row text, role) in a modal; enter takes the one under the cursor."""
+
+    GROUND = "box"
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "take_choice", show=False)]
+
+    def __init__(
+        self, items: Sequence[tuple[str, str, str]], on_take: Callable[[str], None], chosen: str = "", reserve: int = 0
+    ) -> None:
+        super().__init__()
+        self.items, self.on_take, self.reserve = items, on_take, reserve
+        self.cursor = next((i for i, item in enumerate(items) if item[0] == chosen), 0)
+
+    def key_of(self, item: Any) -> Hashable:
+        return str(item[0])
+
+    def item_row(self, item: tuple[str, str, str], width: int) -> Row:
+        return ((f" {item[1]}", item[2]),)
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        return max(1, min(len(self.items), viewport.height - ROOM_AROUND - self.reserve))
+
+    def action_take_choice(self) -> None:
+        if self.current is not None:
+            self.on_take(self.current[0])
+
+
+class TextModal(Modal[None]):
+    """Something to read."""
+
+    def __init__(self, title: str, make: Callable[[int], list[Row]], *, wide: bool = False, keys: str = "") -> None:
+        super().__init__(title, keys or "esc close   up/down scroll")
+        self.make = make
+        self.set_class(wide, "-wide")
+
+    def content(self) -> Sequence[Widget]:
+        return (TextBody(self.make),)
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter,q", "leave", show=False)]
+
+
+class PickModal(Modal[str]):
+    """One of several; typing narrows the list down."""
+
+    def __init__(
+        self, title: str, items: Sequence[tuple[str, str, str]], *, chosen: str = "", intro: str = "", filter: bool = False
+    ) -> None:
+        super().__init__(title, "enter choose   esc cancel" + ("   type to filter" if filter else ""))
+        self.all, self.intro, self.with_filter = items, intro, filter
+        self.choices = Choices(items, self.dismiss, chosen, reserve=4)
+
+    def content(self) -> Sequence[Widget]:
+        parts: list[Widget] = []
+        if self.intro:
+            parts.append(TextBody(lambda w: [*paragraph(self.intro, w), ()], focusable=False))
+        if self.with_filter:
+            self.choices.lit = True
+            self.choices.can_focus = False
+            parts.append(Entry(placeholder="type to filter, or a name", on_submit=self._typed))
+        return (*parts, self.choices)
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("down", "move(1)", show=False), Binding("up", "move(-1)", show=False)]  # fmt: skip
+
+    def action_move(self, by: int) -> None:
+        self.choices.action_move(by)
+
+    def on_input_changed(self, event: Entry.Changed) -> None:
+        from workbench.tui import fuzzy
+
+        self.choices.set_items(fuzzy.best(event.value, self.all, lambda i: i[1]), keep=False)
+
+    def _typed(self, text: str) -> None:
+        if self.choices.current is not None:
+            self.dismiss(self.choices.current[0])
+        elif text.strip():
+            self.dismiss(text.strip())
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    name: str
+    label: str
+    value: str = ""
+    hint: str = ""
+
+
+class Form(Modal[dict[str, str]]):
+    """Labelled inputs. enter accepts all of them; `check` may refuse with a text, which then stands in the box."""
+
+    def __init__(
+        self,
+        title: str,
+        fields: Sequence[Field],
+        *,
+        intro: Callable[[int], list[Row]] | None = None,
+        check: Callable[[dict[str, str]], str | None] | None = None,
+        accept: str = "accept",
+    ) -> None:
+        super().__init__(title, f"enter {accept}   tab next field   esc cancel")
+        self.fields, self.intro, self.check = fields, intro, check
+        self.problem = ""
+        self.entries = {f.name: Entry(f.value, placeholder=f.hint, on_submit=self._accept) for f in fields}
+        self.complaint = TextBody(lambda w: paragraph(f"x {self.problem}", w, "bad") if self.problem else [],
+                                  focusable=False)  # fmt: skip
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("down", "app.focus_next", show=False), Binding("up", "app.focus_previous", show=False)]  # fmt: skip
+
+    def content(self) -> Sequence[Widget]:
+        parts: list[Widget] = []
+        if self.intro is not None:
+            parts.append(TextBody(self.intro, focusable=False, reserve=len(self.fields) + 2))
+        for f in self.fields:
+            label = TextBody(lambda w, f=f: [((f.label, "dim"),)], focusable=False)  # type: ignore[misc]
+            label.styles.width = 24
+            side = [label, self.entries[f.name]]
+            if f.hint:
+                note = TextBody(lambda w, f=f: [((f"  {f.hint}", "dim"),)], focusable=False)  # type: ignore[misc]
+                note.styles.width = "1fr"
+                side.append(note)
+            parts.append(Horizontal(*side, classes="field"))
+        return (*parts, self.complaint)
+
+    def _accept(self, _: str) -> None:
+        values = {name: entry.value.strip() for name, entry in self.entries.items()}
+        self.problem = (self.check(values) if self.check else None) or ""
+        if self.problem:
+            self.complaint.again()
+        else:
+            self.dismiss(values)

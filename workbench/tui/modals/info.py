@@ -1,0 +1,137 @@
+"""Pages to read: keys, a preset with what is known of its claims, a result with its conditions, the activity log."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from workbench.model.bench import BenchResult, Distribution
+from workbench.session.state import Activity
+from workbench.tui.bindings import KEYS, PANES
+from workbench.tui.formats import NA, clock, figure, masked, setting_text
+from workbench.tui.glyphs import G
+from workbench.tui.paint import Row, pad, paragraph
+
+if TYPE_CHECKING:
+    from workbench.model.preset import Preset
+
+TITLES = {"": "Everywhere", **{name: f"In {n} {name.capitalize()}" for n, name in PANES.items()}}
+VERDICT_SIGNS = {"true": ("ok", "good"), "partly": ("!", "warn"), "unproven": ("?", "warn"), "false": ("x", "bad")}
+
+
+def help_rows(width: int) -> list[Row]:
+    rows: list[Row] = []
+    intro = "Load a preset, edit flags, start, bench, change one thing, restart, bench, compare, revert."
+    rows += paragraph(f"{intro} p  /  s  b  /  s  b  c  r", width, "dim")
+    for where, title in TITLES.items():
+        rows += [(), ((title, "title"),)]
+        for k in KEYS:
+            if k.where == where:
+                lines = paragraph(k.help, max(20, width - 12), "text")
+                rows.append(((pad(f"  {k.shown}", 12), "key"), *lines[0]))
+                rows += [((" " * 12, "text"), *line) for line in lines[1:]]
+    signs = f"{G.on} ready  ~ under way  {G.alert} altered or held back  ! warning  x failed  * edited  n/a not given"
+    return [*rows, (), (("Signs", "title"),), *paragraph(f"  {signs}", width, "text", "  ")]
+
+
+def preset_rows(preset: Preset, width: int) -> list[Row]:
+    p = preset
+    rows: list[Row] = [((p.title, "strong"),), *paragraph(p.summary, width), ()]
+    engine = f"{p.engine.name} {p.engine.versions or ''}".strip()
+    hardware = f"{p.hardware.count} x {' or '.join(p.hardware.gpu_names) or 'any GPU'}"
+    facts = [("engine", engine), ("model", p.model.id), ("hardware", hardware), ("platform", p.hardware.platform or "-"),
+             ("baseline", p.baseline or "-")]  # fmt: skip
+    rows += [((pad(label, 12), "dim"), (text, "text")) for label, text in facts]
+    rows += [(), (("Where it comes from", "title"),)]
+    rows += paragraph(f"{p.provenance.document}: {p.provenance.status}"
+                      + (f", {p.provenance.date}" if p.provenance.date else ""), width)  # fmt: skip
+    rows += paragraph(p.provenance.note, width, "dim") if p.provenance.note else []
+    if p.caveats:
+        rows += [(), (("Caveats", "title"),)]
+        for caveat in p.caveats:
+            rows += paragraph(f"! {caveat}", width, "warn", "  ")
+    if p.claims:
+        rows += [(), (("What the document claims", "title"),)]
+        for claim in p.claims:
+            sign, role = VERDICT_SIGNS[claim.verdict]
+            rows += paragraph(f"{sign} {claim.verdict}: {claim.text}", width, role, "   ")
+            rows += paragraph(f"   correct: {claim.correct} ({claim.basis})", width, "text", "   ")
+    if p.references:
+        rows += [(), (("Reference results", "title"),)]
+        for r in p.references:
+            text = f"{r.metric} {figure(r.value)} {r.unit} ({r.status}; {r.conditions}; {r.source})"
+            rows += paragraph(f"  {text}", width, "text", "    ")
+    if p.gpu_settings:
+        rows += [(), (("GPU settings that it mentions (never applied by loading)", "title"),)]
+        for g in p.gpu_settings:
+            named = ("persistence", "persistence"), ("power_limit_w", "power_limit_w")
+            texts = [setting_text(key, getattr(g, name)) for name, key in named if getattr(g, name) is not None]
+            for name, key in (("lock_gpu_clocks_mhz", "gpu_clocks"), ("lock_memory_clocks_mhz", "memory_clocks")):
+                if getattr(g, name) is not None:
+                    texts.append(setting_text(key, getattr(g, name)))
+            rows += paragraph(f"  GPU {g.gpu}: {', '.join(texts)}" + (f" ({g.reason})" if g.reason else ""), width)
+    for h in p.host_settings:
+        rows += paragraph(f"  host: {h.name} = {h.value}" + (f" ({h.reason})" if h.reason else ""), width)
+    return rows
+
+
+def _distribution(label: str, d: Distribution | None, width: int) -> Row:
+    if d is None:
+        return ((pad(label, 12), "dim"), (NA, "dim"))
+    values = (d.mean, d.p50, d.p90, d.p99, d.max)
+    return ((pad(label, 12), "dim"), ("".join(pad(figure(v, 1), 10, True) for v in values), "text"))
+
+
+def result_rows(result: BenchResult, width: int) -> list[Row]:
+    s, c, spec = result.summary, result.conditions, result.spec
+    rows: list[Row] = []
+    if c.simulated:
+        rows += [((" SIMULATED ", "reverse"), (" these figures come from a simulated GPU and engine", "warn")), ()]
+    failed = f", {s.requests_failed} failed" if s.requests_failed else ""
+    rows += paragraph(f"{s.requests_ok} requests{failed}, {s.output_tokens} output tokens in {s.duration_s:.1f} s", width)
+    if s.errors:
+        rows += paragraph("errors: " + ", ".join(f"{k} {v}" for k, v in s.errors.items()), width, "bad")
+    pairs = [("output", f"{figure(s.output_tok_s)} tok/s"), ("per stream", f"{figure(s.per_stream_tok_s)} tok/s"),
+             ("requests", f"{figure(s.request_s)} /s"), ("power", f"{figure(s.power_w, 0)} W"),
+             ("efficiency", f"{figure(s.tok_per_joule)} tok/J")]  # fmt: skip
+    rows += [((pad(label, 12), "dim"), (text, "text")) for label, text in pairs]
+    rows += [(), ((pad("ms", 12) + "".join(pad(h, 10, True) for h in ("mean", "p50", "p90", "p99", "max")), "head"),)]
+    for label, d in (("TTFT", s.ttft_ms), ("ITL", s.itl_ms), ("TPOT", s.tpot_ms), ("end to end", s.e2e_ms)):
+        rows.append(_distribution(label, d, width))
+    for name, reason in s.absent.items():
+        rows += paragraph(f"n/a {name}: {reason}", width, "dim", "  ")
+    for note in s.notes:
+        rows += paragraph(f"! {note}", width, "warn", "  ")
+    if s.gpu is not None:
+        g = s.gpu
+        during = f"SM {figure(g.sm_mhz, 0)} MHz, memory {figure(g.memory_mhz, 0)} MHz, {figure(g.temperature_c, 0)} C at most"
+        rows += [(), (("GPUs during the run", "title"),), *paragraph(during, width)]
+        for name, share in g.event_reasons.items():
+            rows += paragraph(f"  {name}: {share * 100:.0f} % of the samples", width, "dim")
+    rows += [(), (("Conditions", "title"),)]
+    load = f"{spec.concurrency} streams, {spec.requests} requests, {spec.input_tokens} in / {spec.max_tokens} out"
+    facts = [("load", f"{load}, {spec.warmup} warm-up, client {c.client}"), ("host", c.host),
+             ("engine", f"{c.engine or NA} {c.engine_version or ''}"), ("model", c.model),
+             ("driver", c.driver_version or NA), ("preset", c.preset_id or "-"), ("run", c.run_id or "-"),
+             ("settings", ", ".join(setting_text(k, v) for k, v in c.gpu_settings.items()) or "as they were")]  # fmt: skip
+    for label, text in facts:
+        lines = paragraph(text, max(20, width - 12))
+        rows += [((pad(label if not i else "", 12), "dim"), *line) for i, line in enumerate(lines)]
+    env = " ".join(f"{k}={masked(k, str(v))}" for k, v in c.env.items())
+    command = " ".join(filter(None, (env, shlex.join(c.argv))))
+    return [*rows, (), *paragraph(f"$ {command}", width, "dim", "  ")] if command else rows
+
+
+def activity_rows(activity: tuple[Activity, ...], width: int) -> list[Row]:
+    if not activity:
+        return paragraph("Nothing has been done to the host yet.", width, "dim")
+    rows: list[Row] = []
+    for a in reversed(activity):
+        lines = paragraph(f"$ {a.command}", max(20, width - 10), "text", "    ")
+        rows.append(((pad(clock(a.unix_s), 10), "dim"), *lines[0]))
+        rows += [((" " * 10, "text"), *line) for line in lines[1:]]
+        if a.outcome:
+            rows += [((" " * 10, "text"), *line) for line in paragraph(a.outcome, max(20, width - 10), "dim")]
+    return rows
+
+

@@ -1,0 +1,111 @@
+"""The start plan and the full command: what would run, what differs from what runs now, what the checks found."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual.binding import Binding, BindingType
+from textual.widget import Widget
+
+from workbench.model.findings import Finding, Level
+from workbench.model.plan import Command, PlanChange
+from workbench.model.run import ServerState, ServerStatus
+from workbench.session.state import PlanView
+from workbench.tui.formats import masked, value_text
+from workbench.tui.modals.base import Modal, TextBody
+from workbench.tui.paint import Row, paragraph
+from workbench.tui.widgets.flags import LEVELS
+
+ALIVE = frozenset({ServerState.STARTING, ServerState.READY, ServerState.UNRESPONSIVE, ServerState.STOPPING})
+
+
+def finding_rows(findings: Sequence[Finding], width: int) -> list[Row]:
+    rows: list[Row] = []
+    for f in sorted(findings, key=lambda f: list(Level).index(f.level)):
+        sign, role = LEVELS[str(f.level)]
+        flag = f"{f.flag}: " if f.flag and f.flag not in f.text else ""
+        rows += paragraph(f"{sign} {flag}{f.text}", width, role, "  ")
+        if f.fix:
+            rows += paragraph(f"  fix: {f.fix}", width, "dim", "       ")
+    return rows
+
+
+def command_rows(command: Command, width: int) -> list[Row]:
+    """The command, one flag with its value per line; environment first, secrets masked; files after it."""
+    rows: list[Row] = []
+    if command.workdir:
+        rows.append(((f"cd {shlex.quote(command.workdir)}", "dim"),))
+    for name, value in command.env.items():
+        rows += paragraph(f"{name}={shlex.quote(masked(name, value))}", width, "dim", "  ")
+    parts: list[str] = []
+    for word in command.argv:
+        if word.startswith("-") or len(parts) < 1:
+            parts.append(shlex.quote(word))
+        else:
+            parts[-1] += " " + shlex.quote(word)
+    for index, part in enumerate(parts):
+        end = " \\" if index + 1 < len(parts) else ""
+        rows += paragraph(f"{'  ' if index else '$ '}{part}{end}", width, "text" if index else "strong", "    ")
+    for name, text in command.files.items():
+        rows += [(), ((f"file {name}:", "dim"),)]
+        rows += [((f"  {line}", "text"),) for line in text.splitlines()]
+    return rows
+
+
+def change_rows(changes: Sequence[PlanChange], width: int) -> list[Row]:
+    rows: list[Row] = []
+    for c in changes:
+        name = f"${c.name}" if c.kind == "env" else c.name
+        a, b = value_text(c.a), value_text(c.b)
+        rows += paragraph(f"  {name}: {a} > {b}", width, "warn", "    ")
+    return rows
+
+
+class StartPlan(Modal[bool]):
+    """enter starts; findings of level error refuse."""
+
+    def __init__(self, plan: PlanView, server: ServerStatus | None, changes: Sequence[PlanChange]) -> None:
+        self.refused = plan.command is None or any(f.level is Level.ERROR for f in plan.findings)
+        self.restart = server is not None and server.state in ALIVE
+        verb = "restart" if self.restart else "start"
+        super().__init__(f"{verb.capitalize()} {plan.plan.engine}",
+                         "esc back to the plan" if self.refused else f"enter {verb}   esc cancel   y copy")  # fmt: skip
+        self.plan, self.server, self.changes = plan, server, changes
+        self.add_class("-wide")
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter,s", "accept", show=False), Binding("y", "copy", show=False)]  # fmt: skip
+
+    def content(self) -> Sequence[Widget]:
+        return (TextBody(self._text),)
+
+    def _text(self, width: int) -> list[Row]:
+        plan, rows = self.plan, []
+        if self.refused:
+            rows += paragraph("x This plan is refused until the errors below are gone.", width, "bad")
+        elif self.restart and self.server is not None:
+            rows += paragraph(f"The running server {self.server.run_id} is stopped first.", width, "warn")
+        rows += [(("model ", "dim"), (plan.plan.model, "text"))]
+        about = [plan.installed or plan.installed_problem or "", f"checked against {plan.plan.engine} {plan.catalog_version}"]
+        rows += [(("engine ", "dim"), ("   ".join(filter(None, about)), "text"))]
+        if plan.memory:
+            rows.append(((plan.memory, "text"),))
+        if self.restart:
+            count = len(self.changes)
+            rows += [(), ((f"{count} change{'s' * (count != 1)} against what runs now", "strong"),)]
+            rows += change_rows(self.changes, width)
+        if plan.findings:
+            rows += [(), (("Findings", "strong"),), *finding_rows(plan.findings, width)]
+        if plan.command is not None:
+            rows += [(), (("Command", "strong"),), *command_rows(plan.command, width)]
+        return rows
+
+    def action_accept(self) -> None:
+        if not self.refused:
+            self.dismiss(True)
+
+    def action_copy(self) -> None:
+        if self.plan.command is not None:
+            self.app.copy_to_clipboard(self.plan.command.shell())

@@ -1,0 +1,43 @@
+"""The results as a plot on most of the screen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual.binding import Binding, BindingType
+from textual.geometry import Size
+from textual.widget import Widget
+
+from workbench.session.state import BenchRow
+from workbench.tui.modals.base import ROOM_AROUND, Modal
+from workbench.tui.paint import Painted, Row
+
+
+class _Canvas(Painted, can_focus=True):
+    GROUND = "box"
+
+    def __init__(self, results: Sequence[BenchRow]) -> None:
+        super().__init__()
+        self.results = results
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        return max(8, viewport.height - ROOM_AROUND)
+
+    def rows(self, width: int, height: int) -> Sequence[Row]:
+        from workbench.tui.widgets.plot import plot_rows
+
+        return plot_rows(self.results, width, height)
+
+
+class Plot(Modal[None]):
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter,q,t", "leave", show=False)]
+    AUTO_FOCUS = "_Canvas"
+
+    def __init__(self, results: Sequence[BenchRow]) -> None:
+        super().__init__("Results", "esc close")
+        self.results = results
+        self.add_class("-wide")
+
+    def content(self) -> Sequence[Widget]:
+        return (_Canvas(self.results),)

@@ -1,0 +1,48 @@
+"""Roles to styles. Okabe-Ito colours, told apart by colour-blind people; every role also has a word or sign of its own.
+
+Sky blue is good (and A), orange asks for attention (and B), vermillion in bold is bad: no red beside green anywhere.
+A style always has a ground colour: Textual's line API does not paint one, and NO_COLOR needs a style on every segment.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from rich.style import Style
+
+SKY, ORANGE, VERMILLION = "#56b4e9", "#e69f00", "#d55e00"
+TEXT, DIM, STRONG = "#d0d0d0", "#8a8a8a", "#ffffff"
+
+GROUNDS = {"ground": "#121212", "bar": "#262f3a", "box": "#1c1c1c"}
+
+_ROLES: dict[str, tuple[str, bool]] = {
+    "text": (TEXT, False),
+    "dim": (DIM, False),
+    "strong": (STRONG, True),
+    "head": (DIM, False),
+    "title": (SKY, True),
+    "good": (SKY, False),
+    "goodb": (SKY, True),
+    "warn": (ORANGE, False),
+    "warnb": (ORANGE, True),
+    "bad": (VERMILLION, True),
+    "key": (ORANGE, True),
+    "a": (SKY, True),
+    "b": (ORANGE, True),
+    "spark": (SKY, False),
+    "faint": ("#585858", False),
+}
+
+
+@lru_cache(maxsize=256)
+def style(role: str, ground: str = "ground") -> Style:
+    """The style of a role on a ground. "select" is the cursor of the focused list, "rest" that of any other."""
+    back = GROUNDS[ground]
+    if role == "select":
+        return Style(color="#121212", bgcolor="#d7d7d7", bold=True)
+    if role == "rest":
+        return Style(color=TEXT, bgcolor="#303030")
+    if role == "reverse":
+        return Style(color=ORANGE, bgcolor=back, bold=True, reverse=True)
+    colour, bold = _ROLES[role]
+    return Style(color=colour, bgcolor=back, bold=bold)

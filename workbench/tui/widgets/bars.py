@@ -1,0 +1,156 @@
+"""The small rows: tabs of the narrow screen, the command with what the checks found, a message, the keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from workbench.model.findings import Level
+from workbench.session.state import Notice, SessionState
+from workbench.tui.bindings import footer_keys
+from workbench.tui.formats import masked
+from workbench.tui.glyphs import G
+from workbench.tui.paint import Painted, Row, cut, fit, paragraph, row_width, spread
+
+TABS = ("Presets", "Launch", "Log", "Bench", "Compare", "GPUs")
+NOTICE_SIGNS = {Level.ERROR: ("x ", "bad"), Level.WARN: ("! ", "warnb"), Level.HINT: ("i ", "good"),
+                Level.INFO: ("i ", "good")}  # fmt: skip
+
+
+class TabRow(Painted):
+    """One pane at a time: which there are, which is shown, and where something happened."""
+
+    GROUND = "bar"
+
+    def __init__(self) -> None:
+        super().__init__(id="tabs")
+        self.active = 1
+        self.badges: dict[int, str] = {}
+
+    def show(self, active: int, badges: dict[int, str]) -> None:
+        self.active, self.badges = active, badges
+        self.repaint()
+
+    def rows(self, width: int, height: int) -> Sequence[Row]:
+        row: list[tuple[str, str]] = []
+        gap = " " if width < 90 else "  "
+        for number, name in enumerate(TABS, 1):
+            badge = f" {self.badges[number]}" if number in self.badges else ""
+            row.append((f" {number} {name}{badge} ", "select" if number == self.active else "text"))
+            row.append((gap, "text"))
+        if row_width(row) > width:
+            row = [(t.strip() if t.isspace() else t, r) for t, r in row]
+        return [tuple(row)]
+
+
+def command_line(state: SessionState) -> str | None:
+    """The command as one line, secrets masked; None when the plan cannot become one."""
+    command = state.plan.command if state.plan else None
+    if command is None:
+        return None
+    from dataclasses import replace
+
+    return replace(command, env={k: masked(k, v) for k, v in command.env.items()}).shell()
+
+
+class CommandBar(Painted):
+    """Two rows: the exact command, and whether it would be refused."""
+
+    def __init__(self) -> None:
+        super().__init__(id="command")
+        self.state: SessionState | None = None
+
+    def show(self, state: SessionState) -> None:
+        self.state = state
+        self.repaint()
+
+    def rows(self, width: int, height: int) -> Sequence[Row]:
+        state = self.state
+        if state is None or state.plan is None:
+            return [(("$ ", "strong"), ("no plan: p picks a preset", "dim")), ()]
+        line = command_line(state)
+        if line is None:
+            first: Row = (("x ", "bad"), ("the plan cannot become a command: v says why", "bad"))
+        else:
+            first = (("$ ", "strong"), (cut(line, width - 2), "text"))
+        return [first, self._checks(state, width)]
+
+    def _checks(self, state: SessionState, width: int) -> Row:
+        plan = state.plan
+        assert plan is not None
+        errors = sum(f.level is Level.ERROR for f in plan.findings)
+        warnings = sum(f.level is Level.WARN for f in plan.findings)
+        left: list[tuple[str, str]] = [
+            (f"x {errors} error{'s' * (errors != 1)}", "bad") if errors else ("ok 0 errors", "good"),
+            ("   ", "text"),
+            (f"! {warnings} warning{'s' * (warnings != 1)}", "warn") if warnings else ("0 warnings", "dim"),
+        ]
+        if plan.memory:
+            left += [("   ", "text"), (plan.memory, "text")]
+        if plan.installed_problem:
+            left += [("   ", "text"), (f"! {plan.installed_problem}", "warn")]
+        worst = next((f for f in plan.findings if f.level is Level.ERROR), None)
+        if worst:
+            left += [("   ", "text"), (worst.text, "bad")]
+        right: Row = (("   v ", "key"), ("full command", "dim"), ("   y ", "key"), ("copy", "dim"))
+        return spread(tuple(left), right, width)
+
+
+class NoticeBar(Painted):
+    """A message for the person: what happened and the next step. Hidden when there is none; esc takes it away."""
+
+    GROUND = "bar"
+    MOST_ROWS = 4
+
+    def __init__(self) -> None:
+        super().__init__(id="notice")
+        self.notice: Notice | None = None
+
+    def show(self, notice: Notice | None, width: int) -> None:
+        self.notice = notice
+        self.display = notice is not None
+        if notice is not None:
+            self.styles.height = max(1, len(self._lines(width)))
+        self._painted = []
+        self.repaint()
+
+    def _lines(self, width: int) -> list[Row]:
+        if self.notice is None:
+            return []
+        sign, role = NOTICE_SIGNS[self.notice.level]
+        text_role = "strong" if self.notice.level is Level.ERROR else "text"
+        lines = paragraph(self.notice.text, max(10, width - 4), text_role)
+        if self.notice.next_step:
+            lines += paragraph(f"next: {self.notice.next_step}", max(10, width - 4), "text", "      ")
+        lines = lines[: self.MOST_ROWS]
+        return [((sign if not i else "  ", role), *line) for i, line in enumerate(lines)]
+
+    def rows(self, width: int, height: int) -> Sequence[Row]:
+        rows = self._lines(width)
+        if rows and width > 40:
+            last = rows[0]
+            rows[0] = spread(last, ((" esc", "dim"),), width)
+        return rows
+
+
+class Footer(Painted):
+    """As many keys as fit, most needed first; the palette always."""
+
+    GROUND = "bar"
+
+    def __init__(self) -> None:
+        super().__init__(id="footer")
+
+    def rows(self, width: int, height: int) -> Sequence[Row]:
+        tail: Row = ((" ^p", "key"), (" palette", "text"))
+        chosen = []
+        room = width - row_width(tail)
+        for k in footer_keys():
+            need = len(k.shown) + len(k.label) + 3
+            if need > room:
+                break
+            room -= need
+            chosen.append(k)
+        row: list[tuple[str, str]] = []
+        for k in chosen:
+            row += [(f" {k.shown}", "key"), (f" {k.label} ", "text")]
+        return [(*fit(tuple(row), width - row_width(tail)), *tail)]

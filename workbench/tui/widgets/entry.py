@@ -1,0 +1,46 @@
+"""A one-line input whose keys are answered at once and in order, without a blinking cursor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from textual import events
+from textual.widgets import Input
+
+
+class Entry(Input):
+    """`on_submit(text)` runs in line with the key, so that what is typed next already meets what it opened."""
+
+    DEFAULT_CSS = """
+    Entry { border: none; height: 1; padding: 0 0; background: $wb-field; color: $wb-text; width: 1fr; }
+    Entry:focus { border: none; background: $wb-field; }
+    Entry > .input--cursor { background: $wb-text; color: $wb-ground; text-style: none; }
+    Entry > .input--placeholder { color: $wb-dim; }
+    """
+
+    def __init__(
+        self,
+        value: str = "",
+        *,
+        placeholder: str = "",
+        id: str | None = None,
+        on_submit: Callable[[str], None] | None = None,
+    ) -> None:
+        super().__init__(value, placeholder=placeholder, id=id, compact=True, select_on_focus=False)
+        self.cursor_blink = False
+        self.submit = on_submit
+
+    def take(self, event: events.Key) -> bool:
+        """Insert a printable key; False when it is not one."""
+        if not event.is_printable or event.character is None:
+            return False
+        self.replace(event.character, *self.selection) if not self.selection.is_empty else (
+            self.insert_text_at_cursor(event.character)
+        )
+        return True
+
+    async def action_submit(self) -> None:
+        if self.submit is not None:
+            self.submit(self.value)
+        else:
+            await super().action_submit()

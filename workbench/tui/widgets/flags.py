@@ -1,0 +1,136 @@
+"""The launch editor's list: flag, value, default, and what is wrong; the flag under the cursor explained below."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+from workbench.model.flags import FlagRow, Origin
+from workbench.session.state import SessionState
+from workbench.tui.bindings import bindings_for
+from workbench.tui.formats import masked, value_text
+from workbench.tui.glyphs import G
+from workbench.tui.paint import Row, pad, paragraph
+from workbench.tui.widgets.pick_list import PickList
+
+LEVELS = {"error": ("x", "bad"), "warn": ("!", "warn"), "hint": ("i", "dim"), "info": ("i", "dim")}
+
+
+class Flags(PickList):
+    BINDINGS = bindings_for("launch")
+
+    def __init__(self, flag_rows: Callable[[str, str], Sequence[FlagRow]]) -> None:
+        super().__init__(id="flags")
+        self.flag_rows = flag_rows
+        self.state: SessionState | None = None
+        self.query_text = ""
+        self.all = False
+
+    def show(self, state: SessionState) -> None:
+        self.state = state
+        self._fill(keep=True)
+
+    def find(self, text: str) -> None:
+        self.query_text = text
+        self._fill(keep=False)
+
+    def toggle_all(self) -> None:
+        self.all = not self.all
+        self._fill(keep=True)
+
+    def _fill(self, keep: bool) -> None:
+        if self.state is None or self.state.plan is None:
+            self.set_items(())
+        elif self.query_text:
+            self.set_items(self.flag_rows("all", self.query_text), keep=keep)
+        else:
+            self.set_items(self.flag_rows("all", "") if self.all else self.state.plan.rows, keep=keep)
+
+    def key_of(self, item: Any) -> Hashable:
+        return (item.is_env, item.name)
+
+    def _columns(self, width: int) -> tuple[int, int, int]:
+        """Widths of flag, value and default."""
+        longest = max((len(i.name) for i in self.items[:60]), default=20)
+        name = max(16, min(longest + 2, int(width * 0.45)))
+        default = 12 if width < 60 else 16
+        return name, max(8, width - 4 - name - default), default
+
+    def head_rows(self, width: int) -> list[Row]:
+        if not self.items:
+            return []
+        name, value, default = self._columns(width)
+        return [((pad("   flag", name + 3), "head"), (pad("value", value), "head"), (pad("default", default), "head"))]
+
+    def item_row(self, item: FlagRow, width: int) -> Row:
+        name_w, value_w, default_w = self._columns(width)
+        edited = item.origin is Origin.EDITED
+        mark, mark_role = ("+", "warn") if edited else (" ", "text")
+        if item.level:
+            mark, mark_role = LEVELS.get(item.level, (" ", "text"))
+        unset = item.origin is Origin.DEFAULT and item.value is None
+        value = value_text(item.value)
+        if item.is_env:
+            value = masked(item.name, value)
+        name = f"${item.name}" if item.is_env else item.name
+        role = "dim" if unset else "warn" if edited else "text"
+        return (
+            (" ", "text"), (mark, mark_role), (" ", "text"), (pad(name, name_w - 1), "dim" if unset else "text"),
+            (" ", "text"), (pad(value, value_w - 1), role), (" ", "text"),
+            (pad("" if item.is_env else value_text(item.default), default_w), "dim"),
+        )  # fmt: skip
+
+    def foot_rows(self, width: int, height: int) -> list[Row]:
+        plan = self.state.plan if self.state else None
+        if plan is None:
+            return []
+        rows: list[Row] = []
+        if not self.all and not self.query_text:
+            more = max(0, plan.total_flags - sum(not r.is_env for r in plan.rows))
+            rows.append(((f"   + {more} more flags (a: all, /: find)", "dim"),))
+        item: FlagRow | None = self.current
+        if item is None or height < 10:
+            return rows
+        room = 3 if height < 22 else 8
+        about = self._about(item, width)[: room]
+        return [*rows, (), *about, *self._finding(item, width)]
+
+    def _about(self, item: FlagRow, width: int) -> list[Row]:
+        spec = item.spec
+        if spec is None:
+            word = "environment variable" if item.is_env else "not in this engine version's flag list: passed as it is"
+            return paragraph(f"{item.name}: {word}", width, "dim")
+        kind = str(spec.kind) + (f" {range_text(spec.minimum, spec.maximum)}".rstrip())
+        if spec.choices:
+            kind = "one of " + ", ".join(spec.choices[:8]) + (f" {G.more}" if len(spec.choices) > 8 else "")
+        if spec.deprecated:
+            kind += " (deprecated)"
+        help_text = " ".join(spec.help.split())
+        lines = paragraph(f"{item.name} {kind}. {help_text}", width, "dim")
+        first = lines[0][0][0]
+        if first.startswith(item.name):
+            lines[0] = ((item.name, "strong"), (first[len(item.name) :], "dim"))
+        return lines
+
+    def _finding(self, item: FlagRow, width: int) -> list[Row]:
+        if not item.finding:
+            return []
+        sign, role = LEVELS.get(item.level or "info", ("i", "dim"))
+        return paragraph(f"{sign} {item.finding}", width, role)[:3]
+
+    def empty_rows(self, width: int) -> list[Row]:
+        if self.query_text:
+            rows = paragraph(f"No flag matches “{self.query_text}”.", width, "dim")
+            return [*rows, *paragraph("enter sets it all the same: unknown flags are kept and flagged.", width, "dim")]
+        if self.state is None or self.state.plan is None:
+            return paragraph("No plan yet. p picks a preset; its flags can then be edited here.", width, "dim")
+        return paragraph("No flag is set. /: find one, a: all flags.", width, "dim")
+
+
+def range_text(minimum: float | None, maximum: float | None) -> str:
+    """ ">=1", "0..1", "<=64" or ""."""
+    low = f"{minimum:g}" if minimum is not None else ""
+    high = f"{maximum:g}" if maximum is not None else ""
+    if low and high:
+        return f"{low}..{high}"
+    return f"{G.at_least}{low}" if low else f"<={high}" if high else ""

@@ -1,0 +1,137 @@
+"""Pane 6: every figure of every GPU, what it is limited to, and why a figure is absent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from textual.binding import Binding
+
+from workbench.model.gpu import GpuInfo, GpuSample, GpuState, Telemetry
+from workbench.session.state import SessionState
+from workbench.tui.bindings import bindings_for
+from workbench.tui.formats import NA, gib, setting_text, whole
+from workbench.tui.glyphs import G
+from workbench.tui.paint import Painted, Row, pad, paragraph
+from workbench.tui.widgets.gpu_metrics import gpu_title
+from workbench.tui.widgets.status_bar import stale_age_s
+
+
+class GpuPane(Painted, can_focus=True):
+    BINDINGS = [  # noqa: RUF012
+        *bindings_for("gpu"),
+        Binding("up,k", "move(-1)", show=False),
+        Binding("down,j", "move(1)", show=False),
+        Binding("pageup", "move(-10)", show=False),
+        Binding("pagedown", "move(10)", show=False),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__(id="gpu-detail")
+        self.state: SessionState | None = None
+        self.top = 0
+
+    def show(self, state: SessionState) -> None:
+        self.state = state
+        self.repaint()
+
+    def action_move(self, by: int) -> None:
+        self.top = max(0, self.top + by)
+        self.repaint()
+
+    def rows(self, width: int, height: int) -> Sequence[Row]:
+        state = self.state
+        telemetry = state.telemetry if state else None
+        if state is None or telemetry is None:
+            text = state.telemetry_problem if state and state.telemetry_problem else "No reading yet."
+            return paragraph(text, width, "dim")
+        rows = self._driver(state, telemetry, width)
+        for sample in telemetry.gpus:
+            rows += [(), *self._gpu(state, telemetry, sample, width)]
+        self.top = max(0, min(self.top, len(rows) - height))
+        return rows[self.top : self.top + height]
+
+    def _driver(self, state: SessionState, telemetry: Telemetry, width: int) -> list[Row]:
+        driver, host = telemetry.driver, telemetry.host
+        age = stale_age_s(state)
+        rows: list[Row] = []
+        if age is not None:
+            rows.append(((f"STALE: last reading {age:.0f} s ago", "warnb"),))
+        versions = f"driver {driver.driver_version or NA}  CUDA {driver.cuda_version or NA}  source {driver.source}"
+        rows.append(((versions, "text"),))
+        if driver.message:
+            rows += paragraph(f"! {driver.message}", width, "warn")
+        load = f"{host.load_1m:.1f}" if host.load_1m is not None else NA
+        rows += paragraph(
+            f"host memory {gib(host.memory_available_bytes)} of {gib(host.memory_total_bytes)} GiB free  load {load} "
+            f"on {host.cpu_count or NA} CPUs  governor {host.cpu_governor or NA}", width, "dim")  # fmt: skip
+        right = state.host.can_change_gpus
+        if right:
+            rows += paragraph(f"! settings are read-only: {right}", width, "warn")
+        return rows
+
+    def _gpu(self, state: SessionState, telemetry: Telemetry, sample: GpuSample, width: int) -> list[Row]:
+        info = telemetry.info(sample.index)
+        rows: list[Row] = [((gpu_title(sample, info), "title"), (f"  {sample.uuid}", "dim"))]
+        if sample.state is not GpuState.LIVE:
+            return [*rows, *paragraph(f"x {sample.state}: {sample.message or ''}", width, "bad")]
+        pairs = self._pairs(sample, info)
+        columns = max(1, width // 38)
+        each = width // columns
+        for start in range(0, len(pairs), columns):
+            row: list[tuple[str, str]] = []
+            for label, text in pairs[start : start + columns]:
+                role = "dim" if text.startswith(NA) else "text"
+                row += [(pad(f"  {label}", 16), "dim"), (pad(text, each - 16), role)]
+            rows.append(tuple(row))
+        if sample.event_reasons:
+            rows += paragraph(f"  clocks held by: {', '.join(sample.event_reasons)}", width, "text")
+        for alteration in state.alterations:
+            if alteration.gpu_index == sample.index:
+                now = setting_text(alteration.setting, alteration.now)
+                before = setting_text(alteration.setting, alteration.before)
+                rows += paragraph(f"  {G.alert} {now} (was {before}; r reverts)", width, "warn")
+        for index, text in state.gpu_findings:
+            if index == sample.index:
+                rows += paragraph(f"  {text}", width, "warn")
+        return [*rows, *self._processes(sample, width), *self._absent(sample, info, width)]
+
+    def _pairs(self, s: GpuSample, i: GpuInfo | None) -> list[tuple[str, str]]:
+        def of(value: float | None, top: float | None, unit: str) -> str:
+            return whole(value, unit) + (f" of {top:.0f}" if value is not None and top else "")
+
+        memory = NA if s.memory_used_bytes is None else f"{gib(s.memory_used_bytes)} of {gib(s.memory_total_bytes)} GiB"
+        ranges = f"{whole(i.power_min_w)}-{whole(i.power_max_w, ' W')}" if i else NA
+        return [
+            ("utilization", whole(s.gpu_util_pct, " %")),
+            ("memory util", whole(s.memory_util_pct, " %")),
+            ("SM clock", of(s.sm_mhz, i.sm_max_mhz if i else None, " MHz")),
+            ("memory clock", of(s.memory_mhz, i.memory_max_mhz if i else None, " MHz")),
+            ("power", of(s.power_w, None, " W") + (f" (1 s: {s.power_average_w:.0f})" if s.power_average_w else "")),
+            ("power limit", whole(s.power_limit_enforced_w or s.power_limit_w, " W") + f" ({ranges})"),
+            ("memory", memory + (" unified" if i and i.unified_memory else "")),
+            ("reserved", NA if i is None or i.memory_reserved_bytes is None else f"{gib(i.memory_reserved_bytes)} GiB"),
+            ("temperature", whole(s.temperature_c, " C") + (f" (slows at {i.temperature_slowdown_c:.0f})"
+                                                            if i and i.temperature_slowdown_c else "")),
+            ("fan", whole(s.fan_pct, " %")),
+            ("P-state", NA if s.pstate is None else f"P{s.pstate}"),
+            ("persistence", NA if s.persistence is None else "on" if s.persistence else "off"),
+            ("PCIe", NA if s.pcie_gen is None else f"gen {s.pcie_gen} x{s.pcie_width}"),
+            ("PCIe rx/tx", f"{whole(s.pcie_rx_mb_s)}/{whole(s.pcie_tx_mb_s)} MB/s"),
+            ("energy", NA if s.energy_j is None else f"{s.energy_j / 1000:,.0f} kJ"),
+            ("virtual", (i.virtualization if i else None) or NA),
+        ]  # fmt: skip
+
+    def _processes(self, sample: GpuSample, width: int) -> list[Row]:
+        if not sample.processes:
+            return []
+        listed = ", ".join(f"{p.pid} {p.name or '?'} {gib(p.memory_bytes)} GiB" for p in sample.processes[:6])
+        return paragraph(f"  processes: {listed}", width, "text", "    ")
+
+    def _absent(self, sample: GpuSample, info: GpuInfo | None, width: int) -> list[Row]:
+        reasons: dict[str, list[str]] = {}
+        for name, reason in {**(info.absent if info else {}), **sample.absent}.items():
+            reasons.setdefault(reason, []).append(name)
+        rows: list[Row] = []
+        for reason, names in reasons.items():
+            rows += paragraph(f"  n/a ({reason}): {', '.join(sorted(names))}", width, "dim", "    ")
+        return rows

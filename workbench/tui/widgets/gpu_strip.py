@@ -1,0 +1,186 @@
+"""Live figures of every GPU in one widget without borders. Layout by GPU count and width; rows repaint cell by cell."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from workbench.model.gpu import DriverStatus, GpuInfo, GpuSample, GpuState, Telemetry
+from workbench.session.api import History
+from workbench.session.state import SessionState
+from workbench.tui.formats import GIB, NA, setting_text
+from workbench.tui.glyphs import G
+from workbench.tui.paint import Painted, Row, cut, pad, row_width, spread, wrap
+from workbench.tui.widgets.gpu_metrics import LAYOUTS, UTIL, Metric, gpu_title, limit_w, total_bytes
+from workbench.tui.widgets.sparks import Spark
+from workbench.tui.widgets.status_bar import stale_age_s
+
+QUIET_REASONS = frozenset({"GPU idle", "idle", "applications clocks setting", "none"})
+METRICS: dict[str, Metric] = {m.label: m for row in LAYOUTS[4] for m in row}
+
+
+class GpuStrip(Painted):
+    """One GPU: title and two rows of four metrics; up to four: columns; more, or a small screen: one row each."""
+
+    def __init__(self, history: History) -> None:
+        super().__init__(id="gpus")
+        self.history = history
+        self.state: SessionState | None = None
+        self.stale: float | None = None
+        self.compact = False
+        self._sparks: dict[tuple[int, str], Spark] = {}
+        self._last_t_s = -1.0
+
+    def show(self, state: SessionState) -> None:
+        self.state = state
+        self.stale = stale_age_s(state)
+        if state.telemetry is not None and state.telemetry.t_s != self._last_t_s:
+            self._last_t_s = state.telemetry.t_s
+            for sample in state.telemetry.gpus:
+                self._take(sample, state.telemetry.t_s)
+        self.repaint()
+
+    def _take(self, sample: GpuSample, t_s: float) -> None:
+        for metric in METRICS.values():
+            spark = self._sparks.get((sample.index, metric.label))
+            if spark is None:
+                spark = self._sparks[sample.index, metric.label] = Spark()
+                past = list(self.history.series(sample.index, metric.field, 600))[:-1]
+                spark.fill((t_s - len(past) + i, v) for i, v in enumerate(past) if t_s - len(past) + i >= 0)
+            spark.add(t_s, metric.value(sample) if sample.state is GpuState.LIVE else None)
+
+    def wanted_height(self, width: int, compact: bool) -> int:
+        """Rows needed for the GPUs that are there; asked when their number or the width changes."""
+        self.compact = compact
+        telemetry = self.state.telemetry if self.state else None
+        if telemetry is None or not telemetry.gpus:
+            return 2
+        count = len(telemetry.gpus)
+        if compact or count > 4:
+            return count
+        return 1 + len(LAYOUTS[self._columns(width, count)]) + (1 if self._settings_shown() else 0)
+
+    def _settings_shown(self) -> bool:
+        return bool(self.state and self.state.alterations)
+
+    @staticmethod
+    def _columns(width: int, count: int) -> int:
+        each = width // count
+        return 4 if each >= 108 else 2 if each >= 56 else 1
+
+    def rows(self, width: int, height: int) -> Sequence[Row]:
+        telemetry = self.state.telemetry if self.state else None
+        if telemetry is None or not telemetry.gpus:
+            return self._nothing(telemetry, width)
+        if self.compact or len(telemetry.gpus) > 4:
+            return [self._one_row(telemetry, sample, width) for sample in telemetry.gpus]
+        return self._columns_of(telemetry, width)
+
+    def _nothing(self, telemetry: Telemetry | None, width: int) -> list[Row]:
+        state = self.state
+        if telemetry is not None and telemetry.driver.status is not DriverStatus.OK:
+            driver = telemetry.driver
+            head = (f"x GPUs: {driver.status}", "bad")
+            return [(head,), ((driver.message or "", "text"),)]
+        if state is not None and state.telemetry_problem:
+            lines = wrap(state.telemetry_problem, width - 2)
+            return [(("x GPUs: ", "bad"), (lines[0], "text")), (("  " + " ".join(lines[1:]), "text"),)]
+        if telemetry is not None:
+            return [(("GPUs: none seen by the driver", "warn"),), (("h another host", "dim"),)]
+        where = f" on {state.host.name}" if state else ""
+        return [((f"GPUs: waiting for the first reading{where}", "dim"),)]
+
+    def _columns_of(self, telemetry: Telemetry, width: int) -> list[Row]:
+        count = len(telemetry.gpus)
+        columns, gap = self._columns(width, count), 2
+        each = (width - gap * (count - 1)) // count
+        blocks = [self._block(telemetry, sample, each, columns) for sample in telemetry.gpus]
+        rows: list[Row] = []
+        for parts in zip(*blocks, strict=True):
+            row: list[tuple[str, str]] = []
+            for index, part in enumerate(parts):
+                row += part
+                if index + 1 < count:
+                    row.append((" " * gap, "text"))
+            rows.append(tuple(row))
+        return rows
+
+    def _block(self, telemetry: Telemetry, sample: GpuSample, width: int, columns: int) -> list[Row]:
+        info = telemetry.info(sample.index)
+        live = sample.state is GpuState.LIVE and self.stale is None
+        name = (gpu_title(sample, info), "title" if live else "dim")
+        rows = [spread((name,), self._sign(sample), width)]
+        gap = 3
+        each = (width - gap * (columns - 1)) // columns
+        lost = [cut(line, width) for line in wrap(sample.message or str(sample.state), width)]
+        for number, metrics in enumerate(LAYOUTS[columns]):
+            if sample.state is not GpuState.LIVE:
+                rows.append(((pad(lost[number] if number < len(lost) else "", width), "text"),))
+                continue
+            row: list[tuple[str, str]] = []
+            for index, metric in enumerate(metrics):
+                last = index + 1 == columns
+                size = width - (each + gap) * index if last else each
+                row += self._cell(metric, sample, info, size)
+                if not last:
+                    row.append((" " * gap, "text"))
+            rows.append(tuple(row))
+        if self._settings_shown():
+            rows.append(((pad(self._settings(sample), width), "warn"),))
+        return rows
+
+    def _cell(self, metric: Metric, sample: GpuSample, info: GpuInfo | None, width: int) -> Row:
+        """ "util ▆▆▇▇   97%" in exactly `width` cells."""
+        value = metric.text(sample, info)
+        room = 10 if width < 40 else 12
+        label = 6 if width >= 27 else 5
+        cells = max(0, width - label - room)
+        spark = self._sparks[sample.index, metric.label].text(cells, metric.floor, metric.top(sample, info))
+        dead = value == NA or self.stale is not None
+        return (
+            (pad(metric.label, label), "dim"),
+            (spark, "dim" if dead else "spark"),
+            (pad(value, room, right=True), "dim" if dead else "text"),
+        )
+
+    def _sign(self, sample: GpuSample) -> Row:
+        """What stands on the right of a GPU's title: lost, stale, a lock without effect, throttling."""
+        if sample.state is not GpuState.LIVE:
+            return ((f" x {str(sample.state).upper()}", "bad"),)
+        if self.stale is not None:
+            return ((f" STALE {self.stale:.0f} s", "warnb"),)
+        for index, text in self.state.gpu_findings if self.state else ():
+            if index == sample.index:
+                return ((f" {text}", "warn"),)
+        reasons = [r for r in sample.event_reasons if r not in QUIET_REASONS]
+        return ((f" {G.alert} {reasons[0]}", "warn"),) if reasons else ((" ", "text"),)
+
+    def _settings(self, sample: GpuSample) -> str:
+        altered = [a for a in (self.state.alterations if self.state else ()) if a.gpu_index == sample.index]
+        return f"set {', '.join(setting_text(a.setting, a.now) for a in altered)}  r reverts" if altered else ""
+
+    def _one_row(self, telemetry: Telemetry, sample: GpuSample, width: int) -> Row:
+        """ "0 ▆▆▇▇  97%  71.8/80G  603/700W  66C 1755MHz lock" """
+        info = telemetry.info(sample.index)
+        index = (f"{sample.index:<2}", "title")
+        if sample.state is not GpuState.LIVE:
+            sign = self._sign(sample)
+            return (index, *sign, (f"  {sample.message or ''}", "text"))
+        total, limit = total_bytes(sample, info), limit_w(sample, info)
+        used = NA if sample.memory_used_bytes is None else f"{sample.memory_used_bytes / GIB:.1f}"
+        watts = NA if sample.power_w is None else f"{sample.power_w:.0f}"
+        figures = (
+            pad(UTIL.text(sample, info), 6, right=True)
+            + pad(used + (f"/{total / GIB:.0f}G" if total else ""), 11, right=True)
+            + pad(watts + (f"/{limit:.0f}W" if limit else ""), 10, right=True)
+            + pad(NA if sample.temperature_c is None else f"{sample.temperature_c:.0f}C", 5, right=True)
+            + pad(NA if sample.sm_mhz is None else f"{sample.sm_mhz}MHz", 8, right=True)
+        )
+        sign = self._sign(sample)
+        right = 14 if width < 110 else 30
+        name = pad(gpu_title(sample, info).split(" ", 1)[-1], 22) if width >= 110 else ""
+        cells = max(4, width - 2 - len(name) - len(figures) - right)
+        role = "dim" if self.stale is not None else "text"
+        spark = self._sparks[sample.index, UTIL.label].text(cells, 0.0, 100.0)
+        fitted = (cut(sign[0][0], right), sign[0][1])
+        row: Row = (index, (name, "dim"), (spark, "dim" if role == "dim" else "spark"), (figures, role), fitted)
+        return row if row_width(row) <= width else spread(row[:-1], (fitted,), width)

@@ -1,0 +1,167 @@
+"""The followed run's log: only visible lines are read, cleaned and coloured; a search and a held position."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from textual.binding import Binding
+
+from workbench.model.run import ServerState
+from workbench.session.api import LogView
+from workbench.session.state import SessionState
+from workbench.tui.bindings import bindings_for
+from workbench.tui.paint import Painted, Row, cut, paragraph
+
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b.|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+ROLES = {"error": "bad", "warn": "warn", "info": "text", "": "text"}
+
+
+def clean(line: str) -> str:
+    """Without control codes; of a progress line only what would be left on a terminal after the last return."""
+    line = line.rstrip("\r\n")
+    if "\r" in line:
+        line = line.rsplit("\r", 1)[1]
+    return _CONTROL.sub("", line.replace("\t", "    ")) if not line.isprintable() else line
+
+
+class LogPane(Painted, can_focus=True):
+    BINDINGS = [  # noqa: RUF012
+        *bindings_for("log"),
+        Binding("up,k", "scroll_by(-1)", show=False),
+        Binding("down,j", "scroll_by(1)", show=False),
+        Binding("pageup,ctrl+u", "scroll_page(-1)", show=False),
+        Binding("pagedown,ctrl+d", "scroll_page(1)", show=False),
+        Binding("home", "scroll_by(-100000000)", show=False),
+        Binding("end,G", "follow_end", show=False),
+        Binding("left", "shift(-20)", show=False),
+        Binding("right", "shift(20)", show=False),
+    ]
+
+    def __init__(self, log: LogView) -> None:
+        super().__init__(id="log-lines")
+        self.view = log
+        self.state: SessionState | None = None
+        self.follow = True
+        self.top = 0
+        self.left = 0
+        self.search = ""
+        self.hit: int | None = None
+
+    def show(self, state: SessionState) -> None:
+        changed_run = self.state is None or self.state.run_id != state.run_id
+        self.state = state
+        if changed_run:
+            self.follow, self.top, self.hit = True, 0, None
+        self.repaint()
+
+    def rows(self, width: int, height: int) -> Sequence[Row]:
+        total = len(self.view)
+        if total == 0:
+            return self._empty(width)
+        note = self._failure(width)
+        room = max(1, height - len(note))
+        last = max(0, total - room)
+        if self.follow:
+            self.top = last
+        self.top = max(0, min(self.top, last))
+        rows: list[Row] = []
+        for offset, raw in enumerate(self.view.lines(self.top, room)):
+            rows.append(self._line(raw, width, self.top + offset == self.hit))
+        return [*rows, *[()] * (room - len(rows)), *note]
+
+    def _line(self, raw: str, width: int, hit: bool) -> Row:
+        text = clean(raw)
+        if self.left:
+            text = text[self.left :]
+        if hit:
+            return ((cut(text, width).ljust(width), "rest"),)
+        level = self.view.level(raw)
+        role = "goodb" if text.lstrip().startswith("== ") else ROLES.get(level, "text")
+        return ((cut(text, width), role),)
+
+    def _failure(self, width: int) -> list[Row]:
+        """A server that failed: the reason and its known cause stay below the log."""
+        server = self.state.server if self.state else None
+        bad = (ServerState.FAILED, ServerState.CRASHED, ServerState.UNRESPONSIVE)
+        if server is None or server.state not in bad:
+            return []
+        rows: list[Row] = [()]
+        if server.reason:
+            rows += paragraph(f"x {server.reason}", width, "bad")[:3]
+        for finding in server.findings[:2]:
+            rows += paragraph(f"! {finding.text}", width, "warn")[:3]
+            if finding.fix:
+                rows += paragraph(f"  fix: {finding.fix}", width, "text")[:2]
+        rows.append((("s starts again   e next error   v command", "dim"),))
+        return rows
+
+    def _empty(self, width: int) -> list[Row]:
+        server = self.state.server if self.state else None
+        if server is None:
+            if self.state and self.state.plan:
+                return paragraph("No run yet. s starts the plan.", width, "dim")
+            return paragraph("No run yet. p picks a preset, then s starts it.", width, "dim")
+        rows = self._failure(width)
+        return rows or paragraph(f"{server.state}: nothing in the log yet.", width, "dim")
+
+    # position
+    def action_scroll_by(self, by: int) -> None:
+        self.follow = False
+        self.top = max(0, min(max(0, len(self.view) - self.content_size.height), self.top + by))
+        self.repaint()
+        self.moved()
+
+    def action_scroll_page(self, by: int) -> None:
+        self.action_scroll_by(by * max(1, self.content_size.height - 2))
+
+    def action_follow_end(self) -> None:
+        self.follow, self.hit = True, None
+        self.repaint()
+        self.moved()
+
+    def action_shift(self, by: int) -> None:
+        self.left = max(0, self.left + by)
+        self.repaint()
+
+    def moved(self) -> None:
+        """The border tells whether the log is followed; the screen sets it."""
+        self.screen.refresh_titles()  # type: ignore[attr-defined]
+
+    def toggle_follow(self) -> None:
+        self.follow = not self.follow
+        self.hit = None if self.follow else self.hit
+        self.repaint()
+        self.moved()
+
+    def find(self, text: str, *, again: bool = False) -> bool:
+        """Search backwards from the end for a new text, forwards from the hit for the same one."""
+        self.search = text
+        if not text:
+            self.hit = None
+            self.repaint()
+            return True
+        start = self.hit + 1 if again and self.hit is not None else 0
+        found = self.view.find(text, start) if again else self.view.find(text, len(self.view) - 1, backwards=True)
+        if found is None and again:
+            found = self.view.find(text, 0)
+        return self._go(found)
+
+    def next_error(self) -> bool:
+        """The next line of level error after the hit, from the top again at the end."""
+        total, start = len(self.view), (self.hit + 1 if self.hit is not None else 0)
+        for begin, end in ((start, total), (0, start)):
+            for chunk in range(begin, end, 2000):
+                for offset, line in enumerate(self.view.lines(chunk, min(2000, end - chunk))):
+                    if self.view.level(line) == "error":
+                        return self._go(chunk + offset)
+        return False
+
+    def _go(self, line: int | None) -> bool:
+        self.hit = line
+        if line is not None:
+            self.follow = False
+            self.top = max(0, line - self.content_size.height // 2)
+        self.repaint()
+        self.moved()
+        return line is not None

@@ -1,0 +1,34 @@
+"""A bordered pane: title and key hints in the border, which is not redrawn when the content changes."""
+
+from __future__ import annotations
+
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.widget import Widget
+
+from workbench.tui.paint import Painted
+
+
+class Pane(Vertical):
+    """Pane number, name, and one drawn widget inside; a search input may be mounted above it."""
+
+    def __init__(self, number: int, name: str, body: Painted) -> None:
+        super().__init__(id=f"pane-{number}", classes="pane")
+        self.number, self.pane_name, self.body = number, name, body
+        self.border_title = f"{number} {name}"
+
+    def compose(self) -> ComposeResult:
+        yield self.body
+
+    def title(self, detail: str = "", hint: str = "") -> None:
+        """Texts in the border; set only when they differ, for they repaint it."""
+        from textual.markup import escape
+
+        title = escape(f"{self.number} {self.pane_name}" + (f"  {detail}" if detail else ""))
+        if self.border_title != title:
+            self.border_title = title
+        if self.border_subtitle != escape(hint):
+            self.border_subtitle = escape(hint)
+
+    def focus_target(self) -> Widget:
+        return self.body

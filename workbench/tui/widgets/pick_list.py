@@ -1,0 +1,101 @@
+"""A list with a cursor, drawn as rows: the base of presets, flags, results and the choices in modals."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any, ClassVar
+
+from textual.binding import Binding, BindingType
+from textual.message import Message
+
+from workbench.tui.paint import Painted, Row
+
+
+class PickList(Painted, can_focus=True):
+    """`items` with a cursor. Subclasses say how one item, the head and the foot look; the cursor follows its item."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("down,j", "move(1)", show=False),
+        Binding("up,k", "move(-1)", show=False),
+        Binding("pagedown,ctrl+d", "page(1)", show=False),
+        Binding("pageup,ctrl+u", "page(-1)", show=False),
+        Binding("home", "move(-1000000)", show=False),
+        Binding("end,G", "move(1000000)", show=False),
+    ]
+
+    class Moved(Message):
+        """The cursor is on another item."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.items: Sequence[Any] = ()
+        self.cursor = 0
+        self.top = 0
+
+    # what a subclass gives
+    def key_of(self, item: Any) -> Hashable:
+        return str(item)
+
+    def item_row(self, item: Any, width: int) -> Row:
+        return ((str(item), "text"),)
+
+    def head_rows(self, width: int) -> list[Row]:
+        return []
+
+    def foot_rows(self, width: int, height: int) -> list[Row]:
+        return []
+
+    def empty_rows(self, width: int) -> list[Row]:
+        return []
+
+    @property
+    def current(self) -> Any | None:
+        return self.items[self.cursor] if 0 <= self.cursor < len(self.items) else None
+
+    def set_items(self, items: Sequence[Any], *, keep: bool = True) -> None:
+        """New items; with `keep` the cursor stays on the item that it was on."""
+        old = self.key_of(self.current) if keep and self.current is not None else None
+        self.items = items
+        if old is not None:
+            self.cursor = next((i for i, item in enumerate(items) if self.key_of(item) == old), self.cursor)
+        elif not keep:
+            self.cursor = self.top = 0
+        self.cursor = max(0, min(self.cursor, len(items) - 1))
+        self.repaint()
+
+    def rows(self, width: int, height: int) -> Sequence[Row]:
+        head = self.head_rows(width)
+        if not self.items:
+            return [*head, *self.empty_rows(width)][:height]
+        foot = self.foot_rows(width, height)
+        room = max(1, height - len(head) - len(foot))
+        self.top = max(0, min(self.top, self.cursor, len(self.items) - room))
+        self.top = max(self.top, self.cursor - room + 1)
+        body: list[Row] = []
+        for index in range(self.top, min(len(self.items), self.top + room)):
+            row = self.item_row(self.items[index], width)
+            if index == self.cursor:
+                role = "select" if self.has_focus or self.lit else "rest"
+                row = tuple((text, role) for text, _ in row)
+                row = (*row, (" " * width, role))
+            body.append(row)
+        gap: list[Row] = [()] * (room - len(body))
+        return [*head, *body, *gap, *foot]
+
+    lit = False  # an input beside the list has the focus and moves the cursor
+
+    def action_move(self, by: int) -> None:
+        before = self.cursor
+        self.cursor = max(0, min(len(self.items) - 1, self.cursor + by))
+        if self.cursor != before:
+            self.repaint()
+            self.post_message(self.Moved())
+
+    def action_page(self, by: int) -> None:
+        self.action_move(by * max(1, self.content_size.height - 4))
+
+    def on_focus(self) -> None:
+        self.repaint()
+
+    def on_blur(self) -> None:
+        self.repaint()

@@ -1,0 +1,107 @@
+"""Benchmark results, newest first; above them the run that is under way, below them the physical limit."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+from workbench.model.run import ServerState
+from workbench.session.state import BenchRow, SessionState
+from workbench.tui.bindings import bindings_for
+from workbench.tui.formats import elapsed, figure
+from workbench.tui.glyphs import G
+from workbench.tui.paint import Row, cut, pad, paragraph, row_width
+from workbench.tui.widgets.pick_list import PickList
+
+
+def gauge(share: float, cells: int) -> str:
+    """▓▓▓░░ with at least one cell for anything above nothing."""
+    full = max(0, min(cells, round(share * cells)))
+    return G.bar_full * full + G.bar_empty * (cells - full)
+
+
+class Results(PickList):
+    BINDINGS = bindings_for("results")
+
+    def __init__(self) -> None:
+        super().__init__(id="results")
+        self.state: SessionState | None = None
+
+    def show(self, state: SessionState) -> None:
+        new = self.state is not None and len(state.results) > len(self.state.results)
+        self.state = state
+        self.set_items(tuple(sorted(state.results, key=lambda r: -r.id)), keep=not new)
+
+    def key_of(self, item: Any) -> Hashable:
+        return int(item.id)
+
+    def head_rows(self, width: int) -> list[Row]:
+        rows = self._progress(width)
+        if self.items:
+            rows.append(((self._columns(width, "", "#", "change", "tok/s", "TTFT p50/99", "ITL", "W", "tok/J"), "head"),))
+        return rows
+
+    def _columns(self, width: int, mark: str, number: str, label: str, *figures: str) -> str:
+        sizes = [9, 14, 7, 6, 7]
+        if width < 58:
+            sizes, figures = sizes[:3], figures[:3]
+        elif width < 72:
+            sizes, figures = sizes[:4], figures[:4]
+        tail = "".join(pad(f, s, right=True) for f, s in zip(figures, sizes, strict=True))
+        return f"{mark:<2}{number:>4}  {pad(label, max(6, width - 8 - sum(sizes)))}{tail}"
+
+    def item_row(self, item: BenchRow, width: int) -> Row:
+        state = self.state
+        mark = "A" if state and item.id == state.mark_a else "B" if state and item.id == state.mark_b else ""
+        role = {"A": "a", "B": "b"}.get(mark, "text")
+        label = item.label or f"{item.model} c{item.concurrency}"
+        if item.simulated and not (state and state.simulated):
+            label = f"SIM {label}"
+        if item.requests_failed:
+            label = f"{item.requests_failed}/{item.requests_ok + item.requests_failed} failed {label}"
+            role = "bad" if not mark else role
+        ttft = f"{figure(item.ttft_p50_ms, 0)}/{figure(item.ttft_p99_ms, 0)}"
+        figures = (figure(item.output_tok_s), ttft, figure(item.itl_mean_ms, 1), figure(item.power_w, 0),
+                   figure(item.tok_per_joule))  # fmt: skip
+        return ((self._columns(width, mark, str(item.id), label, *figures), role),)
+
+    def _progress(self, width: int) -> list[Row]:
+        bench = self.state.bench if self.state else None
+        if bench is None:
+            return []
+        if bench.error:
+            return paragraph(f"x {bench.error}", width, "bad")[:2]
+        if bench.queued:
+            return [(("~ bench starts when the server is READY", "warn"),)]
+        if not bench.running:
+            return []
+        progress = bench.progress
+        if progress is None:
+            return [(("~ bench starting …", "warn"),)]
+        text = f" {progress.done}/{progress.total}  {figure(progress.output_tok_s)} tok/s  {elapsed(progress.elapsed_s)}"
+        if progress.failed:
+            text += f"  {progress.failed} failed"
+        cells = max(6, min(40, width - len(text) - len(progress.phase) - 4))
+        bar = gauge(progress.done / max(1, progress.total), cells)
+        return [((f"~ {progress.phase} ", "warn"), (bar, "warn"), (cut(text, width), "text"))]
+
+    def foot_rows(self, width: int, height: int) -> list[Row]:
+        ceiling = self.state.ceiling if self.state else None
+        if ceiling is None:
+            return []
+        limit = f"{figure(ceiling.tok_s, 1)} tok/s ({ceiling.basis})"
+        if ceiling.measured_tok_s is None:
+            return [((f"limit {limit}: no single-stream result yet", "dim"),)]
+        share = ceiling.measured_tok_s / ceiling.tok_s if ceiling.tok_s else 0.0
+        text = f" {share * 100:.0f} % of {limit}"
+        cells = max(5, min(30, width - 6 - len(text)))
+        row: Row = (("limit ", "dim"), (gauge(share, cells), "good"), (text, "bad" if share > 1.0 else "text"))
+        return [row] if row_width(row) <= width else [(("limit", "dim"), (cut(text, width - 5), "text"))]
+
+    def empty_rows(self, width: int) -> list[Row]:
+        server = self.state.server if self.state else None
+        if server is not None and server.state is ServerState.READY:
+            return paragraph("No results yet. b runs a quick benchmark now.", width, "dim")
+        if server is not None and server.state is ServerState.STARTING:
+            return paragraph("No results yet. b queues a quick benchmark for READY.", width, "dim")
+        return paragraph("No results yet. s starts the server, then b benchmarks it.", width, "dim")

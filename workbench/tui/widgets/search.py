@@ -1,0 +1,65 @@
+"""The input row above a pane's list. Arrows move the list's cursor while typing."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal
+
+from workbench.tui.paint import Painted, Row
+from workbench.tui.widgets.entry import Entry
+
+
+class _Slash(Painted):
+    def rows(self, width: int, height: int) -> list[Row]:
+        return [(("/ ", "key"),)]
+
+
+PLACEHOLDERS = {1: "letters of a preset", 2: "letters of a flag", 3: "text in the log"}
+
+
+class SearchEntry(Entry):
+    def __init__(self, number: int) -> None:
+        super().__init__(placeholder=PLACEHOLDERS[number])
+        self.number = number
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("down", "list(1)", show=False),
+        Binding("up", "list(-1)", show=False),
+        Binding("pagedown", "list(8)", show=False),
+        Binding("pageup", "list(-8)", show=False),
+        Binding("escape", "abandon", show=False),
+    ]
+
+    def action_list(self, by: int) -> None:
+        pane = self.screen.panes[self.number]  # type: ignore[attr-defined]
+        if self.number == 3:
+            pane.body.action_scroll_by(by)
+        else:
+            pane.body.action_move(by)
+
+    async def action_abandon(self) -> None:
+        await self.screen.close_search()  # type: ignore[attr-defined]
+
+    def watch_value(self, value: str) -> None:
+        # In line with the key, not by message: enter right after the last letter must see the narrowed list.
+        if self.is_mounted:
+            self.screen.searched(self.number, value)  # type: ignore[attr-defined]
+
+    async def action_submit(self) -> None:
+        await self.screen.search_entered(self.number, self.value)  # type: ignore[attr-defined]
+
+
+class Search(Horizontal):
+    def __init__(self, number: int) -> None:
+        super().__init__(classes="search")
+        self.number = number
+        self.entry = SearchEntry(number)
+
+    def compose(self) -> ComposeResult:
+        slash = _Slash(classes="search-label")
+        slash.styles.width = 2
+        yield slash
+        yield self.entry

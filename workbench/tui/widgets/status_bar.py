@@ -1,0 +1,125 @@
+"""The first row: host, server, preset, what is altered, what is under way. SIMULATED never leaves it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from workbench.model.run import ServerState, ServerStatus
+from workbench.session.state import SessionState
+from workbench.tui.formats import elapsed
+from workbench.tui.glyphs import G
+from workbench.tui.paint import Painted, Row, fit, row_width
+
+STALE_AFTER_S = 3.5  # three missed ticks at 1 s and a little
+
+SERVER_WORDS: dict[ServerState, tuple[str, str, str]] = {
+    ServerState.STARTING: ("~", "STARTING", "warn"),
+    ServerState.READY: (G.on, "READY", "goodb"),
+    ServerState.STOPPING: ("~", "STOPPING", "warn"),
+    ServerState.STOPPED: (G.off, "stopped", "dim"),
+    ServerState.FAILED: ("x", "FAILED", "bad"),
+    ServerState.CRASHED: ("x", "CRASHED", "bad"),
+    ServerState.UNRESPONSIVE: ("!", "UNRESPONSIVE", "bad"),
+    ServerState.UNKNOWN: ("?", "unknown", "warn"),
+}
+
+
+def server_runs(server: ServerStatus | None, now_s: float) -> Row:
+    """ "● READY vllm :8000 12m41s". Times are the host's: they are compared with this machine's clock only roughly."""
+    if server is None:
+        return ((f"{G.off} no server", "dim"),)
+    glyph, word, role = SERVER_WORDS[server.state]
+    runs: list[tuple[str, str]] = [(f"{glyph} {word}", role), (f" {server.engine}", "text")]
+    if server.port:
+        runs.append((f" :{server.port}", "text"))
+    if server.state in (ServerState.FAILED, ServerState.CRASHED):
+        code = server.exit_signal or (f"exit {server.exit_code}" if server.exit_code is not None else "")
+        lived = ""
+        if server.started_unix_s and server.ended_unix_s:
+            lived = f" after {elapsed(server.ended_unix_s - server.started_unix_s)}"
+        runs.append((f" {code}{lived}".rstrip(), "text"))
+    elif server.state is not ServerState.STOPPED:
+        since = server.ready_unix_s if server.state is ServerState.READY else server.started_unix_s
+        if since:
+            runs.append((f" {elapsed(now_s - since)}", "text"))
+    if server.state is ServerState.STARTING and server.phase:
+        runs.append((f" {server.phase}", "dim"))
+    return tuple(runs)
+
+
+def link_runs(state: SessionState, now_s: float) -> Row:
+    host = state.host
+    runs: list[tuple[str, str]] = [(f"{host.name} ", "strong"), (host.kind, "dim")]
+    if host.latency_ms is not None:
+        runs.append((f" {host.latency_ms:.0f}ms", "dim"))
+    if host.link == "connecting":
+        runs.append((" ~ connecting", "warn"))
+    elif host.link == "lost":
+        age = now_s - host.lost_since_unix_s if host.lost_since_unix_s else 0.0
+        runs.append((f" ! LINK LOST {elapsed(age)} retry {host.retries} (server keeps running)", "bad"))
+    elif host.link == "failed":
+        runs.append((" x NOT CONNECTED", "bad"))
+    return tuple(runs)
+
+
+class StatusBar(Painted):
+    GROUND = "bar"
+
+    def __init__(self) -> None:
+        super().__init__(id="status")
+        self.state: SessionState | None = None
+
+    def show(self, state: SessionState) -> None:
+        self.state = state
+        self.repaint()
+
+    def parts(self, state: SessionState) -> list[Row]:
+        now_s = time.time()
+        parts = [link_runs(state, now_s), server_runs(state.server, now_s)]
+        if state.plan is not None:
+            plan = state.plan
+            name = plan.plan.preset_id or plan.plan.model or "plan"
+            parts.append(((name, "text"), *((((f" *{plan.edited}", "warn")),) if plan.edited else ())))
+        if state.alterations:
+            parts.append(((f"{G.alert} GPU altered (r reverts)", "warn"),))
+        parts.append(self.work(state))
+        return parts
+
+    def work(self, state: SessionState) -> Row:
+        bench = state.bench
+        if bench.running and bench.progress is not None:
+            return ((f"~ bench {bench.progress.done}/{bench.progress.total}", "warn"),)
+        if bench.running:
+            return (("~ bench", "warn"),)
+        if bench.queued:
+            return (("~ bench waits for READY", "warn"),)
+        if state.busy:
+            return ((f"~ {state.busy[-1]}", "warn"),)
+        return (("bench idle", "dim"),)
+
+    def rows(self, width: int, height: int) -> Sequence[Row]:
+        state = self.state
+        if state is None:
+            return [((" workbench", "strong"),)]
+        tail: list[tuple[str, str]] = []
+        age = stale_age_s(state)
+        if age is not None:
+            tail.append((f" STALE {age:.0f} s ", "warnb"))
+        if state.simulated:
+            tail += [(" ", "text"), (" SIMULATED ", "reverse")]
+        row: list[tuple[str, str]] = []
+        for part in self.parts(state):
+            if row:
+                row.append((f" {G.rule} ", "faint"))
+            row += part
+        room = max(0, width - row_width(tail))
+        return [(*fit(tuple(row), room), *tail)]
+
+
+def stale_age_s(state: SessionState) -> float | None:
+    """Age of the telemetry when it is too old to be called live; None while it is live or was never there."""
+    if state.telemetry is None or state.telemetry_monotonic_s is None:
+        return None
+    age = time.monotonic() - state.telemetry_monotonic_s
+    return age if age > STALE_AFTER_S else None

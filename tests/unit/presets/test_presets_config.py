@@ -1,0 +1,164 @@
+"""config.toml: defaults for what does not hold, and nothing of the person's file is ever lost."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from workbench.model.errors import StoreError
+from workbench.store import paths
+from workbench.store.config import ConfigStore
+
+WRITTEN = """\
+# my settings
+[ui]
+theme = "nord"  # dark
+refresh_s = 0.5
+
+[variables.spark-01]
+model = "/models/llama"  # on the fast disk
+"""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ConfigStore:
+    return ConfigStore(tmp_path / "conf" / "config.toml")
+
+
+def write(store: ConfigStore, text: str) -> None:
+    store.path.parent.mkdir(exist_ok=True)
+    store.path.write_text(text)
+
+
+def test_no_file_is_an_empty_one(store: ConfigStore) -> None:
+    assert store.config.ui.theme is None and store.config.ui.refresh_s == 1.0
+    assert store.findings == () and store.variables("anywhere") == {}
+    assert not store.path.exists()
+
+
+def test_the_default_place_is_the_xdg_one(tmp_path: Path) -> None:
+    assert ConfigStore().path == tmp_path / "xdg-config" / "workbench" / "config.toml" == paths.config_file()
+
+
+def test_variables_are_remembered_per_host_with_comments_kept(store: ConfigStore) -> None:
+    write(store, WRITTEN)
+    store.remember("spark-01", {"interface": "enp1s0f1np1"})
+    store.remember("local", {"model": "tiny"})
+    again = ConfigStore(store.path)
+    assert again.variables("spark-01") == {"model": "/models/llama", "interface": "enp1s0f1np1"}
+    assert again.variables("local") == {"model": "tiny"}
+    text = store.path.read_text()
+    assert "# my settings" in text and "# dark" in text and "# on the fast disk" in text
+
+
+def test_remembering_the_same_again_does_not_write(store: ConfigStore) -> None:
+    store.remember("a", {"x": "1"})
+    stamp = store.path.stat().st_mtime_ns
+    store.path.chmod(0o400)
+    store.remember("a", {"x": "1"})
+    assert store.path.stat().st_mtime_ns == stamp
+
+
+def test_odd_host_names_survive(store: ConfigStore) -> None:
+    name = 'me@10.0.0.1:22 "x".y'
+    store.remember(name, {"model": 'C:\\x "quoted"\n'})
+    assert ConfigStore(store.path).variables(name) == {"model": 'C:\\x "quoted"\n'}
+
+
+def test_set_and_remove(store: ConfigStore) -> None:
+    store.set(("ui", "theme"), "dracula")
+    assert store.config.ui.theme == "dracula"
+    store.set(("ui", "theme"), None)
+    assert ConfigStore(store.path).config.ui.theme is None
+    assert stat.S_IMODE(store.path.stat().st_mode) == 0o600
+    assert [p.name for p in store.path.parent.iterdir()] == ["config.toml"]
+
+
+def test_a_wrong_value_is_not_saved(store: ConfigStore) -> None:
+    write(store, WRITTEN)
+    with pytest.raises(StoreError, match=r"ui\.refresh_s"):
+        store.set(("ui", "refresh_s"), -1)
+    assert store.path.read_text() == WRITTEN
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "line"),
+    [
+        ("[ui\n", "not valid TOML", None),
+        ("ui = '\xe9'".encode("latin-1"), "not UTF-8", None),
+        ("a = " + "[" * 5000, "not valid TOML", None),
+        ('[ui]\ntheme = 3\nrefresh_s = 0.5\n', "ui.theme", 2),
+        ('[ui]\nthem = "x"\nrefresh_s = 0.5\n', "ui.them: unknown setting, left in the file", 2),
+        ('other = 1\n[ui]\nrefresh_s = 0.5\n', "other", 1),
+        ('[ui]\nrefresh_s = 0.5\n[variables.h]\nx = 1\n', "variables.h.x", 4),
+        ('variables = "x"\n[ui]\nrefresh_s = 0.5\n', "variables", 1),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_used_is_said_and_the_rest_holds(
+    store: ConfigStore, text: str | bytes, words: str, line: int | None
+) -> None:
+    data = text if isinstance(text, bytes) else text.encode()
+    store.path.parent.mkdir()
+    store.path.write_bytes(data)
+    assert store.config.ui.theme is None
+    assert store.config.ui.refresh_s == (0.5 if b"refresh_s" in data else 1.0)
+    (finding,) = store.findings
+    assert words in finding.text and finding.line == line and finding.file == str(store.path)
+    assert store.path.read_bytes() == data
+
+
+def test_a_broken_file_is_not_written_over(store: ConfigStore) -> None:
+    write(store, "[ui\n")
+    with pytest.raises(StoreError, match="left as it is") as caught:
+        store.remember("a", {"x": "1"})
+    assert caught.value.next_step and store.path.read_text() == "[ui\n"
+
+
+def test_unknown_settings_of_a_newer_version_are_kept(store: ConfigStore) -> None:
+    write(store, "new = [1, 2]\n[ui]\nfancy = true\n")
+    store.set(("ui", "theme"), "nord")
+    assert "new = [1, 2]" in store.path.read_text() and "fancy = true" in store.path.read_text()
+
+
+def test_a_linked_file_stays_linked(store: ConfigStore, tmp_path: Path) -> None:
+    real = tmp_path / "dotfiles.toml"
+    real.write_text(WRITTEN)
+    store.path.parent.mkdir()
+    store.path.symlink_to(real)
+    store.set(("ui", "theme"), "x")
+    assert store.path.is_symlink() and 'theme = "x"' in real.read_text()
+
+
+def test_a_directory_that_cannot_be_made_is_an_error_for_a_person(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="could not"):
+        ConfigStore(tmp_path / "file" / "config.toml").set(("ui", "theme"), "x")
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(text=st.text(max_size=40), table=st.sampled_from(["", "[ui]\n", "[variables.h]\n", "ui.keys."]))
+def test_any_text_gives_a_configuration(tmp_path: Path, text: str, table: str) -> None:
+    path = tmp_path / "config.toml"
+    path.write_bytes((table + text).encode())
+    store = ConfigStore(path)
+    assert store.config.ui.log_lines == 10_000 or "log_lines" in text
+    assert path.read_bytes() == (table + text).encode()
+
+
+@pytest.mark.parametrize("value", ["", "relative/path"])
+def test_useless_xdg_values_are_ignored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, value: str) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("CONFIG", "STATE", "CACHE", "DATA"):
+        monkeypatch.setenv(f"XDG_{name}_HOME", value)
+    assert paths.config_dir() == tmp_path / ".config/workbench"
+    assert paths.state_dir() == tmp_path / ".local/state/workbench"
+    assert paths.cache_dir() == tmp_path / ".cache/workbench"
+    assert paths.results_db() == tmp_path / ".local/share/workbench/results.sqlite3"
+
+
+def test_shipped_presets_are_found_in_a_checkout() -> None:
+    assert (paths.shipped_presets_dir() / "vllm-any.toml").is_file()

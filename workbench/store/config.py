@@ -1,0 +1,162 @@
+"""config.toml: remembered preset variables per host, and how the screen is set up.
+
+A missing file is an empty one. What cannot be used is said and replaced by its default for now; the file itself is only
+changed by `set`, which keeps comments and unknown settings, and refuses to touch a file that it cannot read.
+"""
+
+from __future__ import annotations
+
+import copy
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from workbench.model.errors import StoreError
+from workbench.model.findings import Finding, Level
+from workbench.store import paths
+from workbench.store.files import write_atomic
+from workbench.store.toml_lines import LineIndex
+
+if TYPE_CHECKING:
+    from workbench.store.config_schema import Config
+
+
+class ConfigStore:
+    """Reads lazily and once; `findings` then says what was wrong."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path or paths.config_file()
+        self.findings: tuple[Finding, ...] = ()
+        self._config: Config | None = None
+
+    @property
+    def config(self) -> Config:
+        if self._config is None:
+            self._config, self.findings = self._load()
+        return self._config
+
+    def variables(self, host: str) -> dict[str, str]:
+        """Preset variables that the person gave on this host."""
+        return dict(self.config.variables.get(host, {}))
+
+    def remember(self, host: str, values: Mapping[str, str]) -> None:
+        """Keep `values` for the next time; others of that host stay. Raises StoreError."""
+        known = self.variables(host)
+        if any(known.get(name) != value for name, value in values.items()):
+            self.set(("variables", host), {**known, **values})
+
+    def set(self, path: tuple[str, ...], value: Any) -> None:
+        """Set one setting, e.g. (("ui", "theme"), "nord"); None removes it. Raises StoreError when it does not hold or
+        cannot be written."""
+        import tomlkit
+
+        text = self._text() or ""
+        try:
+            tomllib.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise StoreError(
+                f"{self.path} is not valid TOML, so it was left as it is: {error}",
+                next_step="correct or remove the file, then do that again",
+            ) from error
+        document = tomlkit.parse(text)
+        _put(document, path, value)
+        config, findings = _validated(document.unwrap(), str(self.path), None)
+        wrong = [f for f in findings if f.level is Level.ERROR and (f.field or "").startswith(path[0])]
+        if wrong:
+            raise StoreError(f"not saved: {wrong[0].text}", findings=tuple(wrong))
+        write_atomic(self.path, tomlkit.dumps(document))
+        self._config, self.findings = config, findings
+
+    def _text(self) -> str | None:
+        try:
+            return self.path.read_bytes().decode("utf-8-sig")
+        except FileNotFoundError:
+            return None
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else "not UTF-8 text"
+            raise StoreError(f"could not read {self.path}: {reason}", next_step="correct or remove the file") from error
+
+    def _load(self) -> tuple[Config, tuple[Finding, ...]]:
+        from workbench.store.config_schema import Config
+
+        file = str(self.path)
+        try:
+            text = self._text()
+            document = tomllib.loads(text) if text else {}
+        except StoreError as error:
+            return Config(), (_unusable(error.message, file),)
+        except (ValueError, RecursionError) as error:
+            return Config(), (_unusable(f"not valid TOML: {error}", file),)
+        return _validated(document, file, LineIndex(text or ""))
+
+
+def _unusable(reason: str, file: str) -> Finding:
+    text = f"{reason}; defaults are used and the file is left as it is"
+    return Finding(Level.ERROR, "config.unusable", text, file=file, fix="correct or remove the file")
+
+
+def _validated(document: Mapping[str, Any], file: str, lines: LineIndex | None) -> tuple[Config, tuple[Finding, ...]]:
+    """The configuration with every setting that holds; the others at their default, each with a finding."""
+    from pydantic import ValidationError
+
+    from workbench.store.config_schema import Config
+
+    usable = copy.deepcopy(dict(document))
+    findings: list[Finding] = []
+    while True:
+        try:
+            config = Config.model_validate(usable)
+        except ValidationError as error:
+            detail = error.errors(include_url=False)[0]
+            path = _remove(usable, detail["loc"])
+            message = detail["msg"][:1].lower() + detail["msg"][1:]
+            unknown = detail["type"] == "extra_forbidden"
+            text = "unknown setting, left in the file" if unknown else f"{message}; the default is used"
+            findings.append(
+                Finding(
+                    Level.WARN if unknown else Level.ERROR,
+                    "config.unknown-setting" if unknown else "config.wrong-value",
+                    f"{'.'.join(path)}: {text}",
+                    file=file,
+                    line=lines.line(path) if lines else None,
+                    field=".".join(path),
+                )
+            )
+        else:
+            return config, tuple(findings)
+
+
+def _remove(document: dict[str, Any], location: tuple[int | str, ...]) -> tuple[str, ...]:
+    """Take the value at `location`, or the nearest enclosing one, out of `document`; its path."""
+    path: list[str] = []
+    here: Any = document
+    for part in location:
+        if not (isinstance(here, dict) and part in here):
+            break
+        path.append(str(part))
+        parent, here = here, here[part]
+    del parent[path[-1]]
+    return tuple(path)
+
+
+def _put(document: Any, path: tuple[str, ...], value: Any) -> None:
+    import tomlkit
+
+    for part in path[:-1]:
+        if not isinstance(document.get(part), Mapping):
+            if value is None:
+                return
+            document[part] = tomlkit.table()
+        document = document[part]
+    if value is None:
+        document.pop(path[-1], None)
+    elif isinstance(value, Mapping) and isinstance(document.get(path[-1]), Mapping):
+        table = document[path[-1]]
+        for key in [k for k in table if k not in value]:
+            del table[key]
+        for key, item in value.items():
+            if table.get(key) != item:
+                table[key] = item
+    else:
+        document[path[-1]] = value

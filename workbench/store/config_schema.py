@@ -1,0 +1,28 @@
+"""What config.toml may hold. Imported only when the file is read: pydantic is slow to load."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Ui(_Strict):
+    theme: str | None = None
+    colour: bool = Field(True, description="false: as if NO_COLOR were set")
+    refresh_s: Annotated[float, Field(ge=0.2, le=60)] = 1.0
+    log_lines: Annotated[int, Field(ge=100, le=1_000_000)] = 10_000
+    confirm_quit: bool = True
+    keys: dict[str, str] = Field(default_factory=dict, description="action name -> keys, e.g. bench = 'b,f5'")
+
+
+class Config(_Strict):
+    """`variables`: host name -> preset variable -> what the person gave there last."""
+
+    ui: Ui = Field(default_factory=lambda: Ui.model_validate({}))
+    default_host: str | None = None
+    variables: dict[str, dict[str, str]] = Field(default_factory=dict)

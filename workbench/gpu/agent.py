@@ -144,7 +144,15 @@ class Agent:
         self.said_infos: list[dict[str, Any]] | None = None
 
     def run(self) -> None:
-        """Sample for ever, each interval counted from the start so that it does not drift; missed ones are skipped."""
+        """Sample for ever. A fault of ours ends the agent with a line for the one who started it: never half alive."""
+        try:
+            self.sample_for_ever()
+        except Exception as fault:
+            os.write(2, f"{type(fault).__name__}: {fault}\n".encode())
+            os._exit(70)  # EX_SOFTWARE, sysexits.h
+
+    def sample_for_ever(self) -> None:
+        """Each interval is counted from the start, so that it does not drift; missed ones are skipped."""
         due = time.monotonic()
         while True:
             self.tick()

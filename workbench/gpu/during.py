@@ -82,13 +82,13 @@ def _energy_of_all(
 def _from_counter(
     counter: Sequence[Point], power: Sequence[Point], t0_s: float, t1_s: float, reach_s: float
 ) -> float | None:
-    """Counter at t1 less counter at t0; None when it is not there or went backwards (the driver was reloaded)."""
+    """Counter at t1 less counter at t0; None when it is not there, stands still, or went backwards (driver reload)."""
     if any(later < earlier for (_, earlier), (_, later) in itertools.pairwise(counter)):
         return None
     ends = [_counter_at(counter, power, at, reach_s) for at in (t0_s, t1_s)]
     if ends[0] is None or ends[1] is None:
         return None
-    return max(0.0, ends[1] - ends[0])
+    return ends[1] - ends[0] if ends[1] > ends[0] else None
 
 
 def _counter_at(counter: Sequence[Point], power: Sequence[Point], at_s: float, reach_s: float) -> float | None:

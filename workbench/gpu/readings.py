@@ -420,16 +420,16 @@ class Gpu:
     def slowdown(self) -> float | None:
         """Degrees at which the hardware slows itself: the threshold, or from the margin left on Ada and later."""
         call = self.nvml.call
-        limit = FieldValue(fieldId=SLOWDOWN_T_LIMIT, nvmlReturn=UNKNOWN)
+        limits = (FieldValue * 1)(FieldValue(fieldId=SLOWDOWN_T_LIMIT, nvmlReturn=UNKNOWN))
         margin = Margin(version=VERSION_1_OF_8_BYTES)
         if (
-            call("nvmlDeviceGetFieldValues", self.handle, ctypes.c_int32(1), byref(limit)) == 0
-            and limit.nvmlReturn == 0
+            call("nvmlDeviceGetFieldValues", self.handle, ctypes.c_int32(1), byref(limits)) == 0
+            and limits[0].nvmlReturn == 0
             and call("nvmlDeviceGetMarginTemperature", self.handle, byref(margin)) == 0
         ):
             now = self.gather_temperature()
             if now is not None:
-                return float(now + margin.marginTemperature - field_value(limit))
+                return float(now + margin.marginTemperature - field_value(limits[0]))
         if call("nvmlDeviceGetTemperatureThreshold", self.handle, U32(1), byref(self.u32)) == 0:
             return float(self.u32.value)
         return None

@@ -35,7 +35,7 @@ class SmiFollower:
         self._slow_at = 0.0
 
     async def probe(self) -> DriverInfo | None:
-        """Settle which columns this nvidia-smi knows. What is wrong with the driver, or None. Raises CommandNotFound."""
+        """Settle which columns this nvidia-smi knows. What is wrong with the driver, or None; CommandNotFound."""
         for _ in range(len(smi.COLUMNS)):
             done = await self.host.run(smi.query_argv(self._columns), timeout_s=60)
             text = done.out + done.err

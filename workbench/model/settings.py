@@ -51,6 +51,7 @@ class SettingCommand:
     setting: str  # "persistence", "power_limit_w", "gpu_clocks", "memory_clocks"
     argv: tuple[str, ...]
     right: str | None = None
+    value: Any = None  # True/False, watts, "MIN,MAX" or "default": what `argv` asks for, as the journal keeps it
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,274 @@
+"""What Workbench changed on a host's GPUs, kept on that host: previous values are on disk before anything changes.
+
+`<state dir>/gpu/journal.json` holds `entries`, one per GPU and setting that is not as it was (the first value known is
+kept, however often it is changed again), and `log`, what was done. One writer at a time: a symbolic link beside it
+names the owner, since a link is made with its content in one step, over any kind of host.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import json
+import os
+import platform
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from workbench.hosts.base import Host
+from workbench.hosts.script import sh
+from workbench.model.errors import HostError, SettingsError
+
+VERSION = 1
+LOG_LINES = 200
+LEASE_S = 600  # a lock of another machine's Workbench that is older is broken: no plan takes that long
+WAIT_S = 5.0
+UNKNOWN = "unknown"
+DEFAULT = "default"
+
+# $1: journal. Boot id first; exit code 3 when there is no journal.
+READ = r"""
+cat /proc/sys/kernel/random/boot_id || echo
+[ -e "$1" ] || exit 3
+cat <"$1"
+"""
+# $1: link, $2: owner. Prints "ok", or "held OWNER" and the link's age in seconds.
+ACQUIRE = r"""
+umask 077
+mkdir -p -- "$(dirname -- "$1")" || exit 1
+ln -s "$2" "$1" 2>/dev/null && { echo ok; exit 0; }
+owner=$(readlink "$1") || { ln -s "$2" "$1" && echo ok; exit $?; }
+made=$(stat -c %Y "$1") || exit 0
+echo "held $owner"
+echo $(($(date +%s) - made))
+"""
+# $1: link, $2: owner. Only that owner's link is removed.
+RELEASE = r"""
+[ "$(readlink "$1")" = "$2" ] && rm -f -- "$1"
+exit 0
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One setting of one GPU that is not as it was. Values as in SettingCommand.value; `before` may be "unknown"."""
+
+    gpu_uuid: str
+    gpu_index: int
+    gpu_name: str
+    setting: str
+    before: Any
+    before_known: str  # "read" from the driver, "journal" (we had set it), "default" (we had reset it), "unknown"
+    now: Any
+    since_unix_s: float
+    boot_id: str
+    driver: str | None
+    who: str
+    owner: Mapping[str, Any]  # machine, boot id, pid and start time of the Workbench that changed it
+    energy_j: float | None = None  # the driver's counter then: less now means that the driver was reloaded
+    state: str = "applied"  # "pending": written, not known whether it took hold
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.gpu_uuid, self.setting
+
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """`boot_id` is the host's now, not the file's."""
+
+    boot_id: str = ""
+    entries: tuple[Entry, ...] = ()
+    log: tuple[Mapping[str, Any], ...] = ()
+
+    def get(self, uuid: str, setting: str) -> Entry | None:
+        return next((e for e in self.entries if e.key == (uuid, setting)), None)
+
+    def put(self, entry: Entry) -> Journal:
+        """`entry` in place of the one for the same setting, whose first known `before` is kept."""
+        old = self.get(entry.gpu_uuid, entry.setting)
+        if old is not None:
+            entry = replace(entry, before=old.before, before_known=old.before_known, since_unix_s=old.since_unix_s)
+        return replace(self, entries=(*(e for e in self.entries if e.key != entry.key), entry))
+
+    def drop(self, key: tuple[str, str]) -> Journal:
+        return replace(self, entries=tuple(e for e in self.entries if e.key != key))
+
+    def note(self, what: str, **facts: Any) -> Journal:
+        line = {"unix_s": round(time.time(), 3), "boot_id": self.boot_id, "who": who(), "what": what, **facts}
+        return replace(self, log=(*self.log, line)[-LOG_LINES:])
+
+    def without_gone(self, energy_j: Mapping[str, float]) -> Journal:
+        """Settings of an earlier boot or driver load are gone: into the log with them. `energy_j` by GPU UUID."""
+        kept = self
+        for entry in self.entries:
+            why = self.gone(entry, energy_j.get(entry.gpu_uuid))
+            if why:
+                kept = kept.drop(entry.key).note(f"gone: {why}", gpu_uuid=entry.gpu_uuid, setting=entry.setting)
+        return kept
+
+    def gone(self, entry: Entry, energy_j: float | None = None) -> str | None:
+        if entry.boot_id != self.boot_id:
+            return "the host was restarted"
+        if entry.energy_j is not None and energy_j is not None and energy_j < entry.energy_j:
+            return "the driver was reloaded"
+        return None
+
+    def known_lock(self, uuid: str, setting: str) -> tuple[Any, str]:
+        """What a clock lock is now, which no driver tells: what we did last since the host started, or unknown."""
+        entry = self.get(uuid, setting)
+        if entry is not None and entry.boot_id == self.boot_id:
+            return (entry.now, "journal") if entry.state == "applied" else (UNKNOWN, UNKNOWN)
+        for line in reversed(self.log):
+            if (line.get("gpu_uuid"), line.get("setting")) == (uuid, setting):
+                if line.get("boot_id") == self.boot_id and line.get("ok") and line.get("now") == DEFAULT:
+                    return DEFAULT, DEFAULT
+                break
+        return UNKNOWN, UNKNOWN
+
+
+@dataclass(slots=True)
+class Held:
+    """The journal while its lock is ours."""
+
+    host: Host
+    path: str
+    journal: Journal = field(default_factory=Journal)
+
+    async def save(self, journal: Journal) -> None:
+        """Atomic and fsynced. FileError when it cannot be written; the file is then as before."""
+        data = {"version": VERSION, "entries": [asdict(e) for e in journal.entries], "log": list(journal.log)}
+        await self.host.write_file(self.path, json.dumps(data, indent=1).encode())
+        self.journal = journal
+
+
+async def path_on(host: Host) -> str:
+    return f"{await host.state_dir()}/gpu/journal.json"
+
+
+async def read(host: Host) -> Journal:
+    """SettingsError when the file is truncated, of a newer version or not ours."""
+    path = await path_on(host)
+    done = await host.run(sh(READ, path))
+    boot_id, _, text = done.out.partition("\n")
+    if done.returncode == 3:
+        return Journal(boot_id=boot_id.strip())
+    if done.returncode != 0:
+        raise SettingsError(f"the journal of GPU settings cannot be read: {done.err.strip()}", host=host.name)
+    return parse(text, boot_id.strip(), path, host.name)
+
+
+def parse(text: str, boot_id: str, path: str = "journal", host: str | None = None) -> Journal:
+    def broken(why: str) -> SettingsError:
+        return SettingsError(
+            f"the journal of GPU settings {path} {why}; nothing was changed",
+            host=host,
+            next_step=f"look at it for the previous values; `mv {path} {path}.bad` lets Workbench start anew",
+        )
+
+    try:
+        data = json.loads(text)
+    except ValueError as error:
+        raise broken(f"is not whole ({error})") from None
+    version = data.get("version") if isinstance(data, dict) else None
+    if not isinstance(version, int) or isinstance(version, bool):
+        raise broken("is not a journal")
+    if version > VERSION:
+        raise broken(f"is of version {version}, made by a newer Workbench (this one reads {VERSION})")
+    try:
+        entries = tuple(Entry(**entry) for entry in data["entries"])
+        return Journal(boot_id, entries, tuple(dict(line) for line in data["log"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise broken(f"is damaged ({error})") from None
+
+
+@asynccontextmanager
+async def locked(host: Host) -> AsyncIterator[Held]:
+    """The journal, read, with its lock held. SettingsError when another Workbench holds it or the file is damaged."""
+    path = await path_on(host)
+    link, owner = f"{path}.lock", owner_token()
+    await _acquire(host, link, owner)
+    try:
+        yield Held(host, path, await read(host))
+    finally:
+        with suppress(HostError):  # the link is gone: the lock names a process, and is broken when that is dead
+            await host.run(sh(RELEASE, link, owner))
+
+
+async def _acquire(host: Host, link: str, owner: str) -> None:
+    until = time.monotonic() + WAIT_S
+    while True:
+        done = await host.run(sh(ACQUIRE, link, owner))
+        lines = done.out.split("\n")
+        if done.returncode != 0:
+            raise SettingsError(
+                f"the journal of GPU settings cannot be locked: {done.err.strip()}; nothing was changed", host=host.name
+            )
+        if lines[0] == "ok":
+            return
+        held = lines[0].removeprefix("held ")
+        if lines[0] and _dead(held, int(lines[1] or 0)):
+            await host.run(sh(RELEASE, link, held))
+        elif time.monotonic() > until:
+            raise SettingsError(
+                f"another Workbench ({_described(held)}) is changing GPU settings here; nothing was changed",
+                host=host.name,
+                next_step=f"wait for it; if it is gone for good, remove {link}",
+            )
+        else:
+            await asyncio.sleep(0.2)
+
+
+def owner_facts() -> dict[str, Any]:
+    return {
+        "machine": platform.node(),
+        "boot_id": _own_boot_id(),
+        "pid": os.getpid(),
+        "start": _start_of(os.getpid()),
+    }
+
+
+def owner_token() -> str:
+    """boot id, pid, start time, who: one word without a slash."""
+    facts = owner_facts()
+    return ":".join(str(part).replace("/", "_") for part in (facts["boot_id"], facts["pid"], facts["start"], who()))
+
+
+def who() -> str:
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):
+        user = f"uid {os.getuid()}"
+    return f"{user}@{platform.node()}"
+
+
+def _dead(owner: str, age_s: int) -> bool:
+    """Of our own machine we can tell; of another only that it took too long."""
+    boot_id, pid, start, *_ = [*owner.split(":"), "", "", ""]
+    if boot_id == _own_boot_id() and pid.isdigit():
+        return _start_of(int(pid)) != start
+    return age_s > LEASE_S
+
+
+def _described(owner: str) -> str:
+    _, pid, _, name, *_ = [*owner.split(":", 3), "", "", "", ""]
+    return f"{name}, process {pid}" if name else "unknown"
+
+
+def _own_boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _start_of(pid: int) -> str:
+    """Field 22 of /proc/PID/stat; "" when there is no such process."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return ""

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from workbench.hosts.base import CommandFailed, Host
+from workbench.hosts.base import CommandFailed, Host, HostUnreachable
 from workbench.model.run import LogBatch
 from workbench.model.secrets import mask_text
 
@@ -69,6 +69,9 @@ class LineAssembler:
         self._secrets = tuple(secrets)
         self._limit = limit
         self._rest = b""
+
+    def use_secrets(self, secrets: Iterable[str]) -> None:
+        self._secrets = tuple(secrets)
 
     def feed(self, data: bytes) -> list[str]:
         *complete, rest = (self._rest + data).split(b"\n")
@@ -177,8 +180,13 @@ class LogFollower:
         self.offset = 0
         self._assembler = LineAssembler(secrets)
 
+    def use_secrets(self, secrets: Iterable[str]) -> None:
+        """Mask these values from now on."""
+        self._assembler.use_secrets(secrets)
+
     @property
     def unfinished(self) -> str:
+        """The line being written, e.g. a progress bar."""
         return self._assembler.unfinished
 
     def feed(self, data: bytes, at: int) -> LogBatch | None:
@@ -221,7 +229,13 @@ async def read(
     assembler = LineAssembler(secrets)
     while True:
         last = ended()
-        data = await host.read_file(path, offset=offset, limit=READ_BYTES)
+        try:
+            data = await host.read_file(path, offset=offset, limit=READ_BYTES)
+        except HostUnreachable:
+            if last or wait is None:
+                raise
+            await wait()  # the link may come back; nothing is lost but time
+            continue
         offset += len(data)
         lines = assembler.feed(data)
         if not data and last:

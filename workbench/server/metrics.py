@@ -9,53 +9,53 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 from workbench.model.run import EngineMetrics
 
 if TYPE_CHECKING:
     import httpx
 
+    from workbench.engines.base import Engine
+
 TIMEOUT_S = 5.0
-_AVERAGED = frozenset({"kv_use_pct"})
-QUANTITIES = tuple(f.name for f in fields(EngineMetrics) if f.name not in ("unix_s", "absent"))
+_QUANTITIES = {  # field of EngineMetrics: quantity of engines.base.METRICS
+    "running": "running",
+    "waiting": "waiting",
+    "kv_use_pct": "kv_usage",
+    "prompt_tokens": "prompt_tokens",
+    "generation_tokens": "generation_tokens",
+    "requests_finished": "requests",
+    "prefix_hit_tokens": "prefix_hits",
+    "prefix_query_tokens": "prefix_queries",
+    "preemptions": "preemptions",
+    "spec_draft_tokens": "drafted",
+    "spec_accepted_tokens": "accepted",
+}
 
 
-class Metered(Protocol):
-    """The part of an engine that is needed here. `metrics`: quantity (a field of EngineMetrics) to series name(s);
-    a share of 1 under "kv_use_pct" is turned into percent."""
-
-    @property
-    def title(self) -> str: ...
-    @property
-    def metrics_path(self) -> str | None: ...
-    @property
-    def metrics(self) -> Mapping[str, Any]: ...
-
-
-async def fetch(http: httpx.AsyncClient, engine: Metered) -> EngineMetrics:
+async def fetch(http: httpx.AsyncClient, engine: Engine) -> EngineMetrics:
     """One reading. Where there is none, every quantity is None with the same reason; nothing is raised."""
     import httpx
 
     if engine.metrics_path is None:
-        return _nothing(f"{engine.title} has no metrics page")
+        return nothing(f"{engine.title} has no metrics page")
     try:
         response = await http.get(engine.metrics_path, timeout=TIMEOUT_S)
     except httpx.HTTPError as error:
-        return _nothing(f"{engine.metrics_path}: {str(error) or type(error).__name__}")
+        return nothing(f"{engine.metrics_path}: {str(error) or type(error).__name__}")
     if response.status_code != 200:
-        hint = "; it was not switched on when the server was started" if response.status_code in (404, 501) else ""
-        return _nothing(f"{engine.metrics_path} answers {response.status_code}{hint}")
+        off = engine.metrics_flag and response.status_code in (404, 501)
+        hint = f"; the server was started without --{engine.metrics_flag}" if off else ""
+        return nothing(f"{engine.metrics_path} answers {response.status_code}{hint}")
     return parse(response.text, engine)
 
 
-def parse(page: str, engine: Metered) -> EngineMetrics:
+def parse(page: str, engine: Engine) -> EngineMetrics:
     """A Prometheus text page to EngineMetrics."""
     from prometheus_client.parser import text_string_to_metric_families
 
-    names = {q: _names(engine.metrics.get(q)) for q in QUANTITIES}
+    names = {field: tuple(engine.metrics.get(quantity, ())) for field, quantity in _QUANTITIES.items()}
     wanted = {name for several in names.values() for name in several}
     series: dict[str, list[float]] = {}
     try:
@@ -64,25 +64,20 @@ def parse(page: str, engine: Metered) -> EngineMetrics:
                 if sample.name in wanted and math.isfinite(sample.value):
                     series.setdefault(sample.name, []).append(sample.value)
     except ValueError as error:
-        return _nothing(f"{engine.metrics_path} is not a Prometheus page: {error}")
+        return nothing(f"{engine.metrics_path} is not a Prometheus page: {error}")
     values: dict[str, float | int] = {}
     absent: dict[str, str] = {}
-    for quantity, several in names.items():
+    for field, several in names.items():
         found = next((series[n] for n in several if n in series), None)
         if found is not None:
-            values[quantity] = 100.0 * sum(found) / len(found) if quantity in _AVERAGED else round(sum(found))
+            values[field] = 100.0 * sum(found) / len(found) if field == "kv_use_pct" else round(sum(found))
         elif several:
-            absent[quantity] = f"{several[0]} is not on the page"
+            absent[field] = f"{several[0]} is not on the page"
         else:
-            absent[quantity] = f"{engine.title} does not count it"
+            absent[field] = f"{engine.title} does not count it"
     return EngineMetrics(**values, unix_s=time.time(), absent=absent)  # type: ignore[arg-type]
 
 
-def _names(entry: str | Sequence[str] | None) -> tuple[str, ...]:
-    if entry is None:
-        return ()
-    return (entry,) if isinstance(entry, str) else tuple(entry)
-
-
-def _nothing(reason: str) -> EngineMetrics:
-    return EngineMetrics(unix_s=time.time(), absent=dict.fromkeys(QUANTITIES, reason))
+def nothing(reason: str) -> EngineMetrics:
+    """No reading, and why."""
+    return EngineMetrics(unix_s=time.time(), absent=dict.fromkeys(_QUANTITIES, reason))

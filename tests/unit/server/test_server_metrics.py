@@ -1,0 +1,98 @@
+"""Engine counters: matched by name, summed over labels, absent with a reason."""
+
+from __future__ import annotations
+
+import asyncio
+
+import httpx
+import pytest
+
+from workbench import engines
+from workbench.model.run import EngineMetrics
+from workbench.server import metrics
+
+# The shape of vLLM's page with two data-parallel engines: same names, one series per engine and per finish reason.
+TWO_ENGINES = """\
+# HELP vllm:num_requests_running Number of requests in model execution batches.
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="tiny"} 3.0
+vllm:num_requests_running{engine="1",model_name="tiny"} 4.0
+# TYPE vllm:kv_cache_usage_perc gauge
+vllm:kv_cache_usage_perc{engine="0",model_name="tiny"} 0.25
+vllm:kv_cache_usage_perc{engine="1",model_name="tiny"} 0.75
+# TYPE vllm:generation_tokens_total counter
+vllm:generation_tokens_total{engine="0",model_name="tiny"} 100.0
+vllm:generation_tokens_total{engine="1",model_name="tiny"} 28.0
+# TYPE vllm:generation_tokens_created gauge
+vllm:generation_tokens_created{engine="0",model_name="tiny"} 1.7952168756696875e+09
+# TYPE vllm:request_success_total counter
+vllm:request_success_total{engine="0",finished_reason="stop",model_name="tiny"} 1.0
+vllm:request_success_total{engine="0",finished_reason="length",model_name="tiny"} 4.0
+vllm:request_success_total{engine="1",finished_reason="length",model_name="tiny"} 2.0
+# TYPE vllm:prefix_cache_queries_total counter
+vllm:prefix_cache_queries_total{engine="0",model_name="tiny"} 200.0
+# TYPE vllm:prefix_cache_hits_total counter
+vllm:prefix_cache_hits_total{engine="0",model_name="tiny"} 50.0
+# TYPE vllm:time_to_first_token_seconds histogram
+vllm:time_to_first_token_seconds_bucket{engine="0",le="+Inf",model_name="tiny"} 7.0
+vllm:time_to_first_token_seconds_count{engine="0",model_name="tiny"} 7.0
+vllm:time_to_first_token_seconds_sum{engine="0",model_name="tiny"} 0.5
+"""
+
+
+def test_series_are_summed_over_engines_and_shares_averaged() -> None:
+    read = metrics.parse(TWO_ENGINES, engines.get("vllm"))
+    assert (read.running, read.kv_use_pct, read.generation_tokens, read.requests_finished) == (7, 50.0, 128, 7)
+    assert read.prefix_hit_pct == 25.0
+    assert read.waiting is None
+    assert read.absent["waiting"] == "vllm:num_requests_waiting is not on the page"
+
+
+def test_older_names_are_known() -> None:
+    page = "# TYPE vllm:gpu_cache_usage_perc gauge\nvllm:gpu_cache_usage_perc{model_name=\"m\"} 0.5\n"
+    assert metrics.parse(page, engines.get("vllm")).kv_use_pct == 50.0
+
+
+def test_what_an_engine_does_not_count_is_absent_not_zero() -> None:
+    page = "# TYPE llamacpp:requests_processing gauge\nllamacpp:requests_processing 2\n"
+    read = metrics.parse(page, engines.get("llamacpp"))
+    assert read.running == 2
+    assert read.kv_use_pct is None
+    assert "llama.cpp does not count" in read.absent["kv_use_pct"]
+    assert read.prefix_hit_pct is None
+
+
+def test_not_a_number_is_not_counted() -> None:
+    page = "# TYPE sglang:token_usage gauge\nsglang:token_usage NaN\n"
+    assert metrics.parse(page, engines.get("sglang")).kv_use_pct is None
+
+
+@pytest.mark.parametrize(
+    ("engine", "status", "body", "reason"),
+    [
+        ("llamacpp", 501, "", "/metrics answers 501; the server was started without --metrics"),
+        ("vllm", 500, "", "/metrics answers 500"),
+        ("vllm", 200, "<html>\x00{{{ 1 2 3", "/metrics is not a Prometheus page"),
+    ],
+)
+def test_a_page_that_cannot_be_had_gives_reasons(engine: str, status: int, body: str, reason: str) -> None:
+    read = _fetch(engine, httpx.MockTransport(lambda _: httpx.Response(status, text=body)))
+    assert read.running is None
+    assert reason in read.absent["running"]
+    assert set(read.absent) >= {"running", "waiting", "prompt_tokens", "requests_finished"}
+
+
+def test_an_engine_without_a_page_and_a_dead_server_give_reasons() -> None:
+    def refuse(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("All connection attempts failed", request=request)
+
+    assert "All connection attempts failed" in _fetch("vllm", httpx.MockTransport(refuse)).absent["running"]
+    assert _fetch("tabbyapi", httpx.MockTransport(refuse)).absent["running"] == "TabbyAPI has no metrics page"
+
+
+def _fetch(engine: str, transport: httpx.MockTransport) -> EngineMetrics:
+    async def go() -> EngineMetrics:
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:1") as http:
+            return await metrics.fetch(http, engines.get(engine))
+
+    return asyncio.run(go())

@@ -1,0 +1,140 @@
+"""Readiness: health, the model's name and one real token, in this order, against a real HTTP server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from workbench import engines
+from workbench.server import readiness
+from workbench.server.readiness import Answer
+
+MODELS = {"object": "list", "data": [{"id": "tiny", "object": "model"}]}
+TOKEN = {"choices": [{"text": ""}], "usage": {"completion_tokens": 1}}
+CHAT_TOKEN = {"choices": [{"message": {"content": "x"}}]}
+GOOD: dict[str, tuple[int, Any]] = {
+    "/health": (200, ""),
+    "/v1/models": (200, MODELS),
+    "/v1/completions": (200, TOKEN),
+    "/v1/chat/completions": (200, CHAT_TOKEN),
+}
+
+
+class Server:
+    """Answers each path as told; keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.replies: dict[str, tuple[int, Any]] = dict(GOOD)
+        self.asked: list[tuple[str, dict[str, Any], str | None]] = []
+        self.hang = threading.Event()
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def _reply(self) -> None:
+                length = int(self.headers.get("content-length", 0))
+                body = json.loads(self.rfile.read(length)) if length else {}
+                outer.asked.append((self.path, body, self.headers.get("authorization")))
+                status, answer = outer.replies.get(self.path, (404, {"error": "no such path"}))
+                if status == 0:
+                    outer.hang.wait(20)
+                    return
+                data = answer.encode() if isinstance(answer, str) else json.dumps(answer).encode()
+                self.send_response(status)
+                self.send_header("content-length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            do_GET = do_POST = _reply
+
+            def log_message(self, *args: object) -> None:
+                pass
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.http.server_port}"
+        threading.Thread(target=self.http.serve_forever, args=(0.05,), daemon=True).start()
+
+    def ask(self, api_key: str | None = None, token_timeout_s: float = 5.0) -> Answer:
+        async def go() -> Answer:
+            async with readiness.client(self.url, api_key) as http:
+                return await readiness.check(http, engines.get("vllm"), token_timeout_s=token_timeout_s)
+
+        return asyncio.run(go())
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    server = Server()
+    yield server
+    server.hang.set()
+    server.http.shutdown()
+    server.http.server_close()
+
+
+def test_ready_is_health_and_model_and_one_token(server: Server) -> None:
+    answer = server.ask()
+    assert answer.ready
+    assert (answer.model, answer.reason) == ("tiny", None)
+    assert [path for path, _, _ in server.asked] == ["/health", "/v1/models", "/v1/completions"]
+    body = server.asked[-1][1]
+    assert (body["model"], body["max_tokens"]) == ("tiny", 1)
+
+
+@pytest.mark.parametrize(
+    ("path", "reply", "reason"),
+    [
+        ("/health", (503, {"error": {"message": "Loading model"}}), "/health: answers 503 Loading model"),
+        ("/v1/models", (200, {"data": []}), "/v1/models names no model"),
+        ("/v1/models", (200, "not json"), "/v1/models names no model"),
+        ("/v1/completions", (500, {"error": {"message": "EngineDead"}}), "gave no token (500: EngineDead)"),
+        ("/v1/completions", (200, {"choices": [{"text": ""}], "usage": {"completion_tokens": 0}}), "gave no token"),
+        ("/v1/completions", (200, {"choices": []}), "gave no token"),
+    ],
+)
+def test_the_first_unanswered_question_is_named(server: Server, path: str, reply: tuple[int, Any], reason: str) -> None:
+    server.replies[path] = reply
+    answer = server.ask()
+    assert not answer.ready
+    assert answer.reason is not None
+    assert reason in answer.reason
+    assert server.asked[-1][0] == path
+
+
+def test_an_engine_without_plain_completions_is_asked_as_a_chat(server: Server) -> None:
+    server.replies["/v1/completions"] = (404, {"detail": "Not Found"})
+    assert server.ask().ready
+    server.replies["/v1/chat/completions"] = (400, {"error": {"message": "no chat template"}})
+    answer = server.ask()
+    assert not answer.ready
+    assert "no chat template" in (answer.reason or "")
+
+
+def test_a_token_that_never_comes_is_not_ready(server: Server) -> None:
+    server.replies["/v1/completions"] = (0, "")
+    answer = server.ask(token_timeout_s=0.3)
+    assert (answer.health, answer.model, answer.token) == (True, "tiny", False)
+    assert "no answer within" in (answer.reason or "")
+
+
+def test_a_server_that_wants_a_key_says_so_and_gets_it(server: Server) -> None:
+    server.replies["/v1/models"] = (401, {"error": "Unauthorized"})
+    answer = server.ask()
+    assert (answer.ready, answer.needs_key) == (False, True)
+    server.replies["/v1/models"] = GOOD["/v1/models"]
+    server.ask(api_key="geheim")
+    assert server.asked[-1][2] == "Bearer geheim"
+
+
+def test_nobody_listening_is_not_ready() -> None:
+    async def go() -> Answer:
+        async with readiness.client("http://127.0.0.1:9") as http:
+            return await readiness.check(http, engines.get("vllm"), token_timeout_s=1)
+
+    answer = asyncio.run(go())
+    assert answer.health is False
+    assert answer.reason is not None

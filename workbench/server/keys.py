@@ -1,0 +1,53 @@
+"""The API key of a running server and other secrets of its command, so that its endpoints can be asked and its log
+masked. They are kept in memory only: an adopted server's are read from its process, or the file its engine keeps."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from workbench.hosts.base import FileError, Host
+from workbench.model.plan import Command
+
+if TYPE_CHECKING:
+    from workbench.engines.base import Engine
+
+# TabbyAPI makes api_tokens.yml in its working directory: "api_key: K", or a list below "api_key:".
+_TABBY_FILE = "api_tokens.yml"
+_TABBY_KEY = re.compile(r"^api_key:\s*(?:\n\s*-\s*)?[\"']?([^\s\"'#\[\]]+)", re.MULTILINE)
+
+
+def api_key_of(command: Command, engine: Engine | None) -> str | None:
+    """The key that clients of this server must send; None when it asks for none, as far as the command says."""
+    following = (*command.argv[1:], "")
+    for argument, after in zip(command.argv, following, strict=True):
+        name, equals, value = argument.partition("=")
+        if name == "--api-key":
+            return value if equals else after
+    return command.env.get(engine.api_key_env) if engine and engine.api_key_env else None
+
+
+async def command_of_process(host: Host, pid: int) -> Command | None:
+    """argv and environment as the process table shows them; None when they may not be read or it has ended."""
+    try:
+        argv = _words(await host.read_file(f"/proc/{pid}/cmdline"))
+        pairs = [word.partition("=") for word in _words(await host.read_file(f"/proc/{pid}/environ"))]
+    except FileError:
+        return None
+    return Command(tuple(argv), {name: value for name, found, value in pairs if found})
+
+
+async def key_from_file(host: Host, engine: Engine, workdir: str | None) -> str | None:
+    """The key in the file that TabbyAPI makes by itself when it is given none."""
+    if engine.name != "tabbyapi" or not workdir:
+        return None
+    try:
+        text = (await host.read_file(f"{workdir}/{_TABBY_FILE}", limit=65536)).decode("utf-8", "replace")
+    except FileError:
+        return None
+    found = _TABBY_KEY.search(text)
+    return found.group(1) if found else None
+
+
+def _words(data: bytes) -> list[str]:
+    return [word.decode("utf-8", "replace") for word in data.split(b"\0") if word]

@@ -1,0 +1,97 @@
+"""What is checked on the host before a server is started, in one round trip. Nothing is changed."""
+
+from __future__ import annotations
+
+import posixpath
+import shlex
+from collections.abc import Callable, Iterable, Mapping
+
+from workbench.hosts.base import Host
+from workbench.model.errors import ServerError
+from workbench.model.plan import Command, LaunchPlan
+from workbench.model.run import ServerState, ServerStatus
+from workbench.model.secrets import mask_command
+
+_Refuse = Callable[[str, str], ServerError]
+_ENDED = frozenset({ServerState.STOPPED, ServerState.CRASHED, ServerState.FAILED})
+
+# $1 executable, $2 working directory, $3 model path, $4 port, $5 PATH (each but $1 and $4 may be empty).
+# Prints key=value lines. /proc/net/tcp rather than ss: it is always there. State 0A is LISTEN.
+_LOOK = r"""
+[ -n "$5" ] && PATH=$5
+if [ -n "$2" ]; then cd -- "$2" 2>/dev/null || { echo "workdir=missing"; cd /; }; fi
+found=$(command -v -- "$1" 2>/dev/null)
+case $found in */*) [ -x "$found" ] && [ ! -d "$found" ] && echo "executable=$found" ;; esac
+[ -e "$1" ] && echo "exists=$1"
+echo "PATH=$PATH"
+[ -n "$3" ] && [ ! -e "$3" ] && echo "model=missing"
+hex=$(printf ':%04X' "$4")
+inode=$(cat /proc/net/tcp /proc/net/tcp6 2>/dev/null |
+    awk -v port="$hex" '$4 == "0A" && substr($2, length($2) - 4) == port { print $10; exit }')
+if [ -n "$inode" ]; then
+    echo "taken=$inode"
+    for fd in /proc/[0-9]*/fd/*; do
+        [ "$(readlink "$fd" 2>/dev/null)" = "socket:[$inode]" ] || continue
+        pid=${fd#/proc/}; pid=${pid%%/*}
+        echo "holder=$pid $(tr '\0' ' ' < "/proc/$pid/cmdline" | head -c 200)"
+        break
+    done
+fi
+exit 0
+"""
+
+
+async def check(host: Host, plan: LaunchPlan, command: Command, runs: Iterable[ServerStatus]) -> None:
+    """Raise ServerError for the first thing that would keep the server from starting; `runs` are this host's."""
+    shown = mask_command(command).shell()
+    model = plan.model if looks_like_path(plan.model) else ""
+    argv = [command.argv[0], command.workdir or "", model, str(command.port), command.env.get("PATH", "")]
+    done = await host.run(["sh", "-c", _LOOK, "sh", *argv], check=True)
+    facts: dict[str, str] = {}
+    for line in done.out.splitlines():
+        key, _, value = line.partition("=")
+        facts.setdefault(key, value)
+
+    def refuse(message: str, next_step: str) -> ServerError:
+        return ServerError(message, host=host.name, command=shown, next_step=next_step)
+
+    if "workdir" in facts:
+        raise refuse(f"working directory {command.workdir} does not exist", "correct the plan's working directory")
+    if "executable" not in facts:
+        raise refuse(*_no_executable(command.argv[0], plan, facts))
+    if "model" in facts:
+        where = f" (relative to {command.workdir})" if command.workdir and not posixpath.isabs(model) else ""
+        raise refuse(f"model path {model} does not exist{where}", "correct the path, or give a Hugging Face id")
+    _check_port(command, runs, facts, refuse)
+
+
+def _no_executable(name: str, plan: LaunchPlan, facts: Mapping[str, str]) -> tuple[str, str]:
+    if "exists" in facts:
+        return f"{name} is not an executable file", f"chmod +x {shlex.quote(name)}, or name another executable"
+    if "/" in name:
+        return f"{name} does not exist", f"install {plan.engine} there, or name another executable"
+    looked = f"looked in PATH={facts.get('PATH', '')}"
+    return f"{name} not found; {looked}", f"install {plan.engine}, or give the path of its executable"
+
+
+def _check_port(command: Command, runs: Iterable[ServerStatus], facts: Mapping[str, str], refuse: _Refuse) -> None:
+    # An engine that is still loading may hold the port without listening on it: our own runs are known to.
+    own = next((r for r in runs if r.port == command.port and _alive(r)), None)
+    if own is not None:
+        raise refuse(
+            f"port {command.port} is taken by {own.engine} run {own.run_id} ({own.state})",
+            f"workbench stop {own.run_id}, or set another port",
+        )
+    if "taken" in facts:
+        pid, _, holder = facts.get("holder", "").partition(" ")
+        by = f" by process {pid}: {holder.strip()}" if pid else " by a process of another user"
+        raise refuse(f"port {command.port} is taken{by}", "end that process, or set another port")
+
+
+def _alive(run: ServerStatus) -> bool:
+    return run.state not in _ENDED or (run.state is ServerState.FAILED and run.ended_unix_s is None)
+
+
+def looks_like_path(model: str) -> bool:
+    """Whether a model is meant as a file or directory and not as a hub id ("org/name")."""
+    return model.startswith(("/", "./", "../", "~")) or model.endswith(".gguf")

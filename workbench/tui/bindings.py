@@ -63,7 +63,7 @@ KEYS: tuple[Key, ...] = (
     Key("6", "pane(6)", "GPUs", "every figure of every GPU, with reasons for what is absent", "", 0, "panes"),
     Key("tab", "next_pane(1)", "Next pane", "next pane", "", 0, "panes"),
     Key("shift+tab", "next_pane(-1)", "Previous pane", "previous pane", "", 0, "panes"),
-    Key("escape", "dismiss", "Dismiss", "close the message, the zoom or the search", "", 0, "panes"),
+    Key("escape", "back", "Back", "close the message, the zoom or the search", "", 0, "panes"),
     Key("enter", "load", "load", "load the preset under the cursor", "presets"),
     Key("i", "preset_detail", "detail", "where the preset's numbers come from, and what is wrong with them", "presets"),
     Key("enter", "edit", "edit", "edit the flag under the cursor", "launch"),

@@ -13,7 +13,7 @@ from workbench.tui.bindings import KEYS
 if TYPE_CHECKING:
     from workbench.tui.screen import MainScreen
 
-SKIP = ("palette", "dismiss", "next_pane")
+SKIP = ("palette", "back", "next_pane")
 
 
 class Actions(Provider):

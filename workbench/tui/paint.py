@@ -52,9 +52,12 @@ def fit(row: Row, width: int) -> Row:
     used, out = 0, []
     for index, (text, role) in enumerate(row):
         size = width_of(text)
-        if used + size > width or (used + size == width and index + 1 < len(row) and row_width(row[index + 1 :])):
-            if width > used:
-                out.append((pad(cut(text + " " * (size == width - used), width - used), width - used), role))
+        if used + size > width or (used + size == width and any(t.strip() for t, _ in row[index + 1 :])):
+            room = width - used
+            if room > 0:  # a mark for what is missing, unless that is only blanks
+                missing = any(t.strip() for t, _ in row[index + 1 :]) or text[room:].strip()
+                out.append((cut(text + "  ", room) if missing else text[:room], role))
+                out[-1] = (pad(out[-1][0], room), role)
             return tuple(out)
         out.append((text, role))
         used += size

@@ -42,9 +42,11 @@ NOTICE_S = 8.0  # an information goes by itself after this; a warning or an erro
 class MainScreen(LaunchActions, ServerActions, BenchActions, GpuActions, ViewActions, Screen[None]):
     ORDERED_KEYS = True
     BINDINGS: ClassVar[list[BindingType]] = bindings_for("")
-    HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [
+    HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012
+
         (0, "-narrow"), (NARROW_COLUMNS, "-normal"), (WIDE_COLUMNS, "-wide")]  # fmt: skip
-    VERTICAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [
+    VERTICAL_BREAKPOINTS = [  # noqa: RUF012
+
         (0, "-low"), (LOW_ROWS, "-high"), (TALL_ROWS, "-tall")]  # fmt: skip
 
     def __init__(self, session: SessionApi) -> None:
@@ -208,7 +210,7 @@ class MainScreen(LaunchActions, ServerActions, BenchActions, GpuActions, ViewAct
         plan = state.plan
         engine = f"{plan.plan.engine} {plan.catalog_version}" if plan else ""
         details = {
-            1: self.presets.query_text and f"/{self.presets.query_text}" or str(len(state.presets) or ""),
+            1: (self.presets.query_text and f"/{self.presets.query_text}") or str(len(state.presets) or ""),
             2: f"/{self.flags.query_text}" if self.flags.query_text else engine,
             3: self._log_title(state),
             4: str(len(state.results) or ""),

@@ -62,10 +62,10 @@ class LaunchActions(Actions):
     def searched(self, number: int, text: str, final: bool = False) -> None:
         """The text of a pane's search has changed."""
         if number == 1:
-            self.presets.filter(text)
+            self.presets.filter(text, keep=final)
             self.presets.lit = not final
         elif number == 2:
-            self.flags.find(text)
+            self.flags.find(text, keep=final)
             self.flags.lit = not final
         elif not final:
             self.log_pane.search = text

@@ -29,7 +29,7 @@ class ViewActions(Actions):
         self.zoomed = not self.zoomed
         self.go(self.active)
 
-    async def action_dismiss(self) -> None:
+    async def action_back(self) -> None:
         """escape: the search, then the message, then the zoom, then pane 6."""
         from workbench.tui.widgets.search import Search
 

@@ -45,7 +45,7 @@ class _Toggles(PickList):
     """Rows of label and two options; space or left/right changes the option under the cursor."""
 
     GROUND = "box"
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("left,right,space", "toggle", show=False)]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("left,right,space", "change", show=False)]
 
     def __init__(self, items: list[tuple[str, str, tuple[str, str]]]) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class _Toggles(PickList):
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         return len(self.items)
 
-    def action_toggle(self) -> None:
+    def action_change(self) -> None:
         if self.current is not None:
             self.second[self.current[0]] = not self.second[self.current[0]]
             self.repaint()

@@ -137,11 +137,12 @@ class PickModal(Modal[str]):
     """One of several; typing narrows the list down."""
 
     def __init__(
-        self, title: str, items: Sequence[tuple[str, str, str]], *, chosen: str = "", intro: str = "", filter: bool = False
-    ) -> None:
+        self, title: str, items: Sequence[tuple[str, str, str]], *, chosen: str = "", intro: str = "",
+        filter: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__(title, "enter choose   esc cancel" + ("   type to filter" if filter else ""))
         self.all, self.intro, self.with_filter = items, intro, filter
-        self.choices = Choices(items, self.dismiss, chosen, reserve=4)
+        self.choices = Choices(items, self._chosen, chosen, reserve=4)
 
     def content(self) -> Sequence[Widget]:
         parts: list[Widget] = []
@@ -164,6 +165,9 @@ class PickModal(Modal[str]):
 
         self.choices.set_items(fuzzy.best(event.value, self.all, lambda i: i[1]), keep=False)
 
+    def _chosen(self, value: str) -> None:
+        self.dismiss(value)
+
     def _typed(self, text: str) -> None:
         if self.choices.current is not None:
             self.dismiss(self.choices.current[0])
@@ -177,6 +181,10 @@ class Field:
     label: str
     value: str = ""
     hint: str = ""
+
+
+def _line(text: str) -> TextBody:
+    return TextBody(lambda _: [((text, "dim"),)], focusable=False)
 
 
 class Form(Modal[dict[str, str]]):
@@ -194,7 +202,7 @@ class Form(Modal[dict[str, str]]):
         super().__init__(title, f"enter {accept}   tab next field   esc cancel")
         self.fields, self.intro, self.check = fields, intro, check
         self.problem = ""
-        self.entries = {f.name: Entry(f.value, placeholder=f.hint, on_submit=self._accept) for f in fields}
+        self.entries = {f.name: Entry(f.value, on_submit=self._accept) for f in fields}
         self.complaint = TextBody(lambda w: paragraph(f"x {self.problem}", w, "bad") if self.problem else [],
                                   focusable=False)  # fmt: skip
 
@@ -206,14 +214,10 @@ class Form(Modal[dict[str, str]]):
         if self.intro is not None:
             parts.append(TextBody(self.intro, focusable=False, reserve=len(self.fields) + 2))
         for f in self.fields:
-            label = TextBody(lambda w, f=f: [((f.label, "dim"),)], focusable=False)  # type: ignore[misc]
+            label = _line(f.label)
             label.styles.width = 24
-            side = [label, self.entries[f.name]]
-            if f.hint:
-                note = TextBody(lambda w, f=f: [((f"  {f.hint}", "dim"),)], focusable=False)  # type: ignore[misc]
-                note.styles.width = "1fr"
-                side.append(note)
-            parts.append(Horizontal(*side, classes="field"))
+            parts.append(Horizontal(label, self.entries[f.name], *([_line(f"  {f.hint}")] if f.hint else []),
+                                    classes="field"))  # fmt: skip
         return (*parts, self.complaint)
 
     def _accept(self, _: str) -> None:

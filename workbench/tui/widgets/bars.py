@@ -8,7 +8,6 @@ from workbench.model.findings import Level
 from workbench.session.state import Notice, SessionState
 from workbench.tui.bindings import footer_keys
 from workbench.tui.formats import masked
-from workbench.tui.glyphs import G
 from workbench.tui.paint import Painted, Row, cut, fit, paragraph, row_width, spread
 
 TABS = ("Presets", "Launch", "Log", "Bench", "Compare", "GPUs")

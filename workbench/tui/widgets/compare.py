@@ -11,12 +11,13 @@ from workbench.session.state import SessionState
 from workbench.tui.bindings import bindings_for
 from workbench.tui.formats import NA, figure, value_text
 from workbench.tui.glyphs import G
-from workbench.tui.paint import Painted, Row, pad, paragraph
+from workbench.tui.paint import Painted, Row, pad, paragraph, row_width
 
+CHANGE = 13
 VERDICTS = {
     "better": ("BETTER", "goodb"),
     "worse": ("worse", "bad"),
-    "no difference shown": ("= no difference shown", "dim"),
+    "no difference shown": ("= within noise", "dim"),
 }
 
 
@@ -29,8 +30,8 @@ def comparison_rows(comparison: Comparison, width: int) -> list[Row]:
     if comparison.simulated:
         head.append(("  SIMULATED", "warnb"))
     texts = [f"{d['name']} {value_text(d.get('a'))} > {value_text(d.get('b'))}" for d in differences]
-    if len(texts) == 1:
-        rows.append((*head, ("  1 difference: ", "dim"), (texts[0], "text")))
+    if len(texts) == 1 and row_width(head) + len(texts[0]) + 3 <= width:
+        rows.append((*head, ("   ", "dim"), (texts[0], "text")))
     else:
         rows.append((*head, (f"  {count}", "dim")))
         for text in texts:
@@ -47,9 +48,13 @@ def comparison_rows(comparison: Comparison, width: int) -> list[Row]:
 
 
 def _line(width: int, name: str, a: str, b: str, change: str, verdict: str) -> str:
-    label = 14 if width >= 56 else 11
-    size = 9 if width >= 56 else 8
-    return f"{pad(name, label)}{pad(a, size, True)}{pad(b, size, True)}  {pad(change, 16, True)}  {verdict}"
+    label, size = _sizes(width)
+    return f"{pad(name, label)}{pad(a, size, True)}{pad(b, size, True)}{pad(change, CHANGE, True)}  {verdict}"
+
+
+def _sizes(width: int) -> tuple[int, int]:
+    """Cells of the metric's name and of each value."""
+    return (18, 10) if width >= 70 else (13, 7)
 
 
 def _metric_row(metric: MetricChange, width: int) -> Row:
@@ -57,10 +62,14 @@ def _metric_row(metric: MetricChange, width: int) -> Row:
     if metric.interval_pct is not None:
         change += f" {G.plus_minus}{metric.interval_pct:.1f}"
     word, role = VERDICTS.get(metric.verdict, (metric.verdict, "dim"))
-    name = f"{metric.metric} {metric.unit}".strip() if metric.unit and metric.unit not in metric.metric else metric.metric
-    text = _line(width, name, figure(metric.a), figure(metric.b), "", "")
-    return ((text.rstrip().ljust(len(_line(width, "", "", "", "", "")) - 18), "text"),
-            (pad(change, 16, True) + "  ", role if role != "dim" else "text"), (word, role))  # fmt: skip
+    label, size = _sizes(width)
+    name = f"{metric.metric} {metric.unit}".strip()
+    if len(name) > label or metric.unit in metric.metric:
+        name = metric.metric
+    return (
+        (pad(name, label), "text"), (pad(figure(metric.a), size, True), "text"), (pad(figure(metric.b), size, True), "text"),
+        (pad(change, CHANGE, True), role if role != "dim" else "text"), ("  ", "text"), (word, role),
+    )  # fmt: skip
 
 
 class Compare(Painted, can_focus=True):

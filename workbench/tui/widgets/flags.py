@@ -30,9 +30,9 @@ class Flags(PickList):
         self.state = state
         self._fill(keep=True)
 
-    def find(self, text: str) -> None:
+    def find(self, text: str, *, keep: bool = False) -> None:
         self.query_text = text
-        self._fill(keep=False)
+        self._fill(keep)
 
     def toggle_all(self) -> None:
         self.all = not self.all
@@ -52,9 +52,9 @@ class Flags(PickList):
     def _columns(self, width: int) -> tuple[int, int, int]:
         """Widths of flag, value and default."""
         longest = max((len(i.name) for i in self.items[:60]), default=20)
-        name = max(16, min(longest + 2, int(width * 0.45)))
-        default = 12 if width < 60 else 16
-        return name, max(8, width - 4 - name - default), default
+        default = 10 if width < 60 else 16
+        name = max(16, min(longest + 2, width - 3 - 10 - default, 44))
+        return name, max(8, min(width - 4 - name - default, 28)), default
 
     def head_rows(self, width: int) -> list[Row]:
         if not self.items:

@@ -131,7 +131,7 @@ class GpuStrip(Painted):
     def _cell(self, metric: Metric, sample: GpuSample, info: GpuInfo | None, width: int) -> Row:
         """ "util ▆▆▇▇   97%" in exactly `width` cells."""
         value = metric.text(sample, info)
-        room = 10 if width < 40 else 12
+        room = 10
         label = 6 if width >= 27 else 5
         cells = max(0, width - label - room)
         spark = self._sparks[sample.index, metric.label].text(cells, metric.floor, metric.top(sample, info))
@@ -181,6 +181,9 @@ class GpuStrip(Painted):
         cells = max(4, width - 2 - len(name) - len(figures) - right)
         role = "dim" if self.stale is not None else "text"
         spark = self._sparks[sample.index, UTIL.label].text(cells, 0.0, 100.0)
-        fitted = (cut(sign[0][0], right), sign[0][1])
+        text = sign[0][0]
+        if len(text) > right and G.alert in text:  # the verdict matters more than its figures
+            text = " " + text[text.index(G.alert) :]
+        fitted = (cut(text, right), sign[0][1])
         row: Row = (index, (name, "dim"), (spark, "dim" if role == "dim" else "spark"), (figures, role), fitted)
         return row if row_width(row) <= width else spread(row[:-1], (fitted,), width)

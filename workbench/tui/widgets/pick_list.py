@@ -94,8 +94,6 @@ class PickList(Painted, can_focus=True):
     def action_page(self, by: int) -> None:
         self.action_move(by * max(1, self.content_size.height - 4))
 
-    def on_focus(self) -> None:
-        self.repaint()
-
-    def on_blur(self) -> None:
+    def watch_has_focus(self, value: bool) -> None:
+        super().watch_has_focus(value)
         self.repaint()

@@ -25,9 +25,10 @@ class Presets(PickList):
         self.state = state
         self._narrow_down(keep=True)
 
-    def filter(self, text: str) -> None:
+    def filter(self, text: str, *, keep: bool = False) -> None:
+        """Only what matches, best first; with `keep` the cursor stays where it is."""
         self.query_text = text
-        self._narrow_down(keep=False)
+        self._narrow_down(keep)
 
     def _narrow_down(self, keep: bool) -> None:
         entries = self.state.presets if self.state else ()
@@ -42,12 +43,10 @@ class Presets(PickList):
         loaded = self.state and self.state.plan and self.state.plan.plan.preset_id == item.id
         lead = f"{G.arrow} " if loaded else "  "
         if item.problem:
-            return ((lead, "text"), (pad(item.id, max(10, width - 10)), "dim"), (" x broken", "bad"))
+            return ((lead, "text"), (pad(item.id, max(10, width - 11)), "dim"), (" x broken", "bad"))
         edited = bool(loaded and self.state and self.state.plan and self.state.plan.edited)
         tail = (" *" if edited else "") + (" own" if item.own else "")
-        if item.fits is False:
-            tail += " !fit"
-        role = "goodb" if loaded else "text"
+        role = "goodb" if loaded else "dim" if item.fits is False else "text"
         if width < 44:
             return ((lead, role), (pad(item.id, width - 2 - len(tail)), role), (tail, "warn"))
         engine = pad(item.engine, 9)
@@ -69,6 +68,8 @@ class Presets(PickList):
         lines: list[Row] = [(), *paragraph(item.title, width, "strong")[:2]]
         about = " · ".join(filter(None, (item.engine, item.hardware, item.status))).replace(" · ", f" {G.dot} ")
         lines += paragraph(about, width, "dim")[:2]
+        if item.fits is False:
+            lines += paragraph("! does not fit the GPUs of this host", width, "warn")
         if item.caveats:
             plural = "s" if item.caveats > 1 else ""
             lines += paragraph(f"! {item.caveats} caveat{plural} (i: read)", width, "warn")[:1]
@@ -83,4 +84,6 @@ class Presets(PickList):
             return paragraph(f"x {self.state.presets_problem}", width, "bad")
         if self.state is None:
             return paragraph("Reading presets …", width, "dim")
-        return paragraph("No presets. n: new from the plan; `workbench presets path` says where they live.", width, "dim")
+        return paragraph(
+            "No presets. `workbench presets path` says where they live. n: new from the plan.", width, "dim"
+        )

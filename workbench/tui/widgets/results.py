@@ -10,7 +10,7 @@ from workbench.session.state import BenchRow, SessionState
 from workbench.tui.bindings import bindings_for
 from workbench.tui.formats import elapsed, figure
 from workbench.tui.glyphs import G
-from workbench.tui.paint import Row, cut, pad, paragraph, row_width
+from workbench.tui.paint import Row, cut, pad, paragraph
 from workbench.tui.widgets.pick_list import PickList
 
 
@@ -38,14 +38,15 @@ class Results(PickList):
     def head_rows(self, width: int) -> list[Row]:
         rows = self._progress(width)
         if self.items:
-            rows.append(((self._columns(width, "", "#", "change", "tok/s", "TTFT p50/99", "ITL", "W", "tok/J"), "head"),))
+            heads = ("tok/s", "TTFT p50/99", "ITL", "W", "tok/J")
+            rows.append(((self._columns(width, "", "#", "change", *heads), "head"),))
         return rows
 
     def _columns(self, width: int, mark: str, number: str, label: str, *figures: str) -> str:
-        sizes = [9, 14, 7, 6, 7]
-        if width < 58:
+        sizes = [8, 12, 6, 5, 7]
+        if width < 50:
             sizes, figures = sizes[:3], figures[:3]
-        elif width < 72:
+        elif width < 66:
             sizes, figures = sizes[:4], figures[:4]
         tail = "".join(pad(f, s, right=True) for f, s in zip(figures, sizes, strict=True))
         return f"{mark:<2}{number:>4}  {pad(label, max(6, width - 8 - sum(sizes)))}{tail}"
@@ -78,7 +79,8 @@ class Results(PickList):
         progress = bench.progress
         if progress is None:
             return [(("~ bench starting …", "warn"),)]
-        text = f" {progress.done}/{progress.total}  {figure(progress.output_tok_s)} tok/s  {elapsed(progress.elapsed_s)}"
+        rate = f"{figure(progress.output_tok_s)} tok/s"
+        text = f" {progress.done}/{progress.total}  {rate}  {elapsed(progress.elapsed_s)}"
         if progress.failed:
             text += f"  {progress.failed} failed"
         cells = max(6, min(40, width - len(text) - len(progress.phase) - 4))
@@ -94,9 +96,9 @@ class Results(PickList):
             return [((f"limit {limit}: no single-stream result yet", "dim"),)]
         share = ceiling.measured_tok_s / ceiling.tok_s if ceiling.tok_s else 0.0
         text = f" {share * 100:.0f} % of {limit}"
-        cells = max(5, min(30, width - 6 - len(text)))
-        row: Row = (("limit ", "dim"), (gauge(share, cells), "good"), (text, "bad" if share > 1.0 else "text"))
-        return [row] if row_width(row) <= width else [(("limit", "dim"), (cut(text, width - 5), "text"))]
+        cells = max(12, min(30, width - 6 - len(text)))
+        figures = cut(text, width - 6 - cells)
+        return [(("limit ", "dim"), (gauge(share, cells), "good"), (figures, "bad" if share > 1.0 else "text"))]
 
     def empty_rows(self, width: int) -> list[Row]:
         server = self.state.server if self.state else None

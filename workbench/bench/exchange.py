@@ -63,20 +63,25 @@ class Exchange:
         """(kind, message) of an answer that is not a stream, None when it is one."""
         if self._plain is None:
             return None
-        said = error_text(bytes(self._plain))
         if self.status != 200:
-            return f"http {self.status}", said
+            return self._status_error()
+        said = error_text(bytes(self._plain))
         if b'"error"' in self._plain:
             return records.STREAM_ERROR, said
         kind = self.response.headers.get("content-type", "")
         return records.MALFORMED, f"the answer is {kind}, not an event stream: {said[:100]}"
+
+    def _status_error(self) -> tuple[str, str]:
+        to = self.response.headers.get("location")
+        said = f"redirects to {to}, which is not followed" if to else error_text(bytes(self._plain or b""))
+        return f"http {self.status}", said or "no message"
 
     def broken(self, error: HttpError) -> tuple[str, str]:
         """The kind of failure when the connection ended, or the bytes stopped making sense, at this point."""
         if self.reply.error is not None:
             return self.reply.error, self.reply.detail or ""
         if self._plain is not None and self.status != 200:
-            return f"http {self.status}", error_text(bytes(self._plain))
+            return self._status_error()
         if not error.truncated:
             return records.MALFORMED, str(error)
         return (records.TRUNCATED if self.response.received else records.RESET), str(error)

@@ -54,10 +54,9 @@ class SseDecoder:
 
     def _with_lf(self, data: bytes) -> bytes:
         """CR LF and CR become LF. A CR at the end counts at once; an LF that follows it next time is dropped."""
-        if self._after_cr and data.startswith(b"\n"):
+        after_cr, self._after_cr = self._after_cr, data.endswith(b"\r") if data else self._after_cr
+        if after_cr and data.startswith(b"\n"):
             data = data[1:]
-        if data:
-            self._after_cr = data.endswith(b"\r")
         return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
 

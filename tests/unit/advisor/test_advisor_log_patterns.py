@@ -1,0 +1,184 @@
+"""Known lines are found, healthy logs stay silent, and the line that matters comes out of the noise.
+
+tests/fixtures/logs holds excerpts of runs made for this project; failures that need a GPU are written by hand here, in
+the shape that the engines print them.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workbench.advisor.log_patterns import first_error, match, patterns, plain, stuck
+from workbench.model.findings import Level
+
+LOGS = Path(__file__).parents[2] / "fixtures" / "logs"
+
+
+def lines(name: str) -> list[str]:
+    return (LOGS / f"{name}.txt").read_text("utf-8").split("\n")
+
+
+@pytest.mark.parametrize("pattern", patterns(), ids=lambda p: p.id)
+def test_each_pattern_finds_its_sample_through_the_prefilter(pattern) -> None:  # type: ignore[no-untyped-def]
+    engine = pattern.engines[0] if pattern.engines else "vllm"
+    noise = ["INFO nothing here", "(Worker pid=1) INFO 11-21 00:30:10 [x.py:1] loading"]
+    for before in (noise, ["x" * 5000]):
+        text = [*before, pattern.sample.upper() if before is noise else pattern.sample, *noise]
+        found = [f for f in match(text, engine) if f.code == f"log.{pattern.id}"]
+        if pattern.only_last:
+            assert not found and stuck(pattern.sample, engine)[0].code == f"log.{pattern.id}"
+        else:
+            assert len(found) == 1 and found[0].evidence and found[0].fix and found[0].source
+
+
+def test_ids_are_unique_and_texts_are_for_people() -> None:
+    assert len({p.id for p in patterns()}) == len(patterns()) >= 60
+    for p in patterns():
+        assert p.cause and p.fix and p.source, p.id
+        assert all(n == n.lower() and len(n) >= 3 for n in p.needles), p.id
+
+
+@pytest.mark.parametrize(
+    ("name", "engine"),
+    [("vllm-healthy", "vllm"), ("sglang-healthy", "sglang"), ("llamacpp-healthy", "llamacpp"), ("vllm-healthy", None)],
+)
+def test_healthy_logs_raise_no_alarm(name: str, engine: str | None) -> None:
+    assert len(lines(name)) > 30
+    assert [f for f in match(lines(name), engine) if f.level in (Level.ERROR, Level.WARN)] == []
+    assert first_error(lines(name), engine) is None
+
+
+def test_a_pattern_of_another_engine_is_not_applied() -> None:
+    line = ["WARNING Cudagraph is disabled under eager mode"]
+    assert [f.code for f in match(line, "vllm")] == ["log.eager"]
+    assert match(line, "sglang") == () and len(match(line)) == 1
+
+
+def test_findings_come_in_the_order_of_the_lines_and_once_each() -> None:
+    text = ["OSError: [Errno 98] Address already in use", "torch.OutOfMemoryError: CUDA out of memory."] * 3
+    assert [f.code for f in match(text)] == ["log.port-taken", "log.cuda-oom"]
+
+
+def test_real_failures_of_llama_cpp() -> None:
+    missing, taken = lines("llamacpp-missing"), lines("llamacpp-port-taken")
+    error = first_error(missing, "llamacpp")
+    assert error is not None and "failed to open GGUF file 'tiny.gguf' (No such file or directory)" in error
+    assert [f.code for f in match(missing, "llamacpp")] == ["log.gguf-load"]
+    assert first_error(taken, "llamacpp") == "start: couldn't bind HTTP server socket, hostname: 127.0.0.1, port: 8973"
+    assert [f.code for f in match(taken, "llamacpp")] == ["log.port-taken"]
+
+
+def test_a_server_ended_while_starting_shows_no_error() -> None:
+    assert first_error(lines("vllm-ended-while-starting"), "vllm") is None
+
+
+CORE = "(EngineCore pid=7) ERROR 11-21 00:30:10 [core.py:402] "
+API = "(APIServer pid=3) "
+WRAPPED = [
+    f"{API}INFO 11-21 00:30:01 [api_utils.py:347]  version 0.33.0",
+    f"{API}WARNING 11-21 00:30:01 [x.py:1] RuntimeError: only a warning",
+    f"{CORE}EngineCore failed to start.",
+    f"{CORE}Traceback (most recent call last):",
+    f'{CORE}  File "/opt/v/core.py", line 1, in run',
+    f"{CORE}    raise KeyError(name)",
+    f"{CORE}          ^^^^^^^^^^^^^^",
+    f"{CORE}KeyError: 'model.layers.0.weight'",
+    f"{API}Traceback (most recent call last):",
+    f'{API}  File "/opt/v/api.py", line 2, in main',
+    f"{API}RuntimeError: Engine core initialization failed. See root cause above.",
+]
+
+
+def test_the_first_cause_comes_out_of_a_chain_of_tracebacks() -> None:
+    assert first_error(WRAPPED, "vllm") == "KeyError: 'model.layers.0.weight'"
+
+
+def test_a_known_fatal_line_comes_before_errors_that_others_only_report() -> None:
+    text = [f"{CORE}something optional failed", *WRAPPED[:3], f"{CORE}torch.OutOfMemoryError: CUDA out of memory."]
+    assert first_error(text, "vllm") == "torch.OutOfMemoryError: CUDA out of memory."
+
+
+def test_when_only_wrappers_are_there_one_of_them_is_the_error() -> None:
+    assert first_error([*WRAPPED[:3], *WRAPPED[8:]], "vllm") == "EngineCore failed to start."
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (["usage: vllm serve", "vllm: error: unrecognized arguments: --max-num-seq 4"], "--max-num-seq 4"),
+        (
+            [
+                "Traceback (most recent call last):",
+                '  File "/opt/v/cli.py", line 9, in main',
+                "pydantic_core._pydantic_core.ValidationError: 1 validation error for ParallelConfig",
+                "  Value error, World of 3 does not fit [type=value_error, input_value=ArgsKwargs(()), input_type=A]",
+                "    For further information visit https://errors.pydantic.dev/2/v/value_error",
+            ],
+            "World of 3 does not fit",
+        ),
+        (["[2026-11-20 23:41:58 TP0] Scheduler hit an exception: Traceback (most recent call last):",
+          "  File \"x.py\", line 1", "AssertionError"], "AssertionError"),
+        (["/bin/sh: 1: serve-it: not found"], "serve-it: not found"),
+        (["Fatal Python error: Segmentation fault"], "Segmentation fault"),
+        (["\x1b[31mERROR\x1b[0m 11-21 00:30:10 [core.py:1] \x1b[1mno good\x1b[0m"], "no good"),
+    ],
+)  # fmt: skip
+def test_shapes_of_errors(text: list[str], expected: str) -> None:
+    found = first_error(["INFO starting", *text, "INFO bye"])
+    assert found is not None and expected in found and found.isprintable()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        [],
+        [""],
+        ["INFO 0 errors"],
+        ["(APIServer pid=1) INFO 11-21 00:30:10 [x.py:1] error: none"],
+        ["(APIServer pid=1) ERROR 11-20 23:21:40 [serving.py:274] Error with model error=ErrorInfo(message='no')"],
+        ["[2026-11-20 23:42:22] Ignore import error when loading x: No module named 'cutlass'"],
+        ["INFO:     127.0.0.1:1 - \"POST /v1/chat/completions HTTP/1.1\" 404 Not Found"],
+    ],
+)
+def test_what_is_no_error(text: list[str]) -> None:
+    assert first_error(text) is None and match(text) == ()
+
+
+def test_evidence_is_plain_and_short() -> None:
+    assert plain(f"{CORE}\x1b[31mToo bad\x1b[0m\x07") == "Too bad"
+    assert plain("0.01.107.132 I srv  llama_server: listening") == "llama_server: listening"
+    assert plain("[2026-11-20 23:41:58] hello") == "hello"
+    assert len(plain("x" * 10_000)) == 500
+
+
+def test_two_thousand_lines_a_second_cost_little() -> None:
+    """A twentieth of a second of CPU for a second's worth of a very busy log, in batches as the follower gives them."""
+    busy = (lines("vllm-healthy") * 20)[:2000]
+    match(busy[:10], "vllm")  # loads the patterns
+    spent = []
+    for _ in range(5):
+        start = time.process_time()
+        for i in range(0, 2000, 50):
+            match(busy[i : i + 50], "vllm")
+        spent.append(time.process_time() - start)
+    assert min(spent) < 0.05
+
+
+def test_lines_made_to_match_the_prefilter_stay_cheap() -> None:
+    nasty = ["unsupported out of memory is not supported version mismatch " + "NCCL gloo " * 300] * 2000
+    start = time.process_time()
+    match(nasty)
+    assert time.process_time() - start < 5
+
+
+@given(st.lists(st.text(max_size=60), max_size=8), st.sampled_from([None, "vllm", "nothing"]))
+def test_any_lines_are_answered(text: list[str], engine: str | None) -> None:
+    for finding in match(text, engine):
+        assert finding.code.startswith("log.")
+    error = first_error(text, engine)
+    assert error is None or (error and len(error) <= 500)

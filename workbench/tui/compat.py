@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from textual._compositor import CompositorUpdate
+
 if TYPE_CHECKING:
+    from rich.console import Console
     from textual.app import App
+    from textual.geometry import Region
+    from textual.strip import Strip
+    from textual.widget import Widget
 
 
 def frames_waiting(app: App[Any]) -> int:
@@ -21,3 +28,37 @@ def frames_waiting(app: App[Any]) -> int:
 async def run_bindings(app: App[Any], key: str, *, priority: bool = False) -> bool:
     """Run the action bound to `key` for the focused widget now, instead of after the event has bubbled up."""
     return bool(await app._check_bindings(key, priority=priority))
+
+
+class _Cells(CompositorUpdate):
+    """Pieces of rows at screen positions, and nothing around them."""
+
+    def __init__(self, pieces: list[tuple[int, int, Strip]]) -> None:
+        self.pieces = pieces
+
+    def render_segments(self, console: Console) -> str:
+        return "".join(f"\x1b[{y + 1};{x + 1}H{strip.render(console)}" for x, y, strip in self.pieces)
+
+
+def send_cells(widget: Widget, regions: list[Region], strip_at: Callable[[int], Strip]) -> bool:
+    """Send these cells of the widget to the terminal now; False when the compositor has to do it.
+
+    Textual re-sends a row from the start of the widget for every changed span in it: with 24 figures that is five times
+    the bytes and twice the CPU. Only for a widget without border that nothing covers.
+    """
+    screen, app = widget.screen, widget.app
+    covered = not screen.is_current or screen._layout_required or screen._dirty_widgets or app._batch_count
+    if covered or not widget.is_attached or not widget.display or not screen._compositor.full_map.get(widget):
+        return False
+    left, top = widget.content_region.offset
+    filters = widget.get_line_filters()
+    background = widget.background_colors[1]
+    pieces = []
+    for region in regions:
+        strip = strip_at(region.y).crop(region.x, region.right)
+        for line_filter in filters:
+            strip = strip.apply_filter(line_filter, background)
+        pieces.append((left + region.x, top + region.y, strip))
+    widget._styles_cache.set_dirty(*regions)  # what the compositor has cached of these rows is old now
+    app._display(screen, _Cells(pieces))
+    return True

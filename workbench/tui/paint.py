@@ -15,6 +15,7 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
+from workbench.tui.compat import send_cells
 from workbench.tui.glyphs import G
 from workbench.tui.theme import style
 
@@ -175,13 +176,16 @@ class Painted(Widget):
             if spans:
                 self._strips.pop(y, None)
                 regions += [Region(start, y, end - start, 1) for start, end in spans]
-        if regions:
+        if regions and not (self._is_mounted and send_cells(self, regions, self._strip)):
             self.refresh(*regions)
 
     def render_line(self, y: int) -> Strip:
-        width, height = self.content_size
-        if len(self._painted) != height:
+        if len(self._painted) != self.content_size.height:
             self.repaint()
+        return self._strip(y)
+
+    def _strip(self, y: int) -> Strip:
+        width = self.content_size.width
         strip = self._strips.get(y)
         if strip is None:
             if y < len(self._painted):

@@ -1,4 +1,4 @@
-"""Whether a simulated engine fits its GPUs, and how many tokens its KV cache holds; refusals in the engines' own words."""
+"""Whether a simulated engine fits its GPUs, and how much its KV cache holds; refusals in the engines' own words."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ def _check_path(launch: Launch) -> None:
     if launch.engine == "vllm":
         raise Failure(
             "pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig",
-            f"  Value error, Invalid repository ID or local directory specified: '{name}'. Provide a valid Hugging Face "
-            "repository ID, or a local directory with a config.json. [type=value_error, input_type=ArgsKwargs]",
+            f"  Value error, Invalid repository ID or local directory specified: '{name}'. Provide a valid Hugging "
+            "Face repository ID, or a local directory with a config.json. [type=value_error, input_type=ArgsKwargs]",
         )
     if launch.engine == "sglang":
         raise Failure(
@@ -109,7 +109,8 @@ def _too_few(launch: Launch, needed: int, have: int) -> Failure:
         return Failure(
             "pydantic_core._pydantic_core.ValidationError: 1 validation error for ParallelConfig",
             f"  Value error, World size ({needed}) is larger than the number of available GPUs ({have}) in this node. "
-            "If this is intentional, use more nodes or another executor backend. [type=value_error, input_type=ArgsKwargs]",
+            "If this is intentional, use more nodes or another executor backend. [type=value_error, "
+            "input_type=ArgsKwargs]",
         )
     return Failure("torch.AcceleratorError: CUDA error: invalid device ordinal")
 
@@ -184,8 +185,9 @@ def _kv_too_small(max_len: int, per_token: float, kv: float, kv_tokens: int) -> 
 
 def _out_of_memory(more: float, total: float, free: float) -> Failure:
     return Failure(
-        f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {max(more, 64 << 20) / GIB:.2f} GiB. GPU 0 has a "
-        f"total capacity of {total / GIB:.2f} GiB of which {max(0.0, free) % (256 << 20) / (1 << 20):.2f} MiB is free.",
+        f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {max(more, 64 << 20) / GIB:.2f} GiB. GPU 0 has "
+        f"a total capacity of {total / GIB:.2f} GiB of which {max(0.0, free) % (256 << 20) / (1 << 20):.2f} MiB is "
+        "free.",
     )
 
 

@@ -37,8 +37,8 @@ def start_seconds(launch: Launch) -> float:
 def banner(log: EngineLog, launch: Launch, profile: str) -> None:
     """The first line of every simulated engine."""
     log.line(
-        f"SIMULATED engine ({launch.engine} {launch.version} on simulated host {profile}): no model is loaded, no GPU is "
-        "used, the text is filler; speed follows a roofline model",
+        f"SIMULATED engine ({launch.engine} {launch.version} on simulated host {profile}): no model is loaded, no GPU "
+        "is used, the text is filler; speed follows a roofline model",
         level="WARNING",
     )
     if launch.model.guessed:
@@ -75,11 +75,13 @@ def before_placing(launch: Launch) -> Iterator[Phase]:
 def failed(log: EngineLog, launch: Launch, failure: Failure, children: list[int]) -> None:
     """The last words of an engine that cannot start."""
     if launch.engine == "vllm":
-        core = (("process", "EngineCore"), ("pid", children[0])) if children else ()
-        for line in failure.lines:
-            log.line(line, source="core.py:1231", level="ERROR", **dict(core))
+        lines = [*failure.lines, "EngineCore failed to start."] if children else failure.lines
+        for line in lines:
+            if children:
+                log.line(line, process="EngineCore", pid=children[0], source="core.py:1231", level="ERROR")
+            else:
+                log.raw(line)
         if children:
-            log.line("EngineCore failed to start.", source="core.py:1231", level="ERROR", **dict(core))
             log.raw("RuntimeError: Engine core initialization failed. See root cause above.")
     elif launch.engine == "sglang":
         log.line("Scheduler hit an exception: Traceback (most recent call last):", process="TP0")

@@ -1,0 +1,28 @@
+"""The worker process of a simulated engine: holds nothing, does nothing, but is there to be counted and stopped.
+
+vLLM's EngineCore outlives a killed parent (and keeps the GPU's memory), SGLang's scheduler does not; see `orphan`.
+Arguments: NAME orphan|follow
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from pathlib import Path
+
+FOLLOW_S = 0.5
+
+
+def main() -> None:
+    name, manner = sys.argv[1], sys.argv[2]
+    with contextlib.suppress(OSError):
+        Path("/proc/self/comm").write_text(name[:15], encoding="ascii")
+    parent = os.getppid()
+    while manner == "orphan" or os.getppid() == parent:
+        time.sleep(FOLLOW_S if manner == "follow" else 3600)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""A small HTTP/1.1 server on asyncio.Protocol: requests with a length, replies whole or streamed in chunks.
+
+Made for many small streamed writes: one transport.write per event, no buffers of its own, no framework.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+LIMIT_BYTES = 64 << 20
+REASONS = {
+    200: "OK",
+    400: "Bad Request",
+    401: "Unauthorized",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    411: "Length Required",
+    413: "Content Too Large",
+    503: "Service Unavailable",
+}
+
+
+class Request:
+    """One request: `method`, `path` (without query), `headers` (lower-case names), `body`, `peer`."""
+
+    def __init__(self, method: str, path: str, headers: dict[str, str], body: bytes, connection: Connection) -> None:
+        self.method = method
+        self.path = path.partition("?")[0]
+        self.headers = headers
+        self.body = body
+        self.connection = connection
+        self.on_gone: Callable[[], None] | None = None  # the client hung up before the reply was complete
+
+    @property
+    def peer(self) -> str:
+        return self.connection.peer
+
+    def reply(self, status: int, body: Any = b"", content_type: str = "application/json") -> None:
+        """The whole reply; anything but bytes is sent as JSON."""
+        data = body if isinstance(body, bytes) else json.dumps(body, separators=(",", ":")).encode()
+        self.connection.send(
+            b"HTTP/1.1 %d %s\r\ncontent-type: %s\r\ncontent-length: %d\r\n%s\r\n%s"
+            % (status, REASONS[status].encode(), content_type.encode(), len(data), self._closing(), data)
+        )
+        self.connection.done()
+
+    def start_stream(self) -> None:
+        self.connection.send(
+            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n%s\r\n"
+            % self._closing()
+        )
+
+    def event(self, data: bytes) -> None:
+        """One chunk; the caller gives complete server-sent events."""
+        self.connection.send(b"%x\r\n%s\r\n" % (len(data), data))
+
+    def end_stream(self, data: bytes = b"") -> None:
+        last = b"%x\r\n%s\r\n" % (len(data), data) if data else b""
+        self.connection.send(last + b"0\r\n\r\n")
+        self.connection.done()
+
+    def _closing(self) -> bytes:
+        return b"connection: close\r\n" if self.connection.last else b""
+
+
+class Connection(asyncio.Protocol):
+    """One client connection; requests are answered one after the other."""
+
+    def __init__(self, handle: Callable[[Request], None], max_requests: int | None, idle_s: float | None) -> None:
+        self.handle = handle
+        self.left = max_requests
+        self.idle_s = idle_s
+        self.transport: asyncio.Transport | None = None
+        self.buffer = b""
+        self.current: Request | None = None
+        self.last = False
+        self.peer = ""
+        self.idle: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        name = transport.get_extra_info("peername")
+        self.peer = f"{name[0]}:{name[1]}" if name else "?"
+
+    def data_received(self, data: bytes) -> None:
+        self.buffer += data
+        if self.idle:
+            self.idle.cancel()
+            self.idle = None
+        self._next()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.transport = None
+        if self.current and self.current.on_gone:
+            self.current.on_gone()
+
+    def send(self, data: bytes) -> None:
+        if self.transport:
+            self.transport.write(data)
+
+    def done(self) -> None:
+        """The reply to the current request is complete."""
+        self.current = None
+        if not self.transport:
+            return
+        if self.last:
+            self.transport.close()
+        elif self.buffer:
+            self._next()
+        elif self.idle_s:
+            self.idle = asyncio.get_running_loop().call_later(self.idle_s, self.transport.close)
+
+    def _next(self) -> None:
+        if self.current or not self.transport:
+            return
+        head, found, rest = self.buffer.partition(b"\r\n\r\n")
+        if not found:
+            if len(self.buffer) > 1 << 16:
+                self.transport.close()
+            return
+        lines = head.decode("latin-1").split("\r\n")
+        words = lines[0].split(" ")
+        headers = {}
+        for line in lines[1:]:
+            name, _, value = line.partition(":")
+            headers[name.strip().lower()] = value.strip()
+        if len(words) != 3:
+            self.transport.close()
+            return
+        try:
+            length = int(headers.get("content-length", "0"))
+        except ValueError:
+            length = -1
+        if length < 0 or length > LIMIT_BYTES or "transfer-encoding" in headers:
+            self.last, self.buffer = True, b""
+            self.current = Request(words[0], words[1], headers, b"", self)
+            self.current.reply(413 if length > LIMIT_BYTES else 411)
+            return
+        if len(rest) < length:
+            if headers.get("expect", "").lower() == "100-continue" and not rest:
+                self.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+                self.buffer = self.buffer.replace(b"100-continue", b"seen", 1)
+            return
+        self.buffer = rest[length:]
+        if self.left is not None:
+            self.left -= 1
+        self.last = headers.get("connection", "").lower() == "close" or self.left == 0
+        self.current = Request(words[0], words[1], headers, rest[:length], self)
+        self.handle(self.current)

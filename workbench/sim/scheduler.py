@@ -1,0 +1,295 @@
+"""Continuous batching of one simulated replica: which requests run, how long each step takes, who gets a token when.
+
+Time is the event loop's. A step ends at a set moment; the loop sleeps until then and hands out one token to every
+running request. Where the machine cannot keep up, steps that are already due are taken together and their tokens go
+out in one chunk, so the simulated rate does not depend on how busy the machine is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from workbench.sim import speed
+from workbench.sim.physics import Activity
+from workbench.sim.speed import Serving
+
+BLOCK = 16  # tokens of a prefix-cache block
+SLIP_S = 0.25  # further behind than this, the clock is set forward: the machine is too slow
+
+
+@dataclass
+class Sequence:
+    """One request. `deliver(tokens, finished)` is called with new tokens; times are the loop's, in seconds."""
+
+    prompt: list[str]
+    length: int  # tokens that it will generate
+    deliver: Callable[[int, bool], None]
+    arrived: float = 0.0
+    cached: int = 0
+    to_prefill: int = 0
+    generated: int = 0
+    pending: int = 0
+    admitted: float = 0.0
+    first: float = 0.0
+    last: float = 0.0
+    aborted: bool = False
+    blocks: list[int] = field(default_factory=list)
+
+    @property
+    def context(self) -> int:
+        return len(self.prompt) + self.generated
+
+
+@dataclass
+class Counters:
+    """What /metrics and the statistics lines are made of; totals since the start."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    generated_tokens: int = 0
+    finished: int = 0
+    steps: int = 0
+    busy_sequence_steps: int = 0
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+    ttft_s: list[float] = field(default_factory=list)
+    itl_s: list[float] = field(default_factory=list)
+    tpot_s: list[float] = field(default_factory=list)
+    e2e_s: list[float] = field(default_factory=list)
+    queue_s: list[float] = field(default_factory=list)
+
+    def drain(self) -> dict[str, list[float]]:
+        """Observations since the last call, by quantity."""
+        taken = {}
+        for name in ("ttft_s", "itl_s", "tpot_s", "e2e_s", "queue_s"):
+            taken[name] = getattr(self, name)
+            setattr(self, name, [])
+        return taken
+
+
+class PrefixCache:
+    """Which prompt blocks are in the KV cache: chains of hashes, the longest unused thrown out first."""
+
+    def __init__(self, blocks: int) -> None:
+        self.room = max(1, blocks)
+        self.known: OrderedDict[int, None] = OrderedDict()
+
+    def hit(self, prompt: list[str]) -> tuple[int, list[int]]:
+        """(tokens that need no prefill, block hashes of the whole prompt). The last token is always computed."""
+        hashes, link = [], 0
+        for at in range(0, len(prompt) - BLOCK + 1, BLOCK):
+            link = hash((link, *prompt[at : at + BLOCK]))
+            hashes.append(link)
+        hits = 0
+        for word in hashes:
+            if word not in self.known:
+                break
+            self.known.move_to_end(word)
+            hits += 1
+        return min(hits * BLOCK, (len(prompt) - 1) // BLOCK * BLOCK), hashes
+
+    def add(self, hashes: list[int]) -> None:
+        for word in hashes:
+            self.known[word] = None
+            self.known.move_to_end(word)
+        while len(self.known) > self.room:
+            self.known.popitem(last=False)
+
+
+class Replica:
+    """One data-parallel replica: admits, steps, delivers."""
+
+    def __init__(
+        self,
+        serving: Serving,
+        *,
+        kv_tokens: int,
+        max_sequences: int,
+        batched_tokens: int,
+        prefix_cache: bool,
+        clocks: Callable[[], tuple[float, float]],
+        speedup: float = 1.0,
+        noise: float = 0.005,
+        seed: int | None = None,
+    ) -> None:
+        self.serving = serving
+        self.kv_tokens = kv_tokens
+        self.max_sequences = max_sequences
+        self.batched_tokens = batched_tokens
+        self.cache = PrefixCache(kv_tokens // BLOCK) if prefix_cache else None
+        self.clocks = clocks
+        self.speedup = speedup
+        self.random = random.Random(seed)
+        self.noise = noise
+        self.factor = 1.0 + self.random.gauss(0.0, noise) if noise else 1.0
+        self.waiting: deque[Sequence] = deque()
+        self.running: list[Sequence] = []
+        self._done: list[Sequence] = []
+        self.reserved = 0  # KV tokens of running requests at their full length
+        self.counters = Counters()
+        self.wake = asyncio.Event()
+        self.moment = 0.0  # when the step that runs now ends
+        self.work = (0.0, 0.0, 0.0)  # seconds stepped, of them memory and compute; taken by `activity`
+        self.idle_s = 0.0  # without a request; `idle_since` is when that began, 0 while there is one
+        self.idle_since = 0.0
+        self.on_prefill: Callable[[list[Sequence], int], None] | None = None
+        self.on_step: Callable[[], None] | None = None
+
+    @property
+    def load(self) -> int:
+        return len(self.running) + len(self.waiting)
+
+    @property
+    def used_tokens(self) -> int:
+        return sum(s.context for s in self.running)
+
+    def add(self, sequence: Sequence) -> None:
+        sequence.arrived = asyncio.get_running_loop().time()
+        self.waiting.append(sequence)
+        self.wake.set()
+
+    def abort(self, sequence: Sequence) -> None:
+        sequence.aborted = True
+        if sequence in self.waiting:
+            self.waiting.remove(sequence)
+
+    def activity(self, interval_s: float) -> Activity:
+        """Shares of the last `interval_s` and a fresh start."""
+        now = asyncio.get_running_loop().time()
+        idle = self.idle_s + (now - self.idle_since if self.idle_since else 0.0)
+        self.idle_s, self.idle_since = 0.0, now if self.idle_since else 0.0
+        (stepped, memory, compute), self.work = self.work, (0.0, 0.0, 0.0)
+        if self.running and stepped == 0.0:  # one step longer than the interval
+            return self._step_time(len(self.running), 0).activity
+        if stepped == 0.0:
+            return Activity()
+        busy = max(0.0, 1.0 - idle / max(interval_s, 1e-6))
+        return Activity(busy, busy * min(1.0, memory / stepped), busy * min(1.0, compute / stepped), 0.0)
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            if not self.running and not self.waiting:
+                self.wake.clear()
+                self.idle_since = loop.time()
+                await self.wake.wait()
+                self.moment = loop.time()
+                self.idle_s, self.idle_since = self.idle_s + self.moment - self.idle_since, 0.0
+            now = loop.time()
+            if now - self.moment > SLIP_S:
+                self.moment = now
+            taken = 0
+            while (self.running or self.waiting) and taken < 64:
+                self._step()
+                taken += 1
+                if self.moment > loop.time():
+                    break
+            delay = self.moment - loop.time()
+            await asyncio.sleep(max(0.0, delay))
+            self._flush()
+
+    def _step(self) -> None:
+        """One step in simulated time: afterwards `moment` is its end and its tokens are pending."""
+        self._admit()
+        budget = max(1, self.batched_tokens - len(self.running))
+        prefill, fresh = 0, []
+        for sequence in self.running:
+            if sequence.to_prefill and budget > prefill:
+                take = min(sequence.to_prefill, budget - prefill)
+                sequence.to_prefill -= take
+                prefill += take
+                fresh.append(sequence)
+        decoding = sum(1 for s in self.running if s.generated)
+        one = self._step_time(decoding, prefill)
+        jitter = self.factor * (1.0 + self.random.gauss(0.0, self.noise)) if self.noise else 1.0
+        seconds = one.total_s * jitter / self.speedup
+        self.moment += seconds
+        stepped, memory, compute = self.work
+        self.work = (stepped + one.total_s, memory + one.memory_s, compute + one.compute_s)
+        counters = self.counters
+        counters.steps += 1
+        counters.busy_sequence_steps += len(self.running)
+        counters.prefill_s += seconds if prefill else 0.0
+        counters.decode_s += 0.0 if prefill else seconds
+        if fresh and self.on_prefill:
+            self.on_prefill(fresh, prefill)
+        self._hand_out()
+        if self.on_step:
+            self.on_step()
+
+    def _step_time(self, decoding: int, prefill: int) -> speed.Step:
+        sm_mhz, memory_mhz = self.clocks()
+        return speed.step(
+            self.serving,
+            sm_mhz=sm_mhz,
+            memory_mhz=memory_mhz,
+            sequences=max(decoding, 0 if prefill else 1),
+            context_tokens=self.used_tokens,
+            prefill_tokens=prefill,
+        )
+
+    def _admit(self) -> None:
+        while self.waiting and len(self.running) < self.max_sequences:
+            sequence = self.waiting[0]
+            need = len(sequence.prompt) + sequence.length
+            if self.running and self.reserved + need > self.kv_tokens:
+                return
+            self.waiting.popleft()
+            sequence.admitted = max(self.moment, sequence.arrived)
+            self.moment = max(self.moment, sequence.arrived)
+            if self.cache:
+                sequence.cached, sequence.blocks = self.cache.hit(sequence.prompt)
+            sequence.to_prefill = len(sequence.prompt) - sequence.cached
+            self.reserved += need
+            self.running.append(sequence)
+            self.counters.prompt_tokens += len(sequence.prompt)
+            self.counters.cached_tokens += sequence.cached
+            self.counters.queue_s.append(sequence.admitted - sequence.arrived)
+
+    def _hand_out(self) -> None:
+        counters, moment = self.counters, self.moment
+        for sequence in self.running:
+            if sequence.to_prefill:
+                continue
+            if sequence.generated:
+                counters.itl_s.append(moment - sequence.last)
+            else:
+                sequence.first = moment
+                counters.ttft_s.append(moment - sequence.arrived)
+                if self.cache:
+                    self.cache.add(sequence.blocks)
+            sequence.last = moment
+            sequence.generated += 1
+            sequence.pending += 1
+            counters.generated_tokens += 1
+        if any(s.aborted or s.generated >= s.length for s in self.running):
+            for sequence in self.running:
+                if sequence.aborted or sequence.generated >= sequence.length:
+                    self._finish(sequence)
+            self.running = [s for s in self.running if not (s.aborted or s.generated >= s.length)]
+
+    def _finish(self, sequence: Sequence) -> None:
+        self.reserved -= len(sequence.prompt) + sequence.length
+        counters = self.counters
+        if sequence.aborted:
+            sequence.pending = 0
+            return
+        counters.finished += 1
+        counters.e2e_s.append(sequence.last - sequence.arrived)
+        if sequence.generated > 1:
+            counters.tpot_s.append((sequence.last - sequence.first) / (sequence.generated - 1))
+        self._done.append(sequence)
+
+    def _flush(self) -> None:
+        for sequence in self.running:
+            if sequence.pending:
+                count, sequence.pending = sequence.pending, 0
+                sequence.deliver(count, False)
+        done, self._done = self._done, []
+        for sequence in done:
+            count, sequence.pending = sequence.pending, 0
+            sequence.deliver(count, True)

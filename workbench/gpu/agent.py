@@ -8,7 +8,7 @@ stdout:  {"driver": {...}, "simulated": bool}      at start and whenever it chan
          {"t", "u", "host": {...}, "gpus": [..]}   each interval; "slow" inside a GPU on the 5 s cadence
          {"hung": function, "for_s": s}            while a driver call does not return
 stdin:   {"interval_s": x} | {"refresh": true} | {"quit": true}, one per line; end of file ends the agent.
-argv[1]: {"interval_s": 1.0, "hung_s": 3.0}
+argv[1]: {"interval_s": 1.0, "hung_s": 3.0, "slow_s": 5.0, "info_s": 30.0, "retry_s": 3.0}
 
 Environment: WORKBENCH_NVML_LIBRARY is the library's path instead of libnvidia-ml.so.1. WORKBENCH_SIM_DRIVER is a Python
 file whose library() gives an object with NVML's functions (called as ctypes would call them); an optional
@@ -49,6 +49,7 @@ from .readings import Gpu
 
 SLOW_S = 5.0  # processes, fan, persistence, PCIe link: what is dear to read or rarely changes
 INFO_S = 30.0
+HUNG_S = 3.0  # a call that takes longer is said to hang
 RETRY_S = 3.0  # looking again for an absent driver or a lost GPU
 INIT_PID_NAMESPACE = 4026531836  # PROC_PID_INIT_INO, include/linux/proc_ns.h
 GOVERNORS = "/sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_governor"
@@ -131,8 +132,16 @@ class Output:
 
 
 class Agent:
-    def __init__(self, interval_s: float, hung_s: float) -> None:
+    def __init__(
+        self,
+        interval_s: float = 1.0,
+        hung_s: float = HUNG_S,
+        slow_s: float = SLOW_S,
+        info_s: float = INFO_S,
+        retry_s: float = RETRY_S,
+    ) -> None:
         self.interval_s, self.hung_s = interval_s, hung_s
+        self.slow_s, self.info_s, self.retry_s = slow_s, info_s, retry_s
         self.nvml = Nvml()
         self.host = Host(self.nvml)
         self.output = Output()
@@ -166,21 +175,22 @@ class Agent:
 
     def tick(self) -> None:
         now, wall = time.monotonic(), time.time()
-        if now >= self.info_at:
-            self.host.read_governor()
         gpus: list[dict[str, Any]] = []
-        host = self.host.sample()
+        host: dict[str, Any] = {}
         try:
             if not self.open and now >= self.retry_at:
                 self.open_driver()
-                host = self.host.sample()
+            seldom = now >= self.info_at
+            if seldom:
+                self.host.read_governor()
+            host = self.host.sample()
             if self.open:
                 gpus = self.read(now)
+            if seldom:
+                self.info_at = now + self.info_s
         except DriverGone as gone:
             self.close_driver(gone.code)
-        if now >= self.info_at:
-            self.info_at = now + INFO_S
-        self.output.write({"t": round(now, 4), "u": round(wall, 3), "host": host, "gpus": gpus})
+        self.output.write({"t": round(now, 4), "u": round(wall, 3), "host": host or self.host.sample(), "gpus": gpus})
 
     def open_driver(self) -> None:
         code = self.nvml.load()
@@ -197,7 +207,7 @@ class Agent:
         now = time.monotonic()
         self.open = True
         self.slow_at = self.info_at = 0.0
-        self.reopen_at = now + INFO_S
+        self.reopen_at = now + self.info_s
         self.gpus = [Gpu(self.nvml, index, self.host) for index in range(count.value)]
         for gpu in self.gpus:
             self.find(gpu, now)
@@ -224,7 +234,7 @@ class Agent:
         self.open = False
         self.gpus = []
         self.said_infos = None
-        self.retry_at = time.monotonic() + RETRY_S
+        self.retry_at = time.monotonic() + self.retry_s
 
     def say_driver(self, driver: dict[str, Any]) -> None:
         if driver != self.said_driver:
@@ -240,7 +250,7 @@ class Agent:
             self.lose(gpu, down.code, now)
 
     def lose(self, gpu: Gpu, code: int, now: float) -> None:
-        gpu.down, gpu.retry_at, gpu.fresh = code, now + RETRY_S, True
+        gpu.down, gpu.retry_at, gpu.fresh = code, now + self.retry_s, True
 
     def read(self, now: float) -> list[dict[str, Any]]:
         for gpu in self.gpus:
@@ -250,7 +260,7 @@ class Agent:
             self.look_again(now)
         slow = now >= self.slow_at
         if slow:
-            self.slow_at = now + SLOW_S - self.interval_s / 2  # the tick nearest to the cadence
+            self.slow_at = now + self.slow_s - self.interval_s / 2  # the tick nearest to the cadence
         return [self.read_gpu(gpu, now, slow) for gpu in self.gpus]
 
     def read_gpu(self, gpu: Gpu, now: float, slow: bool) -> dict[str, Any]:
@@ -335,7 +345,6 @@ def device_refused() -> bool:
 
 
 def main() -> None:
-    options = json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}
-    agent = Agent(float(options.get("interval_s", 1.0)), float(options.get("hung_s", 3.0)))
+    agent = Agent(**(json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}))
     threading.Thread(target=agent.run, daemon=True).start()
     agent.watch()

@@ -43,6 +43,7 @@ def payload() -> bytes:
     return b"%08d" % len(packed) + packed
 
 
-def argv(python: str, interval_s: float, hung_s: float) -> list[str]:
-    """Isolated and without site: it starts in a third of the time and no file of the host's can change it."""
-    return [python, "-I", "-S", "-u", "-c", BOOTSTRAP, json.dumps({"interval_s": interval_s, "hung_s": hung_s})]
+def argv(python: str, **options: float) -> list[str]:
+    """Isolated and without site: it starts in a third of the time and no file of the host's can change it.
+    `options` as agent.py lists them."""
+    return [python, "-I", "-S", "-u", "-c", BOOTSTRAP, json.dumps(options)]

@@ -6,7 +6,7 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -40,6 +40,7 @@ class TelemetrySource:
         on_telemetry: Callable[[Telemetry], None] | None = None,
         *,
         hung_s: float = HUNG_S,
+        agent_options: Mapping[str, float] | None = None,
         abandon_s: float = ABANDON_S,
         silent_s: float = SILENT_S,
     ) -> None:
@@ -48,7 +49,8 @@ class TelemetrySource:
         self.history = History()
         self.latest: Telemetry | None = None
         self._on_telemetry = on_telemetry
-        self._hung_s, self._abandon_s, self._silent_s = hung_s, abandon_s, silent_s
+        self._agent_options = {"hung_s": hung_s, **(agent_options or {})}
+        self._abandon_s, self._silent_s = abandon_s, silent_s
         self._arrived: float | None = None
         self._offset: tuple[float, float] | None = None  # (ours - the agent's clock, when)
         self._problem: str | None = None
@@ -160,7 +162,7 @@ class TelemetrySource:
 
     async def _follow_agent(self) -> None:
         python = sys.executable if self.host.kind == "local" and sys.executable else "python3"
-        argv = bundle.argv(python, self.interval_s, self._hung_s)
+        argv = bundle.argv(python, interval_s=self.interval_s, **self._agent_options)
         try:
             stream = await self.host.stream(argv, input=bundle.payload())
         except CommandNotFound:

@@ -6,9 +6,10 @@ Every text is a constant; what varies comes as positional parameters or on stdin
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 _SPECIAL = re.compile(r"['\\]")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def quote(text: str) -> str:
@@ -51,25 +52,49 @@ trap : TERM HUP INT
 """
 
 # What SshHost wraps every command in. $1: "env" when the first line of stdin is assignments (so that no value is ever
-# on a command line), else "-". MARK goes to both outputs, so that what a .bashrc prints is told from the command's own
-# output; on stderr the process id follows it, or "missing" when there is no such command.
+# on a command line), else "-". $2: GUARD or "". MARK goes to both outputs, so that what a .bashrc prints is told from
+# the command's own output; on stderr the process id follows it, or "missing" when there is no such command.
 MARK = "workbench-4f1c7a2e"
 PRELUDE = rf"""
 if [ "$1" = env ]; then
     _wb_nl='
 '
     IFS= read -r _wb_env && eval "$_wb_env"
+    unset _wb_env _wb_nl
 fi
-shift
+_wb_guard=$2
+shift 2
 case $1 in
     */*) if [ ! -f "$1" ] || [ ! -x "$1" ]; then echo "{MARK} missing" >&2; exit 127; fi ;;
     *) command -v "$1" >/dev/null 2>&1 || {{ echo "{MARK} missing" >&2; exit 127; }} ;;
 esac
 echo "{MARK}"
 echo "{MARK} $$" >&2
-unset _wb_env _wb_nl
+[ -z "$_wb_guard" ] || exec sh -c "$_wb_guard" sh "$@"
 exec "$@"
 """
+
+
+def assignments(env: Mapping[str, str]) -> str:
+    """One line that exports `env`, for PRELUDE. ValueError for a name that a shell cannot have or a NUL."""
+    for name, value in env.items():
+        if not _NAME.fullmatch(name) or "\0" in value:
+            raise ValueError(f"not an environment variable: {name!r}")
+    words = (f"{name}={quote(value)}".replace("\n", "'\"$_wb_nl\"'") for name, value in env.items())
+    return f"export {' '.join(words)}\n"
+
+
+def after_mark(errors: str) -> str:
+    """What a command itself wrote to stderr."""
+    before, mark, rest = errors.partition(MARK)
+    return rest.partition("\n")[2] if mark else before
+
+
+def marked_pid(errors: str) -> int | None:
+    """The process id that PRELUDE said."""
+    word = errors.partition(MARK)[2].split("\n")[0].strip()
+    return int(word) if word.isdigit() else None
+
 
 # Prints an absolute path, made 0700 when it is not there.
 STATE_DIR = r"""

@@ -1,0 +1,255 @@
+"""A real OpenSSH sshd on loopback, behind a proxy that can cut, silence and restore the link.
+
+    with sshd(tmp_path) as server:
+        host = SshHost(server.host_alias, ssh_config=server.ssh_config_path)
+        server.cut(); server.restore()
+
+Import it as `from support.sshd import sshd` (pytest puts tests/ on the path for tests/conftest.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import getpass
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+DEADLINE_S = 10.0
+
+
+class Cutter:
+    """A TCP proxy in a thread of its own. `cut`: connections are reset and new ones refused. `silence`: everything
+    stays open, nothing passes. `restore`: as at first (what was silenced goes on)."""
+
+    def __init__(self, target_port: int) -> None:
+        self._target_port = target_port
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._flowing: asyncio.Event | None = None
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.accepted = 0
+        self.port = 0
+        self._call(self._listen())
+
+    def _call(self, work: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(DEADLINE_S)
+
+    async def _listen(self) -> None:
+        self._flowing = self._flowing or asyncio.Event()
+        self._flowing.set()
+        if self._server is None:
+            self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
+            self.port = self._server.sockets[0].getsockname()[1]
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.accepted += 1
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        far_writer = None
+        try:
+            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target_port)
+            pumps = [asyncio.create_task(self._pump(a, b)) for a, b in ((reader, far_writer), (far_reader, writer))]
+            try:
+                await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for pump in pumps:
+                    pump.cancel()
+                await asyncio.gather(*pumps, return_exceptions=True)
+        except (OSError, asyncio.CancelledError):
+            pass
+        finally:
+            writer.transport.abort()
+            if far_writer is not None:
+                far_writer.transport.abort()
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert self._flowing is not None
+        while data := await reader.read(65536):
+            await self._flowing.wait()
+            writer.write(data)
+            await writer.drain()
+
+    async def _stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _silence(self) -> None:
+        assert self._flowing is not None
+        self._flowing.clear()
+
+    def cut(self) -> None:
+        self._call(self._stop())
+
+    def silence(self) -> None:
+        self._call(self._silence())
+
+    def restore(self) -> None:
+        self._call(self._listen())
+
+    def close(self) -> None:
+        self.cut()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(DEADLINE_S)
+        self._loop.close()
+
+
+class Sshd:
+    """A running sshd. Logs in as the current user with a key of its own; nothing of ~/.ssh is read or written."""
+
+    host_alias = "box"
+
+    def __init__(self, directory: Path, max_sessions: int, environment: dict[str, str]) -> None:
+        self.directory = directory
+        self.state_home = directory / "remote-state"
+        self.known_hosts_path = directory / "known_hosts"
+        self.ssh_config_path = directory / "ssh_config"
+        self.client_key_path = directory / "client_key"
+        self.environment = {"XDG_STATE_HOME": str(self.state_home), **environment}
+        self._max_sessions = max_sessions
+        self._server_port = free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+        keygen(self.client_key_path)
+        keygen(directory / "host_key")
+        shutil.copy(f"{self.client_key_path}.pub", directory / "authorized_keys")
+        self._serve()
+        self.cutter = Cutter(self._server_port)
+        self.port = self.cutter.port
+        self.trust()
+        self.ssh_config_path.write_text(self.stanza())
+
+    def stanza(self, alias: str | None = None, **more: str) -> str:
+        """A Host block of an ssh configuration; `more` adds or replaces options."""
+        options = {
+            "HostName": "127.0.0.1",
+            "Port": str(self.port),
+            "User": getpass.getuser(),
+            "IdentityFile": str(self.client_key_path),
+            "IdentitiesOnly": "yes",
+            "UserKnownHostsFile": str(self.known_hosts_path),
+            "GlobalKnownHostsFile": "/dev/null",
+            **more,
+        }
+        lines = [f"Host {alias or self.host_alias}", *(f"    {k} {v}" for k, v in options.items())]
+        return "\n".join(lines) + "\n"
+
+    def trust(self) -> None:
+        key = (self.directory / "host_key.pub").read_text().split()
+        self.known_hosts_path.write_text(f"[127.0.0.1]:{self.port} {key[0]} {key[1]}\n")
+
+    def fingerprint(self) -> str:
+        """Of the host key, as ssh-keygen shows it: "SHA256:…"."""
+        listed = subprocess.run(
+            ["ssh-keygen", "-lf", str(self.directory / "host_key.pub")], capture_output=True, text=True, check=True
+        )
+        return listed.stdout.split()[1]
+
+    def new_host_key(self) -> None:
+        """Another host key, as after an installation anew; known_hosts keeps the old one."""
+        for name in ("host_key", "host_key.pub"):
+            (self.directory / name).unlink()
+        keygen(self.directory / "host_key")
+        self._stop()
+        self._serve()
+
+    def cut(self) -> None:
+        """Reset the connections and refuse new ones."""
+        self.cutter.cut()
+
+    def silence(self) -> None:
+        """Let nothing pass, and tell nobody: a dead link."""
+        self.cutter.silence()
+
+    def restore(self) -> None:
+        self.cutter.restore()
+
+    def _serve(self) -> None:
+        setenv = " ".join(f'"{k}={v}"' for k, v in self.environment.items())
+        config = self.directory / "sshd_config"
+        config.write_text(
+            f"Port {self._server_port}\nListenAddress 127.0.0.1\nHostKey {self.directory / 'host_key'}\n"
+            f"AuthorizedKeysFile {self.directory / 'authorized_keys'}\nPidFile none\nUsePAM no\nStrictModes no\n"
+            f"PasswordAuthentication no\nKbdInteractiveAuthentication no\nPermitRootLogin yes\nMaxStartups 100\n"
+            f"MaxSessions {self._max_sessions}\nLoginGraceTime 20\nLogLevel VERBOSE\nSetEnv {setenv}\n"
+        )
+        if os.geteuid() == 0:
+            Path("/run/sshd").mkdir(exist_ok=True)  # where sshd confines itself before the login
+        assert SSHD is not None
+        log = (self.directory / "sshd.log").open("ab")
+        with log:
+            self._process = subprocess.Popen(
+                [SSHD, "-D", "-e", "-f", str(config)], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True,
+            )  # fmt: skip
+        wait_for(lambda: self._answers(), f"sshd; its log:\n{(self.directory / 'sshd.log').read_text()}")
+
+    def _answers(self) -> bool:
+        assert self._process is not None and self._process.poll() is None, (self.directory / "sshd.log").read_text()
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._server_port), 1) as s:
+            return s.recv(4) == b"SSH-"
+        return False
+
+    def _stop(self) -> None:
+        assert self._process is not None
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGTERM)
+        self._process.wait(DEADLINE_S)
+
+    def close(self) -> None:
+        self.cutter.close()
+        self._stop()
+
+
+def keygen(path: Path, passphrase: str = "") -> None:
+    subprocess.run(
+        ["ssh-keygen", "-q", "-t", "ed25519", "-N", passphrase, "-C", "test", "-f", str(path)],
+        check=True,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+def wait_for(condition: Any, what: str, deadline_s: float = DEADLINE_S) -> None:
+    """Until `condition()` is true; fails the test after `deadline_s`."""
+    end = time.monotonic() + deadline_s
+    while not condition():
+        assert time.monotonic() < end, f"waited {deadline_s:g} s for {what}"
+        time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def sshd(directory: Path, *, max_sessions: int = 10, environment: dict[str, str] | None = None) -> Iterator[Sshd]:
+    """`directory` is made and used for everything; `environment` is what logins get."""
+    if SSHD is None or shutil.which("ssh-keygen") is None:
+        pytest.skip("needs OpenSSH's sshd and ssh-keygen (apt-get install openssh-server)")
+    directory.mkdir(parents=True, exist_ok=True)
+    server = Sshd(directory, max_sessions, environment or {})
+    try:
+        yield server
+    finally:
+        server.close()

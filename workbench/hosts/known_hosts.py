@@ -1,0 +1,116 @@
+"""known_hosts: which keys are a host's, what to say of another one, and how one is added.
+
+What a line means (hashes, patterns, certificate authorities) is left to the ssh library, which comes in as `parse`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from workbench.hosts.base import HostKeyChanged, HostKeyUnknown, HostUnreachable
+
+DEFAULT_USER = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2")
+DEFAULT_GLOBAL = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
+DEFAULT_PORT = 22
+
+
+class Known(Protocol):
+    """Parsed known_hosts: keys, certificate authorities, revoked keys, and X.509 the same."""
+
+    def match(self, host: str, addr: str, port: int | None) -> Sequence[Sequence[Any]]: ...
+
+
+class Key(Protocol):
+    def get_fingerprint(self) -> str: ...
+    def get_algorithm(self) -> str: ...
+    def export_public_key(self) -> bytes: ...
+
+
+class HostKeys:
+    """The keys known for one host. `problem` is why the key that it offered was refused, `accepting` the known_hosts
+    file and line that would accept it. `aliased`: HostKeyAlias is set, which stands without a port."""
+
+    def __init__(self, host: str, known: Known, *, file: str, aliased: bool, accepted: set[str]) -> None:
+        self._host = host
+        self._all = known
+        self._file = file
+        self._aliased = aliased
+        self._accepted = accepted  # fingerprints that the person said yes to in this process
+        self.known: Sequence[Any] = ()
+        self.accepting = ("", "")
+        self.problem: HostUnreachable | None = None
+
+    def match(self, host: str, addr: str, port: int | None) -> Any:
+        """For the ssh library: keys, authorities and revoked keys of this host. Addresses are not looked up, as in
+        OpenSSH (CheckHostIP no), nor are keys known without the port: `accepts` looks at those."""
+        exact = self._all.match(self._entry(host, port), "", None)
+        plain = self._all.match(host, "", None)
+        self.known = exact[0]
+        return (exact[0], *([*x, *y] for x, y in zip(exact[1:], plain[1:], strict=True)))
+
+    def accepts(self, host: str, port: int, key: Key) -> bool:
+        """Whether a key that is not among the known ones may be trusted all the same."""
+        fingerprint, kind = key.get_fingerprint(), key.get_algorithm()
+        if fingerprint in self._accepted:
+            return True
+        if not self.known and key in self._all.match(host, "", None)[0]:
+            return True  # known without its port: as OpenSSH has it
+        name = self._entry(host, port)
+        if self.known:
+            self.problem = self.changed(name, f"it is now {kind} {fingerprint}")
+            return False
+        self.accepting = (self._file, f"{name} {key.export_public_key().decode().strip()}")
+        self.problem = HostKeyUnknown(
+            f"the key of {name} is not known: {kind} {fingerprint}",
+            host=self._host,
+            fingerprint=fingerprint,
+            key_type=kind,
+            next_step=f"compare it with the host's own (ssh-keygen -lf FILE there) and accept it, or: ssh {self._host}",
+        )
+        return False
+
+    def changed(self, name: str, how: str) -> HostKeyChanged:
+        return HostKeyChanged(
+            f"the key of {name} differs from the one in known_hosts ({how}): "
+            "the host was installed anew, or someone is in between",
+            host=self._host,
+            next_step=f"if you know why it changed: ssh-keygen -f {self._file} -R '{name}', then connect again",
+        )
+
+    def _entry(self, host: str, port: int | None) -> str:
+        return host if self._aliased or port in (None, DEFAULT_PORT) else f"[{host}]:{port}"
+
+
+def read(files: Iterable[str], parse: Callable[[str], Known]) -> Known:
+    """All of `files` together; as in OpenSSH a missing file or a line that does not parse is no error."""
+    lines: list[str] = []
+    for file in files:
+        try:
+            lines += Path(file).expanduser().read_text(errors="replace").splitlines()
+        except OSError:
+            continue
+    return parse("".join(f"{line}\n" for line in lines if _parses(line, parse)))
+
+
+def _parses(line: str, parse: Callable[[str], Known]) -> bool:
+    try:
+        parse(line)
+    except ValueError:
+        return False
+    return True
+
+
+def append(file: str, line: str) -> None:
+    """Add a line, making the file (0600) and its directory (0700) where they are missing."""
+    path = Path(file).expanduser()
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+    with os.fdopen(handle, "r+b") as out:
+        size = out.seek(0, os.SEEK_END)
+        if size:
+            out.seek(size - 1)
+        ends = not size or out.read(1) == b"\n"
+        out.write((b"" if ends else b"\n") + line.encode() + b"\n")

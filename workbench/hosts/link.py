@@ -1,0 +1,137 @@
+"""One connection that is made again when it is lost: who asks for it waits a moment, then is told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from workbench.hosts.base import HostKeyChanged, HostKeyUnknown, HostUnreachable
+from workbench.model.errors import HostError
+
+C = TypeVar("C")
+
+PATIENCE_S = 5.0  # how long a call waits for a lost link before it fails
+FIRST_RETRY_S = 0.25
+LONGEST_RETRY_S = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class LinkEvent:
+    """`connected` False: lost just now, for `reason`; True: back after `outage_s`."""
+
+    host: str
+    connected: bool
+    reason: str = ""
+    outage_s: float = 0.0
+
+
+class Link(Generic[C]):
+    """Holds the connection that `dial` makes. Whoever owns a connection reports its end with `lost`."""
+
+    def __init__(self, host: str, dial: Callable[[], Awaitable[C]]) -> None:
+        self._host = host
+        self._dial = dial
+        self._connection: C | None = None
+        self._dialing = asyncio.Lock()
+        self._lost_at: float | None = None
+        self._reason = ""
+        self._refused: HostError | None = None  # no use in trying again without the person
+        self._back = asyncio.Event()
+        self._retrying: asyncio.Task[None] | None = None
+        self._listeners: list[Callable[[LinkEvent], None]] = []
+        self._closed = False
+
+    @property
+    def connected(self) -> bool:
+        return self._connection is not None
+
+    @property
+    def outage_s(self) -> float | None:
+        """How long the link has been lost; None when it is not, or was never made."""
+        return None if self._lost_at is None else time.monotonic() - self._lost_at
+
+    def on_link(self, listener: Callable[[LinkEvent], None]) -> Callable[[], None]:
+        """Call `listener` for each loss and return, until the function given back is called."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    async def connect(self) -> C:
+        """Connect now, whatever happened before. Raises what `dial` raises."""
+        self._refused = None
+        async with self._dialing:
+            if self._connection is None:
+                connection = await self._dial()
+                self._closed = False
+                self._arrived(connection)
+            assert self._connection is not None
+            return self._connection
+
+    async def get(self, wait_s: float = PATIENCE_S) -> C:
+        """The connection; during an outage wait up to `wait_s` for it, then HostUnreachable."""
+        if self._connection is not None:
+            return self._connection
+        if self._lost_at is None:
+            return await self.connect()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._back.wait(), wait_s)
+        if self._connection is not None:
+            return self._connection
+        if self._refused is not None:
+            raise self._refused
+        raise self.unreachable()
+
+    def unreachable(self) -> HostUnreachable:
+        since = f" for {self.outage_s:.0f} s" if self.outage_s is not None else ""
+        reason = f" ({self._reason})" if self._reason else ""
+        step = "servers there go on; the connection is tried again"
+        return HostUnreachable(f"no connection{since}{reason}", host=self._host, next_step=step)
+
+    def lost(self, connection: C, reason: str) -> None:
+        """`connection` ended. Said of one that was replaced or closed meanwhile, it means nothing."""
+        if connection is not self._connection:
+            return
+        self._connection = None
+        if self._closed:
+            return
+        self._lost_at, self._reason = time.monotonic(), reason
+        self._back.clear()
+        self._tell(LinkEvent(self._host, False, reason))
+        self._retrying = asyncio.create_task(self._retry())
+
+    async def _retry(self) -> None:
+        pause = FIRST_RETRY_S
+        while not self.connected:
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, LONGEST_RETRY_S)
+            try:
+                await self.connect()
+            except (HostKeyChanged, HostKeyUnknown) as error:
+                self._refused = error
+                self._back.set()
+                return
+            except HostError as error:
+                self._reason = error.message
+
+    def _arrived(self, connection: C) -> None:
+        outage = self.outage_s
+        self._connection, self._lost_at, self._reason = connection, None, ""
+        self._back.set()
+        if outage is not None:
+            self._tell(LinkEvent(self._host, True, outage_s=outage))
+
+    def _tell(self, event: LinkEvent) -> None:
+        for listener in tuple(self._listeners):
+            listener(event)
+
+    async def close(self) -> C | None:
+        """Stop trying; gives the connection, if there is one, to be closed."""
+        self._closed = True
+        connection, self._connection, self._lost_at = self._connection, None, None
+        if self._retrying is not None:
+            self._retrying.cancel()
+            await asyncio.gather(self._retrying, return_exceptions=True)
+        return connection

@@ -1,0 +1,82 @@
+"""A port of this machine whose connections lead elsewhere. It stays the same while the way there comes and goes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+CHUNK_BYTES = 65536
+
+
+class Reader(Protocol):
+    async def read(self, n: int, /) -> bytes: ...
+
+
+class Writer(Protocol):
+    def write(self, data: bytes, /) -> None: ...
+    def write_eof(self) -> None: ...
+    async def drain(self) -> None: ...
+    def close(self) -> None: ...
+
+
+Open = Callable[[], Awaitable[tuple[Reader, Writer]]]
+
+
+class Relay:
+    """Listens on 127.0.0.1; for each connection `open_far` makes the other end. When that cannot be made, or is lost,
+    the near side is reset, so that its client sees an error and not an empty answer."""
+
+    def __init__(self, open_far: Open, errors: tuple[type[Exception], ...]) -> None:
+        self._open_far = open_far
+        self._errors = (*errors, OSError, EOFError)
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.local_port = 0
+
+    async def listen(self) -> None:
+        self._server = await asyncio.start_server(self._accepted, "127.0.0.1", 0, limit=CHUNK_BYTES)
+        self.local_port = int(self._server.sockets[0].getsockname()[1])
+
+    def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._carry(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far: Writer | None = None
+        try:
+            far_reader, far = await self._open_far()
+            async with asyncio.TaskGroup() as both:
+                both.create_task(_pump(reader, far))
+                both.create_task(_pump(far_reader, writer))
+            writer.close()
+        except BaseException as error:
+            writer.transport.abort()
+            if not self._expected(error):
+                raise
+        finally:
+            if far is not None:
+                far.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+    def _expected(self, error: BaseException) -> bool:
+        if isinstance(error, BaseExceptionGroup):
+            return all(self._expected(e) for e in error.exceptions)
+        return isinstance(error, self._errors)
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+async def _pump(reader: Reader, writer: Writer) -> None:
+    while data := await reader.read(CHUNK_BYTES):
+        writer.write(data)
+        await writer.drain()
+    writer.write_eof()

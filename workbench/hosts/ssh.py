@@ -1,0 +1,457 @@
+"""A host behind ssh. The only module that imports asyncssh.
+
+One connection, made again when it is lost. What the person's ssh configuration says holds: aliases, User, Port,
+IdentityFile, ProxyJump, known_hosts, agent. The other side needs a POSIX sh, nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import asyncssh
+
+from workbench.hosts import facts, known_hosts, names, remote_files, script
+from workbench.hosts.base import (
+    AuthFailed,
+    Completed,
+    HostFacts,
+    HostKeyUnknown,
+    HostUnreachable,
+)
+from workbench.hosts.known_hosts import HostKeys
+from workbench.hosts.lines import Tail, split
+from workbench.hosts.link import PATIENCE_S, Link, LinkEvent
+from workbench.hosts.local import CHUNK_BYTES, check_argv, not_found, raise_for, timed_out
+from workbench.hosts.relay import Reader, Relay, Writer
+from workbench.model.errors import HostError
+
+Ask = Callable[[str], Awaitable[str | None]]
+
+# OpenSSH gives 10 sessions per connection (MaxSessions), and a slot is free only once its process has ended.
+SESSIONS_MAX = 8
+STREAMS_MAX = 5  # of those: so that a command can always be run
+KEEPALIVE_S = 3.0  # a dead link is noticed after KEEPALIVE_S * (KEEPALIVE_MISSES + 1) = 9 s
+KEEPALIVE_MISSES = 2
+CONNECT_S = 10.0
+LOGIN_S = 20.0
+LOGIN_ASKING_S = 300.0  # when a person may have to type
+CLOSE_S = 2.5  # the guard ends its command within 2 s
+JUMPS_MAX = 8
+
+_MARK = script.MARK.encode()
+_Process = asyncssh.SSHClientProcess[bytes]
+
+logging.getLogger("asyncssh").addHandler(logging.NullHandler())  # else its warnings land on the screen
+
+
+class _Client(asyncssh.SSHClient):
+    """Answers asyncssh's questions for one connection."""
+
+    def __init__(self, keys: HostKeys, ask: Ask | None, lost: Callable[[Exception | None], None]) -> None:
+        self._keys = keys
+        self._ask = ask
+        self._lost = lost
+        self._password_tried = False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lost(exc)
+
+    def validate_host_public_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:
+        return self._keys.accepts(host, port, key)
+
+    async def password_auth_requested(self) -> str | None:
+        if self._ask is None or self._password_tried:
+            return None
+        self._password_tried = True
+        return await self._ask("Password")
+
+    def kbdint_auth_requested(self) -> str | None:
+        return "" if self._ask is not None else None
+
+    async def kbdint_challenge_received(
+        self, name: str, instructions: str, lang: str, prompts: Sequence[tuple[str, bool]]
+    ) -> Sequence[str] | None:
+        answers: list[str] = []
+        for prompt, _echo in prompts:
+            answer = await self._ask(prompt.strip() or "Password") if self._ask is not None else None
+            if answer is None:
+                return None
+            answers.append(answer)
+        return answers
+
+
+class SshStream:
+    """A remote command under `script.GUARD`: it ends when the channel or the link does."""
+
+    def __init__(self, host: SshHost, process: _Process, release: Callable[[], None]) -> None:
+        self._host = host
+        self._process = process
+        self._release = release
+        self._early = b""
+        self._closing = False
+        self._tail = Tail()
+        self._errors = asyncio.create_task(self._drain())
+
+    async def _drain(self) -> None:
+        with contextlib.suppress(asyncssh.Error, OSError):
+            while data := await self._process.stderr.read(CHUNK_BYTES):
+                self._tail.feed(data)
+
+    async def begin(self, argv: Sequence[str]) -> None:
+        """Read up to the mark: what stands before it is the login shell's."""
+        seen = b""
+        while _MARK + b"\n" not in seen:
+            data = await self._read()
+            if not data:
+                await asyncio.wait([self._errors], timeout=CLOSE_S)
+                raise self._host.not_begun(argv, self._tail.text())
+            seen += data
+        self._early = seen.partition(_MARK + b"\n")[2]
+
+    async def _read(self) -> bytes:
+        try:
+            data = await self._process.stdout.read(CHUNK_BYTES)
+        except (asyncssh.Error, OSError):
+            if self._closing:
+                return b""
+            raise self._host.cut() from None
+        if not data and not self._closing and self._process.channel.is_closing() and self._process.returncode is None:
+            raise self._host.cut()
+        return data
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        if self._early:
+            early, self._early = self._early, b""
+            yield early
+        while data := await self._read():
+            yield data
+
+    def lines(self) -> AsyncIterator[bytes]:
+        return split(self.chunks())
+
+    async def write(self, data: bytes) -> None:
+        with contextlib.suppress(asyncssh.Error, OSError):  # it ended: `wait` says how
+            self._process.stdin.write(data)
+            await self._process.stdin.drain()
+
+    async def wait(self) -> int:
+        await self._process.wait_closed()
+        if self._process.returncode is None:
+            raise self._host.cut()
+        return self._process.returncode
+
+    async def stderr_tail(self) -> str:
+        if self._process.returncode is not None:
+            await asyncio.wait([self._errors], timeout=1.0)
+        return script.after_mark(self._tail.text())
+
+    async def close(self) -> None:
+        """End of file on stdin, then CLOSE_S for the guard to end the command, so that its session is free again."""
+        self._closing = True
+        try:
+            with contextlib.suppress(asyncssh.Error, OSError):
+                self._process.stdin.write_eof()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._process.wait_closed(), CLOSE_S)
+            self._process.close()
+            self._errors.cancel()
+            await asyncio.gather(self._errors, return_exceptions=True)
+        finally:
+            self._release()
+
+
+class SshHost:
+    """The Host protocol over ssh. `ssh_config`: instead of ~/.ssh/config. `ask(prompt)`: asks the person for a
+    passphrase or password, None when they decline; without it nothing is asked and such a login fails."""
+
+    kind = "ssh"
+
+    def __init__(self, name: str, *, ssh_config: str | Path | None = None, ask: Ask | None = None) -> None:
+        self.name = names.check(name)
+        self._config = [str(Path(ssh_config).expanduser())] if ssh_config is not None else ()
+        self._ask = ask
+        self._accepted: set[str] = set()
+        self._unknown: dict[str, tuple[str, str]] = {}
+        self._link: Link[asyncssh.SSHClientConnection] = Link(name, self._dial)
+        self._sessions = asyncio.Semaphore(SESSIONS_MAX)
+        self._streams = asyncio.Semaphore(STREAMS_MAX)
+        self._relays: list[Relay] = []
+        self._state_dir: str | None = None
+
+    @property
+    def connected(self) -> bool:
+        return self._link.connected
+
+    @property
+    def outage_s(self) -> float | None:
+        """How long the link has been lost; None while there is one."""
+        return self._link.outage_s
+
+    def on_link(self, listener: Callable[[LinkEvent], None]) -> Callable[[], None]:
+        """Call `listener` for each loss and return of the link, until the function given back is called."""
+        return self._link.on_link(listener)
+
+    async def connect(self) -> None:
+        await self._link.connect()
+
+    def accept_host_key(self, fingerprint: str) -> None:
+        """The person said yes to the key of a HostKeyUnknown: added to known_hosts. Then `connect` again."""
+        if fingerprint not in self._unknown:
+            raise HostError(f"no such key was offered: {fingerprint}", host=self.name)
+        file, line = self._unknown.pop(fingerprint)
+        self._accepted.add(fingerprint)
+        try:
+            known_hosts.append(file, line)
+        except OSError as error:
+            raise HostError(f"the key could not be added to {file}: {error.strerror}", host=self.name) from None
+
+    async def close(self) -> None:
+        for relay in self._relays:
+            await relay.close()
+        connection = await self._link.close()
+        if connection is not None:
+            connection.close()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(connection.wait_closed(), CLOSE_S)
+
+    async def _dial(self) -> asyncssh.SSHClientConnection:
+        user, _, host = self.name.rpartition("@")
+        try:
+            return await self._open(host, {"username": user} if user else {}, None, JUMPS_MAX)
+        except HostError:
+            raise
+        except Exception as error:
+            raise _explain(error, self.name) from None
+
+    async def _options(self, host: str, given: Mapping[str, Any]) -> asyncssh.SSHClientConnectionOptions:
+        make = asyncssh.SSHClientConnectionOptions.construct
+        first = await make(host=host, config=self._config, client_keys=None, **given)
+        files = [Path(f).expanduser() for f in cast(Any, first.config.get("IdentityFile", ()))]
+        keys: dict[str, Any] = {}
+        if files:  # as in ssh, one that is not there is passed over
+            present = [str(f) for f in files if f.is_file()]
+            keys = {"client_keys": present or None if first.config.get("IdentitiesOnly") else present or ()}
+        if self._ask is not None:
+            ask = self._ask
+            keys |= {"passphrase": lambda file: ask(f"Passphrase for {file}"), "ignore_encrypted": False}
+        else:
+            keys["ignore_encrypted"] = True
+        options: asyncssh.SSHClientConnectionOptions = await make(host=host, config=self._config, **given, **keys)
+        return options
+
+    async def _open(
+        self, host: str, given: Mapping[str, Any], through: asyncssh.SSHClientConnection | None, jumps: int
+    ) -> asyncssh.SSHClientConnection:
+        """Connect to `host`, by way of its ProxyJump hosts unless `through` one already."""
+        options = await self._options(host, given)
+        jump = options.tunnel if through is None and isinstance(options.tunnel, str) else ""
+        for hop in filter(None, jump.split(",")):
+            if jumps == 0:
+                raise HostUnreachable("its ProxyJump hosts lead in a circle", host=self.name)
+            hop_host, hop_given = names.hop(hop)
+            if hop_host != host:
+                through = await self._open(hop_host, hop_given, through, jumps - 1)
+        keys = self._host_keys(host, options)
+        made: list[asyncssh.SSHClientConnection] = []
+
+        def lost(error: Exception | None) -> None:
+            if made:
+                self._link.lost(made[0], str(error) if error is not None else "closed by the other side")
+
+        try:
+            connection = await asyncssh.connect(
+                options=await asyncssh.SSHClientConnectionOptions.construct(
+                    options,
+                    client_factory=lambda: _Client(keys, self._ask, lost),
+                    known_hosts=keys.match,
+                    tunnel=through,
+                    keepalive_interval=KEEPALIVE_S,
+                    keepalive_count_max=KEEPALIVE_MISSES,
+                    connect_timeout=CONNECT_S,
+                    login_timeout=LOGIN_S if self._ask is None else LOGIN_ASKING_S,
+                    agent_forwarding=False,
+                    x11_forwarding=False,
+                ),
+            )
+        except asyncssh.HostKeyNotVerifiable as error:
+            if isinstance(keys.problem, HostKeyUnknown):
+                self._unknown[keys.problem.fingerprint] = keys.accepting
+            raise keys.problem or keys.changed(host, error.reason) from None
+        except asyncssh.KeyExchangeFailed:
+            if keys.known:
+                raise keys.changed(host, "it offers none of the kinds known") from None
+            raise
+        made.append(connection)
+        return connection
+
+    def _host_keys(self, host: str, options: asyncssh.SSHClientConnectionOptions) -> HostKeys:
+        config = cast(Any, options.config)
+        user_files = [str(f) for f in config.get("UserKnownHostsFile", known_hosts.DEFAULT_USER)]
+        files = [*user_files, *config.get("GlobalKnownHostsFile", known_hosts.DEFAULT_GLOBAL)]
+        known = known_hosts.read(files, asyncssh.import_known_hosts)
+        file = user_files[0] if user_files else known_hosts.DEFAULT_USER[0]
+        aliased = options.host_key_alias is not None
+        return HostKeys(self.name, known, file=file, aliased=aliased, accepted=self._accepted)
+
+    def cut(self) -> HostUnreachable:
+        """The link was lost in the middle of something."""
+        step = "look again once it is back: what was begun there may have gone on"
+        return HostUnreachable("the connection was lost", host=self.name, next_step=step)
+
+    def not_begun(self, argv: Sequence[str], said: str) -> HostError:
+        """Why a command did not get as far as its mark."""
+        if f"{script.MARK} missing" in said:
+            return not_found(argv, self.name)
+        last = said.splitlines()[-1:] or ["no output"]
+        return HostError(f"its login shell does not run commands: {last[0]}", host=self.name)
+
+    async def _exec(self, argv: Sequence[str], env: Mapping[str, str] | None, guard: bool) -> tuple[_Process, bytes]:
+        """Start `argv`; the process and what must be written to its stdin first. Waits for a lost link and for a
+        free session, PATIENCE_S each."""
+        check_argv(argv, self.name)
+        try:
+            first = script.assignments(env).encode("utf-8", "surrogateescape") if env else b""
+        except ValueError as error:
+            raise HostError(str(error), host=self.name) from None
+        words = script.sh(script.PRELUDE, "env" if env else "-", script.GUARD if guard else "", *argv)
+        line = cast(str, script.line(words).encode("utf-8", "surrogateescape"))  # bytes, for names that are not UTF-8
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            connection = await self._link.get()
+            try:
+                return await connection.create_process(line, encoding=None, request_pty=False), first
+            except (asyncssh.Error, OSError) as error:
+                if time.monotonic() > deadline:
+                    step = "raise MaxSessions in its sshd_config, or close other sessions"
+                    raise HostError(f"it opens no session: {error}", host=self.name, next_step=step) from None
+                if connection.is_closed():
+                    self._link.lost(connection, str(error))
+                await asyncio.sleep(0.1)
+
+    async def run(
+        self,
+        argv: Sequence[str],
+        *,
+        input: bytes | None = None,
+        timeout_s: float = 30.0,
+        env: Mapping[str, str] | None = None,
+        check: bool = False,
+    ) -> Completed:
+        started = time.monotonic()
+        async with self._sessions:
+            process, first = await self._exec(argv, env, guard=False)
+            try:
+                process.stdin.write(first + (input or b""))
+                process.stdin.write_eof()
+                out, err = await asyncio.wait_for(process.communicate(), timeout_s)
+            except TimeoutError:
+                await self._kill(process)
+                raise timed_out(argv, timeout_s, self.name) from None
+            except (asyncssh.Error, OSError):
+                raise self.cut() from None
+            finally:
+                process.close()
+        if process.returncode is None:
+            raise self.cut()
+        if _MARK + b"\n" not in out:
+            raise self.not_begun(argv, err.decode("utf-8", "replace"))
+        errors = script.after_mark(err.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+        done = Completed(
+            tuple(argv), process.returncode, out.partition(_MARK + b"\n")[2], errors, time.monotonic() - started
+        )
+        if check:
+            raise_for(done, self.name)
+        return done
+
+    async def _kill(self, process: _Process) -> None:
+        """End the session of a command that was given up: closing its channel would leave it running."""
+        pid = script.marked_pid(process.collect_output()[1].decode("utf-8", "replace"))
+        if pid is None or not self.connected:
+            return
+        connection = await self._link.get()
+        with contextlib.suppress(asyncssh.Error, OSError, TimeoutError):
+            killer = f"kill -s KILL -- -{pid} || kill -s KILL {pid}"
+            await asyncio.wait_for(connection.run(f"exec sh -c {script.quote(killer)}", encoding=None), CLOSE_S)
+
+    async def stream(
+        self, argv: Sequence[str], *, input: bytes | None = None, env: Mapping[str, str] | None = None
+    ) -> SshStream:
+        await self._streams.acquire()
+        await self._sessions.acquire()
+
+        def release() -> None:
+            self._sessions.release()
+            self._streams.release()
+
+        try:
+            process, first = await self._exec(argv, env, guard=True)
+        except BaseException:
+            release()
+            raise
+        stream = SshStream(self, process, release)
+        try:
+            await stream.write(first + (input or b""))
+            await stream.begin(argv)
+        except BaseException:
+            await stream.close()
+            raise
+        return stream
+
+    async def state_dir(self) -> str:
+        if self._state_dir is None:
+            self._state_dir = await remote_files.state_dir(self)
+        return self._state_dir
+
+    async def read_file(self, path: str, *, offset: int = 0, limit: int | None = None) -> bytes:
+        return await remote_files.read(self, path, offset, limit)
+
+    async def write_file(self, path: str, data: bytes, *, mode: int = 0o600) -> None:
+        await remote_files.write(self, path, data, mode)
+
+    async def forward(self, port: int) -> Relay:
+        """127.0.0.1:`local_port` here leads to 127.0.0.1:`port` there, also after the link was lost and came back."""
+
+        async def open_far() -> tuple[Reader, Writer]:
+            connection = await self._link.get()
+            return await connection.open_connection("127.0.0.1", port, encoding=None)
+
+        relay = Relay(open_far, (asyncssh.Error, HostError))
+        await relay.listen()
+        self._relays.append(relay)
+        return relay
+
+    async def facts(self) -> HostFacts:
+        stream = await self.stream(script.sh(script.FACTS, "ping"))
+        try:
+            sent = time.monotonic()
+            await stream.write(b"1\n")
+            latency_s, lines = 0.0, []
+            async for line in stream.lines():
+                latency_s = latency_s or time.monotonic() - sent
+                lines.append(line.decode("utf-8", "replace"))
+        finally:
+            await stream.close()
+        return facts.parse("\n".join(lines), self.name, self.kind, round(latency_s * 1000, 3))
+
+
+def _explain(error: Exception, name: str) -> HostError:
+    """What a failed login means to a person."""
+    if isinstance(error, asyncssh.PermissionDenied):
+        step = f"make `ssh {name} true` work without a question: ssh-add, or ssh-copy-id {name}"
+        return AuthFailed("none of your keys was accepted", host=name, next_step=step)
+    if isinstance(error, asyncssh.KeyImportError):
+        return AuthFailed(f"a key could not be used: {error}", host=name, next_step="unlock it first: ssh-add KEYFILE")
+    if isinstance(error, asyncssh.ConfigParseError):
+        return HostError(f"your ssh configuration: {error}", host=name)
+    if isinstance(error, TimeoutError):
+        return HostUnreachable("it does not answer", host=name, next_step=f"check with: ssh {name} true")
+    if isinstance(error, (asyncssh.Error, OSError, ValueError)):
+        said = getattr(error, "reason", "") or getattr(error, "strerror", None) or str(error)
+        return HostUnreachable(f"no connection: {said}", host=name, next_step=f"check with: ssh {name} true")
+    raise error

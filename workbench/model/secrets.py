@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from workbench.model.plan import Command
+from workbench.model.flags import FlagSetting
+from workbench.model.plan import Command, LaunchPlan
 
 MASK = "***"
 
+# Not "reasoning-start-token", "bucket-time-to-first-token", "…-per-token", "allow-credentials", "cors-credentials".
 _SECRET_NAME = re.compile(
-    r"(?:^|[-_.])(?:token|secret|password|passwd|passphrase|credentials?|key|apikey)$", re.IGNORECASE
+    r"(?:^|[-_.])(?:(?<!start[-_])(?<!end[-_])(?<!first[-_])(?<!per[-_])token|secret|password|passwd|passphrase"
+    r"|(?<!allow[-_])(?<!cors[-_])credentials?|key|apikey)$",
+    re.IGNORECASE,
 )
 # Values with a prefix that only keys have: Hugging Face, OpenAI and the like, GitHub, AWS, bearer headers.
 _SECRET_SHAPE = re.compile(
@@ -25,7 +29,10 @@ _SECRET_PAIR = re.compile(
         (?!None\b|null\b|True\b|False\b|\*\*\*)[^\s"',\])}]+""",
     re.IGNORECASE | re.VERBOSE,
 )
-_HINTS = ("key", "hf_", "sk-", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "akia", "bearer", "token", "passw")
+# "--api-key abc" inside a line, and the password of a URL.
+_SECRET_ARGUMENT = re.compile(r"(--(?:\w+-)*?(?:api-key|hf-token|password)\s+['\"]?)(?!-)[^\s'\"]+")
+_URL_PASSWORD = re.compile(r"(://[^/\s:@]*:)[^/\s@]+(?=@)")
+_HINTS = ("@", "key", "hf_", "sk-", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "akia", "bearer", "token", "passw")
 
 
 def is_secret_name(name: str) -> bool:
@@ -40,7 +47,37 @@ def mask_text(text: str, secrets: Iterable[str] = ()) -> str:
     lower = text.lower()
     if not any(hint in lower for hint in _HINTS):  # most log lines: a cheap look
         return text
-    return _SECRET_PAIR.sub(rf"\1{MASK}", _SECRET_SHAPE.sub(MASK, text))
+    text = _SECRET_PAIR.sub(rf"\1{MASK}", _SECRET_SHAPE.sub(MASK, text))
+    return _URL_PASSWORD.sub(rf"\1{MASK}", _SECRET_ARGUMENT.sub(rf"\1{MASK}", text))
+
+
+def mask_argv(argv: Sequence[str], secrets: Iterable[str] = ()) -> tuple[str, ...]:
+    """`argv` with whatever stands under a secret flag masked, however short it is."""
+    values, masked, under_secret = tuple(secrets), [], False
+    for arg in argv:
+        if arg.startswith("-"):
+            name, equals, value = arg.lstrip("-").partition("=")
+            under_secret = is_secret_name(name)
+            arg = f"{arg.partition('=')[0]}={MASK}" if under_secret and equals and value else mask_text(arg, values)
+        else:
+            arg = MASK if under_secret else mask_text(arg, values)
+        masked.append(arg)
+    return tuple(masked)
+
+
+def mask_env(env: Mapping[str, str], secrets: Iterable[str] = ()) -> dict[str, str]:
+    """`env` with the values of secret variables masked."""
+    values = tuple(secrets)
+    return {k: MASK if is_secret_name(k) and v else mask_text(v, values) for k, v in env.items()}
+
+
+def mask_plan(plan: LaunchPlan) -> LaunchPlan:
+    """The plan as it may be shown and stored. A key in it must be given anew before it can be started again."""
+
+    def masked(settings: tuple[FlagSetting, ...]) -> tuple[FlagSetting, ...]:
+        return tuple(replace(s, value=MASK) if is_secret_name(s.name) and s.value else s for s in settings)
+
+    return replace(plan, flags=masked(plan.flags), env=masked(plan.env))
 
 
 def mask_command(command: Command) -> Command:
@@ -48,8 +85,8 @@ def mask_command(command: Command) -> Command:
     values = secret_values(command)
     return replace(
         command,
-        argv=tuple(mask_text(a, values) for a in command.argv),
-        env={k: MASK if is_secret_name(k) and v else mask_text(v, values) for k, v in command.env.items()},
+        argv=mask_argv(command.argv, values),
+        env=mask_env(command.env, values),
         files={k: mask_text(v, values) for k, v in command.files.items()},
     )
 

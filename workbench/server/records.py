@@ -15,13 +15,12 @@ import re
 import secrets
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from workbench.model.errors import ServerError
 from workbench.model.flags import FlagSetting, Origin
 from workbench.model.plan import Command, LaunchPlan, ModelFacts, Node
-from workbench.model.secrets import MASK, is_secret_name, mask_command
 
 FORMAT = 1
 RUN_ID = re.compile(r"\d{8}-\d{6}-[a-z0-9]+-[0-9a-f]{4}")
@@ -81,19 +80,10 @@ def new_run_id(engine: str, unix_s: float) -> str:
 
 
 def encode_record(record: RunRecord) -> bytes:
-    plan = record.plan
-    masked = replace(
-        record,
-        command=mask_command(record.command),
-        plan=replace(plan, flags=_masked(plan.flags), env=_masked(plan.env), model_facts=plan.model_facts),
-    )
-    body = asdict(masked)
+    """plan.json."""
+    body = asdict(record)
     del body["problem"]
     return json.dumps({"format": FORMAT, **body}, indent=1, ensure_ascii=False).encode() + b"\n"
-
-
-def _masked(settings: tuple[FlagSetting, ...]) -> tuple[FlagSetting, ...]:
-    return tuple(replace(s, value=MASK) if is_secret_name(s.name) and s.value else s for s in settings)
 
 
 def decode_record(run_id: str, data: bytes) -> RunRecord:

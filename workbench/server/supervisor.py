@@ -24,7 +24,7 @@ from workbench.hosts.base import FileError, Host, HostUnreachable
 from workbench.model.errors import HostError, InputError, PlanError, ServerError
 from workbench.model.plan import Command, LaunchPlan
 from workbench.model.run import EngineMetrics, LogBatch, ServerState, ServerStatus
-from workbench.model.secrets import mask_command, mask_text
+from workbench.model.secrets import mask_command, mask_plan, mask_text
 from workbench.server import keys, logs, metrics, preflight, readiness
 from workbench.server.logs import HEAD_BYTES, READ_BYTES, LogRing, Match
 from workbench.server.records import RunRecord, decode_record, encode_ready, encode_record, new_run_id
@@ -112,7 +112,7 @@ class Supervisor:
         record = RunRecord(
             run_id,
             self.host.name,
-            replace(plan, engine=engine.name),
+            mask_plan(replace(plan, engine=engine.name)),
             mask_command(command),
             time.time(),
             ready_timeout_s,
@@ -143,7 +143,8 @@ class Supervisor:
     # ---- list and adopt
 
     async def runs(self) -> tuple[ServerStatus, ...]:
-        """Every run of this host, newest first, in one round trip; those that live are adopted and watched."""
+        """Every run of this host, newest first; those that live are adopted and watched. One round trip, and one more
+        where there is something to adopt or to explain."""
         seen = await detached.list_runs(self.host, await self._runs_dir(), files=FILES)
         for process in seen:
             run_id = posixpath.basename(process.run_dir)
@@ -161,9 +162,15 @@ class Supervisor:
         self._runs = {run_id: run for run_id, run in self._runs.items() if run_id in present}
         failed = [s.run_id for s in self.statuses() if s.state in (ServerState.FAILED, ServerState.CRASHED)]
         ended = [self._runs[run_id] for run_id in failed[:EXPLAINED_RUNS] if self._runs[run_id].settled]
-        await asyncio.gather(*(self._explain(run) for run in ended if run.explained is None))
+        adopted = [run for run in self._runs.values() if run.facts.alive and not run.keys_known]
+        explain = (self._explain(run) for run in ended if run.explained is None)
+        await asyncio.gather(*explain, *(self._learn_keys(run) for run in adopted))
         self._ensure_watch()
         return self.statuses()
+
+    async def _learn_keys(self, run: Watched) -> None:
+        command = await keys.command_of_process(self.host, run.facts.pid) if run.facts.pid else None
+        run.knows(command or run.record.command)
 
     def _engine(self, name: str) -> Engine | None:
         from workbench import engines
@@ -362,8 +369,6 @@ class Supervisor:
 
     async def _full_look(self, run: Watched) -> None:
         seen = await self._take(run)
-        if not run.keys_known and seen.alive and seen.pid is not None:
-            run.adopt(await keys.command_of_process(self.host, seen.pid))
         if run.facts.ready is None:
             # Also while it starts: what is killed by others leaves its shared memory, and only now is it known whose.
             await detached.record_shared_memory(self.host, run.run_dir, seen.members)

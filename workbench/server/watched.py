@@ -15,7 +15,7 @@ from workbench.hosts.detached import ProcessStatus
 from workbench.model.findings import Finding
 from workbench.model.plan import Command
 from workbench.model.run import LogBatch, ServerState, ServerStatus
-from workbench.model.secrets import secret_values
+from workbench.model.secrets import MASK, secret_values
 from workbench.server import readiness
 from workbench.server.judge import judge, reachable_address
 from workbench.server.keys import api_key_of
@@ -100,13 +100,8 @@ class Watched:
         """Secrets and the API key, from the command as it was started or as the process table shows it."""
         self.secrets = secret_values(command)
         self.follower.use_secrets(self.secrets)
-        self.api_key = api_key_of(command, self.engine)
-        self.keys_known = True
-
-    def adopt(self, command: Command | None) -> None:
-        """What its process was started with, if that may be read."""
-        if command is not None:
-            self.knows(command)
+        key = api_key_of(command, self.engine)
+        self.api_key = None if key == MASK else key
         self.keys_known = True
 
     def ready_now(self, model: str) -> ReadyFacts:

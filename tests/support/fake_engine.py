@@ -1,0 +1,142 @@
+"""A stand-in server with the ways a real one fails, for tests: a real process, real HTTP, real signals.
+
+`install(directory)` puts an executable `vllm` there. It takes `serve MODEL --host H --port P` and ignores other flags;
+how it behaves is in FAKE_ENGINE, words separated by spaces:
+
+    exit=CODE          print an error and exit at once
+    never              stay alive, never listen
+    no-token           health and models answer, completions give 500
+    ignore-term        TERM does nothing
+    worker             start a child that ignores TERM and HUP, as an engine core does
+    shm=NAME           keep /dev/shm/NAME mapped
+    flood=LINES        write that many lines before listening
+    delay=SECONDS      wait before listening
+    bar                draw a progress bar without a newline while waiting
+    moved=PORT         listen on that port instead, and say so as TabbyAPI does
+    key=KEY            ask for that API key
+POST /exit?CODE, /signal?NAME and /hang make it do that when it is ready.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+SERVED = "fake-model"
+
+
+def install(directory):
+    """An executable `vllm` in `directory` (a pathlib.Path)."""
+    directory.mkdir(parents=True, exist_ok=True)
+    launcher = directory / "vllm"
+    launcher.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S -E "{os.path.abspath(__file__)}" "$@"\n')
+    launcher.chmod(0o755)
+    return launcher
+
+
+def say(text, end="\n"):
+    print(text, end=end, flush=True)
+
+
+class Handler(BaseHTTPRequestHandler):
+    hanging = threading.Event()
+    modes: dict = {}
+
+    def do_GET(self):
+        if self.hanging.is_set():
+            time.sleep(3600)
+        if self.path == "/health":
+            return self.reply(200, "")
+        if self.modes.get("key") and self.headers.get("authorization") != f"Bearer {self.modes['key']}":
+            return self.reply(401, {"error": "Unauthorized"})
+        if self.path == "/v1/models":
+            return self.reply(200, {"object": "list", "data": [{"id": SERVED}]})
+        return self.reply(404, {"error": "not found"})
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers.get("content-length", 0)))
+        path, _, argument = self.path.partition("?")
+        if path == "/exit":
+            say(f"RuntimeError: told to exit with {argument}")
+            os._exit(int(argument))
+        if path == "/signal":
+            os.kill(os.getpid(), getattr(signal, argument))
+        if path == "/hang":
+            self.hanging.set()
+            return self.reply(200, "")
+        if "no-token" in self.modes:
+            return self.reply(500, {"error": {"message": "EngineCore encountered an issue"}})
+        return self.reply(200, {"choices": [{"text": "x"}], "usage": {"completion_tokens": 1}})
+
+    def reply(self, status, body):
+        data = body.encode() if isinstance(body, str) else json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *args):
+        pass
+
+
+def option(name, default):
+    return sys.argv[sys.argv.index(name) + 1] if name in sys.argv else default
+
+
+def keep_worker():
+    """A child in the same session that nothing but KILL ends."""
+    if os.fork() == 0:
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+        while True:
+            time.sleep(60)
+
+
+def map_shared(name):
+    import mmap
+
+    with open(f"/dev/shm/{name}", "w+b") as file:
+        file.truncate(4096)
+        return mmap.mmap(file.fileno(), 4096)
+
+
+def main():
+    modes = dict(word.partition("=")[::2] for word in os.environ.get("FAKE_ENGINE", "").split())
+    port = int(option("--port", "8000"))
+    say("(APIServer pid=1) INFO 11-21 00:00:00 [api_utils.py:286] non-default args: {}")
+    if "exit" in modes:
+        say("Traceback (most recent call last):")
+        say("ValueError: the fake engine was told to fail")
+        sys.exit(int(modes["exit"]))
+    if "ignore-term" in modes:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if "worker" in modes:
+        keep_worker()
+    shared = map_shared(modes["shm"]) if "shm" in modes else None
+    for number in range(int(modes.get("flood", "0"))):
+        sys.stdout.write(f"(EngineCore pid=2) INFO 11-21 00:00:00 [flood.py:1] line {number} of a flood of them\n")
+    say("(EngineCore pid=2) INFO 11-21 00:00:00 [model_runner.py:68] Starting to load model fake...")
+    if "bar" in modes:
+        for percent in (0, 40):
+            say(f"\rLoading safetensors checkpoint shards: {percent:3}% Completed | 1/2", end="")
+    if "never" in modes:
+        while True:
+            time.sleep(60)
+    time.sleep(float(modes.get("delay", "0")))
+    if "moved" in modes:
+        say(f"WARNING: Port {port} is currently in use. Switching to {modes['moved']}.")
+        port = int(modes["moved"])
+    Handler.modes = modes
+    server = ThreadingHTTPServer((option("--host", "127.0.0.1"), port), Handler)
+    say("INFO:     Application startup complete.")
+    server.serve_forever(0.05)
+    del shared
+
+
+if __name__ == "__main__":
+    main()

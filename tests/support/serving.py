@@ -1,0 +1,60 @@
+"""What tests of servers share: free ports, a Supervisor that leaves nothing, who still has a run's log open."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import psutil
+
+from workbench.hosts.base import Host
+from workbench.hosts.local import LocalHost
+from workbench.server.supervisor import Event, Supervisor
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def supervised(scenario: Callable[[Supervisor, list[Event]], Awaitable[None]], host: Host | None = None) -> None:
+    """Run `scenario` with a Supervisor and the list of its events; stop every run afterwards, whatever happened."""
+
+    async def go() -> None:
+        events: list[Event] = []
+        supervisor = Supervisor(host or LocalHost(), events.append)
+        try:
+            await scenario(supervisor, events)
+        finally:
+            for status in await supervisor.runs():
+                await supervisor.stop(status.run_id, grace_s=1)
+            await supervisor.close()
+
+    asyncio.run(go())
+
+
+def processes_of(run_dir: str) -> list[psutil.Process]:
+    """Every living process that has the run's log open: all that it started, unless they closed their output."""
+    log = os.path.realpath(f"{run_dir}/log")
+    found = []
+    for process in psutil.process_iter():
+        try:
+            fds = Path(f"/proc/{process.pid}/fd")
+            if any(os.path.realpath(fd) == log for fd in fds.iterdir()):
+                found.append(process)
+        except (OSError, psutil.Error):
+            continue
+    return found
+
+
+async def eventually(condition: Callable[[], object], timeout_s: float = 20.0, what: str = "condition") -> None:
+    """Wait until `condition()` is true; AssertionError after `timeout_s`."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not come true within {timeout_s} s"
+        await asyncio.sleep(0.02)

@@ -76,6 +76,8 @@ class Engine:
             if setting.name not in ("host", "port"):
                 argv += self.flag_arguments(catalog, setting, exact=plan.engine_version is not None)
         env = {e.name: str(e.value) for e in plan.env}
+        if nul := next((a for a in (*argv, *env, *env.values()) if "\0" in a), None):
+            raise PlanError(f"{nul!r} holds a NUL character, which no argument can", next_step="remove it")
         return Command(tuple(argv), env, workdir=plan.workdir, host=host, port=port)
 
     def launch_prefix(self, plan: LaunchPlan) -> tuple[str, ...]:
@@ -136,18 +138,17 @@ class Engine:
         return replace(plan, nodes=())
 
 
-# Quantities that `Engine.metrics` may name: the fields of model.run.EngineMetrics and more. Histograms stand under
-# the name without _bucket/_sum/_count.
+# Quantities that `Engine.metrics` may name. Histograms stand under the name without _bucket/_sum/_count.
 METRICS = {
     "running": "requests being decoded",
     "waiting": "requests in the queue",
-    "kv_use_pct": "share of the KV cache in use; the engines give 0..1",
-    "prefix_hit_tokens": "prompt tokens found in the prefix cache (counter)",
-    "prefix_query_tokens": "prompt tokens looked up there (counter)",
+    "kv_usage": "share of the KV cache in use; the engines give 0..1",
+    "prefix_hits": "prompt tokens found in the prefix cache (counter)",
+    "prefix_queries": "prompt tokens looked up there (counter)",
     "prompt_tokens": "prompt tokens (counter)",
     "generation_tokens": "output tokens (counter)",
     "generation_tok_s": "output tokens per second as the engine counts them",
-    "requests_finished": "finished requests (counter)",
+    "requests": "finished requests (counter)",
     "ttft_s": "time to first token, seconds (histogram)",
     "itl_s": "time between tokens, seconds (histogram)",
     "tpot_s": "time per output token of a request, seconds (histogram)",
@@ -155,6 +156,6 @@ METRICS = {
     "queue_s": "time in the queue, seconds (histogram)",
     "preemptions": "requests put back into the queue",
     "kv_tokens": "tokens that the KV cache holds",
-    "spec_draft_tokens": "speculative tokens drafted (counter)",
-    "spec_accepted_tokens": "speculative tokens accepted (counter)",
+    "drafted": "speculative tokens drafted (counter)",
+    "accepted": "speculative tokens accepted (counter)",
 }

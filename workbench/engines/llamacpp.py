@@ -36,12 +36,12 @@ class Llamacpp(Engine):
     metrics: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "running": ("llamacpp:requests_processing",),
         "waiting": ("llamacpp:requests_deferred",),
-        "prefix_hit_tokens": ("llamacpp:prompt_tokens_cached_total",),
+        "prefix_hits": ("llamacpp:prompt_tokens_cached_total",),
         "prompt_tokens": ("llamacpp:prompt_tokens_total",),
         "generation_tokens": ("llamacpp:tokens_predicted_total",),
         "generation_tok_s": ("llamacpp:predicted_tokens_seconds",),
-        "spec_draft_tokens": ("llamacpp:spec_decode_num_draft_tokens_total",),
-        "spec_accepted_tokens": ("llamacpp:spec_decode_num_accepted_tokens_total",),
+        "drafted": ("llamacpp:spec_decode_num_draft_tokens_total",),
+        "accepted": ("llamacpp:spec_decode_num_accepted_tokens_total",),
     }
 
     def model_arguments(self, plan: LaunchPlan) -> tuple[str, ...]:

@@ -129,8 +129,9 @@ def custom_all_reduce(here: Situation) -> Iterator[Finding]:
 def eager(here: Situation) -> Iterator[Finding]:
     flag = "enforce-eager" if here.engine.name == "vllm" else "disable-cuda-graph"
     if here.on(flag):
-        text = f"{flag} turns CUDA graphs off" + (" and torch.compile" if here.engine.name == "vllm" else "")
-        yield Finding(Level.HINT, "speed.eager", f"{text}: starts faster, decodes slower", flag, f"unset {flag}")
+        what = "torch.compile and CUDA graphs" if here.engine.name == "vllm" else "CUDA graphs"
+        text = f"{flag} turns {what} off: starts faster, decodes slower"
+        yield Finding(Level.HINT, "speed.eager", text, flag, f"unset {flag}")
 
 
 def vllm_scheduling(here: Situation) -> Iterator[Finding]:

@@ -37,12 +37,12 @@ class Sglang(Engine):
     metrics: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "running": ("sglang:num_running_reqs",),
         "waiting": ("sglang:num_queue_reqs",),
-        "kv_use_pct": ("sglang:token_usage",),
-        "prefix_hit_tokens": ("sglang:cached_tokens_total",),
+        "kv_usage": ("sglang:token_usage",),
+        "prefix_hits": ("sglang:cached_tokens_total",),
         "prompt_tokens": ("sglang:prompt_tokens_total",),
         "generation_tokens": ("sglang:generation_tokens_total",),  # counted when a request ends
         "generation_tok_s": ("sglang:gen_throughput",),
-        "requests_finished": ("sglang:num_requests_total",),
+        "requests": ("sglang:num_requests_total",),
         "ttft_s": ("sglang:time_to_first_token_seconds",),
         "itl_s": ("sglang:inter_token_latency_seconds",),
         "tpot_s": ("sglang:request_time_per_output_token_seconds",),

@@ -35,9 +35,13 @@ class Situation:
                 value = human_int(value) if not value.count(".") else float(value)
             except ValueError:
                 return None
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, int | float):
             return None
-        return float(value)
+        try:
+            number = float(value)
+        except OverflowError:
+            return None
+        return number if math.isfinite(number) else None
 
     def count(self, name: str) -> int:
         """A number of ranks, replicas or nodes: at least 1."""
@@ -65,7 +69,7 @@ class Situation:
             replicas = 1  # attention is replicated inside the tensor-parallel group
         ranks = self.count("tensor-parallel-size") * self.count("pipeline-parallel-size")
         ranks *= self.count("prefill-context-parallel-size")
-        return math.ceil(ranks * replicas / self.nodes)
+        return -(-ranks * replicas // self.nodes)
 
     @property
     def gpus_visible(self) -> int:

@@ -32,8 +32,8 @@ class Tabbyapi(Engine):
     moved_port_log = re.compile(r"Port (?P<busy>\d+) is currently in use\. Switching to (?P<port>\d+)")
     version_log = re.compile(r"tabbyAPI[ :@]+(?P<version>[0-9a-f]{7,40})\b", re.IGNORECASE)
     phases = (
-        (re.compile(r"Loading model(?: modules)?\D+(?P<pct>\d+)%"), "loading weights {pct} %"),
-        (re.compile(r"Loading model|Loading with"), "loading weights"),
+        (re.compile(r"Loading (?:model|draft|vision) modules\D+(?P<pct>\d+)%"), "loading weights {pct} %"),
+        (re.compile(r"Loading (?:model|draft|vision) modules|Loading model"), "loading weights"),
         (re.compile(r"Model successfully loaded"), "model loaded"),
     )
 

@@ -55,8 +55,8 @@ def word(value: FlagValue) -> str:
     """One value as one command-line argument. Objects and lists inside it become compact JSON."""
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, dict | list | tuple):
-        return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    if value is None or isinstance(value, dict | list | tuple):
+        return json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=str)  # TOML has dates, JSON has not
     return str(value)
 
 
@@ -89,13 +89,13 @@ def range_problem(spec: FlagSpec, value: FlagValue) -> str | None:
             number = human_int(number)
         if isinstance(number, bool) or not isinstance(number, int | float):
             continue
-        if not math.isfinite(number):
+        if isinstance(number, float) and not math.isfinite(number):
             return f"is {number}, expected a finite number"
         low, high = spec.minimum, spec.maximum
         if (low is not None and number < low) or (high is not None and number > high):
-            return f"is {number:g}, expected {_limits(low, high)}"
+            return f"is {number}, expected {_limits(low, high)}"
         if spec.multiple_of and number % spec.multiple_of:
-            return f"is {number:g}, expected a multiple of {spec.multiple_of}"
+            return f"is {number}, expected a multiple of {spec.multiple_of}"
     return None
 
 
@@ -123,11 +123,14 @@ def on_off(spec: FlagSpec | None, value: FlagValue) -> FlagValue:
 
 
 def json_value(text: str) -> Any:
-    """Parsed JSON, or InputError that says where it breaks."""
+    """The JSON object or list, or InputError that says where it breaks."""
     try:
-        return json.loads(text)
+        value = json.loads(text)
     except ValueError as error:
         raise InputError(_json_problem(text, error)) from None
+    if not isinstance(value, dict | list):
+        raise InputError(f"{text!r} is not a JSON object or list")
+    return value
 
 
 def _json_problem(text: str, error: ValueError) -> str:
@@ -162,7 +165,7 @@ def _expected(spec: FlagSpec) -> str:
         FlagKind.BOOL: "on or off",
         FlagKind.INT: "a whole number" + (", or one like 4k (4000) or 4K (4096)" if spec.human_readable_int else ""),
         FlagKind.FLOAT: "a number",
-        FlagKind.JSON: "JSON",
+        FlagKind.JSON: "a JSON object or list",
         FlagKind.STR: "text",
     }
     words = f" or {' or '.join(spec.words)}" if spec.words and spec.kind != FlagKind.STR else ""
@@ -207,7 +210,9 @@ def _scalar_problem(spec: FlagSpec, value: FlagValue) -> str | None:
             try:
                 json_value(value)
             except InputError as error:
-                return f"is {error.message}"
+                return f"is no value: {error.message}"
+        case FlagKind.JSON:
+            return None if isinstance(value, dict | list | tuple) else wrong
         case FlagKind.STR if isinstance(value, bool):
             return None if spec.nargs == "?" or {"on", "off"} <= set(spec.choices) else wrong
     return None

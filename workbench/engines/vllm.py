@@ -23,7 +23,8 @@ class Vllm(Engine):
     env_prefix = "VLLM_"
     ready_log = re.compile(r"Application startup complete\.")
     url_log = re.compile(r"Starting vLLM (?:API )?server(?: \d+)? on (?P<url>https?://\S+)")
-    version_log = re.compile(r"(?:\bversion |V1 LLM engine \(v)(?P<version>\d+\.\d+\.\d[^\s)]*)")
+    # The banner ends with "version 0.32.0"; NCCL, CUDA and drivers name theirs before it ends or with another word.
+    version_log = re.compile(r"(?:(?:█|API server) +version |V1 LLM engine \(v)(?P<version>\d+\.\d+\.\d[^\s)]*)")
     phases = (
         (re.compile(r"Loading \S+ checkpoint shards:\s+(?P<pct>\d+)% Completed"), "loading weights {pct} %"),
         (re.compile(r"Starting to load model"), "loading weights"),
@@ -41,20 +42,20 @@ class Vllm(Engine):
     metrics: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "running": ("vllm:num_requests_running",),
         "waiting": ("vllm:num_requests_waiting",),
-        "kv_use_pct": ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),  # the second up to 0.11
-        "prefix_hit_tokens": ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"),
-        "prefix_query_tokens": ("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total"),
+        "kv_usage": ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),  # the second up to 0.11
+        "prefix_hits": ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"),
+        "prefix_queries": ("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total"),
         "prompt_tokens": ("vllm:prompt_tokens_total",),
         "generation_tokens": ("vllm:generation_tokens_total",),
-        "requests_finished": ("vllm:request_success_total",),
+        "requests": ("vllm:request_success_total",),
         "ttft_s": ("vllm:time_to_first_token_seconds",),
         "itl_s": ("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),  # the second up to 0.14
         "tpot_s": ("vllm:request_time_per_output_token_seconds",),
         "e2e_s": ("vllm:e2e_request_latency_seconds",),
         "queue_s": ("vllm:request_queue_time_seconds",),
         "preemptions": ("vllm:num_preemptions_total",),
-        "spec_draft_tokens": ("vllm:spec_decode_num_draft_tokens_total",),
-        "spec_accepted_tokens": ("vllm:spec_decode_num_accepted_tokens_total",),
+        "drafted": ("vllm:spec_decode_num_draft_tokens_total",),
+        "accepted": ("vllm:spec_decode_num_accepted_tokens_total",),
     }
 
     def launch_prefix(self, plan: LaunchPlan) -> tuple[str, ...]:

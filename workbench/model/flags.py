@@ -50,7 +50,7 @@ class FlagSpec:
     required: bool = False
     env: str | None = None  # environment variable that sets the same
     value_takes_bool_word: bool = False  # TabbyAPI: booleans take True/False as a value
-    words: tuple[str, ...] = ()  # INT, FLOAT: words accepted beside numbers; STR: well-known values, others are accepted
+    words: tuple[str, ...] = ()  # accepted beside numbers (INT, FLOAT); well-known values, others are accepted (STR)
     multiple_of: int | None = None
     default_note: str = ""  # what decides where the default is not a constant, e.g. "the model's own"
 

@@ -14,6 +14,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 Raw = dict[str, Any]
+PRINTS_AND_ENDS = {"--help", "--version", "--completion-bash", "--list-devices", "--cache-list"}
 NOT_CANONICAL = ("webui", "device-memory", "hierarchical-sparse")  # longer, but the older or odder spelling
 
 
@@ -81,7 +82,9 @@ def tabbyapi(raw: Raw) -> Raw:
     return flag
 
 
-def llamacpp(raw: Raw) -> Raw:
+def llamacpp(raw: Raw) -> Raw | None:
+    if not PRINTS_AND_ENDS.isdisjoint(raw["names"]):
+        return None
     arg, text = raw.get("arg", ""), str(raw.get("default", "")).replace("\n", " ")
     if re.search(r"\.\.|/|=", arg):  # a picture of the argument, not a list of choices
         raw = {**raw, "choices": []}
@@ -107,7 +110,7 @@ def llamacpp_default(kind: str, text: str) -> tuple[Any, str]:
         return None, text
     if text.startswith(("same as", "--", "value from", "template", "search", "unused", "none", "no ", "read from")):
         return None, text
-    return (None, "") if kind == "str" and not text else (text.replace('""', ""), "")
+    return (text.replace('""', ""), "") if text else (None, "")
 
 
 def env(raw: Raw) -> Raw:
@@ -125,9 +128,9 @@ def env(raw: Raw) -> Raw:
 
 def annotate(flag: Raw, notes: Raw) -> Raw:
     """Ranges, words and help written by hand (notes.json), over what the dump says."""
+    flag |= notes.pop(flag["name"], {})
     if flag["kind"] == "int" and (flag["name"] == "port" or flag["name"].endswith("-port")):
         flag |= {"minimum": 1, "maximum": 65535}
-    flag |= notes.pop(flag["name"], {})
     flag["repeatable"] = flag["repeatable"] or flag["nargs"] not in (None, "?")
     if flag["kind"] in ("int", "float") and isinstance(flag["default"], str):
         number = re.split("[,;]", flag["default"])[0]

@@ -1,0 +1,167 @@
+"""The packaged catalogs hold together, are found by any spelling, load fast and are searched as a person types."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from workbench import engines
+from workbench.engines import catalog as catalogs
+from workbench.model.errors import InputError
+from workbench.model.flags import FlagKind
+
+VERSIONS = [(e, v) for e in engines.names() for v in engines.get(e).catalog_versions()]
+COUNTS = {"vllm": 316, "sglang": 531, "tabbyapi": 73, "llamacpp": 251}
+
+
+@pytest.mark.parametrize(("name", "version"), VERSIONS)
+def test_catalog_is_whole_and_consistent(name: str, version: str) -> None:
+    catalog = engines.get(name).catalog(version)
+    assert (catalog.engine, catalog.version) == (name, version)
+    assert len(catalog.flags) >= COUNTS[name]
+    for flag_name, spec in catalog.flags.items():
+        assert spec.name == flag_name and not flag_name.startswith("-")
+        assert spec.negation != f"--{flag_name}"
+        if spec.default is not None:
+            assert engines.check_value(spec, spec.default) is None, flag_name
+        if spec.minimum is not None and spec.maximum is not None:
+            assert spec.minimum < spec.maximum
+        for alias in spec.aliases:
+            assert engines.lookup(catalog, alias).name == flag_name or alias.lstrip("-") in catalog.flags, alias
+
+
+def test_every_engine_has_what_a_plan_needs() -> None:
+    for name in engines.names():
+        flags = engines.get(name).catalog().flags
+        assert flags["host"].kind == FlagKind.STR
+        assert (flags["port"].minimum, flags["port"].maximum) == (1, 65535)
+        assert all(f in flags for f in engines.get(name).model_flags)
+
+
+def test_unknown_engine_names_the_known_ones() -> None:
+    with pytest.raises(InputError, match="ollama") as error:
+        engines.get("ollama")
+    assert "llamacpp" in str(error.value)
+
+
+def test_loading_takes_milliseconds() -> None:
+    best = 1.0
+    for name, version in VERSIONS * 3:
+        catalogs.load.cache_clear()
+        before = time.perf_counter()
+        catalogs.load(name, version)
+        best = min(best, time.perf_counter() - before) if name == "sglang" else best
+    assert best < 0.03  # the largest one, best of three
+
+
+@pytest.mark.parametrize(
+    ("wanted", "used"),
+    [
+        ("0.33.0", "0.33.0"),
+        ("0.32.1+cpu", "0.32.0"),
+        ("0.10.2", "0.32.0"),
+        ("0.40", "0.33.0"),
+        (None, "0.33.0"),
+        ("?", "0.33.0"),
+    ],
+)
+def test_nearest_catalog(wanted: str | None, used: str) -> None:
+    assert engines.get("vllm").catalog(wanted).version == used
+
+
+@pytest.mark.parametrize(
+    ("version", "wanted", "inside"),
+    [
+        ("0.33.0", ">=0.14,<0.34", True),
+        ("0.34.0", ">=0.14,<0.34", False),
+        ("0.13.9", ">=0.14", False),
+        ("0.14", "==0.14.0", True),
+        ("0.14.2", "==0.14.*", True),
+        ("0.15.0", "==0.14.*", False),
+        ("0.14.5", "~=0.14.2", True),
+        ("0.15.0", "~=0.14.2", False),
+        ("0.14.0", "!=0.14", False),
+        ("b11434", ">=b11000", True),
+        ("b10999", ">=b11000", False),
+        ("0.32.0+cpu", "<=0.32", True),
+        ("e632af4", ">=1", True),
+        ("0.1", None, True),
+    ],
+)
+def test_version_ranges(version: str, wanted: str | None, inside: bool) -> None:
+    assert engines.satisfies(version, wanted) is inside
+
+
+def test_patch_releases_share_flags_only_in_vllm() -> None:
+    assert engines.same_release("vllm", "0.33.2", "0.33.0") and not engines.same_release("vllm", "0.32.0", "0.33.0")
+    assert engines.same_release("sglang", "0.5.23.post1", "0.5.23")
+    assert not engines.same_release("sglang", "0.5.15", "0.5.23")
+    assert not engines.same_release("vllm", None, "0.33.0") and not engines.same_release("tabbyapi", "e632af4", "x")
+
+
+def test_flags_are_found_by_every_spelling() -> None:
+    new, old = engines.get("vllm").catalog("0.33.0"), engines.get("vllm").catalog("0.32.0")
+    for spelling in ("tensor-parallel-size", "--tensor_parallel_size", "-tp", "tp"):
+        assert engines.canonical_name(new, spelling) == "tensor-parallel-size"
+    assert engines.lookup(new, "no-enforce-eager")[::2] == ("enforce-eager", True)
+    assert engines.lookup(new, "disable-prefix-caching")[::2] == ("enable-prefix-caching", True)
+    assert engines.lookup(new, "no-enable-prefix-caching")[::2] == ("enable-prefix-caching", True)
+    assert engines.lookup(old, "disable-prefix-caching").spec is None
+    assert engines.lookup(old, "disable-log-requests").spec is None  # refused by 0.32, taken again by 0.33
+    assert engines.lookup(new, "disable-log-requests")[::2] == ("enable-log-requests", True)
+    assert engines.canonical_name(new, "device-memory-utilization") == "gpu-memory-utilization"
+
+
+def test_sglang_takes_unambiguous_beginnings() -> None:
+    catalog = engines.get("sglang").catalog()
+    assert engines.canonical_name(catalog, "--tp") == "tensor-parallel-size"
+    assert engines.canonical_name(catalog, "ep") == "expert-parallel-size"
+    for ambiguous in ("pp", "cuda-graph-max-bs", "cuda-graph-bs"):
+        assert engines.lookup(catalog, ambiguous).spec is None
+
+
+def test_llamacpp_aliases_keep_their_case() -> None:
+    catalog = engines.get("llamacpp").catalog()
+    assert engines.canonical_name(catalog, "-c") == "ctx-size"
+    assert engines.canonical_name(catalog, "-C") == "cpu-mask"
+    assert engines.canonical_name(catalog, "ngl") == "n-gpu-layers"
+    assert catalog.env["LLAMA_ARG_CTX_SIZE"].type == "int"
+
+
+@pytest.mark.parametrize(
+    ("engine", "typed", "first"),
+    [
+        ("vllm", "mns", "max-num-seqs"),
+        ("vllm", "tp", "tensor-parallel-size"),
+        ("vllm", "dp", "data-parallel-size"),
+        ("vllm", "--max_num_seqs", "max-num-seqs"),
+        ("vllm", "max seqs", "max-num-seqs"),
+        ("vllm", "gpu mem", "gpu-memory-utilization"),
+        ("vllm", "kv dtype", "kv-cache-dtype"),
+        ("vllm", "eager", "enforce-eager"),
+        ("vllm", "mml", "max-model-len"),
+        ("vllm", "max-nun-seqs", "max-num-seqs"),
+        ("sglang", "tp", "tensor-parallel-size"),
+        ("sglang", "mfs", "mem-fraction-static"),
+        ("tabbyapi", "cache m", "cache-mode"),
+        ("llamacpp", "ngl", "n-gpu-layers"),
+        ("llamacpp", "ctx", "ctx-size"),
+    ],
+)
+def test_search_finds_what_was_meant_first(engine: str, typed: str, first: str) -> None:
+    assert engines.search(engines.get(engine).catalog(), typed)[0].name == first
+
+
+def test_search_without_text_lists_all_and_nonsense_nothing() -> None:
+    catalog = engines.get("vllm").catalog()
+    assert [s.name for s in engines.search(catalog, "  ")] == list(catalog.flags)
+    assert engines.search(catalog, "zzzzqqqq") == []
+    assert engines.search_env(catalog, "log stats")[0].name == "VLLM_LOG_STATS_INTERVAL"
+
+
+def test_nearest_name() -> None:
+    catalog = engines.get("vllm").catalog()
+    assert engines.nearest_name(catalog, "max-num-seq") == "max-num-seqs"
+    assert engines.nearest_name(catalog, "kv-dtype") == "kv-cache-dtype"
+    assert engines.nearest_name(catalog, "qwertzuiop") is None

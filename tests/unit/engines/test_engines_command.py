@@ -1,0 +1,174 @@
+"""Command lines of each engine, written out."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from workbench import engines
+from workbench.model.errors import PlanError
+from workbench.model.flags import FlagSetting
+from workbench.model.plan import LaunchPlan, Node
+
+
+def plan(engine: str, model: str = "org/model", **kw: Any) -> LaunchPlan:
+    flags = tuple(FlagSetting(n.replace("_", "-"), v) for n, v in kw.pop("flags", {}).items())
+    return LaunchPlan(engine, model, flags=flags, **kw)
+
+
+def argv(p: LaunchPlan) -> list[str]:
+    return list(engines.get(p.engine).command(p).argv)
+
+
+def test_vllm() -> None:
+    flags = {
+        "max_num_seqs": 512,
+        "gpu_memory_utilization": 0.9,
+        "enforce_eager": True,
+        "speculative_config": {"model": "a b", "num_speculative_tokens": 3},
+        "served_model_name": ["a", "b c"],
+        "port": 8123,
+    }
+    assert argv(plan("vllm", flags=flags)) == [
+        *("vllm", "serve", "org/model", "--host", "127.0.0.1", "--port", "8123"),
+        *("--max-num-seqs", "512", "--gpu-memory-utilization", "0.9", "--enforce-eager"),
+        *("--speculative-config", '{"model":"a b","num_speculative_tokens":3}', "--served-model-name", "a", "b c"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("version", "off"), [("0.33.0", "--disable-prefix-caching"), ("0.32.0", "--no-enable-prefix-caching"), (None, None)]
+)
+def test_vllm_negation_follows_the_version(version: str | None, off: str | None) -> None:
+    command = argv(plan("vllm", flags={"enable_prefix_caching": False, "enforce_eager": False}, engine_version=version))
+    assert command[-2:] == [off or "--no-enable-prefix-caching", "--no-enforce-eager"]  # a form that all versions take
+
+
+@pytest.mark.parametrize(
+    ("executable", "start"),
+    [
+        (("/opt/v/bin/vllm",), ["/opt/v/bin/vllm", "serve", "m"]),
+        (("uv", "run", "vllm", "serve"), ["uv", "run", "vllm", "serve", "m"]),
+        (("docker", "run", "vllm/vllm-openai:v0.33.0"), ["docker", "run", "vllm/vllm-openai:v0.33.0", "m"]),
+        (
+            ("python", "-m", "vllm.entrypoints.openai.api_server"),
+            ["python", "-m", "vllm.entrypoints.openai.api_server", "--model", "m"],
+        ),
+    ],
+)
+def test_vllm_executables(executable: tuple[str, ...], start: list[str]) -> None:
+    assert argv(plan("vllm", "m", executable=executable))[: len(start)] == start
+
+
+def test_sglang() -> None:
+    flags = {"tensor_parallel_size": 2, "lora_target_modules": ["q_proj", "v_proj"], "enable_metrics": True}
+    expected = ["--model-path", "org/model", "--host", "127.0.0.1", "--port", "30000", "--tensor-parallel-size", "2"]
+    expected += ["--lora-target-modules", "q_proj", "v_proj", "--enable-metrics"]
+    assert argv(plan("sglang", flags=flags)) == ["sglang", "serve", *expected]
+    module = ("python", "-m", "sglang.launch_server")
+    assert argv(plan("sglang", flags=flags, executable=module)) == [*module, *expected]
+    assert argv(plan("sglang", executable=("/v/bin/sglang",)))[:2] == ["/v/bin/sglang", "serve"]
+
+
+def test_sglang_switch_that_has_no_off_form_is_left_out() -> None:
+    assert "--disable-radix-cache" not in argv(plan("sglang", flags={"disable_radix_cache": False}))
+
+
+def test_tabbyapi() -> None:
+    flags = {"disable_auth": True, "tensor_parallel": False, "gpu_split": [20, 24.5], "cache_mode": "Q8"}
+    command = engines.get("tabbyapi").command(plan("tabbyapi", "/m/Mistral-exl3/", flags=flags, workdir="/opt/tabby"))
+    assert list(command.argv) == [
+        *("python", "main.py", "--model-dir", "/m", "--model-name", "Mistral-exl3"),
+        *("--host", "127.0.0.1", "--port", "5000", "--disable-auth", "True", "--tensor-parallel", "False"),
+        *("--gpu-split", "20", "24.5", "--cache-mode", "Q8"),
+    ]
+    assert command.workdir == "/opt/tabby" and command.files == {}
+    assert command.shell().startswith("cd /opt/tabby && python main.py ")
+    named = argv(plan("tabbyapi", "folder", flags={"model_dir": "/models"}))
+    assert named[2:4] == ["--model-name", "folder"] and named[-2:] == ["--model-dir", "/models"]
+
+
+def test_tabbyapi_writes_what_only_its_file_takes() -> None:
+    flags = {"template_vars_default": {"enable_thinking": False}, "loras": [{"name": "x", "scaling": 1.0}]}
+    command = engines.get("tabbyapi").command(plan("tabbyapi", "m", flags=flags))
+    assert command.argv[-2:] == ("--config", "{run_dir}/config.yml")
+    assert json.loads(command.files["config.yml"]) == {
+        "model": {"template_vars_default": {"enable_thinking": False}},
+        "lora": {"loras": [{"name": "x", "scaling": 1.0}]},
+    }
+    with pytest.raises(PlanError, match="template-vars-default"):
+        argv(plan("tabbyapi", "m", flags={**flags, "config": "mine.yml"}))
+
+
+@pytest.mark.parametrize(
+    ("model", "arguments"),
+    [
+        ("/m/x.gguf", ["--model", "/m/x.gguf"]),
+        ("tiny.gguf", ["--model", "tiny.gguf"]),
+        ("./dir/x", ["--model", "./dir/x"]),
+        ("ggml-org/gemma-GGUF:Q4_K_M", ["--hf-repo", "ggml-org/gemma-GGUF:Q4_K_M"]),
+    ],
+)
+def test_llamacpp_model(model: str, arguments: list[str]) -> None:
+    assert argv(plan("llamacpp", model))[1:3] == arguments
+
+
+def test_llamacpp_values() -> None:
+    flags = {
+        "flash_attn": True,
+        "tensor_split": [3, 1],
+        "cont_batching": False,
+        "logit_bias": ["1+2", "3-1"],
+        "n_gpu_layers": "all",
+    }
+    assert argv(plan("llamacpp", "x.gguf", flags=flags))[7:] == [
+        *("--flash-attn", "on", "--tensor-split", "3,1", "--no-cont-batching"),
+        *("--logit-bias", "1+2", "--logit-bias", "3-1", "--n-gpu-layers", "all"),
+    ]
+
+
+def test_values_that_look_like_flags() -> None:
+    assert argv(plan("vllm", flags={"chat_template": "-x", "max_logprobs": -1}))[-3:] == [
+        "--chat-template=-x",
+        "--max-logprobs",
+        "-1",
+    ]
+    assert argv(plan("llamacpp", "x.gguf", flags={"alias": "-x"}))[-2:] == [
+        "--alias",
+        "-x",
+    ]  # it takes the next word as it is
+
+
+def test_unknown_flags_are_kept() -> None:
+    flags = {"frobnicate": 3, "brand_new": True, "old_thing": False, "many": ["a", "b"]}
+    expected = ["--frobnicate", "3", "--brand-new", "--no-old-thing", "--many", "a", "--many", "b"]
+    assert argv(plan("vllm", flags=flags))[-8:] == expected
+
+
+def test_host_and_port_are_explicit_and_stand_once() -> None:
+    command = engines.get("vllm").command(plan("vllm", flags={"host": "0.0.0.0", "port": "9000"}))
+    assert (command.host, command.port) == ("0.0.0.0", 9000)
+    assert command.argv.count("--port") == command.argv.count("--host") == 1
+    with pytest.raises(PlanError, match="port"):
+        engines.get("vllm").command(plan("vllm", flags={"port": "eighty"}))
+
+
+def test_nodes_get_their_own_flags_and_environment() -> None:
+    nodes = (
+        Node("head", 0, {"node-rank": 0}),
+        Node("worker", 1, {"node-rank": 1, "headless": True}, {"IP": "10.0.0.2"}),
+    )
+    p = plan("vllm", flags={"nnodes": 2}, nodes=nodes)
+    head, worker = (engines.get("vllm").command(p, n) for n in nodes)
+    assert head.argv[-2:] == ("--node-rank", "0") and head.env == {}
+    assert worker.argv[-3:] == ("--node-rank", "1", "--headless") and worker.env == {"IP": "10.0.0.2"}
+    assert "--node-rank" not in engines.get("vllm").command(p).argv
+
+
+def test_plans_that_cannot_be_written() -> None:
+    with pytest.raises(PlanError, match="model"):
+        argv(plan("vllm", ""))
+    with pytest.raises(PlanError, match="NUL"):
+        argv(plan("vllm", "a\0b"))

@@ -1,0 +1,278 @@
+"""Each finding: when it comes, how grave it is, what it tells to do; and that sound plans have none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from workbench import engines
+from workbench.model.findings import Finding, Level
+from workbench.model.flags import FlagSetting, Origin
+from workbench.model.gpu import GpuInfo
+from workbench.model.plan import LaunchPlan, ModelFacts, Node
+
+NEWEST = {name: engines.get(name).catalog().version for name in engines.names()}
+
+
+def gpus(count: int, name: str = "NVIDIA GeForce RTX 5060 Ti", gib: int = 16, **kw: Any) -> tuple[GpuInfo, ...]:
+    return tuple(GpuInfo(i, f"GPU-{i}", name, memory_total_bytes=gib << 30, **kw) for i in range(count))
+
+
+def check(
+    engine: str = "vllm",
+    flags: dict[str, Any] | None = None,
+    env: dict[str, str] | None = None,
+    installed: str | None = "newest",
+    cards: tuple[GpuInfo, ...] = (),
+    **plan: Any,
+) -> tuple[Finding, ...]:
+    """Findings of a plan, by default with exactly the newest catalog's version installed."""
+    installed = NEWEST[engine] if installed == "newest" else installed
+    if engine == "tabbyapi":
+        plan.setdefault("workdir", "/opt/tabby")
+    made = LaunchPlan(
+        engine,
+        plan.pop("model", "org/model"),
+        flags=tuple(FlagSetting(n, v) for n, v in (flags or {}).items()),
+        env=tuple(FlagSetting(n, v) for n, v in (env or {}).items()),
+        **plan,
+    )
+    return engines.validate(made, engines.get(engine).catalog(installed), installed, cards)
+
+
+def only(found: tuple[Finding, ...], code: str) -> Finding:
+    hits = [f for f in found if f.code == code]
+    assert len(hits) == 1, [f.code for f in found]
+    return hits[0]
+
+
+SOUND: dict[str, dict[str, Any]] = {
+    "vllm": {"max-num-seqs": 512, "data-parallel-size": 1, "kv-cache-dtype": "fp8", "max-model-len": 8192},
+    "sglang": {
+        "mem-fraction-static": 0.88,
+        "chunked-prefill-size": 8192,
+        "attention-backend": "triton",
+        "enable-metrics": True,
+    },
+    "tabbyapi": {"max-seq-len": 8192, "cache-size": 8192, "cache-mode": "4,4", "disable-auth": True},
+    "llamacpp": {"ctx-size": 8192, "n-gpu-layers": "all", "flash-attn": "on", "metrics": True},
+}
+
+
+@pytest.mark.parametrize("engine", engines.names())
+def test_sound_plans_have_no_findings(engine: str) -> None:
+    assert check(engine, SOUND[engine]) == ()
+
+
+@pytest.mark.parametrize(
+    ("engine", "flags", "code", "fix"),
+    [
+        ("vllm", {"max-num-seq": 3}, "flag.unknown", "max-num-seqs"),
+        ("vllm", {"speculative-model": "m"}, "flag.removed", "speculative-config"),
+        ("vllm", {"num-speculative-tokens": 5}, "flag.removed", "speculative-config"),
+        ("vllm", {"dtype": "float8"}, "flag.choice", "kv-cache-dtype"),
+        ("vllm", {"scheduling-policy": "fcfss"}, "flag.choice", "fcfs"),
+        ("vllm", {"max-num-seqs": "many"}, "flag.type", None),
+        ("vllm", {"max-num-seqs": True}, "flag.type", None),
+        ("vllm", {"max-num-seqs": 1.5}, "flag.type", None),
+        ("vllm", {"max-num-seqs": 0}, "flag.range", None),
+        ("vllm", {"port": 70000}, "flag.range", None),
+        ("vllm", {"gpu-memory-utilization": 1.5}, "flag.range", "0.92"),
+        ("vllm", {"gpu-memory-utilization": float("nan")}, "flag.range", None),
+        ("vllm", {"max-num-seqs": [1, 2]}, "flag.repeated", None),
+        ("vllm", {"speculative-config": '{"model": '}, "flag.json", None),
+        ("vllm", {"served-model-name": ["a", "-b"]}, "flag.dash", None),
+        ("vllm", {"max-num-batched-tokens": 100, "max-num-seqs": 256}, "scheduler.tokens", "256"),
+        ("sglang", {"cuda-graph-max-bs": 8}, "flag.removed", "cuda-graph-max-bs-decode"),
+        ("sglang", {"disable-log-requests": True}, "flag.removed", "unset"),
+        ("sglang", {"mem-fraction-static": 88}, "flag.range", None),
+        ("tabbyapi", {"cache-size": 1000}, "flag.range", None),
+        ("tabbyapi", {"draft-mode": "magic"}, "flag.choice", "ngram"),
+        ("llamacpp", {"n-gpu-layers": "some"}, "flag.type", None),
+        ("llamacpp", {"cache-type-k": "q3_0"}, "flag.choice", None),
+    ],
+)
+def test_what_the_engine_refuses_is_an_error(engine: str, flags: dict[str, Any], code: str, fix: str | None) -> None:
+    finding = only(check(engine, flags), code)
+    assert finding.level == Level.ERROR
+    assert finding.flag in flags
+    assert fix is None or fix in (finding.fix or "")
+
+
+@pytest.mark.parametrize("flags", [{"brand-new": 1}, {"scheduling-policy": "brand-new"}, {"speculative-model": "m"}])
+def test_what_another_version_may_know_is_a_warning(flags: dict[str, Any]) -> None:
+    for installed in (None, "0.40.0", "0.8.2"):
+        found = [f for f in check(flags=flags, installed=installed) if f.flag in flags]
+        assert [f.level for f in found] == [Level.WARN]
+    assert check(flags={"dtype": "float8"}, installed=None)[0].level == Level.ERROR  # no version has taken it
+
+
+def test_disable_log_requests_by_version() -> None:
+    flags = {"disable-log-requests": True}
+    assert only(check(flags=flags, installed="0.32.0"), "flag.removed").level == Level.ERROR
+    assert not [f for f in check(flags=flags, installed="0.33.0") if f.level == Level.ERROR]
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "level"),
+    [
+        ({"enforce-eager": True}, "speed.eager", Level.HINT),
+        ({"async-scheduling": True}, "flag.default", Level.HINT),
+        ({"disable-cascade-attn": True}, "flag.deprecated", Level.HINT),
+        ({"data-parallel-size": 2}, "log.no-stats", Level.INFO),
+        ({"headless": False}, "flag.no-negation", Level.INFO),
+        ({"distributed-executor-backend": "ray"}, "parallel.ray", Level.HINT),
+        ({"host": "0.0.0.0"}, "bind.open", Level.WARN),
+        ({"api-key": "abc"}, "secret.argv", Level.WARN),
+        ({"speculative-config": {"modle": "m"}}, "flag.json-key", Level.WARN),
+        ({"log-level": "info"}, "flag.choice", Level.WARN),
+    ],
+)
+def test_what_is_only_worth_knowing_never_stops_a_start(flags: dict[str, Any], code: str, level: Level) -> None:
+    found = check(flags=flags)
+    assert only(found, code).level == level
+    assert not [f for f in found if f.level == Level.ERROR]
+
+
+def test_rules_do_not_speak_without_cause() -> None:
+    quiet = [
+        check(flags={"enforce-eager": False}),
+        check(flags={"data-parallel-size": 2, "api-server-count": 1}),
+        check(flags={"host": "0.0.0.0"}, env={"VLLM_API_KEY": "x"}),
+        check(flags={"host": "::1"}),
+        check(flags={"host": "localhost"}),
+        check(flags={"async-scheduling": True}, installed="0.13.0"),
+    ]
+    spoken = {f.code for found in quiet for f in found} - {"version.catalog"}
+    assert spoken == set()
+    assert "bind.open" not in {
+        f.code for f in check("tabbyapi", {"host": "0.0.0.0"})
+    }  # it has keys unless told otherwise
+    assert only(check("tabbyapi", {"host": "0.0.0.0", "disable-auth": True}), "bind.open").level == Level.WARN
+
+
+@pytest.mark.parametrize(
+    ("engine", "env", "code", "fix"),
+    [
+        ("vllm", {"VLLM_BLOCK_SIZE": "16"}, "env.removed", "block-size"),
+        ("vllm", {"VLLM_ATTENTION_BACKEND": "FLASHINFER"}, "env.removed", "attention-backend"),
+        ("vllm", {"VLLM_LOG_STATS_INTERVL": "2"}, "env.unknown", "VLLM_LOG_STATS_INTERVAL"),
+        ("vllm", {"VLLM_LOG_STATS_INTERVAL": "often"}, "env.value", None),
+        ("vllm", {"VLLM_WORKER_MULTIPROC_METHOD": "thread"}, "env.value", None),
+        ("vllm", {"TRITON_KERNEL_CACHE_SIZE": "1"}, "env.removed", "TRITON_CACHE_DIR"),
+        ("llamacpp", {"LLAMA_ARG_CTXSIZE": "1"}, "env.unknown", "LLAMA_ARG_CTX_SIZE"),
+        ("llamacpp", {"LLAMA_ARG_CTX_SIZE": "big"}, "env.value", None),
+        ("tabbyapi", {"TABBY_MODEL_CACHE_SIZ": "1"}, "env.unknown", "TABBY_MODEL_CACHE_SIZE"),
+    ],
+)
+def test_variables(engine: str, env: dict[str, str], code: str, fix: str | None) -> None:
+    finding = only(check(engine, {"metrics": True} if engine == "llamacpp" else {}, env), code)
+    assert finding.level == Level.WARN and finding.flag in env
+    assert fix is None or fix in (finding.fix or "")
+
+
+def test_variables_that_are_fine() -> None:
+    assert (
+        check(env={"VLLM_LOG_STATS_INTERVAL": "2", "HF_HOME": "/x", "CUDA_VISIBLE_DEVICES": "0", "NCCL_DEBUG": "INFO"})
+        == ()
+    )
+    old = check(env={"VLLM_ATTENTION_BACKEND": "FLASHINFER"}, installed="0.14.0")
+    assert "env.removed" not in {f.code for f in old}  # 0.14 still reads it
+    assert only(check(env={"1BAD": "x"}), "env.name").level == Level.ERROR
+    strict = check(flags={"fail-on-environ-validation": True}, env={"VLLM_NO_SUCH": "1"})
+    assert only(strict, "env.unknown").level == Level.ERROR
+
+
+def test_allocator_settings() -> None:
+    both = {"PYTORCH_ALLOC_CONF": "expandable_segments:True,max_split_size_mb:512"}
+    assert only(check(env=both), "allocator.split-size").level == Level.HINT
+    with_connector = check(flags={"kv-transfer-config": {"kv_connector": "x"}}, env=both)
+    assert only(with_connector, "allocator.kv-connector").level == Level.ERROR
+    assert check(env={"PYTORCH_ALLOC_CONF": "max_split_size_mb:512"}) == ()
+
+
+def test_gpus_needed_against_gpus_there() -> None:
+    flags = {"tensor-parallel-size": 2, "data-parallel-size": 2}
+    assert only(check(flags=flags, cards=gpus(2)), "gpus.too-few").level == Level.ERROR
+    assert "gpus.too-few" not in {f.code for f in check(flags=flags, cards=gpus(4))}
+    hidden = check(flags=flags, cards=gpus(4), env={"CUDA_VISIBLE_DEVICES": "0,1,2"})
+    assert "3 visible" in only(hidden, "gpus.too-few").text
+    assert only(check(cards=gpus(4)), "gpus.idle").level == Level.INFO
+    two_nodes = {"tensor-parallel-size": 2, "nnodes": 2}
+    assert "gpus.too-few" not in {f.code for f in check(flags=two_nodes, cards=gpus(1))}
+    by_ray = {"tensor-parallel-size": 8, "distributed-executor-backend": "ray"}
+    assert "gpus.too-few" not in {f.code for f in check(flags=by_ray, cards=gpus(1))}
+    attention = {"tensor-parallel-size": 4, "data-parallel-size": 4, "enable-dp-attention": True}
+    assert "gpus.too-few" not in {f.code for f in check("sglang", attention, cards=gpus(4))}
+
+
+def test_custom_all_reduce_on_cards_without_nvlink() -> None:
+    flags = {"tensor-parallel-size": 4}
+    assert only(check(flags=flags, cards=gpus(4)), "parallel.all-reduce").level == Level.INFO
+    for quiet in (
+        check(flags=flags, cards=gpus(4, "NVIDIA H100 80GB HBM3")),
+        check(flags={"tensor-parallel-size": 2}, cards=gpus(2)),
+        check(flags={**flags, "disable-custom-all-reduce": True}, cards=gpus(4)),
+    ):
+        assert "parallel.all-reduce" not in {f.code for f in quiet}
+
+
+def test_unified_memory() -> None:
+    spark = gpus(1, "NVIDIA GB10", 121, unified_memory=True)
+    assert only(check(cards=spark), "memory.unified").level == Level.WARN  # the default is 0.92
+    assert "memory.unified" not in {f.code for f in check(flags={"gpu-memory-utilization": 0.8}, cards=spark)}
+    assert "memory.unified" not in {f.code for f in check(cards=gpus(1))}
+
+
+def test_versions() -> None:
+    assert only(check(installed="0.34.1"), "version.catalog").level == Level.INFO
+    assert check(installed="0.33.1") == ()
+    assert only(check(installed="0.34.0", engine_versions=">=0.14,<0.34"), "version.range").level == Level.WARN
+    assert "version.range" not in {f.code for f in check(engine_versions=">=0.14,<0.34")}
+
+
+def test_metrics_switched_off() -> None:
+    assert only(check("sglang"), "metrics.off").fix == "set enable-metrics"
+    assert only(check("llamacpp"), "metrics.off").flag == "metrics"
+
+
+def test_tabbyapi_needs_its_directory() -> None:
+    assert only(check("tabbyapi", workdir=None), "workdir.missing").level == Level.ERROR
+    assert check("tabbyapi", workdir=None, executable=("/opt/t/venv/bin/python", "/opt/t/main.py")) == ()
+    assert only(check("tabbyapi", {"backend": "exllamav2"}), "flag.removed").flag == "backend"
+
+
+def test_model_variables_and_nodes() -> None:
+    assert only(check(model=""), "model.missing").level == Level.ERROR
+    assert only(check(model="${models}/x"), "variable.missing").level == Level.ERROR
+    node = Node("worker", 1, {"node-rnk": 1}, {"VLLM_BLOCK_SIZE": "1"})
+    found = check(nodes=(node,))
+    assert "node-rank" in (only(found, "flag.unknown").fix or "") and only(found, "env.removed")
+
+
+def test_the_same_flag_twice() -> None:
+    plan = LaunchPlan("vllm", "m", flags=(FlagSetting("max-num-seqs", 1), FlagSetting("max-num-seqs", 2)))
+    found = engines.validate(plan, engines.get("vllm").catalog(), "0.33.0")
+    assert only(found, "flag.repeated").level == Level.WARN
+
+
+def test_a_key_in_a_preset() -> None:
+    plan = LaunchPlan("vllm", "m", env=(FlagSetting("VLLM_API_KEY", "abc", Origin.PRESET),), preset_id="x")
+    found = engines.validate(plan, engines.get("vllm").catalog(), "0.33.0")
+    assert only(found, "secret.preset").level == Level.HINT
+    assert all("abc" not in f.text + (f.fix or "") for f in found)
+
+
+def test_worst_first_and_no_duplicates() -> None:
+    found = check(flags={"enforce-eager": True, "host": "0.0.0.0", "max-num-seqs": "x"}, cards=gpus(4))
+    order = list(Level)
+    assert [order.index(f.level) for f in found] == sorted(order.index(f.level) for f in found)
+    assert len(set(found)) == len(found)
+
+
+def test_memory_speaks_through_validation() -> None:
+    big = ModelFacts("m", weight_bytes=141e9)
+    assert only(check(cards=gpus(1), model_facts=big), "memory.too-large").level == Level.WARN
+    small = ModelFacts("m", weight_bytes=4e9, kv_bytes_per_token=114688)
+    assert only(check(cards=gpus(1), model_facts=small), "memory.estimate").level == Level.INFO

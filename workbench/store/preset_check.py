@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import stat
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -13,16 +10,12 @@ from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
 from workbench.model.findings import Finding, Level
+from workbench.store.preset_file import parse, read_text
 from workbench.store.preset_safety import launch_parts, references, safety_findings, walk
 from workbench.store.toml_lines import FieldPath, LineIndex
 
 if TYPE_CHECKING:
     from workbench.model.preset import Preset
-
-MAX_BYTES = 256 * 1024
-MAX_DEPTH = 16
-
-_POSITION = re.compile(r"^(.*) \(at line (\d+), column (\d+)\)$", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,65 +50,6 @@ def check_text(text: str, *, file: str | None = None, own: bool = False) -> Chec
     findings = tuple(sorted((_placed(f, p, file, lines) for p, f in found), key=lambda f: f.line or 0))
     broken = any(f.level is Level.ERROR for f in findings)
     return Checked(findings, document, None if broken else preset)
-
-
-def read_text(path: Path) -> str | Finding:
-    """The text of a regular UTF-8 file of at most MAX_BYTES, or what is wrong with it."""
-    file = str(path)
-    try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            return _file_finding("preset.not-a-file", "not a regular file", file)
-        with path.open("rb") as handle:
-            data = handle.read(MAX_BYTES + 1)
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        return _file_finding("preset.unreadable", f"cannot be read: {reason}", file)
-    if len(data) > MAX_BYTES:
-        return _file_finding("preset.too-large", f"larger than {MAX_BYTES // 1024} KiB: not a preset", file)
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        return _file_finding("preset.not-utf8", f"not UTF-8 text (byte 0x{data[error.start]:02x})", file, line)
-
-
-def parse(text: str, file: str | None = None) -> dict[str, Any] | Finding:
-    """The TOML document, or what is wrong with it and where."""
-    for number, line in enumerate(text.split("\n"), 1):
-        key = line.split("=", 1)[0]
-        if key.count(".") > MAX_DEPTH and ".." not in key and " " not in key.strip():
-            return _file_finding("preset.too-deep", "nested too deep", file, number)  # tomllib is quadratic here
-    try:
-        document = tomllib.loads(text)
-    except RecursionError:
-        return _file_finding("preset.too-deep", "nested too deep", file)
-    except ValueError as error:
-        found = _POSITION.match(str(error))
-        if not found:
-            return _file_finding("preset.bad-toml", f"not valid TOML: {error}", file)
-        message = f"not valid TOML: {found[1]}, column {found[3]}"
-        return _file_finding("preset.bad-toml", message, file, int(found[2]))
-    if _depth(document) > MAX_DEPTH:
-        return _file_finding("preset.too-deep", "nested too deep", file)
-    return document
-
-
-def _file_finding(code: str, text: str, file: str | None, line: int | None = None) -> Finding:
-    return Finding(Level.ERROR, code, text, file=file, line=line)
-
-
-def _depth(document: Any) -> int:
-    level, depth = [document], 0
-    while level and depth <= MAX_DEPTH:
-        depth += 1
-        level = [
-            inner
-            for value in level
-            for inner in (value.values() if isinstance(value, dict) else value if isinstance(value, list) else ())
-            if isinstance(inner, dict | list)
-        ]
-    return depth
 
 
 def _placed(finding: Finding, path: FieldPath, file: str | None, lines: LineIndex) -> Finding:

@@ -12,7 +12,8 @@ from workbench.model.findings import Level
 from workbench.model.flags import FlagSetting, Origin
 from workbench.model.plan import LaunchPlan
 from workbench.store.files import write_atomic
-from workbench.store.preset_check import check_text, parse, read_text
+from workbench.store.preset_check import check_text
+from workbench.store.preset_file import parse, read_text
 
 if TYPE_CHECKING:
     from tomlkit import TOMLDocument

@@ -126,13 +126,13 @@ def _value_findings(value: str) -> Iterator[Finding]:
     if found := _SUBSTITUTION.search(value) or _CHAINED.search(value):
         yield _error(
             "preset.suspicious-value",
-            f"tries to run a command: {_short(value)} ({found[0].strip()}); values are passed as they are",
+            f"tries to run a command: {_short(value)} holds {_short(found[0].strip())}; values are passed as they are",
             "write the plain value",
         )
     elif _LINE_BREAK.search(value):
         yield _error("preset.suspicious-value", f"a launch value must be one line: {_short(value)}", "use a file")
     elif found := _METACHARACTER.search(bare):
-        text = f"shell syntax has no effect here: {_short(value)} ({found[0].strip()})"
+        text = f"shell syntax has no effect here: {_short(value)} holds {_short(found[0].strip())}"
         yield Finding(Level.WARN, "preset.suspicious-value", text, fix="write the plain value")
     elif found := _SHELL_NAME.search(bare):
         text = f"{found[0]} is not expanded: {_short(value)}"

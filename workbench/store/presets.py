@@ -7,19 +7,19 @@ listed with its error and never hides another one.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.model.errors import PresetError
 from workbench.model.findings import Finding, Level
 from workbench.store import paths
-from workbench.store.preset_check import Checked, check_file, parse, read_text
+from workbench.store.preset_file import parse, read_text
 
 if TYPE_CHECKING:
     from workbench.model.preset import Preset
+    from workbench.store.preset_check import Checked
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class PresetLibrary:
                 text = f'id: your own "{entry.id}" is used instead of {entry.hides}'
                 found.append(Finding(Level.INFO, "preset.duplicate-id", text, file=entry.path, field="id"))
             if entry.baseline and entry.baseline not in ids:
-                close = get_close_matches(entry.baseline, ids, n=1)
+                close = _close(entry.baseline, ids)
                 fix = f'did you mean "{close[0]}"?' if close else None
                 text = f'baseline: there is no preset "{entry.baseline}"'
                 found.append(Finding(Level.WARN, "preset.baseline", text, file=entry.path, field="baseline", fix=fix))
@@ -109,7 +109,7 @@ class PresetLibrary:
         found = [e for e in entries if e.id == preset_id]
         if found:
             return Path(found[0].path)
-        close = get_close_matches(preset_id, [e.id for e in entries], n=3, cutoff=0.4)
+        close = _close(preset_id, [e.id for e in entries])
         hint = f"did you mean {', '.join(close)}?" if close else "see `workbench presets list`"
         raise PresetError(f'there is no preset "{preset_id}"', next_step=hint)
 
@@ -136,6 +136,8 @@ class PresetLibrary:
         return self.checked(path).findings
 
     def checked(self, path: Path) -> Checked:
+        from workbench.store.preset_check import check_file
+
         stamp = _stamp(path)
         known = self._checked.get(path)
         if known is None or stamp is None or known[0] != stamp:
@@ -178,6 +180,12 @@ class PresetLibrary:
 
     def _is_own(self, path: Path) -> bool:
         return path.absolute().parent == self.own_dir.absolute()
+
+
+def _close(name: str, names: Iterable[str]) -> Sequence[str]:
+    from difflib import get_close_matches
+
+    return get_close_matches(name, list(names), n=3, cutoff=0.5)
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:

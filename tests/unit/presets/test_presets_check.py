@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from workbench.model.findings import Finding, Level
-from workbench.store.preset_check import MAX_BYTES, check, check_file, check_text
+from workbench.store.preset_check import check, check_file, check_text
+from workbench.store.preset_file import MAX_BYTES
 
 
 def one(text: str, code: str, **options: Any) -> Finding:

@@ -1,0 +1,75 @@
+"""A preset file as text and as a TOML document: bounded in size and depth, never more than an answer."""
+
+from __future__ import annotations
+
+import re
+import stat
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from workbench.model.findings import Finding, Level
+
+MAX_BYTES = 256 * 1024
+MAX_DEPTH = 16
+
+_POSITION = re.compile(r"^(.*) \(at line (\d+), column (\d+)\)$", re.DOTALL)
+
+
+def read_text(path: Path) -> str | Finding:
+    """The text of a regular UTF-8 file of at most MAX_BYTES, or what is wrong with it."""
+    file = str(path)
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            return _file_finding("preset.not-a-file", "not a regular file", file)
+        with path.open("rb") as handle:
+            data = handle.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        return _file_finding("preset.unreadable", f"cannot be read: {reason}", file)
+    if len(data) > MAX_BYTES:
+        return _file_finding("preset.too-large", f"larger than {MAX_BYTES // 1024} KiB: not a preset", file)
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        return _file_finding("preset.not-utf8", f"not UTF-8 text (byte 0x{data[error.start]:02x})", file, line)
+
+
+def parse(text: str, file: str | None = None) -> dict[str, Any] | Finding:
+    """The TOML document, or what is wrong with it and where."""
+    for number, line in enumerate(text.split("\n"), 1):
+        key = line.split("=", 1)[0]
+        if key.count(".") > MAX_DEPTH and ".." not in key and " " not in key.strip():
+            return _file_finding("preset.too-deep", "nested too deep", file, number)  # tomllib is quadratic here
+    try:
+        document = tomllib.loads(text)
+    except RecursionError:
+        return _file_finding("preset.too-deep", "nested too deep", file)
+    except ValueError as error:
+        found = _POSITION.match(str(error))
+        if not found:
+            return _file_finding("preset.bad-toml", f"not valid TOML: {error}", file)
+        message = f"not valid TOML: {found[1]}, column {found[3]}"
+        return _file_finding("preset.bad-toml", message, file, int(found[2]))
+    if _depth(document) > MAX_DEPTH:
+        return _file_finding("preset.too-deep", "nested too deep", file)
+    return document
+
+
+def _file_finding(code: str, text: str, file: str | None, line: int | None = None) -> Finding:
+    return Finding(Level.ERROR, code, text, file=file, line=line)
+
+
+def _depth(document: Any) -> int:
+    level, depth = [document], 0
+    while level and depth <= MAX_DEPTH:
+        depth += 1
+        level = [
+            inner
+            for value in level
+            for inner in (value.values() if isinstance(value, dict) else value if isinstance(value, list) else ())
+            if isinstance(inner, dict | list)
+        ]
+    return depth

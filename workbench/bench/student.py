@@ -1,5 +1,5 @@
 """Student's t distribution without scipy: the regularized incomplete beta function by its continued fraction
-(Lentz's method; DLMF 8.17.22), and the quantile by bisection."""
+(Lentz's method; DLMF 8.17.22), and the quantile by Newton."""
 
 from __future__ import annotations
 
@@ -37,18 +37,17 @@ def incomplete_beta(x: float, a: float, b: float) -> float:
 
 def t_cdf(t: float, df: float) -> float:
     """P(T <= t) with `df` > 0 degrees of freedom (need not be whole)."""
-    tail = 0.5 * incomplete_beta(df / (df + t * t), df / 2, 0.5)
-    return 1.0 - tail if t > 0 else tail
+    return 0.5 + math.copysign(0.5 * incomplete_beta(t * t / (df + t * t), 0.5, df / 2), t)
 
 
 def t_quantile(p: float, df: float) -> float:
     """The t with P(T <= t) = p, for 0.5 <= p < 1."""
-    low, high = 0.0, 1.0
-    while t_cdf(high, df) < p:
-        high *= 2
-    for _ in range(200):
-        middle = (low + high) / 2
-        if middle in (low, high):
+    log_front = math.lgamma((df + 1) / 2) - math.lgamma(df / 2) - 0.5 * math.log(df * math.pi)
+    t = 0.0  # the distribution is concave above 0: Newton's steps from below never pass the root
+    for _ in range(_TERMS):
+        density = math.exp(log_front - (df + 1) / 2 * math.log1p(t * t / df))
+        step = (p - t_cdf(t, df)) / density
+        t += step
+        if step <= 1e-13 * t:
             break
-        low, high = (middle, high) if t_cdf(middle, df) < p else (low, middle)
-    return (low + high) / 2
+    return t

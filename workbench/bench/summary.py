@@ -11,6 +11,16 @@ from workbench.model.bench import BenchSpec, BenchSummary, Distribution, GpuDuri
 
 _BUSY_CLIENT_PCT = 70.0  # above it the client's own pace may be what is measured
 _CACHED_SHARE = 0.01
+_NO_TELEMETRY = "no telemetry of the server's GPUs was merged into this result"
+_FROM_USAGE = (
+    "prompt_tokens",
+    "output_tokens",
+    "cached_tokens",
+    "output_tok_s",
+    "tokens_per_chunk",
+    "tpot_ms",
+    "per_stream_tok_s",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +81,10 @@ def summarize(
     output = total([r.output_tokens for r in good])
     tpot = distribution(t for r in good if (t := tpot_ms(r)) is not None)
     chunks = sum(r.chunks for r in good)
-    cached = [r.cached_tokens for r in good]
     figures = {
+        "prompt_tokens": total([r.prompt_tokens for r in good]) if good else None,
+        "output_tokens": output if good else None,
+        "cached_tokens": total([r.cached_tokens for r in good]) if good else None,
         "output_tok_s": round(output / duration_s, 4) if output and duration_s > 0 else None,
         "request_s": round(len(good) / duration_s, 4) if good and duration_s > 0 else None,
         "ttft_ms": distribution(r.ttft_us / 1000 for r in good if r.ttft_us is not None),
@@ -86,15 +98,12 @@ def summarize(
         requests_ok=len(good),
         requests_failed=len(counted) - len(good),
         errors=dict(errors.most_common()),
-        prompt_tokens=total([r.prompt_tokens for r in good]) if good else None,
-        output_tokens=output if good else None,
-        cached_tokens=total(cached) if good else None,
         duration_s=round(duration_s, 6),
         power_w=None,
         energy_j=None,
         tok_per_joule=None,
         client_cpu_pct=facts.client_cpu_pct,
-        absent=_absent(good, figures, cached),
+        absent=_absent(good, figures),
         notes=_notes(spec, counted, good, facts),
         warmup_requests=len(warm),
         warmup_prompt_tokens=total([r.prompt_tokens for r in warm]),
@@ -103,22 +112,28 @@ def summarize(
     )
 
 
-def _absent(good: list[RequestRecord], figures: Mapping[str, object], cached: Sequence[int | None]) -> dict[str, str]:
+def _absent(good: list[RequestRecord], figures: Mapping[str, object]) -> dict[str, str]:
     """A reason for every None."""
-    power = "no telemetry of the server's GPUs was merged into this result"
-    reasons = dict.fromkeys(("power_w", "energy_j", "tok_per_joule"), power)
-    tokens = ("prompt_tokens", "output_tokens", "cached_tokens")
+    reasons = dict.fromkeys(("power_w", "energy_j", "tok_per_joule"), _NO_TELEMETRY)
+    for name, value in figures.items():
+        if value is None:
+            reasons[name] = _why(name, good)
+    return reasons
+
+
+def _why(name: str, good: list[RequestRecord]) -> str:
     if not good:
-        return reasons | dict.fromkeys((*figures, *tokens), "no request succeeded")
-    without = sum(r.output_tokens is None for r in good)
-    if without:
-        why = f"{without} of {len(good)} replies carried no token usage"
-        names = (*tokens, "output_tok_s", "tokens_per_chunk", "tpot_ms", "per_stream_tok_s")
-        reasons |= {n: why for n in names if n in tokens or figures[n] is None}
-    elif total(cached) is None:
-        reasons["cached_tokens"] = "the server's usage does not say how many prompt tokens were cached"
-    few = "no reply had a second chunk with content"
-    return reasons | {n: few for n, v in figures.items() if v is None and n not in reasons}
+        return "no request succeeded"
+    if name == "cached_tokens" and all(r.prompt_tokens is not None for r in good):
+        return "the server's usage does not say how many prompt tokens were cached"
+    without = sum((r.prompt_tokens if name == "prompt_tokens" else r.output_tokens) is None for r in good)
+    if without and name in _FROM_USAGE:
+        return f"{without} of {len(good)} replies carried no token usage"
+    if name in ("ttft_ms", "tokens_per_chunk"):
+        return "no reply had content"
+    if name in ("itl_ms", "tpot_ms", "per_stream_tok_s"):
+        return "no reply had content after its first chunk"
+    return "the replies had no tokens" if name == "output_tok_s" else "the run took no time that can be measured"
 
 
 def _notes(

@@ -1,0 +1,249 @@
+"""B against A, and never more than the runs can carry."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workbench.bench.compare import compare
+from workbench.bench.student import incomplete_beta, t_cdf, t_quantile
+from workbench.model.bench import (
+    BenchResult,
+    BenchSpec,
+    BenchSummary,
+    Comparison,
+    Conditions,
+    Distribution,
+    GpuDuring,
+    MetricChange,
+)
+
+
+def spread(mean: float, count: int = 2000) -> Distribution:
+    return Distribution(mean, mean, mean * 1.2, mean * 2, mean / 2, mean * 3, count)
+
+
+GPU = GpuDuring(500, None, 2400, 13000, 60, 97)
+CONDITIONS = Conditions(
+    host="box",
+    engine="vllm",
+    engine_version="0.33.0",
+    model="m",
+    argv=("vllm", "serve", "m"),
+    flags={"max-num-seqs": 256},
+    driver_version="580.1",
+    gpus=({"name": "RTX"},),
+)
+
+
+def result(number: int = 1, speed: float = 100.0, summary: Any = None, **conditions: Any) -> BenchResult:
+    spec = BenchSpec("http://127.0.0.1:8000", "m", salt=f"s{number}")
+    figures = BenchSummary(
+        requests_ok=64,
+        requests_failed=0,
+        errors={},
+        prompt_tokens=6400,
+        output_tokens=8192,
+        cached_tokens=0,
+        duration_s=8192 / speed,
+        output_tok_s=speed,
+        request_s=speed / 128,
+        ttft_ms=spread(100),
+        itl_ms=spread(1000 / speed),
+        tpot_ms=spread(1000 / speed, 64),
+        e2e_ms=spread(128_000 / speed, 64),
+        tokens_per_chunk=1,
+        per_stream_tok_s=speed / 8,
+        power_w=500,
+        energy_j=1,
+        tok_per_joule=speed / 500,
+        gpu=GPU,
+        client_cpu_pct=5,
+    )
+    return BenchResult(number, 1e9, spec, replace(CONDITIONS, **conditions), replace(figures, **(summary or {})))
+
+
+def metric(comparison: Comparison, name: str) -> MetricChange:
+    return next(m for m in comparison.metrics if m.metric == name)
+
+
+# -- Student's t -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("df", "expected"),  # two-sided 95 %, from printed tables
+    [(1, 12.7062), (2, 4.3027), (3, 3.1824), (4, 2.7764), (7, 2.3646), (10, 2.2281), (30, 2.0423), (120, 1.9799)],
+)
+def test_t_quantiles(df: int, expected: float) -> None:
+    assert t_quantile(0.975, df) == pytest.approx(expected, abs=6e-5)
+
+
+@given(p=st.floats(0.5, 0.9995), df=st.floats(1, 200))
+def test_quantile_undoes_the_distribution(p: float, df: float) -> None:
+    assert t_cdf(t_quantile(p, df), df) == pytest.approx(p, abs=1e-9)
+
+
+@given(t=st.floats(-50, 50))
+def test_closed_forms(t: float) -> None:
+    assert t_cdf(t, 1) == pytest.approx(0.5 + math.atan(t) / math.pi, abs=1e-11)
+    assert t_cdf(t, 2) == pytest.approx(0.5 + t / (2 * math.sqrt(2 + t * t)), abs=1e-11)
+
+
+def test_incomplete_beta_at_the_ends() -> None:
+    assert (incomplete_beta(0, 2, 3), incomplete_beta(1, 2, 3)) == (0, 1)
+    assert incomplete_beta(0.3, 1, 1) == pytest.approx(0.3)
+
+
+# -- one run each ----------------------------------------------------------------------------------------------------
+
+
+def test_one_run_each_claims_nothing() -> None:
+    c = compare(result(1), result(2, 115.8, flags={"max-num-seqs": 512}))
+    assert c.differences == ({"kind": "flag", "name": "max-num-seqs", "a": 256, "b": 512},)
+    speed = metric(c, "output_tok_s")
+    assert speed.change_pct == pytest.approx(15.8)
+    assert (speed.interval_pct, speed.verdict) == (None, "single pair")
+    assert {m.verdict for m in c.metrics} == {"single pair"}
+    assert any("cannot be told from the noise" in n for n in c.notes)
+    assert c.like_for_like and not c.warnings and (c.a, c.b) == (1, 2)
+
+
+def test_the_tail_is_p99_only_where_there_are_samples_for_it() -> None:
+    names = {m.metric for m in compare(result(1), result(2)).metrics}
+    assert {"ttft_ms.p99", "itl_ms.p99", "tpot_ms.p90", "e2e_ms.p90"} <= names
+    assert not {"ttft_ms.p90", "tpot_ms.p99"} & names
+
+
+def test_an_absent_figure_is_not_measured() -> None:
+    c = compare(result(1), result(2, summary={"tok_per_joule": None, "itl_ms": None}))
+    for name, a in (("tok_per_joule", 0.2), ("itl_ms.mean", 10.0)):
+        m = metric(c, name)
+        assert (m.a, m.b, m.change_pct, m.verdict) == (a, None, None, "not measured")
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"model": "n"}, "different models: m and n"),
+        ({"engine_version": "0.32.0"}, "different engine versions"),
+        ({"engine": "sglang"}, "different engines"),
+        ({"driver_version": None}, "different drivers: 580.1 and unknown"),
+        ({"host": "other"}, "different hosts"),
+        ({"client": "tunnel"}, "different places"),
+        ({"gpus": ()}, "different GPUs"),
+        ({"simulated": True}, "one is simulated"),
+        ({"summary": {"requests_failed": 3, "errors": {"reset": 3}}}, "3 of 67 requests failed (3 reset)"),
+        ({"summary": {"cached_tokens": 640}}, "10 % of the prompt tokens"),
+        ({"summary": {"client_cpu_pct": 90}}, "used 90 % of a core"),
+        ({"summary": {"output_tokens": 4096}}, "output tokens per request differ: 128.0 and 64.0"),
+        ({"summary": {"gpu": replace(GPU, sm_mhz=2000)}}, "SM clocks differed"),
+        ({"summary": {"gpu": replace(GPU, memory_mhz=810)}}, "memory clocks differed"),
+        ({"summary": {"gpu": replace(GPU, temperature_c=80)}}, "temperatures differed"),
+    ],
+)
+def test_not_like_for_like(other: dict[str, Any], said: str) -> None:
+    c = compare(result(1), result(2, **other))
+    assert not c.like_for_like and any(said in w for w in c.warnings), c.warnings
+    back = compare(result(2, **other), result(1))
+    assert not back.like_for_like
+
+
+def test_another_workload_is_not_like_for_like() -> None:
+    b = replace(result(2), spec=replace(result(2).spec, concurrency=16, max_tokens=64))
+    c = compare(result(1), b)
+    assert c.warnings[0] == "different workloads: concurrency 8 and 16, max_tokens 128 and 64"
+    assert {"kind": "workload", "name": "concurrency", "a": 8, "b": 16} in c.differences
+
+
+def test_clocks_that_were_set_apart_are_the_experiment() -> None:
+    c = compare(
+        result(1), result(2, gpu_settings={"gpu_clocks": "2000,2000"}, summary={"gpu": replace(GPU, sm_mhz=2000)})
+    )
+    assert c.like_for_like and c.differences[0]["kind"] == "gpu setting"
+
+
+def test_simulated_is_marked() -> None:
+    c = compare(result(1, simulated=True), result(2, simulated=True))
+    assert c.simulated and c.like_for_like and any("SIMULATED" in n for n in c.notes)
+    assert not compare(result(1), result(2)).simulated
+
+
+def test_a_command_without_flags_is_compared_as_a_command() -> None:
+    c = compare(result(1, flags={}), result(2, flags={}, argv=("vllm", "serve", "m", "--x")))
+    assert [d["kind"] for d in c.differences] == ["command"]
+
+
+def test_environment_that_is_only_on_one_side() -> None:
+    c = compare(result(1, env={"A": "1"}), result(2, env={"B": "2"}))
+    assert c.differences == (
+        {"kind": "env", "name": "B", "a": None, "b": "2"},
+        {"kind": "env", "name": "A", "a": "1", "b": None},
+    )
+
+
+# -- several runs ----------------------------------------------------------------------------------------------------
+
+
+def runs(first: int, *speeds: float) -> list[BenchResult]:
+    return [result(first + i, s) for i, s in enumerate(speeds)]
+
+
+def test_several_runs_give_an_interval_and_a_verdict() -> None:
+    c = compare(runs(1, 100, 101, 99), runs(4, 110, 111, 109))
+    speed, itl = metric(c, "output_tok_s"), metric(c, "itl_ms.mean")
+    assert speed.verdict == itl.verdict == "better" and speed.change_pct == pytest.approx(10, abs=0.1)
+    assert speed.interval_pct == pytest.approx(2.4, abs=0.3)
+    assert itl.change_pct == pytest.approx(-100 / 11, abs=0.1)
+    assert metric(compare(runs(4, 110, 111, 109), runs(1, 100, 101, 99)), "output_tok_s").verdict == "worse"
+    assert (c.runs_a, c.runs_b, c.notes) == (3, 3, ())
+
+
+def test_a_change_inside_the_noise_is_no_difference_shown() -> None:
+    c = compare(runs(1, 100, 110, 90), runs(4, 103, 113, 93))
+    assert metric(c, "output_tok_s").verdict == "no difference shown"
+
+
+def test_pairs_see_through_a_drift_that_both_share() -> None:
+    a, b = runs(1, 100, 80, 60), runs(4, 102, 81.7, 61.2)
+    assert metric(compare(a, b), "output_tok_s").verdict == "no difference shown"
+    assert metric(compare(a, b, paired=True), "output_tok_s").verdict == "better"
+
+
+def test_one_side_with_a_single_run_has_no_interval() -> None:
+    c = compare(runs(1, 100), runs(2, 110, 111))
+    assert metric(c, "output_tok_s").verdict == "single pair" and "single run" in c.notes[0]
+
+
+def test_runs_of_one_side_must_be_of_one_configuration() -> None:
+    c = compare([result(1), result(2, flags={"x": 1})], runs(3, 100, 101))
+    assert any("the runs of A differ among themselves" in w for w in c.warnings)
+
+
+@pytest.mark.parametrize(("a", "b", "paired"), [([], [1], False), ([1], [], False), ([1], [1, 2], True)])
+def test_sides_that_make_no_comparison(a: list[int], b: list[int], paired: bool) -> None:
+    with pytest.raises(ValueError, match="both sides need a result"):
+        compare([result(n) for n in a], [result(n) for n in b], paired=paired)
+
+
+@pytest.mark.parametrize("paired", [False, True])
+def test_the_interval_holds_the_truth_as_often_as_it_says(paired: bool) -> None:
+    """400 experiments of 4 + 4 runs with 1 % noise and a true change of +3 %: 95 % of intervals hold it (+-3
+    standard errors of that share), and where there is none as few see one."""
+    source = random.Random(7)
+    held = false_alarms = 0
+    for _ in range(400):
+        a = [result(i, 100 * math.exp(source.gauss(0, 0.01))) for i in range(4)]
+        b = [result(i, 103 * math.exp(source.gauss(0, 0.01))) for i in range(4)]
+        same = [result(i, 100 * math.exp(source.gauss(0, 0.01))) for i in range(4)]
+        speed = compare(a, b, paired=paired).metrics[0]
+        assert speed.change_pct is not None and speed.interval_pct is not None
+        held += abs(speed.change_pct - 3) <= speed.interval_pct
+        false_alarms += compare(a, same, paired=paired).metrics[0].verdict != "no difference shown"
+    assert 367 <= held <= 393
+    assert 7 <= false_alarms <= 33

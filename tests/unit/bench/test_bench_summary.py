@@ -1,0 +1,187 @@
+"""From request records to figures."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workbench.bench.records import SHORT, RequestRecord
+from workbench.bench.summary import RunFacts, distribution, quantile, summarize, total, tpot_ms, with_gpu
+from workbench.model.bench import BenchSpec, BenchSummary, GpuDuring
+from workbench.model.bench_json import summary_from_json, to_json
+
+SPEC = BenchSpec("http://127.0.0.1:1", "m", concurrency=2, requests=2, max_tokens=5, input_tokens=10)
+FLOATS = st.lists(st.floats(0, 1e6), min_size=2, max_size=60)
+
+
+def record(index: int = 0, **fields: Any) -> RequestRecord:
+    """5 tokens: TTFT 100 ms, then 4 gaps of 10 ms, ended 5 ms after the last chunk."""
+    base = RequestRecord(
+        index=index,
+        warmup=False,
+        start_s=1.0,
+        end_us=145_000,
+        ttft_us=100_000,
+        gaps_us=(10_000,) * 4,
+        chunks=5,
+        prompt_tokens=10,
+        output_tokens=5,
+        cached_tokens=0,
+        finish_reason="length",
+    )
+    return replace(base, **fields)
+
+
+def summary(*counted: RequestRecord, facts: RunFacts | None = None, **spec: Any) -> BenchSummary:
+    return summarize(replace(SPEC, **spec), counted, (), facts or RunFacts())
+
+
+@given(values=FLOATS)
+def test_quantiles_are_those_of_the_statistics_module(values: list[float]) -> None:
+    ordered = sorted(values)
+    expected = statistics.quantiles(ordered, n=100, method="inclusive")
+    for percent in (1, 50, 90, 99):
+        assert quantile(ordered, percent / 100) == pytest.approx(expected[percent - 1], rel=1e-9, abs=1e-9)
+
+
+def test_quantiles_known_values() -> None:
+    assert quantile([1, 2, 3, 4], 0.5) == 2.5
+    assert quantile([1, 2, 3, 4], 0.9) == pytest.approx(3.7)
+    assert quantile([7], 0.99) == 7
+
+
+@given(values=FLOATS)
+def test_a_distribution_is_in_order(values: list[float]) -> None:
+    d = distribution(values)
+    assert d is not None and d.count == len(values)
+    assert d.min <= d.p50 <= d.p90 <= d.p99 <= d.max
+    assert d.min - 1e-3 <= d.mean <= d.max + 1e-3
+    assert distribution([]) is None
+
+
+def test_the_figures_of_a_run() -> None:
+    s = summary(record(0), record(1, start_s=1.055))
+    assert (s.requests_ok, s.requests_failed, s.errors) == (2, 0, {})
+    assert (s.prompt_tokens, s.output_tokens, s.cached_tokens) == (20, 10, 0)
+    assert s.duration_s == pytest.approx(0.2)
+    assert s.output_tok_s == pytest.approx(50) and s.request_s == pytest.approx(10)
+    assert s.ttft_ms and s.itl_ms and s.tpot_ms and s.e2e_ms
+    assert (s.ttft_ms.mean, s.itl_ms.mean, s.tpot_ms.mean, s.e2e_ms.mean) == (100, 10, 10, 145)
+    assert (s.itl_ms.count, s.ttft_ms.count) == (8, 2)
+    assert s.tokens_per_chunk == 1 and s.per_stream_tok_s == pytest.approx(100)
+    assert set(s.absent) == {"power_w", "energy_j", "tok_per_joule"}
+
+
+def test_several_tokens_in_a_chunk_are_no_faster_gaps() -> None:
+    """Speculative decoding: 9 tokens in 3 chunks, 10 ms between chunks."""
+    r = record(gaps_us=(10_000, 10_000), chunks=3, output_tokens=9, first_tokens=3)
+    s = summary(r, max_tokens=9)
+    assert s.itl_ms and s.itl_ms.mean == 10
+    assert s.tpot_ms and s.tpot_ms.mean == pytest.approx(20 / 6, abs=1e-3)
+    assert s.tokens_per_chunk == 3
+    assert tpot_ms(replace(r, first_tokens=None)) == pytest.approx(20 / 8)
+
+
+def test_failed_requests_are_in_no_figure_but_the_time() -> None:
+    bad = record(1, error="http 503", detail="busy", end_us=500_000, output_tokens=3, gaps_us=(1,), ttft_us=5)
+    s = summary(record(0), bad)
+    assert (s.requests_ok, s.requests_failed, s.errors) == (1, 1, {"http 503": 1})
+    assert s.output_tokens == 5 and s.duration_s == pytest.approx(0.5) and s.output_tok_s == pytest.approx(10)
+    assert s.ttft_ms and s.ttft_ms.count == 1 and s.itl_ms and s.itl_ms.count == 4
+    assert "1 x http 503: busy" in s.notes
+
+
+def test_without_usage_tokens_are_unknown() -> None:
+    s = summary(record(0), record(1, output_tokens=None, prompt_tokens=None, cached_tokens=None))
+    assert (s.output_tokens, s.prompt_tokens, s.output_tok_s, s.tokens_per_chunk) == (None, None, None, None)
+    why = "1 of 2 replies carried no token usage"
+    assert {s.absent[n] for n in ("output_tokens", "prompt_tokens", "cached_tokens", "output_tok_s")} == {why}
+    assert s.ttft_ms is not None and s.itl_ms is not None
+
+
+@given(
+    values=st.lists(
+        st.builds(
+            record,
+            error=st.sampled_from([None, "reset", SHORT]),
+            output_tokens=st.sampled_from([None, 0, 1, 5]),
+            prompt_tokens=st.sampled_from([None, 10]),
+            cached_tokens=st.sampled_from([None, 0, 9]),
+            ttft_us=st.sampled_from([None, 100]),
+            gaps_us=st.sampled_from([(), (1,), (5, 5)]),
+            first_tokens=st.sampled_from([None, 1, 5]),
+            end_us=st.integers(0, 1000),
+        ),
+        max_size=5,
+    )
+)
+def test_every_absent_figure_has_a_reason_and_json_keeps_all(values: list[RequestRecord]) -> None:
+    s = summary(*values)
+    data = to_json(s)
+    assert {n for n, v in data.items() if v is None and n not in ("gpu", "client_cpu_pct")} == {
+        n for n in s.absent if data[n] is None
+    }
+    assert all(data[n] is None for n in s.absent)
+    assert s.requests_ok + s.requests_failed == len(values)
+    assert summary_from_json(data) == s
+
+
+def test_notes_say_what_bends_the_figures() -> None:
+    facts = RunFacts(notes=("x",), dropped=("ignore_eos",), client_cpu_pct=80, calibrated=True, unstamped_reads=3)
+    s = summary(record(cached_tokens=8), record(1, error=SHORT, detail="2 tokens"), facts=facts)
+    for part in (
+        "x",
+        "the server refused ignore_eos",
+        "prompts of 10 tokens each (10 asked, calibrated",
+        "80 % of the prompt tokens came from the prefix cache",
+        "used 80 % of a core",
+        "1 replies ended before 5 tokens",
+        "3 reads were timed by the client",
+    ):
+        assert any(n.startswith(part) or part in n for n in s.notes), part
+
+
+def test_a_cache_that_was_asked_for_is_no_note() -> None:
+    assert not any("prefix cache" in n for n in summary(record(cached_tokens=8), shared_prefix=True).notes)
+
+
+def test_totals() -> None:
+    assert (total([]), total([1, 2]), total([1, None])) == (0, 3, None)
+
+
+def gpu(**fields: Any) -> GpuDuring:
+    return GpuDuring(**{"power_w": 500.0, "energy_j": None, "sm_mhz": 2400.0, "memory_mhz": None,
+                        "temperature_c": 60.0, "gpu_util_pct": 97.0, **fields})  # fmt: skip
+
+
+def test_energy_from_the_counter_else_from_mean_power() -> None:
+    base = summary(record(0), record(1, start_s=1.055))
+    counted = with_gpu(base, gpu(energy_j=4.0))
+    assert (counted.energy_j, counted.tok_per_joule, counted.power_w) == (4.0, 2.5, 500.0)
+    assert counted.absent == {}
+    integrated = with_gpu(base, gpu())
+    assert integrated.energy_j == pytest.approx(100) and integrated.tok_per_joule == pytest.approx(0.1)
+    assert integrated.gpu is not None and integrated.gpu.sm_mhz == 2400
+
+
+@pytest.mark.parametrize(
+    ("during", "reason"),
+    [
+        (gpu(power_w=None, absent={"power_w": "not supported"}), "not supported"),
+        (gpu(power_w=None), "the driver gave no power during the run"),
+        (gpu(energy_j=0.0), "the energy counter did not move during the run"),
+    ],
+)
+def test_no_ratio_without_energy(during: GpuDuring, reason: str) -> None:
+    s = with_gpu(summary(record()), during)
+    assert s.tok_per_joule is None and s.absent["tok_per_joule"] == reason
+
+
+def test_no_ratio_without_tokens() -> None:
+    s = with_gpu(summary(record(output_tokens=None)), gpu(energy_j=5.0))
+    assert s.tok_per_joule is None and "no token usage" in s.absent["tok_per_joule"]

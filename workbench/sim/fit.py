@@ -6,11 +6,12 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from workbench.sim import models
 from workbench.sim.launch import Launch
 from workbench.sim.state import SimState
 
 GIB = float(1 << 30)
-MODELS_ROOT = "/simulated/"  # any model path below it exists on a simulated host
+MODELS_ROOT = "/simulated/"  # any model path below it exists on a simulated host, as does one that names a known model
 CONTEXT_GIB = 0.45  # CUDA context and libraries
 GRAPHS_GIB = 0.35
 
@@ -81,7 +82,8 @@ def _check_path(launch: Launch) -> None:
     if launch.engine == "llamacpp":
         name = str(launch.flags.get("model") or "")
         is_path = bool(name)
-    if not is_path or name.startswith(MODELS_ROOT) or Path(name).expanduser().exists():
+    known = not models.describe(Path(name).name).guessed
+    if not is_path or known or name.startswith(MODELS_ROOT) or Path(name).expanduser().exists():
         return
     if launch.engine == "vllm":
         raise Failure(

@@ -1,0 +1,131 @@
+"""A simulated host: any Host with the stand-ins first on its PATH and a simulated driver behind its telemetry agent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from workbench.hosts.base import Completed, Forward, Host, HostFacts, Stream
+from workbench.model.errors import InputError
+from workbench.sim import profiles
+
+HERE = Path(__file__).resolve().parent
+BIN = str(HERE / "bin")
+DRIVER = str(HERE / "driver.py")
+# What `python3 main.py` is in the directory that stands for a TabbyAPI checkout.
+_TABBYAPI = """import os, sys
+server = {server!r}
+os.execv(sys.executable, [sys.executable, server, "--engine", "tabbyapi", *sys.argv[1:]])
+"""
+
+
+class SimulatedHost:
+    """`inner` with another environment. Needs the inner host's files to be this machine's (local, or SSH to itself).
+
+    `state_dir` is an absolute path: what a real host would keep in its state directory (runs, journal) lies there,
+    and under driver/ what the simulated GPUs remember. Commands that name the same directory share one host.
+    """
+
+    def __init__(self, inner: Host, profile: str, state_dir: str) -> None:
+        try:
+            self.profile = profiles.get(profile)
+        except KeyError as unknown:
+            known = ", ".join(profiles.PROFILES)
+            raise InputError(str(unknown.args[0]), next_step=f"take one of {known}") from None
+        self.inner = inner
+        self.simulated = profile
+        self.kind = inner.kind
+        self.name = f"sim:{profile}" if inner.kind == "local" else f"{inner.name}/sim:{profile}"
+        self._state_dir = state_dir.rstrip("/")
+        self._path: str | None = None
+
+    @property
+    def driver_state(self) -> str:
+        """Directory of the simulated driver: `state.SimState(driver_state, profile)` sees and changes it."""
+        return f"{self._state_dir}/driver"
+
+    @property
+    def preset_variables(self) -> dict[str, str]:
+        """Values for presets' variables that name something which only a simulated host has."""
+        return {"tabbyapi": f"{self._state_dir}/tabbyapi"}
+
+    def environment(self) -> dict[str, str]:
+        """What makes a process on the inner host see the simulated one. After `connect`."""
+        return {
+            "PATH": f"{BIN}:{self._path or '/usr/local/bin:/usr/bin:/bin'}",
+            "WORKBENCH_SIM_PROFILE": self.simulated,
+            "WORKBENCH_SIM_STATE": self.driver_state,
+            "WORKBENCH_SIM_DRIVER": DRIVER,
+        }
+
+    async def connect(self) -> None:
+        await self.inner.connect()
+        await self._prepare()
+
+    async def _prepare(self) -> None:
+        if self._path is not None:
+            return
+        stub = _TABBYAPI.format(server=str(HERE / "engine_server.py"))
+        await self.inner.write_file(f"{self._state_dir}/tabbyapi/main.py", stub.encode())
+        self._path = (await self.inner.run(["sh", "-c", 'printf %s "$PATH"'], check=True)).out
+
+    async def _merged(self, env: Mapping[str, str] | None) -> dict[str, str]:
+        await self._prepare()
+        merged = {**self.environment(), **(env or {})}
+        if env and "PATH" in env:
+            merged["PATH"] = f"{BIN}:{env['PATH']}"
+        return merged
+
+    async def state_dir(self) -> str:
+        await self._prepare()
+        return self._state_dir
+
+    async def run(
+        self,
+        argv: Sequence[str],
+        *,
+        input: bytes | None = None,
+        timeout_s: float = 30.0,
+        env: Mapping[str, str] | None = None,
+        check: bool = False,
+    ) -> Completed:
+        merged = await self._merged(env)
+        return await self.inner.run(argv, input=input, timeout_s=timeout_s, env=merged, check=check)
+
+    async def stream(
+        self, argv: Sequence[str], *, input: bytes | None = None, env: Mapping[str, str] | None = None
+    ) -> Stream:
+        return await self.inner.stream(argv, input=input, env=await self._merged(env))
+
+    async def read_file(self, path: str, *, offset: int = 0, limit: int | None = None) -> bytes:
+        return await self.inner.read_file(path, offset=offset, limit=limit)
+
+    async def write_file(self, path: str, data: bytes, *, mode: int = 0o600) -> None:
+        await self.inner.write_file(path, data, mode=mode)
+
+    async def forward(self, port: int) -> Forward:
+        return await self.inner.forward(port)
+
+    async def facts(self) -> HostFacts:
+        """The inner host's, with the GPU side as the simulated one has it."""
+        facts = await self.inner.facts()
+        unified_kib = self.profile.host_memory_kib
+        return replace(
+            facts,
+            name=self.name,
+            simulated=self.simulated,
+            nvidia_smi=f"{BIN}/nvidia-smi",
+            path=(BIN, *facts.path),
+            container=None,
+            virtualization="vmware" if self.profile.virtualization == 1 else "none",
+            memory_total_bytes=unified_kib * 1024 if unified_kib else facts.memory_total_bytes,
+            extra={**facts.extra, "simulated": self.profile.title},
+        )
+
+    async def close(self) -> None:
+        await self.inner.close()
+
+    @property
+    def connected(self) -> bool:
+        return self.inner.connected

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import ssl
 import struct
 import threading
 from collections.abc import Callable, Iterable
@@ -30,16 +31,17 @@ class Request:
 class ScriptedServer:
     """`answer(request, n)` gives the steps for the n-th request (from 0). Use as a context manager."""
 
-    def __init__(self, answer: Callable[[Request, int], Iterable[Step]]) -> None:
+    def __init__(self, answer: Callable[[Request, int], Iterable[Step]], tls: ssl.SSLContext | None = None) -> None:
         self.requests: list[Request] = []
         self.connections = 0
         self._answer = answer
+        self._tls = tls
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._open: set[socket.socket] = set()
         self._threads: list[threading.Thread] = []
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=256)
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self._listener.getsockname()[1]}"
 
     def __enter__(self) -> ScriptedServer:
         self._run(self._accept)
@@ -81,6 +83,11 @@ class ScriptedServer:
 
     def _serve(self, sock: socket.socket, number: int) -> None:
         try:
+            if self._tls:
+                with contextlib.suppress(OSError):
+                    sock = self._tls.wrap_socket(sock, server_side=True)
+                with self._lock:
+                    self._open.add(sock)
             with contextlib.suppress(OSError), sock.makefile("rb") as reader:
                 while (request := _read_request(reader, number)) is not None:
                     with self._lock:

@@ -1,0 +1,305 @@
+"""The benchmark's own process: what it says, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripted_server import SILENCE, Request, ScriptedServer, Step, chat_events, chunked, plain
+from truth_server import TruthProcess
+
+from workbench.bench import runner
+from workbench.bench.runner import BenchCancelled, run
+from workbench.bench.summary import quantile
+from workbench.model.bench import BenchProgress, BenchSpec
+from workbench.model.bench_json import to_json
+from workbench.model.errors import BenchError
+
+OK = chunked(chat_events(3))
+WORKER = [sys.executable, "-P", "-m", "workbench.bench.worker"]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(runner.__file__).resolve().parents[2])}
+
+
+def spec_for(url: str, **fields: Any) -> BenchSpec:
+    return BenchSpec(url, "m", **{"concurrency": 2, "requests": 8, "warmup": 2, "max_tokens": 3, **fields})
+
+
+@pytest.fixture
+def worker() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(
+        WORKER, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT
+    )
+    with process:
+        yield process
+        process.kill()
+
+
+def tell(process: subprocess.Popen[bytes], spec: BenchSpec) -> None:
+    assert process.stdin is not None
+    process.stdin.write(json.dumps(to_json(spec)).encode() + b"\n")
+    process.stdin.flush()
+
+
+def until(process: subprocess.Popen[bytes], kind: str) -> dict[str, Any]:
+    assert process.stdout is not None
+    for line in process.stdout:
+        message: dict[str, Any] = json.loads(line)
+        if message["type"] == kind:
+            return message
+    raise AssertionError(f"the worker ended without a {kind}: {process.stderr and process.stderr.read()!r}")
+
+
+def children_of(pid: int) -> list[str]:
+    return [p.name for p in Path("/proc").glob("[0-9]*") if f"\nPPid:\t{pid}\n" in read(p / "status")]
+
+
+def read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def gone(pid: int) -> bool:
+    return "State:\tZ" in (status := read(Path(f"/proc/{pid}/status"))) or not status
+
+
+# -- a run -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_from_start_to_end() -> None:
+    seen: list[BenchProgress] = []
+    with ScriptedServer(lambda request, n: [OK]) as server:
+        before = time.time()
+        outcome = asyncio.run(run(spec_for(server.url), on_progress=seen.append))
+        assert len(server.requests) == 10
+    s = outcome.summary
+    assert (s.requests_ok, s.requests_failed, s.output_tokens, s.prompt_tokens) == (8, 0, 24, 160)
+    assert (s.warmup_requests, s.warmup_output_tokens, s.warmup_prompt_tokens) == (2, 6, 40)
+    assert sorted(r.index for r in outcome.requests) == list(range(8))
+    assert outcome.spec.salt and before < outcome.t0_unix <= outcome.t1_unix <= time.time() + 0.01
+    assert s.duration_s == pytest.approx(outcome.t1_unix - outcome.t0_unix, abs=1e-3)
+    assert seen[-1].phase == "done" and (seen[-1].done, seen[-1].failed, seen[-1].total) == (8, 0, 8)
+
+
+def test_each_run_has_its_own_salt() -> None:
+    with ScriptedServer(lambda request, n: [OK]) as server:
+        salts = {asyncio.run(run(spec_for(server.url, requests=1))).spec.salt for _ in range(2)}
+    assert len(salts) == 2
+
+
+def test_a_run_in_which_all_requests_fail_is_still_a_result() -> None:
+    with ScriptedServer(lambda request, n: [plain("503 Service Unavailable", {"error": "loading"})]) as server:
+        outcome = asyncio.run(run(spec_for(server.url)))
+    assert outcome.summary.errors == {"http 503": 8}
+    assert "8 x http 503: loading" in outcome.summary.notes
+
+
+def test_the_key_goes_into_the_header_and_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", "sesame-42")
+    with ScriptedServer(lambda request, n: [OK]) as server:
+        outcome = asyncio.run(run(spec_for(server.url, api_key_env="MY_KEY")))
+        assert {r.headers["authorization"] for r in server.requests} == {"Bearer sesame-42"}
+    assert "sesame" not in repr(outcome)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"api_key_env": "NO_SUCH_KEY"}, "NO_SUCH_KEY for the API key is not set"),
+        ({"url": "localhost:8000"}, "not a server's URL"),
+        ({"url": "http://user:pw@localhost:1"}, "carries a user or password"),
+        ({"url": "http://[::1"}, "not a server's URL"),
+        ({"url": "http://localhost:99999"}, "not a server's URL"),
+        ({"url": "http://a..b:1"}, "was not found"),
+        ({"concurrency": 0}, "concurrency is 0, it must be at least 1"),
+        ({"requests": 0}, "requests is 0"),
+        ({"max_tokens": 0}, "max_tokens is 0"),
+        ({"endpoint": "embeddings"}, "endpoint is 'embeddings'"),
+        ({"timeout_s": 0}, "must be above 0"),
+    ],
+)
+def test_what_no_run_can_be_made_of(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(BenchError, match=said):
+        asyncio.run(run(BenchSpec(**{"url": "http://127.0.0.1:1", "model": "m", **fields})))
+
+
+# -- how it ends -----------------------------------------------------------------------------------------------------
+
+
+def test_cancel_ends_the_process_at_once() -> None:
+    async def cancelled(server: ScriptedServer) -> float:
+        cancel = asyncio.Event()
+        task = asyncio.ensure_future(run(spec_for(server.url), cancel=cancel))
+        while not server.requests:
+            await asyncio.sleep(0.01)
+        (worker,) = [int(p) for p in children_of(os.getpid()) if "bench.worker" in read(Path(f"/proc/{p}/cmdline"))]
+        began = time.monotonic()
+        cancel.set()
+        with pytest.raises(BenchCancelled, match="cancelled"):
+            await task
+        assert gone(worker)
+        return time.monotonic() - began
+
+    with ScriptedServer(lambda request, n: [SILENCE]) as server:
+        assert asyncio.run(cancelled(server)) < 1.5  # the worker's own end, not the KILL after 2 s
+
+
+def test_a_cancelled_task_leaves_no_process() -> None:
+    async def cancelled(server: ScriptedServer) -> int:
+        task = asyncio.ensure_future(run(spec_for(server.url)))
+        while not server.requests:
+            await asyncio.sleep(0.01)
+        (worker,) = [int(p) for p in children_of(os.getpid()) if "bench.worker" in read(Path(f"/proc/{p}/cmdline"))]
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return worker
+
+    with ScriptedServer(lambda request, n: [SILENCE]) as server:
+        assert gone(asyncio.run(cancelled(server)))
+
+
+def test_a_worker_that_is_killed_is_an_error_with_its_signal() -> None:
+    async def killed(server: ScriptedServer) -> None:
+        task = asyncio.ensure_future(run(spec_for(server.url)))
+        while not server.requests:
+            await asyncio.sleep(0.01)
+        (worker,) = [int(p) for p in children_of(os.getpid()) if "bench.worker" in read(Path(f"/proc/{p}/cmdline"))]
+        os.kill(worker, signal.SIGKILL)
+        await task
+
+    with (
+        ScriptedServer(lambda request, n: [SILENCE]) as server,
+        pytest.raises(BenchError, match="ended by signal SIGKILL before it had a result"),
+    ):
+        asyncio.run(killed(server))
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("print('hello')", "what is not a message: 'hello'"),
+        ("import sys; sys.exit('no space left')", "with exit code 1 before it had a result: no space left"),
+        ("import sys; sys.stdin.close(); print('[1]')", "what is not a message"),
+    ],
+)
+def test_a_worker_that_says_something_else(monkeypatch: pytest.MonkeyPatch, code: str, said: str) -> None:
+    monkeypatch.setattr(runner, "_WORKER", ("-c", code))
+    with pytest.raises(BenchError, match=said.replace("[", r"\[")):
+        asyncio.run(run(spec_for("http://127.0.0.1:1")))
+
+
+def test_it_ends_on_sigterm(worker: subprocess.Popen[bytes]) -> None:
+    with ScriptedServer(lambda request, n: [SILENCE]) as server:
+        tell(worker, spec_for(server.url))
+        until(worker, "progress")
+        worker.terminate()
+        assert until(worker, "stopped")["reason"] == "told to end"
+        assert worker.wait(5) == 143
+    assert worker.stderr is not None and worker.stderr.read() == b""
+
+
+def test_it_ends_when_its_parent_is_gone(worker: subprocess.Popen[bytes]) -> None:
+    with ScriptedServer(lambda request, n: [SILENCE]) as server:
+        tell(worker, spec_for(server.url))
+        until(worker, "progress")
+        assert worker.stdin is not None
+        worker.stdin.close()
+        assert until(worker, "stopped")["reason"] == "the parent is gone"
+        assert worker.wait(5) == 143
+
+
+def test_it_ends_when_nobody_reads(worker: subprocess.Popen[bytes]) -> None:
+    with ScriptedServer(lambda request, n: [SILENCE]) as server:
+        tell(worker, spec_for(server.url))
+        until(worker, "progress")
+        assert worker.stdout is not None
+        worker.stdout.close()
+        assert worker.wait(5) == 143
+
+
+def test_it_ends_before_it_was_told_anything(worker: subprocess.Popen[bytes]) -> None:
+    assert worker.stdin is not None
+    worker.stdin.close()
+    assert worker.wait(5) == 143
+
+
+@pytest.mark.parametrize("line", [b"{\n", b"[]\n", b"{}\n", b"\xff\n", b"null\n"])
+def test_a_specification_that_is_none(worker: subprocess.Popen[bytes], line: bytes) -> None:
+    assert worker.stdin is not None
+    worker.stdin.write(line)
+    worker.stdin.flush()
+    assert "not a benchmark specification" in until(worker, "error")["error"]
+    assert worker.wait(5) == 1
+
+
+def test_a_reader_that_pauses_does_not_hold_up_the_run(worker: subprocess.Popen[bytes]) -> None:
+    """More output than a pipe holds while nobody reads: the requests go on, and nothing of it is lost."""
+    events = chunked(chat_events(400))
+    with ScriptedServer(lambda request, n: [events]) as server:
+        tell(worker, spec_for(server.url, requests=200, max_tokens=400))
+        deadline = time.monotonic() + 30
+        while len(server.requests) < 202 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert len(server.requests) == 202
+        assert worker.stdout is not None
+        messages = [json.loads(line) for line in worker.stdout]
+    assert sum(m["type"] == "request" for m in messages) == 202
+    assert messages[-1]["summary"]["output_tokens"] == 200 * 400
+
+
+def test_progress_comes_at_most_five_times_a_second(worker: subprocess.Popen[bytes]) -> None:
+    def answer(request: Request, n: int) -> list[Step]:
+        time.sleep(0.03)
+        return [OK]
+
+    with ScriptedServer(answer) as server:
+        tell(worker, spec_for(server.url, requests=40, concurrency=1, warmup=0))
+        began = time.monotonic()
+        assert worker.stdout is not None
+        messages = [json.loads(line) for line in worker.stdout]
+        took = time.monotonic() - began
+    progress = [m for m in messages if m["type"] == "progress"]
+    assert 3 <= len(progress) <= 5 * took + 3
+    assert all(m["done"] + m["in_flight"] <= m["total"] for m in progress)
+
+
+def test_it_imports_nothing_heavy() -> None:
+    """Standard library and plain data only; no event loop, no TLS before it is needed."""
+    code = "import sys, workbench.bench.worker; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    rooms = {".".join(n.split(".")[:2]) for n in loaded if n.startswith("workbench.")}
+    assert rooms == {"workbench.bench", "workbench.model"}
+    assert not loaded & {"asyncio", "ssl", "httpx", "numpy", "pydantic", "textual", "sqlite3", "subprocess"}
+
+
+# -- truth -----------------------------------------------------------------------------------------------------------
+
+
+def test_times_agree_with_the_server_s_own_record() -> None:
+    """TTFT and gaps against when the server wrote them. Bounds for a shared machine; the benchmark script gives the
+    real figures."""
+    with TruthProcess("--ttft-ms", "30", "--itl-ms", "5", "--jitter", "0.3") as server:
+        spec = spec_for(server.url, concurrency=8, requests=24, warmup=8, max_tokens=20)
+        outcome = asyncio.run(run(spec))
+        truth = server.stop()
+    assert outcome.summary.output_tokens == 24 * 20 and len(truth) == 32
+    ttft, gaps = [], []
+    for record in outcome.requests:
+        true = truth[f"{outcome.spec.salt}-r{record.index}"]
+        assert record.ttft_us is not None
+        ttft.append(record.ttft_us / 1e3 - (true["sent_ns"][0] - true["request_ns"]) / 1e6)
+        gaps.append((sum(record.gaps_us) / 1e3 - (true["sent_ns"][-1] - true["sent_ns"][0]) / 1e6) / 19)
+    assert -0.1 < quantile(sorted(ttft), 0.5) < 2.0
+    assert abs(quantile(sorted(gaps), 0.5)) < 0.2

@@ -51,8 +51,8 @@ class Live(FakeSession):
 session = Live(gpus)
 if stage != "none":
     asyncio.run(walked(session, stage))
-from workbench.tui.app import WorkbenchApp
-WorkbenchApp(session).run(mouse=False)
+import workbench.tui
+workbench.tui.run(session, mouse=False)
 """
 
 

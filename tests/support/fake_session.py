@@ -116,11 +116,18 @@ class FakeLog:
 class FakeHistory:
     def __init__(self, session: FakeSession) -> None:
         self.session = session
+        self.made: dict[tuple[int, int, float], GpuSample] = {}
 
     def series(self, gpu_index: int, metric: str, count: int) -> Sequence[float | None]:
         ticks = range(max(0, self.session.ticks - count + 1), self.session.ticks + 1)
-        made = [self.session.sample(gpu_index, t) for t in ticks]
+        made = [self._sample(gpu_index, t) for t in ticks]
         return [getattr(s, metric) for s in made]
+
+    def _sample(self, gpu_index: int, tick: int) -> GpuSample:
+        key = (gpu_index, tick, self.session.load)
+        if key not in self.made:
+            self.made[key] = self.session.sample(gpu_index, tick)
+        return self.made[key]
 
 
 class FakeSession:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from workbench.model.bench import BenchProgress, BenchSpec, Comparison
-from workbench.model.findings import Finding, Level
-from workbench.model.flags import FlagRow
-from workbench.model.gpu import Telemetry
-from workbench.model.plan import Command, LaunchPlan
-from workbench.model.run import ServerStatus
-from workbench.model.settings import Alteration
+if TYPE_CHECKING:  # generating the model's dataclasses costs a tenth of the time to the first frame
+    from workbench.model.bench import BenchProgress, BenchSpec, Comparison
+    from workbench.model.findings import Finding, Level
+    from workbench.model.flags import FlagRow
+    from workbench.model.gpu import Telemetry
+    from workbench.model.plan import Command, LaunchPlan
+    from workbench.model.run import ServerStatus
+    from workbench.model.settings import Alteration
 
 
 @dataclass(frozen=True, slots=True)

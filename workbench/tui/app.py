@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import signal
 from typing import Any, ClassVar
 
@@ -62,13 +63,18 @@ class WorkbenchApp(App[int]):
         super().__init__()
         self.session = session
         self.register_theme(THEME)
-        self.theme = "workbench"
+        self.set_reactive(App.theme, "workbench")  # without its watcher, which would parse all CSS a second time
+        self.stylesheet.set_variables(self.get_css_variables())
         if keymap:
             self.set_keymap(keymap)
         self._opening: asyncio.Task[None] | None = None
 
     def get_default_screen(self) -> Screen[Any]:
         return MainScreen(self.session)
+
+    def on_ready(self) -> None:
+        gc.freeze()  # what stands now stays: it need not be looked through again
+        gc.enable()
 
     def on_mount(self) -> None:
         loop = asyncio.get_running_loop()

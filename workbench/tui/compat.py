@@ -60,5 +60,5 @@ def send_cells(widget: Widget, regions: list[Region], strip_at: Callable[[int], 
             strip = strip.apply_filter(line_filter, background)
         pieces.append((left + region.x, top + region.y, strip))
     widget._styles_cache.set_dirty(*regions)  # what the compositor has cached of these rows is old now
-    app._display(screen, _Cells(pieces))
+    app._display(screen, _Cells(pieces))  # type: ignore[arg-type]
     return True

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from workbench.model.bench import BenchResult, BenchSpec, Comparison
 from workbench.model.findings import Level
 from workbench.model.run import ServerState
-from workbench.session.state import BenchRow
 from workbench.tui.actions.base import Actions
 
 if TYPE_CHECKING:
+    from workbench.model.bench import BenchResult, Comparison
+    from workbench.session.state import BenchRow
     from workbench.tui.widgets.results import Results
 
 NUMBERS = (("concurrency", "streams at once"), ("requests", "requests"), ("max_tokens", "output tokens each"),
@@ -47,6 +47,7 @@ class BenchActions(Actions):
         if server is None or server.state not in (ServerState.READY, ServerState.STARTING):
             self.say("there is no server to benchmark", Level.WARN, "s starts the plan")
             return
+        from workbench.model.bench import BenchSpec
         from workbench.tui.modals.base import Field, Form
         from workbench.tui.paint import paragraph
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from workbench.model.findings import Level
-from workbench.model.settings import SettingCommand, SettingsReport
 from workbench.tui.actions.base import Actions
+
+if TYPE_CHECKING:
+    from workbench.model.settings import SettingCommand, SettingsReport
 
 
 class GpuActions(Actions):

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from textual.binding import Binding
 
-from workbench.model.bench import Comparison, MetricChange
 from workbench.session.state import SessionState
 from workbench.tui.bindings import bindings_for
 from workbench.tui.formats import NA, figure, value_text
 from workbench.tui.glyphs import G
 from workbench.tui.paint import Painted, Row, pad, paragraph, row_width
+
+if TYPE_CHECKING:
+    from workbench.model.bench import Comparison, MetricChange
 
 CHANGE = 13
 VERDICTS = {

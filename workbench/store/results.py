@@ -48,6 +48,22 @@ _MIGRATIONS = (
     """,
 )
 _COLUMNS = "id, unix_s, spec, conditions, summary, note, tags"
+_SEARCHED = (
+    "("
+    + " || ' ' || ".join(
+        [
+            "host",
+            "model",
+            "ifnull(engine, '')",
+            "note",
+            "tags",
+            "CASE WHEN simulated THEN 'simulated' ELSE '' END",
+            *(f"ifnull(json_extract(conditions, '$.{n}'), '')" for n in ("engine_version", "argv", "flags", "env")),
+            *(f"ifnull(json_extract(conditions, '$.{n}'), '')" for n in ("preset_id", "run_id")),
+        ]
+    )
+    + ")"
+)
 _INSERT = (
     "INSERT OR IGNORE INTO results (uid, unix_s, host, engine, model, simulated, spec, conditions, summary, samples)"
     " VALUES (:uid, :unix_s, :host, :engine, :model, :simulated, :spec, :conditions, :summary, :samples)"
@@ -103,11 +119,11 @@ class ResultsDb:
 
     def list(self, limit: int | None = 100, search: str | None = None) -> tuple[BenchResult, ...]:
         """Newest first. `search`: words that must all occur (ASCII case ignored) in host, engine, model, command,
-        note or tags."""
+        environment, preset, run, note or tags, or be "simulated"."""
         where, values = [], []
         for word in (search or "").split():
             escaped = word.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
-            where.append("host || ' ' || conditions || ' ' || note || ' ' || tags LIKE ? ESCAPE '\\'")
+            where.append(f"{_SEARCHED} LIKE ? ESCAPE '\\'")
             values.append(f"%{escaped}%")
         condition = f"WHERE {' AND '.join(where)}" if where else ""
         sql = f"SELECT {_COLUMNS} FROM results {condition} ORDER BY id DESC LIMIT ?"
@@ -247,7 +263,8 @@ class ResultsDb:
 
     def _write_samples(self, uid: str, samples: Iterable[Mapping[str, Any]]) -> str:
         """File name under `samples_dir`. Whole or not at all."""
-        self.samples_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for directory in (self.path.parent, self.samples_dir):
+            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         name = f"{uid}.jsonl.gz"
         temporary = self.samples_dir / f".{name}"
         try:
@@ -275,7 +292,8 @@ class ResultsDb:
                 with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
                     file.write(text)
             except OSError:
-                path.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    path.unlink()
                 continue
             step = (cause.next_step if isinstance(cause, StoreError) else None) or "check the disk"
             return StoreError(f"{said}. The result is kept in {path}", next_step=step)

@@ -1,0 +1,294 @@
+"""Results in SQLite: kept whole, found again, and never lost."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import sqlite3
+import stat
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workbench.model.bench import BenchSpec, BenchSummary, Conditions, Distribution, GpuDuring
+from workbench.model.errors import InputError, StoreError
+from workbench.store import results as results_module
+from workbench.store.results import ResultsDb
+
+SPEC = BenchSpec("http://127.0.0.1:8000", "tiny", extra_body={"top_k": 3}, salt="ab")
+CONDITIONS = Conditions(
+    host="box",
+    engine="vllm",
+    engine_version="0.33.0",
+    model="tiny",
+    argv=("vllm", "serve", "tiny", "--max-num-seqs", "256"),
+    env={"A": "1"},
+    flags={"max-num-seqs": 256, "list": [1, 2], "json": {"a": None}},
+    gpus=({"name": "RTX", "uuid": "GPU-1"},),
+    simulated=True,
+)
+SUMMARY = BenchSummary(
+    requests_ok=2,
+    requests_failed=1,
+    errors={"http 503": 1},
+    prompt_tokens=20,
+    output_tokens=10,
+    cached_tokens=None,
+    duration_s=0.5,
+    output_tok_s=20.0,
+    request_s=4.0,
+    ttft_ms=Distribution(1, 2, 3, 4, 0, 5, 2),
+    itl_ms=None,
+    tpot_ms=None,
+    e2e_ms=None,
+    tokens_per_chunk=1.0,
+    per_stream_tok_s=None,
+    power_w=500.0,
+    energy_j=250.0,
+    tok_per_joule=0.04,
+    gpu=GpuDuring(500.0, None, 2400.0, None, 60.0, 97.0, {"sw power cap": 0.5}, 5, {"memory_mhz": "not supported"}),
+    absent={"cached_tokens": "not told"},
+    notes=("a note",),
+)
+SAMPLES = ({"index": 0, "gaps_us": [1, 2]}, {"index": 1})
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> ResultsDb:
+    return ResultsDb(tmp_path / "data" / "results.sqlite3", busy_s=0.1)
+
+
+def add(db: ResultsDb, **conditions: Any) -> int:
+    return db.add(SPEC, replace(CONDITIONS, **conditions), SUMMARY, SAMPLES, unix_s=1e9)
+
+
+def test_what_goes_in_comes_out(db: ResultsDb) -> None:
+    result = db.get(add(db))
+    assert (result.spec, result.conditions, result.summary) == (SPEC, CONDITIONS, SUMMARY)
+    assert (result.id, result.unix_s, result.note, result.tags) == (1, 1e9, "", ())
+    assert db.samples(1) == SAMPLES
+
+
+def test_a_result_without_samples(db: ResultsDb) -> None:
+    assert db.samples(db.add(SPEC, CONDITIONS, SUMMARY)) == ()
+    assert not db.samples_dir.exists()
+
+
+def test_newest_first_limited_and_searched(db: ResultsDb) -> None:
+    ids = [add(db), add(db, host="other"), add(db, model="big_one")]
+    db.note(ids[0], "100% baseline")
+    db.tag(ids[1], ["b", "a", "b"])
+    assert [r.id for r in db.list()] == [3, 2, 1]
+    assert [r.id for r in db.list(limit=2)] == [3, 2]
+    assert [r.id for r in db.list(limit=None)] == [3, 2, 1]
+    for text, found in {
+        "OTHER": [2],
+        "big_one": [3],
+        "big-one": [],
+        "bigXone": [],
+        "0% base": [1],
+        "%": [1],
+        "max-num-seqs box": [3, 1],
+        "'; DROP TABLE results; --": [],
+        '"b"': [2],
+        "requests": [],
+        "simulated box": [3, 1],
+        "": [3, 2, 1],
+    }.items():
+        assert [r.id for r in db.list(search=text)] == found, text
+    assert db.get(2).tags == ("a", "b") and db.get(1).note == "100% baseline"
+
+
+def test_delete_takes_the_samples_with_it_and_no_id_comes_back(db: ResultsDb) -> None:
+    first, second = add(db), add(db)
+    db.delete(second)
+    assert [r.id for r in db.list()] == [first] and len(list(db.samples_dir.iterdir())) == 1
+    assert add(db) == 3
+
+
+@pytest.mark.parametrize("call", ["get", "samples", "delete", "note", "tag"])
+def test_an_id_that_is_not_there(db: ResultsDb, call: str) -> None:
+    arguments = {"note": ("x",), "tag": (["x"],)}.get(call, ())
+    with pytest.raises(InputError, match="there is no result 7"):
+        getattr(db, call)(7, *arguments)
+
+
+def test_secrets_are_not_stored(db: ResultsDb) -> None:
+    add(db, env={"HF_TOKEN": "sesame1"}, argv=("vllm", "--api-key", "sesame2"), flags={"api-key": "sesame3"})
+    assert b"sesame" not in db.path.read_bytes()
+    assert db.get(1).conditions.env == {"HF_TOKEN": "***"}
+
+
+def test_only_the_person_may_look(db: ResultsDb) -> None:
+    add(db)
+    assert stat.S_IMODE(db.path.parent.stat().st_mode) == 0o700
+
+
+def test_results_of_another_version_stay_readable(db: ResultsDb) -> None:
+    """A field more, a field less."""
+    add(db)
+    with sqlite3.connect(db.path) as raw:
+        summary = json.loads(raw.execute("SELECT summary FROM results").fetchone()[0])
+        del summary["warmup_requests"]
+        raw.execute("UPDATE results SET summary = ?", (json.dumps({**summary, "new_figure": 1}),))
+    raw.close()
+    assert db.get(1).summary == SUMMARY
+
+
+def add_many(path: Path, count: int) -> None:
+    db = ResultsDb(path, busy_s=30)
+    for _ in range(count):
+        db.add(SPEC, CONDITIONS, SUMMARY)
+
+
+def test_several_processes_at_once(tmp_path: Path) -> None:
+    """The first use, with its migration, included."""
+    path = tmp_path / "new" / "results.sqlite3"
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=add_many, args=(path, 10)) for _ in range(3)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+        assert process.exitcode == 0
+    assert sorted(r.id for r in ResultsDb(path).list()) == list(range(1, 31))
+
+
+# -- when it cannot be written ---------------------------------------------------------------------------------------
+
+
+def kept(db: ResultsDb, caught: pytest.ExceptionInfo[StoreError]) -> Path:
+    (path,) = db.unsaved()
+    assert str(path) in caught.value.message and caught.value.next_step
+    assert json.loads(path.read_text())["summary"]["output_tokens"] == 10
+    return path
+
+
+def test_locked(db: ResultsDb) -> None:
+    add(db)
+    other = sqlite3.connect(db.path, isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    try:
+        with pytest.raises(StoreError, match="locked") as caught:
+            add(db)
+        kept(db, caught)
+        assert [r.id for r in db.list()] == [1]  # reading goes on
+    finally:
+        other.rollback()
+        other.close()
+    assert db.recover() == (2,)
+    assert db.get(2).summary == SUMMARY and db.samples(2) == SAMPLES and db.unsaved() == ()
+
+
+def test_what_waited_comes_in_with_the_next_result(db: ResultsDb) -> None:
+    db.path.parent.mkdir()
+    db.path.write_bytes(b"this is no database at all" * 100)
+    with pytest.raises(StoreError, match="not a database") as caught:
+        add(db)
+    path = kept(db, caught)
+    db.path.unlink()
+    copy = path.read_text()
+    assert add(db) == 1 and [r.id for r in db.list()] == [2, 1] and not path.exists()
+    path.write_text(copy)  # a crash between the insert and the removal of the file
+    assert db.recover() == (2,) and len(db.list()) == 2
+
+
+def test_a_file_that_waits_and_is_damaged_stays(db: ResultsDb) -> None:
+    add(db)
+    bad = db.path.parent / "unsaved-result-x.json"
+    bad.write_text("{")
+    assert add(db) == 2
+    with pytest.raises(StoreError, match="could not be read back"):
+        db.recover()
+    assert bad.exists()
+
+
+def test_corrupt(db: ResultsDb) -> None:
+    for _ in range(50):
+        add(db)
+    with db.path.open("r+b") as file:
+        file.seek(4096)
+        file.write(os.urandom(30000))
+    with pytest.raises(StoreError) as caught:
+        db.list()
+    assert "move" in (caught.value.next_step or "")
+    before = db.path.read_bytes()
+    with pytest.raises(StoreError) as caught:
+        add(db)
+    kept(db, caught)
+    assert db.path.read_bytes() == before
+
+
+def test_written_by_a_newer_workbench(db: ResultsDb) -> None:
+    add(db)
+    with sqlite3.connect(db.path) as raw:
+        raw.execute("PRAGMA user_version = 99")
+    raw.close()
+    with pytest.raises(StoreError, match="newer Workbench") as caught:
+        add(db)
+    kept(db, caught)
+    with pytest.raises(StoreError, match="newer Workbench"):
+        db.list()
+
+
+def test_disk_full(db: ResultsDb, monkeypatch: pytest.MonkeyPatch) -> None:
+    add(db)
+    connect = sqlite3.connect
+
+    def small(*args: Any, **kwargs: Any) -> sqlite3.Connection:
+        connection = connect(*args, **kwargs)
+        pages = connection.execute("PRAGMA page_count").fetchone()[0]
+        connection.execute(f"PRAGMA max_page_count = {pages}")
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", small)
+    with pytest.raises(StoreError, match="full") as caught:
+        for _ in range(100):
+            add(db, env={"X": "y" * 2000})
+    assert "free some space" in (caught.value.next_step or "")
+    kept(db, caught)
+
+
+def test_samples_that_cannot_be_written_cost_no_result(db: ResultsDb) -> None:
+    add(db)
+    for path in db.samples_dir.iterdir():
+        path.unlink()
+    db.samples_dir.rmdir()
+    db.samples_dir.write_text("in the way")
+    with pytest.raises(StoreError, match="the samples could not be written") as caught:
+        add(db)
+    path = kept(db, caught)
+    assert json.loads(path.read_text())["requests"] == list(SAMPLES)
+
+
+def test_a_directory_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere = tmp_path / "tmp"
+    elsewhere.mkdir()
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(elsewhere))
+    (tmp_path / "file").write_text("")
+    db = ResultsDb(tmp_path / "file" / "results.sqlite3")
+    with pytest.raises(StoreError) as caught:
+        db.add(SPEC, CONDITIONS, SUMMARY)
+    (path,) = elsewhere.iterdir()
+    assert str(path) in caught.value.message
+
+
+def test_samples_that_are_gone(db: ResultsDb) -> None:
+    add(db)
+    next(db.samples_dir.iterdir()).write_bytes(b"no gzip")
+    with pytest.raises(StoreError, match="samples of result 1 could not be read"):
+        db.samples(1)
+
+
+def test_migrations_bring_an_old_file_up(db: ResultsDb, monkeypatch: pytest.MonkeyPatch) -> None:
+    add(db)
+    more = (*results_module._MIGRATIONS, "ALTER TABLE results ADD COLUMN extra TEXT")
+    monkeypatch.setattr(results_module, "_MIGRATIONS", more)
+    assert db.get(1).summary == SUMMARY
+    with sqlite3.connect(db.path) as raw:
+        assert raw.execute("PRAGMA user_version").fetchone()[0] == 2
+        assert raw.execute("SELECT extra FROM results").fetchall() == [(None,)]
+    raw.close()

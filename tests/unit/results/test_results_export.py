@@ -1,0 +1,153 @@
+"""Exports: whole, marked, without secrets."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, Conditions, Distribution, GpuDuring
+from workbench.model.bench_json import result_from_json
+from workbench.model.errors import InputError
+from workbench.store.export import FORMATS, export
+from workbench.store.masking import masked
+
+CONDITIONS = Conditions(
+    host="box",
+    engine="vllm",
+    engine_version="0.33.0",
+    model="org/tiny",
+    argv=("vllm", "serve", "org/tiny", "--api-key", "sesame-a", "--hf-token=sesame-b", "-tp", "2"),
+    env={"HF_TOKEN": "sesame-c", "NCCL_DEBUG": "INFO"},
+    flags={"api-key": ["sesame-d"], "hf-overrides": {"token": "sesame-e"}, "max-num-seqs": 256},
+    driver_version="580.1",
+    gpus=({"name": "RTX PRO 6000", "power_limit_w": 600},),
+    gpu_settings={"power_limit_w": 500},
+)
+SPEC = BenchSpec("http://127.0.0.1:8000", "org/tiny", api_key_env="MY_KEY", extra_body={"api_key": "sesame-f"})
+SUMMARY = BenchSummary(
+    requests_ok=62,
+    requests_failed=2,
+    errors={"http 503": 2},
+    prompt_tokens=6200,
+    output_tokens=7936,
+    cached_tokens=None,
+    duration_s=1.5,
+    output_tok_s=5290.6667,
+    request_s=41.3,
+    ttft_ms=Distribution(212.5, 210, 400, 890, 100, 900, 62),
+    itl_ms=None,
+    tpot_ms=None,
+    e2e_ms=None,
+    tokens_per_chunk=1.0,
+    per_stream_tok_s=46.0,
+    power_w=None,
+    energy_j=None,
+    tok_per_joule=None,
+    gpu=GpuDuring(None, None, 2400.0, 13365.0, 66.0, 97.0),
+    absent={"power_w": "not supported", "itl_ms": "one | chunk"},
+    notes=("the server refused min_tokens: sent without",),
+)
+RESULT = BenchResult(7, 1_790_000_000.0, SPEC, CONDITIONS, SUMMARY, note="after | reboot", tags=("ab",))
+
+
+def simulated(result: BenchResult = RESULT) -> BenchResult:
+    return replace(result, conditions=replace(result.conditions, simulated=True))
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_simulated_is_marked_and_real_is_not(form: str) -> None:
+    assert "SIMULATED" in export(simulated(), form) or json.loads(export(simulated(), form))["simulated"] is True
+    assert "SIMULATED" not in export(RESULT, form)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_no_secret_is_exported(form: str) -> None:
+    text = export(RESULT, form)
+    assert "sesame" not in text and "***" in text
+    for kept in ("MY_KEY", "NCCL_DEBUG", "RTX PRO 6000", "580.1", "256"):
+        assert kept in text
+
+
+def test_json_is_the_whole_result() -> None:
+    data = json.loads(export(RESULT, "json", [{"index": 0, "gaps_us": [1]}]))
+    assert data["samples"] == [{"index": 0, "gaps_us": [1]}] and data["simulated"] is False
+    back = result_from_json(data)
+    assert (back.summary, back.id, back.note) == (SUMMARY, 7, "after | reboot")
+    assert back.conditions.argv == ("vllm", "serve", "org/tiny", "--api-key", "***", "--hf-token=***", "-tp", "2")
+
+
+def test_csv_has_a_line_for_each_figure_and_condition() -> None:
+    rows = dict(csv.reader(io.StringIO(export(RESULT, "csv"))))
+    assert rows["summary.output_tok_s"] == "5290.6667" and rows["summary.ttft_ms.p99"] == "890"
+    assert rows["summary.power_w"] == "" and rows["summary.absent.power_w"] == "not supported"
+    assert rows["conditions.flags.max-num-seqs"] == "256" and rows["summary.errors.http 503"] == "2"
+    assert rows["simulated"] == "no"
+
+
+def test_csv_text_is_no_formula() -> None:
+    text = export(replace(RESULT, note="=cmd|' /C calc'!A0"), "csv")
+    assert dict(csv.reader(io.StringIO(text)))["note"].startswith("'=")
+
+
+def test_markdown_reads_as_a_report() -> None:
+    text = export(RESULT, "md")
+    for line in (
+        "# Benchmark 7: org/tiny on box",
+        "| requests | 62 ok, 2 failed, 2 http 503 |",
+        "| output | 5,290.6667 tok/s |",
+        "| mean power | n/a (not supported) |",
+        "| TTFT | 212.500 | 210.000 | 400.000 | 890.000 | 100.000 | 900.000 |",
+        "| engine_version | 0.33.0 |",
+        "| flags.max-num-seqs | 256 |",
+        "| sm_mhz | 2400.0 |",
+        "- after \\| reboot",
+        "- the server refused min_tokens: sent without",
+        "2026-09-21 14:13:20 UTC",
+    ):
+        assert line in text.splitlines(), line
+
+
+def test_a_table_cell_stays_a_cell() -> None:
+    for line in export(RESULT, "md").splitlines():
+        if line.startswith("| ITL"):
+            assert line.replace("\\|", "").count("|") == 8
+
+
+def test_an_unknown_format() -> None:
+    with pytest.raises(InputError, match="unknown export format 'xml'"):
+        export(RESULT, "xml")
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(value=JSON)
+def test_masking_keeps_the_shape(value: Any) -> None:
+    again = masked(masked(value))
+    assert again == masked(value)
+    assert shape(again) == shape(value)
+
+
+def shape(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: shape(v) for k, v in value.items()}
+    return [shape(v) for v in value] if isinstance(value, list) else type(value)
+
+
+@given(
+    flags=st.dictionaries(st.sampled_from(["api-key", "password", "hf-token", "x"]), st.text(min_size=1), max_size=3)
+)
+def test_a_value_under_a_secret_name_never_survives(flags: dict[str, str]) -> None:
+    for name, value in masked(flags).items():
+        assert name == "x" or value == "***"

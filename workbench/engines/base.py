@@ -84,7 +84,8 @@ class Engine:
         return plan.executable or self.launch
 
     def model_arguments(self, plan: LaunchPlan) -> tuple[str, ...]:
-        raise NotImplementedError
+        """How the model is named on the command line."""
+        return (f"--{self.model_flags[0]}", plan.model)
 
     def negation(self, spec: FlagSpec, exact: bool) -> str | None:
         """How a flag is turned off. `exact`: the engine's version is known, else a form that all versions take."""
@@ -120,7 +121,8 @@ class Engine:
         return [off] if off else []  # no way to write it: off is what leaving it out means
 
     def _with_value(self, option: str, text: str) -> list[str]:
-        looks_like_option = text.startswith("-") and not re.fullmatch(r"-\d+|-\d*\.\d+", text)
+        # vLLM's parser takes even "-0.5" for a dotted option ("--config.key"), so only whole numbers stand alone.
+        looks_like_option = text.startswith("-") and not re.fullmatch(r"-\d+", text)
         return [f"{option}={text}"] if looks_like_option and self.argparse_values else [option, text]
 
     def _port(self, plan: LaunchPlan) -> int:

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+from functools import cache
+from importlib import import_module
+
 from workbench.engines.base import Engine
-from workbench.engines.llamacpp import Llamacpp
-from workbench.engines.sglang import Sglang
-from workbench.engines.tabbyapi import Tabbyapi
-from workbench.engines.vllm import Vllm
 from workbench.model.errors import InputError
 
-_ENGINES: dict[str, Engine] = {e.name: e for e in (Vllm(), Sglang(), Tabbyapi(), Llamacpp())}
+_NAMES = ("vllm", "sglang", "tabbyapi", "llamacpp")
 
 
 def names() -> tuple[str, ...]:
-    return tuple(_ENGINES)
+    return _NAMES
 
 
+@cache
 def get(name: str) -> Engine:
-    try:
-        return _ENGINES[name]
-    except KeyError:
-        raise InputError(f"there is no engine {name!r}", next_step=f"use one of {', '.join(_ENGINES)}") from None
+    """The engine of that name. Its module, full of patterns to compile, is loaded when it is first asked for."""
+    if name not in _NAMES:
+        raise InputError(f"there is no engine {name!r}", next_step=f"use one of {', '.join(_NAMES)}")
+    engine: Engine = getattr(import_module(f"workbench.engines.{name}"), name.capitalize())()
+    return engine

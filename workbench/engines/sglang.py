@@ -58,6 +58,3 @@ class Sglang(Engine):
             return self.launch
         complete = plan.executable[-1] == "serve" or "launch_server" in plan.executable[-1]
         return plan.executable if complete else (*plan.executable, "serve")
-
-    def model_arguments(self, plan: LaunchPlan) -> tuple[str, ...]:
-        return ("--model-path", plan.model)

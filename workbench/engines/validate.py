@@ -65,7 +65,8 @@ def check_value(spec: FlagSpec, value: FlagValue, certain: bool = True) -> Findi
     if spec.json_fields and (unknown := _unknown_key(spec, value)):
         near = get_close_matches(unknown, spec.json_fields, n=1)
         fix = f"did you mean {near[0]}?" if near else f"known: {_some(spec.json_fields)}"
-        return Finding(Level.WARN, "flag.json-key", f"{spec.name} has an unknown key {unknown!r}", spec.name, fix)
+        level = Level.ERROR if certain else Level.WARN
+        return Finding(level, "flag.json-key", f"{spec.name} has an unknown key {unknown!r}", spec.name, fix)
     return None
 
 
@@ -104,7 +105,7 @@ def _of_flag(here: Situation, setting: FlagSetting) -> Iterator[Finding]:
         text = f"{spec.name} cannot be switched off on the command line; it is left out"
         yield Finding(Level.INFO, "flag.no-negation", text, spec.name, "unset it")
     if here.engine.argparse_values and isinstance(value, list | tuple) and len(value) > 1 and spec.nargs in ("+", "*"):
-        dashed = [w for v in value if (w := word(v)).startswith("-") and not re.fullmatch(r"-[\d.]+", w)]
+        dashed = [w for v in value if (w := word(v)).startswith("-") and not re.fullmatch(r"-\d+", w)]
         if dashed:
             text = f"{spec.name}: {dashed[0]!r} in a list would be read as a flag"
             yield Finding(Level.ERROR, "flag.dash", text, spec.name, "give values that do not start with a dash")

@@ -82,6 +82,7 @@ def test_sound_plans_have_no_findings(engine: str) -> None:
         ("vllm", {"gpu-memory-utilization": float("nan")}, "flag.range", None),
         ("vllm", {"max-num-seqs": [1, 2]}, "flag.repeated", None),
         ("vllm", {"speculative-config": '{"model": '}, "flag.json", None),
+        ("vllm", {"speculative-config": {"modle": "m"}}, "flag.json-key", "model"),
         ("vllm", {"served-model-name": ["a", "-b"]}, "flag.dash", None),
         ("vllm", {"max-num-batched-tokens": 100, "max-num-seqs": 256}, "scheduler.tokens", "256"),
         ("sglang", {"cuda-graph-max-bs": 8}, "flag.removed", "cuda-graph-max-bs-decode"),
@@ -125,7 +126,6 @@ def test_disable_log_requests_by_version() -> None:
         ({"distributed-executor-backend": "ray"}, "parallel.ray", Level.HINT),
         ({"host": "0.0.0.0"}, "bind.open", Level.WARN),
         ({"api-key": "abc"}, "secret.argv", Level.WARN),
-        ({"speculative-config": {"modle": "m"}}, "flag.json-key", Level.WARN),
         ({"log-level": "info"}, "flag.choice", Level.WARN),
     ],
 )

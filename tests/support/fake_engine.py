@@ -26,6 +26,7 @@ import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import ClassVar
 
 SERVED = "fake-model"
 
@@ -45,7 +46,7 @@ def say(text, end="\n"):
 
 class Handler(BaseHTTPRequestHandler):
     hanging = threading.Event()
-    modes: dict = {}
+    modes: ClassVar[dict] = {}
 
     def do_GET(self):
         if self.hanging.is_set():

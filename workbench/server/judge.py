@@ -7,14 +7,17 @@ from workbench.model.run import ServerState, ServerStatus
 from workbench.server.records import RunFacts
 
 
-def judge(facts: RunFacts, *, answering: bool = True, phase: str | None = None) -> ServerStatus:
-    """The status that the facts allow. `answering` is False once a ready server's health check failed for long.
+def judge(
+    facts: RunFacts, *, now_unix_s: float, answering: bool = True, phase: str | None = None
+) -> ServerStatus:
+    """The status that the facts allow. `answering` is False once a ready server's health check failed for long;
+    `now_unix_s` is the host's clock.
 
     A server that is not ready in time is FAILED, but its process is left alone: a large model on a slow disk may
     only need longer, and then it is READY after all. The reason says that it still runs.
     """
     record = facts.record
-    state, reason = _state(facts, answering)
+    state, reason = _state(facts, now_unix_s, answering)
     ready = facts.ready
     port = ready.port if ready else record.command.port
     return ServerStatus(
@@ -50,29 +53,21 @@ def reachable_address(bind_host: str) -> str:
     return f"[{bind_host}]" if ":" in bind_host else bind_host
 
 
-def _state(facts: RunFacts, answering: bool) -> tuple[ServerState, str | None]:
-    ended_before_stop = (
-        facts.ended_unix_s is not None
-        and facts.stop_unix_s is not None
-        and facts.ended_unix_s < facts.stop_unix_s
-    )
-    asked_to_stop = facts.stop_unix_s is not None and not ended_before_stop
-    if asked_to_stop and facts.members:
-        return ServerState.STOPPING, None
+def _state(facts: RunFacts, now_unix_s: float, answering: bool) -> tuple[ServerState, str | None]:
+    if facts.stop_unix_s is not None:
+        return (ServerState.STOPPING if facts.alive or facts.members else ServerState.STOPPED), None
     if facts.alive:
-        return _alive(facts, answering)
-    if asked_to_stop:
-        return ServerState.STOPPED, None
+        return _alive(facts, now_unix_s, answering)
     return (ServerState.CRASHED if facts.ready else ServerState.FAILED), facts.lost or _ending(facts)
 
 
-def _alive(facts: RunFacts, answering: bool) -> tuple[ServerState, str | None]:
+def _alive(facts: RunFacts, now_unix_s: float, answering: bool) -> tuple[ServerState, str | None]:
     if facts.ready:
         if answering:
             return ServerState.READY, None
         return ServerState.UNRESPONSIVE, "its process lives, but its endpoints no longer answer"
     limit_s = facts.record.ready_timeout_s
-    if limit_s and facts.now_unix_s - (facts.started_unix_s or facts.record.created_unix_s) > limit_s:
+    if limit_s and now_unix_s - (facts.started_unix_s or facts.record.created_unix_s) > limit_s:
         return ServerState.FAILED, f"not ready within {limit_s:.0f} s; its process still runs"
     return ServerState.STARTING, None
 

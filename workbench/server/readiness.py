@@ -87,11 +87,16 @@ async def _token(http: httpx.AsyncClient, model: str, timeout_s: float) -> str |
 
 
 async def _ask(
-    http: httpx.AsyncClient, method: str, path: str, body: Mapping[str, Any] | None = None, timeout_s: float = ANSWER_S
+    http: httpx.AsyncClient,
+    method: str,
+    path: str,
+    body: Mapping[str, Any] | None = None,
+    timeout_s: float | None = None,
 ) -> tuple[int | None, Any]:
     """(status, JSON or text), or (None, what went wrong)."""
     import httpx
 
+    timeout_s = timeout_s or ANSWER_S
     try:
         timeout = httpx.Timeout(timeout_s, connect=CONNECT_S)
         response = await http.request(method, path, json=body, timeout=timeout)

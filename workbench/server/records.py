@@ -3,7 +3,7 @@
     <state_dir>/runs/20261121-031502-vllm-3f2a/
         plan.json    the plan, the command with its secrets masked, versions; written before the start
         ready.json   written once, when the first token came back: {unix_s, model, ready_after_s, port}
-        stop.json    written before the first signal: {unix_s}
+        stop.json    written before the first signal to a living server: {unix_s}
         shm          shared memory files that its processes had open: "inode path" per line
         log, …       what `hosts.detached` keeps there: output, process id and start time, exit code
 """

@@ -11,6 +11,7 @@ whole process table is only asked now and then, and when the process is gone.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import posixpath
 import time
@@ -160,10 +161,10 @@ class Supervisor:
             self._tell(run)
         present = {posixpath.basename(process.run_dir) for process in seen}
         self._runs = {run_id: run for run_id, run in self._runs.items() if run_id in present}
-        failed = [s.run_id for s in self.statuses() if s.state in (ServerState.FAILED, ServerState.CRASHED)]
-        ended = [self._runs[run_id] for run_id in failed[:EXPLAINED_RUNS] if self._runs[run_id].settled]
-        adopted = [run for run in self._runs.values() if run.facts.alive and not run.keys_known]
-        explain = (self._explain(run) for run in ended if run.explained is None)
+        newest = sorted(self._runs.values(), key=lambda run: run.record.run_id, reverse=True)
+        failed = [run for run in newest if not run.facts.alive and run.facts.stop_unix_s is None][:EXPLAINED_RUNS]
+        adopted = [run for run in newest if run.facts.alive and not run.keys_known]
+        explain = (self._explain(run) for run in failed if run.explained is None)
         await asyncio.gather(*explain, *(self._learn_keys(run) for run in adopted))
         self._ensure_watch()
         return self.statuses()
@@ -227,9 +228,8 @@ class Supervisor:
         run = await self._find(run_id)
         await run.close()
         await self._take(run)
-        if not run.gone and run.facts.stop_unix_s is None:
-            # Whole seconds, as the exit is recorded: an end within this second is then not before the stop.
-            asked = float(int(run.facts.now_unix_s))
+        if run.facts.alive and run.facts.stop_unix_s is None:
+            asked = run.facts.now_unix_s
             await self.host.write_file(f"{run.run_dir}/stop.json", json.dumps({"unix_s": asked}).encode())
             run.facts = replace(run.facts, stop_unix_s=asked)
         self._tell(run)
@@ -443,9 +443,10 @@ class Supervisor:
                 run.api_key = await keys.key_from_file(self.host, run.engine, run.record.command.workdir)
             if answer.ready and answer.model is not None and run.facts.ready is None:
                 ready = run.ready_now(answer.model)
+                with contextlib.suppress(FileError):  # disk full: the next Workbench asks for a token again
+                    await self.host.write_file(f"{run.run_dir}/ready.json", encode_ready(ready))
                 run.facts = replace(run.facts, ready=ready)
                 self._tell(run)
-                await self.host.write_file(f"{run.run_dir}/ready.json", encode_ready(ready))
                 seen = await self._take(run)
                 await detached.record_shared_memory(self.host, run.run_dir, seen.members)
         except HostError as error:

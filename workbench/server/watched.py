@@ -43,7 +43,7 @@ class Watched:
         self.follower = LogFollower(record.run_id)
         self.started_s = None if adopted else time.monotonic()
         self.start_time: int | None = None  # of its process, in clock ticks since boot
-        self.looked_s = float("-inf")  # monotonic time of the last full look
+        self.looked_s = time.monotonic()  # when the facts are from
         self.asked_s = float("-inf")  # monotonic time of the last question to its endpoints
         self.looking = asyncio.Lock()
         self.settled = False  # ended, and nothing more to find out
@@ -76,6 +76,11 @@ class Watched:
         """Not one process of it is left."""
         return not self.facts.alive and not self.facts.members
 
+    @property
+    def now_unix_s(self) -> float:
+        """The host's clock now, as far as the last full look tells."""
+        return self.facts.now_unix_s + (time.monotonic() - self.looked_s)
+
     def take(self, seen: ProcessStatus) -> None:
         """A full look at its directory and processes."""
         ready = decode_ready(seen.files.get("ready.json", b""))
@@ -106,10 +111,9 @@ class Watched:
 
     def ready_now(self, model: str) -> ReadyFacts:
         """It has just answered. Times by the host's clock, which a look gave a moment ago."""
-        now_unix_s = self.facts.now_unix_s + (time.monotonic() - self.looked_s)
         started_unix_s = self.facts.started_unix_s or self.record.created_unix_s
-        after_s = time.monotonic() - self.started_s if self.started_s else now_unix_s - started_unix_s
-        return ReadyFacts(round(now_unix_s, 3), model, round(after_s, 3), self.port)
+        after_s = time.monotonic() - self.started_s if self.started_s else self.now_unix_s - started_unix_s
+        return ReadyFacts(round(self.now_unix_s, 3), model, round(after_s, 3), self.port)
 
     def read(self, data: bytes, at: int) -> LogBatch | None:
         """New bytes of the log; until it is ready they tell the phase, the version, and the port if it moved."""
@@ -131,12 +135,16 @@ class Watched:
             self._lost = f"{why} (last seen {time.strftime('%H:%M:%S')}, {self.status.state})"
 
     def refresh(self) -> bool:
-        """Judge anew; whether the status changed."""
+        """Judge anew; whether the status changed. An end is told together with its reason, so not before that."""
+        facts = self.facts
+        if not facts.alive and facts.stop_unix_s is None and self.explained is None and not self.settled:
+            return False
         before, self.status = self.status, self._judge()
         return before != self.status
 
     def _judge(self) -> ServerStatus:
-        status = judge(self.facts, answering=self.failures < UNHEALTHY_AFTER, phase=self._phase)
+        answering = self.failures < UNHEALTHY_AFTER
+        status = judge(self.facts, now_unix_s=self.now_unix_s, answering=answering, phase=self._phase)
         reason, found = self.explained or (None, ())
         if status.state is ServerState.STOPPED:
             reason, found = None, ()

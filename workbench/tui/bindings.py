@@ -92,7 +92,8 @@ def bindings_for(where: str) -> list[BindingType]:
         if k.where == where:
             name = f"{where or 'screen'}.{k.action}"
             action = k.action if not where else f"screen.{k.action}"
-            made.append(Binding(k.key, action, k.label, show=False, id=name, tooltip=k.help, priority=k.key == "ctrl+p"))
+            first = k.key == "ctrl+p"
+            made.append(Binding(k.key, action, k.label, show=False, id=name, tooltip=k.help, priority=first))
     return made
 
 

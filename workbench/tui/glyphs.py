@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Glyphs:
-    """One set of signs. `levels` are the heights of a sparkline cell, lowest first; the last one means "at the limit"."""
+    """One set of signs. `levels`: heights of a sparkline cell, lowest first; the last means "at the limit"."""
 
     levels: str = "▁▂▃▄▅▆▇█"
     on: str = "●"

@@ -128,6 +128,11 @@ class MainScreen(LaunchActions, ServerActions, BenchActions, GpuActions, ViewAct
         """Show and focus a pane."""
         self.active = number
         self.lay_out()
+        state = self.session.state
+        if number == 6:  # these two are not kept up to date while nobody sees them
+            self.gpu_pane.show(state)
+        elif number == 3:
+            self.log_pane.show(state)
         self.set_focus(self.panes[number].focus_target())
         self.refresh_titles()
 

@@ -13,14 +13,19 @@ if TYPE_CHECKING:
     from workbench.session.state import BenchRow
     from workbench.tui.widgets.results import Results
 
-NUMBERS = (("concurrency", "streams at once"), ("requests", "requests"), ("max_tokens", "output tokens each"),
-           ("input_tokens", "prompt tokens each"), ("warmup", "warm-up requests"))  # fmt: skip
+NUMBERS = (
+    ("concurrency", "streams at once", "1 shows the latency of a single reader"),
+    ("requests", "requests", "counted ones"),
+    ("max_tokens", "output tokens each", "forced where the engine can"),
+    ("input_tokens", "prompt tokens each", "about"),
+    ("warmup", "warm-up requests", "same shape, not counted"),
+)
 
 
 def overrides(values: dict[str, str]) -> dict[str, Any] | str:
     """Numbers out of the form, or what is wrong with one."""
     made: dict[str, Any] = {}
-    for name, label in NUMBERS:
+    for name, label, _ in NUMBERS:
         low = 0 if name == "warmup" else 1
         if not values[name].isdigit() or int(values[name]) < low:
             return f"{label}: expected a whole number of at least {low}, got “{values[name]}”"
@@ -52,8 +57,9 @@ class BenchActions(Actions):
         from workbench.tui.paint import paragraph
 
         spec = state.bench.spec or BenchSpec(url="", model="")
-        fields = [Field(name, label, str(getattr(spec, name))) for name, label in NUMBERS]
-        fields.append(Field("shared_prefix", "prefix cache", "on" if spec.shared_prefix else "off", "off defeats it"))
+        fields = [Field(name, label, str(getattr(spec, name)), hint) for name, label, hint in NUMBERS]
+        cache = "on" if spec.shared_prefix else "off"
+        fields.append(Field("shared_prefix", "prefix cache", cache, "off: every prompt is new"))
 
         def check(values: dict[str, str]) -> str | None:
             outcome = overrides(values)
@@ -67,8 +73,8 @@ class BenchActions(Actions):
 
         waits = server.state is ServerState.STARTING
         text = f"{server.engine} {server.model} at {server.url or 'its port'}" + ("; starts at READY" if waits else "")
-        await self.app.push_screen(
-            Form("Benchmark", fields, intro=lambda w: [*paragraph(text, w, "dim"), ()], check=check, accept="run"), decided)
+        form = Form("Benchmark", fields, intro=lambda w: [*paragraph(text, w, "dim"), ()], check=check, accept="run")
+        await self.app.push_screen(form, decided)
 
     def action_cancel_bench(self) -> None:
         self.attempt(self.session.cancel_bench())
@@ -136,8 +142,9 @@ class BenchActions(Actions):
             if yes:
                 self.attempt(self.session.delete_result(row.id))
 
-        await self.app.push_screen(
-            Confirm(f"Delete result #{row.id}", lambda w: paragraph(f"{row.label}  {row.model}", w), yes="delete it"), decided)
+        about = f"{row.label}  {row.model}"
+        ask = Confirm(f"Delete result #{row.id}", lambda w: paragraph(about, w), yes="delete it")
+        await self.app.push_screen(ask, decided)
 
     async def action_export(self) -> None:
         if (row := self.row) is None:

@@ -70,7 +70,8 @@ class GpuActions(Actions):
         """Short when all went well, a page where something did not or needs reading."""
         plain = report.ok and all(str(o.in_force) == "yes" for o in report.outcomes)
         if plain:
-            self.say(f"{title}: {len(report.outcomes)} setting{'s' * (len(report.outcomes) != 1)}, read back and in force")
+            count = len(report.outcomes)
+            self.say(f"{title}: {count} setting{'s' * (count != 1)}, read back and in force")
             return
         from workbench.tui.modals.base import TextModal
         from workbench.tui.modals.gpu_settings import report_rows

@@ -151,7 +151,7 @@ class LaunchActions(Actions):
         plan = self.session.state.plan
         assert plan is not None
         base = plan.plan.preset_id or plan.plan.engine
-        fields = [Field("id", "id", f"{base}-mine", "letters, digits, - and ."), Field("title", "title", plan.title or base)]
+        fields = [Field("id", "id", f"{base}-mine"), Field("title", "title", plan.title or base)]
 
         def named(values: dict[str, str] | None) -> None:
             if values:
@@ -202,9 +202,8 @@ class LaunchActions(Actions):
             good = name.replace("_", "a").isalnum() and name.isascii() and not name[0].isdigit() if name else False
             return None if good else f"expected a variable's name, got “{name}”"
 
-        await self.app.push_screen(
-            Form("Environment variable", [Field("name", "name"), Field("value", "value")], check=check, accept="set"), given
-        )
+        fields = [Field("name", "name"), Field("value", "value")]
+        await self.app.push_screen(Form("Environment variable", fields, check=check, accept="set"), given)
 
     def action_unset(self) -> None:
         row = self.flags.current

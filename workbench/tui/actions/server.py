@@ -41,8 +41,8 @@ class ServerActions(Actions):
 
         def text(width: int) -> list[Row]:
             about = f"{server.run_id}: {server.engine} {server.model} on {server.host}, pid {server.pid}"
-            return [*paragraph(about, width),
-                    *paragraph("TERM to its process group, KILL to what is left after the grace time.", width, "dim")]  # fmt: skip
+            how = "TERM to its process group, KILL to what is left after the grace time."
+            return [*paragraph(about, width), *paragraph(how, width, "dim")]
 
         def decided(yes: bool | None) -> None:
             if yes:
@@ -58,7 +58,9 @@ class ServerActions(Actions):
             return
         from workbench.tui.modals.base import PickModal
 
-        items = [(s.run_id, f"{s.state:<13} {s.engine:<9} {s.model}  {s.run_id}", "text") for s in reversed(state.servers)]
+        items = [
+            (s.run_id, f"{s.state:<13} {s.engine:<9} {s.model}  {s.run_id}", "text") for s in reversed(state.servers)
+        ]
 
         def chosen(run_id: str | None) -> None:
             if run_id:

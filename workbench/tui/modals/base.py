@@ -216,8 +216,10 @@ class Form(Modal[dict[str, str]]):
         for f in self.fields:
             label = _line(f.label)
             label.styles.width = 24
-            parts.append(Horizontal(label, self.entries[f.name], *([_line(f"  {f.hint}")] if f.hint else []),
-                                    classes="field"))  # fmt: skip
+            entry = self.entries[f.name]
+            if f.hint:
+                entry.styles.width = 22
+            parts.append(Horizontal(label, entry, *([_line(f"  {f.hint}")] if f.hint else []), classes="field"))
         return (*parts, self.complaint)
 
     def _accept(self, _: str) -> None:

@@ -24,7 +24,8 @@ class FlagEdit(Modal[bool]):
 
     def __init__(self, row: FlagRow, set_value: Callable[[str], None], unset: Callable[[], None]) -> None:
         listed = self.options(row)
-        super().__init__(f"{'$' if row.is_env else ''}{row.name}", "enter set   ctrl+r remove from the plan   esc cancel")
+        name = f"${row.name}" if row.is_env else row.name
+        super().__init__(name, "enter set   ctrl+r remove from the plan   esc cancel")
         self.row, self.set_value, self.unset = row, set_value, unset
         self.problem = ""
         self.complaint = TextBody(lambda w: [(), *paragraph(self.problem, w, "bad")] if self.problem else [],

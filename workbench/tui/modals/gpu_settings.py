@@ -21,7 +21,7 @@ class Wanted(NamedTuple):
 
 def parse(values: dict[str, str], count: int) -> Wanted | str:
     """What was typed, or what is wrong with it. Empty fields leave a setting alone."""
-    which = values["gpu"].lower()
+    which = values.get("gpu", "all").lower()
     gpu: int | None = None
     if which not in ("", "all"):
         if not which.isdigit() or int(which) >= count:
@@ -80,7 +80,8 @@ def settings_form(state: SessionState) -> Form:
         for s in gpus[:8]:
             limit = s.power_limit_enforced_w or s.power_limit_w
             keep = NA if s.persistence is None else "on" if s.persistence else "off"
-            text = f"now: power {whole(limit, ' W')}, SM {whole(s.sm_mhz, ' MHz')}, memory {whole(s.memory_mhz, ' MHz')}"
+            clocks = f"SM {whole(s.sm_mhz, ' MHz')}, memory {whole(s.memory_mhz, ' MHz')}"
+            text = f"now: power limit {whole(limit, ' W')}, {clocks}"
             rows += [((pad(f"GPU{s.index}", 6), "title"), (f"{text}, persistence {keep}", "text"))]
         for a in state.alterations:
             was = f"{setting_text(a.setting, a.now)}, was {setting_text(a.setting, a.before)}"
@@ -95,10 +96,10 @@ def settings_form(state: SessionState) -> Form:
 
 def _fields(sample: GpuSample | None, info: GpuInfo | None, count: int) -> Sequence[Field]:
     watts = f"{whole(info.power_min_w)}..{whole(info.power_max_w)} W" if info else ""
-    sm = f"up to {whole(info.sm_max_mhz)}: MAX, MIN,MAX or reset" if info else ""
-    memory = f"up to {whole(info.memory_max_mhz)}: MHz, MIN,MAX or reset" if info else ""
+    sm = f"MHz, MIN,MAX or reset; at most {whole(info.sm_max_mhz)}" if info else ""
+    memory = f"MHz, MIN,MAX or reset; at most {whole(info.memory_max_mhz)}" if info else ""
     return (
-        Field("gpu", "GPU", "all" if count != 1 else "0", f"all or 0..{count - 1}" if count > 1 else ""),
+        *([Field("gpu", "GPU", "all", f"all or 0..{count - 1}")] if count > 1 else []),
         Field("power", "power limit", "", watts),
         Field("sm", "lock SM clocks", "", sm),
         Field("memory", "lock memory clocks", "", memory),

@@ -39,8 +39,8 @@ def preset_rows(preset: Preset, width: int) -> list[Row]:
     rows: list[Row] = [((p.title, "strong"),), *paragraph(p.summary, width), ()]
     engine = f"{p.engine.name} {p.engine.versions or ''}".strip()
     hardware = f"{p.hardware.count} x {' or '.join(p.hardware.gpu_names) or 'any GPU'}"
-    facts = [("engine", engine), ("model", p.model.id), ("hardware", hardware), ("platform", p.hardware.platform or "-"),
-             ("baseline", p.baseline or "-")]  # fmt: skip
+    facts = [("engine", engine), ("model", p.model.id), ("hardware", hardware),
+             ("platform", p.hardware.platform or "-"), ("baseline", p.baseline or "-")]  # fmt: skip
     rows += [((pad(label, 12), "dim"), (text, "text")) for label, text in facts]
     rows += [(), (("Where it comes from", "title"),)]
     rows += paragraph(f"{p.provenance.document}: {p.provenance.status}"
@@ -88,7 +88,8 @@ def result_rows(result: BenchResult, width: int) -> list[Row]:
     if c.simulated:
         rows += [((" SIMULATED ", "reverse"), (" these figures come from a simulated GPU and engine", "warn")), ()]
     failed = f", {s.requests_failed} failed" if s.requests_failed else ""
-    rows += paragraph(f"{s.requests_ok} requests{failed}, {s.output_tokens} output tokens in {s.duration_s:.1f} s", width)
+    tokens = f"{s.output_tokens} output tokens in {s.duration_s:.1f} s"
+    rows += paragraph(f"{s.requests_ok} requests{failed}, {tokens}", width)
     if s.errors:
         rows += paragraph("errors: " + ", ".join(f"{k} {v}" for k, v in s.errors.items()), width, "bad")
     pairs = [("output", f"{figure(s.output_tok_s)} tok/s"), ("per stream", f"{figure(s.per_stream_tok_s)} tok/s"),
@@ -104,7 +105,8 @@ def result_rows(result: BenchResult, width: int) -> list[Row]:
         rows += paragraph(f"! {note}", width, "warn", "  ")
     if s.gpu is not None:
         g = s.gpu
-        during = f"SM {figure(g.sm_mhz, 0)} MHz, memory {figure(g.memory_mhz, 0)} MHz, {figure(g.temperature_c, 0)} C at most"
+        clocks = f"SM {figure(g.sm_mhz, 0)} MHz, memory {figure(g.memory_mhz, 0)} MHz"
+        during = f"{clocks}, {figure(g.temperature_c, 0)} C at most"
         rows += [(), (("GPUs during the run", "title"),), *paragraph(during, width)]
         for name, share in g.event_reasons.items():
             rows += paragraph(f"  {name}: {share * 100:.0f} % of the samples", width, "dim")
@@ -113,7 +115,8 @@ def result_rows(result: BenchResult, width: int) -> list[Row]:
     facts = [("load", f"{load}, {spec.warmup} warm-up, client {c.client}"), ("host", c.host),
              ("engine", f"{c.engine or NA} {c.engine_version or ''}"), ("model", c.model),
              ("driver", c.driver_version or NA), ("preset", c.preset_id or "-"), ("run", c.run_id or "-"),
-             ("settings", ", ".join(setting_text(k, v) for k, v in c.gpu_settings.items()) or "as they were")]  # fmt: skip
+             ("settings", ", ".join(setting_text(k, v) for k, v in c.gpu_settings.items()) or "as they were"),
+             ]  # fmt: skip
     for label, text in facts:
         lines = paragraph(text, max(20, width - 12))
         rows += [((pad(label if not i else "", 12), "dim"), *line) for i, line in enumerate(lines)]

@@ -88,7 +88,8 @@ class StartPlan(Modal[bool]):
         elif self.restart and self.server is not None:
             rows += paragraph(f"The running server {self.server.run_id} is stopped first.", width, "warn")
         rows += [(("model ", "dim"), (plan.plan.model, "text"))]
-        about = [plan.installed or plan.installed_problem or "", f"checked against {plan.plan.engine} {plan.catalog_version}"]
+        checked = f"checked against {plan.plan.engine} {plan.catalog_version}"
+        about = [plan.installed or plan.installed_problem or "", checked]
         rows += [(("engine ", "dim"), ("   ".join(filter(None, about)), "text"))]
         if plan.memory:
             rows.append(((plan.memory, "text"),))

@@ -70,7 +70,9 @@ def _metric_row(metric: MetricChange, width: int) -> Row:
     if len(name) > label or metric.unit in metric.metric:
         name = metric.metric
     return (
-        (pad(name, label), "text"), (pad(figure(metric.a), size, True), "text"), (pad(figure(metric.b), size, True), "text"),
+        (pad(name, label), "text"),
+        (pad(figure(metric.a), size, True), "text"),
+        (pad(figure(metric.b), size, True), "text"),
         (pad(change, CHANGE, True), role if role != "dim" else "text"), ("  ", "text"), (word, role),
     )  # fmt: skip
 

@@ -12,7 +12,7 @@ class Entry(Input):
     """`on_submit(text)` runs in line with the key, so that what is typed next already meets what it opened."""
 
     DEFAULT_CSS = """
-    Entry { border: none; height: 1; padding: 0 0; background: $wb-field; color: $wb-text; width: 1fr; }
+    Entry { border: none; height: 1; padding: 0 0; background: #262626; color: $wb-text; width: 1fr; }
     Entry:focus { border: none; background: $wb-field; }
     Entry > .input--cursor { background: $wb-text; color: $wb-ground; text-style: none; }
     Entry > .input--placeholder { color: $wb-dim; }

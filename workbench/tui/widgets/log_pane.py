@@ -13,7 +13,9 @@ from workbench.session.state import SessionState
 from workbench.tui.bindings import bindings_for
 from workbench.tui.paint import Painted, Row, cut, paragraph
 
-_CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b.|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_CONTROL = re.compile(
+    r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b.|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+)
 ROLES = {"error": "bad", "warn": "warn", "info": "text", "": "text"}
 
 

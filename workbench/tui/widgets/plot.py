@@ -14,7 +14,8 @@ def plot_rows(results: Sequence[BenchRow], width: int, height: int) -> list[Row]
     if not done:
         return [(("Nothing to plot: no result has a throughput yet. b benchmarks.", "dim"),)]
     upper = (height - 1) * 3 // 5
-    rows = _one([float(r.id) for r in done], [r.output_tok_s or 0.0 for r in done], "output tok/s", width, upper, "spark")
+    numbers = [float(r.id) for r in done]
+    rows = _one(numbers, [r.output_tok_s or 0.0 for r in done], "output tok/s", width, upper, "spark")
     timed = [r for r in done if r.ttft_p50_ms is not None]
     if timed:
         numbers = [float(r.id) for r in timed]
@@ -30,6 +31,8 @@ def _one(x: Sequence[float], y: Sequence[float], title: str, width: int, height:
     figure.theme("colorless")
     figure.title(title)
     figure.plot_size(width, max(6, height))
-    figure.draw(figure.signal(list(x), list(y), marker="hd")) if False else figure.signal(list(x), list(y), marker="hd")
-    text = plotext.uncolorize(str(figure.build()))
-    return [((line, role),) for line in text.splitlines()]
+    line = figure.signal(list(x), list(y), marker="hd")
+    if len(x) > 1:
+        line.lines()
+    figure.draw(line)
+    return [((text, role),) for text in plotext.uncolorize(str(figure.build())).splitlines()]

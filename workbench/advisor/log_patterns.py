@@ -21,7 +21,7 @@ _LEVELS = {
     "info": Level.INFO,
     "ok": Level.INFO,
 }
-_LONGEST_LINE = 4000  # characters of a line that are looked at
+_LONGEST_LINE = 1500  # characters of a line that are looked at
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from workbench.model.preset import Preset
 
 
+MAX_FINDINGS = 100  # of one file: errors first; nobody reads more
+
+
 @dataclass(frozen=True, slots=True)
 class Checked:
     """`preset` is None when a finding is an error; `document` is None when the file could not be read as TOML."""
@@ -47,9 +50,10 @@ def check_text(text: str, *, file: str | None = None, own: bool = False) -> Chec
     lines = LineIndex(text)
     preset, schema = _validate(document)
     found = [*schema, *safety_findings(document, own=own), *_variable_findings(document), *_identity(document, file)]
-    findings = tuple(sorted((_placed(f, p, file, lines) for p, f in found), key=lambda f: f.line or 0))
-    broken = any(f.level is Level.ERROR for f in findings)
-    return Checked(findings, document, None if broken else preset)
+    broken = any(f.level is Level.ERROR for _, f in found)
+    shown = sorted(found, key=lambda item: item[1].level is not Level.ERROR)[:MAX_FINDINGS]
+    findings = sorted((_placed(f, p, file, lines) for p, f in shown), key=lambda f: f.line or 0)
+    return Checked(tuple(findings), document, None if broken else preset)
 
 
 def _placed(finding: Finding, path: FieldPath, file: str | None, lines: LineIndex) -> Finding:
@@ -83,7 +87,7 @@ def _validate(document: Mapping[str, Any]) -> tuple[Preset | None, list[tuple[Fi
         return Preset.model_validate(document), []
     except ValidationError as error:
         found: dict[tuple[FieldPath, str], Finding] = {}
-        for detail in error.errors(include_url=False, include_input=False):
+        for detail in error.errors(include_url=False, include_input=False)[:MAX_FINDINGS]:
             path = _existing(detail["loc"], document, detail["type"])
             finding = _schema_finding(path, detail["type"], detail["msg"], document, Preset)
             found.setdefault((path, finding.code), finding)

@@ -14,6 +14,7 @@ MAX_BYTES = 256 * 1024
 MAX_DEPTH = 16
 
 _POSITION = re.compile(r"^(.*) \(at line (\d+), column (\d+)\)$", re.DOTALL)
+_QUOTED = re.compile(r"""\"[^"]*\"|'[^']*'""")
 
 
 def read_text(path: Path) -> str | Finding:
@@ -40,9 +41,8 @@ def read_text(path: Path) -> str | Finding:
 def parse(text: str, file: str | None = None) -> dict[str, Any] | Finding:
     """The TOML document, or what is wrong with it and where."""
     for number, line in enumerate(text.split("\n"), 1):
-        key = line.split("=", 1)[0]
-        if key.count(".") > MAX_DEPTH and ".." not in key and " " not in key.strip():
-            return _file_finding("preset.too-deep", "nested too deep", file, number)  # tomllib is quadratic here
+        if line.count(".") > MAX_DEPTH and _is_deep_key(line):  # tomllib takes quadratic time for it
+            return _file_finding("preset.too-deep", "nested too deep", file, number)
     try:
         document = tomllib.loads(text)
     except RecursionError:
@@ -56,6 +56,12 @@ def parse(text: str, file: str | None = None) -> dict[str, Any] | Finding:
     if _depth(document) > MAX_DEPTH:
         return _file_finding("preset.too-deep", "nested too deep", file)
     return document
+
+
+def _is_deep_key(line: str) -> bool:
+    """Whether the line is a dotted key or table name of too many parts (and not prose with many full stops)."""
+    parts = _QUOTED.sub("q", line).split("=", 1)[0].strip(" \t[]").split(".")
+    return len(parts) > MAX_DEPTH and all(len(part.split()) == 1 for part in parts)
 
 
 def _file_finding(code: str, text: str, file: str | None, line: int | None = None) -> Finding:

@@ -18,7 +18,7 @@ _VARIABLE = re.compile(r"\$\{([a-z][a-z0-9_]{0,31})\}")
 _SUBSTITUTION = re.compile(r"\$\(|`|<\(|>\(")
 _LINE_BREAK = re.compile(r"[\n\r\x00\x0b\x0c\x85\u2028\u2029]")
 _COMMANDS = (
-    r"(?:/\S*/)?(?:rm|mv|dd|sh|bash|zsh|dash|curl|wget|nc|ncat|ssh|scp|sudo|su|doas|chmod|chown|kill|pkill|killall|eval|"
+    r"(?:(?:/[\w.+-]{1,40}){0,6}/)?(?:rm|mv|dd|sh|bash|zsh|dash|curl|wget|nc|ncat|ssh|scp|sudo|su|doas|chmod|chown|kill|pkill|killall|eval|"
     r"exec|source|python[\d.]*|perl|ruby|node|php|nohup|setsid|mkfs\S*|shutdown|reboot|systemctl|crontab|echo|cat|tee)"
 )
 _CHAINED = re.compile(rf"(?:;|&&|\|\||\||&)\s*{_COMMANDS}(?=\s|$)")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from workbench.model.findings import Finding, Level
-from workbench.store.preset_check import check, check_file, check_text
+from workbench.store.preset_check import MAX_FINDINGS, check, check_file, check_text
 from workbench.store.preset_file import MAX_BYTES
 
 
@@ -224,6 +225,8 @@ def _fifo(path: Path) -> None:
         (lambda p: p.write_text(".".join("a" * 60_000) + " = 1"), "preset.too-deep"),
         (lambda p: p.write_text("[" + ".".join("a" * 60_000) + "]"), "preset.too-deep"),
         (lambda p: p.write_text("x = " + "{a=" * 30 + "1" + "}" * 30), "preset.too-deep"),
+        (lambda p: p.write_text(" . ".join(["a"] * 60_000) + " = 1"), "preset.too-deep"),
+        (lambda p: p.write_text(".".join(['"a b"'] * 40_000) + " = 1"), "preset.too-deep"),
         (lambda p: p.write_text("x = " + "9" * 5000), "preset.bad-toml"),
     ],
 )
@@ -236,6 +239,28 @@ def test_files_that_are_no_presets(tmp_path: Path, make: Callable[[Path], None],
     assert all(f.level is Level.ERROR and f.file == str(path) for f in checked.findings)
     if code == "preset.not-utf8":
         assert checked.findings[0].line == 2
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "\n[[claims]]" * 20_000,
+        "\n[env]\n" + "".join(f'LD_{i} = "`x"\n' for i in range(14_000)),
+        '\n[env]\nx = "' + ";/a" * 80_000 + '"',
+        '\n[env]\nx = "' + "$" * 240_000 + '"',
+    ],
+    ids=["claims", "env", "paths", "dollars"],
+)
+def test_a_file_made_to_be_slow_is_answered_soon_and_briefly(minimal: str, more: str) -> None:
+    start = time.process_time()
+    findings = check_text(minimal + more).findings
+    assert time.process_time() - start < 8, "a quadratic search takes minutes"
+    assert len(findings) <= MAX_FINDINGS
+
+
+def test_prose_with_many_full_stops_is_no_deep_key(minimal: str) -> None:
+    prose = "One. Two of it. " * 20
+    assert check_text(minimal.replace('"A small preset."', f'"""\n{prose}\n"""')).findings == ()
 
 
 def test_a_byte_order_mark_is_no_error(minimal: str, tmp_path: Path) -> None:

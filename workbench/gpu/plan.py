@@ -113,7 +113,7 @@ def _check_power(name: str, info: GpuInfo, watts: float) -> None:
         raise InputError(f"{name} has no power limit that can be set ({why})")
     if not info.power_min_w <= watts <= info.power_max_w:
         raise InputError(
-            f"{name}: {watts:g} W is outside what it allows: {info.power_min_w:g} to {info.power_max_w:g} W"
+            f"{name}: {watts:g} W is outside what it allows, {info.power_min_w:g} to {info.power_max_w:g} W"
         )
 
 

@@ -10,14 +10,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from workbench.gpu.nvml import EVENT_REASONS
 from workbench.model.gpu import DriverInfo, DriverStatus, GpuInfo, GpuProcess, GpuSample, GpuState, HostSample
 
 MIB = 1 << 20
-EVENT_BITS = (
-    "GPU idle", "applications clocks setting", "SW power cap", "HW slowdown", "sync boost", "SW thermal slowdown",
-    "HW thermal slowdown", "HW power brake slowdown", "display clock setting",
-)  # fmt: skip
-
 # Column of --query-gpu -> (field of GpuSample or GpuInfo, factor or None for text). Several names: newer first.
 SAMPLE_COLUMNS: Mapping[str, tuple[str, float | None]] = {
     "clocks.sm": ("sm_mhz", 1),
@@ -177,8 +173,8 @@ def _value(name: str, text: str, factor: float | None) -> Any:
 
 
 def _reasons(mask: int) -> tuple[str, ...]:
-    names = [name for bit, name in enumerate(EVENT_BITS) if mask >> bit & 1]
-    rest = mask >> len(EVENT_BITS) << len(EVENT_BITS)
+    names = [name for bit, name in enumerate(EVENT_REASONS) if mask >> bit & 1]
+    rest = mask >> len(EVENT_REASONS) << len(EVENT_REASONS)
     return (*names, f"unknown (0x{rest:x})") if rest else tuple(names)
 
 

@@ -13,7 +13,6 @@ from typing import Any
 from workbench.gpu import bundle
 from workbench.gpu.decode import Decoder
 from workbench.gpu.history import History, Moment
-from workbench.gpu.smi_follow import SmiFollower
 from workbench.hosts.base import CommandNotFound, Host, Stream
 from workbench.model.errors import HostError
 from workbench.model.gpu import DriverStatus, Telemetry
@@ -23,6 +22,7 @@ ABANDON_S = 30.0  # an agent whose driver call has not returned for this long is
 SILENT_S = 10.0  # an agent that says nothing at all, beside its interval
 BACKOFF_S = (0.5, 15.0)
 HUNG_BACKOFF_S = (30.0, 600.0)  # each agent left in the driver costs memory on the host for as long as the driver hangs
+NOTHING_TO_READ_WITH = "GPUs cannot be read: this host has neither a python3 that runs the agent nor nvidia-smi"
 CLOCK_DRIFT = 0.0005  # seconds per second by which the host's clock may run apart from ours
 
 
@@ -60,6 +60,7 @@ class TelemetrySource:
         self._changed = asyncio.Event()
         self._fallback = False  # nvidia-smi instead of the agent
         self._fallback_tried = False
+        self._hopeless = False  # neither way of reading works on this host
 
     async def start(self) -> None:
         if self._task is None:
@@ -108,20 +109,15 @@ class TelemetrySource:
 
     async def first(self, timeout_s: float = 20.0) -> Telemetry:
         """The first whole reading, or what is wrong with the driver. HostError when nothing came in time."""
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                while not _whole(self.latest):
+                while not _whole(self.latest) and not self._hopeless:
                     self._changed.clear()
                     await self._changed.wait()
-        except TimeoutError:
-            if self.latest is None:
-                raise HostError(
-                    f"no telemetry within {timeout_s:.0f} s: {self._problem or 'the agent said nothing'}",
-                    host=self.host.name,
-                    next_step="workbench doctor shows what is missing on that host",
-                ) from None
-        assert self.latest is not None
-        return self.latest
+        if self.latest is not None:
+            return self.latest
+        why = NOTHING_TO_READ_WITH if self._hopeless else f"no telemetry within {timeout_s:.0f} s: {self._problem}"
+        raise HostError(why, host=self.host.name, next_step="workbench doctor shows what is missing on that host")
 
     async def _order(self, order: dict[str, Any]) -> None:
         if self._stream is not None and not self._fallback:
@@ -144,7 +140,10 @@ class TelemetrySource:
             try:
                 if not self.host.connected:
                     await self.host.connect()
-                await (self._follow_smi() if self._fallback else self._follow_agent())
+                agent = not self._fallback
+                await (self._follow_agent() if agent else self._follow_smi())
+                if agent and self._fallback:
+                    continue
                 self._problem = self._problem or "telemetry ended; starting it again"
             except Abandoned as why:
                 self._problem = str(why)
@@ -228,6 +227,8 @@ class TelemetrySource:
         """nvidia-smi may work where the library was not found, as in some containers. Asked once."""
         if self._fallback_tried:
             return False
+        from workbench.gpu.smi_follow import SmiFollower
+
         self._fallback_tried = True
         try:
             self._fallback = await SmiFollower(self.host, self.interval_s).probe() is None
@@ -236,6 +237,8 @@ class TelemetrySource:
         return self._fallback
 
     async def _follow_smi(self) -> None:
+        from workbench.gpu.smi_follow import SmiFollower
+
         follower = SmiFollower(self.host, self.interval_s, await self._simulated())
         loop = asyncio.get_running_loop()
 
@@ -251,10 +254,8 @@ class TelemetrySource:
         except TimeoutError:
             raise Abandoned(f"nvidia-smi said nothing for {self._silent_s:.0f} s; it was left behind") from None
         except CommandNotFound:
-            self._fallback = self._fallback_tried = False
-            raise HostError(
-                "neither python3 with NVML nor nvidia-smi can be used on this host", host=self.host.name
-            ) from None
+            self._hopeless = True
+            raise HostError(NOTHING_TO_READ_WITH, host=self.host.name) from None
 
     async def _simulated(self) -> bool:
         return (await self.host.facts()).simulated is not None

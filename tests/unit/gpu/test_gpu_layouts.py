@@ -8,7 +8,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from workbench.gpu import nvml, readings, smi
+from workbench.gpu import nvml, readings
 
 
 @pytest.mark.parametrize(
@@ -96,4 +96,3 @@ def test_event_reasons_stand_at_their_bits(bit: str, name: str) -> None:
     values = [getattr(pynvml, f"nvmlClocks{kind}Reason{bit}", None) for kind in ("Event", "Throttle")]
     value = next(v for v in values if v is not None)
     assert value == 1 << nvml.EVENT_REASONS.index(name)
-    assert smi.EVENT_BITS == nvml.EVENT_REASONS

@@ -1,0 +1,431 @@
+"""Apply, read back, journal and revert, with a fake nvidia-smi whose state the simulated NVML library reads."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nvml_child import Driver
+from smi_stub import Smi
+
+from workbench.gpu import control, journal
+from workbench.hosts.base import FileError, HostFacts
+from workbench.hosts.local import LocalHost
+from workbench.model.errors import InputError, SettingsError
+from workbench.model.gpu import Telemetry
+from workbench.model.settings import ClockRange, GpuSettings, InForce, SettingsReport
+
+UUID = "GPU-00000000-0000-4000-8000-000000000000"
+
+
+class Box(LocalHost):
+    """This machine, where nvidia-smi may be run."""
+
+    async def facts(self) -> HostFacts:
+        return HostFacts("box", "local", uid=1000, nvidia_smi="nvidia-smi", simulated="test")
+
+
+class Bench:
+    def __init__(self, smi: Smi, driver: Driver, journal_path: Path) -> None:
+        self.smi, self.driver, self.path, self.host = smi, driver, journal_path, Box()
+        self.reading: Telemetry | None = None  # for the limits, which do not change
+
+    async def set(self, settings: GpuSettings, gpu: str = "0", dry_run: bool = False) -> SettingsReport:
+        self.reading = self.reading or await control.read_once(self.host)
+        commands = control.plan({gpu: settings}, self.reading, await control.rights_on(self.host))
+        return await control.apply(self.host, commands, dry_run=dry_run)
+
+    def entries(self) -> list[dict[str, Any]]:
+        return list(json.loads(self.path.read_text())["entries"])
+
+    def brief(self) -> list[tuple[Any, ...]]:
+        return [(e["setting"], e["before"], e["now"], e["state"]) for e in self.entries()]
+
+
+@pytest.fixture
+def bench(driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    path = tmp_path / "xdg-state" / "workbench" / "gpu" / "journal.json"
+    smi = Smi(tmp_path / "bin", driver.script, path)
+    monkeypatch.setenv("PATH", f"{smi.here}:{os.environ['PATH']}")
+    return Bench(smi, driver, path)
+
+
+def run(work: Callable[[], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(60):
+            await work()
+
+    asyncio.run(main())
+
+
+def test_apply_reads_back_and_revert_restores(bench: Bench) -> None:
+    bench.driver.set(
+        "nvmlDeviceGetPowerManagementLimit 0 580000", "nvmlDeviceGetPersistenceMode 0 0"
+    )  # not the default
+
+    async def work() -> None:
+        wanted = GpuSettings(True, 450.0, ClockRange(1000, 2000), ClockRange(14001, 14001))
+        report = await bench.set(wanted)
+        assert report.ok and report.journal == str(bench.path) and not report.dry_run
+        assert [(o.command.setting, o.before, o.requested, o.read_back, o.in_force) for o in report.outcomes] == [
+            ("persistence", False, True, True, InForce.YES),
+            ("power_limit_w", 580.0, 450.0, 450.0, InForce.YES),
+            ("gpu_clocks", "unknown", "1000,2000", None, InForce.NOT_CHECKED),
+            ("memory_clocks", "unknown", "14001,14001", None, InForce.NOT_CHECKED),
+        ]
+        assert "cannot be read back" in report.outcomes[2].message
+        altered = await control.alterations(bench.host)
+        assert [(a.setting, a.before, a.now) for a in altered] == [
+            (e["setting"], e["before"], e["now"]) for e in bench.entries()
+        ]
+        assert {a.extra["state"] for a in altered} == {"applied"} and altered[0].since_unix_s > 1.6e9
+        bench.smi.here.joinpath("calls").unlink()
+        back = await control.revert(bench.host)
+        assert back.ok and [o.command.setting for o in back.outcomes] == [
+            "gpu_clocks", "memory_clocks", "power_limit_w", "persistence",
+        ]  # fmt: skip
+        assert bench.smi.setters == ["--reset-gpu-clocks", "--reset-memory-clocks", "-pl 580", "-pm 0"]
+        assert "is not known" in back.outcomes[0].message and back.outcomes[2].read_back == 580.0
+        assert await control.alterations(bench.host) == () and bench.entries() == []
+        again = await control.revert(bench.host)
+        assert again.ok and again.outcomes == () and len(bench.smi.setters) == 4
+
+    run(work)
+
+
+def test_the_previous_values_are_on_disk_before_the_first_change(bench: Bench) -> None:
+    async def work() -> None:
+        await bench.set(GpuSettings(power_limit_w=450.0, gpu_clocks=ClockRange(1000, 2000)))
+        seen = json.loads(bench.smi.journal_at_first_change)["entries"]
+        assert [(e["setting"], e["before"], e["state"]) for e in seen] == [
+            ("power_limit_w", 600.0, "pending"),
+            ("gpu_clocks", "unknown", "pending"),
+        ]
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        assert seen[0]["gpu_uuid"] == UUID and seen[0]["boot_id"] == boot and seen[0]["driver"] == "580.95.05"
+        assert seen[0]["owner"]["pid"] == os.getpid() and seen[0]["who"] and seen[0]["energy_j"] == 5000.0
+        assert oct(bench.path.stat().st_mode & 0o777) == "0o600"
+
+    run(work)
+
+
+def test_a_second_change_keeps_the_first_value_and_a_way_back_to_it_is_no_alteration(bench: Bench) -> None:
+    async def work() -> None:
+        await bench.set(GpuSettings(power_limit_w=450.0))
+        second = await bench.set(GpuSettings(power_limit_w=400.0))
+        assert second.outcomes[0].before == 450.0
+        assert bench.brief() == [("power_limit_w", 600.0, 400.0, "applied")]
+        await bench.set(GpuSettings(power_limit_w=600.0))
+        assert bench.entries() == []
+
+    run(work)
+
+
+def test_what_a_lock_was_before_is_known_after_our_own(bench: Bench) -> None:
+    async def work() -> None:
+        first = await bench.set(GpuSettings(gpu_clocks=ClockRange(1000, 2000)))
+        second = await bench.set(GpuSettings(gpu_clocks=ClockRange(500, 1500)))
+        assert (first.outcomes[0].before, second.outcomes[0].before) == ("unknown", "1000,2000")
+        assert bench.brief() == [("gpu_clocks", "unknown", "500,1500", "applied")]
+        reset = await bench.set(GpuSettings(reset_gpu_clocks=True))
+        assert reset.ok and bench.entries() == []
+        third = await bench.set(GpuSettings(gpu_clocks=ClockRange(1000, 2000)))
+        assert third.outcomes[0].before == "default" and bench.entries()[0]["before_known"] == "default"
+
+    run(work)
+
+
+def test_dry_run_changes_and_writes_nothing(bench: Bench) -> None:
+    async def work() -> None:
+        report = await bench.set(GpuSettings(power_limit_w=450.0), "all", dry_run=True)
+        assert report.dry_run and report.ok and [o.before for o in report.outcomes] == [600.0, 600.0]
+        assert bench.smi.setters == [] and not bench.path.exists()
+        assert (await control.apply(bench.host, ())).outcomes == ()
+
+    run(work)
+
+
+def test_success_that_changes_nothing_is_a_failure(bench: Bench) -> None:
+    bench.smi.mode("no-effect")
+
+    async def work() -> None:
+        report = await bench.set(GpuSettings(power_limit_w=450.0))
+        (outcome,) = report.outcomes
+        assert not report.ok and outcome.in_force is InForce.NO_EFFECT and outcome.read_back == 600.0
+        assert "reported success, but the driver says 600 W, not 450 W" in outcome.message
+        assert bench.entries() == []  # nothing to give back
+
+    run(work)
+
+
+@pytest.mark.parametrize(
+    ("mode", "words"),
+    [("warn", "Treating as warning"), ("refuse", "does not have permission"), ("lost", "")],
+)
+def test_a_refusal_stops_the_rest_and_tells_the_command(bench: Bench, mode: str, words: str) -> None:
+    bench.smi.mode(mode)
+
+    async def work() -> None:
+        report = await bench.set(GpuSettings(power_limit_w=450.0, gpu_clocks=ClockRange(1000, 2000)))
+        assert not report.ok
+        first, second = report.outcomes
+        if mode == "lost":  # between the two
+            assert first.read_back is None and not second.ok and "GPU is lost" in second.message
+            assert ("power_limit_w", 600.0, 450.0, "applied") in bench.brief()
+            return
+        assert not first.ok and words in first.message and f"sudo nvidia-smi -i {UUID} -pl 450" in first.message
+        assert not second.ok and "not run" in second.message
+        assert len(bench.smi.setters) == 1 and bench.entries() == []
+
+    run(work)
+
+
+def test_a_failure_midway_keeps_what_was_done(bench: Bench) -> None:
+    async def work() -> None:
+        await bench.set(GpuSettings(power_limit_w=450.0))
+        bench.smi.mode("refuse")
+        await bench.set(GpuSettings(power_limit_w=300.0, gpu_clocks=ClockRange(1, 2)))
+        assert bench.brief() == [("power_limit_w", 600.0, 450.0, "applied")]
+
+    run(work)
+
+
+def test_a_hanging_nvidia_smi_may_have_done_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "COMMAND_S", 0.3)
+    bench.smi.mode("hang")
+
+    async def work() -> None:
+        report = await bench.set(GpuSettings(gpu_clocks=ClockRange(1000, 2000)))
+        assert "did not end within" in report.outcomes[0].message
+        assert bench.brief() == [("gpu_clocks", "unknown", "1000,2000", "pending")]
+        bench.smi.mode("ok")
+        assert (await control.revert(bench.host)).ok and bench.entries() == []
+
+    run(work)
+
+
+def test_a_lower_limit_elsewhere_is_told(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.driver.set("nvmlDeviceGetPersistenceMode * 0")
+    program = bench.smi.here / "nvidia-smi"
+    program.write_text(program.read_text().replace("index, float(change[1]) * 1000)", "index, 300000)"))
+
+    async def work() -> None:
+        report = await bench.set(GpuSettings(power_limit_w=450.0))
+        (outcome,) = report.outcomes
+        assert outcome.ok and outcome.in_force is InForce.CAPPED and "enforces 300 W" in outcome.message
+        assert "persistence mode is off" in outcome.message
+
+    run(work)
+
+
+def test_a_failed_revert_stays_in_the_journal_with_its_command(bench: Bench) -> None:
+    async def work() -> None:
+        await bench.set(GpuSettings(power_limit_w=450.0, gpu_clocks=ClockRange(1000, 2000)))
+        bench.smi.mode("refuse")
+        report = await control.revert(bench.host)
+        assert not report.ok and len(report.outcomes) == 2  # it tried both
+        assert all("stays in the journal" in o.message for o in report.outcomes)
+        assert f"sudo nvidia-smi -i {UUID} -pl 600" in report.outcomes[1].message
+        assert len(bench.entries()) == 2
+        bench.smi.mode("no-effect")
+        silent = await control.revert(bench.host)
+        assert silent.outcomes[1].in_force is InForce.NO_EFFECT and bench.entries()[0]["setting"] == "power_limit_w"
+        bench.smi.mode("ok")
+        assert (await control.revert(bench.host)).ok and bench.entries() == []
+
+    run(work)
+
+
+def test_revert_of_one_gpu(bench: Bench) -> None:
+    async def work() -> None:
+        await bench.set(GpuSettings(power_limit_w=450.0), "all")
+        report = await control.revert(bench.host, 1)
+        assert [o.command.gpu_index for o in report.outcomes] == [1]
+        assert [e["gpu_index"] for e in bench.entries()] == [0]
+        with pytest.raises(InputError, match="no GPU 9"):
+            await control.revert(bench.host, 9)
+        assert (await control.revert(bench.host, UUID)).ok and bench.entries() == []
+
+    run(work)
+
+
+def test_after_a_restart_the_settings_are_gone(bench: Bench) -> None:
+    async def work() -> None:
+        await bench.set(GpuSettings(power_limit_w=450.0))
+        data = json.loads(bench.path.read_text())
+        data["entries"][0]["boot_id"] = "another boot"
+        bench.path.write_text(json.dumps(data))
+        assert await control.alterations(bench.host) == ()
+        report = await control.revert(bench.host)
+        assert report.outcomes == () and len(bench.smi.setters) == 1
+        left = json.loads(bench.path.read_text())
+        assert left["entries"] == [] and left["log"][-1]["what"] == "gone: the host was restarted"
+
+    run(work)
+
+
+def test_after_a_driver_reload_they_are_gone_too(bench: Bench) -> None:
+    async def work() -> None:
+        await bench.set(GpuSettings(power_limit_w=450.0))
+        bench.driver.set("field.83 * 1000")  # counts from the driver's load
+        assert (await control.revert(bench.host)).outcomes == () and bench.entries() == []
+
+    run(work)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"version": 1, "entries": [{"gpu_uu', "is not whole"),
+        ("", "is not whole"),
+        ('{"version": 2, "entries": [], "log": []}', "version 2, made by a newer Workbench"),
+        ("[1, 2]", "is not a journal"),
+        ('{"version": 1, "entries": [{"x": 1}], "log": []}', "is damaged"),
+    ],
+)
+def test_a_journal_that_cannot_be_read_stops_everything(bench: Bench, text: str, words: str) -> None:
+    bench.path.parent.mkdir(parents=True)
+    bench.path.write_text(text)
+
+    async def work() -> None:
+        for attempt in (bench.set(GpuSettings(power_limit_w=450.0)), control.revert(bench.host)):
+            with pytest.raises(SettingsError) as error:
+                await attempt
+            assert words in str(error.value) and "nothing was changed" in str(error.value)
+        with pytest.raises(SettingsError):
+            await control.alterations(bench.host)
+        assert bench.smi.setters == [] and bench.path.read_text() == text
+
+    run(work)
+
+
+def test_a_full_disk_changes_nothing(bench: Bench) -> None:
+    """And so does a file where the journal's directory must be, which refuses root too."""
+
+    class Full(Box):
+        async def write_file(self, path: str, data: bytes, *, mode: int = 0o600) -> None:
+            raise FileError(f"cannot write {path}: No space left on device", next_step="free some space there")
+
+    async def work() -> None:
+        bench.host = Full()
+        with pytest.raises(SettingsError, match=r"No space left on device.*nothing was changed"):
+            await bench.set(GpuSettings(power_limit_w=450.0))
+        assert bench.smi.setters == []
+        bench.host = Box()
+        bench.path.parent.rmdir()
+        bench.path.parent.write_text("in the way")
+        with pytest.raises(SettingsError, match="nothing was changed"):
+            await bench.set(GpuSettings(power_limit_w=450.0))
+        assert bench.smi.setters == []
+
+    run(work)
+
+
+def test_a_journal_that_fails_after_the_change_still_reports(bench: Bench) -> None:
+    class Filling(Box):
+        writes = 0
+
+        async def write_file(self, path: str, data: bytes, *, mode: int = 0o600) -> None:
+            Filling.writes += 1
+            if Filling.writes > 1:
+                raise FileError(f"cannot write {path}: No space left on device")
+            await super().write_file(path, data, mode=mode)
+
+    async def work() -> None:
+        bench.host = Filling()
+        report = await bench.set(GpuSettings(power_limit_w=450.0))
+        assert report.ok and "still holds the previous values" in report.outcomes[0].message
+        assert bench.brief() == [("power_limit_w", 600.0, 450.0, "pending")]
+        bench.host = Box()
+        assert (await control.revert(bench.host)).ok
+
+    run(work)
+
+
+def test_without_rights_nothing_is_touched(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        reading = await control.read_once(bench.host)
+        none = control.Rights("/usr/bin/nvidia-smi", refusal="needs root", by_sudoers=True, user="ada")
+        commands = control.plan({"0": GpuSettings(power_limit_w=450.0)}, reading, none)
+        report = await control.apply(bench.host, commands)
+        assert not report.ok and "NOPASSWD" in report.outcomes[0].message
+        assert bench.smi.setters == [] and not bench.path.exists()
+
+    run(work)
+
+
+def test_a_value_that_cannot_be_read_before_is_not_changed(bench: Bench) -> None:
+    async def work() -> None:
+        reading = await control.read_once(bench.host)
+        commands = control.plan({"0": GpuSettings(power_limit_w=450.0)}, reading, control.Rights())
+        bench.driver.set("nvmlDeviceGetPowerManagementLimit 0 !4")
+        with pytest.raises(SettingsError, match=r"before is unknown \(no permission\); nothing was changed"):
+            await control.apply(bench.host, commands)
+        bench.driver.set("lost 0 15")
+        with pytest.raises(SettingsError, match="nothing was changed"):
+            await control.apply(bench.host, commands)
+        assert bench.smi.setters == []
+
+    run(work)
+
+
+def test_nvidia_smi_that_went_away(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        reading = await control.read_once(bench.host)
+        commands = control.plan({"0": GpuSettings(gpu_clocks=ClockRange(1, 2))}, reading, control.Rights())
+        (bench.smi.here / "nvidia-smi").unlink()
+        if shutil.which("nvidia-smi"):
+            pytest.skip("this machine has an nvidia-smi of its own")
+        report = await control.apply(bench.host, commands)
+        assert not report.ok and "nvidia-smi" in report.outcomes[0].message and bench.entries() == []
+
+    run(work)
+
+
+def test_two_workbenches_wait_for_one_another(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        await asyncio.gather(
+            bench.set(GpuSettings(power_limit_w=450.0)), bench.set(GpuSettings(power_limit_w=400.0), "1")
+        )
+        assert {(e["gpu_index"], e["before"]) for e in bench.entries()} == {(0, 600.0), (1, 600.0)}
+        monkeypatch.setattr(journal, "WAIT_S", 0.2)
+        async with journal.locked(bench.host):
+            with pytest.raises(SettingsError, match=f"another Workbench .*process {os.getpid()}.*nothing was changed"):
+                await control.revert(bench.host)
+        assert (await control.revert(bench.host)).ok
+
+    run(work)
+
+
+@pytest.mark.parametrize("owner", ["dead", "reused pid", "old and elsewhere", "new and elsewhere"])
+def test_the_lock_of_a_dead_owner_is_broken(bench: Bench, monkeypatch: pytest.MonkeyPatch, owner: str) -> None:
+    monkeypatch.setattr(journal, "WAIT_S", 0.2)
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    token = {
+        "dead": f"{boot}:4194304:1:ada@box",
+        "reused pid": f"{boot}:{os.getpid()}:1:ada@box",
+        "old and elsewhere": "another-boot:1:1:ada@far",
+        "new and elsewhere": "another-boot:1:1:ada@far",
+    }[owner]
+    link = Path(f"{bench.path}.lock")
+    link.parent.mkdir(parents=True)
+    link.symlink_to(token)
+    if owner == "old and elsewhere":
+        os.utime(link, (1, 1), follow_symlinks=False)
+
+    async def work() -> None:
+        if owner == "new and elsewhere":
+            with pytest.raises(SettingsError, match="ada@far, process 1"):
+                await bench.set(GpuSettings(power_limit_w=450.0))
+            assert bench.smi.setters == []
+        else:
+            assert (await bench.set(GpuSettings(power_limit_w=450.0))).ok
+            assert not link.is_symlink()
+
+    run(work)

@@ -1,0 +1,142 @@
+"""Rings for the sparklines and the summary of a benchmark's time."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workbench.gpu.during import summarize
+from workbench.gpu.history import History, Moment, Reading
+from workbench.model.gpu import DriverInfo, GpuSample, GpuState, HostSample, Telemetry
+
+
+def reading_of(*gpus: GpuSample) -> Telemetry:
+    return Telemetry(0.0, 0.0, DriverInfo(), HostSample(), (), gpus)
+
+
+def test_a_ring_keeps_the_newest_values_oldest_first() -> None:
+    history = History(ring=4)
+    assert history.series(0, "power_w", 3) == []
+    for n in range(6):
+        history.push(reading_of(GpuSample(0, "a", power_w=float(n))), float(n))
+    assert history.series(0, "power_w", 3) == [3.0, 4.0, 5.0]
+    assert history.series(0, "power_w", 99) == [2.0, 3.0, 4.0, 5.0]
+    assert history.series(7, "power_w", 2) == [None, None]
+    assert history.series(0, "no such metric", 2) == [None, None]
+
+
+def test_a_gap_is_none_not_the_value_before() -> None:
+    history = History(ring=3)
+    for gpus in ([GpuSample(0, "a", sm_mhz=1)], [GpuSample(0, "a", GpuState.LOST)], [], [GpuSample(0, "a", sm_mhz=4)]):
+        history.push(reading_of(*gpus), 0.0)
+    assert history.series(0, "sm_mhz", 3) == [None, None, 4.0]
+
+
+def test_another_gpu_at_an_index_starts_anew() -> None:
+    history = History(ring=8)
+    history.push(reading_of(GpuSample(0, "a", sm_mhz=1)), 0.0)
+    history.push(reading_of(GpuSample(0, "b", sm_mhz=2)), 1.0)
+    assert history.series(0, "sm_mhz", 5) == [None, 2.0]
+
+
+def test_memory_does_not_grow() -> None:
+    history = History(ring=10, moments=20)
+    for n in range(200):
+        history.push(reading_of(GpuSample(0, "a", power_w=1.0)), float(n))
+    assert len(history.series(0, "power_w", 1000)) == 10
+    assert len(history.during(-1.0, 1000.0)) == 20
+
+
+def test_during_has_the_reading_before_and_after() -> None:
+    history = History()
+    for n in range(10):
+        history.push(reading_of(GpuSample(0, "a")), float(n))
+    assert [m.at_s for m in history.during(2.5, 4.5)] == [2.0, 3.0, 4.0, 5.0]
+    assert [m.at_s for m in history.during(3.0, 3.0)] == [3.0, 4.0]
+    assert [m.at_s for m in history.during(8.5, 99.0)] == [8.0, 9.0]
+
+
+def moment(
+    at_s: float, power_w: float | None = None, energy_j: float | None = None, sm_mhz: int | None = 2000,
+    reasons: tuple[str, ...] | None = (), index: int = 0,
+) -> Moment:  # fmt: skip
+    return Moment(at_s, (Reading(index, power_w, energy_j, sm_mhz, None, 60.0 + at_s, 50.0, reasons),))
+
+
+def test_energy_is_the_counters_difference_between_the_ends() -> None:
+    moments = [moment(float(t), power_w=999.0, energy_j=1000.0 + 100.0 * t) for t in range(6)]
+    got = summarize(moments, [0], 1.5, 4.0)
+    assert got.energy_j == pytest.approx(250.0) and got.power_w == pytest.approx(100.0)
+    assert got.samples == 3 and got.temperature_c == 64.0
+
+
+def test_the_end_beyond_the_last_reading_is_reached_with_its_power() -> None:
+    moments = [moment(float(t), power_w=200.0, energy_j=200.0 * t) for t in range(4)]
+    assert summarize(moments, [0], 1.0, 3.5).energy_j == pytest.approx(500.0)
+    far = summarize(moments, [0], 1.0, 30.0)
+    assert far.energy_j is None and far.power_w is None and "GPU 0" in far.absent["energy_j"]
+
+
+@pytest.mark.parametrize("counter", [[500.0, 0.0, 50.0, 100.0], [7.0, 7.0, 7.0, 7.0], [None] * 4])
+def test_without_a_usable_counter_power_is_integrated(counter: list[float | None]) -> None:
+    """The driver was reloaded, the counter stands still, or there is none."""
+    watts = [100.0, 300.0, 300.0, 100.0]
+    moments = [moment(float(t), power_w=watts[t], energy_j=counter[t]) for t in range(4)]
+    got = summarize(moments, [0], 0.0, 3.0)
+    assert got.energy_j == pytest.approx(200 + 300 + 200) and got.power_w == pytest.approx(700 / 3)
+
+
+def test_two_gpus_add_up_and_one_without_power_makes_it_absent() -> None:
+    def both(at_s: float, second: float | None) -> Moment:
+        one = moment(at_s, power_w=100.0).gpus[0]
+        return Moment(at_s, (one, one._replace(gpu_index=1, power_w=second)))
+
+    assert summarize([both(0, 50.0), both(1, 50.0)], [0, 1], 0.0, 1.0).power_w == pytest.approx(150.0)
+    assert summarize([both(0, 50.0), both(1, 50.0)], [0], 0.0, 1.0).power_w == pytest.approx(100.0)
+    missing = summarize([both(0, None), both(1, None)], [0, 1], 0.0, 1.0)
+    assert missing.power_w is None and "GPU 1" in missing.absent["power_w"]
+
+
+def test_a_gap_in_the_readings_gives_no_power() -> None:
+    moments = [moment(0.0, power_w=100.0), moment(20.0, power_w=100.0)]
+    assert summarize(moments, [0], 0.0, 20.0).power_w is None
+
+
+def test_shares_of_event_reasons() -> None:
+    moments = [moment(0.0, reasons=("SW power cap",)), moment(1.0, reasons=("SW power cap", "GPU idle")), moment(2.0)]
+    moments.append(moment(3.0, reasons=None))
+    got = summarize(moments, [0], 0.0, 3.0)
+    assert got.event_reasons == {"GPU idle": pytest.approx(1 / 3), "SW power cap": pytest.approx(2 / 3)}
+
+
+def test_nothing_read_is_nothing_told() -> None:
+    got = summarize([], [0], 0.0, 1.0)
+    assert (got.power_w, got.energy_j, got.sm_mhz, got.temperature_c, got.samples) == (None, None, None, None, 0)
+    assert {"power_w", "energy_j", "sm_mhz", "gpu_util_pct", "event_reasons"} <= set(got.absent)
+    assert summarize([moment(0.0)], [], 0.0, 1.0).absent["power_w"] == "no GPU"
+
+
+@given(
+    st.lists(st.floats(0.0, 1000.0), min_size=2, max_size=40),
+    st.floats(0.0, 1.0),
+    st.floats(0.01, 1.0),
+    st.booleans(),
+)
+def test_mean_power_lies_between_the_lowest_and_the_highest(
+    watts: list[float], start: float, share: float, counted: bool
+) -> None:
+    """Whatever the readings; with a counter that agrees with them, too."""
+    energy = [0.0]
+    for a, b in itertools.pairwise(watts):
+        energy.append(energy[-1] + (a + b) / 2)
+    moments = [moment(float(t), power_w=w, energy_j=energy[t] if counted else None) for t, w in enumerate(watts)]
+    end = len(watts) - 1
+    t0 = start * (end - 0.5)
+    got = summarize(moments, [0], t0, t0 + share * (end - t0))
+    assert got.power_w is not None and got.energy_j is not None
+    assert min(watts) - 1e-3 <= got.power_w <= max(watts) + 1e-3
+    assert math.isclose(got.energy_j, got.power_w * share * (end - t0), rel_tol=1e-6, abs_tol=1e-9)

@@ -30,9 +30,11 @@ def line(argv: Sequence[str]) -> str:
 # Runs "$@" and ends it when stdin ends: closing an SSH channel, or the death of the one who reads, does not end a
 # process that never writes. Everything is in one process group, which is only ours: sshd and LocalHost both start a
 # new session. On the end of stdin: TERM to the group, KILL 2 s later. When the command ends first, the group is told
-# to end (that is `cat`) and its exit code is passed on.
+# to end (that is `cat`) and its exit code is passed on. The shell's own "Terminated" is kept out of stderr.
+# (Said again until the shell is gone: a process that is just being made takes a signal with its parent's trap.)
 GUARD = r"""
 trap : TERM HUP INT
+exec 9>&2 2>/dev/null
 {
     cat
     trap '' TERM
@@ -40,13 +42,14 @@ trap : TERM HUP INT
     kill -s TERM 0
     sleep 2
     kill -s KILL 0
-} 2>/dev/null | {
+} 9>&- | {
     trap 'ended=1' TERM
-    "$@"
+    (exec "$@" 2>&9 9>&-)
     code=$?
     [ -n "$ended" ] && kill -s KILL 0
     trap '' TERM
     kill -s TERM 0
+    (while { sleep 0.1 || sleep 1; } && kill -s 0 $$; do kill -s TERM 0; done) >/dev/null 9>&- &
     exit "$code"
 }
 """

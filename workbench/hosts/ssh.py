@@ -176,6 +176,7 @@ class SshHost:
         self.name = names.check(name)
         self._config = [str(Path(ssh_config).expanduser())] if ssh_config is not None else ()
         self._ask = ask
+        self._passphrases: dict[str, str | None] = {}
         self._accepted: set[str] = set()
         self._unknown: dict[str, tuple[str, str]] = {}
         self._link: Link[asyncssh.SSHClientConnection] = Link(name, self._dial)
@@ -226,24 +227,27 @@ class SshHost:
             return await self._open(host, {"username": user} if user else {}, None, JUMPS_MAX)
         except HostError:
             raise
-        except Exception as error:
+        except Exception as error:  # whatever it is, it must not end the screen or the retries
+            self._passphrases.clear()
             raise _explain(error, self.name) from None
 
     async def _options(self, host: str, given: Mapping[str, Any]) -> asyncssh.SSHClientConnectionOptions:
         make = asyncssh.SSHClientConnectionOptions.construct
         first = await make(host=host, config=self._config, client_keys=None, **given)
         files = [Path(f).expanduser() for f in cast(Any, first.config.get("IdentityFile", ()))]
-        keys: dict[str, Any] = {}
+        keys: dict[str, Any] = {"ignore_encrypted": self._ask is None}
         if files:  # as in ssh, one that is not there is passed over
-            present = [str(f) for f in files if f.is_file()]
-            keys = {"client_keys": present or None if first.config.get("IdentitiesOnly") else present or ()}
+            keys["client_keys"] = [str(f) for f in files if f.is_file()]
         if self._ask is not None:
-            ask = self._ask
-            keys |= {"passphrase": lambda file: ask(f"Passphrase for {file}"), "ignore_encrypted": False}
-        else:
-            keys["ignore_encrypted"] = True
+            keys["passphrase"] = self._passphrase
         options: asyncssh.SSHClientConnectionOptions = await make(host=host, config=self._config, **given, **keys)
         return options
+
+    async def _passphrase(self, file: str) -> str | None:
+        """Asked once: keys are loaded anew for each connection."""
+        if file not in self._passphrases and self._ask is not None:
+            self._passphrases[file] = await self._ask(f"Passphrase for {file}")
+        return self._passphrases.get(file)
 
     async def _open(
         self, host: str, given: Mapping[str, Any], through: asyncssh.SSHClientConnection | None, jumps: int
@@ -265,20 +269,20 @@ class SshHost:
                 self._link.lost(made[0], str(error) if error is not None else "closed by the other side")
 
         try:
-            connection = await asyncssh.connect(
-                options=await asyncssh.SSHClientConnectionOptions.construct(
-                    options,
-                    client_factory=lambda: _Client(keys, self._ask, lost),
-                    known_hosts=keys.match,
-                    tunnel=through,
-                    keepalive_interval=KEEPALIVE_S,
-                    keepalive_count_max=KEEPALIVE_MISSES,
-                    connect_timeout=CONNECT_S,
-                    login_timeout=LOGIN_S if self._ask is None else LOGIN_ASKING_S,
-                    agent_forwarding=False,
-                    x11_forwarding=False,
-                ),
+            options = await asyncssh.SSHClientConnectionOptions.construct(
+                options,
+                client_factory=lambda: _Client(keys, self._ask, lost),
+                known_hosts=keys.match,
+                tunnel=through,
+                keepalive_interval=KEEPALIVE_S,
+                keepalive_count_max=KEEPALIVE_MISSES,
+                connect_timeout=CONNECT_S,
+                login_timeout=LOGIN_S if self._ask is None else LOGIN_ASKING_S,
+                agent_forwarding=False,
+                x11_forwarding=False,
             )
+            made.append(await asyncssh.connect(options=options))
+            made[0].set_tunnel(through)  # closed with it
         except asyncssh.HostKeyNotVerifiable as error:
             if isinstance(keys.problem, HostKeyUnknown):
                 self._unknown[keys.problem.fingerprint] = keys.accepting
@@ -287,8 +291,10 @@ class SshHost:
             if keys.known:
                 raise keys.changed(host, "it offers none of the kinds known") from None
             raise
-        made.append(connection)
-        return connection
+        finally:
+            if through is not None and not made:
+                through.close()
+        return made[0]
 
     def _host_keys(self, host: str, options: asyncssh.SSHClientConnectionOptions) -> HostKeys:
         config = cast(Any, options.config)
@@ -327,11 +333,11 @@ class SshHost:
             try:
                 return await connection.create_process(line, encoding=None, request_pty=False), first
             except (asyncssh.Error, OSError) as error:
-                if time.monotonic() > deadline:
-                    step = "raise MaxSessions in its sshd_config, or close other sessions"
-                    raise HostError(f"it opens no session: {error}", host=self.name, next_step=step) from None
                 if connection.is_closed():
                     self._link.lost(connection, str(error))
+                elif time.monotonic() > deadline:
+                    step = "raise MaxSessions in its sshd_config, or close other sessions"
+                    raise HostError(f"it opens no session: {error}", host=self.name, next_step=step) from None
                 await asyncio.sleep(0.1)
 
     async def run(
@@ -451,7 +457,5 @@ def _explain(error: Exception, name: str) -> HostError:
         return HostError(f"your ssh configuration: {error}", host=name)
     if isinstance(error, TimeoutError):
         return HostUnreachable("it does not answer", host=name, next_step=f"check with: ssh {name} true")
-    if isinstance(error, (asyncssh.Error, OSError, ValueError)):
-        said = getattr(error, "reason", "") or getattr(error, "strerror", None) or str(error)
-        return HostUnreachable(f"no connection: {said}", host=name, next_step=f"check with: ssh {name} true")
-    raise error
+    said = getattr(error, "reason", "") or getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return HostUnreachable(f"no connection: {said}", host=name, next_step=f"check with: ssh {name} true")

@@ -1,0 +1,42 @@
+"""Looking at real processes from tests."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+
+def state_of(pid: int) -> str | None:
+    """The state letter, None when there is no such process."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def alive(pid: int) -> bool:
+    return state_of(pid) not in (None, "Z", "X")
+
+
+def with_argument(text: str) -> list[int]:
+    """Living processes of which one argument is exactly `text`."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                arguments = (entry / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if text.encode() in arguments and alive(int(entry.name)):
+                found.append(int(entry.name))
+    return found
+
+
+def eventually(condition: Callable[[], object], what: str, deadline_s: float = 10.0) -> None:
+    """Wait for `condition()`; fails after `deadline_s`."""
+    end = time.monotonic() + deadline_s
+    while not condition():
+        assert time.monotonic() < end, f"waited {deadline_s:g} s for {what}"
+        time.sleep(0.01)

@@ -1,0 +1,219 @@
+"""LocalHost against real processes and files."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.procs import alive, eventually, with_argument
+
+from workbench.hosts import open_host
+from workbench.hosts.base import CommandFailed, CommandNotFound, CommandTimeout, FileError, Host
+from workbench.hosts.local import LocalHost, LocalStream
+
+ARGUMENT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=40) | st.binary(max_size=20).map(
+    lambda b: os.fsdecode(b.replace(b"\0", b""))
+)
+
+
+def test_is_a_host_and_is_what_no_name_and_local_open() -> None:
+    for name in (None, "local"):
+        assert isinstance(open_host(name), LocalHost)
+    assert isinstance(LocalHost(), Host)
+
+
+def test_opening_the_local_host_does_not_load_asyncssh() -> None:
+    code = "import sys; from workbench.hosts import open_host; open_host(None); print('asyncssh' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
+
+
+def test_output_errors_and_exit_code_are_apart() -> None:
+    done = asyncio.run(LocalHost().run(["sh", "-c", "cat; echo bad >&2; exit 7"], input=b"in"))
+    assert (done.returncode, done.stdout, done.stderr) == (7, b"in", b"bad\n")
+
+
+def test_a_signal_is_a_negative_return_code() -> None:
+    assert asyncio.run(LocalHost().run(["sh", "-c", "kill -s TERM $$"])).returncode == -signal.SIGTERM
+
+
+def test_without_input_stdin_is_at_its_end() -> None:
+    assert asyncio.run(LocalHost().run(["cat"], timeout_s=5)).stdout == b""
+
+
+def test_environment_is_added_to_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OURS", "1")
+    done = asyncio.run(LocalHost().run(["sh", "-c", 'echo "$OURS$ADDED"'], env={"ADDED": "2"}))
+    assert done.out == "12\n"
+
+
+def test_the_path_of_the_environment_given_is_searched(tmp_path: Path) -> None:
+    tool = tmp_path / "only-here"
+    tool.write_text("#!/bin/sh\necho found\n")
+    tool.chmod(0o755)
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    assert asyncio.run(LocalHost().run(["only-here"], env=env)).out == "found\n"
+
+
+@pytest.mark.parametrize("argv", [["no-such-thing"], ["/no/such/thing"], [__file__], [], [""], ["-x"]])
+def test_what_is_not_there_is_not_found(argv: list[str]) -> None:
+    for attempt in (LocalHost().run(argv), LocalHost().stream(argv)):
+        with pytest.raises(CommandNotFound):
+            asyncio.run(attempt)
+
+
+def test_check_raises_with_the_last_line_of_stderr() -> None:
+    with pytest.raises(CommandFailed, match="exit code 3: why") as failed:
+        asyncio.run(LocalHost().run(["sh", "-c", "echo first >&2; echo why >&2; exit 3"], check=True))
+    assert failed.value.completed.returncode == 3
+    assert failed.value.command is not None
+
+
+def test_timeout_kills_the_whole_group_at_once() -> None:
+    started = time.monotonic()
+    with pytest.raises(CommandTimeout, match=r"0\.3 s"):
+        asyncio.run(LocalHost().run(["sh", "-c", "trap '' TERM; sleep 61.001 & sleep 61.001; :"], timeout_s=0.3))
+    assert time.monotonic() - started < 5
+    eventually(lambda: not with_argument("61.001"), "both sleeps to end")
+
+
+def test_cancelling_kills_too() -> None:
+    async def main() -> None:
+        task = asyncio.create_task(LocalHost().run(["sleep", "61.002"]))
+        while not with_argument("61.002"):
+            await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert task.cancelled()
+
+    asyncio.run(main())
+    eventually(lambda: not with_argument("61.002"), "the sleep to end")
+
+
+def test_much_output_on_both_sides_and_much_input_do_not_block() -> None:
+    script = "head -c 3000000 /dev/zero >&2 & cat; wait"
+    done = asyncio.run(LocalHost().run(["sh", "-c", script], input=b"x" * 3_000_000))
+    assert (len(done.stdout), len(done.stderr)) == (3_000_000, 3_000_000)
+
+
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(arguments=st.lists(ARGUMENT, min_size=1, max_size=4))
+def test_arguments_arrive_byte_for_byte(arguments: list[str]) -> None:
+    done = asyncio.run(LocalHost().run(["printf", "%s\\0", *arguments]))
+    assert done.stdout == b"".join(os.fsencode(a) + b"\0" for a in arguments)
+
+
+async def first_line(stream: LocalStream) -> bytes:
+    return await anext(aiter(stream.lines()))
+
+
+def test_stream_gives_lines_and_takes_input() -> None:
+    async def main() -> None:
+        stream = await LocalHost().stream(["cat"], input=b"a\nb")
+        lines = stream.lines()
+        assert await anext(lines) == b"a"
+        await stream.write(b"c\n")
+        assert await anext(lines) == b"bc"
+        await stream.close()
+
+    asyncio.run(main())
+
+
+def test_stream_passes_the_exit_code_on_and_keeps_the_end_of_stderr() -> None:
+    async def main() -> None:
+        stream = await LocalHost().stream(["sh", "-c", "echo out; echo why >&2; exit 9"])
+        assert [line async for line in stream.lines()] == [b"out"]
+        assert (await stream.wait(), await stream.stderr_tail()) == (9, "why")
+        await stream.close()
+
+    asyncio.run(main())
+
+
+def test_closing_a_stream_ends_a_command_that_never_reads_nor_heeds_term() -> None:
+    async def main() -> float:
+        stream = await LocalHost().stream(["sh", "-c", "trap '' TERM; echo up; sleep 61.003; sleep 61.003"])
+        assert await first_line(stream) == b"up"
+        started = time.monotonic()
+        await stream.close()
+        return time.monotonic() - started
+
+    assert asyncio.run(main()) < 4
+    eventually(lambda: not with_argument("61.003"), "the command to end")
+
+
+def test_a_stream_ends_when_its_reader_is_killed() -> None:
+    code = (
+        "import asyncio\nfrom workbench.hosts.local import LocalHost\n"
+        "async def main():\n"
+        "    stream = await LocalHost().stream(['sh', '-c', 'echo up; sleep 61.004; :'])\n"
+        "    async for line in stream.lines(): print(line, flush=True)\n"
+        "asyncio.run(main())"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as reader:
+        assert reader.stdout is not None
+        assert reader.stdout.readline()
+        reader.kill()
+    eventually(lambda: not with_argument("61.004"), "the command to end")
+
+
+def test_files_are_written_whole_with_their_mode_and_read_in_parts(tmp_path: Path) -> None:
+    path = tmp_path / "made" / "too" / "file"
+
+    async def main() -> None:
+        host = LocalHost()
+        await host.write_file(str(path), b"first", mode=0o640)
+        await host.write_file(str(path), b"0123456789")
+        assert await host.read_file(str(path)) == b"0123456789"
+        assert await host.read_file(str(path), offset=3, limit=4) == b"3456"
+        assert await host.read_file(str(path), offset=20) == b""
+
+    asyncio.run(main())
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == stat.S_IMODE(path.parent.parent.stat().st_mode) == 0o700
+    assert [p.name for p in path.parent.iterdir()] == ["file"]
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "dir").mkdir()
+    with pytest.raises(FileError, match="cannot write"):
+        asyncio.run(LocalHost().write_file(str(tmp_path / "dir"), b"x"))
+    assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".new")] == []
+
+
+@pytest.mark.parametrize("path", ["/no/such/file", "/proc"])
+def test_what_cannot_be_read_is_a_file_error(path: str) -> None:
+    with pytest.raises(FileError, match="cannot read"):
+        asyncio.run(LocalHost().read_file(path))
+
+
+def test_state_directory_follows_xdg_and_is_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    found = Path(asyncio.run(LocalHost().state_dir()))
+    assert found == tmp_path / "state" / "workbench"
+    assert stat.S_IMODE(found.stat().st_mode) == 0o700
+
+
+def test_forward_is_the_port_itself() -> None:
+    assert asyncio.run(LocalHost().forward(8000)).local_port == 8000
+
+
+def test_facts_are_of_this_machine() -> None:
+    facts = asyncio.run(LocalHost().facts())
+    assert (facts.uid, facts.hostname, facts.kernel) == (os.getuid(), os.uname().nodename, os.uname().release)
+    assert facts.boot_id == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    assert facts.cpu_count is not None and facts.cpu_count >= 1
+    assert facts.memory_total_bytes is not None and facts.memory_total_bytes > 1 << 27
+    assert facts.python3 is not None and facts.python3_version is not None
+
+
+def test_nothing_of_ours_is_left() -> None:
+    eventually(lambda: not any(with_argument(f"61.00{i}") for i in range(1, 5)), "every sleep of this module to end")
+    assert alive(os.getpid())

@@ -68,6 +68,7 @@ class MainScreen(LaunchActions, ServerActions, BenchActions, GpuActions, ViewAct
         self.bridge = Bridge(session, self)
         self.active, self.zoomed = 1, False
         self.single = False
+        self._asked = ""
         self._shape: tuple[object, ...] = ()
         self._notice_number, self._notice_until = 0, 0.0
         self._server_state: tuple[str | None, ServerState | None] = (None, None)
@@ -171,6 +172,10 @@ class MainScreen(LaunchActions, ServerActions, BenchActions, GpuActions, ViewAct
         if "notice" in changed and state.notice is not None and state.notice.number != self._notice_number:
             self._notice_number = state.notice.number
             self.tell(state.notice)
+        if "host" in changed:
+            self._host_changed(state)
+        if "offers" in changed and state.offers:
+            self.say("; ".join(state.offers), Level.WARN)
         if changed != LOG:
             self.refresh_titles()
 
@@ -186,6 +191,17 @@ class MainScreen(LaunchActions, ServerActions, BenchActions, GpuActions, ViewAct
         self._show_telemetry(state)
         if self._notice_until and time.monotonic() > self._notice_until:
             self.hush()
+
+    def _host_changed(self, state: SessionState) -> None:
+        """An unknown key is asked about once per message; other reasons for no connection stand as a message."""
+        message = state.host.message
+        if state.host.link != "failed" or not message or message == self._asked:
+            return
+        self._asked = message
+        if state.host.unknown_key:
+            self.call_later(self.ask_host_key)
+        else:
+            self.say(f"{state.host.name}: {message}", Level.ERROR, "h works on another host")
 
     def _server_changed(self, state: SessionState) -> None:
         """READY rings the bell; a failure brings the log to its first error."""
@@ -210,7 +226,7 @@ class MainScreen(LaunchActions, ServerActions, BenchActions, GpuActions, ViewAct
             3: hint("log", "follow", "next_error", "find"),
             4: hint("results", "detail", "mark_a", "mark_b", "delete"),
             5: hint("compare", "compare", "plot"),
-            6: hint("gpu", "gpu", "revert"),
+            6: "g settings   r revert",
         }
         plan = state.plan
         engine = f"{plan.plan.engine} {plan.catalog_version}" if plan else ""

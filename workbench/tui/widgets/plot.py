@@ -30,9 +30,12 @@ def _one(x: Sequence[float], y: Sequence[float], title: str, width: int, height:
     figure.clear()
     figure.theme("colorless")
     figure.title(title)
+    plotext.terminal.limit(False, False)  # the size is the pane's, not the terminal's that plotext finds
     figure.plot_size(width, max(6, height))
     line = figure.signal(list(x), list(y), marker="hd")
     if len(x) > 1:
         line.lines()
     figure.draw(line)
+    named = list(x)[:: max(1, len(x) * 8 // max(1, width))]
+    figure.ruler("x").ticks(named, [f"#{n:.0f}" for n in named])
     return [((text, role),) for text in plotext.uncolorize(str(figure.build())).splitlines()]

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
-import sys
 from pathlib import Path
 
-import httpx
+import llama_server
 import psutil
 import pytest
+import tiny_gguf
+from serving import free_port, processes_of, stream, supervised
 
 from workbench import engines
 from workbench.hosts.local import LocalHost
@@ -19,11 +19,6 @@ from workbench.model.plan import LaunchPlan
 from workbench.model.run import LogBatch, ServerState, ServerStatus
 from workbench.server.probe import probe
 from workbench.server.supervisor import Event, Supervisor
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
-import llama_server
-import tiny_gguf
-from serving import free_port, processes_of, supervised
 
 READY_S = 60.0  # a second where nothing else runs
 
@@ -46,26 +41,6 @@ def plan(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Launch
         FlagSetting("metrics", True),
     )
     return LaunchPlan("llamacpp", str(model), flags=flags)
-
-
-async def stream(url: str, model: str, max_tokens: int) -> tuple[int, int]:
-    """(prompt tokens, completion tokens) of one streamed completion, as the server says in its last chunk."""
-    body = {
-        "model": model,
-        "prompt": "one two three",
-        "max_tokens": max_tokens,
-        "ignore_eos": True,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    }
-    usage = None
-    async with httpx.AsyncClient(timeout=60) as http, http.stream("POST", f"{url}/v1/completions", json=body) as reply:
-        assert reply.status_code == 200
-        async for line in reply.aiter_lines():
-            if line.startswith("data: {"):
-                usage = json.loads(line[6:]).get("usage") or usage
-    assert usage is not None
-    return usage["prompt_tokens"], usage["completion_tokens"]
 
 
 def test_start_ready_stream_count_stop_and_nothing_left(plan: LaunchPlan) -> None:

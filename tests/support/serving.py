@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import socket
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import httpx
 import psutil
 
 from workbench.hosts.base import Host
@@ -58,3 +60,23 @@ async def eventually(condition: Callable[[], object], timeout_s: float = 20.0, w
     while not condition():
         assert time.monotonic() < deadline, f"{what} did not come true within {timeout_s} s"
         await asyncio.sleep(0.02)
+
+
+async def stream(url: str, model: str, max_tokens: int, prompt: str = "one two three") -> tuple[int, int]:
+    """(prompt tokens, completion tokens) of one streamed completion, as the server says in its last chunk."""
+    body = {
+        "model": model,
+        "prompt": prompt,
+        "max_tokens": max_tokens,
+        "ignore_eos": True,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    usage = None
+    async with httpx.AsyncClient(timeout=300) as http, http.stream("POST", f"{url}/v1/completions", json=body) as reply:
+        assert reply.status_code == 200
+        async for line in reply.aiter_lines():
+            if line.startswith("data: {"):
+                usage = json.loads(line[6:]).get("usage") or usage
+    assert usage is not None
+    return usage["prompt_tokens"], usage["completion_tokens"]

@@ -7,9 +7,7 @@ from workbench.model.run import ServerState, ServerStatus
 from workbench.server.records import RunFacts
 
 
-def judge(
-    facts: RunFacts, *, now_unix_s: float, answering: bool = True, phase: str | None = None
-) -> ServerStatus:
+def judge(facts: RunFacts, *, now_unix_s: float, answering: bool = True, phase: str | None = None) -> ServerStatus:
     """The status that the facts allow. `answering` is False once a ready server's health check failed for long;
     `now_unix_s` is the host's clock.
 

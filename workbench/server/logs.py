@@ -39,7 +39,7 @@ _INFO = re.compile(r"(?:^|[\s\]])INFO\b|^[\d.]+ I |^\[?I\d{4} ")
 
 
 def level_of(line: str) -> str:
-    """"error", "warn", "info" or "": for colour. Reads the level that the engine wrote, wherever it puts it."""
+    """ "error", "warn", "info" or "": for colour. Reads the level that the engine wrote, wherever it puts it."""
     head = line[:200]
     if _INFO.search(head[:60]):
         return "info"

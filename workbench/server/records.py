@@ -1,11 +1,11 @@
 """A run's directory on its host: what is written there, and how it is read back by any later Workbench.
 
-    <state_dir>/runs/20261121-031502-vllm-3f2a/
-        plan.json    the plan, the command with its secrets masked, versions; written before the start
-        ready.json   written once, when the first token came back: {unix_s, model, ready_after_s, port}
-        stop.json    written before the first signal to a living server: {unix_s}
-        shm          shared memory files that its processes had open: "inode path" per line
-        log, …       what `hosts.detached` keeps there: output, process id and start time, exit code
+<state_dir>/runs/20261121-031502-vllm-3f2a/
+    plan.json    the plan, the command with its secrets masked, versions; written before the start
+    ready.json   written once, when the first token came back: {unix_s, model, ready_after_s, port}
+    stop.json    written before the first signal to a living server: {unix_s}
+    shm          shared memory files that its processes had open: "inode path" per line
+    log, …       what `hosts.detached` keeps there: output, process id and start time, exit code
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class RunFacts:
 
 
 def new_run_id(engine: str, unix_s: float) -> str:
-    """"20261121-031502-vllm-3f2a": UTC, so that runs of all hosts sort in order."""
+    """ "20261121-031502-vllm-3f2a": UTC, so that runs of all hosts sort in order."""
     return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(unix_s))}-{engine}-{secrets.token_hex(2)}"
 
 

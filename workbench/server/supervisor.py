@@ -44,7 +44,7 @@ FILES = ("plan.json", "ready.json", "stop.json")
 
 _BUSY_S, _STARTING_S, _READY_S, _LOST_S = 0.25, 0.5, 1.0, 2.0  # between two looks: 0.25 s is 4 batches a second
 _FULL_LOOK_S = {ServerState.STARTING: 2.0, ServerState.STOPPING: 1.0}
-_FULL_LOOK_ELSE_S = 5.0
+_FULL_LOOK_ELSE_S = 15.0  # its end is seen at once all the same
 _ASK_STARTING_S, _ASK_READY_S = 1.0, 5.0
 _UNDECIDED = frozenset({ServerState.STARTING, ServerState.UNKNOWN})
 

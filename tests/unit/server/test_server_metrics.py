@@ -49,7 +49,7 @@ def test_series_are_summed_over_engines_and_shares_averaged() -> None:
 
 
 def test_older_names_are_known() -> None:
-    page = "# TYPE vllm:gpu_cache_usage_perc gauge\nvllm:gpu_cache_usage_perc{model_name=\"m\"} 0.5\n"
+    page = '# TYPE vllm:gpu_cache_usage_perc gauge\nvllm:gpu_cache_usage_perc{model_name="m"} 0.5\n'
     assert metrics.parse(page, engines.get("vllm")).kv_use_pct == 50.0
 
 

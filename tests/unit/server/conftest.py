@@ -1,0 +1,39 @@
+"""Servers for these tests: the fake engine under a Supervisor that looks more often than a person needs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "support"))
+
+import fake_engine
+from fake_runs import VLLM, Made, Make
+from serving import free_port
+
+from workbench.model.flags import FlagSetting
+from workbench.model.plan import LaunchPlan
+from workbench.server import supervisor as module
+
+
+@pytest.fixture(autouse=True)
+def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look more often than a person needs."""
+    for name in ("_BUSY_S", "_STARTING_S", "_READY_S", "_LOST_S", "_ASK_STARTING_S"):
+        monkeypatch.setattr(module, name, 0.1)
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    """A plan and its command for the fake engine, behaving as the words say."""
+    launcher = fake_engine.install(tmp_path / "bin")
+
+    def plan(behaviour: str = "", port: int | None = None, **env: str) -> Made:
+        settings = tuple(FlagSetting(k, v) for k, v in {"FAKE_ENGINE": behaviour, **env}.items())
+        flags = (FlagSetting("port", port or free_port()),)
+        made = LaunchPlan("vllm", "org/model", flags=flags, env=settings, executable=(str(launcher),))
+        return made, VLLM.command(made)
+
+    return plan

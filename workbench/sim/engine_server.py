@@ -207,7 +207,9 @@ class EngineServer:
         for rank in range(count):
             title = f"{name}_DP{rank}" if count > 1 else name
             self.children.append(
-                subprocess.Popen([sys.executable, "-S", "-E", script, title, manner], stdin=subprocess.DEVNULL)
+                subprocess.Popen(
+                    [sys.executable, "-S", "-E", script, title, manner, str(os.getpid())], stdin=subprocess.DEVNULL
+                )
             )
 
     def _end_children(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from workbench.sim import models
@@ -35,6 +35,7 @@ class Fit:
     used_bytes: float
     kv_tokens: int  # of one replica
     max_len: int
+    peer_access: bool = True  # the GPUs reach each other's memory
 
 
 def visible_gpus(state: SimState) -> tuple[int, ...]:
@@ -65,9 +66,7 @@ def place(launch: Launch, state: SimState) -> Fit:
     replicas = tuple(tuple(gpus[r * per_replica : (r + 1) * per_replica]) for r in range(launch.dp))
     fits = [_memory(launch, state, replica) for replica in replicas]
     smallest = min(fits, key=lambda f: f.kv_tokens)
-    return Fit(
-        replicas, smallest.weight_bytes, smallest.kv_bytes, smallest.used_bytes, smallest.kv_tokens, smallest.max_len
-    )
+    return replace(smallest, replicas=replicas, peer_access=state.profile.interconnect.custom_us is not None)
 
 
 def _check_path(launch: Launch) -> None:

@@ -108,8 +108,9 @@ def _weights_read(model: Model, tokens: int) -> float:
     """A dense model is read once per step; of a mixture more experts are touched the more tokens there are."""
     if tokens <= 1 or model.active >= model.parameters:
         return model.bytes_per_token
-    touched = 1.0 - (1.0 - model.active / model.parameters) ** tokens
-    return model.bytes_per_token * touched / (model.active / model.parameters)
+    share = model.active / model.parameters
+    touched = 1.0 - (1.0 - share) ** tokens
+    return model.bytes_per_token + (model.weight_bytes - model.bytes_per_token) * (touched - share) / (1.0 - share)
 
 
 def _flops(gpu: GpuModel, model: Model, sm_mhz: float) -> float:

@@ -93,6 +93,15 @@ def failed(log: EngineLog, launch: Launch, failure: Failure, children: list[int]
             log.line(line, level="ERROR")
 
 
+def _no_custom_all_reduce(launch: Launch, fit: Fit) -> str | None:
+    """Why the engine falls back to NCCL between its GPUs; None where it does not, or was told to."""
+    if launch.tp == 1 or not launch.custom_all_reduce:
+        return None
+    if launch.tp > 2:
+        return "it's not supported on more than two PCIe-only GPUs"
+    return None if fit.peer_access else "your platform lacks GPU P2P capability or P2P test failed"
+
+
 def _vllm(launch: Launch, fit: Fit, children: list[int], address: str) -> Iterator[Phase]:
     def core(share: float, text: str, source: str, level: str = "INFO") -> Phase:
         return Phase(
@@ -115,10 +124,10 @@ def _vllm(launch: Launch, fit: Fit, children: list[int], address: str) -> Iterat
     yield core(0.08, config, "core.py:133")
     if launch.tp > 1:
         yield core(0.0, "vLLM is using nccl==2.28.9", "pynccl.py:111")
-        if launch.tp > 2:
-            why = "it's not supported on more than two PCIe-only GPUs. To silence this warning, specify "
-            text = f"Custom allreduce is disabled because {why}disable_custom_all_reduce=True explicitly."
-            yield core(0.0, text, "custom_all_reduce.py:271", "WARNING")
+        why = _no_custom_all_reduce(launch, fit)
+        if why:
+            text = f"Custom allreduce is disabled because {why}. To silence this warning, specify "
+            yield core(0.0, f"{text}disable_custom_all_reduce=True.", "custom_all_reduce.py:271", "WARNING")
     yield core(0.04, f"Starting to load model {model.id}...", "gpu_model_runner.py:4102")
     shards = max(1, min(8, round(model.weight_bytes / 5e9)))
     for done in range(1, shards + 1):
@@ -156,9 +165,9 @@ def _sglang(launch: Launch, fit: Fit, children: list[int], address: str) -> Iter
     model = launch.model
     yield Phase(0.15, "Init torch distributed begin.", rank)
     yield Phase(0.0, f"Init torch distributed ends. elapsed=0.41 s, mem usage={0.09 * launch.tp:.2f} GB", rank)
-    if launch.tp > 2 and launch.custom_all_reduce:
-        text = "Custom allreduce is disabled because it's not supported on more than two PCIe-only GPUs."
-        yield Phase(0.0, text, rank)
+    why = _no_custom_all_reduce(launch, fit)
+    if why:
+        yield Phase(0.0, f"Custom allreduce is disabled because {why}.", rank)
     yield Phase(0.02, "Load weight begin. avail mem=" + f"{fit.used_bytes / 1e9:.2f} GB", rank)
     shards = max(1, min(8, round(model.weight_bytes / 5e9)))
     for done in range(1, shards + 1):

@@ -98,6 +98,7 @@ class SimState:
 
     def memory_used(self, gpu: int) -> int:
         """Bytes held by running engines on one GPU."""
+        self._refresh_loads()
         return sum(p.memory_bytes for p in self._processes(gpu))
 
     def _read(self, now: float) -> tuple[Reading, ...]:

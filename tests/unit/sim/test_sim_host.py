@@ -1,0 +1,126 @@
+"""SimulatedHost: the same commands, another machine."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from sim_process import Engine, wait_for
+
+from workbench import engines
+from workbench.hosts.base import Host
+from workbench.hosts.local import LocalHost
+from workbench.model.errors import InputError
+from workbench.model.preset import Preset
+from workbench.sim import profiles
+from workbench.sim.host import SimulatedHost
+from workbench.sim.state import SimState
+
+PRESETS = sorted((Path(__file__).resolve().parents[3] / "presets").glob("*.toml"))
+HOSTS = {"5060ti": "rtx-5060ti-x2", "2x-spark": "gb10-x2", "nvfp4-spark": "gb10", "qwen3-vl": "four-pcie"}
+
+
+@pytest.fixture
+def host(tmp_path) -> SimulatedHost:
+    return SimulatedHost(LocalHost(), "rtx-pro-6000-passthrough", str(tmp_path / "sim" / "passed"))
+
+
+def test_commands_see_the_simulated_machine(host, tmp_path):
+    async def run() -> None:
+        await host.connect()
+        assert isinstance(host, Host) and host.connected and host.name == "sim:rtx-pro-6000-passthrough"
+        assert await host.state_dir() == str(tmp_path / "sim" / "passed")
+        done = await host.run(["nvidia-smi", "-lgc", "3000,3090"], check=True)
+        assert 'GPU clocks set to "(gpuClkMin 3000, gpuClkMax 3090)"' in done.out
+        remembered = SimState(host.driver_state, host.profile).settings()[0]
+        assert remembered.gpu_lock_mhz == (3000, 3090)
+        echoed = await host.run(["sh", "-c", "echo $MINE $WORKBENCH_SIM_PROFILE"], env={"MINE": "yes"})
+        assert echoed.out.split() == ["yes", "rtx-pro-6000-passthrough"]
+        other = await host.run(["sh", "-c", "command -v vllm; command -v nvidia-smi"], env={"PATH": "/usr/bin:/bin"})
+        assert other.out.split() == [str(Path(profiles.__file__).parent / "bin" / n) for n in ("vllm", "nvidia-smi")]
+        stream = await host.stream(["nvidia-smi", "-L"])
+        lines = [line async for line in stream.lines()]
+        assert lines[0].startswith(b"GPU 0: NVIDIA RTX PRO 6000")
+        await stream.close()
+        await host.write_file(f"{await host.state_dir()}/x", b"abc")
+        assert await host.read_file(f"{await host.state_dir()}/x", offset=1) == b"bc"
+        await host.close()
+
+    asyncio.run(run())
+
+
+def test_two_hosts_on_one_directory_share_their_gpus_and_profiles_do_not(tmp_path):
+    async def run() -> None:
+        one, same = (SimulatedHost(LocalHost(), "rtx-pro-6000", str(tmp_path / "a")) for _ in range(2))
+        await one.run(["nvidia-smi", "-pl", "400"], check=True)
+        query = ["nvidia-smi", "--query-gpu=power.limit", "--format=csv,noheader"]
+        assert (await same.run(query)).out == "400.00 W\n"
+        apart = SimulatedHost(LocalHost(), "rtx-pro-6000", str(tmp_path / "b"))
+        assert (await apart.run(query)).out == "600.00 W\n"
+
+    asyncio.run(run())
+
+
+def test_facts_name_what_is_simulated(tmp_path):
+    async def facts(profile: str):
+        return await SimulatedHost(LocalHost(), profile, str(tmp_path / profile)).facts()
+
+    passed = asyncio.run(facts("rtx-pro-6000-passthrough"))
+    assert passed.simulated == "rtx-pro-6000-passthrough" and passed.virtualization == "vmware"
+    assert passed.nvidia_smi and passed.nvidia_smi.endswith("/bin/nvidia-smi") and os.access(passed.nvidia_smi, os.X_OK)
+    assert asyncio.run(facts("gb10")).memory_total_bytes == 127600748 * 1024
+
+
+def test_unknown_profile_is_an_input_error(tmp_path):
+    with pytest.raises(InputError) as caught:
+        SimulatedHost(LocalHost(), "abacus", str(tmp_path))
+    assert "abacus" in str(caught.value) and "rtx-pro-6000-passthrough" in str(caught.value)
+
+
+def test_profiles_are_those_promised():
+    promised = {"rtx-pro-6000", "rtx-pro-6000-passthrough", "rtx-5060ti-x2", "gb10", "gb10-x2", "four-pcie"}
+    assert set(profiles.PROFILES) == promised
+    counts = {name: p.count for name, p in profiles.PROFILES.items()}
+    assert counts == {**dict.fromkeys(promised, 1), "rtx-5060ti-x2": 2, "gb10-x2": 2, "four-pcie": 4}
+    uuids = [p.uuid(i) for p in profiles.PROFILES.values() for i in range(p.count)]
+    assert len(set(uuids)) == len(uuids)
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in PRESETS if "any" not in p.stem and "gguf" not in p.stem], ids=lambda p: p.stem
+)
+def test_every_documented_preset_starts_on_its_simulated_host(path, tmp_path, start_engine):
+    """The real launch path's command, started with the simulated host's environment, reaches its ready line."""
+    preset = Preset.model_validate(tomllib.loads(path.read_text()))
+    profile = next((name for part, name in HOSTS.items() if part in path.stem), "rtx-pro-6000")
+    simulated = SimulatedHost(LocalHost(), profile, str(tmp_path / "sim"))
+    asyncio.run(simulated.connect())
+    variables = {name: v.default or v.example or "" for name, v in preset.variables.items()}
+    variables.update({n: v for n, v in simulated.preset_variables.items() if n in variables})
+    engine = engines.get(preset.engine.name)
+    plan = engines.plan_from_preset(preset, variables=variables).without_flag("port")
+    command = engine.command(plan)
+    at = command.argv.index("--port")
+    words = (*command.argv[:at], *command.argv[at + 2 :])
+    server: Engine = start_engine(*words, profile=profile, cwd=command.workdir, **command.env)
+    server.wait_ready()
+    wait_for(lambda: any(engine.ready_log.search(line) for line in server.log.splitlines()), "the ready line")
+    phases = [phase for line in server.log.splitlines() if (phase := engine.phase(line))]
+    assert len(phases) >= 6
+    assert engine.url_log.search(server.log).group("url") == f"http://127.0.0.1:{server.port}"
+
+
+def test_stand_ins_run_with_an_old_python(sim_env):
+    """python3 of the host may be 3.9, the oldest that is promised."""
+    old = next(Path(sys.base_prefix).parent.glob("3.9*/bin/python3"), None)
+    if old is None:
+        pytest.skip("no Python 3.9 here")
+    env = {**sim_env("gb10"), "PATH": f"{old.parent}:{sim_env('gb10')['PATH']}"}
+    for command in (["nvidia-smi", "-L"], ["vllm", "--version"], ["vllm", "serve", "--help"]):
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,121 @@
+"""Clocks, power and temperature follow load and settings as public measurements say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workbench.sim import physics, profiles
+from workbench.sim.physics import Activity, GpuSetting, operating_point
+
+DECODE = Activity(1.0, 0.97, 0.03, 0.0)
+PRO, PASSED = profiles.get("rtx-pro-6000"), profiles.get("rtx-pro-6000-passthrough")
+WARM_C = 60.0
+DEFAULT = GpuSetting()
+
+
+def point(profile: profiles.Profile, setting: GpuSetting = DEFAULT, load: Activity = DECODE, c: float = WARM_C):
+    return operating_point(profile, setting, load, c)
+
+
+def test_decode_on_the_workstation_card():
+    now = point(PRO)
+    assert (now.sm_mhz, now.memory_mhz, now.pstate, now.reasons) == (2790, 13365, 1, 0)
+    assert 483 <= now.power_w <= 522  # bare-metal cards at a 600 W limit
+
+
+def test_idle_card_sleeps():
+    now = point(PRO, load=physics.IDLE_ACTIVITY)
+    assert (now.sm_mhz, now.memory_mhz, now.pstate, now.reasons) == (180, 405, 8, physics.IDLE)
+    assert now.power_w < 20
+
+
+def test_clocks_stay_up_for_a_moment_after_the_last_kernel():
+    now = point(PRO, load=Activity(idle_s=1.0))
+    assert now.sm_mhz == 2790 and now.memory_mhz == 13365 and now.gpu_util_pct == 0
+
+
+@pytest.mark.parametrize(("watts", "sm_mhz"), [(450, 2661), (350, 2071)])
+def test_power_limit_lowers_the_clock_as_measured(watts: int, sm_mhz: int):
+    now = point(PRO, GpuSetting(power_limit_w=watts))
+    assert now.sm_mhz == pytest.approx(sm_mhz, rel=0.06)
+    assert now.power_w <= watts and now.reasons == physics.SW_POWER_CAP
+
+
+@pytest.mark.parametrize(("watts", "loss"), [(450, 0.0), (400, 0.011), (350, 0.049), (300, 0.132)])
+def test_power_limit_costs_single_stream_what_was_measured(watts: int, loss: float):
+    now = point(PRO, GpuSetting(power_limit_w=watts))
+    assert 1 - 1 / physics.memory_slowdown(now.sm_mhz, PRO.gpu) == pytest.approx(loss, abs=0.03)
+
+
+@given(
+    watts=st.floats(150, 600),
+    memory=st.floats(0, 1),
+    compute=st.floats(0, 1),
+    lock=st.none() | st.integers(210, 3090),
+)
+def test_power_stays_under_the_limit_whatever_is_asked(watts, memory, compute, lock):
+    setting = GpuSetting(power_limit_w=watts, gpu_lock_mhz=(lock, lock) if lock else None)
+    now = point(PRO, setting, Activity(1.0, memory, compute, 0.0))
+    assert now.power_w <= watts or now.sm_mhz <= PRO.gpu.sm_compute_mhz / 7
+    assert now.sm_mhz <= (lock or PRO.gpu.sm_compute_mhz)
+    higher = point(PRO, replace(setting, power_limit_w=600.0), Activity(1.0, memory, compute, 0.0))
+    assert now.sm_mhz <= higher.sm_mhz
+
+
+def test_locks_hold_on_bare_metal():
+    locked = GpuSetting(gpu_lock_mhz=(2100, 2100), memory_lock_mhz=(7001, 7001))
+    now = point(PRO, locked)
+    assert (now.sm_mhz, now.memory_mhz) == (2100, 7001)
+    assert now.power_w < point(PRO).power_w
+
+
+def test_lock_above_what_voltage_allows_is_capped():
+    assert point(PRO, GpuSetting(gpu_lock_mhz=(3090, 3090))).sm_mhz <= PRO.gpu.sm_voltage_mhz < 3090
+
+
+def test_locks_change_nothing_in_a_passed_through_card():
+    locked = GpuSetting(gpu_lock_mhz=(2100, 2100), memory_lock_mhz=(14001, 14001))
+    now = point(PASSED, locked)
+    assert (now.sm_mhz, now.memory_mhz) == (2790, 13365)
+    assert point(PASSED, GpuSetting(power_limit_w=350)).sm_mhz < 2790
+
+
+def test_memory_lock_goes_to_the_nearest_step():
+    assert point(PRO, GpuSetting(memory_lock_mhz=(13000, 13000))).memory_mhz == 13365
+
+
+def test_spark_throttles_when_hot_and_a_lock_cools_it():
+    spark = profiles.get("gb10")
+    prefill = Activity(1.0, 0.3, 1.0, 0.0)
+    free, locked = GpuSetting(), GpuSetting(gpu_lock_mhz=(0, 1400))
+
+    def settle(setting: GpuSetting) -> tuple[float, int]:
+        celsius, reasons = 40.0, 0
+        for second in range(600):
+            now = operating_point(spark, setting, prefill, celsius)
+            celsius = physics.warm(spark.gpu, celsius, now.power_w, 1.0)
+            reasons |= now.reasons if second > 570 else 0
+        return celsius, reasons
+
+    hot, cool = settle(free), settle(locked)
+    assert hot[0] > 89 and hot[1] & physics.SW_THERMAL
+    assert cool[0] < 75 and not cool[1] & physics.SW_THERMAL
+
+
+def test_warming_does_not_depend_on_how_it_is_cut_up():
+    at_once = physics.warm(PRO.gpu, 30.0, 500.0, 30.0)
+    stepwise = 30.0
+    for _ in range(300):
+        stepwise = physics.warm(PRO.gpu, stepwise, 500.0, 0.1)
+    assert stepwise == pytest.approx(at_once, abs=0.01)
+
+
+@given(st.text(max_size=8), st.floats(0, 1e9), st.floats(0, 5))
+def test_noise_is_small_and_the_same_for_everyone(key, at, amplitude):
+    value = physics.noise(key, at, amplitude)
+    assert abs(value) <= amplitude * 1.001
+    assert value == physics.noise(key, at, amplitude)

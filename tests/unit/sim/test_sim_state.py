@@ -1,0 +1,121 @@
+"""The driver's memory in files: shared, lazily advanced, and rid of dead engines."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+
+import pytest
+from sim_process import wait_for
+
+from workbench.sim import state
+from workbench.sim.state import SimState
+
+WORK = {"busy": 1.0, "memory": 0.97, "compute": 0.03, "memory_bytes": 70 << 30}
+
+
+@pytest.fixture
+def sleeper():
+    process = subprocess.Popen(["sleep", "60"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_settings_are_seen_by_another_process(sim_state):
+    mine, other = sim_state("four-pcie"), sim_state("four-pcie")
+    assert other.settings()[2].power_limit_w is None
+    mine.change_setting(2, power_limit_w=180.0, gpu_lock_mhz=[900, 1200])
+    mine.change_setting(2, persistence=True)
+    there = other.settings()[2]
+    assert (there.power_limit_w, there.gpu_lock_mhz, there.persistence) == (180.0, (900, 1200), True)
+    mine.change_setting(2, gpu_lock_mhz=None)
+    assert other.settings()[2].gpu_lock_mhz is None and other.settings()[2].power_limit_w == 180.0
+    assert other.settings()[1].power_limit_w is None
+
+
+def test_load_shows_and_vanishes_with_its_process(sim_state, sleeper):
+    host: SimState = sim_state("four-pcie")
+    host.publish_load(sleeper.pid, {1: WORK})
+    busy = host.readings()
+    assert busy[1].point.sm_mhz == 1410 and busy[1].gpu_util_pct > 90
+    assert [p.pid for p in busy[1].processes] == [sleeper.pid] and busy[1].memory_used_bytes == 70 << 30
+    assert busy[0].gpu_util_pct == 0 and busy[0].processes == ()
+    sleeper.kill()
+    sleeper.wait()
+    wait_for(lambda: host.readings()[1].processes == (), "the dead engine's load to vanish")
+    assert host.readings()[1].gpu_util_pct == 0 and host.memory_used(1) == 0
+
+
+def test_another_process_with_the_same_pid_does_not_inherit_the_load(sim_state, sleeper, monkeypatch):
+    host: SimState = sim_state("gb10")
+    monkeypatch.setattr(state, "start_ticks", lambda pid: 1)
+    host.publish_load(sleeper.pid, {0: WORK})
+    monkeypatch.undo()
+    assert sim_state("gb10").readings()[0].processes == ()
+
+
+def test_work_that_is_no_longer_confirmed_stops(sim_state, sleeper, monkeypatch):
+    host: SimState = sim_state("rtx-pro-6000")
+    host.publish_load(sleeper.pid, {0: WORK})
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + state.STALE_S + 1)
+    later = sim_state("rtx-pro-6000").readings()[0]
+    assert later.gpu_util_pct == 0 and later.memory_used_bytes == 70 << 30
+
+
+def test_energy_is_power_over_time_for_every_reader(sim_state, sleeper, monkeypatch):
+    clock = [time.time()]
+    monkeypatch.setattr(time, "time", lambda: clock[0])
+    writer, reader = sim_state("rtx-pro-6000"), sim_state("rtx-pro-6000")
+    for _ in range(40):  # an engine that refreshes its load twice a second
+        writer.publish_load(sleeper.pid, {0: WORK})
+        clock[0] += 0.5
+    writer.publish_load(sleeper.pid, {0: {**WORK, "busy": 0.0, "memory": 0.0, "compute": 0.0}})
+    at_end = reader.readings()[0]
+    assert at_end.energy_j == pytest.approx(20 * 500, rel=0.03)
+    assert 55 < at_end.temperature_c < 75
+    assert sim_state("rtx-pro-6000").readings()[0].energy_j == pytest.approx(at_end.energy_j, rel=1e-6)
+    clock[0] += 600
+    cooled = sim_state("rtx-pro-6000").readings()[0]
+    assert cooled.temperature_c < 35
+    assert at_end.energy_j + 600 * 13 < cooled.energy_j < at_end.energy_j + 600 * 20
+
+
+def test_energy_never_goes_back_for_a_reader_when_an_engine_is_killed(sim_state, sleeper, monkeypatch):
+    clock = [time.time()]
+    monkeypatch.setattr(time, "time", lambda: clock[0])
+    reader = sim_state("rtx-pro-6000")
+    sim_state("rtx-pro-6000").publish_load(sleeper.pid, {0: WORK})
+    seen = []
+    for step in range(8):
+        clock[0] += 0.4
+        reader._moment = 0.0
+        seen.append(reader.readings()[0].energy_j)
+        if step == 3:
+            sleeper.kill()
+            sleeper.wait()
+            sim_state("rtx-pro-6000").change_setting(0, persistence=True)  # writes the moment down without that load
+    assert seen == sorted(seen)
+
+
+def test_a_tick_is_cheap(sim_state, sleeper):
+    """Budget of the telemetry agent: 0.3 ms for each GPU and tick."""
+    host: SimState = sim_state("four-pcie")
+    host.publish_load(sleeper.pid, dict.fromkeys(range(4), WORK))
+    best = 1.0
+    for _ in range(50):
+        host._moment = 0.0
+        began = time.process_time()
+        host.readings()
+        best = min(best, time.process_time() - began)
+    assert best / 4 < 0.0003
+
+
+def test_missing_environment_is_said(monkeypatch):
+    with pytest.raises(SystemExit, match="WORKBENCH_SIM_PROFILE is not set"):
+        state.from_environment()
+    monkeypatch.setenv("WORKBENCH_SIM_PROFILE", "abacus")
+    monkeypatch.setenv("WORKBENCH_SIM_STATE", "/nowhere")
+    with pytest.raises(SystemExit, match="no simulated host is called 'abacus'; known: rtx-pro-6000"):
+        state.from_environment()

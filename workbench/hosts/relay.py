@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
+import struct
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
@@ -53,7 +55,7 @@ class Relay:
                 both.create_task(_pump(far_reader, writer))
             writer.close()
         except BaseException as error:
-            writer.transport.abort()
+            _reset(writer)
             if not self._expected(error):
                 raise
         finally:
@@ -73,6 +75,15 @@ class Relay:
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    """Close with RST: `abort` alone sends a normal end, which reads like a short answer."""
+    sock = writer.get_extra_info("socket")
+    if sock is not None:
+        with contextlib.suppress(OSError):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
 
 
 async def _pump(reader: Reader, writer: Writer) -> None:

@@ -199,7 +199,8 @@ exec "$@"
 )
 
 # Session leader: stays until the command ends, to record how. The traps keep it alive when the group gets TERM, and
-# are reset in the command. `exit.tmp` was filled before, so that a disk that the log has filled still takes the code.
+# are reset in the command. Its own "Killed" does not go into the log. `exit.tmp` was filled before, so that a disk
+# that the log has filled still takes the code.
 _LEAD = (
     _START_OF
     + r"""
@@ -208,7 +209,8 @@ shift 3
 trap : TERM INT HUP
 start_of $$ >"$dir/sid_starttime"
 echo $$ >"$dir/sid"
-sh -c "$become" sh "$dir" "$mask" "$@"
+exec 9>&2 2>/dev/null
+(exec sh -c "$become" sh "$dir" "$mask" "$@" 2>&9 9>&-)
 printf '%-4s%s %s' "$?" "$(start_of self)" "$(date +%s)" 1<>"$dir/exit.tmp"
 mv -f "$dir/exit.tmp" "$dir/exit"
 """

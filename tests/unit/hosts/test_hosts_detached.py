@@ -1,0 +1,322 @@
+"""Detached processes: what survives, what is ended, and what is never touched."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.procs import alive, eventually, state_of, with_argument
+
+from workbench.hosts import detached
+from workbench.hosts.detached import DetachedProcess, ProcessStatus
+from workbench.hosts.local import LocalHost
+from workbench.model.errors import HostError
+
+HOST = LocalHost()
+
+
+def start(run_dir: Path, *argv: str, **env: str) -> DetachedProcess:
+    return asyncio.run(detached.start(HOST, str(run_dir), argv, env))
+
+
+def status(run_dir: Path) -> ProcessStatus:
+    return asyncio.run(detached.status(HOST, str(run_dir)))
+
+
+def stop(run_dir: Path, grace_s: float = 5.0) -> detached.StopReport:
+    return asyncio.run(detached.stop(HOST, str(run_dir), grace_s=grace_s))
+
+
+@pytest.fixture
+def bystander() -> Iterator[int]:
+    """A living session leader that is nobody's server."""
+    with subprocess.Popen(["sleep", "63.9"], start_new_session=True) as process:
+        yield process.pid
+        assert process.poll() is None, "a process that is not ours was ended"
+        process.kill()
+
+
+def start_time(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[19]
+
+
+def test_what_is_on_disk_is_private(tmp_path: Path) -> None:
+    start(tmp_path / "run", "sleep", "63.001")
+    assert (tmp_path / "run").stat().st_mode & 0o777 == 0o700
+    assert {f.stat().st_mode & 0o777 for f in (tmp_path / "run").iterdir()} == {0o600}
+    stop(tmp_path / "run")
+
+
+def test_the_server_gets_its_arguments_environment_directory_umask_and_signals_as_they_are(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, sys\n"
+        "print(sys.argv[1:], os.environ['SECRET'], os.getcwd(), oct(os.umask(0)), sys.stdin.read())\n"
+        "print([signal.getsignal(s).name for s in (signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP)])\n"
+        "print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)\n"
+    )
+    arguments = ["it's", "two\nlines", "$HOME", ""]
+
+    async def main() -> None:
+        mask = os.umask(0o027)
+        try:
+            argv = [sys.executable, "-c", code, *arguments]
+            await detached.start(HOST, str(tmp_path / "run"), argv, {"SECRET": "k'1"}, str(tmp_path))
+        finally:
+            os.umask(mask)
+
+    asyncio.run(main())
+    eventually(lambda: (tmp_path / "run" / "exit").exists(), "its end")
+    assert (tmp_path / "run" / "log").read_text().splitlines() == [
+        f"{arguments} k'1 {tmp_path} 0o27 ",
+        "['SIG_DFL', 'SIG_DFL', 'SIG_DFL']",
+        "True",
+    ]
+
+
+def test_no_secret_on_any_command_line(tmp_path: Path) -> None:
+    start(tmp_path / "run", "sleep", "63.002", API_KEY="hf_very_secret")
+    lines = [p.read_bytes() for p in Path("/proc").glob("[0-9]*/cmdline") if state_of(int(p.parent.name))]
+    assert not any(b"hf_very_secret" in line for line in lines)
+    assert not any(b"hf_very_secret" in f.read_bytes() for f in (tmp_path / "run").iterdir())
+    stop(tmp_path / "run")
+
+
+def test_survives_the_terminal_and_the_starter(tmp_path: Path) -> None:
+    """Its starter gets SIGHUP and then SIGKILL, as whole process groups."""
+    code = (
+        "import asyncio, sys, time\nfrom workbench.hosts import detached\nfrom workbench.hosts.local import LocalHost\n"
+        "asyncio.run(detached.start(LocalHost(), sys.argv[1], ['sleep', '63.003']))\n"
+        "print('up', flush=True); time.sleep(60)"
+    )
+    starter = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path / "run")], stdout=subprocess.PIPE, start_new_session=True
+    )
+    with starter:
+        assert starter.stdout is not None
+        assert starter.stdout.readline() == b"up\n"
+        for number in (signal.SIGHUP, signal.SIGKILL):
+            os.killpg(starter.pid, number)
+        starter.wait()
+    seen = status(tmp_path / "run")
+    assert seen.alive
+    assert seen.pid is not None
+    assert alive(seen.pid)
+    assert stop(tmp_path / "run").clean
+
+
+def test_exit_codes_and_signals_are_told_apart(tmp_path: Path) -> None:
+    for name, script, expected in (
+        ("zero", "exit 0", (0, None)),
+        ("seven", "exit 7", (7, None)),
+        ("killed", "kill -s KILL $$", (137, "SIGKILL")),
+        ("segv", "kill -s SEGV $$", (139, "SIGSEGV")),
+    ):
+        start(tmp_path / name, "sh", "-c", script)
+        eventually(lambda: not status(tmp_path / name).alive, f"the end of {name}")  # noqa: B023
+        seen = status(tmp_path / name)
+        assert (seen.exit_code, seen.exit_signal) == expected
+        assert seen.lost is None
+        assert seen.ended_unix_s is not None
+        assert abs(seen.ended_unix_s - time.time()) < 5
+
+
+def test_all_runs_in_one_round_trip_with_the_files_asked_for(tmp_path: Path) -> None:
+    for name in ("b", "a"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "plan.json").write_text(f'{{"name":\n"{name}"}}\n')
+    start(tmp_path / "b", "sleep", "63.004")
+    start(tmp_path / "a", "true")
+    eventually(lambda: (tmp_path / "a" / "exit").exists(), "the end of a")
+
+    runs = asyncio.run(detached.list_runs(HOST, str(tmp_path), files=["plan.json", "none.json"]))
+    shown = [(Path(r.run_dir).name, r.alive, r.files) for r in runs]
+    assert shown == [
+        ("a", False, {"plan.json": b'{"name":\n"a"}\n'}),
+        ("b", True, {"plan.json": b'{"name":\n"b"}\n'}),
+    ]
+    assert asyncio.run(detached.list_runs(HOST, str(tmp_path / "none"))) == ()
+    stop(tmp_path / "b")
+
+
+def test_a_directory_without_a_run_says_so(tmp_path: Path) -> None:
+    assert status(tmp_path).lost == "it was never started"
+    with pytest.raises(HostError, match="no run directory"):
+        status(tmp_path / "none")
+
+
+def test_orphans_are_found_when_server_and_leader_are_killed(tmp_path: Path) -> None:
+    """The worst case: both recorded processes are gone at once, before anyone looked."""
+    process = start(tmp_path / "run", "sh", "-c", "sleep 63.005 & sh -c 'sleep 63.005 & exit' ; wait")
+    eventually(lambda: len(with_argument("63.005")) == 2, "both children")
+    for pid in (process.sid, process.pid):
+        os.kill(pid, signal.SIGKILL)
+    seen = status(tmp_path / "run")
+    assert (seen.alive, set(seen.members)) == (False, set(with_argument("63.005")))
+    assert "killed" in (seen.lost or "")
+    report = stop(tmp_path / "run")
+    assert report.left == ()
+    assert not with_argument("63.005")
+
+
+def test_orphans_that_hide_their_environment_are_found_once_seen(tmp_path: Path) -> None:
+    """As with setproctitle: /proc/PID/environ is gone, they have left the session, and every parent is dead."""
+    script = "env -i setsid sleep 63.006 & sleep 63.0061"
+    process = start(tmp_path / "run", "sh", "-c", script)
+    eventually(lambda: with_argument("63.006"), "the child")
+    assert set(status(tmp_path / "run").members) > set(with_argument("63.006"))
+    for pid in (process.sid, process.pid, *with_argument("63.0061")):
+        os.kill(pid, signal.SIGKILL)
+    assert status(tmp_path / "run").members == tuple(with_argument("63.006"))
+    assert stop(tmp_path / "run").left == ()
+    assert not with_argument("63.006")
+
+
+def test_the_exit_is_recorded_also_when_everything_had_to_be_killed(tmp_path: Path) -> None:
+    start(tmp_path / "run", "sh", "-c", "trap '' TERM; while :; do sleep 63.007; done")
+    eventually(lambda: with_argument("63.007"), "the server")
+    report = stop(tmp_path / "run", grace_s=0.5)
+    assert report.killed
+    assert report.status is not None
+    assert report.status.exit_signal == "SIGKILL"
+
+
+def test_nobody_gets_term_twice(tmp_path: Path) -> None:
+    """Some servers take a second TERM as "exit at once"."""
+    count = "import signal, time\nsignal.signal(15, lambda *a: print('term', flush=True))\nprint('up', flush=True)\n"
+    code = f"{count}\nend = time.time() + 1.5\nwhile time.time() < end: time.sleep(.1)"
+    start(tmp_path / "run", sys.executable, "-c", code)
+    eventually(lambda: (tmp_path / "run" / "log").read_text() == "up\n", "the server")
+    assert stop(tmp_path / "run").killed == ()
+    assert (tmp_path / "run" / "log").read_text() == "up\nterm\n"
+
+
+def test_stop_again_does_nothing(tmp_path: Path) -> None:
+    start(tmp_path / "run", "sleep", "63.008")
+    assert stop(tmp_path / "run").pids_signalled
+    again = stop(tmp_path / "run")
+    assert (again.pids_signalled, again.left) == ((), ())
+
+
+@pytest.mark.parametrize("names", [("pid",), ("sid",), ("pid", "sid")])
+def test_a_reused_process_id_is_never_taken_for_ours(tmp_path: Path, bystander: int, names: tuple[str, ...]) -> None:
+    """The run ended; its numbers now belong to somebody else's process or session."""
+    start(tmp_path / "run", "true")
+    eventually(lambda: (tmp_path / "run" / "exit").exists(), "its end")
+    for name in names:
+        (tmp_path / "run" / name).write_text(f"{bystander}\n")
+    assert status(tmp_path / "run").members == ()
+    assert stop(tmp_path / "run").pids_signalled == ()
+    (tmp_path / "run" / "exit").unlink()  # nor when nothing is known of its end
+    assert not status(tmp_path / "run").alive
+    assert stop(tmp_path / "run").pids_signalled == ()
+
+
+def test_after_a_reboot_nothing_is_ours(tmp_path: Path, bystander: int) -> None:
+    start(tmp_path / "run", "sleep", "63.011")
+    assert stop(tmp_path / "run").clean
+    for name, value in (("pid", bystander), ("starttime", start_time(bystander)), ("boot_id", "another")):
+        (tmp_path / "run" / name).write_text(f"{value}\n")
+    (tmp_path / "run" / "exit").unlink()
+    seen = status(tmp_path / "run")
+    assert (seen.alive, seen.members) == (False, ())
+    assert "restarted" in (seen.lost or "")
+    assert stop(tmp_path / "run").pids_signalled == ()
+
+
+def test_alive_compares_the_start_time(bystander: int) -> None:
+    right = DetachedProcess(bystander, bystander, int(start_time(bystander)))
+    assert asyncio.run(detached.alive(HOST, right))
+    assert not asyncio.run(detached.alive(HOST, DetachedProcess(bystander, bystander, right.start_time + 1)))
+    assert not asyncio.run(detached.alive(HOST, DetachedProcess(2**22 + 1, 1, 1)))
+
+
+def test_twenty_starters_killed_twenty_stops_nothing_left(tmp_path: Path) -> None:
+    """The starter dies by SIGKILL as soon as the server is up; a new one stops it."""
+    child = (
+        "import asyncio, os, sys\nfrom workbench.hosts import detached\nfrom workbench.hosts.local import LocalHost\n"
+        "server = 'sleep 63.012 & sh -c \"setsid sleep 63.012 & exit\"; while :; do sleep 63.012; done'\n"
+        "asyncio.run(detached.start(LocalHost(), sys.argv[1], ['sh', '-c', server]))\n"
+        "os.kill(os.getpid(), 9)"
+    )
+    for i in range(20):
+        ended = subprocess.run([sys.executable, "-c", child, str(tmp_path / str(i))])
+        assert ended.returncode == -signal.SIGKILL
+        assert status(tmp_path / str(i)).alive
+        report = stop(tmp_path / str(i))
+        assert report.left == ()
+    assert not with_argument("63.012")
+
+
+MAKES_SHARED_MEMORY = """
+import mmap, os, sys, time
+shared, weights = sys.argv[1:]
+with open(shared, "w+b") as f:
+    f.truncate(4096)
+    m = mmap.mmap(f.fileno(), 4096)
+w = open(weights, "r+b"); n = mmap.mmap(w.fileno(), 0)
+print("up", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def shared_names(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
+    """One name for the server to make in /dev/shm, and one file that somebody put there before."""
+    if not os.access("/dev/shm", os.W_OK):
+        pytest.skip("no /dev/shm here")
+    made, before = (Path(f"/dev/shm/workbench-test-{os.getpid()}-{kind}") for kind in ("made", "before"))
+    before.write_bytes(b"model weights")
+    yield made, before
+    made.unlink(missing_ok=True)
+    before.unlink()
+
+
+def test_shared_memory_of_a_killed_server_is_removed_and_no_other(
+    tmp_path: Path, shared_names: tuple[Path, Path]
+) -> None:
+    made, before = shared_names
+    process = start(tmp_path / "run", sys.executable, "-c", MAKES_SHARED_MEMORY, str(made), str(before))
+    eventually(lambda: (tmp_path / "run" / "log").read_text() == "up\n", "the server")
+    asyncio.run(detached.record_shared_memory(HOST, str(tmp_path / "run"), [process.pid]))
+    assert asyncio.run(detached.shared_memory_left(HOST, str(tmp_path / "run"))) == ()  # still in use
+    os.killpg(process.sid, signal.SIGKILL)
+    eventually(lambda: not alive(process.pid), "its end")
+    assert asyncio.run(detached.shared_memory_left(HOST, str(tmp_path / "run"))) == (str(made),)
+    assert stop(tmp_path / "run").shared_memory_removed == (str(made),)
+    assert before.exists()
+    assert not made.exists()
+
+
+def test_shared_memory_made_anew_under_the_same_name_stays(tmp_path: Path, shared_names: tuple[Path, Path]) -> None:
+    made, before = shared_names
+    process = start(tmp_path / "run", sys.executable, "-c", MAKES_SHARED_MEMORY, str(made), str(before))
+    eventually(lambda: (tmp_path / "run" / "log").read_text() == "up\n", "the server")
+    asyncio.run(detached.record_shared_memory(HOST, str(tmp_path / "run"), [process.pid]))
+    stand_in = made.with_name(f"{made.name}-2")
+    stand_in.write_bytes(b"somebody else's")
+    stand_in.rename(made)
+    assert stop(tmp_path / "run").shared_memory_removed == ()
+    assert made.exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small file system")
+def test_a_full_disk_is_said_at_the_start_and_does_not_cost_the_exit_code(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)], capture_output=True).returncode:
+        pytest.skip("mounting is not allowed here")
+    try:
+        start(disk / "run", "sh", "-c", "yes 2>/dev/null; exit 5")
+        eventually(lambda: (disk / "run" / "exit").exists(), "its end")
+        assert status(disk / "run").exit_code == 5
+        with pytest.raises(HostError, match="cannot write"):
+            start(disk / "second", "true")
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)

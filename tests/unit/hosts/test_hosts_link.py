@@ -1,0 +1,177 @@
+"""The link that comes back, and the port that stays, without any ssh."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from workbench.hosts import link
+from workbench.hosts.base import HostKeyChanged, HostUnreachable
+from workbench.hosts.link import Link, LinkEvent
+from workbench.hosts.relay import Reader, Relay, Writer
+
+
+class Line:
+    """What `dial` gives; fails as often as `failures` says."""
+
+    def __init__(self) -> None:
+        self.failures: list[Exception] = []
+        self.dialled = 0
+
+    async def dial(self) -> int:
+        self.dialled += 1
+        if self.failures:
+            raise self.failures.pop(0)
+        return self.dialled
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "FIRST_RETRY_S", 0.01)
+    monkeypatch.setattr(link, "LONGEST_RETRY_S", 0.02)
+
+
+def test_connects_once_on_first_use() -> None:
+    async def main() -> None:
+        line = Line()
+        subject = Link("box", line.dial)
+        assert not subject.connected
+        assert await asyncio.gather(subject.get(), subject.get()) == [1, 1]
+        assert subject.connected
+
+    asyncio.run(main())
+
+
+def test_a_first_failure_is_raised_at_once() -> None:
+    async def main() -> None:
+        line = Line()
+        line.failures = [HostUnreachable("refused")]
+        subject = Link("box", line.dial)
+        with pytest.raises(HostUnreachable, match="refused"):
+            await subject.get()
+        assert await subject.get() == 2
+
+    asyncio.run(main())
+
+
+def test_comes_back_by_itself_and_tells() -> None:
+    async def main() -> None:
+        line, told = Line(), list[LinkEvent]()
+        subject = Link("box", line.dial)
+        forget = subject.on_link(told.append)
+        first = await subject.get()
+        line.failures = [HostUnreachable("still down")] * 3
+        subject.lost(first, "reset")
+        assert not subject.connected
+        assert subject.outage_s is not None
+        assert await subject.get() == 5
+        assert [(e.connected, e.reason) for e in told] == [(False, "reset"), (True, "")]
+        assert told[1].outage_s > 0
+        forget()
+        subject.lost(5, "reset")
+        assert len(told) == 2
+        await subject.close()
+
+    asyncio.run(main())
+
+
+def test_who_waits_too_long_is_told_since_when_and_why() -> None:
+    async def main() -> None:
+        line = Line()
+        subject = Link("box", line.dial)
+        first = await subject.get()
+        line.failures = [HostUnreachable("no route")] * 1000
+        subject.lost(first, "reset")
+        with pytest.raises(HostUnreachable, match=r"no connection for 0 s \(no route\)") as told:
+            await subject.get(wait_s=0.1)
+        assert "go on" in str(told.value.next_step)
+        await subject.close()
+
+    asyncio.run(main())
+
+
+def test_a_changed_key_ends_the_retries_until_the_person_connects() -> None:
+    async def main() -> None:
+        line = Line()
+        subject = Link("box", line.dial)
+        first = await subject.get()
+        line.failures = [HostKeyChanged("its key differs")]
+        subject.lost(first, "reset")
+        with pytest.raises(HostKeyChanged):
+            await subject.get(wait_s=5)
+        assert line.dialled == 2
+        assert await subject.connect() == 3
+
+    asyncio.run(main())
+
+
+def test_news_of_an_old_connection_or_of_a_closed_link_means_nothing() -> None:
+    async def main() -> None:
+        line, told = Line(), list[LinkEvent]()
+        subject = Link("box", line.dial)
+        subject.on_link(told.append)
+        await subject.get()
+        subject.lost(99, "old")
+        assert subject.connected
+        assert await subject.close() == 1
+        subject.lost(1, "closed")
+        assert told == []
+
+    asyncio.run(main())
+
+
+async def echo_server() -> tuple[asyncio.Server, int]:
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(1000):
+            writer.write(data)
+        writer.close()
+
+    server = await asyncio.start_server(echo, "127.0.0.1", 0)
+    return server, server.sockets[0].getsockname()[1]
+
+
+def test_relay_carries_both_ways_and_passes_the_end_on() -> None:
+    async def main() -> None:
+        server, port = await echo_server()
+
+        async def open_far() -> tuple[Reader, Writer]:
+            return await asyncio.open_connection("127.0.0.1", port)
+
+        relay = Relay(open_far, ())
+        await relay.listen()
+        reader, writer = await asyncio.open_connection("127.0.0.1", relay.local_port)
+        writer.write(b"x" * 300_000)
+        writer.write_eof()
+        assert len(await reader.read()) == 300_000
+        writer.close()
+        await relay.close()
+        server.close()
+
+    asyncio.run(main())
+
+
+def test_relay_resets_when_there_is_no_way_and_works_when_there_is_again() -> None:
+    async def main() -> None:
+        server, port = await echo_server()
+        ways: list[Exception] = [HostUnreachable("lost")]
+
+        async def open_far() -> tuple[Reader, Writer]:
+            if ways:
+                raise ways.pop()
+            return await asyncio.open_connection("127.0.0.1", port)
+
+        relay = Relay(open_far, (HostUnreachable,))
+        await relay.listen()
+        reader, writer = await asyncio.open_connection("127.0.0.1", relay.local_port)
+        with pytest.raises(ConnectionResetError):
+            await reader.readexactly(1)
+        writer.close()
+        reader, writer = await asyncio.open_connection("127.0.0.1", relay.local_port)
+        writer.write(b"again")
+        assert await reader.readexactly(5) == b"again"
+        writer.close()
+        await relay.close()
+        server.close()
+
+    asyncio.run(main())

@@ -1,0 +1,149 @@
+"""Every script of hosts/script.py under dash, bash and busybox, with their own tools."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from pathlib import Path
+
+import pytest
+from support.procs import alive, eventually, with_argument
+
+from workbench.hosts import detached, remote_files, script
+from workbench.hosts.base import CommandNotFound, FileError
+from workbench.hosts.facts import parse
+from workbench.hosts.local import LocalHost
+
+
+def test_guard_passes_exit_codes_on_and_ends_with_stdin(userland: LocalHost) -> None:
+    async def main() -> None:
+        for code in (0, 9):
+            stream = await userland.stream(["sh", "-c", f"read x; echo got $x >&2; exit {code}"], input=b"y\n")
+            assert (await stream.wait(), await stream.stderr_tail()) == (code, "got y")
+            await stream.close()
+        stream = await userland.stream(["sh", "-c", "trap '' TERM; echo up; sleep 62.001; sleep 62.001; :"])
+        assert await anext(aiter(stream.lines())) == b"up"
+        await stream.close()
+
+    asyncio.run(main())
+    eventually(lambda: not with_argument("62.001"), "the guarded command to end")
+
+
+def test_files(userland: LocalHost, tmp_path: Path) -> None:
+    path = tmp_path / "new dir" / "it's a file"
+
+    async def main() -> None:
+        await remote_files.write(userland, str(path), b"0123456789\0\n", 0o640)
+        assert await remote_files.read(userland, str(path), 0, None) == b"0123456789\0\n"
+        assert await remote_files.read(userland, str(path), 3, 4) == b"3456"
+        assert await remote_files.read(userland, str(path), 0, 2) == b"01"
+        assert await remote_files.read(userland, str(path), 99, None) == b""
+        with pytest.raises(FileError, match="no such file"):
+            await remote_files.read(userland, f"{path}.gone", 0, None)
+        with pytest.raises(FileError, match="is a directory"):
+            await remote_files.read(userland, str(tmp_path), 0, None)
+
+    asyncio.run(main())
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+def test_half_a_write_replaces_nothing(userland: LocalHost, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    cut_off = script.sh(script.WRITE_FILE, str(path), "600", "10")
+    done = asyncio.run(userland.run(cut_off, input=b"half"))
+    assert done.returncode == 1
+    assert path.read_bytes() == b"old"
+    assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".new")] == []
+
+
+def test_state_dir(userland: LocalHost, tmp_path: Path) -> None:
+    found = asyncio.run(remote_files.state_dir(userland))
+    assert found == f"{os.environ['XDG_STATE_HOME']}/workbench"
+    assert stat.S_IMODE(Path(found).stat().st_mode) == 0o700
+
+
+def test_facts(userland: LocalHost) -> None:
+    said = asyncio.run(userland.run(script.sh(script.FACTS, "ping"), input=b"1\n"))
+    facts = parse(said.out, "name", "ssh", 1.5)
+    assert said.out.startswith("ping=1\n")
+    assert (facts.uid, facts.hostname, facts.latency_ms) == (os.getuid(), os.uname().nodename, 1.5)
+    assert facts.memory_total_bytes is not None
+
+
+def test_prelude_sets_the_environment_from_stdin_only(userland: LocalHost) -> None:
+    values = {"A": "it's", "B": "two\nlines\n", "C": 'back\\slash $HOME `id` "q" ', "D": ""}
+    command = script.sh(
+        script.PRELUDE,
+        "env",
+        "",
+        "sh",
+        "-c",
+        'printf "%s|" "$A" "$B" "$C" "$D" "$@"; read x; echo "$x"',
+        "sh",
+        "a b",
+    )
+    done = asyncio.run(userland.run(command, input=script.assignments(values).encode() + b"rest\n"))
+    assert done.out == f"{script.MARK}\n" + "".join(f"{v}|" for v in values.values()) + "a b|rest\n"
+    assert script.marked_pid(done.err) is not None
+    assert script.after_mark(done.err) == ""
+
+
+@pytest.mark.parametrize("missing", ["no-such-tool", "/no/such/tool", "/etc/passwd"])
+def test_prelude_says_what_is_missing(userland: LocalHost, missing: str) -> None:
+    done = asyncio.run(userland.run(script.sh(script.PRELUDE, "-", "", missing)))
+    assert (done.returncode, done.out, done.err) == (127, "", f"{script.MARK} missing\n")
+
+
+def test_detached_life(userland: LocalHost, tmp_path: Path) -> None:
+    """Start, adopt, stop: a server that ignores TERM, with a child in another session and orphans."""
+    server = (
+        "trap '' TERM; echo up; sh -c 'setsid sleep 62.002 & sleep 62.002 & exit 0'; while :; do sleep 62.002; done"
+    )
+
+    async def main() -> None:
+        run_dir = str(tmp_path / "run")
+        process = await detached.start(userland, run_dir, ["sh", "-c", server])
+        while len(with_argument("62.002")) < 3:
+            await asyncio.sleep(0.01)
+        seen = await detached.status(userland, run_dir)
+        assert (seen.alive, seen.pid) == (True, process.pid)
+        assert set(seen.members) >= {process.pid, *with_argument("62.002")}
+        report = await detached.stop(userland, run_dir, grace_s=1)
+        assert (report.left, report.clean) == ((), True)
+        assert process.pid in report.killed
+        after = await detached.status(userland, run_dir)
+        assert (after.alive, after.exit_code, after.exit_signal, after.members) == (False, 137, "SIGKILL", ())
+        assert await userland.read_file(f"{run_dir}/log") == b"up\n"
+        assert not alive(process.pid)
+
+    asyncio.run(main())
+    assert not with_argument("62.002")
+
+
+def test_term_to_the_group_leaves_the_exit_code_on_record(userland: LocalHost, tmp_path: Path) -> None:
+    async def main() -> None:
+        run_dir = str(tmp_path / "run")
+        await detached.start(userland, run_dir, ["sh", "-c", "trap 'exit 7' TERM; while :; do sleep 0.05; done"])
+        report = await detached.stop(userland, run_dir)
+        assert (report.killed, report.status and report.status.exit_code) == ((), 7)
+
+    asyncio.run(main())
+
+
+def test_start_errors(userland: LocalHost, tmp_path: Path) -> None:
+    async def main() -> None:
+        with pytest.raises(CommandNotFound):
+            await detached.start(userland, str(tmp_path / "a"), ["no-such-engine"])
+        with pytest.raises(detached.WorkdirMissing):
+            await detached.start(userland, str(tmp_path / "a"), ["true"], workdir="/no/such/dir")
+        await detached.start(userland, str(tmp_path / "a"), ["true"])
+        with pytest.raises(detached.RunDirUsed):
+            await detached.start(userland, str(tmp_path / "a"), ["true"])
+        (tmp_path / "plain").write_text("")
+        with pytest.raises(FileError):
+            await detached.start(userland, str(tmp_path / "plain" / "b"), ["true"])
+
+    asyncio.run(main())

@@ -1,0 +1,186 @@
+"""Names, quoting, known_hosts, facts and the fake host: what needs no process or hardly one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from workbench.hosts import facts, known_hosts, names, script
+from workbench.hosts.base import CommandFailed, CommandNotFound, Completed, FileError, Host, HostUnreachable
+from workbench.hosts.fake import Call, FakeHost, FakeStream
+from workbench.hosts.lines import LINE_MAX_BYTES, split
+from workbench.hosts.link import LinkEvent
+from workbench.model.errors import InputError
+
+TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=60)
+
+
+@settings(deadline=None, max_examples=60)
+@given(TEXT)
+def test_quoting_gives_the_same_bytes_back(text: str) -> None:
+    done = subprocess.run(["sh", "-c", f"printf %s {script.quote(text)}"], capture_output=True, check=True)
+    assert done.stdout == os.fsencode(text)
+
+
+@given(TEXT)
+def test_quoting_leaves_no_backslash_within_quotes(text: str) -> None:
+    """fish reads a backslash there, POSIX shells do not: so there must be none."""
+    inside = False
+    quoted = script.quote(text)
+    at = 0
+    while at < len(quoted):
+        if quoted[at] == "'":
+            inside = not inside
+        elif quoted[at] == "\\":
+            assert not inside
+            at += 1
+        at += 1
+    assert not inside
+
+
+@pytest.mark.parametrize("env", [{"A B": ""}, {"1A": ""}, {"A=B": ""}, {"": ""}, {"A": "nul\0"}, {"A;id": ""}])
+def test_what_a_shell_cannot_have_as_a_variable_is_refused(env: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="environment"):
+        script.assignments(env)
+
+
+@pytest.mark.parametrize("name", ["box", "box.example.org", "me@box", "10.0.0.1", "fe80::1%eth0", "gpu_1", "a.b@c-d"])
+def test_host_names(name: str) -> None:
+    assert names.check(name) == name
+
+
+@given(st.text(max_size=30))
+def test_a_host_name_is_never_an_option_nor_shell_text(text: str) -> None:
+    try:
+        assert names.check(text) == text
+    except InputError:
+        return
+    assert not text.startswith("-")
+    assert not text.rpartition("@")[2].startswith("-")
+    assert not set(text) & set(" \t\n'\"\\$`;&|<>(){}[]*?!#~/,=")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("jump", ("jump", {})),
+        ("me@jump:2222", ("jump", {"username": "me", "port": 2222})),
+        ("[fe80::1]:22", ("fe80::1", {"port": 22})),
+        ("fe80::1", ("fe80::1", {})),
+        ("ssh://a@b", ("b", {"username": "a"})),
+    ],
+)
+def test_jump_hosts(text: str, expected: tuple[str, dict[str, Any]]) -> None:
+    assert names.hop(text) == expected
+
+
+def test_a_key_is_added_to_known_hosts_on_a_line_of_its_own(tmp_path: Path) -> None:
+    file = tmp_path / "ssh" / "known_hosts"
+    known_hosts.append(str(file), "a ssh-ed25519 AAAA")
+    file.write_text(file.read_text() + "b ssh-ed25519 BBBB")  # somebody's editor left no newline
+    known_hosts.append(str(file), "c ssh-ed25519 CCCC")
+    assert [line.split()[0] for line in file.read_text().splitlines()] == ["a", "b", "c"]
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert file.parent.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize(
+    ("said", "container", "virtualization"),
+    [
+        ("arch=x86_64\ncpu_hypervisor=yes\ndmi_vendor=VMware, Inc.", None, "vmware"),
+        ("arch=x86_64\ncpu_hypervisor=yes\ndmi_vendor=QEMU", None, "kvm"),
+        ("arch=x86_64\ncpu_hypervisor=yes", None, "vm-other"),
+        ("arch=x86_64\ndmi_vendor=ASUS", None, "none"),
+        ("arch=aarch64", None, None),
+        ("arch=aarch64\ndmi_vendor=NVIDIA\ndmi_product=NVIDIA_DGX_Spark", None, "none"),
+        ("detect_container=lxc\ndetect_vm=none", "lxc", "none"),
+        ("detect_container=none\ndetect_vm=vmware\ncontainer_file=docker", "docker", "vmware"),
+        ("container_manager=podman\nhypervisor_type=xen", "podman", "xen"),
+    ],
+)
+def test_containers_and_hypervisors(said: str, container: str | None, virtualization: str | None) -> None:
+    found = facts.parse(said, "box", "ssh")
+    assert (found.container, found.virtualization) == (container, virtualization)
+
+
+def test_facts_that_are_missing_stay_unknown() -> None:
+    found = facts.parse("uid=1000\nuid_map=         0     100000      65536\nsudo=no\n\ngarbage", "box", "ssh")
+    assert (found.uid, found.initial_user_namespace, found.sudo_without_password) == (1000, False, False)
+    assert (found.user, found.memory_total_bytes, found.boot_id, found.path) == (None, None, None, ())
+    assert facts.parse("uid_map=0 0 4294967295", "box", "ssh").initial_user_namespace is True
+    assert facts.parse("", "box", "ssh").initial_user_namespace is None
+
+
+@given(st.lists(st.binary(max_size=30)))
+def test_lines_do_not_depend_on_how_the_bytes_came(pieces: list[bytes]) -> None:
+    async def main() -> list[bytes]:
+        return [line async for line in split(FakeStream(pieces).chunks())]
+
+    whole = b"".join(pieces)
+    assert asyncio.run(main()) == (whole.removesuffix(b"\n").split(b"\n") if whole else [])
+
+
+def test_a_line_without_an_end_is_given_in_pieces() -> None:
+    async def main() -> list[bytes]:
+        return [line async for line in split(FakeStream([b"x" * 600_000] * 4).chunks())]
+
+    lines = asyncio.run(main())
+    assert max(len(line) for line in lines) <= LINE_MAX_BYTES + 600_000
+    assert b"".join(lines) == b"x" * 2_400_000
+
+
+def answer(call: Call) -> Any:
+    return {
+        "text": "out\n",
+        "code": 3,
+        "bytes": b"a\nb\n",
+        "error": CommandNotFound("error"),
+        "whole": Completed(call.argv, 1, b"", b"why\n"),
+        "pieces": [b"a", b"b\n"],
+    }[call.argv[0]]
+
+
+def test_fake_host_answers_as_it_was_told_and_remembers() -> None:
+    async def main() -> None:
+        host = FakeHost(answer)
+        assert isinstance(host, Host)
+        assert (await host.run(["text"], env={"A": "1"})).out == "out\n"
+        assert (await host.run(["code"])).returncode == 3
+        assert [line async for line in (await host.stream(["pieces"])).lines()] == [b"ab"]
+        with pytest.raises(CommandNotFound):
+            await host.run(["error"])
+        with pytest.raises(CommandFailed, match="why"):
+            await host.run(["whole"], check=True)
+        assert host.calls[0] == Call(("text",), None, {"A": "1"})
+        await host.write_file("/a", b"0123")
+        assert await host.read_file("/a", offset=1, limit=2) == b"12"
+        with pytest.raises(FileError):
+            await host.read_file("/b")
+
+    asyncio.run(main())
+
+
+def test_fake_host_can_lose_its_link() -> None:
+    async def main() -> None:
+        events: list[LinkEvent] = []
+        host = FakeHost(lambda call: FakeStream([b"a\n"], open_ended=True))
+        host.on_link(events.append)
+        lines = (await host.stream(["x"])).lines()
+        assert await anext(lines) == b"a"
+        host.link(False)
+        with pytest.raises(HostUnreachable):
+            await anext(lines)
+        with pytest.raises(HostUnreachable):
+            await host.run(["x"])
+        host.link(True)
+        await host.connect()
+        assert [e.connected for e in events] == [False, True]
+
+    asyncio.run(main())

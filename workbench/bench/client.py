@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from workbench.bench import records
-from workbench.bench.connection import Connection, Endpoint
+from workbench.bench.connection import Connection, Endpoint, WallClock
 from workbench.bench.exchange import Exchange
 from workbench.bench.http1 import HttpError
 from workbench.bench.records import RequestRecord
@@ -88,6 +88,7 @@ class Client:
         self._slots = [Slot() for _ in range(max(1, spec.concurrency))]
         self._pending: deque[tuple[int, bool]] = deque((i, True) for i in range(spec.warmup))
         self._head = self._request_head(key)
+        self._clock = WallClock()
         self._began_ns = self._measured_ns = self._cpu_ns = 0
         self._ok = 0
 
@@ -138,6 +139,7 @@ class Client:
                 return
             if now - swept >= _SWEEP_NS:
                 swept = now
+                self._clock.refresh()
                 self._enforce_limits(now)
                 self.tick(now)
             timeout = _SWEEP_NS if wake is None else min(_SWEEP_NS, max(0, wake - now))
@@ -211,7 +213,7 @@ class Client:
             assert slot.exchange is not None
             slot.exchange.began_ns = time.monotonic_ns()
             try:
-                slot.connection = Connection(self.endpoint)
+                slot.connection = Connection(self.endpoint, self._clock)
             except OSError as error:
                 self._finish(slot, *_socket_kind(error, connecting=True))
                 return

@@ -38,7 +38,7 @@ class Exchange:
         """Bytes of the answer, b"" when the peer has closed. True when the answer is complete.
         Raises HttpError, SseError."""
         response = self.response
-        self.last_byte_ns = stamp_ns
+        stamp_ns = self.last_byte_ns = max(stamp_ns, self.last_byte_ns)  # where a clock was set: no time runs backwards
         had_head = response.status
         if data:
             body = response.feed(data)

@@ -76,9 +76,13 @@ class Workload:
         return bool(named)
 
     def calibrate(self, prompt_tokens: int) -> None:
-        """`prompt_tokens` is what the server counted for a prompt of the present length: sets `words` to match."""
+        """`prompt_tokens` is what the server counted for a prompt of the present length: sets `words` to match, at
+        as many tokens per character as there were. (The chat template is taken for text: it is not known.)"""
         wanted = self.spec.input_tokens
-        self.words = max(1, min(4 * wanted + 16, round(self.words * wanted / max(1, prompt_tokens))))
+        per_word = sum(len(w) + 1 for w in _VOCABULARY) / len(_VOCABULARY)
+        fixed = len(f"[{self.spec.salt}-w00] {_TASK}")
+        characters = (fixed + per_word * self.words) * wanted / max(1, prompt_tokens)
+        self.words = max(1, min(4 * wanted + 16, round((characters - fixed) / per_word)))
         self.calibrated = True
 
     @staticmethod

@@ -1,0 +1,86 @@
+"""Where requests go, and what a receive stamp means."""
+
+from __future__ import annotations
+
+import socket
+import time
+
+import pytest
+
+from workbench.bench.connection import Connection, WallClock, resolve
+
+
+@pytest.mark.parametrize(
+    ("url", "endpoint", "path", "header"),
+    [
+        ("http://127.0.0.1:8000", "chat", "/v1/chat/completions", "127.0.0.1:8000"),
+        ("http://127.0.0.1:8000/v1", "completions", "/v1/completions", "127.0.0.1:8000"),
+        ("http://127.0.0.1/api/v1/", "chat", "/api/v1/chat/completions", "127.0.0.1"),
+        ("https://127.0.0.1", "chat", "/v1/chat/completions", "127.0.0.1"),
+        ("https://127.0.0.1:80", "chat", "/v1/chat/completions", "127.0.0.1:80"),
+        ("http://[::1]:8000", "chat", "/v1/chat/completions", "[::1]:8000"),
+    ],
+)
+def test_urls(url: str, endpoint: str, path: str, header: str) -> None:
+    found = resolve(url, endpoint)
+    assert (found.path, found.host_header, found.tls is not None) == (path, header, url.startswith("https"))
+
+
+def test_of_several_addresses_the_one_that_answers_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """localhost is ::1 and 127.0.0.1, and most engines listen on one of them."""
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_server(("127.0.0.1", 0)) as closed:
+        port, other = server.getsockname()[1], closed.getsockname()[1]
+        closed.close()
+        found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", p)) for p in (other, port)]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *a, **k: found)
+        assert resolve("http://localhost:1", "chat").address == ("127.0.0.1", port)
+
+
+class Clocks:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now, self.ahead = 1_000_000, 10**18
+        monkeypatch.setattr(time, "monotonic_ns", lambda: self.now)
+        monkeypatch.setattr(time, "time_ns", lambda: self.now + self.ahead)
+
+    @property
+    def wall(self) -> int:
+        return self.now + self.ahead
+
+
+def test_stamps_are_carried_to_the_monotonic_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    clocks = Clocks(monkeypatch)
+    clock = WallClock()
+    assert clock.monotonic(clocks.wall - 700, clocks.now) == clocks.now - 700
+
+
+@pytest.mark.parametrize("step", [3_600 * 10**9, 10**6])
+def test_a_wall_clock_that_is_set_ahead_is_noticed(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+    clocks = Clocks(monkeypatch)
+    clock = WallClock()
+    clocks.ahead += step
+    assert clock.monotonic(clocks.wall - 700, clocks.now) == clocks.now - 700
+
+
+def test_no_stamp_is_in_the_future(monkeypatch: pytest.MonkeyPatch) -> None:
+    clocks = Clocks(monkeypatch)
+    assert WallClock().monotonic(clocks.wall + 5, clocks.now) == clocks.now
+
+
+def test_a_read_is_stamped_when_the_bytes_came_not_when_they_were_read() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        connection = Connection(resolve(f"http://127.0.0.1:{port}", "chat"), WallClock())
+        peer, _ = server.accept()
+        deadline = time.monotonic() + 5
+        stamps = []
+        while len(stamps) < 20 and time.monotonic() < deadline:
+            sent = time.monotonic_ns()
+            peer.sendall(b"x")
+            time.sleep(0.02)  # as a client that is busy elsewhere
+            data, stamp = connection.receive()
+            assert data == b"x" and sent <= stamp <= time.monotonic_ns()
+            stamps.append(stamp - sent)
+        peer.close()
+        connection.close()
+    if connection.unstamped_reads < 10:  # kernels without stamps are timed at the read
+        assert sorted(stamps)[10] < 10_000_000

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from workbench.sim.engine_log import EngineLog
-from workbench.sim.fit import GIB, Failure, Fit
+from workbench.sim.fit import GIB, GRAPHS_GIB, Failure, Fit
 from workbench.sim.launch import Launch
 
 START_S = 2.0  # of a small model; large ones take up to three times as long
@@ -102,62 +102,70 @@ def _no_custom_all_reduce(launch: Launch, fit: Fit) -> str | None:
     return None if fit.peer_access else "your platform lacks GPU P2P capability or P2P test failed"
 
 
-def _vllm(launch: Launch, fit: Fit, children: list[int], address: str) -> Iterator[Phase]:
-    def core(share: float, text: str, source: str, level: str = "INFO") -> Phase:
-        return Phase(
-            share, text, (("process", "EngineCore"), ("pid", children[0]), ("source", source), ("level", level))
-        )
+def _core(children: list[int], share: float, text: str, source: str, level: str = "INFO") -> Phase:
+    """A line of vLLM's engine process."""
+    fields = (("process", "EngineCore"), ("pid", children[0]), ("source", source), ("level", level))
+    return Phase(share, text, fields)
 
+
+def _vllm(launch: Launch, fit: Fit, children: list[int], address: str) -> Iterator[Phase]:
     model = launch.model
     yield Phase(0.12, f"Resolved architecture: {model.architecture}", (("source", "model.py:733"),))
     yield Phase(0.0, f"Using max model len {fit.max_len}", (("source", "model.py:2152"),))
     if launch.eager:
-        text = "Enforce eager set, disabling torch.compile, CUDAGraphs, and JIT kernel warmup."
-        yield Phase(0.0, text, (("source", "vllm.py:1127"), ("level", "WARNING")))
-        text = "Cudagraph is disabled under eager mode"
-        yield Phase(0.0, text, (("source", "vllm.py:1131"), ("level", "WARNING")))
+        warning = (("source", "vllm.py:1127"), ("level", "WARNING"))
+        yield Phase(0.0, "Enforce eager set, disabling torch.compile, CUDAGraphs, and JIT kernel warmup.", warning)
+        yield Phase(0.0, "Cudagraph is disabled under eager mode", warning)
     config = (
         f"Initializing a V1 LLM engine (v{launch.version}) with config: model='{model.id}', max_seq_len={fit.max_len}, "
         f"tensor_parallel_size={launch.tp}, data_parallel_size={launch.dp}, quantization={model.quantization}, "
         f"enforce_eager={launch.eager}, device_config=cuda (SIMULATED)"
     )
-    yield core(0.08, config, "core.py:133")
+    yield _core(children, 0.08, config, "core.py:133")
     if launch.tp > 1:
-        yield core(0.0, "vLLM is using nccl==2.28.9", "pynccl.py:111")
+        yield _core(children, 0.0, "vLLM is using nccl==2.28.9", "pynccl.py:111")
         why = _no_custom_all_reduce(launch, fit)
         if why:
             text = f"Custom allreduce is disabled because {why}. To silence this warning, specify "
-            yield core(0.0, f"{text}disable_custom_all_reduce=True.", "custom_all_reduce.py:271", "WARNING")
-    yield core(0.04, f"Starting to load model {model.id}...", "gpu_model_runner.py:4102")
+            text += "disable_custom_all_reduce=True."
+            yield _core(children, 0.0, text, "custom_all_reduce.py:271", "WARNING")
+    yield from _vllm_model(launch, fit, children)
+    if not launch.stats_log:
+        text = "AsyncLLM created with api_server_count more than 1; disabling stats logging to avoid incomplete stats."
+        yield Phase(0.0, text, (("source", "loggers.py:1387"), ("level", "WARNING")))
+    yield Phase(0.05, f"Starting vLLM server on {address}", (("source", "entry.py:140"),))
+    yield Phase(0.02, f"INFO:     Started server process [{os.getpid()}]", raw=True)
+    yield Phase(0.0, "INFO:     Waiting for application startup.", raw=True)
+
+
+def _vllm_model(launch: Launch, fit: Fit, children: list[int]) -> Iterator[Phase]:
+    """Weights, compilation, KV cache, graphs."""
+    model, whole_s = launch.model, start_seconds(launch)
+    yield _core(children, 0.04, f"Starting to load model {model.id}...", "gpu_model_runner.py:4102")
     shards = max(1, min(8, round(model.weight_bytes / 5e9)))
     for done in range(1, shards + 1):
         percent = 100 * done // shards
         text = f"Loading safetensors checkpoint shards: {percent:3d}% Completed | {done}/{shards}"
         yield Phase(0.3 / shards, text, raw=True)
     weights = fit.weight_bytes / GIB
-    yield core(0.0, f"Loading weights took {start_seconds(launch) * 0.3:.2f} seconds", "default_loader.py:501")
-    took = start_seconds(launch) * 0.32
-    yield core(0.02, f"Model loading took {weights:.2f} GiB memory and {took:.6f} seconds", "gpu_model_runner.py:4189")
+    yield _core(children, 0.0, f"Loading weights took {whole_s * 0.3:.2f} seconds", "default_loader.py:501")
+    text = f"Model loading took {weights:.2f} GiB memory and {whole_s * 0.32:.6f} seconds"
+    yield _core(children, 0.02, text, "gpu_model_runner.py:4189")
     if not launch.eager:
-        yield core(0.1, "Dynamo bytecode transform time: 4.31 s", "backends.py:642")
-        yield core(0.08, "torch.compile took 9.80 s in total", "monitor.py:34")
-    yield core(0.04, f"Available KV cache memory: {fit.kv_bytes / GIB:.2f} GiB", "gpu_worker.py:391")
-    concurrency = fit.kv_tokens / fit.max_len
+        text = f"Dynamo bytecode transform time: {whole_s * 0.1:.2f} s"
+        yield _core(children, 0.1, text, "backends.py:642")
+        yield _core(children, 0.08, f"torch.compile took {whole_s * 0.18:.2f} s in total", "monitor.py:34")
+    yield _core(children, 0.04, f"Available KV cache memory: {fit.kv_bytes / GIB:.2f} GiB", "gpu_worker.py:391")
     text = f"GPU KV cache size: {fit.kv_tokens:,} tokens, Maximum concurrency for {fit.max_len:,} tokens per request: "
-    yield core(0.0, f"{text}{concurrency:.2f}x", "kv_cache_utils.py:2327")
+    yield _core(children, 0.0, f"{text}{fit.kv_tokens / fit.max_len:.2f}x", "kv_cache_utils.py:2327")
     if not launch.eager:
         for percent in (0, 33, 67, 100):
             text = f"Capturing CUDA graphs (mixed prefill-decode, PIECEWISE): {percent:3d}%"
             yield Phase(0.03, text, raw=True)
-        yield core(0.02, "Graph capturing finished in 4 secs, took 0.31 GiB", "gpu_model_runner.py:5033")
-    took = start_seconds(launch) * 0.5
-    yield core(0.02, f"init engine (profile, create kv cache, warmup model) took {took:.2f} s", "core.py:402")
-    if not launch.stats_log:
-        text = "AsyncLLM created with api_server_count more than 1; disabling stats logging to avoid incomplete stats."
-        yield Phase(0.0, text, (("source", "loggers.py:1387"), ("level", "WARNING")))
-    yield Phase(0.05, f"Starting vLLM server on {address}", (("source", "entry.py:140"),))
-    yield Phase(0.02, "INFO:     Started server process [" + str(os.getpid()) + "]", raw=True)
-    yield Phase(0.0, "INFO:     Waiting for application startup.", raw=True)
+        text = f"Graph capturing finished in {round(whole_s * 0.12)} secs, took {GRAPHS_GIB} GiB"
+        yield _core(children, 0.02, text, "gpu_model_runner.py:5033")
+    text = f"init engine (profile, create kv cache, warmup model) took {whole_s * 0.5:.2f} s"
+    yield _core(children, 0.02, text, "core.py:402")
 
 
 def _sglang(launch: Launch, fit: Fit, children: list[int], address: str) -> Iterator[Phase]:

@@ -7,17 +7,27 @@ import subprocess
 
 import pytest
 
+from workbench.sim.smi import main
+
 
 @pytest.fixture
-def smi(sim_env):
+def smi(sim_env, monkeypatch, capsys):
+    """smi(profile, *argv): (exit code, stdout), in this process; one test below runs the executable."""
+
     def run(profile: str, *argv: str) -> tuple[int, str]:
-        done = subprocess.run(
-            ["nvidia-smi", *argv], env=sim_env(profile), capture_output=True, text=True, timeout=30, check=False
-        )
-        assert done.stderr == ""
-        return done.returncode, done.stdout
+        for name in ("WORKBENCH_SIM_PROFILE", "WORKBENCH_SIM_STATE"):
+            monkeypatch.setenv(name, sim_env(profile)[name])
+        code = main(argv)
+        got = capsys.readouterr()
+        assert got.err == ""
+        return code, got.out
 
     return run
+
+
+def test_the_executable_is_the_same_program(sim_env, smi):
+    done = subprocess.run(["nvidia-smi", "-pl", "900"], env=sim_env("rtx-pro-6000"), capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == smi("rtx-pro-6000", "-pl", "900") and done.stderr == ""
 
 
 BUS = "00000000:01:00.0"

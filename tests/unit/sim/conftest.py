@@ -37,7 +37,7 @@ def sim_env(tmp_path: Path) -> Callable[[str], dict[str, str]]:
             "PATH": f"{SIM / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}",
             "WORKBENCH_SIM_PROFILE": profile,
             "WORKBENCH_SIM_STATE": str(tmp_path / "driver" / profile),
-            "WORKBENCH_SIM_START_S": "0.1",
+            "WORKBENCH_SIM_START_S": "0.01",
             "WORKBENCH_SIM_NOISE": "0",
         }
 

@@ -171,7 +171,8 @@ def test_more_gpus_than_there_are(sim_state, monkeypatch):
     assert "(0)" in failure(sim_state, "four-pcie", "vllm", QWEN)
 
 
-def test_paths_that_do_not_exist(sim_state, tmp_path):
+def test_paths_that_do_not_exist(sim_state, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # TabbyAPI makes its key file where it is started
     missing = str(tmp_path / "nothing")
     assert f"Invalid repository ID or local directory specified: '{missing}'" in failure(
         sim_state, "gb10", "vllm", missing

@@ -125,7 +125,9 @@ class Sshd:
         self.known_hosts_path = directory / "known_hosts"
         self.ssh_config_path = directory / "ssh_config"
         self.client_key_path = directory / "client_key"
-        self.environment = {"XDG_STATE_HOME": str(self.state_home), **environment}
+        self.home = directory / "home"  # so that nothing of the person's own shell start-up is read
+        self.home.mkdir()
+        self.environment = {"HOME": str(self.home), "XDG_STATE_HOME": str(self.state_home), **environment}
         self._max_sessions = max_sessions
         self._server_port = free_port()
         self._process: subprocess.Popen[bytes] | None = None

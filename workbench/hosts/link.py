@@ -70,14 +70,14 @@ class Link(Generic[C]):
             assert self._connection is not None
             return self._connection
 
-    async def get(self, wait_s: float = PATIENCE_S) -> C:
-        """The connection; during an outage wait up to `wait_s` for it, then HostUnreachable."""
+    async def get(self) -> C:
+        """The connection; during an outage wait up to PATIENCE_S for it, then HostUnreachable."""
         if self._connection is not None:
             return self._connection
         if self._lost_at is None:
             return await self.connect()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._back.wait(), wait_s)
+            await asyncio.wait_for(self._back.wait(), PATIENCE_S)
         if self._connection is not None:
             return self._connection
         if self._refused is not None:

@@ -11,6 +11,7 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
@@ -231,17 +232,23 @@ class SshHost:
             self._passphrases.clear()
             raise _explain(error, self.name) from None
 
-    async def _options(self, host: str, given: Mapping[str, Any]) -> asyncssh.SSHClientConnectionOptions:
-        make = asyncssh.SSHClientConnectionOptions.construct
-        first = await make(host=host, config=self._config, client_keys=None, **given)
-        files = [Path(f).expanduser() for f in cast(Any, first.config.get("IdentityFile", ()))]
-        keys: dict[str, Any] = {"ignore_encrypted": self._ask is None}
-        if files:  # as in ssh, one that is not there is passed over
-            keys["client_keys"] = [str(f) for f in files if f.is_file()]
-        if self._ask is not None:
-            keys["passphrase"] = self._passphrase
-        options: asyncssh.SSHClientConnectionOptions = await make(host=host, config=self._config, **given, **keys)
+    async def _configured(self, host: str, given: Mapping[str, Any]) -> asyncssh.SSHClientConnectionOptions:
+        """What the person's ssh configuration says of `host`; no key is loaded."""
+        options: asyncssh.SSHClientConnectionOptions = await asyncssh.SSHClientConnectionOptions.construct(
+            host=host, config=self._config, client_keys=None, **given
+        )
         return options
+
+    def _key_arguments(self, options: asyncssh.SSHClientConnectionOptions) -> dict[str, Any]:
+        # A key file with a passphrase takes bcrypt to unlock; without it only the agent can use that key.
+        unlocks = self._ask is not None and find_spec("bcrypt") is not None
+        arguments: dict[str, Any] = {"ignore_encrypted": not unlocks}
+        if unlocks:
+            arguments["passphrase"] = self._passphrase
+        files = [Path(f).expanduser() for f in cast(Any, options.config.get("IdentityFile", ()))]
+        if files:  # as in ssh, one that is not there is passed over
+            arguments["client_keys"] = [str(f) for f in files if f.is_file()]
+        return arguments
 
     async def _passphrase(self, file: str) -> str | None:
         """Asked once: keys are loaded anew for each connection."""
@@ -253,7 +260,7 @@ class SshHost:
         self, host: str, given: Mapping[str, Any], through: asyncssh.SSHClientConnection | None, jumps: int
     ) -> asyncssh.SSHClientConnection:
         """Connect to `host`, by way of its ProxyJump hosts unless `through` one already."""
-        options = await self._options(host, given)
+        options = await self._configured(host, given)
         jump = options.tunnel if through is None and isinstance(options.tunnel, str) else ""
         for hop in filter(None, jump.split(",")):
             if jumps == 0:
@@ -269,20 +276,23 @@ class SshHost:
                 self._link.lost(made[0], str(error) if error is not None else "closed by the other side")
 
         try:
-            options = await asyncssh.SSHClientConnectionOptions.construct(
-                options,
+            connection = await asyncssh.connect(
+                host,
+                config=self._config,
+                tunnel=cast(Any, through),  # None, unlike (), goes past the configuration's ProxyJump
                 client_factory=lambda: _Client(keys, self._ask, lost),
                 known_hosts=keys.match,
-                tunnel=through,
                 keepalive_interval=KEEPALIVE_S,
                 keepalive_count_max=KEEPALIVE_MISSES,
                 connect_timeout=CONNECT_S,
                 login_timeout=LOGIN_S if self._ask is None else LOGIN_ASKING_S,
                 agent_forwarding=False,
                 x11_forwarding=False,
+                **given,
+                **self._key_arguments(options),
             )
-            made.append(await asyncssh.connect(options=options))
-            made[0].set_tunnel(through)  # closed with it
+            made.append(connection)
+            connection.set_tunnel(through)  # closed with it
         except asyncssh.HostKeyNotVerifiable as error:
             if isinstance(keys.problem, HostKeyUnknown):
                 self._unknown[keys.problem.fingerprint] = keys.accepting

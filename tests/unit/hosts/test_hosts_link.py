@@ -76,7 +76,9 @@ def test_comes_back_by_itself_and_tells() -> None:
     asyncio.run(main())
 
 
-def test_who_waits_too_long_is_told_since_when_and_why() -> None:
+def test_who_waits_too_long_is_told_since_when_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "PATIENCE_S", 0.1)
+
     async def main() -> None:
         line = Line()
         subject = Link("box", line.dial)
@@ -84,7 +86,7 @@ def test_who_waits_too_long_is_told_since_when_and_why() -> None:
         line.failures = [HostUnreachable("no route")] * 1000
         subject.lost(first, "reset")
         with pytest.raises(HostUnreachable, match=r"no connection for 0 s \(no route\)") as told:
-            await subject.get(wait_s=0.1)
+            await subject.get()
         assert "go on" in str(told.value.next_step)
         await subject.close()
 
@@ -99,7 +101,7 @@ def test_a_changed_key_ends_the_retries_until_the_person_connects() -> None:
         line.failures = [HostKeyChanged("its key differs")]
         subject.lost(first, "reset")
         with pytest.raises(HostKeyChanged):
-            await subject.get(wait_s=5)
+            await subject.get()
         assert line.dialled == 2
         assert await subject.connect() == 3
 

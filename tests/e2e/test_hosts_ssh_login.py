@@ -1,0 +1,216 @@
+"""Who may be connected to and as whom: host keys, jump hosts, the person's ssh configuration."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.sshd import Sshd, keygen, sshd, wait_for
+
+from workbench.hosts import open_host
+from workbench.hosts.base import AuthFailed, HostKeyChanged, HostKeyUnknown, HostUnreachable
+from workbench.hosts.ssh import SshHost
+from workbench.model.errors import HostError
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Sshd]:
+    with sshd(tmp_path / "sshd") as running:
+        yield running
+
+
+async def works(host: SshHost) -> bool:
+    try:
+        return (await host.run(["echo", "ok"])).out == "ok\n"
+    finally:
+        await host.close()
+
+
+def connects(server: Sshd, alias: str = "box", **options: object) -> bool:
+    return asyncio.run(works(SshHost(alias, ssh_config=server.ssh_config_path, **options)))  # type: ignore[arg-type]
+
+
+def test_an_unknown_key_is_asked_about_and_remembered(server: Sshd) -> None:
+    server.known_hosts_path.unlink()
+
+    async def main() -> None:
+        host = SshHost("box", ssh_config=server.ssh_config_path)
+        with pytest.raises(HostKeyUnknown) as asked:
+            await host.connect()
+        assert asked.value.fingerprint == server.fingerprint()
+        assert asked.value.key_type == "ssh-ed25519"
+        with pytest.raises(HostError, match="no such key"):
+            host.accept_host_key("SHA256:another")
+        assert not server.known_hosts_path.exists()
+        host.accept_host_key(asked.value.fingerprint)
+        assert await works(host)
+
+    asyncio.run(main())
+    assert connects(server)  # another process does not ask again
+    assert len(server.known_hosts_path.read_text().splitlines()) == 1
+
+
+def test_a_key_that_cannot_be_remembered_holds_for_this_session(server: Sshd) -> None:
+    config = server.stanza(UserKnownHostsFile="/dev/null")
+    server.ssh_config_path.write_text(config)
+
+    async def main() -> None:
+        host = SshHost("box", ssh_config=server.ssh_config_path)
+        with pytest.raises(HostKeyUnknown) as asked:
+            await host.connect()
+        host.accept_host_key(asked.value.fingerprint)
+        assert await works(host)
+
+    asyncio.run(main())
+
+
+def test_a_changed_key_is_refused_and_said_what_to_do(server: Sshd) -> None:
+    server.new_host_key()
+    before = server.known_hosts_path.read_text()
+    with pytest.raises(HostKeyChanged, match="differs") as refused:
+        connects(server)
+    assert server.fingerprint() in str(refused.value)
+    assert f"ssh-keygen -f {server.known_hosts_path} -R '[127.0.0.1]:{server.port}'" in str(refused.value.next_step)
+    assert server.known_hosts_path.read_text() == before
+
+
+def test_a_key_that_changes_while_the_link_is_down_is_refused_too(server: Sshd) -> None:
+    async def main() -> None:
+        host = SshHost("box", ssh_config=server.ssh_config_path)
+        await host.connect()
+        await asyncio.to_thread(server.cut)
+        await asyncio.to_thread(server.new_host_key)
+        await asyncio.to_thread(server.restore)
+        await asyncio.to_thread(wait_for, lambda: not host.connected, "the loss")
+        with pytest.raises(HostKeyChanged):
+            await host.run(["true"])
+        await host.close()
+
+    asyncio.run(main())
+
+
+def test_a_revoked_key_is_refused(server: Sshd) -> None:
+    server.known_hosts_path.write_text(f"@revoked {server.known_hosts_path.read_text()}")
+    with pytest.raises(HostKeyChanged, match="revoked"):
+        connects(server)
+
+
+def test_hashed_names_broken_lines_and_keys_known_without_a_port_do(server: Sshd) -> None:
+    key = server.known_hosts_path.read_text().split(maxsplit=1)[1]
+    server.known_hosts_path.write_text(f"broken line\n|1|nonsense\n127.0.0.1 {key}")
+    assert connects(server)
+    server.known_hosts_path.write_text(f"other.example {key}")
+    with pytest.raises(HostKeyUnknown):
+        connects(server)
+
+
+def test_a_key_that_is_not_accepted(server: Sshd, tmp_path: Path) -> None:
+    keygen(tmp_path / "other_key")
+    server.ssh_config_path.write_text(server.stanza(IdentityFile=str(tmp_path / "other_key")))
+    with pytest.raises(AuthFailed, match="none of your keys") as refused:
+        connects(server)
+    assert "ssh-copy-id box" in str(refused.value.next_step)
+
+
+def test_a_key_with_a_passphrase_is_asked_for_once(server: Sshd, tmp_path: Path) -> None:
+    pytest.importorskip("bcrypt")
+    keygen(tmp_path / "locked", "open sesame")
+    (server.directory / "authorized_keys").write_text((tmp_path / "locked.pub").read_text())
+    server.ssh_config_path.write_text(server.stanza(IdentityFile=str(tmp_path / "locked")))
+    asked: list[str] = []
+
+    async def ask(prompt: str) -> str:
+        asked.append(prompt)
+        return "open sesame"
+
+    with pytest.raises(AuthFailed):
+        connects(server)
+
+    async def main() -> None:
+        host = SshHost("box", ssh_config=server.ssh_config_path, ask=ask)
+        await host.connect()
+        await asyncio.to_thread(server.cut)
+        await asyncio.to_thread(server.restore)
+        assert await works(host)
+
+    asyncio.run(main())
+    assert asked == [f"Passphrase for {tmp_path / 'locked'}"]
+
+
+def test_a_wrong_passphrase_is_an_auth_failure(server: Sshd, tmp_path: Path) -> None:
+    keygen(tmp_path / "locked", "open sesame")
+    server.ssh_config_path.write_text(server.stanza(IdentityFile=str(tmp_path / "locked")))
+
+    async def ask(prompt: str) -> str:
+        return "wrong"
+
+    with pytest.raises(AuthFailed):
+        connects(server, ask=ask)
+
+
+def test_include_and_identity_files_that_are_not_there(server: Sshd, tmp_path: Path) -> None:
+    (tmp_path / "more").write_text(server.stanza())
+    missing = tmp_path / "no_such_key"
+    server.ssh_config_path.write_text(f"Include {tmp_path}/more\nHost *\n    IdentityFile {missing}\n")
+    assert connects(server)
+
+
+def test_a_broken_configuration_is_said(server: Sshd) -> None:
+    server.ssh_config_path.write_text("Host box\n    Port nonsense\n")
+    with pytest.raises(HostError, match="ssh configuration"):
+        connects(server)
+
+
+def test_jump_hosts(server: Sshd) -> None:
+    server.ssh_config_path.write_text(
+        server.stanza("jump") + server.stanza("second", ProxyJump="jump") + server.stanza(ProxyJump="second")
+    )
+    before = server.cutter.accepted
+    assert connects(server)
+    assert server.cutter.accepted == before + 3
+
+
+def test_an_unknown_jump_host_is_asked_about(server: Sshd) -> None:
+    other = server.directory / "jump_known_hosts"
+    server.ssh_config_path.write_text(
+        server.stanza("jump", UserKnownHostsFile=str(other)) + server.stanza(ProxyJump="jump")
+    )
+
+    async def main() -> None:
+        host = SshHost("box", ssh_config=server.ssh_config_path)
+        with pytest.raises(HostKeyUnknown) as asked:
+            await host.connect()
+        host.accept_host_key(asked.value.fingerprint)
+        assert await works(host)
+
+    asyncio.run(main())
+    assert other.exists()
+
+
+def test_jump_hosts_in_a_circle(server: Sshd) -> None:
+    server.ssh_config_path.write_text(server.stanza("jump", ProxyJump="box") + server.stanza(ProxyJump="jump"))
+    with pytest.raises(HostUnreachable, match="circle"):
+        connects(server)
+
+
+def test_a_jump_host_named_for_all_hosts_is_not_its_own(server: Sshd) -> None:
+    server.ssh_config_path.write_text(f"{server.stanza('jump')}{server.stanza()}Host *\n    ProxyJump jump\n")
+    assert connects(server)
+
+
+def test_open_host_uses_the_persons_own_configuration(
+    server: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    (home / ".ssh").mkdir(parents=True)
+    (home / ".ssh" / "config").write_text(server.stanza())
+    monkeypatch.setenv("HOME", str(home))
+
+    async def main() -> None:
+        host = open_host("box")
+        assert (await host.run(["echo", "ok"])).out == "ok\n"
+        await host.close()
+
+    asyncio.run(main())

@@ -6,11 +6,10 @@ import os
 import socket
 from pathlib import Path
 
-import llama_server
 import psutil
 import pytest
-import tiny_gguf
-from serving import free_port, processes_of, stream, supervised
+from support import llama_server, tiny_gguf
+from support.serving import free_port, processes_of, stream, supervised
 
 from workbench import engines
 from workbench.hosts.local import LocalHost

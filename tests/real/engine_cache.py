@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from serving import stream
+from support.serving import stream
 
 from workbench.model.run import ServerStatus
 from workbench.server.supervisor import Supervisor

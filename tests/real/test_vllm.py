@@ -8,7 +8,7 @@ import socket
 
 import engine_cache
 import pytest
-from serving import eventually, free_port, processes_of, supervised
+from support.serving import eventually, free_port, processes_of, supervised
 
 from workbench import engines
 from workbench.model.flags import FlagSetting

@@ -36,6 +36,7 @@ def supervised(scenario: Callable[[Supervisor, list[Event]], Awaitable[None]], h
             for status in await supervisor.runs():
                 await supervisor.stop(status.run_id, grace_s=1)
             await supervisor.close()
+            await supervisor.host.close()
 
     asyncio.run(go())
 

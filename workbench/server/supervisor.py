@@ -39,6 +39,7 @@ Event = ServerStatus | LogBatch
 READY_TIMEOUT_S = 1800.0  # 400 GB of weights from a network disk take that long
 TOKEN_TIMEOUT_S = 300.0  # the first forward pass may compile kernels
 STOP_GRACE_S = 15.0  # from TERM to KILL: ready servers take 2 s (vLLM) to 7 s (SGLang)
+_STOP_TRIES = 3  # where the link is lost in the middle
 EXPLAINED_RUNS = 10  # newest failed runs whose log is read for the reason when runs are listed
 FILES = ("plan.json", "ready.json", "stop.json")
 
@@ -124,22 +125,33 @@ class Supervisor:
         files = {_inside(run_dir, name): text.encode() for name, text in command.files.items()}
         files[f"{run_dir}/plan.json"] = encode_record(record)
         argv = [word.replace("{run_dir}", run_dir) for word in command.argv]
+        run = Watched(self.host, run_dir, record, engine, adopted=False)
+        run.knows(command)
         try:
             for path, data in files.items():
                 await self.host.write_file(path, data)
-            process = await detached.start(self.host, run_dir, argv, command.env, command.workdir)
+            run.facts = replace(run.facts, pid=await self._detach(run, argv, command))
+        except HostUnreachable:
+            raise
         except HostError:
             # Nothing runs: leave no directory that looks like a run that failed.
             await self.host.run(["rm", "-rf", "--", run_dir])
             raise
-        run = Watched(self.host, run_dir, record, engine, adopted=False)
-        run.knows(command)
-        run.facts = replace(run.facts, pid=process.pid)
         run.refresh()
         self._runs[run_id] = run
         self._emit(run.status)
         self._ensure_watch()
         return run.status
+
+    async def _detach(self, run: Watched, argv: list[str], command: Command) -> int | None:
+        """The process id; None when the link was lost meanwhile. It may have been started all the same, and the next
+        look at its directory tells, so a second try could only start it twice."""
+        try:
+            started = await detached.start(self.host, run.run_dir, argv, command.env, command.workdir)
+        except HostUnreachable as error:
+            run.lose(error.message)
+            return None
+        return started.pid
 
     # ---- list and adopt
 
@@ -226,6 +238,12 @@ class Supervisor:
         TERM to its group, KILL after `grace_s`, then its session must be empty; ServerError names what is left.
         """
         run = await self._find(run_id)
+        for _ in range(_STOP_TRIES - 1):
+            with contextlib.suppress(HostUnreachable):  # the host waits for its link; a stop may be done again
+                return await self._stop(run, grace_s)
+        return await self._stop(run, grace_s)
+
+    async def _stop(self, run: Watched, grace_s: float) -> ServerStatus:
         await run.close()
         await self._take(run)
         if run.facts.alive and run.facts.stop_unix_s is None:
@@ -239,12 +257,13 @@ class Supervisor:
             self._tell(run)
             left = ", ".join(map(str, report.left))
             raise ServerError(
-                f"run {run_id}: processes {left} could not be ended",
+                f"run {run.record.run_id}: processes {left} could not be ended",
                 host=self.host.name,
                 command=f"kill -KILL {left.replace(',', '')}",
                 next_step="look at them with ps: they may belong to another user or hang in the driver",
             )
         await self._explain(run)
+        await run.close()
         self._settle(run)
         return run.status
 
@@ -325,40 +344,39 @@ class Supervisor:
 
     async def _watch_live_runs(self) -> None:
         while live := [run for run in self._runs.values() if not run.settled]:
-            try:
-                if not self.host.connected:
-                    await self.host.connect()
-                busy = await asyncio.gather(*(self._look(run) for run in live))
-            except HostUnreachable as error:
-                for run in live:
-                    run.lose(error.message)
-                    self._tell(run)
-                    await run.hang_up()
-                await asyncio.sleep(_LOST_S)
-                continue
+            looks = await asyncio.gather(*(self._try_to_look(run) for run in live))
             starting = any(run.status.state in (ServerState.STARTING, ServerState.STOPPING) for run in live)
-            await asyncio.sleep(_BUSY_S if any(busy) else _STARTING_S if starting else _READY_S)
+            lost = any(run.status.state is ServerState.UNKNOWN for run in live)
+            await asyncio.sleep(_LOST_S if lost else _BUSY_S if any(looks) else _STARTING_S if starting else _READY_S)
 
-    async def _look(self, run: Watched) -> bool:
-        """One look at a run; whether its log moved. Raises HostUnreachable; other trouble of the host is shown."""
+    async def _try_to_look(self, run: Watched) -> bool:
+        """Whether its log moved. A host that cannot be asked makes the run's state unknown, until it can be again."""
         try:
-            alive, moved = await asyncio.gather(self._alive(run), self._read_log(run))
-            every_s = _FULL_LOOK_S.get(run.status.state, _FULL_LOOK_ELSE_S)
-            if not alive or time.monotonic() - run.looked_s > every_s:
-                await self._full_look(run)
-            run.lose(None)
-        except HostUnreachable:
-            raise
+            if not self.host.connected:
+                run.lose("the connection is lost")
+                self._tell(run)
+                await self.host.connect()
+            moved = await self._look(run)
         except HostError as error:
             run.lose(error.message)
+            await run.hang_up()
             moved = False
+        else:
+            run.lose(None)
+        self._tell(run)
+        return moved
+
+    async def _look(self, run: Watched) -> bool:
+        alive, moved = await asyncio.gather(self._alive(run), self._read_log(run))
+        every_s = _FULL_LOOK_S.get(run.status.state, _FULL_LOOK_ELSE_S)
+        if not alive or time.monotonic() - run.looked_s > every_s:
+            await self._full_look(run)
         if not run.facts.alive and run.explained is None:
             await self._explain(run)
         if run.gone and not run.settled:
             await self._end(run)
         elif run.facts.alive and run.facts.stop_unix_s is None:
             self._ask(run)
-        self._tell(run)
         return moved
 
     async def _alive(self, run: Watched) -> bool:

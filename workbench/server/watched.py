@@ -130,6 +130,8 @@ class Watched:
     def lose(self, why: str | None) -> None:
         """The host cannot be asked, or (None) can be again."""
         if why is None:
+            if self._lost is not None:
+                self.failures = 0
             self._lost = None
         elif self._lost is None:
             self._lost = f"{why} (last seen {time.strftime('%H:%M:%S')}, {self.status.state})"

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "support"))
-
-import fake_engine
-from fake_runs import VLLM, Made, Make
-from serving import free_port
+from support import fake_engine
+from support.fake_runs import VLLM, Made, Make
+from support.serving import free_port
 
 from workbench.model.flags import FlagSetting
 from workbench.model.plan import LaunchPlan

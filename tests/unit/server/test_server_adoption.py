@@ -8,11 +8,11 @@ import os
 import sys
 from pathlib import Path
 
-import fake_engine
 import psutil
 import pytest
-from fake_runs import READY_S, Make, ready, start, tell
-from serving import eventually, free_port, processes_of, supervised
+from support import fake_engine
+from support.fake_runs import READY_S, Make, ready, start, tell
+from support.serving import eventually, free_port, processes_of, supervised
 
 from workbench import engines
 from workbench.hosts.base import HostUnreachable
@@ -86,7 +86,7 @@ from workbench.hosts.local import LocalHost
 from workbench.model.flags import FlagSetting
 from workbench.model.plan import LaunchPlan
 from workbench.server.supervisor import Supervisor
-from serving import free_port
+from support.serving import free_port
 
 async def main():
     engine = engines.get("vllm")
@@ -108,7 +108,7 @@ asyncio.run(main())
 def test_servers_outlive_a_killed_workbench_and_nothing_outlives_a_stop(tmp_path: Path, cycles: int) -> None:
     """kill -9 of the one who started it: at once after the start, or once ready; the next one adopts and stops it."""
     launcher = fake_engine.install(tmp_path / "bin")
-    support = str(Path(__file__).parents[2] / "support")
+    support = str(Path(__file__).parents[2])
     shm_before = set(os.listdir("/dev/shm"))
 
     async def cycle(number: int) -> None:

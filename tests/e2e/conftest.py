@@ -1,6 +1,0 @@
-"""Shared parts of tests stand in tests/support."""
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))

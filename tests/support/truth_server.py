@@ -4,9 +4,9 @@ load client. A process of its own, one epoll loop.
     python truth_server.py --ttft-ms 50 --itl-ms 10 --truth FILE [--jitter 0.3] [--burst]
 
 Prints `{"port": N}`. Each request's `max_tokens` chunks go out as scheduled (0 ms: all at once, as fast as it can). On
-SIGTERM it writes FILE, one JSON line per request: `mark` (the salt mark of the prompt), `request_ns` (when the request
-was read), `sent_ns` (one per content chunk, taken just before the write), all on the monotonic clock, which both
-processes share.
+SIGTERM it writes FILE, one JSON line per request: `mark` (the salt mark of the prompt), `request_ns` (when its last
+byte reached this machine, by the kernel), `sent_ns` and `done_ns` (one each per content chunk: just before and just
+after the write; the chunk left in between), all on the monotonic clock, which both processes share.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import re
 import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -81,12 +82,17 @@ class TruthServer:
                 return
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, 35, 1)  # SO_TIMESTAMPNS
             self.streams[sock.fileno()] = Stream(sock)
             self.epoll.register(sock, select.EPOLLIN)
 
     def read(self, stream: Stream) -> None:
         try:
-            data = stream.sock.recv(1 << 20)
+            data, ancillary, _, _ = stream.sock.recvmsg(1 << 20, 64)
+            now = time.monotonic_ns()
+            if ancillary:
+                seconds, nanoseconds = struct.unpack("@qq", ancillary[0][2])
+                now -= max(0, time.time_ns() - (seconds * 10**9 + nanoseconds))
         except ConnectionError:
             data = b""
         if not data:
@@ -99,17 +105,16 @@ class TruthServer:
         found = re.search(rb"(?i)content-length: *(\d+)", head)
         if blank and found and len(rest) >= int(found[1]):
             stream.inbox = b""
-            self.begin(stream, rest)
+            self.begin(stream, rest, now)
 
-    def begin(self, stream: Stream, body: bytes) -> None:
-        now = time.monotonic_ns()
+    def begin(self, stream: Stream, body: bytes, now: int) -> None:
         tokens = json.loads(body)["max_tokens"]
         mark = _MARK.search(body)
         stream.pieces, stream.next = self.pieces(tokens), 0
-        stream.truth = {"mark": mark[1].decode() if mark else "", "request_ns": now, "sent_ns": []}
+        stream.truth = {"mark": mark[1].decode() if mark else "", "request_ns": now, "sent_ns": [], "done_ns": []}
         self.records.append(stream.truth)
         if not self.asked.itl_ms and not self.asked.ttft_ms:
-            stream.truth["sent_ns"] = [now] * tokens
+            stream.truth["sent_ns"] = stream.truth["done_ns"] = [now] * tokens
             stream.outbox = b"".join(stream.pieces)
             self.flush(stream)
         else:
@@ -141,6 +146,7 @@ class TruthServer:
         stream.outbox += stream.pieces[stream.next]
         stream.next += 1
         self.flush(stream)
+        stream.truth["done_ns"].append(time.monotonic_ns())  # type: ignore[attr-defined]
         if stream.next < len(stream.pieces):
             self.schedule(stream, now, self.asked.itl_ms)
 

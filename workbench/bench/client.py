@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from workbench.bench import records
-from workbench.bench.connection import Connection, Endpoint, WallClock
+from workbench.bench.connection import Connection, Endpoint, ReceiveClock
 from workbench.bench.exchange import Exchange
 from workbench.bench.http1 import HttpError
 from workbench.bench.records import RequestRecord
@@ -72,6 +72,7 @@ class Client:
         self.spec = spec
         self.endpoint = endpoint
         self.workload = Workload(spec)
+        self.clock = ReceiveClock()
         self.counted: list[RequestRecord] = []
         self.warmups: list[RequestRecord] = []
         self.notes: list[str] = []
@@ -79,7 +80,6 @@ class Client:
         self.stopped: str | None = None
         self.cpu_pct: float | None = None
         self.t0_unix = self.t1_unix = 0.0
-        self.unstamped_reads = 0  # timed by the client itself: the kernel gave no stamp
         self.tick: Callable[[int], None] = lambda now_ns: None
         self.poller: Poller = select.epoll() if hasattr(select, "epoll") else PollPoller()
         self._on_record = on_record
@@ -88,7 +88,6 @@ class Client:
         self._slots = [Slot() for _ in range(max(1, spec.concurrency))]
         self._pending: deque[tuple[int, bool]] = deque((i, True) for i in range(spec.warmup))
         self._head = self._request_head(key)
-        self._clock = WallClock()
         self._began_ns = self._measured_ns = self._cpu_ns = 0
         self._ok = 0
 
@@ -139,7 +138,7 @@ class Client:
                 return
             if now - swept >= _SWEEP_NS:
                 swept = now
-                self._clock.refresh()
+                self.clock.refresh()
                 self._enforce_limits(now)
                 self.tick(now)
             timeout = _SWEEP_NS if wake is None else min(_SWEEP_NS, max(0, wake - now))
@@ -186,6 +185,7 @@ class Client:
         self.phase = "measuring"
         if self._hopeless(time.monotonic_ns()):
             self._give_up(_NO_SUCCESS)
+        self.clock.reset()
         self._cpu_ns = time.process_time_ns()
         self._measured_ns = time.monotonic_ns()
 
@@ -213,7 +213,7 @@ class Client:
             assert slot.exchange is not None
             slot.exchange.began_ns = time.monotonic_ns()
             try:
-                slot.connection = Connection(self.endpoint, self._clock)
+                slot.connection = Connection(self.endpoint, self.clock)
             except OSError as error:
                 self._finish(slot, *_socket_kind(error, connecting=True))
                 return
@@ -355,7 +355,6 @@ class Client:
         connection, slot.connection = slot.connection, None
         slot.open = False
         if connection is not None:
-            self.unstamped_reads += connection.unstamped_reads
             self._by_fd.pop(connection.fd, None)
             self.poller.unregister(connection.fd)
             connection.close()

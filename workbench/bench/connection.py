@@ -1,7 +1,7 @@
 """One non-blocking connection: plain or TLS, with the kernel's receive stamp of what it reads.
 
 Stamps are on the monotonic clock in nanoseconds (`time.monotonic_ns`). The kernel stamps with the wall clock
-(SO_TIMESTAMPNS); `WallClock` carries them over, and notices when the wall clock is set during the run.
+(SO_TIMESTAMPNS); `ReceiveClock` carries them over, and notices when the wall clock is set during the run.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import ssl
 
 _READ_BYTES = 64 * 1024
+_LATE_NS = 2_000_000
 _TIMESPEC = struct.Struct("@qq")
 _SO_TIMESTAMPNS = getattr(socket, "SO_TIMESTAMPNS", 35)  # 35: Linux on x86-64 and aarch64; not in Python's socket
 _ANCILLARY_BYTES = socket.CMSG_SPACE(_TIMESPEC.size)
@@ -92,13 +93,35 @@ def _context() -> ssl.SSLContext:
     return context
 
 
-class WallClock:
-    """How far the wall clock is ahead of the monotonic one. Refreshed a few times a second by its owner: the two drift
-    apart by at most 0.5 us in a ms (NTP's limit), and one may be set."""
+class ReceiveClock:
+    """When bytes came, from the kernel's stamp, and how well that is known.
+
+    `ahead_ns`: how far the wall clock is ahead of the monotonic one. Refreshed a few times a second by its owner: the
+    two drift apart by at most 0.5 us in a ms (NTP's limit), and one may be set.
+    `late`: reads taken more than 2 ms after the bytes came. What came meanwhile on the same connection bears the
+    stamp of the last of it (the kernel merges segments), so that many of these make small times inexact.
+    """
 
     def __init__(self) -> None:
         self.ahead_ns = 0
         self.refresh()
+        self.reset()
+
+    def reset(self) -> None:
+        self.reads = self.unstamped = self.late = self.latest_ns = 0
+
+    def stamp(self, ancillary: list[tuple[int, int, bytes]], now_ns: int) -> int:
+        """Monotonic nanoseconds for what a `recvmsg` that ended at `now_ns` brought."""
+        self.reads += 1
+        if not ancillary:
+            self.unstamped += 1
+            return now_ns
+        seconds, nanoseconds = _TIMESPEC.unpack(ancillary[0][2])
+        came = self.monotonic(seconds * 1_000_000_000 + nanoseconds, now_ns)
+        if now_ns - came > _LATE_NS:
+            self.late += 1
+            self.latest_ns = max(self.latest_ns, now_ns - came)
+        return came
 
     def refresh(self) -> None:
         """The tightest of a few paired readings: in one of them this process may have been off the core."""
@@ -120,13 +143,12 @@ class WallClock:
 class Connection:
     """A socket that is connecting or open. Methods raise OSError, and ssl.SSLError (which is one) for TLS."""
 
-    def __init__(self, endpoint: Endpoint, clock: WallClock) -> None:
+    def __init__(self, endpoint: Endpoint, clock: ReceiveClock) -> None:
         self.sock = socket.socket(endpoint.family, socket.SOCK_STREAM)
         self.sock.setblocking(False)
         self.fd = self.sock.fileno()
         self.connected = False
         self.used = 0  # requests answered on it
-        self.unstamped_reads = 0
         self._clock = clock
         self._out = b""
         self._tls = _Tls(endpoint) if endpoint.tls else None
@@ -183,11 +205,7 @@ class Connection:
         except BlockingIOError:
             return None, 0
         now = time.monotonic_ns()
-        if not ancillary:
-            self.unstamped_reads += bool(data)
-            return data, now
-        seconds, nanoseconds = _TIMESPEC.unpack(ancillary[0][2])
-        return data, self._clock.monotonic(seconds * 1_000_000_000 + nanoseconds, now)
+        return data, self._clock.stamp(ancillary, now) if data else now
 
     def close(self) -> None:
         self.sock.close()

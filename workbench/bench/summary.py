@@ -11,6 +11,7 @@ from workbench.model.bench import BenchSpec, BenchSummary, Distribution, GpuDuri
 
 _BUSY_CLIENT_PCT = 70.0  # above it the client's own pace may be what is measured
 _CACHED_SHARE = 0.01
+_ODD_READS = 0.01  # share of reads above which a person is told
 _NO_TELEMETRY = "no telemetry of the server's GPUs was merged into this result"
 _FROM_USAGE = (
     "prompt_tokens",
@@ -31,7 +32,10 @@ class RunFacts:
     dropped: tuple[str, ...] = ()
     client_cpu_pct: float | None = None
     calibrated: bool = False
+    reads: int = 0
     unstamped_reads: int = 0
+    late_reads: int = 0  # taken more than 2 ms after the bytes came
+    latest_read_ms: float = 0.0
 
 
 def quantile(ordered: Sequence[float], p: float) -> float:
@@ -156,8 +160,13 @@ def _notes(
         notes.append(f"{100 * cached / prompt:.0f} % of the prompt tokens came from the prefix cache")
     if good and facts.client_cpu_pct is not None and facts.client_cpu_pct > _BUSY_CLIENT_PCT:
         notes.append(f"the client itself used {facts.client_cpu_pct:.0f} % of a core: it may have been the limit")
-    if facts.unstamped_reads:
-        notes.append(f"{facts.unstamped_reads} reads were timed by the client, without a kernel stamp")
+    if facts.unstamped_reads > _ODD_READS * facts.reads:
+        notes.append(f"{facts.unstamped_reads} of {facts.reads} reads were timed by the client: no kernel stamp")
+    if facts.late_reads > _ODD_READS * facts.reads:
+        notes.append(
+            f"the client's machine was busy: {100 * facts.late_reads / facts.reads:.0f} % of the reads came over 2 ms"
+            f" late (worst {facts.latest_read_ms:.0f} ms); shorter times than that may be off"
+        )
     return tuple(notes)
 
 

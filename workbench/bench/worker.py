@@ -185,7 +185,10 @@ def _summary(client: Client) -> dict[str, Any]:
         dropped=tuple(client.workload.dropped),
         client_cpu_pct=client.cpu_pct,
         calibrated=client.workload.calibrated,
-        unstamped_reads=client.unstamped_reads,
+        reads=client.clock.reads,
+        unstamped_reads=client.clock.unstamped,
+        late_reads=client.clock.late,
+        latest_read_ms=client.clock.latest_ns / 1e6,
     )
     summary = summarize(client.spec, client.counted, client.warmups, facts)
     return {

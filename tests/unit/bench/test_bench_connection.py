@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from workbench.bench.connection import Connection, WallClock, resolve
+from workbench.bench.connection import Connection, ReceiveClock, resolve
 
 
 @pytest.mark.parametrize(
@@ -49,27 +49,28 @@ class Clocks:
 
 def test_stamps_are_carried_to_the_monotonic_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     clocks = Clocks(monkeypatch)
-    clock = WallClock()
+    clock = ReceiveClock()
     assert clock.monotonic(clocks.wall - 700, clocks.now) == clocks.now - 700
 
 
 @pytest.mark.parametrize("step", [3_600 * 10**9, 10**6])
 def test_a_wall_clock_that_is_set_ahead_is_noticed(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     clocks = Clocks(monkeypatch)
-    clock = WallClock()
+    clock = ReceiveClock()
     clocks.ahead += step
     assert clock.monotonic(clocks.wall - 700, clocks.now) == clocks.now - 700
 
 
 def test_no_stamp_is_in_the_future(monkeypatch: pytest.MonkeyPatch) -> None:
     clocks = Clocks(monkeypatch)
-    assert WallClock().monotonic(clocks.wall + 5, clocks.now) == clocks.now
+    assert ReceiveClock().monotonic(clocks.wall + 5, clocks.now) == clocks.now
 
 
 def test_a_read_is_stamped_when_the_bytes_came_not_when_they_were_read() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        connection = Connection(resolve(f"http://127.0.0.1:{port}", "chat"), WallClock())
+        clock = ReceiveClock()
+        connection = Connection(resolve(f"http://127.0.0.1:{port}", "chat"), clock)
         peer, _ = server.accept()
         deadline = time.monotonic() + 5
         stamps = []
@@ -82,5 +83,7 @@ def test_a_read_is_stamped_when_the_bytes_came_not_when_they_were_read() -> None
             stamps.append(stamp - sent)
         peer.close()
         connection.close()
-    if connection.unstamped_reads < 10:  # kernels without stamps are timed at the read
+    assert clock.reads == 20
+    if clock.unstamped < 10:  # kernels without stamps are timed at the read
         assert sorted(stamps)[10] < 10_000_000
+        assert clock.late >= 10 and clock.latest_ns >= 19_000_000

@@ -132,7 +132,15 @@ def test_every_absent_figure_has_a_reason_and_json_keeps_all(values: list[Reques
 
 
 def test_notes_say_what_bends_the_figures() -> None:
-    facts = RunFacts(notes=("x",), dropped=("ignore_eos",), client_cpu_pct=80, calibrated=True, unstamped_reads=3)
+    facts = RunFacts(
+        notes=("x",),
+        dropped=("ignore_eos",),
+        client_cpu_pct=80,
+        calibrated=True,
+        reads=100,
+        unstamped_reads=3,
+        late_reads=5,
+    )
     s = summary(record(cached_tokens=8), record(1, error=SHORT, detail="2 tokens"), facts=facts)
     for part in (
         "x",
@@ -141,7 +149,8 @@ def test_notes_say_what_bends_the_figures() -> None:
         "80 % of the prompt tokens came from the prefix cache",
         "used 80 % of a core",
         "1 replies ended before 5 tokens",
-        "3 reads were timed by the client",
+        "3 of 100 reads were timed by the client",
+        "the client's machine was busy: 5 % of the reads",
     ):
         assert any(n.startswith(part) or part in n for n in s.notes), part
 

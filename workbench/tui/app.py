@@ -50,8 +50,7 @@ THEME = Theme(
 class WorkbenchApp(App[int]):
     TITLE = "Workbench"
     CSS_PATH = "workbench.tcss"
-    ENABLE_COMMAND_PALETTE = True
-    COMMAND_PALETTE_BINDING = "ctrl+p"
+    ENABLE_COMMAND_PALETTE = False  # ours looks like the other lists (commands.py)
     AUTO_FOCUS = None
     BINDINGS: ClassVar[list[BindingType]] = [
         # ctrl+q is a flow-control habit: it must not end the session. q asks first.
@@ -104,9 +103,6 @@ class WorkbenchApp(App[int]):
         if take is not None and take(event):
             return True
         return await run_bindings(self, event.key)
-
-    def get_system_commands(self, screen: Screen[Any]) -> Any:
-        return ()
 
     @property
     def main(self) -> MainScreen:

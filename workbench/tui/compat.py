@@ -47,7 +47,7 @@ def send_cells(widget: Widget, regions: list[Region], strip_at: Callable[[int], 
     the bytes and twice the CPU. Only for a widget without border that nothing covers.
     """
     screen, app = widget.screen, widget.app
-    covered = not screen.is_current or screen._layout_required or screen._dirty_widgets or app._batch_count
+    covered = app.screen is not screen or screen._layout_required or screen._dirty_widgets or app._batch_count
     if covered or not widget.is_attached or not widget.display or not screen._compositor.full_map.get(widget):
         return False
     left, top = widget.content_region.offset

@@ -100,7 +100,7 @@ def changed_spans(old: Row, new: Row) -> list[tuple[int, int]]:
     column = 0
     for (before, role_before), (after, role_after) in zip(old, new, strict=True):
         size = width_of(after)
-        if before != after or role_before != role_after:
+        if size and (before != after or role_before != role_after):
             start, end = column, column + size
             if role_before == role_after and len(before) == len(after) == size:
                 lead = next(i for i in range(size) if before[i] != after[i])

@@ -87,8 +87,9 @@ class MainScreen(LaunchActions, ServerActions, BenchActions, GpuActions, ViewAct
 
     async def on_mount(self) -> None:
         self.notice_bar.display = False
+        self.active = 2 if self.session.state.plan else 1
         self.lay_out()
-        self.set_focus(self.presets)
+        self.set_focus(self.panes[self.active].focus_target())
         self.show(self.session.state, frozenset(SessionState.__dataclass_fields__))
         self.bridge.start()
         self.attempt(self.session.open())

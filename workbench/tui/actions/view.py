@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from workbench.model.findings import Level
 from workbench.tui.actions.base import Actions
@@ -65,14 +65,20 @@ class ViewActions(Actions):
         await self.app.push_screen(
             TextModal("Done to the host, newest first", lambda w: activity_rows(activity, w), wide=True))
 
-    def action_palette(self) -> None:
-        from textual.command import CommandPalette
+    async def action_palette(self) -> None:
+        from workbench.tui.commands import everything
+        from workbench.tui.modals.base import PickModal
+        from workbench.tui.paint import pad
 
-        from workbench.tui.commands import Actions as Provider
+        main: Any = self
+        entries = list(everything(main))
+        items = [(str(n), f"{pad(e.name, 40)} {e.help}", "text") for n, e in enumerate(entries)]
 
-        if CommandPalette.is_open(self.app):
-            return
-        self.app.push_screen(CommandPalette(providers=[Provider], placeholder="an action, a preset or a host"))
+        def chosen(number: str | None) -> None:
+            if number is not None and number.isdigit():
+                self.call_later(entries[int(number)].call)
+
+        await self.app.push_screen(PickModal("Actions", items, filter=True, free=False), chosen)
 
     def action_screenshot(self) -> None:
         try:

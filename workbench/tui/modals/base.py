@@ -138,10 +138,11 @@ class PickModal(Modal[str]):
 
     def __init__(
         self, title: str, items: Sequence[tuple[str, str, str]], *, chosen: str = "", intro: str = "",
-        filter: bool = False,
+        filter: bool = False, free: bool = True,
     ) -> None:  # fmt: skip
+        """`filter`: typing narrows the list down; `free`: what matches nothing is an outcome too."""
         super().__init__(title, "enter choose   esc cancel" + ("   type to filter" if filter else ""))
-        self.all, self.intro, self.with_filter = items, intro, filter
+        self.all, self.intro, self.with_filter, self.free = items, intro, filter, free
         self.choices = Choices(items, self._chosen, chosen, reserve=4)
 
     def content(self) -> Sequence[Widget]:
@@ -151,7 +152,8 @@ class PickModal(Modal[str]):
         if self.with_filter:
             self.choices.lit = True
             self.choices.can_focus = False
-            parts.append(Entry(placeholder="type to filter, or a name", on_submit=self._typed))
+            what = "type to filter" + (", or a name" if self.free else "")
+            parts.append(Entry(placeholder=what, on_submit=self._typed, on_change=self._narrow_down))
         return (*parts, self.choices)
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -160,10 +162,10 @@ class PickModal(Modal[str]):
     def action_move(self, by: int) -> None:
         self.choices.action_move(by)
 
-    def on_input_changed(self, event: Entry.Changed) -> None:
+    def _narrow_down(self, text: str) -> None:
         from workbench.tui import fuzzy
 
-        self.choices.set_items(fuzzy.best(event.value, self.all, lambda i: i[1]), keep=False)
+        self.choices.set_items(fuzzy.best(text, self.all, lambda i: i[1]), keep=False)
 
     def _chosen(self, value: str) -> None:
         self.dismiss(value)
@@ -171,7 +173,7 @@ class PickModal(Modal[str]):
     def _typed(self, text: str) -> None:
         if self.choices.current is not None:
             self.dismiss(self.choices.current[0])
-        elif text.strip():
+        elif self.free and text.strip():
             self.dismiss(text.strip())
 
 

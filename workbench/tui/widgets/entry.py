@@ -18,6 +18,8 @@ class Entry(Input):
     Entry > .input--placeholder { color: $wb-dim; }
     """
 
+    change: Callable[[str], None] | None = None  # the first value is set before __init__ is done
+
     def __init__(
         self,
         value: str = "",
@@ -25,10 +27,11 @@ class Entry(Input):
         placeholder: str = "",
         id: str | None = None,
         on_submit: Callable[[str], None] | None = None,
+        on_change: Callable[[str], None] | None = None,
     ) -> None:
         super().__init__(value, placeholder=placeholder, id=id, compact=True, select_on_focus=False)
         self.cursor_blink = False
-        self.submit = on_submit
+        self.submit, self.change = on_submit, on_change
 
     def take(self, event: events.Key) -> bool:
         """Insert a printable key; False when it is not one."""
@@ -38,6 +41,11 @@ class Entry(Input):
             self.insert_text_at_cursor(event.character)
         )
         return True
+
+    def watch_value(self, value: str) -> None:
+        # In line with the key, not by message: enter right after the last letter must see the narrowed list.
+        if self.change is not None and self.is_mounted:
+            self.change(value)
 
     async def action_submit(self) -> None:
         if self.submit is not None:

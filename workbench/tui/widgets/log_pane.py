@@ -14,7 +14,7 @@ from workbench.tui.bindings import bindings_for
 from workbench.tui.paint import Painted, Row, cut, paragraph
 
 _CONTROL = re.compile(
-    r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b.|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+    r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b."
 )
 ROLES = {"error": "bad", "warn": "warn", "info": "text", "": "text"}
 
@@ -24,7 +24,11 @@ def clean(line: str) -> str:
     line = line.rstrip("\r\n")
     if "\r" in line:
         line = line.rsplit("\r", 1)[1]
-    return _CONTROL.sub("", line.replace("\t", "    ")) if not line.isprintable() else line
+    if line.isprintable():
+        return line
+    line = _CONTROL.sub("", line.replace("\t", "    "))
+    # What is left that a terminal would act on (bells, direction marks, …) is dropped.
+    return "".join(c for c in line if c.isprintable())
 
 
 class LogPane(Painted, can_focus=True):

@@ -22,7 +22,7 @@ PLACEHOLDERS = {1: "letters of a preset", 2: "letters of a flag", 3: "text in th
 
 class SearchEntry(Entry):
     def __init__(self, number: int) -> None:
-        super().__init__(placeholder=PLACEHOLDERS[number])
+        super().__init__(placeholder=PLACEHOLDERS[number], on_change=self._changed)
         self.number = number
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -43,10 +43,8 @@ class SearchEntry(Entry):
     async def action_abandon(self) -> None:
         await self.screen.close_search()  # type: ignore[attr-defined]
 
-    def watch_value(self, value: str) -> None:
-        # In line with the key, not by message: enter right after the last letter must see the narrowed list.
-        if self.is_mounted:
-            self.screen.searched(self.number, value)  # type: ignore[attr-defined]
+    def _changed(self, text: str) -> None:
+        self.screen.searched(self.number, text)  # type: ignore[attr-defined]
 
     async def action_submit(self) -> None:
         await self.screen.search_entered(self.number, self.value)  # type: ignore[attr-defined]

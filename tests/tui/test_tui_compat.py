@@ -1,0 +1,71 @@
+"""The private names of Textual that compat.py uses: these fail when an update moves them."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from textual._compositor import CompositorUpdate
+from textual.app import App
+from textual.drivers._writer_thread import MAX_QUEUED_WRITES, WriterThread
+
+from workbench.tui.compat import frames_waiting, run_bindings
+
+
+def test_the_writer_queue_is_where_the_guard_looks() -> None:
+    import io
+
+    thread = WriterThread(io.StringIO())
+    for _ in range(3):
+        thread.write("x")
+
+    class Driver:
+        _writer_thread = thread
+
+    class Fake:
+        _driver = Driver()
+
+    assert frames_waiting(Fake()) == 3  # type: ignore[arg-type]
+    assert MAX_QUEUED_WRITES > 10
+
+
+def test_without_a_driver_nothing_waits() -> None:
+    assert frames_waiting(object()) == 0  # type: ignore[arg-type]
+
+
+def test_bindings_are_run_by_the_app() -> None:
+    assert list(inspect.signature(App._check_bindings).parameters) == ["self", "key", "priority"]
+    assert inspect.iscoroutinefunction(run_bindings)
+
+
+def test_a_frame_of_ours_is_a_frame_of_textual() -> None:
+    assert list(inspect.signature(App._display).parameters) == ["self", "screen", "renderable"]
+    assert "CompositorUpdate" in inspect.getsource(App._display)
+    assert hasattr(CompositorUpdate, "render_segments")
+
+
+def test_cells_sent_directly_are_also_what_the_compositor_draws_later(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        sent: list[Any] = []
+        display = d.app._display
+        d.app._display = lambda screen, update: (sent.append(update), display(screen, update))
+        for _ in range(3):
+            d.session.tick()
+            await d.pilot.pause()
+        assert any(type(u).__name__ == "_Cells" for u in sent)
+        power = f"{d.session.state.telemetry.gpus[0].power_w:.0f}/600W"
+        assert power in d.text
+
+    drive(scenario)
+
+
+def test_a_covered_widget_is_left_to_the_compositor(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        await d.press("question_mark")
+        sent: list[Any] = []
+        d.app._display = lambda screen, update: sent.append(update)
+        d.session.tick()
+        await d.pilot.pause()
+        assert not any(type(u).__name__ == "_Cells" for u in sent)
+
+    drive(scenario)

@@ -1,0 +1,352 @@
+"""Keys to session calls: the whole loop in 40 keys, and every intent on its own."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from support.fake_session import FakeSession
+from textual import events
+
+from workbench.model.errors import ServerError
+from workbench.model.run import ServerState
+from workbench.model.settings import GpuSettings
+
+
+def names(session: FakeSession) -> list[str]:
+    return [c[0] for c in session.calls if c[0] != "open"]
+
+
+def test_the_whole_loop_in_forty_keys(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        count = 0
+
+        async def keys(*pressed: str) -> None:
+            nonlocal count
+            count += len(pressed)
+            await d.press(*pressed)
+
+        await keys("p", "d", "p", "4", "enter")
+        await d.until(lambda: d.session.state.plan, "preset loaded")
+        await keys("slash", "m", "n", "s", "enter", "2", "5", "6", "enter")
+        assert d.session.plan.flag("max-num-seqs") == 256
+        await keys("s", "enter")
+        await d.until(lambda: d.session.state.server and d.session.state.server.state is ServerState.READY)
+        await keys("b", "enter")
+        await d.until(lambda: len(d.session.state.results) == 1)
+        await keys("slash", "m", "n", "s", "enter", "1", "2", "8", "enter")
+        await keys("s", "enter")
+        await d.until(lambda: len(d.session.called("start")) == 2)
+        await keys("b", "enter")
+        await d.until(lambda: len(d.session.state.results) == 2)
+        await keys("c")
+        await d.until(lambda: d.session.state.comparison)
+        await keys("u", "s", "enter")
+        await d.until(lambda: len(d.session.called("start")) == 3)
+        assert d.session.plan.flag("max-num-seqs") == 256
+        assert count <= 40
+        assert d.session.called("load_preset") == [("load_preset", "qwen3-vl-2b-dp4", None)]
+        assert d.session.called("set_flag") == [("set_flag", "max-num-seqs", "256"), ("set_flag", "max-num-seqs", "128")]
+
+    drive(scenario)
+
+
+def test_keys_in_one_packet_act_in_order(drive: Any) -> None:
+    """p, then letters that are keys of their own (q quits, w saves): they must meet the filter that p opened."""
+
+    async def scenario(d: Any) -> None:
+        for key in ("p", "q", "w", "e", "n", "3"):
+            d.app.post_message(events.Key(key, key))
+        await d.until(lambda: d.app.main.presets.query_text == "qwen3")
+        assert d.app.is_running and not d.app.main.notice_bar.display
+        for key, character in (("enter", "\r"), ("slash", "/"), ("m", "m"), ("n", "n"), ("s", "s"), ("enter", "\r"),
+                               ("7", "7"), ("enter", "\r")):  # fmt: skip
+            d.app.post_message(events.Key(key, character))
+        await d.until(lambda: d.session.called("set_flag"))
+        assert d.session.called("set_flag") == [("set_flag", "max-num-seqs", "7")]
+
+    drive(scenario)
+
+
+def test_a_wrong_value_stays_in_the_editor(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        await d.press("slash", "m", "n", "s", "enter", "x", "enter")
+        assert "expected a whole number" in d.text
+        await d.press("backspace", "9", "enter")
+        assert d.session.plan.flag("max-num-seqs") == 9
+
+    drive(scenario, stage="plan")
+
+
+def test_choices_and_switches_are_lists(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        await d.press("slash", *"kv-cache-dtype", "enter")
+        assert "fp8_e5m2" in d.text and "auto  (default)" in d.text
+        await d.press("down", "enter")
+        assert d.session.called("set_flag")[-1] == ("set_flag", "kv-cache-dtype", "fp8_e4m3")
+        await d.press("slash", *"eager", "enter")
+        await d.press("up", "enter")
+        assert d.session.called("set_flag")[-1] == ("set_flag", "enforce-eager", "on")
+
+    drive(scenario, stage="plan")
+
+
+def test_an_unknown_flag_can_be_set(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        await d.press("slash", *"zzz", "enter", "1", "enter")
+        assert d.session.called("set_flag")[-1] == ("set_flag", "zzz", "1")
+
+    drive(scenario, stage="plan")
+
+
+def test_variables_of_a_preset_are_asked_for(drive: Any) -> None:
+    from workbench.model.preset import Variable
+
+    session = FakeSession()
+    session.missing["qwen3-vl-2b-dp4"] = {"model_dir": Variable(description="where the weights are", kind="path")}
+
+    async def scenario(d: Any) -> None:
+        await d.press("p", "d", "p", "4", "enter")
+        assert "where the weights are" in d.text
+        await d.press("enter")
+        assert "a value is needed" in d.text
+        await d.press("slash", "m", "enter")
+        assert d.session.called("load_preset") == [("load_preset", "qwen3-vl-2b-dp4", {"model_dir": "/m"})]
+
+    drive(scenario, session=session)
+
+
+def test_a_broken_preset_is_not_loaded(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        await d.press("p", *"mine", "enter")
+        assert not d.session.called("load_preset") and "line 7" in d.text
+
+    drive(scenario)
+
+
+def test_environment_undo_redo_and_unset(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        await d.press("2", "E", *"A_B", "tab", "1", "enter")
+        assert d.session.called("set_env") == [("set_env", "A_B", "1")]
+        await d.press("u", "U")
+        assert names(d.session)[-2:] == ["undo", "redo"]
+        await d.press("home", "d")
+        assert d.session.called("unset_flag") == [("unset_flag", "data-parallel-size")]
+
+    drive(scenario, stage="plan")
+
+
+def test_a_bench_has_its_numbers_checked(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        await d.press("b", "ctrl+u", "0", "enter")
+        assert "at least 1" in d.text
+        await d.press("ctrl+u", "3", "2", "enter")
+        assert d.session.called("bench")[-1][1]["concurrency"] == 32
+
+    drive(scenario, stage="ready")
+
+
+def test_marks_compare_detail_and_delete(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        await d.press("4", "home", "a", "down", "B")
+        assert d.session.called("mark") == [("mark", 42, "A"), ("mark", 41, "B")]
+        await d.press("enter")
+        assert "Conditions" in d.text and "SIMULATED" in d.text
+        await d.press("escape", "d", "n")
+        assert not d.session.called("delete_result")
+        await d.press("d", "y")
+        assert d.session.called("delete_result") == [("delete_result", 41)]
+
+    drive(scenario, stage="compare")
+
+
+def test_gpu_settings_show_the_commands_before_they_run(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        await d.press("g", *"500", "enter")
+        await d.until(lambda: "nvidia-smi -i 0 -pl 500" in d.text)
+        assert not d.session.called("apply_gpu")
+        await d.press("enter")
+        await d.until(lambda: d.session.called("apply_gpu"))
+        assert d.session.called("apply_gpu")[0][1] == GpuSettings(power_limit_w=500.0)
+        await d.until(lambda: "GPU altered" in d.row(0))
+        await d.press("r", "enter")
+        await d.until(lambda: d.session.called("revert_gpu"))
+        await d.until(lambda: "GPU altered" not in d.row(0))
+
+    drive(scenario, stage="ready")
+
+
+def test_quitting_leaves_servers_and_reverts_gpus(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        await d.press("q")
+        assert "[leave running]" in d.text and "[revert]" in d.text
+        await d.press("enter")
+        await d.until(lambda: not d.app.is_running)
+        assert "revert_gpu" in names(d.session) and "stop" not in names(d.session)
+
+    drive(scenario, stage="altered")
+
+
+def test_quitting_can_stop_the_server_and_keep_the_gpus(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        await d.press("q", "right", "down", "right", "enter")
+        await d.until(lambda: not d.app.is_running)
+        assert "stop" in names(d.session) and "revert_gpu" not in names(d.session)
+
+    drive(scenario, stage="altered")
+
+
+def test_stop_asks_first(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        await d.press("x")
+        assert not d.session.called("stop")
+        await d.press("enter")
+        await d.until(lambda: d.session.called("stop"))
+
+    drive(scenario, stage="ready")
+
+
+def test_an_error_becomes_a_message_with_the_next_step(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        d.session.fail["start"] = ServerError("port 8000 is taken", host="box", next_step="set --port")
+        await d.press("s", "enter")
+        await d.until(lambda: "port 8000 is taken" in d.text)
+        assert "next: set --port" in d.text
+        await d.press("escape")
+        assert "port 8000 is taken" not in d.text
+
+    drive(scenario, stage="plan")
+
+
+def test_a_defect_does_not_end_the_screen(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        d.session.fail["start"] = RuntimeError("boom")
+        await d.press("s", "enter")
+        await d.until(lambda: "a defect in Workbench: RuntimeError: boom" in d.text)
+        assert d.app.is_running
+
+    drive(scenario, stage="plan")
+
+
+def test_errors_in_the_plan_refuse_a_start(drive: Any) -> None:
+    from dataclasses import replace
+
+    from workbench.model.findings import Finding, Level
+
+    async def scenario(d: Any) -> None:
+        bad = Finding(Level.ERROR, "flag.choice", "expected one of a, b", "kv-cache-dtype")
+        d.session.push(plan=replace(d.session.state.plan, findings=(bad,)))
+        await d.press("s")
+        assert "refused" in d.text
+        await d.press("enter")
+        assert not d.session.called("start")
+
+    drive(scenario, stage="plan")
+
+
+def test_copy_goes_through_the_terminal(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        await d.press("y")
+        assert d.app.clipboard.startswith("HF_TOKEN=")
+
+    drive(scenario, stage="plan")
+
+
+def test_pages_open_and_close(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        for key, words in (("question_mark", "pick a preset"), ("v", "--max-num-seqs"), ("l", "started, pid 4242"),
+                           ("w", "Save the plan"), ("h", "spark-01"), ("full_stop", "compare with the previous")):  # fmt: skip
+            await d.press(key)
+            assert words in d.text, key
+            await d.press("escape")
+            assert d.app.screen is d.app.main
+        await d.press("1", "i")
+        await d.until(lambda: "PCIe limits it" in d.text)
+        await d.press("escape", "4", "t")
+        assert "output tok/s" in d.text
+
+    drive(scenario, stage="compare")
+
+
+def test_the_palette_finds_presets(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        await d.press("ctrl+p")
+        await d.press(*"tp2")
+        await d.until(lambda: "Load preset: qwen3-vl-2b-tp2-dp2" in d.text)
+        await d.press("enter")
+        await d.until(lambda: d.session.called("load_preset"))
+
+    drive(scenario)
+
+
+def test_host_picker_takes_a_listed_or_a_typed_name(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        await d.press("h", *"spark-02", "enter")
+        await d.until(lambda: d.session.called("switch_host"))
+        await d.press("h", *"other.example", "enter")
+        await d.until(lambda: len(d.session.called("switch_host")) == 2)
+        assert [c[1] for c in d.session.called("switch_host")] == ["spark-02", "other.example"]
+
+    drive(scenario)
+
+
+def test_an_unknown_host_key_is_asked_about_and_a_changed_one_is_not(drive: Any) -> None:
+    from workbench.session.state import HostView
+
+    async def scenario(d: Any) -> None:
+        d.session.push(host=HostView("box", "ssh", "failed", "the key of box is not known: SHA256:abc",
+                                     unknown_key="SHA256:abc"))  # fmt: skip
+        await d.until(lambda: "SHA256:abc" in d.text and d.app.screen is not d.app.main)
+        await d.press("y")
+        await d.until(lambda: d.session.called("accept_host_key"))
+        d.session.push(host=HostView("box", "ssh", "failed", "the key of box has changed: SHA256:def"))
+        await d.until(lambda: "has changed" in d.text)
+        assert d.app.screen is d.app.main
+
+    drive(scenario)
+
+
+def test_log_follow_hold_search_and_errors(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        d.session.log_lines([f"INFO line {n}" for n in range(200)] + ["ERROR out of memory"] + ["INFO more"] * 50)
+        await d.press("3")
+        await d.until(lambda: "INFO more" in d.text)
+        await d.press("e")
+        assert "ERROR out of memory" in d.text and "PAUSED" in d.text
+        await d.press("slash", *"line 17", "enter")
+        await d.until(lambda: "INFO line 17" in d.text)
+        await d.press("escape", "f")
+        assert "PAUSED" not in d.text and "INFO more" in d.text
+
+    drive(scenario, stage="ready")
+
+
+def test_a_failure_brings_the_log_to_its_first_error(drive: Any) -> None:
+    from workbench.model.findings import Finding, Level
+
+    async def scenario(d: Any) -> None:
+        d.session.log.kept = ["INFO a"] * 30 + ["ERROR CUDA out of memory"] + ["INFO b"] * 60
+        cause = Finding(Level.ERROR, "log.oom", "the weights do not fit", fix="lower gpu-memory-utilization")
+        d.session.show_server(ServerState.STARTING)
+        await d.pilot.pause()
+        d.session.show_server(ServerState.FAILED, exit_code=1, reason="CUDA out of memory", findings=(cause,),
+                              started_unix_s=10.0, ended_unix_s=41.0)  # fmt: skip
+        await d.until(lambda: "x FAILED vllm :8000 exit 1 after 31s" in d.row(0))
+        assert "ERROR CUDA out of" in d.text and "fix: lower" in d.text
+
+    drive(scenario, stage="plan")
+
+
+def test_telemetry_is_not_drawn_while_the_terminal_is_behind(drive: Any, monkeypatch: Any) -> None:
+    async def scenario(d: Any) -> None:
+        import workbench.tui.bridge as bridge
+
+        monkeypatch.setattr(bridge, "frames_waiting", lambda app: 9)
+        before = d.app.main.strip.state
+        d.session.tick()
+        await asyncio.sleep(0.05)
+        assert d.app.main.strip.state is before
+        monkeypatch.setattr(bridge, "frames_waiting", lambda app: 0)
+        await d.until(lambda: d.app.main.strip.state is d.session.state)
+
+    drive(scenario)

@@ -1,0 +1,108 @@
+"""Rows: widths are exact, and the spans sent are enough to turn what was drawn into what is to be drawn."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workbench.tui.formats import elapsed, figure, masked, setting_text, short_gpu_name, value_text
+from workbench.tui.paint import changed_spans, cut, fit, pad, row_width, spread, wrap
+from workbench.tui.widgets.log_pane import clean
+from workbench.tui.widgets.sparks import CELL_S, Spark, level
+
+TEXT = st.text(alphabet="ab ▇█x0123…é漢", max_size=9)
+ROW = st.lists(st.tuples(TEXT, st.sampled_from(["text", "dim", "good"])), max_size=6).map(tuple)
+
+
+def cells(row: tuple[tuple[str, str], ...]) -> list[tuple[str, str]]:
+    """One entry per terminal cell; a wide character takes two."""
+    from rich.cells import cell_len
+
+    out: list[tuple[str, str]] = []
+    for text, role in row:
+        for c in text:
+            out += [(c, role)] + [("", role)] * (cell_len(c) - 1)
+    return out
+
+
+@given(ROW, st.integers(1, 40))
+def test_a_row_fits_exactly(row: tuple[tuple[str, str], ...], width: int) -> None:
+    assert row_width(fit(row, width)) == width
+
+
+@given(TEXT, st.integers(0, 12))
+def test_cut_and_pad_keep_the_width(text: str, width: int) -> None:
+    assert row_width(((cut(text, width), "text"),)) <= width
+    assert row_width(((pad(text, width), "text"),)) == width
+
+
+@given(ROW, ROW, st.integers(1, 30))
+def test_the_spans_sent_make_the_new_row(old: tuple, new: tuple, width: int) -> None:
+    old, new = fit(old, width), fit(new, width)
+    before, after = cells(old), cells(new)
+    screen = list(before)
+    for start, end in changed_spans(old, new):
+        assert 0 <= start < end <= width
+        screen[start:end] = after[start:end]
+    assert screen == after
+
+
+def test_only_the_changed_digits_are_sent() -> None:
+    old = (("util  ", "dim"), ("▇▇▇▇▆", "spark"), ("       97%", "text"))
+    new = (("util  ", "dim"), ("▇▇▇▇▇", "spark"), ("       98%", "text"))
+    assert changed_spans(old, new) == [(10, 11), (19, 20)]
+
+
+def test_missing_text_is_marked_and_blanks_are_not() -> None:
+    assert fit((("abcdef", "text"),), 4) == (("abc…", "text"),)
+    assert fit((("abcd", "text"), ("   ", "text")), 4) == (("abcd", "text"),)
+
+
+def test_the_right_part_stays() -> None:
+    row = spread((("a long text on the left", "text"),), (("right", "dim"),), 12)
+    assert "".join(t for t, _ in row) == "a long…right" or row_width(row) == 12
+
+
+def test_wrapping_keeps_words() -> None:
+    assert wrap("one two three", 9) == ["one two", "three"]
+
+
+def test_figures_for_people() -> None:
+    assert [elapsed(s) for s in (58, 761, 11220, 187200)] == ["58s", "12m41s", "3h07m", "2d04h"]
+    assert [figure(v) for v in (None, 5812.4, 24.93, 9.641)] == ["n/a", "5,812", "24.9", "9.64"]
+    assert [value_text(v) for v in (None, True, [1, 2], {"a": 1})] == ["-", "on", "1 2", '{"a":1}']
+    assert masked("HF_TOKEN", "hf_x") == "****" and masked("PATH", "/bin") == "/bin"
+    assert setting_text("gpu_clocks", "210,1755") == "sm 210-1755MHz"
+    assert short_gpu_name("NVIDIA RTX PRO 6000 Blackwell Workstation Edition") == "RTX PRO 6000"
+
+
+def test_a_log_line_cannot_move_the_cursor() -> None:
+    assert clean("\x1b[31mERROR\x1b[0m a\tb\x07\n") == "ERROR a    b"
+    assert clean("loading 10%\rloading 80%\rloading 100%") == "loading 100%"
+    assert clean("\x1b]0;title\x07text") == "text"
+
+
+@given(st.text(max_size=60))
+def test_no_log_line_keeps_a_control_code(line: str) -> None:
+    assert not any(ord(c) < 32 or 127 <= ord(c) < 160 for c in clean(line))
+
+
+def test_a_spark_shifts_only_when_its_cell_is_full() -> None:
+    spark = Spark()
+    for second in range(int(CELL_S) * 4):
+        spark.add(float(second), 50.0)
+    before = spark.text(4, 0, 100)
+    spark.add(CELL_S * 4 - 0.5, 100.0)
+    after = spark.text(4, 0, 100)
+    assert before[:3] == after[:3] and before[3] != after[3]
+
+
+def test_absent_is_not_zero_in_a_spark() -> None:
+    assert level(None) == " " and level(0.0) == "▁" and level(0.99) == "▇" and level(1.0) == "█"
+
+
+def test_a_gap_in_the_data_is_a_gap_in_the_spark() -> None:
+    spark = Spark()
+    spark.add(0.0, 50.0)
+    spark.add(CELL_S * 3, 50.0)
+    assert spark.text(4, 0, 100).count(" ") == 2

@@ -1,0 +1,208 @@
+"""What a person reads in each state, as text grids; and what must never be missing from the screen."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from support.fake_session import FakeSession
+from support.grid import check
+
+from workbench.model.gpu import DriverInfo, DriverStatus, GpuState
+from workbench.model.run import ServerState
+from workbench.session.state import HostView, SessionState
+
+SIZES = {"80x24": (80, 24), "120x40": (120, 40), "200x60": (200, 60)}
+STATES = [
+    ("empty", None, 1, ()),
+    ("plan", "plan", 1, ("2",)),
+    ("ready", "ready", 4, ("3",)),
+    ("benching", "benching", 4, ("4",)),
+    ("compare", "compare", 4, ("5",)),
+    ("altered", "altered", 1, ("6",)),
+]
+
+
+@pytest.mark.parametrize(("name", "stage", "gpus", "keys"), STATES, ids=[s[0] for s in STATES])
+def test_grid(drive: Any, name: str, stage: str | None, gpus: int, keys: tuple[str, ...]) -> None:
+    async def scenario(d: Any) -> None:
+        await d.press(*keys)
+        for size, (columns, rows) in SIZES.items():
+            await d.pilot.resize_terminal(columns, rows)
+            await d.pilot.pause()
+            check(f"{name}-{size}", d.text)
+
+    drive(scenario, stage=stage, gpus=gpus)
+
+
+@pytest.mark.parametrize("name, keys", [("start-plan", "s"), ("flag-edit", "enter"), ("help", "question_mark")])
+def test_grid_of_modals(drive: Any, name: str, keys: str) -> None:
+    async def scenario(d: Any) -> None:
+        await d.press("2", keys)
+        check(f"{name}-80x24", d.text)
+
+    drive(scenario, stage="plan", size=(80, 24))
+
+
+def test_simulated_stands_on_the_status_bar_at_every_size(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        for size in [*SIZES.values(), (79, 23), (40, 12), (100, 20), (99, 60)]:
+            await d.pilot.resize_terminal(*size)
+            await d.pilot.pause()
+            assert d.row(0).endswith(" SIMULATED"), size
+
+    drive(scenario, stage="altered")
+
+
+def test_simulated_is_reversed_not_only_coloured(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        strip = d.app.main.status_bar.render_line(0)
+        assert [s.style.reverse for s in strip if "SIMULATED" in s.text] == [True]
+
+    drive(scenario)
+
+
+def test_it_is_not_there_on_a_real_host(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        assert "SIMULATED" not in d.text
+
+    drive(scenario, session=FakeSession(simulated=False))
+
+
+def test_every_pane_names_the_next_key_when_empty(drive: Any) -> None:
+    session = FakeSession()
+    session.state = replace(session.state, presets=())
+
+    async def scenario(d: Any) -> None:
+        for words in ("No presets.", "p picks a preset", "No run yet.", "No results yet. s starts", "Nothing to compare"):
+            assert words in " ".join(d.text.replace("│", " ").split()) or words in d.text, words
+
+    drive(scenario, session=session, size=(200, 60))
+
+
+def test_absent_values_are_not_given_as_zero_and_have_a_reason(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        assert d.row(3).rstrip().endswith("n/a")
+        await d.press("6")
+        assert "n/a (not supported): fan_pct" in d.text
+
+    drive(scenario)
+
+
+def test_stale_telemetry_says_its_age(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        d.session.push(telemetry_monotonic_s=time.monotonic() - 14.2)
+        await d.until(lambda: "STALE 14 s" in d.row(0) and "STALE 14 s" in d.row(1))
+        styles = {s.style.color.name for s in d.app.main.strip.render_line(1) if s.style and "%" in s.text}
+        assert styles == {"#8a8a8a"}  # dimmed: not live
+
+    drive(scenario)
+
+
+def test_a_lost_gpu_leaves_the_others_live(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        telemetry = d.session.telemetry()
+        lost = replace(telemetry.gpus[1], state=GpuState.LOST, message="GPU is lost: XID 79, reset it or reboot")
+        gpus = (telemetry.gpus[0], lost, *telemetry.gpus[2:])
+        d.session.push(telemetry=replace(telemetry, gpus=gpus, t_s=telemetry.t_s + 1))
+        await d.until(lambda: "x LOST" in d.text)
+        assert "XID 79" in d.text and d.row(2).count("util") == 3
+
+    drive(scenario, gpus=4)
+
+
+def test_a_driver_that_does_not_answer_says_why(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        for number, status in enumerate(s for s in DriverStatus if s is not DriverStatus.OK):
+            driver = DriverInfo(status, f"what to do {number}")
+            d.session.push(telemetry=replace(d.session.telemetry(), driver=driver, gpus=(), infos=(), t_s=number))
+            await d.until(lambda status=status: f"x GPUs: {status}" in d.text, str(status))
+            assert f"what to do {number}" in d.text
+
+    drive(scenario)
+
+
+def test_a_lost_link_shows_age_and_retry(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        host = HostView("box", "ssh", "lost", lost_since_unix_s=time.time() - 12, retries=3)
+        d.session.push(host=host)
+        await d.until(lambda: "LINK LOST 12s retry 3" in d.row(0))
+
+    drive(scenario, session=FakeSession(simulated=False), size=(120, 40))
+
+
+def test_more_than_four_gpus_get_a_row_each(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        assert [d.row(n)[0] for n in range(1, 9)] == list("01234567")
+
+    drive(scenario, gpus=8)
+
+
+def test_no_command_shows_a_secret(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        await d.press("s")
+        assert "hf_secret" not in d.text and "HF_TOKEN" in d.text
+        await d.press("escape", "v")
+        assert "hf_secret" not in d.text
+        await d.press("escape")
+        assert "hf_secret" not in d.text
+
+    drive(scenario, stage="plan")
+
+
+def test_narrow_and_wide_and_back(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        for size in ((79, 23), (200, 60), (80, 24), (120, 40), (30, 8), (120, 40)):
+            await d.pilot.resize_terminal(*size)
+            await d.pilot.pause()
+            assert len(d.text.splitlines()) == size[1]
+        assert "╭─ 1 Presets" in d.text and "╭─ 5 Compare" in d.text
+        await d.pilot.resize_terminal(79, 23)
+        await d.pilot.pause()
+        for number, words in ((1, "dp4"), (2, "max-num-seqs"), (3, "vLLM API"), (4, "tok/s"), (5, "BETTER"), (6, "driver")):
+            await d.press(str(number))
+            assert words in d.text, number
+        await d.press("2", "tab")
+        assert d.app.main.active == 3
+
+    drive(scenario, stage="compare")
+
+
+def test_zoom_and_back(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        await d.press("4", "z")
+        assert "5 Compare" not in d.text
+        await d.press("z")
+        assert "5 Compare" in d.text
+
+    drive(scenario, stage="compare")
+
+
+def test_failed_requests_are_told_beside_the_figures(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        d.session.push(results=(d.session.row(1, "x", 10.0, requests_ok=500, requests_failed=12),))
+        await d.until(lambda: "12/512" in d.text)
+
+    drive(scenario, stage="ready", size=(200, 60))
+
+
+def test_every_server_state_has_a_word(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        for state in ServerState:
+            d.session.show_server(state)
+            await d.until(lambda state=state: str(state) in d.row(0).lower(), state)
+
+    drive(scenario, stage="plan")
+
+
+def test_all_fields_of_the_state_are_drawn_from() -> None:
+    """A new field must be given a place, or named here as having none."""
+    import inspect
+
+    from workbench.tui import screen
+
+    unseen = {"telemetry_problem", "busy", "activity"}  # read with others, by the strip, the status bar and a page
+    text = inspect.getsource(screen) + "telemetry telemetry_monotonic_s log_revision"
+    assert not [f for f in SessionState.__dataclass_fields__ if f'"{f}"' not in text and f not in text and f not in unseen]

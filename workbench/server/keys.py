@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 # TabbyAPI makes api_tokens.yml in its working directory: "api_key: K", or a list below "api_key:".
 _TABBY_FILE = "api_tokens.yml"
-_TABBY_KEY = re.compile(r"^api_key:\s*(?:\n\s*-\s*)?[\"']?([^\s\"'#\[\]]+)", re.MULTILINE)
+_TABBY_KEY = re.compile(r"^api_key:[ \t]*(?:\n\s*-\s*)?[\"']?([^\s\"'#\[\]]+)", re.MULTILINE)
 
 
 def api_key_of(command: Command, engine: Engine | None) -> str | None:

@@ -59,7 +59,9 @@ workbench.tui.run(session, mouse=False)
 def spawn(argv: list[str], columns: int, rows: int, env: dict[str, str]) -> tuple[subprocess.Popen[bytes], int]:
     master, slave = pty.openpty()
     ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-    child = subprocess.Popen(argv, stdin=slave, stdout=slave, stderr=slave, env=env, start_new_session=True, close_fds=True)
+    child = subprocess.Popen(
+        argv, stdin=slave, stdout=slave, stderr=slave, env=env, start_new_session=True, close_fds=True
+    )
     os.close(slave)
     return child, master
 
@@ -140,7 +142,16 @@ def main() -> None:
         if chosen.command:
             argv = shlex.split(chosen.command)
         else:
-            argv = [sys.executable, "-c", CHILD, str(ROOT), str(chosen.gpus), str(interval), chosen.stage, str(chosen.flood)]
+            argv = [
+                sys.executable,
+                "-c",
+                CHILD,
+                str(ROOT),
+                str(chosen.gpus),
+                str(interval),
+                chosen.stage,
+                str(chosen.flood),
+            ]
         report[f"screen {interval:g} s"] = measure(argv, columns, rows, chosen.seconds)
         if chosen.nvitop:
             peer = [sys.executable, "-m", "nvitop", "--monitor", "full", "--interval", f"{interval:g}"]

@@ -13,9 +13,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from support.fake_session import FakeSession, walked  # noqa: E402
+from support.fake_session import FakeSession, walked
 
-from workbench.tui.app import WorkbenchApp  # noqa: E402
+from workbench.tui.app import WorkbenchApp
 
 
 class Driven:

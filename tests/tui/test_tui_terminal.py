@@ -1,0 +1,199 @@
+"""The screen in a real pseudo-terminal: signals, a terminal that stops reading, NO_COLOR, keys under a log flood."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from fcntl import ioctl
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).resolve().parents[1]
+PROGRAM = """
+import asyncio, os, sys, time
+sys.path[:0] = [{tests!r}, {root!r}]
+os.environ.update(TEXTUAL_FPS="15", TEXTUAL_ANIMATIONS="none")
+from support.fake_session import FakeSession, walked
+import workbench.tui
+class Live(FakeSession):
+    gap = 0.0
+    async def open(self):
+        self.tasks = [asyncio.create_task(self.tick_for_ever({interval})), asyncio.create_task(self.watch())]
+        if {flood}:
+            self.tasks.append(asyncio.create_task(self.pour()))
+    async def watch(self):
+        last = time.monotonic()
+        while True:
+            await asyncio.sleep(0.05)
+            now = time.monotonic()
+            Live.gap, last = max(Live.gap, now - last), now
+    async def pour(self):
+        n = 0
+        while True:
+            await asyncio.sleep(0.05)
+            self.log_lines([f"INFO 12:00:00 line {{n + i}} of a server that talks a lot" for i in range(100)])
+            n += 100
+session = Live(4)
+asyncio.run(walked(session, "compare"))
+try:
+    code = workbench.tui.run(session, mouse=False)
+finally:
+    open({marker!r}, "w").write(f"{{Live.gap:.3f}}")
+sys.exit(code)
+"""
+
+
+class Terminal:
+    """A child in a pty of 120x40, and what it has written."""
+
+    def __init__(self, tmp_path: Path, interval: float = 0.1, flood: bool = False, **env: str) -> None:
+        self.marker = tmp_path / "ended"
+        text = PROGRAM.format(tests=str(TESTS), root=str(TESTS.parent), interval=interval, flood=flood,
+                              marker=str(self.marker))  # fmt: skip
+        self.master, slave = pty.openpty()
+        ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+        self.child = subprocess.Popen(
+            [sys.executable, "-c", text], stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
+            env={**os.environ, "TERM": "xterm-256color", **env})  # fmt: skip
+        os.close(slave)
+        self.seen = b""
+
+    def read_until(self, wanted: bytes, seconds: float = 30.0) -> float:
+        """Seconds until `wanted` stood in what was written since the last call."""
+        begin, self.seen = time.monotonic(), b""
+        while wanted not in self.seen:
+            left = begin + seconds - time.monotonic()
+            assert left > 0, f"{wanted!r} did not come; the end: {self.seen[-300:]!r}"
+            if select.select([self.master], [], [], left)[0]:
+                self.seen += os.read(self.master, 65536)
+        return time.monotonic() - begin
+
+    def drain(self, seconds: float) -> int:
+        end, count = time.monotonic() + seconds, 0
+        while (left := end - time.monotonic()) > 0:
+            if select.select([self.master], [], [], left)[0]:
+                try:
+                    count += len(os.read(self.master, 65536))
+                except OSError:
+                    break
+        return count
+
+    def type(self, text: str) -> None:
+        os.write(self.master, text.encode())
+
+    def end(self, seconds: float = 15.0) -> int:
+        """Read on until it has ended; its exit code."""
+        end = time.monotonic() + seconds
+        while self.child.poll() is None and time.monotonic() < end:
+            self.drain(0.05)
+        return self.child.wait(1)
+
+    def close(self) -> None:
+        if self.child.poll() is None:
+            self.child.kill()
+        self.child.wait()
+        os.close(self.master)
+
+
+@pytest.fixture
+def terminals() -> Iterator[list[Terminal]]:
+    opened: list[Terminal] = []
+    yield opened
+    for t in opened:
+        t.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+def test_a_signal_ends_it_cleanly(tmp_path: Path, terminals: list[Terminal], number: int) -> None:
+    t = Terminal(tmp_path)
+    terminals.append(t)
+    t.read_until(b"Compare")
+    t.child.send_signal(number)
+    assert t.end() == 128 + number
+    assert t.marker.exists()  # `finally` ran
+
+
+def test_a_terminal_that_stops_reading_does_not_stop_the_loop(tmp_path: Path, terminals: list[Terminal]) -> None:
+    t = Terminal(tmp_path, interval=0.05)
+    terminals.append(t)
+    t.read_until(b"Compare")
+    deadline = time.monotonic() + 5  # nobody reads: 100 ticks, three times what the driver's queue holds
+    while time.monotonic() < deadline:
+        time.sleep(0.2)
+    t.child.send_signal(signal.SIGTERM)
+    t.end()
+    assert float(t.marker.read_text()) < 1.0
+
+
+def test_a_key_is_answered_while_the_log_floods(tmp_path: Path, terminals: list[Terminal]) -> None:
+    t = Terminal(tmp_path, interval=1.0, flood=True)
+    terminals.append(t)
+    t.read_until(b"Compare")
+    t.drain(1.0)
+    answers = []
+    for _ in range(7):
+        t.type("?")
+        answers.append(t.read_until(b"pick a preset", 5))
+        t.drain(0.2)
+        t.type("q")
+        t.drain(0.4)
+    answers.sort()
+    # a page that covers the screen: 50 ms on a quiet machine; a busy one with two cores gets room
+    assert answers[len(answers) // 2] < 0.25, answers
+
+
+def test_a_burst_of_keys_meets_what_the_first_one_opened(tmp_path: Path, terminals: list[Terminal]) -> None:
+    t = Terminal(tmp_path, interval=1.0)
+    terminals.append(t)
+    t.read_until(b"Compare")
+    t.drain(0.3)
+    t.type("/mns\r")
+    t.read_until(b"remove from the plan")
+    t.type("77\r")
+    t.read_until(b"77")
+    t.child.send_signal(signal.SIGTERM)
+    t.end()
+
+
+def test_no_color_has_no_colour_and_does_not_crash(tmp_path: Path, terminals: list[Terminal]) -> None:
+    t = Terminal(tmp_path, NO_COLOR="1")
+    terminals.append(t)
+    t.read_until(b"SIMULATED")
+    t.type("?")
+    t.read_until(b"pick a preset")
+    t.drain(0.3)
+    t.child.send_signal(signal.SIGTERM)
+    assert t.end() == 128 + signal.SIGTERM
+    assert t.marker.exists()
+
+
+def test_bytes_for_four_gpus_stay_small(tmp_path: Path, terminals: list[Terminal]) -> None:
+    t = Terminal(tmp_path, interval=0.5)
+    terminals.append(t)
+    t.read_until(b"Compare")
+    t.drain(1.5)
+    assert t.drain(4.0) / 4.0 < 5000  # half of what is allowed at 0.5 s
+
+
+def test_a_terminal_without_abilities_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    import workbench.tui
+    from workbench.model.errors import InputError
+
+    monkeypatch.setenv("TERM", "dumb")
+    with pytest.raises(InputError, match="needs a terminal"):
+        workbench.tui.run(None)  # type: ignore[arg-type]
+
+
+def test_the_screen_loads_nothing_heavy() -> None:
+    text = "import sys, workbench.tui.app; print(sorted({'pydantic', 'httpx', 'sqlite3', 'plotext', 'asyncssh'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True, cwd=TESTS.parent)
+    assert done.stdout.strip() == "[]"

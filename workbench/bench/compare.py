@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
-from statistics import fmean, variance
 from typing import Any
 
 from workbench.bench.student import t_quantile
@@ -178,7 +177,7 @@ def _per_request(summary: BenchSummary, tokens: int | None) -> float | None:
 def _mean(runs: Sequence[BenchResult], pick: Pick) -> float | None:
     values = [pick(r.summary) for r in runs]
     known = [v for v in values if v is not None]
-    return fmean(known) if known and len(known) == len(values) else None
+    return _average(known) if known and len(known) == len(values) else None
 
 
 def _gpu_mean(runs: Sequence[BenchResult], attribute: str) -> float | None:
@@ -241,7 +240,7 @@ def _change(
         x, y = _plain_mean(xs), _plain_mean(ys)
         return MetricChange(name, unit, x, y, None, None, higher, NOT_MEASURED)
     log_a, log_b = [math.log(v) for v in a], [math.log(v) for v in b]
-    centre = fmean(log_b) - fmean(log_a)
+    centre = _average(log_b) - _average(log_a)
     ratio = math.exp(centre)
     half = _half_width(log_a, log_b, paired)
     verdict, interval = SINGLE_PAIR, None
@@ -250,7 +249,7 @@ def _change(
         verdict = NO_DIFFERENCE
         if abs(centre) > half:
             verdict = BETTER if (centre > 0) == higher else WORSE
-    means = math.exp(fmean(log_a)), math.exp(fmean(log_b))
+    means = math.exp(_average(log_a)), math.exp(_average(log_b))
     return MetricChange(name, unit, *means, 100 * (ratio - 1), interval, higher, verdict)
 
 
@@ -262,7 +261,17 @@ def _positive(values: list[float | None]) -> list[float] | None:
 
 def _plain_mean(values: list[float | None]) -> float | None:
     known = [v for v in values if v is not None]
-    return fmean(known) if known else None
+    return _average(known) if known else None
+
+
+def _average(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def _variance(values: Sequence[float]) -> float:
+    """Of a sample of two or more."""
+    mean = _average(values)
+    return math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1)
 
 
 def _half_width(a: list[float], b: list[float], paired: bool) -> float | None:
@@ -270,9 +279,9 @@ def _half_width(a: list[float], b: list[float], paired: bool) -> float | None:
     if len(a) < 2 or len(b) < 2:
         return None
     if paired:
-        spread = variance([y - x for x, y in zip(a, b, strict=True)]) / len(a)
+        spread = _variance([y - x for x, y in zip(a, b, strict=True)]) / len(a)
         return t_quantile(0.975, len(a) - 1) * math.sqrt(spread)
-    u, v = variance(a) / len(a), variance(b) / len(b)
+    u, v = _variance(a) / len(a), _variance(b) / len(b)
     if u + v == 0:
         return 0.0
     df = (u + v) ** 2 / (u * u / (len(a) - 1) + v * v / (len(b) - 1))

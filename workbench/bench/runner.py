@@ -9,7 +9,7 @@ import os
 import secrets
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,14 +35,17 @@ async def run(
     *,
     on_progress: Callable[[BenchProgress], None] | None = None,
     cancel: asyncio.Event | None = None,
+    env: Mapping[str, str] | None = None,
 ) -> BenchOutcome:
     """One benchmark from start to end. The worker is a session of its own, and its whole group is ended on `cancel`
     (then BenchCancelled), when this task is cancelled, and on any error.
 
+    `env` is added to the worker's environment: where the variable that `spec.api_key_env` names is not in ours.
+
     Raises BenchError when the run could not be made. Requests that failed are no error: the summary counts them.
     """
     spec = spec if spec.salt else replace(spec, salt=secrets.token_hex(4))
-    process = await _spawn()
+    process = await _spawn(env or {})
     stderr = asyncio.ensure_future(_tail(process.stderr))
     reading = asyncio.ensure_future(_converse(process, spec, on_progress))
     cancelled = asyncio.ensure_future(cancel.wait()) if cancel else None
@@ -62,7 +65,7 @@ async def run(
         stderr.cancel()
 
 
-async def _spawn() -> asyncio.subprocess.Process:
+async def _spawn(env: Mapping[str, str]) -> asyncio.subprocess.Process:
     path = os.pathsep.join(p for p in (str(_PACKAGE_ROOT), os.environ.get("PYTHONPATH", "")) if p)
     try:
         return await asyncio.create_subprocess_exec(
@@ -72,7 +75,7 @@ async def _spawn() -> asyncio.subprocess.Process:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             start_new_session=True,
-            env={**os.environ, "PYTHONPATH": path},
+            env={**os.environ, **env, "PYTHONPATH": path},
             limit=_LINE_LIMIT_BYTES,
         )
     except OSError as error:

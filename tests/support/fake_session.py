@@ -263,10 +263,11 @@ class FakeSession:
         finding = Finding(Level.WARN, "memory.kv", "est. KV cache fits 214 full-length sequences", "max-num-seqs",
                           "lower max-num-seqs to 214 or max-model-len")  # fmt: skip
         command = Command(tuple(argv), {e.name: str(e.value) for e in plan.env})
+        edited = sum(f.origin is Origin.EDITED for f in (*plan.flags, *plan.env))
         self.push(plan=PlanView(
-            plan, tuple(rows), (finding,), command, "0.33.0", 361, installed="vllm 0.33.0",
+            plan, tuple(rows), (finding,), command, "0.33.0", 361, installed="vllm 0.33.0", edited=edited,
             memory="memory est. 21.4/24.0 GiB per GPU", can_undo=bool(self.past), can_redo=bool(self.future),
-            edited=sum(f.origin is Origin.EDITED for f in (*plan.flags, *plan.env)), title="Qwen3-VL-2B, one copy per GPU"))  # fmt: skip
+            title="Qwen3-VL-2B, one copy per GPU"))  # fmt: skip
 
     def _edit(self, plan: LaunchPlan) -> None:
         assert self.state.plan is not None
@@ -443,8 +444,7 @@ class FakeSession:
 
 
 def canned_comparison(simulated: bool = True) -> Comparison:
-    def change(metric: str, unit: str, a: float, b: float, pct: float, half: float, high: bool, verdict: str) -> MetricChange:
-        return MetricChange(metric, unit, a, b, pct, half, high, verdict)
+    change = MetricChange
 
     return Comparison(
         41, 42, ({"kind": "flag", "name": "max-num-seqs", "a": 256, "b": 512},),

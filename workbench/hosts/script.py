@@ -127,7 +127,7 @@ dir=$(dirname -- "$1")
 mkdir -p -- "$dir" || exit 1
 new=$(mktemp "$dir/.new.XXXXXX") || exit 1
 trap 'rm -f -- "$new"' EXIT
-trap 'exit 1' HUP INT TERM
+trap 'exit 1' HUP INT TERM PIPE
 cat >"$new" || exit 1
 [ "$(wc -c <"$new")" -eq "$3" ] || { echo "received only a part" >&2; exit 1; }
 chmod "$2" "$new" || exit 1

@@ -363,8 +363,9 @@ class SshHost:
         async with self._sessions:
             process, first = await self._exec(argv, env, guard=False)
             try:
-                process.stdin.write(first + (input or b""))
-                process.stdin.write_eof()
+                with contextlib.suppress(asyncssh.Error, OSError):  # it may have ended without reading
+                    process.stdin.write(first + (input or b""))
+                    process.stdin.write_eof()
                 out, err = await asyncio.wait_for(process.communicate(), timeout_s)
             except TimeoutError:
                 await self._kill(process)

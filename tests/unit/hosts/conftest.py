@@ -1,31 +1,14 @@
-"""A local host whose sh and tools are dash's and GNU's, bash's, or busybox's alone."""
+"""Local hosts whose sh and tools are dash's and GNU's, bash's, or busybox's alone."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
-
-from workbench.hosts.local import LocalHost
-
-
-class UserlandHost(LocalHost):
-    """LocalHost with a PATH of its own for every command."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__()
-        self.path = path
-
-    async def run(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, **rest: Any) -> Any:
-        return await super().run(argv, env={"PATH": self.path, **(env or {})}, **rest)
-
-    async def stream(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, **rest: Any) -> Any:
-        return await super().stream(argv, env={"PATH": self.path, **(env or {})}, **rest)
+from support.userland import UserlandHost
 
 
 @pytest.fixture(params=["dash", "bash", "busybox"])

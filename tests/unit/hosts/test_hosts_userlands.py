@@ -9,28 +9,30 @@ from pathlib import Path
 
 import pytest
 from support.procs import alive, eventually, with_argument
+from support.userland import UserlandHost
 
 from workbench.hosts import detached, remote_files, script
 from workbench.hosts.base import CommandNotFound, FileError
 from workbench.hosts.facts import parse
-from workbench.hosts.local import LocalHost
 
 
-def test_guard_passes_exit_codes_on_and_ends_with_stdin(userland: LocalHost) -> None:
+def test_guard_passes_exit_codes_on_and_ends_with_stdin(userland: UserlandHost) -> None:
+    nap = userland.nap
+
     async def main() -> None:
         for code in (0, 9):
             stream = await userland.stream(["sh", "-c", f"read x; echo got $x >&2; exit {code}"], input=b"y\n")
             assert (await stream.wait(), await stream.stderr_tail()) == (code, "got y")
             await stream.close()
-        stream = await userland.stream(["sh", "-c", "trap '' TERM; echo up; sleep 62.001; sleep 62.001; :"])
+        stream = await userland.stream(["sh", "-c", f"trap '' TERM; echo up; sleep {nap}; sleep {nap}; :"])
         assert await anext(aiter(stream.lines())) == b"up"
         await stream.close()
 
     asyncio.run(main())
-    eventually(lambda: not with_argument("62.001"), "the guarded command to end")
+    eventually(lambda: not with_argument(nap), "the guarded command to end")
 
 
-def test_files(userland: LocalHost, tmp_path: Path) -> None:
+def test_files(userland: UserlandHost, tmp_path: Path) -> None:
     path = tmp_path / "new dir" / "it's a file"
 
     async def main() -> None:
@@ -49,7 +51,7 @@ def test_files(userland: LocalHost, tmp_path: Path) -> None:
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
 
-def test_half_a_write_replaces_nothing(userland: LocalHost, tmp_path: Path) -> None:
+def test_half_a_write_replaces_nothing(userland: UserlandHost, tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"old")
     cut_off = script.sh(script.WRITE_FILE, str(path), "600", "10")
@@ -59,13 +61,13 @@ def test_half_a_write_replaces_nothing(userland: LocalHost, tmp_path: Path) -> N
     assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".new")] == []
 
 
-def test_state_dir(userland: LocalHost, tmp_path: Path) -> None:
+def test_state_dir(userland: UserlandHost, tmp_path: Path) -> None:
     found = asyncio.run(remote_files.state_dir(userland))
     assert found == f"{os.environ['XDG_STATE_HOME']}/workbench"
     assert stat.S_IMODE(Path(found).stat().st_mode) == 0o700
 
 
-def test_facts(userland: LocalHost) -> None:
+def test_facts(userland: UserlandHost) -> None:
     said = asyncio.run(userland.run(script.sh(script.FACTS, "ping"), input=b"1\n"))
     facts = parse(said.out, "name", "ssh", 1.5)
     assert said.out.startswith("ping=1\n")
@@ -73,7 +75,7 @@ def test_facts(userland: LocalHost) -> None:
     assert facts.memory_total_bytes is not None
 
 
-def test_prelude_sets_the_environment_from_stdin_only(userland: LocalHost) -> None:
+def test_prelude_sets_the_environment_from_stdin_only(userland: UserlandHost) -> None:
     values = {"A": "it's", "B": "two\nlines\n", "C": 'back\\slash $HOME `id` "q" ', "D": ""}
     command = script.sh(
         script.PRELUDE,
@@ -92,25 +94,25 @@ def test_prelude_sets_the_environment_from_stdin_only(userland: LocalHost) -> No
 
 
 @pytest.mark.parametrize("missing", ["no-such-tool", "/no/such/tool", "/etc/passwd"])
-def test_prelude_says_what_is_missing(userland: LocalHost, missing: str) -> None:
+def test_prelude_says_what_is_missing(userland: UserlandHost, missing: str) -> None:
     done = asyncio.run(userland.run(script.sh(script.PRELUDE, "-", "", missing)))
     assert (done.returncode, done.out, done.err) == (127, "", f"{script.MARK} missing\n")
 
 
-def test_detached_life(userland: LocalHost, tmp_path: Path) -> None:
+def test_detached_life(userland: UserlandHost, tmp_path: Path) -> None:
     """Start, adopt, stop: a server that ignores TERM, with a child in another session and orphans."""
-    server = (
-        "trap '' TERM; echo up; sh -c 'setsid sleep 62.002 & sleep 62.002 & exit 0'; while :; do sleep 62.002; done"
-    )
+    nap = userland.nap
+    children = f"sh -c 'setsid sleep {nap} & sleep {nap} & exit 0'"
+    server = f"trap '' TERM; echo up; {children}; while :; do sleep {nap}; done"
 
     async def main() -> None:
         run_dir = str(tmp_path / "run")
         process = await detached.start(userland, run_dir, ["sh", "-c", server])
-        while len(with_argument("62.002")) < 3:
+        while len(with_argument(nap)) < 3:
             await asyncio.sleep(0.01)
         seen = await detached.status(userland, run_dir)
         assert (seen.alive, seen.pid) == (True, process.pid)
-        assert set(seen.members) >= {process.pid, *with_argument("62.002")}
+        assert set(seen.members) >= {process.pid, *with_argument(nap)}
         report = await detached.stop(userland, run_dir, grace_s=1)
         assert (report.left, report.clean) == ((), True)
         assert process.pid in report.killed
@@ -120,10 +122,10 @@ def test_detached_life(userland: LocalHost, tmp_path: Path) -> None:
         assert not alive(process.pid)
 
     asyncio.run(main())
-    assert not with_argument("62.002")
+    assert not with_argument(nap)
 
 
-def test_term_to_the_group_leaves_the_exit_code_on_record(userland: LocalHost, tmp_path: Path) -> None:
+def test_term_to_the_group_leaves_the_exit_code_on_record(userland: UserlandHost, tmp_path: Path) -> None:
     async def main() -> None:
         run_dir = str(tmp_path / "run")
         await detached.start(userland, run_dir, ["sh", "-c", "trap 'exit 7' TERM; while :; do sleep 0.05; done"])
@@ -133,7 +135,7 @@ def test_term_to_the_group_leaves_the_exit_code_on_record(userland: LocalHost, t
     asyncio.run(main())
 
 
-def test_start_errors(userland: LocalHost, tmp_path: Path) -> None:
+def test_start_errors(userland: UserlandHost, tmp_path: Path) -> None:
     async def main() -> None:
         with pytest.raises(CommandNotFound):
             await detached.start(userland, str(tmp_path / "a"), ["no-such-engine"])

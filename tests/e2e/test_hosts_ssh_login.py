@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import os
+import subprocess
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+import asyncssh
 import pytest
 from support.sshd import Sshd, keygen, sshd, wait_for
 
-from workbench.hosts import open_host
+from workbench.hosts import open_host, ssh
 from workbench.hosts.base import AuthFailed, HostKeyChanged, HostKeyUnknown, HostUnreachable
 from workbench.hosts.ssh import SshHost
 from workbench.model.errors import HostError
@@ -148,6 +152,88 @@ def test_a_wrong_passphrase_is_an_auth_failure(server: Sshd, tmp_path: Path) -> 
 
     with pytest.raises(AuthFailed):
         connects(server, ask=ask)
+
+
+@pytest.fixture
+def agent_socket(server: Sshd, tmp_path: Path) -> Iterator[str]:
+    """An ssh-agent that holds the client's key."""
+    socket = str(tmp_path / "agent")
+    with subprocess.Popen(["ssh-agent", "-D", "-a", socket], stdout=subprocess.DEVNULL) as agent:
+        wait_for(lambda: Path(socket).exists(), "the agent")
+        environment = {**os.environ, "SSH_AUTH_SOCK": socket}
+        subprocess.run(["ssh-add", "-q", str(server.client_key_path)], env=environment, check=True)
+        yield socket
+        agent.terminate()
+
+
+def test_the_agent_is_used(server: Sshd, agent_socket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.client_key_path.unlink()
+    monkeypatch.setenv("HOME", str(server.directory))
+    server.ssh_config_path.write_text(server.stanza(IdentitiesOnly="no"))
+    with pytest.raises(AuthFailed):
+        connects(server)
+    monkeypatch.setenv("SSH_AUTH_SOCK", agent_socket)
+    assert connects(server)
+
+
+class Asks(asyncssh.SSHServer):
+    """Wants a password, or a code by keyboard-interactive, and no key."""
+
+    def __init__(self, way: str) -> None:
+        self.way = way
+
+    def password_auth_supported(self) -> bool:
+        return self.way == "password"
+
+    def validate_password(self, username: str, password: str) -> bool:
+        return password == "right"
+
+    def kbdint_auth_supported(self) -> bool:
+        return self.way == "code"
+
+    def get_kbdint_challenge(self, username: str, lang: str, submethods: str) -> Any:
+        return "", "", "", [("One-time code:", False)]
+
+    def validate_kbdint_response(self, username: str, responses: Sequence[str]) -> bool:
+        return list(responses) == ["right"]
+
+
+@pytest.mark.parametrize(("way", "prompt"), [("password", "Password"), ("code", "One-time code:")])
+def test_passwords_and_codes_are_asked_for_if_there_is_someone_to_ask(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, prompt: str
+) -> None:
+    monkeypatch.setattr(ssh, "CONNECT_S", 0.7)
+    keygen(tmp_path / "host_key")
+    config = tmp_path / "config"
+    asked: list[str] = []
+
+    async def ask(question: str) -> str | None:
+        asked.append(question)
+        await asyncio.sleep(0.8)  # a person types slowly: that is no reason to give up
+        return answers.pop(0)
+
+    async def main() -> None:
+        listening = await asyncssh.listen(
+            "127.0.0.1", 0, server_factory=lambda: Asks(way), server_host_keys=[str(tmp_path / "host_key")]
+        )
+        port = listening.get_port()
+        key = (tmp_path / "host_key.pub").read_text()
+        (tmp_path / "known").write_text(f"[127.0.0.1]:{port} {key}")
+        config.write_text(
+            f"Host box\n HostName 127.0.0.1\n Port {port}\n UserKnownHostsFile {tmp_path}/known\n"
+            f" IdentitiesOnly yes\n IdentityFile {tmp_path}/none\n IdentityAgent none\n"
+        )
+        for host in (SshHost("box", ssh_config=config), SshHost("box", ssh_config=config, ask=ask)):
+            with pytest.raises(AuthFailed):
+                await host.connect()
+        assert asked == [prompt]
+        host = SshHost("box", ssh_config=config, ask=ask)
+        await host.connect()
+        await host.close()
+        listening.close()
+
+    answers = [None, "right"]
+    asyncio.run(main())
 
 
 def test_include_and_identity_files_that_are_not_there(server: Sshd, tmp_path: Path) -> None:

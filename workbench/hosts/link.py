@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from workbench.hosts.base import HostKeyChanged, HostKeyUnknown, HostUnreachable
+from workbench.hosts.base import AuthFailed, HostKeyChanged, HostKeyUnknown, HostUnreachable
 from workbench.model.errors import HostError
 
 C = TypeVar("C")
@@ -109,7 +109,7 @@ class Link(Generic[C]):
             pause = min(pause * 2, LONGEST_RETRY_S)
             try:
                 await self.connect()
-            except (HostKeyChanged, HostKeyUnknown) as error:
+            except (HostKeyChanged, HostKeyUnknown, AuthFailed) as error:  # more tries could lock the person out
                 self._refused = error
                 self._back.set()
                 return

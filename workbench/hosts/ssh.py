@@ -39,9 +39,8 @@ SESSIONS_MAX = 8
 STREAMS_MAX = 5  # of those: so that a command can always be run
 KEEPALIVE_S = 3.0  # a dead link is noticed after KEEPALIVE_S * (KEEPALIVE_MISSES + 1) = 9 s
 KEEPALIVE_MISSES = 2
-CONNECT_S = 10.0
-LOGIN_S = 20.0
-LOGIN_ASKING_S = 300.0  # when a person may have to type
+CONNECT_S = 15.0  # for each host on the way, login included; sshd may look up a name for 10 s
+TYPING_S = 300.0  # not counted in it: a person who is asked
 CLOSE_S = 2.5  # the guard ends its command within 2 s
 JUMPS_MAX = 8
 
@@ -178,6 +177,7 @@ class SshHost:
         self._config = [str(Path(ssh_config).expanduser())] if ssh_config is not None else ()
         self._ask = ask
         self._passphrases: dict[str, str | None] = {}
+        self._limit = asyncio.Timeout(None)  # of the connection being made
         self._accepted: set[str] = set()
         self._unknown: dict[str, tuple[str, str]] = {}
         self._link: Link[asyncssh.SSHClientConnection] = Link(name, self._dial)
@@ -253,8 +253,19 @@ class SshHost:
     async def _passphrase(self, file: str) -> str | None:
         """Asked once: keys are loaded anew for each connection."""
         if file not in self._passphrases and self._ask is not None:
-            self._passphrases[file] = await self._ask(f"Passphrase for {file}")
+            self._passphrases[file] = await self._asking(f"Passphrase for {file}")
         return self._passphrases.get(file)
+
+    async def _asking(self, prompt: str) -> str | None:
+        """Ask the person, with the clock of the connection stopped meanwhile."""
+        assert self._ask is not None
+        with contextlib.suppress(RuntimeError):  # given up already
+            self._limit.reschedule(None)
+        try:
+            return await self._ask(prompt)
+        finally:
+            with contextlib.suppress(RuntimeError):
+                self._limit.reschedule(asyncio.get_running_loop().time() + CONNECT_S)
 
     async def _open(
         self, host: str, given: Mapping[str, Any], through: asyncssh.SSHClientConnection | None, jumps: int
@@ -276,23 +287,24 @@ class SshHost:
                 self._link.lost(made[0], str(error) if error is not None else "closed by the other side")
 
         try:
-            connection = await asyncssh.connect(
-                host,
-                config=self._config,
-                tunnel=cast(Any, through),  # None, unlike (), goes past the configuration's ProxyJump
-                client_factory=lambda: _Client(keys, self._ask, lost),
-                known_hosts=keys.match,
-                keepalive_interval=KEEPALIVE_S,
-                keepalive_count_max=KEEPALIVE_MISSES,
-                connect_timeout=CONNECT_S,
-                login_timeout=LOGIN_S if self._ask is None else LOGIN_ASKING_S,
-                agent_forwarding=False,
-                x11_forwarding=False,
-                **given,
-                **self._key_arguments(options),
-            )
-            made.append(connection)
-            connection.set_tunnel(through)  # closed with it
+            async with asyncio.timeout(CONNECT_S) as self._limit:
+                connection = await asyncssh.connect(
+                    host,
+                    config=self._config,
+                    tunnel=cast(Any, through),  # None, unlike (), goes past the configuration's ProxyJump
+                    client_factory=lambda: _Client(keys, self._asking if self._ask else None, lost),
+                    known_hosts=keys.match,
+                    keepalive_interval=KEEPALIVE_S,
+                    keepalive_count_max=KEEPALIVE_MISSES,
+                    connect_timeout=None,
+                    login_timeout=TYPING_S,
+                    agent_forwarding=False,
+                    x11_forwarding=False,
+                    **given,
+                    **self._key_arguments(options),
+                )
+                made.append(connection)
+                connection.set_tunnel(through)  # closed with it
         except asyncssh.HostKeyNotVerifiable as error:
             if isinstance(keys.problem, HostKeyUnknown):
                 self._unknown[keys.problem.fingerprint] = keys.accepting

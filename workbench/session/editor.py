@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from workbench import engines
 from workbench.model.errors import PlanError, WorkbenchError
 from workbench.model.findings import Finding, Level
-from workbench.model.flags import FlagCatalog, FlagRow, Origin
+from workbench.model.flags import FlagCatalog, FlagRow
 from workbench.model.gpu import GpuInfo
 from workbench.model.plan import Command, LaunchPlan, diff
 from workbench.session.state import PlanView
@@ -17,7 +18,7 @@ HISTORY_KEPT = 200
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a plan is checked against besides the catalog."""
+    """What a plan is checked against besides itself."""
 
     gpus: tuple[GpuInfo, ...] = ()
     installed_version: str | None = None
@@ -26,39 +27,45 @@ class Surroundings:
 
 
 class PlanEditor:
-    """Edits one LaunchPlan. No I/O; each edit that does not hold raises InputError and changes nothing."""
+    """Edits one LaunchPlan. No I/O; an edit that does not hold raises InputError and changes nothing."""
 
     def __init__(self, plan: LaunchPlan, title: str = "") -> None:
-        from workbench import engines
-
         self.title = title
         self.engine = engines.get(plan.engine)
         self.base = plan  # as the preset gave it
         self.plan = plan
+        self.around = Surroundings()
         self._undo: list[LaunchPlan] = []
         self._redo: list[LaunchPlan] = []
 
-    def catalog(self, version: str | None = None) -> FlagCatalog:
-        return self.engine.catalog(version or self.plan.engine_version)
+    @property
+    def catalog(self) -> FlagCatalog:
+        """Of the installed version when it is known, else the newest; the nearest there is."""
+        return self.engine.catalog(self.around.installed_version)
 
-    def set_flag(self, name: str, text: str, catalog: FlagCatalog) -> None:
-        from workbench import engines
+    @property
+    def effective(self) -> LaunchPlan:
+        """The plan as the installed version is to be given it."""
+        version = self.around.installed_version or self.plan.engine_version
+        return replace(self.plan, engine_version=version)
 
-        canonical = engines.canonical_name(catalog, name)
-        spec = catalog.flags.get(canonical)
-        value = engines.parse_value(spec, text) if spec else text
-        self._change(self.plan.with_flag(canonical, value, Origin.EDITED))
+    def set_flag(self, name: str, text: str) -> None:
+        self._change(engines.apply_assignments(self.plan, self.catalog, [f"{name}={text}"]))
 
     def unset_flag(self, name: str) -> None:
-        self._change(self.plan.without_flag(name))
+        self._change(self.plan.without_flag(engines.canonical_name(self.catalog, name)))
 
     def set_env(self, name: str, value: str) -> None:
-        if not name or "=" in name or "\0" in name + value:
-            raise PlanError(f"{name!r} is not a name for an environment variable", next_step="use NAME=value")
-        self._change(self.plan.with_env(name, value))
+        if "\0" in value:
+            raise PlanError(f"the value of {name} holds a NUL byte")
+        self._change(engines.apply_assignments(self.plan, self.catalog, envs=[f"{name}={value}"]))
 
     def unset_env(self, name: str) -> None:
         self._change(self.plan.without_env(name))
+
+    def assign(self, sets: Sequence[str], unsets: Sequence[str], envs: Sequence[str]) -> None:
+        """`--set flag=value`, `--unset flag` and `--env K=V` of the command line, as one step of the history."""
+        self._change(engines.apply_assignments(self.plan, self.catalog, sets, unsets, envs))
 
     def undo(self) -> None:
         if self._undo:
@@ -78,57 +85,78 @@ class PlanEditor:
         self.plan = plan
 
     def command(self) -> Command:
-        return self.engine.command(self.plan)
+        """Raises PlanError when the plan cannot become one. On several nodes: the first one's."""
+        node = self.plan.nodes[0] if self.plan.nodes else None
+        return self.engine.command(self.effective, node)
 
-    def findings(self, around: Surroundings) -> tuple[Finding, ...]:
-        from workbench import engines
-
-        catalog = self.catalog(around.installed_version)
+    def findings(self) -> tuple[Finding, ...]:
         found = engines.validate(
-            self.plan, catalog, installed_version=around.installed_version, gpus=around.gpus
+            self.effective, self.catalog, installed_version=self.around.installed_version, gpus=self.around.gpus
         )
-        order = list(Level)
-        return tuple(sorted(found, key=lambda f: order.index(f.level)))
+        try:
+            self.command()
+        except WorkbenchError as error:
+            return (Finding(Level.ERROR, "plan.command", error.message, fix=error.next_step), *found)
+        return found
 
-    def rows(self, around: Surroundings, view: str = "changed", query: str = "") -> Sequence[FlagRow]:
-        from workbench import engines
-
-        catalog = self.catalog(around.installed_version)
-        rows = engines.rows(self.plan, catalog, self.findings(around), view="all" if query else view)
+    def rows(self, view: str = "changed", query: str = "") -> Sequence[FlagRow]:
+        """view "changed": what is set; "all": the whole catalog. A query looks through all of it, best hit first."""
+        rows = engines.rows(self.effective, self.catalog, self.findings(), view="all" if query else view)
         if not query:
             return rows
-        ranked = {spec.name: place for place, spec in enumerate(engines.search(catalog, query))}
         wanted = query.lower()
-        hits = [r for r in rows if r.name in ranked or (r.spec is None and wanted in r.name.lower())]
-        return sorted(hits, key=lambda r: ranked.get(r.name, len(ranked)))
+        names = [spec.name for spec in engines.search(self.catalog, query)]
+        names += [spec.name for spec in engines.search_env(self.catalog, query)]
+        place = {name: number for number, name in enumerate(names)}
+        found = [row for row in rows if row.name in place or wanted in row.name.lower()]
+        return sorted(found, key=lambda row: place.get(row.name, len(place)))
 
-    def view(self, around: Surroundings) -> PlanView:
+    def view(self) -> PlanView:
         """Everything that the screen shows of the plan."""
-        findings = self.findings(around)
-        command: Command | None = None
+        findings = self.findings()
         try:
-            command = self.command()
-        except WorkbenchError as error:
-            findings = (Finding(Level.ERROR, "plan.command", error.message, fix=error.next_step), *findings)
-        catalog = self.catalog(around.installed_version)
+            command: Command | None = self.command()
+        except WorkbenchError:
+            command = None
+        estimate = engines.fit(self.effective, self.around.gpus)
         return PlanView(
-            plan=self.plan,
-            rows=tuple(self.rows(around)),
+            plan=self.effective,
+            rows=tuple(engines.rows(self.effective, self.catalog, findings, view="changed")),
             findings=findings,
             command=command,
-            catalog_version=catalog.version,
-            total_flags=len(catalog.flags),
-            installed=around.installed,
-            installed_problem=around.installed_problem,
-            memory=self._memory(around),
+            catalog_version=self.catalog.version,
+            total_flags=len(self.catalog.flags),
+            installed=self.around.installed,
+            installed_problem=self.around.installed_problem,
+            memory=None if isinstance(estimate, str) else estimate.text,
             edited=len(diff(self.base, self.plan)),
             can_undo=bool(self._undo),
             can_redo=bool(self._redo),
             title=self.title,
         )
 
-    def _memory(self, around: Surroundings) -> str | None:
-        from workbench.engines.memory import fit
 
-        estimate = fit(self.plan, around.gpus)
-        return None if isinstance(estimate, str) else estimate.text
+def script_of(command: Command) -> str:
+    """A POSIX script that starts the same server from an empty directory; secrets are masked."""
+    import shlex
+
+    from workbench.model.secrets import mask_command
+
+    command = mask_command(command)
+    lines = ["#!/bin/sh", "# Written by Workbench. Secrets are masked: put them in before use.", "set -eu", "umask 077"]
+    for name, text in command.files.items():
+        lines.append(f"printf %s {shlex.quote(text)} > {shlex.quote(name)}")
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in command.env.items()]
+    if command.files:
+        lines.append('run_dir=$PWD')
+    if command.workdir:
+        lines.append(f"cd -- {shlex.quote(command.workdir)}")
+    words = [_with_run_dir(word) for word in command.argv]
+    lines.append("exec " + " ".join(words))
+    return "\n".join(lines) + "\n"
+
+
+def _with_run_dir(word: str) -> str:
+    import shlex
+
+    return '"$run_dir"'.join(shlex.quote(part) if part else "" for part in word.split("{run_dir}")) or "''"

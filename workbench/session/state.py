@@ -29,7 +29,7 @@ class HostView:
     simulated: str | None = None  # profile name
     user: str | None = None
     can_change_gpus: str | None = None  # None: yes; else why not
-    unknown_key: str | None = None  # fingerprint that the person is to be asked about (a changed key is refused, not asked)
+    unknown_key: str | None = None  # fingerprint to ask the person about (a changed key is refused, not asked)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,182 @@
+"""presets, flags, plan: what can be said without starting anything."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from workbench.cli.dispatch import Command, emit
+from workbench.cli.opened import connected, note, say
+from workbench.model.errors import InputError
+from workbench.model.findings import Finding, Level
+
+if TYPE_CHECKING:
+    from workbench.model.plan import LaunchPlan
+    from workbench.session.session import Session
+
+
+def presets_list(arguments: argparse.Namespace) -> int:
+    from workbench.store.presets import PresetLibrary
+
+    entries = PresetLibrary().list()
+    if arguments.json:
+        return emit({"presets": [e.as_json() for e in entries]})
+    width = max((len(e.id) for e in entries), default=0)
+    for entry in entries:
+        if entry.error:
+            say(f"{entry.id:<{width}}  ! {entry.error.text} ({entry.path})")
+        else:
+            say(f"{entry.id:<{width}}  {entry.engine:<9} {entry.status:<12} {entry.hardware}  {entry.title}")
+    return 0
+
+
+def presets_show(arguments: argparse.Namespace) -> int:
+    from workbench.session.session import Session
+
+    preset = Session.of_host().preset(arguments.id)
+    if arguments.json:
+        return emit(preset.model_dump(mode="json", by_alias=True))
+    say(f"{preset.id}: {preset.title}\n\n{preset.summary}\n")
+    say(f"engine    {preset.engine.name} {preset.engine.versions or ''}")
+    say(f"model     {preset.model.id} {preset.model.quantization or ''}")
+    say(f"hardware  {preset.hardware.count} x {', '.join(preset.hardware.gpu_names) or 'any NVIDIA GPU'}")
+    say(f"from      {preset.provenance.document} ({preset.provenance.status})")
+    for name, value in preset.flags.items():
+        say(f"  --{name} {value}")
+    for name, value in preset.env.items():
+        say(f"  {name}={value}")
+    for title, lines in (
+        ("Asks for", [f"{n}: {v.description}" for n, v in preset.variables.items()]),
+        ("Caveats", preset.caveats),
+        ("Claims", [f"[{c.verdict}] {c.text} -> {c.correct} ({c.basis})" for c in preset.claims]),
+        ("Results", [f"{r.metric} {r.value:g} {r.unit}: {r.conditions} ({r.status}; {r.source})"
+                     for r in preset.references]),
+    ):  # fmt: skip
+        if lines:
+            say(f"\n{title}:")
+            for line in lines:
+                say(f"  {line}")
+    return 0
+
+
+def presets_check(arguments: argparse.Namespace) -> int:
+    from workbench.store.preset_check import check
+
+    found: list[dict[str, Any]] = []
+    failed = False
+    for file in arguments.files:
+        findings = check(Path(file))
+        failed = failed or any(f.level is Level.ERROR for f in findings)
+        found.append({"file": file, "ok": not any(f.level is Level.ERROR for f in findings),
+                      "findings": [f.as_json() for f in findings]})  # fmt: skip
+        if not arguments.json:
+            say(f"{file}: {'ok' if not findings else ''}")
+            _say_findings(findings)
+    if arguments.json:
+        emit({"files": found})
+    return 2 if failed else 0
+
+
+def presets_path(arguments: argparse.Namespace) -> int:
+    from workbench.store import paths
+
+    own, shipped = str(paths.own_presets_dir()), str(paths.shipped_presets_dir())
+    if arguments.json:
+        return emit({"own": own, "shipped": shipped})
+    say(f"own      {own}\nshipped  {shipped}")
+    return 0
+
+
+def flags(arguments: argparse.Namespace) -> int:
+    from dataclasses import asdict
+
+    from workbench import engines
+
+    engine = engines.get(arguments.engine)
+    catalog = engine.catalog(arguments.engine_version)
+    wanted = engines.search(catalog, arguments.search) if arguments.search else list(catalog.flags.values())
+    if arguments.json:
+        return emit({"engine": engine.name, "version": catalog.version, "flags": [asdict(f) for f in wanted]})
+    note(f"{engine.title} {catalog.version}: {len(wanted)} of {len(catalog.flags)} flags")
+    for spec in wanted:
+        shape = "|".join(spec.choices[:6]) if spec.choices else str(spec.kind)
+        default = "" if spec.default is None else f" = {engines.format_value(spec.default)}"
+        say(f"--{spec.name} {shape}{default}  {spec.help}")
+    return 0
+
+
+def variables_of(arguments: argparse.Namespace) -> dict[str, str]:
+    values: dict[str, str] = {}
+    for pair in arguments.variables:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise InputError(f"--var {pair!r} is not name=value")
+        values[name] = value
+    return values
+
+
+def take_plan(session: Session, arguments: argparse.Namespace) -> LaunchPlan:
+    """Load the preset and apply the assignments of the command line."""
+    session.take_plan(session.plan_of(arguments.preset, variables_of(arguments)), arguments.preset)
+    session.editor.assign(arguments.sets, arguments.unsets, arguments.envs)
+    session.show_plan()
+    return session.editor.effective
+
+
+async def plan(arguments: argparse.Namespace) -> int:
+    """argv, environment, files, nodes and findings. Exits 0 also when findings are errors: they are the answer."""
+    from workbench.gpu.source import read_once
+    from workbench.model.errors import HostError
+    from workbench.model.secrets import mask_command
+
+    async with connected(arguments) as session:
+        try:
+            session.update(telemetry=await read_once(session.host))
+        except HostError as error:
+            note(f"GPUs not read: {error.message}")
+        planned = take_plan(session, arguments)
+        await session.look_for_engine()
+        view = session.editor.view()
+        command = mask_command(view.command) if view.command else None
+        nodes = [
+            {"name": n.name, "rank": n.rank, "argv": list(mask_command(session.editor.engine.command(planned, n)).argv)}
+            for n in planned.nodes
+        ]
+        document = {
+            "preset": planned.preset_id, "engine": planned.engine, "model": planned.model,
+            "argv": list(command.argv) if command else None, "env": dict(command.env) if command else {},
+            "files": dict(command.files) if command else {}, "workdir": command.workdir if command else None,
+            "nodes": nodes, "findings": [f.as_json() for f in view.findings], "memory": view.memory,
+            "catalog": view.catalog_version, "installed": view.installed,
+            "installed_problem": view.installed_problem, "simulated": session.state.simulated,
+        }  # fmt: skip
+    if arguments.json:
+        return emit(document)
+    if command:
+        say(command.shell())
+    for node in nodes:
+        say(f"# {node['name']} (rank {node['rank']}): {' '.join(node['argv'])}")
+    if view.memory:
+        note(view.memory)
+    _say_findings(view.findings)
+    return 0
+
+
+def _say_findings(findings: Sequence[Finding]) -> None:
+    for finding in findings:
+        place = f"{finding.place}: " if finding.place else ""
+        fix = f" — {finding.fix}" if finding.fix else ""
+        note(f"  {finding.level}: {place}{finding.text}{fix}")
+
+
+COMMANDS: dict[str, Command] = {
+    "presets list": presets_list,
+    "presets show": presets_show,
+    "presets check": presets_check,
+    "presets path": presets_path,
+    "flags": flags,
+    "plan": plan,
+}
+

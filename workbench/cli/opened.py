@@ -1,0 +1,57 @@
+"""A session for one command: connected, and let go of at the end whatever happens."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from workbench.session.session import Session
+
+
+def session_of(arguments: argparse.Namespace) -> Session:
+    from workbench.session.session import Session
+
+    return Session.of_host(getattr(arguments, "target", None) or arguments.host, arguments.simulate)
+
+
+@asynccontextmanager
+async def connected(arguments: argparse.Namespace) -> AsyncIterator[Session]:
+    """Connected to the host that the arguments name; an unknown host key is asked about on a terminal."""
+    from workbench.hosts.base import HostKeyUnknown
+
+    session = session_of(arguments)
+    try:
+        try:
+            await session.connect()
+        except HostKeyUnknown as error:
+            if not sys.stdin.isatty() or arguments.json:
+                raise
+            question = f"{error.message}\nTrust this key and go on? [y/N] "
+            if not await asked(question):
+                raise
+            session.host.accept_host_key(error.fingerprint)  # type: ignore[attr-defined]
+            await session.connect()
+        yield session
+    finally:
+        await session.close()
+
+
+async def asked(question: str) -> bool:
+    """A yes on the terminal; the question goes to stderr so that stdout stays the command's."""
+    sys.stderr.write(question)
+    sys.stderr.flush()
+    answer = await asyncio.to_thread(sys.stdin.readline)
+    return answer.strip().lower() in ("y", "yes")
+
+
+def say(text: str = "") -> None:
+    print(text)
+
+
+def note(text: str) -> None:
+    sys.stderr.write(text + "\n")

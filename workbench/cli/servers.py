@@ -1,0 +1,115 @@
+"""start, servers, logs, stop."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from workbench.cli.dispatch import Command, emit
+from workbench.cli.library import take_plan, variables_of
+from workbench.cli.opened import connected, note, say
+from workbench.model.errors import ServerError
+from workbench.model.run import ServerState, ServerStatus
+
+if TYPE_CHECKING:
+    from workbench.session.session import Session
+
+
+def status_json(status: ServerStatus) -> dict[str, Any]:
+    return {**asdict(status), "state": str(status.state), "findings": [f.as_json() for f in status.findings]}
+
+
+async def start(arguments: argparse.Namespace) -> int:
+    async with connected(arguments) as session:
+        from workbench.gpu.source import read_once
+        from workbench.model.errors import HostError
+
+        try:
+            session.update(telemetry=await read_once(session.host))
+        except HostError as error:
+            note(f"GPUs not read: {error.message}")
+        take_plan(session, arguments)
+        if variables_of(arguments):
+            session.config.remember(session.host.name, variables_of(arguments))
+        await session.look_for_engine()
+        run_id = await session.start()
+        status = session.supervisor.status(run_id)
+        if arguments.wait:
+            note(f"{run_id}: waiting for READY")
+            status = await session.wait_ready(run_id, arguments.timeout)
+        if arguments.json:
+            emit(status_json(status))
+        else:
+            say(run_id)
+        return _outcome(status, arguments.wait, arguments.json)
+
+
+def _outcome(status: ServerStatus, waited: bool, as_json: bool) -> int:
+    if status.state in (ServerState.FAILED, ServerState.CRASHED):
+        note(f"{status.engine} {status.state}: {status.reason or 'see the log'}")
+        for finding in status.findings:
+            note(f"  {finding.text} — {finding.fix or ''}")
+        return 1
+    if waited and not as_json:
+        after = f" in {status.ready_after_s:.1f} s" if status.ready_after_s else ""
+        note(f"{status.state}{after} at {status.url}")
+    return 0
+
+
+async def servers(arguments: argparse.Namespace) -> int:
+    async with connected(arguments) as session:
+        statuses = await session.supervisor.runs()
+    if arguments.json:
+        return emit({"servers": [status_json(s) for s in statuses]})
+    if not statuses:
+        note("no runs on this host")
+    for status in statuses:
+        age = f"{(time.time() - status.started_unix_s) / 60:.0f} min" if status.started_unix_s else ""
+        why = status.reason or status.url or ""
+        simulated = " SIMULATED" if status.simulated else ""
+        say(f"{status.run_id}  {status.state:<12} {status.engine:<9} {status.model}  {age}  {why}{simulated}")
+    return 0
+
+
+async def found(session: Session, run: str) -> ServerStatus:
+    """A run by its id, or by the only one whose id begins or ends so. ServerError when there is none."""
+    statuses = await session.supervisor.runs()
+    exact = [s for s in statuses if s.run_id == run]
+    hits = exact or [s for s in statuses if s.run_id.startswith(run) or s.run_id.endswith(run)]
+    if len(hits) == 1:
+        return hits[0]
+    what = f"{len(hits)} runs match {run!r}" if hits else f"no run {run!r}"
+    raise ServerError(what, host=session.host.name, next_step="workbench servers lists the runs")
+
+
+async def logs(arguments: argparse.Namespace) -> int:
+    async with connected(arguments) as session:
+        status = await found(session, arguments.run)
+        lines: list[str] = []
+        async for batch in session.supervisor.read_log(status.run_id, follow=arguments.follow):
+            if arguments.json:
+                lines += batch.lines
+            else:
+                for line in batch.lines:
+                    say(line)
+                sys.stdout.flush()
+        if arguments.json:
+            emit({"run_id": status.run_id, "lines": lines, "simulated": status.simulated})
+    return 0
+
+
+async def stop(arguments: argparse.Namespace) -> int:
+    async with connected(arguments) as session:
+        status = await found(session, arguments.run)
+        await session.stop(status.run_id)
+        status = session.supervisor.status(status.run_id)
+    if arguments.json:
+        return emit(status_json(status))
+    say(f"{status.run_id} {status.state}")
+    return 0
+
+
+COMMANDS: dict[str, Command] = {"start": start, "servers": servers, "logs": logs, "stop": stop}

@@ -1,0 +1,176 @@
+"""Under which conditions a result came about, and how it is called in a list. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from workbench import __version__
+from workbench.model.bench import BenchResult, BenchSpec, Conditions
+from workbench.session.state import BenchRow
+
+if TYPE_CHECKING:
+    from workbench.model.gpu import GpuInfo, Telemetry
+    from workbench.model.plan import LaunchPlan
+    from workbench.model.run import ServerStatus
+    from workbench.model.settings import Alteration
+    from workbench.server.records import RunRecord
+
+_PARALLEL = ("tensor-parallel-size", "data-parallel-size", "pipeline-parallel-size", "tp-size", "dp-size", "pp-size")
+
+
+def gpus_of(plan: LaunchPlan | None, infos: Sequence[GpuInfo]) -> tuple[int, ...]:
+    """Indices of the GPUs that a server uses: CUDA_VISIBLE_DEVICES where it is set, else the first ones that its
+    parallel sizes ask for, as the engines take them. All of them when nothing is known of the server."""
+    everything = tuple(info.index for info in infos)
+    if plan is None:
+        return everything
+    visible = next((str(e.value) for e in plan.env if e.name == "CUDA_VISIBLE_DEVICES"), None)
+    if visible is not None:
+        names = [part.strip() for part in visible.split(",")]
+        return tuple(i.index for i in infos if str(i.index) in names or i.uuid in names) or everything
+    if plan.engine in ("llamacpp", "tabbyapi"):
+        return everything  # both split a model over all GPUs that they see
+    count = 1
+    for name in _PARALLEL:
+        value = plan.flag(name)
+        count *= value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 1
+    return everything[:count]
+
+
+def settings_of(telemetry: Telemetry | None, alterations: Sequence[Alteration], gpus: Sequence[int]) -> dict[str, Any]:
+    """GPU settings in force, by "gpu0.power_limit_w" and the like; a lock only where Workbench set it."""
+    found: dict[str, Any] = {}
+    for sample in telemetry.gpus if telemetry else ():
+        if sample.index in gpus:
+            limit = sample.power_limit_enforced_w or sample.power_limit_w
+            for name, value in (("power_limit_w", limit), ("persistence", sample.persistence)):
+                if value is not None:
+                    found[f"gpu{sample.index}.{name}"] = value
+    for one in alterations:
+        if one.gpu_index in gpus and one.setting in ("gpu_clocks", "memory_clocks"):
+            found[f"gpu{one.gpu_index}.{one.setting}"] = str(one.now)
+    return found
+
+
+def conditions_of(
+    host: str,
+    client: str,
+    spec: BenchSpec,
+    *,
+    status: ServerStatus | None,
+    record: RunRecord | None,
+    telemetry: Telemetry | None,
+    alterations: Sequence[Alteration],
+    gpus: Sequence[int],
+    simulated: bool,
+    ceiling_tok_s: float | None,
+) -> Conditions:
+    plan = record.plan if record else None
+    command = record.command if record else None
+    infos = [i for i in (telemetry.infos if telemetry else ()) if i.index in gpus]
+    return Conditions(
+        host=host,
+        engine=status.engine if status else None,
+        engine_version=(status.engine_version if status else None) or (record.engine_version if record else None),
+        model=plan.model if plan else spec.model,
+        argv=command.argv if command else (),
+        env=dict(command.env) if command else {},
+        flags={f.name: f.value for f in plan.flags} if plan else {},
+        preset_id=status.preset_id if status else None,
+        run_id=status.run_id if status else None,
+        driver_version=telemetry.driver.driver_version if telemetry else None,
+        cuda_version=telemetry.driver.cuda_version if telemetry else None,
+        gpus=tuple(
+            {"index": i.index, "name": i.name, "uuid": i.uuid, "sm_max_mhz": i.sm_max_mhz,
+             "memory_max_mhz": i.memory_max_mhz, "power_default_w": i.power_default_w}
+            for i in infos
+        ),
+        gpu_settings=settings_of(telemetry, alterations, gpus),
+        client=client,
+        workbench_version=__version__,
+        simulated=simulated,
+        ceiling_tok_s=ceiling_tok_s,
+        server_started_unix_s=status.started_unix_s if status else None,
+    )
+
+
+def rows_of(results: Sequence[BenchResult]) -> tuple[BenchRow, ...]:
+    """Lines for the list, newest first as given. Each is called by what differs from the one made before it."""
+    rows = []
+    for place, result in enumerate(results):
+        before = next((r for r in results[place + 1 :] if _same_family(r, result)), None)
+        rows.append(_row(result, label_of(result, before)))
+    return tuple(rows)
+
+
+def _same_family(a: BenchResult, b: BenchResult) -> bool:
+    return (a.conditions.host, a.conditions.engine, a.conditions.model) == (
+        b.conditions.host, b.conditions.engine, b.conditions.model,
+    )
+
+
+def label_of(result: BenchResult, before: BenchResult | None) -> str:
+    """"max-num-seqs=512", "power 500 W", "again", or the preset's name for the first of its kind."""
+    if before is None:
+        return result.conditions.preset_id or result.conditions.model.rsplit("/", 1)[-1]
+    parts = [
+        *_changed(before.conditions.flags, result.conditions.flags),
+        *_changed(before.conditions.env, result.conditions.env),
+        *_changed_settings(before.conditions.gpu_settings, result.conditions.gpu_settings),
+    ]
+    for name, word in (("concurrency", "c"), ("max_tokens", "out"), ("input_tokens", "in"), ("requests", "n")):
+        if getattr(result.spec, name) != getattr(before.spec, name):
+            parts.append(f"{word}={getattr(result.spec, name)}")
+    return " ".join(parts) or "again"
+
+
+def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    ignored = {"port"}
+    named = [f"{n}={_short(v)}" for n, v in now.items() if n not in ignored and before.get(n) != v]
+    return named + [f"-{n}" for n in before if n not in now and n not in ignored]
+
+
+def _changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    parts: list[str] = []
+    for name in dict.fromkeys([*now, *before]):
+        if before.get(name) == now.get(name):
+            continue
+        setting, value = name.partition(".")[2], now.get(name)
+        if setting == "power_limit_w" and value is not None:
+            parts.append(f"power {value:g} W")
+        elif value is None:
+            parts.append(f"no {setting.replace('_clocks', '')} lock" if "clocks" in setting else f"-{setting}")
+        else:
+            parts.append(f"{setting.replace('_clocks', '')} {_short(value)}")
+    return list(dict.fromkeys(parts))
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    text = str(value)
+    return text if len(text) <= 24 else text[:23] + "…"
+
+
+def _row(result: BenchResult, label: str) -> BenchRow:
+    summary, conditions = result.summary, result.conditions
+    return BenchRow(
+        id=result.id,
+        unix_s=result.unix_s,
+        label=label,
+        model=conditions.model,
+        engine=conditions.engine or "",
+        concurrency=result.spec.concurrency,
+        output_tok_s=summary.output_tok_s,
+        ttft_p50_ms=summary.ttft_ms.p50 if summary.ttft_ms else None,
+        ttft_p99_ms=summary.ttft_ms.p99 if summary.ttft_ms else None,
+        itl_mean_ms=summary.itl_ms.mean if summary.itl_ms else None,
+        power_w=summary.power_w,
+        tok_per_joule=summary.tok_per_joule,
+        requests_ok=summary.requests_ok,
+        requests_failed=summary.requests_failed,
+        simulated=conditions.simulated,
+        preset_id=conditions.preset_id,
+        note=result.note,
+    )

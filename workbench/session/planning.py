@@ -1,0 +1,209 @@
+"""Presets and the plan under edit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from workbench.model.errors import PlanError, WorkbenchError
+from workbench.model.findings import Level
+from workbench.session.core import SessionCore
+from workbench.session.state import PresetEntry
+
+if TYPE_CHECKING:
+    from workbench.model.flags import FlagRow
+    from workbench.model.gpu import GpuInfo
+    from workbench.model.plan import LaunchPlan, PlanChange
+    from workbench.model.preset import Preset, Variable
+    from workbench.session.editor import PlanEditor
+    from workbench.store.config import ConfigStore
+    from workbench.store.presets import PresetLibrary
+
+
+_GENERAL = {"vllm": "vllm-any", "sglang": "sglang-any", "tabbyapi": "tabbyapi-any", "llamacpp": "llamacpp-gguf"}
+
+
+class Planning(SessionCore):
+    """Quick: nothing here asks the host but the look for the installed engine, which runs in the background."""
+
+    _library: PresetLibrary | None = None
+    _config: ConfigStore | None = None
+    _editor: PlanEditor | None = None
+
+    @property
+    def library(self) -> PresetLibrary:
+        from workbench.store.presets import PresetLibrary
+
+        self._library = self._library or PresetLibrary()
+        return self._library
+
+    @property
+    def config(self) -> ConfigStore:
+        from workbench.store.config import ConfigStore
+
+        self._config = self._config or ConfigStore()
+        return self._config
+
+    @property
+    def editor(self) -> PlanEditor:
+        if self._editor is None:
+            raise PlanError("no plan is loaded", next_step="p picks a preset")
+        return self._editor
+
+    # ---- presets
+
+    def list_presets(self) -> None:
+        """Read the library again into the state."""
+        entries = self.library.list()
+        infos = self.state.telemetry.infos if self.state.telemetry else ()
+        rows = [
+            PresetEntry(
+                id=entry.id,
+                title=entry.title or entry.id,
+                engine=entry.engine,
+                hardware=entry.hardware,
+                status=entry.status,
+                own=entry.origin == "own",
+                path=entry.path,
+                summary=entry.summary,
+                problem=entry.error.text if entry.error else None,
+                baseline=entry.baseline,
+                fits=_fits(entry.gpu_names, entry.gpu_count, infos),
+            )
+            for entry in entries
+        ]
+        problem = next((f.text for f in self.library.findings() if f.level is Level.ERROR), None)
+        self.update(presets=tuple(rows), presets_problem=problem if not rows else None)
+
+    def preset(self, preset_id: str) -> Preset:
+        """By id, or by the path of a file."""
+        path = Path(preset_id)
+        if preset_id.endswith(".toml") or len(path.parts) > 1:
+            return self.library.load(path)
+        return self.library.get(preset_id)
+
+    def _known_variables(self, preset: Preset) -> dict[str, str]:
+        """Remembered values first, then what only this host can know, then defaults."""
+        given = {**getattr(self.host, "preset_variables", {}), **self.config.variables(self.host.name)}
+        return {name: value for name, value in given.items() if name in preset.variables}
+
+    def missing_variables(self, preset_id: str) -> Mapping[str, Variable]:
+        preset = self.preset(preset_id)
+        known = self._known_variables(preset)
+        return {n: v for n, v in preset.variables.items() if n not in known and v.default is None}
+
+    def plan_of(self, preset_id: str, variables: Mapping[str, str] | None = None) -> LaunchPlan:
+        from workbench import engines
+
+        preset = self.preset(preset_id)
+        return engines.plan_from_preset(preset, {**self._known_variables(preset), **(variables or {})})
+
+    async def load_preset(self, preset_id: str, variables: Mapping[str, str] | None = None) -> None:
+        """Put the preset's plan under edit. Its GPU settings are shown, never applied by this."""
+        plan = self.plan_of(preset_id, variables)
+        if variables:
+            self.config.remember(self.host.name, dict(variables))
+        self.take_plan(plan, self.preset(preset_id).title)
+
+    def take_plan(self, plan: LaunchPlan, title: str) -> None:
+        from workbench.session.editor import PlanEditor
+
+        self._editor = PlanEditor(plan, title)
+        self._editor.around = replace(self._editor.around, gpus=self._infos())
+        self.show_plan()
+        self.spawn(self.look_for_engine())
+
+    def _infos(self) -> tuple[GpuInfo, ...]:
+        return self.state.telemetry.infos if self.state.telemetry else ()
+
+    async def look_for_engine(self) -> None:
+        """Which version of the plan's engine this host has: the plan is checked against that."""
+        from workbench.server.probe import probe
+
+        editor = self.editor
+        found = await probe(self.host, editor.engine, editor.plan.executable)
+        if editor is not self._editor:
+            return
+        name = f"{editor.engine.title} {found.version or '(version unknown)'}"
+        editor.around = replace(
+            editor.around,
+            installed_version=found.version,
+            installed=name if found.path else None,
+            installed_problem=found.problem,
+        )
+        self.show_plan()
+
+    def show_plan(self) -> None:
+        if self._editor is not None:
+            self.update(plan=self._editor.view())
+
+    def gpus_changed(self) -> None:
+        """Called when the GPUs of the host are first known or others: what depends on them is told anew."""
+        if self._editor is not None:
+            self._editor.around = replace(self._editor.around, gpus=self._infos())
+            self.show_plan()
+        if self.state.presets:
+            self.list_presets()
+
+    # ---- edits
+
+    def set_flag(self, name: str, text: str) -> None:
+        self.editor.set_flag(name, text)
+        self.show_plan()
+
+    def unset_flag(self, name: str) -> None:
+        self.editor.unset_flag(name)
+        self.show_plan()
+
+    def set_env(self, name: str, value: str) -> None:
+        self.editor.set_env(name, value)
+        self.show_plan()
+
+    def unset_env(self, name: str) -> None:
+        self.editor.unset_env(name)
+        self.show_plan()
+
+    def undo(self) -> None:
+        self.editor.undo()
+        self.show_plan()
+
+    def redo(self) -> None:
+        self.editor.redo()
+        self.show_plan()
+
+    def flag_rows(self, view: str = "changed", query: str = "") -> Sequence[FlagRow]:
+        return self._editor.rows(view, query) if self._editor else ()
+
+    def script(self) -> str:
+        from workbench.session.editor import script_of
+
+        return script_of(self.editor.command())
+
+    async def save_preset(self, preset_id: str, title: str) -> str:
+        from workbench.store.preset_edit import from_plan
+
+        plan = self.editor.plan
+        parent = self._parent_document(plan)
+        path = self.library.save(from_plan(plan, parent, preset_id=preset_id, title=title), preset_id)
+        self.list_presets()
+        return str(path)
+
+    def _parent_document(self, plan: LaunchPlan) -> Mapping[str, Any]:
+        """The preset that the plan came from; the engine's general one when it came from a run or a lost file."""
+        try:
+            return self.library.document(plan.preset_id or _GENERAL[plan.engine])
+        except WorkbenchError:
+            return self.library.document(_GENERAL[plan.engine])
+
+    def changes_against_running(self) -> Sequence[PlanChange]:
+        """Nothing without a running server; serving.py knows what runs."""
+        return ()
+
+
+def _fits(names: Sequence[str], count: int, infos: Sequence[GpuInfo]) -> bool | None:
+    """Whether the host's GPUs are those of the preset; None where either side is not known."""
+    if not names or not infos:
+        return None
+    return sum(info.name in names for info in infos) >= count

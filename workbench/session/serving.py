@@ -1,0 +1,191 @@
+"""Servers of the host: start, follow, stop, adopt."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from workbench.model.errors import PlanError, ServerError
+from workbench.model.findings import Level
+from workbench.model.plan import PlanChange, diff
+from workbench.model.run import LogBatch, ServerState, ServerStatus
+from workbench.model.secrets import MASK, mask_command, mask_plan
+from workbench.session.watching import Watching
+
+if TYPE_CHECKING:
+    from workbench.model.plan import LaunchPlan
+    from workbench.server.supervisor import Supervisor
+    from workbench.session.api import LogView
+
+LIVE = frozenset({ServerState.STARTING, ServerState.READY, ServerState.STOPPING, ServerState.UNRESPONSIVE})
+SHOWN = 50  # newest runs in the state
+
+
+class NoLog:
+    """No run is selected."""
+
+    def __len__(self) -> int:
+        return 0
+
+    def lines(self, start: int = 0, count: int | None = None) -> Sequence[str]:
+        return ()
+
+    def level(self, line: str) -> str:
+        return ""
+
+    def find(self, text: str, start: int = 0, backwards: bool = False) -> int | None:
+        return None
+
+
+class Serving(Watching):
+    _supervisor: Supervisor | None = None
+
+    @property
+    def supervisor(self) -> Supervisor:
+        if self._supervisor is None:
+            from workbench.server.supervisor import Supervisor
+
+            self._supervisor = Supervisor(self.host, self._on_server_event)
+        return self._supervisor
+
+    @property
+    def log(self) -> LogView:
+        if self._supervisor is None or self.state.run_id is None:
+            return NoLog()
+        try:
+            return self._supervisor.log(self.state.run_id)
+        except ServerError:  # its directory was removed meanwhile
+            return NoLog()
+
+    def _on_server_event(self, event: ServerStatus | LogBatch) -> None:
+        if isinstance(event, LogBatch):
+            if event.run_id == self.state.run_id:
+                self.update(log_revision=self.state.log_revision + 1)
+            return
+        before = next((s for s in self.state.servers if s.run_id == event.run_id), None)
+        self.update(servers=self.supervisor.statuses()[:SHOWN])
+        if before is None or before.state == event.state:
+            return
+        if event.state is ServerState.READY and before.state is ServerState.STARTING:
+            after = f" in {event.ready_after_s:.1f} s" if event.ready_after_s else ""
+            self.record(f"# {event.run_id} is READY{after}")
+            self.server_ready(event)
+        elif event.state in (ServerState.FAILED, ServerState.CRASHED):
+            cause = event.findings[0] if event.findings else None
+            next_step = cause.fix if cause and cause.fix else "the log shows the first error (e)"
+            self.notify(Level.ERROR, f"{event.engine} {event.state}: {event.reason or 'see the log'}", next_step)
+            self.server_ended(event)
+
+    def server_ready(self, status: ServerStatus) -> None:
+        """measuring.py runs a queued benchmark here."""
+
+    def server_ended(self, status: ServerStatus) -> None:
+        """measuring.py drops a queued benchmark here."""
+
+    # ---- adopt
+
+    async def adopt(self) -> None:
+        """List the runs of this host; the newest living one is selected when none is."""
+        statuses = await self.supervisor.runs()
+        self.update(servers=statuses[:SHOWN])
+        alive = next((s for s in statuses if s.state in LIVE), None)
+        if self.state.run_id is None and alive is not None:
+            await self.select_run(alive.run_id)
+
+    async def select_run(self, run_id: str) -> None:
+        """Follow its log; with no plan under edit, what runs becomes the plan."""
+        await self.supervisor.load_log(run_id)
+        self.update(run_id=run_id, servers=self.supervisor.statuses()[:SHOWN], log_revision=self.state.log_revision + 1)
+        plan = self.supervisor.record(run_id).plan
+        # A masked secret cannot be started again, so such a plan is not offered for it.
+        if self._editor is None and plan is not None and MASK not in repr(plan):
+            self.take_plan(plan, plan.preset_id or f"{plan.engine} as run {run_id}")
+
+    def changes_against_running(self) -> Sequence[PlanChange]:
+        status = self.state.server
+        if status is None or status.state not in LIVE or self._editor is None:
+            return ()
+        running = self.supervisor.record(status.run_id).plan
+        return diff(running, mask_plan(self._editor.plan)) if running is not None else ()
+
+    # ---- start and stop
+
+    async def start(self) -> str:
+        """Start the plan under edit; a living selected run is stopped first."""
+        before = self.state.server
+        self._startable(self.editor.effective)
+        with self.busy("starting"):
+            if before is not None and before.state in LIVE:
+                await self._stop(before.run_id)
+            status = await self._start()
+        return status.run_id
+
+    def _startable(self, plan: LaunchPlan) -> None:
+        """Raises PlanError for what the engine would refuse, and for what Workbench cannot start yet."""
+        errors = [f for f in self.editor.findings() if f.level is Level.ERROR]
+        if errors:
+            raise PlanError(
+                f"the plan has {len(errors)} error{'s' * (len(errors) > 1)}: {errors[0].text}",
+                next_step=errors[0].fix or "correct the flag, then start again",
+                findings=errors,
+            )
+        if len(plan.nodes) > 1 and self.state.host.simulated is None:
+            names = ", ".join(node.name for node in plan.nodes)
+            raise PlanError(
+                f"this plan runs on {len(plan.nodes)} nodes ({names}), and Workbench starts servers of one host",
+                host=self.host.name,
+                next_step="`workbench plan` prints the command of each node: start them by hand",
+            )
+
+    async def _start(self) -> ServerStatus:
+        editor = self.editor
+        if editor.around.installed is None and editor.around.installed_problem is None:
+            await self.look_for_engine()
+        command = editor.command()
+        status = await self.supervisor.start(
+            editor.effective,
+            command,
+            editor.engine,
+            engine_version=editor.around.installed_version,
+            simulated=self.state.host.simulated is not None,
+        )
+        self.record(mask_command(command).shell(), f"run {status.run_id}")
+        self.update(
+            run_id=status.run_id,
+            servers=self.supervisor.statuses()[:SHOWN],
+            log_revision=self.state.log_revision + 1,
+        )
+        return status
+
+    async def stop(self, run_id: str | None = None) -> None:
+        run_id = run_id or self.state.run_id
+        if run_id is None:
+            raise ServerError("no server is selected", host=self.host.name, next_step="s starts the plan")
+        with self.busy("stopping"):
+            await self._stop(run_id)
+
+    async def _stop(self, run_id: str) -> ServerStatus:
+        started = time.monotonic()
+        status = await self.supervisor.stop(run_id)
+        self.record(f"workbench stop {run_id}", f"ended in {time.monotonic() - started:.1f} s")
+        self.update(servers=self.supervisor.statuses()[:SHOWN])
+        return status
+
+    async def wait_ready(self, run_id: str, timeout_s: float | None = None) -> ServerStatus:
+        """READY, or the state that it ended in. ServerError when neither comes within `timeout_s`."""
+        try:
+            return await self.supervisor.wait_ready(run_id, timeout_s)
+        except TimeoutError:
+            status = self.supervisor.status(run_id)
+            raise ServerError(
+                f"run {run_id} was not READY within {timeout_s:.0f} s ({status.phase or status.state}); it goes on",
+                host=self.host.name,
+                next_step=f"workbench logs {run_id} --follow, or workbench stop {run_id}",
+            ) from None
+
+    async def close_servers(self) -> None:
+        if self._supervisor is not None:
+            await self._supervisor.close()
+            self._supervisor = None
+

@@ -27,6 +27,7 @@ from truth_server import TruthProcess  # noqa: E402
 from workbench.bench.records import BenchOutcome  # noqa: E402
 from workbench.bench.runner import run  # noqa: E402
 from workbench.bench.summary import quantile  # noqa: E402
+from workbench.bench.workload import request_mark  # noqa: E402
 from workbench.model.bench import BenchSpec  # noqa: E402
 
 
@@ -35,7 +36,7 @@ def errors_ms(outcome: BenchOutcome, truth: dict[str, dict[str, Any]]) -> tuple[
     between its stamps around a write: inside it the error is 0."""
     ttft, gaps = [], []
     for record in outcome.requests:
-        true = truth[f"{outcome.spec.salt}-r{record.index}"]
+        true = truth[request_mark(outcome.spec.salt, f"r/{record.index}")]
         sent = true["sent_ns"]
         assert record.ok and record.ttft_us is not None, record.error
         ttft.append(beyond(record.ttft_us, sent[0] - true["request_ns"], true["done_ns"][0] - true["request_ns"]))

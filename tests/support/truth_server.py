@@ -4,8 +4,8 @@ load client. A process of its own, one epoll loop.
     python truth_server.py --ttft-ms 50 --itl-ms 10 --truth FILE [--jitter 0.3] [--burst]
 
 Prints `{"port": N}`. Each request's `max_tokens` chunks go out as scheduled (0 ms: all at once, as fast as it can). On
-SIGTERM it writes FILE, one JSON line per request: `mark` (the salt mark of the prompt), `request_ns` (when its last
-byte reached this machine, by the kernel), `sent_ns` and `done_ns` (one each per content chunk: just before and just
+SIGTERM it writes FILE, one JSON line per request: `mark` (of the prompt: workload.request_mark), `request_ns` (when its
+last byte reached this machine, by the kernel), `sent_ns` and `done_ns` (one each per content chunk: just before and just
 after the write; the chunk left in between), all on the monotonic clock, which both processes share.
 """
 
@@ -29,7 +29,7 @@ from typing import Any
 
 from scripted_server import HEAD, chat_events
 
-_MARK = re.compile(rb"\[([0-9a-f]+-[wr]\d+)\]")
+_MARK = re.compile(rb"\[([0-9a-f]{10})\]")
 
 
 class Stream:

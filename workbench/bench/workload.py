@@ -24,6 +24,12 @@ _TASK = "Continue this list of words: "
 _DROPPABLE = ("ignore_eos", "min_tokens", "temperature", "stream_options")
 
 
+def request_mark(salt: str, own: str) -> str:
+    """Ten hexadecimal digits for one request (`own`: "r/12", "w/0") of one run. The salt itself at the front would be
+    a prefix that all prompts of the run share."""
+    return f"{random.Random(f'{salt}/{own}').getrandbits(40):010x}"
+
+
 class Workload:
     """Makes the body of each request. `words` follows the measured prompt length (`calibrate`)."""
 
@@ -40,13 +46,15 @@ class Workload:
         return self.spec.max_tokens if self.spec.ignore_eos and "ignore_eos" not in self.dropped else None
 
     def prompt(self, index: int, *, warmup: bool) -> str:
-        """The salt stands at the front, so that no two prompts share a prefix with each other or with another run's;
-        with a shared prefix it stands at the end. The words depend on seed and index alone: A and B get the same."""
+        """A mark made of the salt stands at the front, so that no two prompts share a prefix with each other or with
+        another run's; with a shared prefix it stands at the end. The words depend on seed and index alone: A and B
+        get the same."""
         spec = self.spec
-        mark = f"{spec.salt}-{'w' if warmup else 'r'}{index}"
+        own = f"{'w' if warmup else 'r'}/{index}"
+        mark = request_mark(spec.salt, own)
         if spec.shared_prefix:
             return f"{_TASK}{' '.join(self._shared[: self.words])} [{mark}]"
-        words = self._text(random.Random(f"{spec.seed}/{'w' if warmup else 'r'}/{index}"), self.words)
+        words = self._text(random.Random(f"{spec.seed}/{own}"), self.words)
         return f"[{mark}] {_TASK}{' '.join(words)}"
 
     def body(self, index: int, *, warmup: bool) -> bytes:
@@ -80,7 +88,7 @@ class Workload:
         as many tokens per character as there were. (The chat template is taken for text: it is not known.)"""
         wanted = self.spec.input_tokens
         per_word = sum(len(w) + 1 for w in _VOCABULARY) / len(_VOCABULARY)
-        fixed = len(f"[{self.spec.salt}-w00] {_TASK}")
+        fixed = len(f"[{request_mark(self.spec.salt, '')}] {_TASK}")
         characters = (fixed + per_word * self.words) * wanted / max(1, prompt_tokens)
         self.words = max(1, min(4 * wanted + 16, round((characters - fixed) / per_word)))
         self.calibrated = True

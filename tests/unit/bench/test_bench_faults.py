@@ -36,6 +36,7 @@ from workbench.bench.client import Client, PollPoller
 from workbench.bench.connection import resolve
 from workbench.bench.records import RequestRecord
 from workbench.bench.summary import RunFacts, summarize
+from workbench.bench.workload import request_mark
 from workbench.model.bench import BenchSpec
 
 OK = chunked(chat_events(3))
@@ -343,7 +344,7 @@ def test_completions_endpoint() -> None:
     with ScriptedServer(lambda request, n: [chunked(events)]) as server:
         client = bench(server.url, endpoint="completions")
         assert server.requests[0].line.startswith("POST /v1/completions ")
-        assert server.requests[0].body["prompt"].startswith("[ab-r0]")
+        assert server.requests[0].body["prompt"].startswith(f"[{request_mark('ab', 'r/0')}] ")
     assert client.counted[0].ok
 
 
@@ -353,16 +354,16 @@ def test_no_two_prompts_share_their_front_and_two_runs_ask_the_same_words() -> N
         with ScriptedServer(lambda request, n: [OK]) as server:
             spec = BenchSpec(server.url, "m", concurrency=2, requests=6, warmup=2, max_tokens=3, salt=salt)
             Client(spec, resolve(server.url, "chat"), None, lambda r: None).run()
-            seen.append(sorted(p.removeprefix(f"[{salt}") for p in prompts(server)))
-    assert seen[0] == seen[1]
-    assert len({p[:4] for p in seen[0]}) == 8
+            seen.append(prompts(server))
+    assert sorted(p[12:] for p in seen[0]) == sorted(p[12:] for p in seen[1])
+    assert len({p[:6] for p in (*seen[0], *seen[1])}) == 16
 
 
 def test_a_shared_prefix_on_request() -> None:
     with ScriptedServer(lambda request, n: [OK]) as server:
         bench(server.url, requests=3, shared_prefix=True)
         texts = prompts(server)
-    assert len({t[: -len(" [ab-r0]")] for t in texts}) == 1 and len(set(texts)) == 3
+    assert len({t[:-12] for t in texts}) == 1 and len(set(texts)) == 3
 
 
 def test_prompt_length_follows_the_tokens_that_the_warm_up_measured() -> None:

@@ -20,6 +20,7 @@ from truth_server import TruthProcess
 from workbench.bench import runner
 from workbench.bench.runner import BenchCancelled, run
 from workbench.bench.summary import quantile
+from workbench.bench.workload import request_mark
 from workbench.model.bench import BenchProgress, BenchSpec
 from workbench.model.bench_json import to_json
 from workbench.model.errors import BenchError
@@ -297,7 +298,7 @@ def test_times_agree_with_the_server_s_own_record() -> None:
     assert outcome.summary.output_tokens == 24 * 20 and len(truth) == 32
     ttft, gaps = [], []
     for record in outcome.requests:
-        true = truth[f"{outcome.spec.salt}-r{record.index}"]
+        true = truth[request_mark(outcome.spec.salt, f"r/{record.index}")]
         assert record.ttft_us is not None
         ttft.append(record.ttft_us / 1e3 - (true["sent_ns"][0] - true["request_ns"]) / 1e6)
         gaps.append((sum(record.gaps_us) / 1e3 - (true["sent_ns"][-1] - true["sent_ns"][0]) / 1e6) / 19)

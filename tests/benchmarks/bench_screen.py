@@ -45,9 +45,9 @@ class Live(FakeSession):
         number = 0
         while True:
             await asyncio.sleep(0.05)
-            batch = [f"INFO 12:00:00 [x.py:1] line {number + i} of a server that talks a lot" for i in range(lines_per_s // 20)]
-            number += len(batch)
-            self.log_lines(batch)
+            last = number + lines_per_s // 20
+            self.log_lines([f"INFO 12:00:00 [x.py:1] line {i} of a server that says much" for i in range(number, last)])
+            number = last
 session = Live(gpus)
 if stage != "none":
     asyncio.run(walked(session, stage))

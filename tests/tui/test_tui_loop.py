@@ -46,7 +46,7 @@ def test_the_whole_loop_in_forty_keys(drive: Any) -> None:
         assert d.session.plan.flag("max-num-seqs") == 256
         assert count <= 40
         assert d.session.called("load_preset") == [("load_preset", "qwen3-vl-2b-dp4", None)]
-        assert d.session.called("set_flag") == [("set_flag", "max-num-seqs", "256"), ("set_flag", "max-num-seqs", "128")]
+        assert [c[2] for c in d.session.called("set_flag")] == ["256", "128"]
 
     drive(scenario)
 
@@ -254,8 +254,9 @@ def test_copy_goes_through_the_terminal(drive: Any) -> None:
 
 def test_pages_open_and_close(drive: Any) -> None:
     async def scenario(d: Any) -> None:
-        for key, words in (("question_mark", "pick a preset"), ("v", "--max-num-seqs"), ("l", "started, pid 4242"),
-                           ("w", "Save the plan"), ("h", "spark-01"), ("full_stop", "compare with the previous")):  # fmt: skip
+        pages = {"question_mark": "pick a preset", "v": "--max-num-seqs", "l": "started, pid 4242",
+                 "w": "Save the plan", "h": "spark-01", "full_stop": "compare with the previous"}  # fmt: skip
+        for key, words in pages.items():
             await d.press(key)
             assert words in d.text, key
             await d.press("escape")

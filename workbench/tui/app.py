@@ -79,7 +79,7 @@ class WorkbenchApp(App[int]):
         loop = asyncio.get_running_loop()
         for number in (signal.SIGHUP, signal.SIGTERM):
             # Without a handler both end the process with no cleanup at all, not even `finally`.
-            with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
+            with contextlib.suppress(RuntimeError, ValueError):  # not in the main thread
                 loop.add_signal_handler(number, self.exit, 128 + number)
 
     async def on_event(self, event: events.Event) -> None:

@@ -35,7 +35,7 @@ from workbench.tui.widgets.presets import Presets
 from workbench.tui.widgets.results import Results
 from workbench.tui.widgets.status_bar import StatusBar
 
-NARROW_COLUMNS, WIDE_COLUMNS, LOW_ROWS, TALL_ROWS = 100, 160, 34, 50
+NARROW_COLUMNS, ROOMY_COLUMNS, WIDE_COLUMNS, LOW_ROWS, TALL_ROWS = 100, 118, 160, 34, 50
 NOTICE_S = 8.0  # an information goes by itself after this; a warning or an error stays until esc
 
 
@@ -44,7 +44,7 @@ class MainScreen(LaunchActions, ServerActions, BenchActions, GpuActions, ViewAct
     BINDINGS: ClassVar[list[BindingType]] = bindings_for("")
     HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012
 
-        (0, "-narrow"), (NARROW_COLUMNS, "-normal"), (WIDE_COLUMNS, "-wide")]  # fmt: skip
+        (0, "-narrow"), (NARROW_COLUMNS, "-normal"), (ROOMY_COLUMNS, "-roomy"), (WIDE_COLUMNS, "-wide")]  # fmt: skip
     VERTICAL_BREAKPOINTS = [  # noqa: RUF012
 
         (0, "-low"), (LOW_ROWS, "-high"), (TALL_ROWS, "-tall")]  # fmt: skip

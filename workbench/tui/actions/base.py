@@ -26,8 +26,10 @@ class Actions(_Base):
 
     session: SessionApi
 
-    def tell(self, notice: Notice) -> None:
-        raise NotImplementedError
+    if TYPE_CHECKING:  # given by the screen
+
+        def tell(self, notice: Notice) -> None: ...
+        def go(self, number: int) -> None: ...
 
     def say(self, text: str, level: Level = Level.INFO, next_step: str | None = None) -> None:
         self.tell(Notice(-1, level, text, next_step))

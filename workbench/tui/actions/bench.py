@@ -40,9 +40,6 @@ def overrides(values: dict[str, str]) -> dict[str, Any] | str:
 class BenchActions(Actions):
     results: Results
 
-    def go(self, number: int) -> None:
-        raise NotImplementedError
-
     async def action_bench(self) -> None:
         state = self.session.state
         if state.bench.running:

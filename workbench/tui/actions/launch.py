@@ -31,9 +31,6 @@ class LaunchActions(Actions):
         self.go(number)
         await self.open_search(number)
 
-    def go(self, number: int) -> None:
-        raise NotImplementedError
-
     async def open_search(self, number: int) -> None:
         from workbench.tui.widgets.search import Search
 

@@ -10,9 +10,6 @@ ALIVE = (ServerState.STARTING, ServerState.READY, ServerState.UNRESPONSIVE, Serv
 
 
 class ServerActions(Actions):
-    def go(self, number: int) -> None:
-        raise NotImplementedError
-
     async def action_start(self) -> None:
         state = self.session.state
         if state.plan is None:

@@ -16,9 +16,6 @@ class ViewActions(Actions):
     zoomed: bool
     log_pane: LogPane
 
-    def go(self, number: int) -> None:
-        raise NotImplementedError
-
     def action_pane(self, number: int) -> None:
         self.go(number)
 
@@ -63,7 +60,8 @@ class ViewActions(Actions):
 
         activity = self.session.state.activity
         await self.app.push_screen(
-            TextModal("Done to the host, newest first", lambda w: activity_rows(activity, w), wide=True))
+            TextModal("Done to the host, newest first", lambda w: activity_rows(activity, w), wide=True)
+        )
 
     async def action_palette(self) -> None:
         from workbench.tui.commands import everything

@@ -44,7 +44,7 @@ class Modal(ModalScreen[T], Generic[T]):
         yield box
 
     def content(self) -> Sequence[Widget]:
-        raise NotImplementedError
+        return ()
 
     def action_leave(self) -> None:
         self.dismiss(None)

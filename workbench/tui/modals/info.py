@@ -136,5 +136,3 @@ def activity_rows(activity: tuple[Activity, ...], width: int) -> list[Row]:
         if a.outcome:
             rows += [((" " * 10, "text"), *line) for line in paragraph(a.outcome, max(20, width - 10), "dim")]
     return rows
-
-

@@ -52,7 +52,7 @@ class Flags(PickList):
     def _columns(self, width: int) -> tuple[int, int, int]:
         """Widths of flag, value and default."""
         longest = max((len(i.name) for i in self.items[:60]), default=20)
-        default = 10 if width < 60 else 16
+        default = 0 if width < 44 else 10 if width < 60 else 16  # the flag and its value come first
         name = max(16, min(longest + 2, width - 3 - 10 - default, 44))
         return name, max(8, min(width - 4 - name - default, 28)), default
 
@@ -92,7 +92,7 @@ class Flags(PickList):
         if item is None or height < 10:
             return rows
         room = 3 if height < 22 else 8
-        about = self._about(item, width)[: room]
+        about = self._about(item, width)[:room]
         return [*rows, (), *about, *self._finding(item, width)]
 
     def _about(self, item: FlagRow, width: int) -> list[Row]:

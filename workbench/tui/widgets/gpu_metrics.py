@@ -68,17 +68,39 @@ def _number(value: float | None, unit: str) -> str:
     return NA if value is None else f"{value:.0f}{unit}"
 
 
-UTIL = Metric("util", "gpu_util_pct", lambda s: s.gpu_util_pct, lambda s, i: _number(s.gpu_util_pct, "%"),
-              lambda s, i: 100.0)
+UTIL = Metric(
+    "util", "gpu_util_pct", lambda s: s.gpu_util_pct, lambda s, i: _number(s.gpu_util_pct, "%"), lambda s, i: 100.0
+)
 POWER = Metric("power", "power_w", lambda s: s.power_w, _power, lambda s, i: limit_w(s, i) or 600.0)
-SM = Metric("sm", "sm_mhz", lambda s: s.sm_mhz, lambda s, i: _number(s.sm_mhz, " MHz"),
-            lambda s, i: float((i.sm_max_mhz if i else None) or 3000))
-MEM_CLOCK = Metric("mem", "memory_mhz", lambda s: s.memory_mhz, lambda s, i: _number(s.memory_mhz, " MHz"),
-                   lambda s, i: float((i.memory_max_mhz if i else None) or 14000))
-VRAM = Metric("vram", "memory_used_bytes", lambda s: s.memory_used_bytes, _memory,
-              lambda s, i: float(total_bytes(s, i) or 80 * GIB))
-TEMPERATURE = Metric("temp", "temperature_c", lambda s: s.temperature_c, lambda s, i: _number(s.temperature_c, "C"),
-                     lambda s, i: (i.temperature_slowdown_c if i else None) or 95.0, TEMPERATURE_FLOOR_C)
+SM = Metric(
+    "sm",
+    "sm_mhz",
+    lambda s: s.sm_mhz,
+    lambda s, i: _number(s.sm_mhz, " MHz"),
+    lambda s, i: float((i.sm_max_mhz if i else None) or 3000),
+)
+MEM_CLOCK = Metric(
+    "mem",
+    "memory_mhz",
+    lambda s: s.memory_mhz,
+    lambda s, i: _number(s.memory_mhz, " MHz"),
+    lambda s, i: float((i.memory_max_mhz if i else None) or 14000),
+)
+VRAM = Metric(
+    "vram",
+    "memory_used_bytes",
+    lambda s: s.memory_used_bytes,
+    _memory,
+    lambda s, i: float(total_bytes(s, i) or 80 * GIB),
+)
+TEMPERATURE = Metric(
+    "temp",
+    "temperature_c",
+    lambda s: s.temperature_c,
+    lambda s, i: _number(s.temperature_c, "C"),
+    lambda s, i: (i.temperature_slowdown_c if i else None) or 95.0,
+    TEMPERATURE_FLOOR_C,
+)
 PCIE = Metric("pcie", "pcie_rx_mb_s", _pcie, lambda s, i: _pcie_text(s), _pcie_top)
 FAN = Metric("fan", "fan_pct", lambda s: s.fan_pct, lambda s, i: _number(s.fan_pct, "%"), lambda s, i: 100.0)
 

@@ -13,9 +13,7 @@ from workbench.session.state import SessionState
 from workbench.tui.bindings import bindings_for
 from workbench.tui.paint import Painted, Row, cut, paragraph
 
-_CONTROL = re.compile(
-    r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b."
-)
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b.")
 ROLES = {"error": "bad", "warn": "warn", "info": "text", "": "text"}
 
 

@@ -61,7 +61,7 @@ class Presets(PickList):
     def foot_rows(self, width: int, height: int) -> list[Row]:
         """Two or three lines on the entry under the cursor, where there is room for them."""
         item: PresetEntry | None = self.current
-        if item is None or height < 9:
+        if item is None or height < 14:
             return []
         if item.problem:
             return [(), *paragraph(f"x {item.problem}", width, "bad")[:4]]

@@ -278,7 +278,8 @@ class Reply:
             if self.chat:
                 delta = '{"role":"assistant","content":""}'
                 data = f'data: {self.head},"choices":[{{"index":0,"delta":{delta},"logprobs":null,'
-                data += '"finish_reason":null}]}\n\n'
+                usage = f',"usage":{compact(self._usage(sequence, 0))}' if self.every_usage else ""
+                data += f'"finish_reason":null}}]{usage}}}\n\n'
         last_on_content = finished and self.engine == "vllm"
         end = f'"{self.reason}"' if last_on_content else "null"
         usage = f',"usage":{compact(self._usage(sequence))}' if self.every_usage else ""
@@ -320,11 +321,12 @@ class Reply:
     def _text(self, start: int, count: int) -> str:
         return "".join(f" {WORDS[(start + i) % len(WORDS)]}" for i in range(count))
 
-    def _usage(self, sequence: Sequence) -> dict[str, Any]:
+    def _usage(self, sequence: Sequence, made: int | None = None) -> dict[str, Any]:
+        made = sequence.generated if made is None else made
         usage: dict[str, Any] = {
             "prompt_tokens": len(sequence.prompt),
-            "total_tokens": len(sequence.prompt) + sequence.generated,
-            "completion_tokens": sequence.generated,
+            "total_tokens": len(sequence.prompt) + made,
+            "completion_tokens": made,
             "prompt_tokens_details": {"cached_tokens": sequence.cached},
             "owned_by": "simulated",
         }

@@ -32,8 +32,8 @@ async def doctor(arguments: argparse.Namespace) -> int:
         altered = session.state.alterations
     findings = _findings(facts, telemetry.driver, installed, rights)
     if altered:
-        findings.append(Finding(Level.WARN, "gpu.altered", f"{len(altered)} GPU settings made by Workbench are still on",
-                                fix="workbench gpu revert"))  # fmt: skip
+        text = f"{len(altered)} GPU settings made by Workbench are still on"
+        findings.append(Finding(Level.WARN, "gpu.altered", text, fix="workbench gpu revert"))
     if arguments.json:
         document: dict[str, Any] = {
             "host": asdict(facts), "driver": asdict(telemetry.driver), "gpus": [asdict(i) for i in telemetry.infos],
@@ -52,14 +52,15 @@ def _findings(
 ) -> list[Finding]:
     found = []
     if driver.status is not DriverStatus.OK:
-        found.append(Finding(Level.WARN, "driver." + driver.status.replace(" ", "-"), driver.message or driver.status,
-                             fix="workbench demo needs no GPU" if driver.status is DriverStatus.NO_LIBRARY else None))  # fmt: skip
+        code = "driver." + driver.status.replace(" ", "-")
+        fix = "workbench demo needs no GPU" if driver.status is DriverStatus.NO_LIBRARY else None
+        found.append(Finding(Level.WARN, code, driver.message or driver.status, fix=fix))
     if facts.python3 is None:
         found.append(Finding(Level.WARN, "host.python3", "no python3: telemetry falls back to nvidia-smi",
                              fix="install python3 there"))  # fmt: skip
     if not any(e.path for e in installed):
-        found.append(Finding(Level.WARN, "engine.none", "no engine found on PATH (vllm, sglang, llama-server, TabbyAPI)",
-                             fix="install one, or give a preset `executable`"))  # fmt: skip
+        text = "no engine found on PATH (vllm, sglang, llama-server, TabbyAPI)"
+        found.append(Finding(Level.WARN, "engine.none", text, fix="install one, or give a preset `executable`"))
     for engine in installed:
         found += [Finding(Level.HINT, "engine.elsewhere", f"{engine.engine} is not on PATH but at {path}",
                           fix="put it first on PATH, or name it as the preset's executable")

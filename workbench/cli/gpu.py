@@ -54,7 +54,8 @@ def _say_status(document: Mapping[str, Any], message: str | None) -> None:
     if message:
         say(f"  {message}")
     for gpu in document["gpus"]:
-        say(f"GPU{gpu['index']} {gpu.get('name', '?')}  {gpu['uuid']}  {gpu['state']} {gpu.get('message') or ''}".rstrip())
+        state = f"{gpu['state']} {gpu.get('message') or ''}".rstrip()
+        say(f"GPU{gpu['index']} {gpu.get('name', '?')}  {gpu['uuid']}  {state}")
         say("  " + "  ".join(_cell(gpu, *cell) for cell in _CELLS))
         if gpu["event_reasons"]:
             say(f"  clocks held by: {', '.join(gpu['event_reasons'])}")

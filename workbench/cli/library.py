@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -140,7 +141,7 @@ async def plan(arguments: argparse.Namespace) -> int:
         await session.look_for_engine()
         view = session.editor.view()
         command = mask_command(view.command) if view.command else None
-        nodes = [
+        nodes: list[dict[str, Any]] = [
             {"name": n.name, "rank": n.rank, "argv": list(mask_command(session.editor.engine.command(planned, n)).argv)}
             for n in planned.nodes
         ]
@@ -157,8 +158,8 @@ async def plan(arguments: argparse.Namespace) -> int:
     if command:
         say(command.shell())
     for node in nodes:
-        say(f"# {node['name']} (rank {node['rank']}): {' '.join(node['argv'])}")
-    if view.memory:
+        say(f"# {node['name']} (rank {node['rank']}): {shlex.join(node['argv'])}")
+    if view.memory and view.memory not in {f.text for f in view.findings}:
         note(view.memory)
     _say_findings(view.findings)
     return 0

@@ -95,6 +95,27 @@ def conditions_of(
     )
 
 
+def ceiling_of(plan: LaunchPlan | None, gpus: Sequence[GpuInfo]) -> float | None:
+    """tok/s per stream that the memory bandwidth allows; None where bytes or bandwidth are not known."""
+    from workbench.advisor.roofline import ceiling
+
+    if plan is None or plan.model_facts is None or not gpus:
+        return None
+
+    def size(*names: str) -> int:
+        found = next((v for v in map(plan.flag, names) if isinstance(v, int) and not isinstance(v, bool)), 1)
+        return max(1, found)
+
+    limit = ceiling(
+        plan.model_facts,
+        gpus,
+        tp=size("tensor-parallel-size", "tp-size"),
+        pp=size("pipeline-parallel-size", "pp-size"),
+        dp=size("data-parallel-size", "dp-size"),
+    )
+    return limit.tok_s_under_compute or limit.tok_s_per_stream
+
+
 def rows_of(results: Sequence[BenchResult]) -> tuple[BenchRow, ...]:
     """Lines for the list, newest first as given. Each is called by what differs from the one made before it."""
     rows = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,19 +11,20 @@ from workbench.model.bench import BenchResult, BenchSpec, Comparison
 from workbench.model.errors import BenchError, InputError, WorkbenchError
 from workbench.model.findings import Level
 from workbench.model.run import ServerState, ServerStatus
-from workbench.session.conditions import conditions_of, gpus_of, rows_of
+from workbench.session.conditions import ceiling_of, conditions_of, gpus_of, rows_of
 from workbench.session.gpu_settings import Settings
+from workbench.session.meter import Meter
 from workbench.session.state import BenchState, CeilingView
 
 if TYPE_CHECKING:
     from workbench.bench.records import BenchOutcome
     from workbench.model.bench import BenchProgress, BenchSummary
+    from workbench.model.gpu import GpuInfo, Telemetry
     from workbench.model.plan import LaunchPlan
     from workbench.store.results import ResultsDb
 
 _SHOWN = 100  # newest results in the state
 _KEY_VARIABLE = "WORKBENCH_SERVER_KEY"  # carries a run's API key to the worker, in its environment only
-_LAST_READING_S = 2.5  # how long to wait for a reading after the last request
 
 
 class Measuring(Settings):
@@ -176,14 +177,16 @@ class Measuring(Settings):
         """Run `spec`, add what the GPUs did meanwhile, store it. `status` None: a server that others started."""
         from workbench.bench import runner
 
-        await self.watch_gpus()
         cancel = self._cancel = asyncio.Event()
         self.update(bench=BenchState(running=True, spec=spec, last_id=self.state.bench.last_id))
         error: str | None = None
         try:
-            outcome = await runner.run(spec, on_progress=self._progress, cancel=cancel, env=env)
-            summary, gpus = await self._with_gpus(outcome, status)
-            result_id = await self._store(outcome.spec, summary, outcome, status, gpus)
+            async with Meter(self.host) as meter:
+                outcome = await runner.run(spec, on_progress=self._progress, cancel=cancel, env=env)
+                telemetry = await meter.after(outcome.t1_unix)
+                gpus = gpus_of(self._record_plan(status), telemetry.infos if telemetry else ())
+                summary = meter.with_gpus(outcome, gpus)
+            result_id = await self._store(outcome, summary, status, gpus, telemetry)
         except runner.BenchCancelled:
             error = "cancelled"
             raise
@@ -211,75 +214,28 @@ class Measuring(Settings):
     def _record_plan(self, status: ServerStatus | None) -> LaunchPlan | None:
         return self.supervisor.record(status.run_id).plan if status else None
 
-    async def _with_gpus(
-        self, outcome: BenchOutcome, status: ServerStatus | None
-    ) -> tuple[BenchSummary, tuple[int, ...]]:
-        from workbench.bench.summary import with_gpu
-        from workbench.gpu.during import summarize
-
-        source = await self.watch_gpus()
-        shift = time.monotonic() - time.time()
-        t0_s, t1_s = outcome.t0_unix + shift, outcome.t1_unix + shift
-        deadline = time.monotonic() + _LAST_READING_S  # means need a reading after the end
-        while (self.state.telemetry_monotonic_s or 0) < t1_s and time.monotonic() < deadline:
-            if self.state.telemetry is not None and not self.state.telemetry.gpus:
-                break
-            await asyncio.sleep(0.05)
-        infos = self.state.telemetry.infos if self.state.telemetry else ()
-        if not infos:
-            driver = self.state.telemetry.driver if self.state.telemetry else None
-            why = (driver.message if driver else None) or self.state.telemetry_problem or "no GPU on this host"
-            absent = {**outcome.summary.absent, **dict.fromkeys(("power_w", "energy_j", "tok_per_joule"), why)}
-            return replace(outcome.summary, absent=absent), ()
-        gpus = gpus_of(self._record_plan(status), infos)
-        during = summarize(source.during(t0_s, t1_s), gpus, t0_s, t1_s, interval_s=source.interval_s)
-        return with_gpu(outcome.summary, during), gpus
-
     async def _store(
         self,
-        spec: BenchSpec,
-        summary: BenchSummary,
         outcome: BenchOutcome,
+        summary: BenchSummary,
         status: ServerStatus | None,
         gpus: tuple[int, ...],
+        telemetry: Telemetry | None,
     ) -> int:
-        simulated = self.state.simulated or bool(status and status.simulated)
         conditions = conditions_of(
             self.host.name,
             "local" if self.host.kind == "local" else "tunnel",
-            spec,
+            outcome.spec,
             status=status,
             record=self.supervisor.record(status.run_id) if status else None,
-            telemetry=self.state.telemetry,
+            telemetry=telemetry,
             alterations=self.state.alterations,
             gpus=gpus,
-            simulated=simulated,
-            ceiling_tok_s=self._ceiling(status, gpus),
+            simulated=self.state.simulated or bool(status and status.simulated),
+            ceiling_tok_s=ceiling_of(self._record_plan(status), [i for i in _infos(telemetry) if i.index in gpus]),
         )
         samples = [r.as_json() for r in outcome.requests]
-        return await asyncio.to_thread(self.results_db.add, spec, conditions, summary, samples)
-
-    def _ceiling(self, status: ServerStatus | None, gpus: tuple[int, ...]) -> float | None:
-        """tok/s per stream that the memory bandwidth allows; None where bytes or bandwidth are not known."""
-        from workbench.advisor.roofline import ceiling
-
-        plan = self._record_plan(status)
-        infos = [i for i in self._infos() if i.index in gpus]
-        if plan is None or plan.model_facts is None or not infos:
-            return None
-
-        def size(*names: str) -> int:
-            found = next((v for v in map(plan.flag, names) if isinstance(v, int) and not isinstance(v, bool)), 1)
-            return max(1, found)
-
-        limit = ceiling(
-            plan.model_facts,
-            infos,
-            tp=size("tensor-parallel-size", "tp-size"),
-            pp=size("pipeline-parallel-size", "pp-size"),
-            dp=size("data-parallel-size", "dp-size"),
-        )
-        return limit.tok_s_under_compute or limit.tok_s_per_stream
+        return await asyncio.to_thread(self.results_db.add, outcome.spec, conditions, summary, samples)
 
     async def restart_bench_compare(self) -> None:
         """The tuning loop in one key: the shape of the last benchmark, against its result."""
@@ -299,6 +255,10 @@ class Measuring(Settings):
             await self.compare(before, after)
         else:
             self.notify(Level.INFO, "the first result: change one thing and press . again to compare")
+
+
+def _infos(telemetry: Telemetry | None) -> Sequence[GpuInfo]:
+    return telemetry.infos if telemetry else ()
 
 
 def _known(result_id: int | None) -> int:

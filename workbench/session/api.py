@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from workbench.model.bench import BenchResult, Comparison
+from workbench.model.bench import BenchResult, BenchSpec, Comparison
 from workbench.model.flags import FlagRow
 from workbench.model.plan import PlanChange
 from workbench.model.settings import GpuSettings, SettingCommand, SettingsReport
@@ -105,6 +105,10 @@ class SessionApi(Protocol):
     # measuring
     async def bench(self, **overrides: Any) -> int | None:
         """Benchmark the selected run (fields of BenchSpec as overrides). None when it was queued for READY."""
+        ...
+
+    def bench_defaults(self) -> BenchSpec:
+        """The shape that the selected run's preset suggests, or the last one that was run."""
         ...
 
     async def cancel_bench(self) -> None: ...

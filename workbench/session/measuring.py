@@ -126,6 +126,10 @@ class Measuring(Settings):
             raise InputError("warmup must be 0 or more")
         return BenchSpec(**{"url": "", "model": "", **merged})
 
+    def bench_defaults(self) -> BenchSpec:
+        last = self.state.bench.spec
+        return last if last is not None else self.spec_of(self.state.server.preset_id if self.state.server else None, {})
+
     async def bench(self, **overrides: Any) -> int | None:
         status = self.state.server
         if status is None:

@@ -15,27 +15,44 @@ from workbench.session.watching import Watching
 
 if TYPE_CHECKING:
     from workbench.model.plan import LaunchPlan
+    from workbench.server.logs import LogRing
     from workbench.server.supervisor import Supervisor
-    from workbench.session.api import LogView
 
 LIVE = frozenset({ServerState.STARTING, ServerState.READY, ServerState.STOPPING, ServerState.UNRESPONSIVE})
 SHOWN = 50  # newest runs in the state
 
 
-class NoLog:
-    """No run is selected."""
+class FollowedLog:
+    """The selected run's log, whichever that is now; empty without one."""
+
+    def __init__(self, session: Serving) -> None:
+        self._session = session
+
+    def _ring(self) -> LogRing | None:
+        supervisor, run_id = self._session._supervisor, self._session.state.run_id
+        if supervisor is None or run_id is None:
+            return None
+        try:
+            return supervisor.log(run_id)
+        except ServerError:  # its directory was removed meanwhile
+            return None
 
     def __len__(self) -> int:
-        return 0
+        ring = self._ring()
+        return len(ring) if ring is not None else 0
 
     def lines(self, start: int = 0, count: int | None = None) -> Sequence[str]:
-        return ()
+        ring = self._ring()
+        return ring.lines(start, count) if ring is not None else ()
 
     def level(self, line: str) -> str:
-        return ""
+        from workbench.server.logs import level_of
+
+        return level_of(line)
 
     def find(self, text: str, start: int = 0, backwards: bool = False) -> int | None:
-        return None
+        ring = self._ring()
+        return ring.find(text, start, backwards) if ring is not None else None
 
 
 class Serving(Watching):
@@ -44,19 +61,15 @@ class Serving(Watching):
     @property
     def supervisor(self) -> Supervisor:
         if self._supervisor is None:
-            from workbench.server.supervisor import Supervisor
+            from workbench.server.logs import LogRing
+    from workbench.server.supervisor import Supervisor
 
             self._supervisor = Supervisor(self.host, self._on_server_event)
         return self._supervisor
 
     @property
-    def log(self) -> LogView:
-        if self._supervisor is None or self.state.run_id is None:
-            return NoLog()
-        try:
-            return self._supervisor.log(self.state.run_id)
-        except ServerError:  # its directory was removed meanwhile
-            return NoLog()
+    def log(self) -> FollowedLog:
+        return FollowedLog(self)
 
     def _on_server_event(self, event: ServerStatus | LogBatch) -> None:
         if isinstance(event, LogBatch):

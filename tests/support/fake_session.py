@@ -381,6 +381,9 @@ class FakeSession:
         self.push(results=(*self.state.results, row), bench=BenchState(spec=spec, last_id=number))
         return number
 
+    def bench_defaults(self) -> BenchSpec:
+        return self.state.bench.spec or BenchSpec(url="", model="")
+
     async def cancel_bench(self) -> None:
         self._called("cancel_bench")
 

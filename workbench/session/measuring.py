@@ -127,8 +127,8 @@ class Measuring(Settings):
         return BenchSpec(**{"url": "", "model": "", **merged})
 
     def bench_defaults(self) -> BenchSpec:
-        last = self.state.bench.spec
-        return last if last is not None else self.spec_of(self.state.server.preset_id if self.state.server else None, {})
+        server = self.state.server
+        return self.state.bench.spec or self.spec_of(server.preset_id if server else None, {})
 
     async def bench(self, **overrides: Any) -> int | None:
         status = self.state.server

@@ -61,8 +61,7 @@ class Serving(Watching):
     @property
     def supervisor(self) -> Supervisor:
         if self._supervisor is None:
-            from workbench.server.logs import LogRing
-    from workbench.server.supervisor import Supervisor
+            from workbench.server.supervisor import Supervisor
 
             self._supervisor = Supervisor(self.host, self._on_server_event)
         return self._supervisor

@@ -49,11 +49,10 @@ class BenchActions(Actions):
         if server is None or server.state not in (ServerState.READY, ServerState.STARTING):
             self.say("there is no server to benchmark", Level.WARN, "s starts the plan")
             return
-        from workbench.model.bench import BenchSpec
         from workbench.tui.modals.base import Field, Form
         from workbench.tui.paint import paragraph
 
-        spec = state.bench.spec or BenchSpec(url="", model="")
+        spec = self.session.bench_defaults()
         fields = [Field(name, label, str(getattr(spec, name)), hint) for name, label, hint in NUMBERS]
         cache = "on" if spec.shared_prefix else "off"
         fields.append(Field("shared_prefix", "prefix cache", cache, "off: every prompt is new"))

@@ -52,7 +52,7 @@ async def start(supervisor: Supervisor) -> str:
 def nothing_left_in_shared_memory() -> object:
     before = set(os.listdir("/dev/shm"))
     yield
-    assert {name for name in os.listdir("/dev/shm") if "sglang" in name or "psm_" in name} - before == set()
+    assert {name for name in os.listdir("/dev/shm") if name.startswith(("sglang", "psm_", "sem.mp-"))} - before == set()
 
 
 def test_start_ready_stream_counts_agree_stop() -> None:

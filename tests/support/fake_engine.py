@@ -9,6 +9,7 @@ how it behaves is in FAKE_ENGINE, words separated by spaces:
     ignore-term        TERM does nothing
     worker             start a child that ignores TERM and HUP, as an engine core does
     shm=NAME           keep /dev/shm/NAME mapped
+    semaphore=NAME     keep a POSIX semaphore (/dev/shm/sem.NAME)
     flood=LINES        write that many lines before listening
     delay=SECONDS      wait before listening
     bar                draw a progress bar without a newline while waiting
@@ -118,7 +119,11 @@ def main():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if "worker" in modes:
         keep_worker()
-    shared = map_shared(modes["shm"]) if "shm" in modes else None
+    shared = [map_shared(modes["shm"])] if "shm" in modes else []
+    if "semaphore" in modes:
+        from _multiprocessing import SemLock
+
+        shared.append(SemLock(1, 1, 1, f"/{modes['semaphore']}", False))
     for number in range(int(modes.get("flood", "0"))):
         sys.stdout.write(f"(EngineCore pid=2) INFO 11-21 00:00:00 [flood.py:1] line {number} of a flood of them\n")
     say("(EngineCore pid=2) INFO 11-21 00:00:00 [model_runner.py:68] Starting to load model fake...")

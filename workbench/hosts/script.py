@@ -329,15 +329,18 @@ exit 0
 
 # $1 run directory, then process ids. Adds to `shm` as "inode path" what they have mapped shared and writable directly
 # under /dev/shm, is owned by this user and was not there before the run: files that the run made, never a model
-# that someone put there.
+# that someone put there. By inode: a semaphore is mapped under the temporary name that it was made with.
 RECORD_SHARED_MEMORY = r"""
 dir=$1
 shift
 for pid in "$@"; do cat "/proc/$pid/maps" 2>/dev/null; done |
-sed -n 's|^[^ ]* .w.s [^ ]* [^ ]* \([0-9]*\) *\(/dev/shm/[^/]*\)$|\1 \2|p' | sort -u | while read -r inode path; do
-    { [ -f "$path" ] && [ -O "$path" ]; } || continue
-    while read -r old rest; do [ "$old" = "$inode" ] && continue 2; done <"$dir/shm_before"
-    grep -qsxF "$inode $path" "$dir/shm" || echo "$inode $path" >>"$dir/shm"
+sed -n 's|^[^ ]* .w.s [^ ]* [^ ]* \([0-9]*\) */dev/shm/[^/]*$|\1|p' | sort -u | while read -r mapped; do
+    ls -i /dev/shm | while read -r inode name; do
+        path=/dev/shm/$name
+        { [ "$inode" = "$mapped" ] && [ -f "$path" ] && [ -O "$path" ]; } || continue
+        while read -r old rest; do [ "$old" = "$inode" ] && continue 2; done <"$dir/shm_before"
+        grep -qsxF "$inode $path" "$dir/shm" || echo "$inode $path" >>"$dir/shm"
+    done
 done
 exit 0
 """
@@ -351,7 +354,7 @@ while read -r inode path; do
     now=$(ls -i -- "$path") || continue
     now=${now#"${now%%[! ]*}"}
     [ "${now%% *}" = "$inode" ] || continue
-    grep -qsF " $path" /proc/[0-9]*/maps && continue
+    grep -qs " $inode  */dev/shm/" /proc/[0-9]*/maps && continue
     [ "$2" = remove ] && { rm -f -- "$path" || continue; }
     printf '%s\n' "$path"
 done <"$1/shm"

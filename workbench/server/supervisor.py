@@ -387,8 +387,9 @@ class Supervisor:
 
     async def _full_look(self, run: Watched) -> None:
         seen = await self._take(run)
-        if run.facts.ready is None:
-            # Also while it starts: what is killed by others leaves its shared memory, and only now is it known whose.
+        if run.facts.ready is None or run.facts.stop_unix_s is not None:
+            # What is killed while it starts leaves its shared memory, and only now is it known whose it is. SGLang
+            # makes a semaphore even while it shuts down, and leaves it.
             await detached.record_shared_memory(self.host, run.run_dir, seen.members)
 
     async def _end(self, run: Watched) -> None:

@@ -229,12 +229,13 @@ def test_only_our_own_processes_are_ended(make: Make, tmp_path: Path) -> None:
     supervised(scenario)
 
 
-def test_shared_memory_that_a_killed_server_left_is_removed(make: Make) -> None:
+@pytest.mark.parametrize(("kind", "prefix"), [("shm", ""), ("semaphore", "sem.")])
+def test_shared_memory_that_a_killed_server_left_is_removed(make: Make, kind: str, prefix: str) -> None:
     name = f"workbench-test-{os.getpid()}-{free_port()}"
-    left = Path("/dev/shm", name)
+    left = Path("/dev/shm", prefix + name)
 
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
-        status = await ready(supervisor, make(f"shm={name}"))
+        status = await ready(supervisor, make(f"{kind}={name}"))
         recorded = Path(status.run_dir or "", "shm")
         await eventually(lambda: recorded.exists() and name in recorded.read_text(), what="the record of it")
         assert left.exists()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import sys
 
-# Frames per second caps the bytes that a flood costs; animations and smooth scrolling only cost over ssh.
+# A frame waits up to a period: 40 per second answers a key in time, and figures do not pass through frames (compat.py).
 _DEFAULTS = {
-    "TEXTUAL_FPS": "8" if "SSH_CONNECTION" in os.environ else "15",
+    "TEXTUAL_FPS": "20" if "SSH_CONNECTION" in os.environ else "40",
     "TEXTUAL_ANIMATIONS": "none",
     "TEXTUAL_SMOOTH_SCROLL": "0",
 }

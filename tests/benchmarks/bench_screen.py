@@ -32,7 +32,7 @@ WARM_S = 3.0
 CHILD = """
 import asyncio, os, sys
 sys.path.insert(0, sys.argv[1])
-os.environ.setdefault("TEXTUAL_FPS", "15"); os.environ.setdefault("TEXTUAL_ANIMATIONS", "none")
+os.environ.setdefault("TEXTUAL_FPS", "40"); os.environ.setdefault("TEXTUAL_ANIMATIONS", "none")
 os.environ.setdefault("TEXTUAL_SMOOTH_SCROLL", "0")
 from tests.support.fake_session import FakeSession, walked
 gpus, interval, stage, flood = int(sys.argv[2]), float(sys.argv[3]), sys.argv[4], int(sys.argv[5])

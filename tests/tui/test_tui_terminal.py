@@ -21,7 +21,7 @@ TESTS = Path(__file__).resolve().parents[1]
 PROGRAM = """
 import asyncio, os, sys, time
 sys.path[:0] = [{tests!r}, {root!r}]
-os.environ.update(TEXTUAL_FPS="15", TEXTUAL_ANIMATIONS="none")
+os.environ.update(TEXTUAL_FPS="40", TEXTUAL_ANIMATIONS="none")
 from support.fake_session import FakeSession, walked
 import workbench.tui
 class Live(FakeSession):

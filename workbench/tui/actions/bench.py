@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from workbench.tui.widgets.results import Results
 
 NUMBERS = (
-    ("concurrency", "streams at once", "1 shows the latency of a single reader"),
+    ("concurrency", "streams at once", "1: a single reader"),
     ("requests", "requests", "counted ones"),
-    ("max_tokens", "output tokens each", "forced where the engine can"),
+    ("max_tokens", "output tokens each", "forced if it can be"),
     ("input_tokens", "prompt tokens each", "about"),
     ("warmup", "warm-up requests", "same shape, not counted"),
 )

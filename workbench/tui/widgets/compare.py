@@ -20,7 +20,7 @@ CHANGE = 13
 VERDICTS = {
     "better": ("BETTER", "goodb"),
     "worse": ("worse", "bad"),
-    "no difference shown": ("= within noise", "dim"),
+    "no difference shown": ("= none shown", "dim"),
 }
 
 

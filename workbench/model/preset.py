@@ -50,7 +50,7 @@ class Model(_Strict):
     quantization: str | None = None
     bytes_per_token_gb: float | None = Field(None, gt=0, description="GB (1e9) read per decoded token at batch 1")
     weight_gb: float | None = Field(None, gt=0, description="GB (1e9) of weights in GPU memory, one replica")
-    kv_bytes_per_token: float | None = Field(None, gt=0, description="bytes of KV cache per token of context, in 16 bit")
+    kv_bytes_per_token: float | None = Field(None, gt=0, description="bytes of KV cache per context token, in 16 bit")
     layers: int | None = Field(None, gt=0)
     source: str | None = None
 

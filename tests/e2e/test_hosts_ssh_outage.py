@@ -64,8 +64,8 @@ def test_a_cut_is_told_and_the_link_comes_back_by_itself(server: Sshd) -> None:
         assert host.outage_s is not None
         await asyncio.to_thread(server.restore)
         await until(lambda: host.connected, "the link")
-        assert [event.connected for event in told] == [False, True]
-        assert told[1].outage_s > 0
+        assert [event.connected for event in told if not event.retries] == [False, True]
+        assert told[-1].outage_s > 0
         assert host.outage_s is None
 
     on(server, work)

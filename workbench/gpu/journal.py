@@ -13,6 +13,7 @@ import json
 import os
 import platform
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -29,6 +30,8 @@ LEASE_S = 600  # a lock of another machine's Workbench that is older is broken: 
 WAIT_S = 5.0
 UNKNOWN = "unknown"
 DEFAULT = "default"
+
+_ours: Counter[str] = Counter()  # locks that this process holds or waits for, by their path
 
 # $1: journal. Boot id first; exit code 3 when there is no journal.
 READ = r"""
@@ -191,12 +194,16 @@ async def locked(host: Host) -> AsyncIterator[Held]:
     """The journal, read, with its lock held. SettingsError when another Workbench holds it or the file is damaged."""
     path = await path_on(host)
     link, owner = f"{path}.lock", owner_token()
-    await _acquire(host, link, owner)
+    _ours[link] += 1
     try:
-        yield Held(host, path, await read(host))
+        await _acquire(host, link, owner)
+        try:
+            yield Held(host, path, await read(host))
+        finally:
+            with suppress(HostError):  # the way there is lost: the lock stays, and is known again by its owner
+                await host.run(sh(RELEASE, link, owner))
     finally:
-        with suppress(HostError):  # the link is gone: the lock names a process, and is broken when that is dead
-            await host.run(sh(RELEASE, link, owner))
+        _ours[link] -= 1
 
 
 async def _acquire(host: Host, link: str, owner: str) -> None:
@@ -208,9 +215,9 @@ async def _acquire(host: Host, link: str, owner: str) -> None:
             raise SettingsError(
                 f"the journal of GPU settings cannot be locked: {done.err.strip()}; nothing was changed", host=host.name
             )
-        if lines[0] == "ok":
-            return
         held = lines[0].removeprefix("held ")
+        if lines[0] == "ok" or (held == owner and _ours[link] == 1):  # left by a change of ours that was cut off
+            return
         if lines[0] and _dead(held, int(lines[1] or 0)):
             await host.run(sh(RELEASE, link, held))
         elif time.monotonic() > until:

@@ -138,8 +138,6 @@ class TelemetrySource:
             began = time.monotonic()
             pause = short
             try:
-                if not self.host.connected:
-                    await self.host.connect()
                 agent = not self._fallback
                 await (self._follow_agent() if agent else self._follow_smi())
                 if agent and self._fallback:

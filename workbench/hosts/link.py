@@ -16,17 +16,20 @@ C = TypeVar("C")
 
 PATIENCE_S = 5.0  # how long a call waits for a lost link before it fails
 FIRST_RETRY_S = 0.25
-LONGEST_RETRY_S = 15.0
+LONGEST_RETRY_S = 5.0  # a person who watches sees it come back while they still look
 
 
 @dataclass(frozen=True, slots=True)
 class LinkEvent:
-    """`connected` False: lost just now, for `reason`; True: back after `outage_s`."""
+    """`connected` False: lost just now, for `reason`, or (`retries` > 0) still lost after so many tries; True: back after
+    `outage_s`. With `refused` it is not tried again: only the person can help."""
 
     host: str
     connected: bool
     reason: str = ""
     outage_s: float = 0.0
+    retries: int = 0
+    refused: HostError | None = None
 
 
 class Link(Generic[C]):
@@ -103,18 +106,20 @@ class Link(Generic[C]):
         self._retrying = asyncio.create_task(self._retry())
 
     async def _retry(self) -> None:
-        pause = FIRST_RETRY_S
+        pause, retries = FIRST_RETRY_S, 0
         while not self.connected:
             await asyncio.sleep(pause)
-            pause = min(pause * 2, LONGEST_RETRY_S)
+            pause, retries = min(pause * 2, LONGEST_RETRY_S), retries + 1
             try:
                 await self.connect()
             except (HostKeyChanged, HostKeyUnknown, AuthFailed) as error:  # more tries could lock the person out
                 self._refused = error
                 self._back.set()
+                self._tell(LinkEvent(self._host, False, error.message, retries=retries, refused=error))
                 return
             except HostError as error:
                 self._reason = error.message
+                self._tell(LinkEvent(self._host, False, error.message, retries=retries))
 
     def _arrived(self, connection: C) -> None:
         outage = self.outage_s

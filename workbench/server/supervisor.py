@@ -355,8 +355,7 @@ class Supervisor:
             if not self.host.connected:
                 run.lose("the connection is lost")
                 self._tell(run)
-                await self.host.connect()
-            moved = await self._look(run)
+            moved = await self._look(run)  # waits a moment for the link, which makes itself again
         except HostError as error:
             run.lose(error.message)
             await run.hang_up()

@@ -404,6 +404,20 @@ def test_two_workbenches_wait_for_one_another(bench: Bench, monkeypatch: pytest.
     run(work)
 
 
+def test_a_lock_that_a_lost_link_left_is_our_own(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Had it to wait for the end of this very process, nothing could be reverted before Workbench is left."""
+    link = Path(f"{bench.path}.lock")
+    link.parent.mkdir(parents=True)
+    link.symlink_to(journal.owner_token())
+    monkeypatch.setattr(journal, "WAIT_S", 0.2)
+
+    async def work() -> None:
+        assert (await bench.set(GpuSettings(power_limit_w=450.0))).ok
+        assert not link.is_symlink()
+
+    run(work)
+
+
 @pytest.mark.parametrize("owner", ["dead", "reused pid", "old and elsewhere", "new and elsewhere"])
 def test_the_lock_of_a_dead_owner_is_broken(bench: Bench, monkeypatch: pytest.MonkeyPatch, owner: str) -> None:
     monkeypatch.setattr(journal, "WAIT_S", 0.2)

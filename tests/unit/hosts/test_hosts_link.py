@@ -66,11 +66,12 @@ def test_comes_back_by_itself_and_tells() -> None:
         assert not subject.connected
         assert subject.outage_s is not None
         assert await subject.get() == 5
-        assert [(e.connected, e.reason) for e in told] == [(False, "reset"), (True, "")]
-        assert told[1].outage_s > 0
+        still = [(False, "still down", n) for n in (1, 2, 3)]
+        assert [(e.connected, e.reason, e.retries) for e in told] == [(False, "reset", 0), *still, (True, "", 0)]
+        assert told[-1].outage_s > 0
         forget()
         subject.lost(5, "reset")
-        assert len(told) == 2
+        assert len(told) == 5
         await subject.close()
 
     asyncio.run(main())
@@ -95,14 +96,16 @@ def test_who_waits_too_long_is_told_since_when_and_why(monkeypatch: pytest.Monke
 
 def test_a_changed_key_ends_the_retries_until_the_person_connects() -> None:
     async def main() -> None:
-        line = Line()
+        line, told = Line(), list[LinkEvent]()
         subject = Link("box", line.dial)
+        subject.on_link(told.append)
         first = await subject.get()
         line.failures = [HostKeyChanged("its key differs")]
         subject.lost(first, "reset")
         with pytest.raises(HostKeyChanged):
             await subject.get()
         assert line.dialled == 2
+        assert isinstance(told[-1].refused, HostKeyChanged)
         assert await subject.connect() == 3
 
     asyncio.run(main())

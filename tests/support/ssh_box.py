@@ -1,0 +1,103 @@
+"""A box behind a real sshd with a simulated driver: sessions on it, what its driver and its runs hold, and a cut."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import psutil
+
+from support.serving import eventually, processes_of
+from support.sshd import Sshd, free_port, sshd
+from workbench.hosts.local import LocalHost
+from workbench.hosts.ssh import SshHost
+from workbench.model.run import ServerState, ServerStatus
+from workbench.server.supervisor import Supervisor
+from workbench.session.session import Session
+from workbench.sim.host import SimulatedHost
+from workbench.sim.state import SimState
+
+PROFILE = "rtx-pro-6000"
+PRESET = "vllm-any"
+SOON_S = 30.0  # seconds where nothing else runs
+
+
+class Box:
+    def __init__(self, server: Sshd, state_dir: Path) -> None:
+        self.server = server
+        self.state_dir = state_dir
+        self.cut_at = 0.0
+
+    def host(self) -> SimulatedHost:
+        inner = SshHost(self.server.host_alias, ssh_config=self.server.ssh_config_path)
+        return SimulatedHost(inner, PROFILE, str(self.state_dir))
+
+    @contextlib.asynccontextmanager
+    async def session(self) -> AsyncIterator[Session]:
+        """Opened as a screen opens it, and connected."""
+        session = Session(self.host())
+        try:
+            await session.open()
+            await eventually(lambda: session.state.telemetry is not None, SOON_S, "the first reading")
+            yield session
+        finally:
+            self.server.restore()
+            await session.close()
+
+    async def cut(self, session: Session) -> None:
+        await asyncio.to_thread(self.server.cut)
+        self.cut_at = time.monotonic()
+        await eventually(lambda: session.state.host.link == "lost", SOON_S, "the loss of the link")
+
+    async def restore(self, session: Session) -> float:
+        """Seconds until the link was there again."""
+        await asyncio.to_thread(self.server.restore)
+        began = time.monotonic()
+        await eventually(lambda: session.state.host.link == "connected", SOON_S, "the link")
+        return time.monotonic() - began
+
+    def settings(self) -> tuple[float | None, tuple[int, int] | None]:
+        """What the driver of the box has in force: power limit in W, lock of the graphics clock in MHz."""
+        gpu = SimState(f"{self.state_dir}/driver", PROFILE).settings()[0]
+        return gpu.power_limit_w, gpu.gpu_lock_mhz
+
+    def lines(self, run_id: str) -> list[str]:
+        return (self.state_dir / "runs" / run_id / "log").read_text().splitlines()
+
+    def processes(self) -> list[psutil.Process]:
+        return [p for run in self.state_dir.glob("runs/*") for p in processes_of(str(run))]
+
+    async def clear(self) -> None:
+        """End what is left, past the link."""
+        supervisor = Supervisor(SimulatedHost(LocalHost(), PROFILE, str(self.state_dir)))
+        for status in await supervisor.runs():
+            await supervisor.stop(status.run_id, grace_s=1)
+        await supervisor.close()
+
+
+@contextlib.contextmanager
+def box(directory: Path, *, start_s: float = 1.0, **environment: str) -> Iterator[Box]:
+    """`start_s`: how long its engines take to become ready."""
+    given = {"WORKBENCH_SIM_START_S": str(start_s), "WORKBENCH_SIM_SEED": "1", **environment}
+    with sshd(directory / "ssh", environment=given) as server:
+        one = Box(server, directory / "far")
+        try:
+            yield one
+        finally:
+            asyncio.run(one.clear())
+
+
+async def started(session: Session) -> str:
+    """Load the preset on a free port and start it; the run id."""
+    await session.load_preset(PRESET)
+    session.set_flag("port", str(free_port()))
+    return await session.start()
+
+
+async def ready(session: Session) -> ServerStatus:
+    status = await session.wait_ready(await started(session), SOON_S)
+    assert status.state is ServerState.READY, status.reason
+    return status

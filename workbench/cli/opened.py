@@ -34,7 +34,7 @@ async def connected(arguments: argparse.Namespace) -> AsyncIterator[Session]:
             question = f"{error.message}\nTrust this key and go on? [y/N] "
             if not await asked(question):
                 raise
-            session.host.accept_host_key(error.fingerprint)  # type: ignore[attr-defined]
+            session.trust_host_key()
             await session.connect()
         yield session
     finally:

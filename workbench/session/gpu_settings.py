@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from workbench.model.errors import HostError
 from workbench.model.settings import GpuSettings, SettingCommand, SettingsReport
 from workbench.session.serving import Serving
 
@@ -55,7 +57,8 @@ class Settings(Serving):
     async def _settled(self, report: SettingsReport) -> None:
         for outcome in report.outcomes:
             self.record(shlex.join(outcome.command.argv), "ok" if outcome.ok else outcome.message)
-        await self.read_alterations()
+        with suppress(HostError):  # the link was lost: what was done is told all the same, and read once it is back
+            await self.read_alterations()
         if self._source is not None:
             await self._source.refresh()
 

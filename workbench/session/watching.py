@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from workbench.hosts.base import HostKeyUnknown, HostUnreachable
+from workbench.hosts.base import Host, HostKeyUnknown
 from workbench.model.errors import HostError, SettingsError
 from workbench.model.findings import Level
 from workbench.session.planning import Planning
@@ -31,43 +31,61 @@ class NoHistory:
 class Watching(Planning):
     interval_s = 1.0
     _source: TelemetrySource | None = None
+    _listened: Host | None = None  # whose link we hear of
 
     @property
     def history(self) -> History:
         return self._source.history if self._source else NoHistory()
 
+    @property
+    def _reached(self) -> Any:
+        """What the link leads to: the host itself, or the one that a simulated host lies on."""
+        return getattr(self.host, "inner", self.host)
+
     async def connect(self) -> None:
         """Make the link; the state says how it went. Raises HostUnreachable."""
-        listen = getattr(self.host, "on_link", None) or getattr(getattr(self.host, "inner", None), "on_link", None)
-        if listen is not None and self.state.host.link == "connecting":
-            listen(self._on_link)
-        started = time.monotonic()
+        if self._listened is not self.host and hasattr(self._reached, "on_link"):
+            self._listened = self.host
+            self._reached.on_link(self._on_link)
         try:
             await self.host.connect()
-        except HostKeyUnknown as error:
-            self.update_host(link="failed", message=error.message, unknown_key=error.fingerprint)
+        except HostError as error:
+            self._give_up(error)
             raise
-        except HostUnreachable as error:
-            self.update_host(link="failed", message=str(error.message), unknown_key=None)
-            raise
-        latency = None if self.host.kind == "local" else (time.monotonic() - started) * 1000
-        self.update_host(link="connected", message=None, unknown_key=None, latency_ms=latency, lost_since_unix_s=None)
+        self.update_host(link="connected", message=None, unknown_key=None, lost_since_unix_s=None, retries=0)
+
+    def _give_up(self, why: HostError) -> None:
+        unknown = why.fingerprint if isinstance(why, HostKeyUnknown) else None
+        self.update_host(link="failed", message=why.message, unknown_key=unknown)
 
     def _on_link(self, event: LinkEvent) -> None:
         if event.connected:
-            self.update_host(link="connected", message=None, lost_since_unix_s=None)
+            self.update_host(link="connected", message=None, lost_since_unix_s=None, retries=0)
             self.notify(Level.INFO, f"the link to {event.host} is back after {event.outage_s:.0f} s")
+            if self._source is not None:
+                self.spawn(self.look_around())
+        elif event.refused is not None:
+            self._give_up(event.refused)
         else:
+            since = self.state.host.lost_since_unix_s if event.retries else time.time()
             why = event.reason or "the link was lost"
-            self.update_host(link="lost", message=why, lost_since_unix_s=time.time())
+            self.update_host(link="lost", message=why, lost_since_unix_s=since, retries=event.retries)
+
+    async def look_around(self) -> None:
+        """Find out what may have changed while nobody looked; session.py adds to it."""
+        if self.host.kind != "local":
+            self.update_host(latency_ms=(await self.host.facts()).latency_ms)
+
+    def trust_host_key(self) -> None:
+        """The person said yes to the key that the state shows. Then connect again."""
+        fingerprint = self.state.host.unknown_key
+        if fingerprint is None:
+            raise HostError("no host key is waiting for an answer", host=self.host.name)
+        self._reached.accept_host_key(fingerprint)
+        self.update_host(link="connecting", unknown_key=None, message=None)
 
     async def accept_host_key(self) -> None:
-        fingerprint = self.state.host.unknown_key
-        accept = getattr(self.host, "accept_host_key", None)
-        if fingerprint is None or accept is None:
-            raise HostError("no host key is waiting for an answer", host=self.host.name)
-        accept(fingerprint)
-        self.update_host(link="connecting", unknown_key=None, message=None)
+        self.trust_host_key()
         self.spawn(self.begin())
 
     async def begin(self) -> None:

@@ -47,6 +47,9 @@ THEME = Theme(
 )
 
 
+CLOSE_S = 5.0
+
+
 class WorkbenchApp(App[int]):
     TITLE = "Workbench"
     CSS_PATH = "workbench.tcss"
@@ -81,6 +84,11 @@ class WorkbenchApp(App[int]):
             # Without a handler both end the process with no cleanup at all, not even `finally`.
             with contextlib.suppress(RuntimeError, ValueError):  # not in the main thread
                 loop.add_signal_handler(number, self.exit, 128 + number)
+
+    async def on_unmount(self) -> None:
+        """Let go of the host: agent, forwards, link. Servers and settings stay as they are."""
+        with contextlib.suppress(TimeoutError):  # a host that hangs must not hold the terminal
+            await asyncio.wait_for(self.session.close(), CLOSE_S)
 
     async def on_event(self, event: events.Event) -> None:
         """Keys act in the order they were typed, also when several arrive in one packet.

@@ -59,7 +59,7 @@ def test_a_local_session_never_loads_asyncssh() -> None:
         "from workbench.session.session import Session\n"
         "import workbench.tui\n"
         "async def main():\n"
-        "    s = await Session.of_host(None)\n"
+        "    s = Session.of_host(None)\n"
         "    await s.open(); await s.close()\n"
         "asyncio.run(main())"
     )

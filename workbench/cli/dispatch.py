@@ -37,24 +37,33 @@ Command = Callable[[argparse.Namespace], Awaitable[int] | int]
 
 
 def run(argv: list[str]) -> int:
-    as_json = "--json" in argv
+    """The exit code; also for a reader that went away (`| head`), in whatever moment."""
+    try:
+        code = _reported(argv, "--json" in argv)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Point stdout at nothing, so that the interpreter's last flush is quiet.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    return code
+
+
+def _reported(argv: list[str], as_json: bool) -> int:
     try:
         return _run(argv)
     except WorkbenchError as error:
         report(error, as_json)
         return error.exit_code
     except KeyboardInterrupt:
-        sys.stderr.write("interrupted\n")
+        report(WorkbenchError("interrupted"), as_json)
         return 130
     except BrokenPipeError:
-        # The reader went away (`| head`): point stdout at nothing so that the interpreter's last flush is quiet.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+        raise
     except Exception as error:  # a defect of ours: say so in a line, keep the traceback in a file
         from workbench.store.crash import keep_traceback
 
         kept = keep_traceback(error)
-        where = f"the details are in {kept}" if kept else "run again with PYTHONFAULTHANDLER=1 and report it"
+        where = f"the details are in {kept}" if kept else "the traceback could not be kept; please report this line"
         report(WorkbenchError(f"a defect in Workbench: {type(error).__name__}: {error}", next_step=where), as_json)
         return 1
 

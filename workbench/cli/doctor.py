@@ -3,48 +3,66 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from workbench.cli.dispatch import Command, emit
 from workbench.cli.opened import connected, say
+from workbench.model.errors import HostError, WorkbenchError
 from workbench.model.findings import Finding, Level
-from workbench.model.gpu import DriverStatus
+from workbench.model.gpu import DriverInfo, DriverStatus
 
 if TYPE_CHECKING:
     from workbench.gpu.rights import Rights
-    from workbench.hosts.base import HostFacts
-    from workbench.model.gpu import DriverInfo
+    from workbench.hosts.base import Host, HostFacts
+    from workbench.model.gpu import GpuInfo
     from workbench.server.probe import InstalledEngine
 
 
 async def doctor(arguments: argparse.Namespace) -> int:
     from workbench import engines
-    from workbench.gpu.source import read_once
     from workbench.server.probe import probe
 
+    findings: list[Finding] = []
     async with connected(arguments) as session:
         facts = await session.host.facts()
-        telemetry = await read_once(session.host)
+        driver, gpus = await _gpus(session.host)
         installed = [await probe(session.host, engines.get(name)) for name in engines.names()]
         rights = await session.rights()
-        await session.read_alterations()
-        altered = session.state.alterations
-    findings = _findings(facts, telemetry.driver, installed, rights)
+        for code, look in (("gpu.journal", session.read_alterations), ("results", session.read_results)):
+            try:
+                await look()
+            except WorkbenchError as error:  # one thing that is broken hides nothing else
+                findings.append(Finding(Level.ERROR, code, error.message, fix=error.next_step))
+        altered, simulated = session.state.alterations, session.state.simulated
+        findings += session.config.findings
+    findings += _findings(facts, driver, installed, rights)
     if altered:
         text = f"{len(altered)} GPU settings made by Workbench are still on"
         findings.append(Finding(Level.WARN, "gpu.altered", text, fix="workbench gpu revert"))
     if arguments.json:
         document: dict[str, Any] = {
-            "host": asdict(facts), "driver": asdict(telemetry.driver), "gpus": [asdict(i) for i in telemetry.infos],
+            "host": asdict(facts), "driver": asdict(driver), "gpus": [asdict(i) for i in gpus],
             "engines": [asdict(e) for e in installed], "can_change_gpus": rights.refusal is None,
-            "findings": [f.as_json() for f in findings], "simulated": telemetry.simulated,
+            "findings": [f.as_json() for f in findings], "simulated": simulated,
         }  # fmt: skip
         return emit(document)
-    _say(facts, telemetry.driver, [i.name for i in telemetry.infos], installed, telemetry.simulated)
+    _say(facts, driver, [i.name for i in gpus], installed, simulated)
     for finding in findings:
         say(f"{finding.level}: {finding.text}{f' — {finding.fix}' if finding.fix else ''}")
     return 0
+
+
+async def _gpus(host: Host) -> tuple[DriverInfo, Sequence[GpuInfo]]:
+    """The driver's state and the GPUs; on a host where nothing can read them, that is the state."""
+    from workbench.gpu.source import read_once
+
+    try:
+        telemetry = await read_once(host)
+    except HostError as error:
+        return DriverInfo(DriverStatus.NO_LIBRARY, error.message, source="nothing"), ()
+    return telemetry.driver, telemetry.infos
 
 
 def _findings(
@@ -59,7 +77,7 @@ def _findings(
         found.append(Finding(Level.WARN, "host.python3", "no python3: telemetry falls back to nvidia-smi",
                              fix="install python3 there"))  # fmt: skip
     if not any(e.path for e in installed):
-        text = "no engine found on PATH (vllm, sglang, llama-server, TabbyAPI)"
+        text = "no engine found on PATH (vllm, sglang, llama-server)"
         found.append(Finding(Level.WARN, "engine.none", text, fix="install one, or give a preset `executable`"))
     for engine in installed:
         found += [Finding(Level.HINT, "engine.elsewhere", f"{engine.engine} is not on PATH but at {path}",
@@ -78,7 +96,8 @@ def _say(
         f"{(facts.memory_total_bytes or 0) / 2**30:.0f} GiB, virtualization {facts.virtualization or 'unknown'}, "
         f"container {facts.container or 'none'}")  # fmt: skip
     say(f"python3  {facts.python3 or 'not found'} {facts.python3_version or ''}")
-    say(f"driver   {driver.driver_version or driver.status} CUDA {driver.cuda_version or 'n/a'} ({driver.source})")
+    cuda = f", CUDA {driver.cuda_version}" if driver.cuda_version else ""
+    say(f"driver   {driver.driver_version or driver.status}{cuda} (by {driver.source})")
     for number, name in enumerate(gpus):
         say(f"GPU{number}     {name}")
     for engine in installed:

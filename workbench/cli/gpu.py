@@ -35,6 +35,8 @@ async def status(arguments: argparse.Namespace) -> int:
         emit(document)
     else:
         _say_status(document, telemetry.driver.message)
+    if telemetry.driver.status is DriverStatus.NO_LIBRARY:
+        note("no GPU here? `workbench demo` shows everything on a simulated one")
     return 0 if telemetry.driver.status is DriverStatus.OK else 1
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,8 @@ from workbench.model.errors import InputError
 from workbench.model.findings import Finding, Level
 
 if TYPE_CHECKING:
-    from workbench.model.plan import LaunchPlan
+    from workbench.model.plan import Command as Command_
+    from workbench.model.plan import LaunchPlan, Node
     from workbench.session.session import Session
 
 
@@ -118,9 +118,18 @@ def variables_of(arguments: argparse.Namespace) -> dict[str, str]:
     return values
 
 
-def take_plan(session: Session, arguments: argparse.Namespace) -> LaunchPlan:
-    """Load the preset and apply the assignments of the command line."""
-    session.take_plan(session.plan_of(arguments.preset, variables_of(arguments)), arguments.preset)
+async def take_plan(session: Session, arguments: argparse.Namespace) -> LaunchPlan:
+    """Load the preset, see what this host has to run it, and apply the assignments of the command line."""
+    from workbench.gpu.source import read_once
+    from workbench.model.errors import HostError
+
+    planned = session.plan_of(arguments.preset, variables_of(arguments))
+    try:
+        session.update(telemetry=await read_once(session.host))
+    except HostError as error:
+        note(f"GPUs not read: {error.message}")
+    session.take_plan(planned, arguments.preset)
+    await session.look_for_engine()
     session.editor.assign(arguments.sets, arguments.unsets, arguments.envs)
     session.show_plan()
     return session.editor.effective
@@ -128,41 +137,37 @@ def take_plan(session: Session, arguments: argparse.Namespace) -> LaunchPlan:
 
 async def plan(arguments: argparse.Namespace) -> int:
     """argv, environment, files, nodes and findings. Exits 0 also when findings are errors: they are the answer."""
-    from workbench.gpu.source import read_once
-    from workbench.model.errors import HostError
     from workbench.model.secrets import mask_command
 
     async with connected(arguments) as session:
-        try:
-            session.update(telemetry=await read_once(session.host))
-        except HostError as error:
-            note(f"GPUs not read: {error.message}")
-        planned = take_plan(session, arguments)
-        await session.look_for_engine()
+        planned = await take_plan(session, arguments)
         view = session.editor.view()
         command = mask_command(view.command) if view.command else None
-        nodes: list[dict[str, Any]] = [
-            {"name": n.name, "rank": n.rank, "argv": list(mask_command(session.editor.engine.command(planned, n)).argv)}
-            for n in planned.nodes
-        ]
+        nodes = [(n, mask_command(c)) for n, c in session.editor.node_commands()]
         document = {
             "preset": planned.preset_id, "engine": planned.engine, "model": planned.model,
             "argv": list(command.argv) if command else None, "env": dict(command.env) if command else {},
             "files": dict(command.files) if command else {}, "workdir": command.workdir if command else None,
-            "nodes": nodes, "findings": [f.as_json() for f in view.findings], "memory": view.memory,
+            "nodes": [_node_json(node, c) for node, c in nodes],
+            "findings": [f.as_json() for f in view.findings], "memory": view.memory,
             "catalog": view.catalog_version, "installed": view.installed,
             "installed_problem": view.installed_problem, "simulated": session.state.simulated,
         }  # fmt: skip
     if arguments.json:
         return emit(document)
-    if command:
+    for node, its in nodes:
+        say(f"# {node.name} (rank {node.rank})\n{its.shell()}")
+    if command and not nodes:
         say(command.shell())
-    for node in nodes:
-        say(f"# {node['name']} (rank {node['rank']}): {shlex.join(node['argv'])}")
     if view.memory and view.memory not in {f.text for f in view.findings}:
         note(view.memory)
     _say_findings(view.findings)
     return 0
+
+
+def _node_json(node: Node, command: Command_) -> dict[str, Any]:
+    return {"name": node.name, "rank": node.rank, "argv": list(command.argv), "env": dict(command.env),
+            "workdir": command.workdir, "shell": command.shell()}  # fmt: skip
 
 
 def _say_findings(findings: Sequence[Finding]) -> None:

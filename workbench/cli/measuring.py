@@ -5,18 +5,17 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from workbench.cli.dispatch import Command, emit
-from workbench.cli.opened import connected, say
+from workbench.cli.opened import connected, note, say
 from workbench.cli.servers import found
-from workbench.model.errors import BenchError, InputError
+from workbench.model.errors import InputError
+from workbench.model.run import ServerState
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchProgress, BenchResult, Comparison, Distribution
-    from workbench.session.session import Session
     from workbench.session.state import SessionState
 
 
@@ -49,48 +48,22 @@ async def bench(arguments: argparse.Namespace) -> int:
             session.subscribe(_draw_progress)
         status = await found(session, arguments.run) if arguments.run else None
         if status is not None:
-            await session.supervisor.wait_ready(status.run_id, 10.0)
+            if status.state is ServerState.STARTING:
+                note(f"{status.run_id}: waiting for READY")
+            status = await session.wait_ready(status.run_id)
         await session.read_alterations()
         for level in levels:
             given = {**overrides, "concurrency": level}
             if status is not None:
                 result_id = await session.bench_run(status.run_id, **given)
             else:
-                result_id = await _bench_url(session, arguments.url, given)
+                result_id = await session.bench_url(arguments.url, **given)
             results.append(await session.result(result_id))
             if not arguments.json:
                 _say_result(results[-1])
     if arguments.json:
         emit(result_json(results[0]) if len(results) == 1 else {"results": [result_json(r) for r in results]})
     return 0 if all(r.summary.requests_ok for r in results) else 1
-
-
-async def _bench_url(session: Session, url: str, given: dict[str, Any]) -> int:
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise InputError(f"{url!r} is not a base URL", next_step="for example --url http://127.0.0.1:8000")
-    base = url.rstrip("/").removesuffix("/v1")
-    spec = replace(session.spec_of(None, given), url=base)
-    if not spec.model:
-        spec = replace(spec, model=await _first_model(base, spec.api_key_env))
-    return await session.measure(spec)
-
-
-async def _first_model(base: str, key_env: str | None) -> str:
-    import os
-
-    import httpx
-
-    headers = {"Authorization": f"Bearer {os.environ.get(key_env, '')}"} if key_env else {}
-    try:
-        async with httpx.AsyncClient(timeout=10.0, trust_env=False) as http:
-            answer = await http.get(f"{base}/v1/models", headers=headers)
-            answer.raise_for_status()
-            return str(answer.json()["data"][0]["id"])
-    except (httpx.HTTPError, ValueError, KeyError, IndexError, TypeError) as error:
-        raise BenchError(
-            f"{base}/v1/models named no model: {error or type(error).__name__}", next_step="is it running? give --model"
-        ) from None
 
 
 def _levels(text: str | None) -> list[int | None]:
@@ -174,7 +147,10 @@ def results_export(arguments: argparse.Namespace) -> int:
 
     db = Session.of_host().results_db
     samples = db.samples(arguments.id) if arguments.form == "json" else ()
-    say(export(db.get(arguments.id), arguments.form, samples).rstrip("\n"))
+    text = export(db.get(arguments.id), arguments.form, samples)
+    if arguments.json and arguments.form != "json":
+        return emit({"id": arguments.id, "format": arguments.form, "text": text})
+    say(text.rstrip("\n"))
     return 0
 
 

@@ -17,6 +17,8 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> None:  # type: ignore[override]
         from workbench.model.errors import InputError
 
+        if any(f" {option}" in message.replace("=", " ") for option in ("--host", "--simulate")):
+            raise InputError(message, next_step="--host and --simulate stand before the command")
         raise InputError(message, next_step=f"{self.prog} --help")
 
 

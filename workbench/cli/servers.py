@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.cli.dispatch import Command, emit
 from workbench.cli.library import take_plan, variables_of
 from workbench.cli.opened import connected, note, say
-from workbench.model.errors import ServerError
+from workbench.model.errors import InputError
 from workbench.model.run import ServerState, ServerStatus
 
 if TYPE_CHECKING:
@@ -24,17 +24,11 @@ def status_json(status: ServerStatus) -> dict[str, Any]:
 
 async def start(arguments: argparse.Namespace) -> int:
     async with connected(arguments) as session:
-        from workbench.gpu.source import read_once
-        from workbench.model.errors import HostError
-
-        try:
-            session.update(telemetry=await read_once(session.host))
-        except HostError as error:
-            note(f"GPUs not read: {error.message}")
-        take_plan(session, arguments)
+        planned = await take_plan(session, arguments)
         if variables_of(arguments):
             session.config.remember(session.host.name, variables_of(arguments))
-        await session.look_for_engine()
+        if planned.nodes and session.state.host.simulated:
+            note(f"simulated: one process stands for all {len(planned.nodes)} nodes")
         run_id = await session.start()
         status = session.supervisor.status(run_id)
         if arguments.wait:
@@ -51,7 +45,7 @@ def _outcome(status: ServerStatus, waited: bool, as_json: bool) -> int:
     if status.state in (ServerState.FAILED, ServerState.CRASHED):
         note(f"{status.engine} {status.state}: {status.reason or 'see the log'}")
         for finding in status.findings:
-            note(f"  {finding.text} — {finding.fix or ''}")
+            note(f"  {finding.text}{f' — {finding.fix}' if finding.fix else ''}")
         return 1
     if waited and not as_json:
         after = f" in {status.ready_after_s:.1f} s" if status.ready_after_s else ""
@@ -75,14 +69,14 @@ async def servers(arguments: argparse.Namespace) -> int:
 
 
 async def found(session: Session, run: str) -> ServerStatus:
-    """A run by its id, or by the only one whose id begins or ends so. ServerError when there is none."""
+    """A run by its id, or by the only one whose id begins or ends so. InputError when there is none."""
     statuses = await session.supervisor.runs()
     exact = [s for s in statuses if s.run_id == run]
     hits = exact or [s for s in statuses if s.run_id.startswith(run) or s.run_id.endswith(run)]
     if len(hits) == 1:
         return hits[0]
-    what = f"{len(hits)} runs match {run!r}" if hits else f"no run {run!r}"
-    raise ServerError(what, host=session.host.name, next_step="workbench servers lists the runs")
+    what = f"{len(hits)} runs match {run!r}: {', '.join(s.run_id for s in hits[:5])}" if hits else f"no run {run!r}"
+    raise InputError(what, host=session.host.name, next_step="workbench servers lists the runs")
 
 
 async def logs(arguments: argparse.Namespace) -> int:

@@ -70,11 +70,19 @@ class InstalledEngine:
     elsewhere: tuple[str, ...] = ()  # found in common places that are not on PATH
 
 
-async def probe(host: Host, engine: Engine, executable: Sequence[str] = ()) -> InstalledEngine:
+async def probe(
+    host: Host, engine: Engine, executable: Sequence[str] = (), workdir: str | None = None
+) -> InstalledEngine:
     """Look for `executable[0]` when given, else for the engine's own names on the host's PATH. Two round trips.
 
-    Raises HostError only where the host itself cannot be asked.
+    An engine that is run from its source directory is there when that directory, `workdir`, holds its script: any
+    Python would do for it, so that finding one says nothing. Raises HostError only where the host itself cannot be
+    asked.
     """
+    if not executable and not engine.packages and not engine.version_arguments:
+        missing = await _no_source(host, engine, workdir)
+        if missing is not None:
+            return InstalledEngine(engine.name, None, problem=missing)
     first = executable[0] if executable else ""
     done = await host.run(["sh", "-c", _FIND, "sh", first, *engine.executables], check=True)
     facts: dict[str, list[str]] = {}
@@ -93,6 +101,17 @@ async def probe(host: Host, engine: Engine, executable: Sequence[str] = ()) -> I
         return await _from_itself(host, engine, path, python)
     how = f"{engine.title} runs from its source directory and has no version number"
     return InstalledEngine(engine.name, path, None, python or path, how)
+
+
+async def _no_source(host: Host, engine: Engine, workdir: str | None) -> str | None:
+    """Why the engine's source directory is not there."""
+    script = engine.launch[-1]
+    if workdir is None:
+        return f"{engine.title} is run from its source directory, which a preset names"
+    found = await host.run(["sh", "-c", '[ -f "$1" ]', "sh", posixpath.join(workdir, script)])
+    if found.returncode == 0:
+        return None
+    return f"{workdir} on {host.name} holds no {script}: it is no {engine.title} checkout"
 
 
 def _missing(host: Host, engine: Engine, first: str, facts: Mapping[str, list[str]]) -> InstalledEngine:

@@ -10,7 +10,7 @@ from workbench.model.errors import PlanError, WorkbenchError
 from workbench.model.findings import Finding, Level
 from workbench.model.flags import FlagCatalog, FlagRow
 from workbench.model.gpu import GpuInfo
-from workbench.model.plan import Command, LaunchPlan, diff
+from workbench.model.plan import Command, LaunchPlan, Node, diff
 from workbench.session.state import PlanView
 
 HISTORY_KEPT = 200
@@ -88,6 +88,13 @@ class PlanEditor:
         """Raises PlanError when the plan cannot become one. On several nodes: the first one's."""
         node = self.plan.nodes[0] if self.plan.nodes else None
         return self.engine.command(self.effective, node)
+
+    def node_commands(self) -> tuple[tuple[Node, Command], ...]:
+        """What each node is to run; empty for a plan of one host, and for one that cannot become a command."""
+        try:
+            return tuple((node, self.engine.command(self.effective, node)) for node in self.plan.nodes)
+        except WorkbenchError:
+            return ()
 
     def findings(self) -> tuple[Finding, ...]:
         found = engines.validate(

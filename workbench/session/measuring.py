@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from workbench.model.bench import BenchResult, BenchSpec, Comparison
@@ -13,24 +14,47 @@ from workbench.model.findings import Level
 from workbench.model.run import ServerState, ServerStatus
 from workbench.session.conditions import ceiling_of, conditions_of, gpus_of, rows_of
 from workbench.session.gpu_settings import Settings
-from workbench.session.meter import Meter
+from workbench.session.meter import Meter, without_power
 from workbench.session.state import BenchState, CeilingView
 
 if TYPE_CHECKING:
     from workbench.bench.records import BenchOutcome
+    from workbench.hosts.base import Host
     from workbench.model.bench import BenchProgress, BenchSummary
     from workbench.model.gpu import GpuInfo, Telemetry
     from workbench.model.plan import LaunchPlan
+    from workbench.server.records import RunRecord
     from workbench.store.results import ResultsDb
 
 _SHOWN = 100  # newest results in the state
+_AGAIN = "restart, benchmark, compare"
 _KEY_VARIABLE = "WORKBENCH_SERVER_KEY"  # carries a run's API key to the worker, in its environment only
+
+
+@dataclass(frozen=True, slots=True)
+class Benched:
+    """The server under test: a run, or (without `status`) one that others started."""
+
+    host: str
+    status: ServerStatus | None = None
+    record: RunRecord | None = None
+    simulated: bool = False
+    gpus_known: bool = True
+
+    @property
+    def plan(self) -> LaunchPlan | None:
+        return self.record.plan if self.record else None
 
 
 class Measuring(Settings):
     _results: ResultsDb | None = None
-    _cancel: asyncio.Event | None = None
     _queued: dict[str, Any] | None = None
+    _cancel: asyncio.Event | None = None  # of the benchmark that is running
+    _benched: str | None = None  # its run
+
+    def __init__(self, host: Host) -> None:
+        super().__init__(host)
+        self._measuring = asyncio.Lock()
 
     @property
     def results_db(self) -> ResultsDb:
@@ -134,9 +158,8 @@ class Measuring(Settings):
         status = self.state.server
         if status is None:
             raise BenchError("no server is selected", host=self.host.name, next_step="s starts the plan")
-        if self.state.bench.running:
-            raise BenchError("a benchmark is running", next_step="wait for it, or cancel it with b")
         if status.state is ServerState.STARTING:
+            self.spec_of(status.preset_id, overrides)  # what cannot be run is told now
             self._queued = overrides
             self.update(bench=replace(self.state.bench, queued=True, error=None))
             return None
@@ -149,7 +172,13 @@ class Measuring(Settings):
         if self._queued is not None and status.run_id == self.state.run_id:
             overrides, self._queued = self._queued, None
             self.update(bench=replace(self.state.bench, queued=False))
-            self.spawn(self.bench_run(status.run_id, **overrides))
+            self.spawn(self._bench_queued(status.run_id, overrides))
+
+    async def _bench_queued(self, run_id: str, overrides: dict[str, Any]) -> None:
+        from workbench.bench.runner import BenchCancelled
+
+        with suppress(BenchCancelled):  # the person did that
+            await self.bench_run(run_id, **overrides)
 
     def server_ended(self, status: ServerStatus) -> None:
         super().server_ended(status)
@@ -163,34 +192,56 @@ class Measuring(Settings):
         if status.state is not ServerState.READY or status.port is None:
             raise BenchError(f"run {run_id} is {status.state}, not READY", host=self.host.name,
                              next_step="workbench servers shows the runs")  # fmt: skip
-        forward = await self.host.forward(status.port)
-        try:
-            spec = self.spec_of(status.preset_id, overrides)
-            spec = replace(spec, url=f"http://127.0.0.1:{forward.local_port}",
+        spec = self.spec_of(status.preset_id, overrides)
+        async with self._alone(run_id), _forwarded(self.host, status.port) as port:
+            spec = replace(spec, url=f"http://127.0.0.1:{port}",
                            model=spec.model or status.served_model or status.model)  # fmt: skip
             key = self.supervisor.api_key(run_id)
             env = {_KEY_VARIABLE: key} if key and spec.api_key_env is None else {}
             spec = replace(spec, api_key_env=_KEY_VARIABLE) if env else spec
-            return await self.measure(spec, status, env)
-        finally:
-            await forward.close()
+            return await self._measure(spec, Benched(self.host.name, status, self.supervisor.record(run_id)), env)
 
-    async def measure(
-        self, spec: BenchSpec, status: ServerStatus | None = None, env: dict[str, str] | None = None
-    ) -> int:
-        """Run `spec`, add what the GPUs did meanwhile, store it. `status` None: a server that others started."""
+    async def bench_url(self, url: str, **overrides: Any) -> int:
+        """Benchmark a server that others started, by its base URL; the id of the stored result.
+
+        A loopback address is one of the session's host. What is elsewhere is measured without GPU figures: whose they
+        would be is not known.
+        """
+        from workbench.session import addresses
+
+        address = addresses.parse(url)
+        spec = self.spec_of(None, overrides)
+        async with self._alone(None), AsyncExitStack() as stack:
+            base = address.base
+            if address.loopback and self.host.kind != "local":
+                base = f"http://127.0.0.1:{await stack.enter_async_context(_forwarded(self.host, address.port))}"
+            served = await addresses.ask(base, spec.api_key_env)
+            if not (model := spec.model or served.model):
+                raise BenchError(f"{base}/v1/models named no model: {served.problem}", next_step="give --model")
+            where = self.host.name if address.loopback else address.hostname
+            benched = Benched(where, simulated=served.simulated, gpus_known=address.loopback)
+            return await self._measure(replace(spec, url=base, model=model), benched, {})
+
+    @asynccontextmanager
+    async def _alone(self, run_id: str | None) -> AsyncIterator[None]:
+        """One benchmark at a time: two would measure one another."""
+        if self._measuring.locked():
+            raise BenchError("a benchmark is running", host=self.host.name, next_step="wait for it, or cancel it")
+        async with self._measuring:
+            self._cancel, self._benched = asyncio.Event(), run_id
+            try:
+                yield
+            finally:
+                self._cancel = self._benched = None
+
+    async def _measure(self, spec: BenchSpec, benched: Benched, env: dict[str, str]) -> int:
+        """Run `spec`, add what the GPUs did meanwhile, store it."""
         from workbench.bench import runner
 
-        cancel = self._cancel = asyncio.Event()
         self.update(bench=BenchState(running=True, spec=spec, last_id=self.state.bench.last_id))
         error: str | None = None
         try:
-            async with Meter(self.host) as meter:
-                outcome = await runner.run(spec, on_progress=self._progress, cancel=cancel, env=env)
-                telemetry = await meter.after(outcome.t1_unix)
-                gpus = gpus_of(self._record_plan(status), telemetry.infos if telemetry else ())
-                summary = meter.with_gpus(outcome, gpus)
-            result_id = await self._store(outcome, summary, status, gpus, telemetry)
+            result_id = await self._run_and_store(spec, benched, env)
         except runner.BenchCancelled:
             error = "cancelled"
             raise
@@ -198,51 +249,77 @@ class Measuring(Settings):
             error = failure.message
             raise
         finally:
-            self._cancel = None
             self.update(bench=replace(self.state.bench, running=False, error=error))
-        self.record(_command(spec, status), f"result {result_id}")
+        self.record(_command(spec, benched.status), f"result {result_id}")
         self.update(bench=replace(self.state.bench, last_id=result_id))
         await self.read_results()
         return result_id
+
+    async def _run_and_store(self, spec: BenchSpec, benched: Benched, env: dict[str, str]) -> int:
+        from workbench.bench import runner
+
+        async def run() -> BenchOutcome:
+            return await runner.run(spec, on_progress=self._progress, cancel=self._cancel, env=env)
+
+        if not benched.gpus_known:
+            outcome = await run()
+            why = f"the GPUs of {benched.host} are not known: only those of a host that Workbench is on are read"
+            return await self._store(outcome, without_power(outcome.summary, why), benched, (), None)
+        async with Meter(self.host) as meter:
+            outcome = await run()
+            telemetry = await meter.after(outcome.t1_unix)
+            gpus = gpus_of(benched.plan, telemetry.infos if telemetry else ())
+            summary = meter.with_gpus(outcome, gpus)
+        return await self._store(outcome, summary, benched, gpus, telemetry)
 
     def _progress(self, progress: BenchProgress) -> None:
         self.update(bench=replace(self.state.bench, progress=progress))
 
     async def cancel_bench(self) -> None:
+        """Returns when its worker is gone."""
         self._queued = None
+        self.update(bench=replace(self.state.bench, queued=False))
         if self._cancel is not None:
             self._cancel.set()
-        elif self.state.bench.queued:
-            self.update(bench=replace(self.state.bench, queued=False))
+            async with self._measuring:
+                pass
 
-    def _record_plan(self, status: ServerStatus | None) -> LaunchPlan | None:
-        return self.supervisor.record(status.run_id).plan if status else None
+    async def _stop(self, run_id: str) -> ServerStatus:
+        if self._benched == run_id:  # figures of a dying server are none
+            await self.cancel_bench()
+        return await super()._stop(run_id)
 
     async def _store(
         self,
         outcome: BenchOutcome,
         summary: BenchSummary,
-        status: ServerStatus | None,
+        benched: Benched,
         gpus: tuple[int, ...],
         telemetry: Telemetry | None,
     ) -> int:
         conditions = conditions_of(
-            self.host.name,
+            benched.host,
             "local" if self.host.kind == "local" else "tunnel",
             outcome.spec,
-            status=status,
-            record=self.supervisor.record(status.run_id) if status else None,
+            status=benched.status,
+            record=benched.record,
             telemetry=telemetry,
             alterations=self.state.alterations,
             gpus=gpus,
-            simulated=self.state.simulated or bool(status and status.simulated),
-            ceiling_tok_s=ceiling_of(self._record_plan(status), [i for i in _infos(telemetry) if i.index in gpus]),
+            simulated=self.state.simulated or benched.simulated or bool(benched.status and benched.status.simulated),
+            ceiling_tok_s=ceiling_of(benched.plan, [i for i in _infos(telemetry) if i.index in gpus]),
         )
         samples = [r.as_json() for r in outcome.requests]
         return await asyncio.to_thread(self.results_db.add, outcome.spec, conditions, summary, samples)
 
     async def restart_bench_compare(self) -> None:
         """The tuning loop in one key: the shape of the last benchmark, against its result."""
+        if _AGAIN in self.state.busy:
+            raise BenchError("that is under way", host=self.host.name, next_step="wait for its result")
+        with self.busy(_AGAIN):
+            await self._restart_bench_compare()
+
+    async def _restart_bench_compare(self) -> None:
         before = self.state.bench.last_id or (self.state.results[0].id if self.state.results else None)
         shape: dict[str, Any] = {}
         if before is not None:
@@ -259,6 +336,16 @@ class Measuring(Settings):
             await self.compare(before, after)
         else:
             self.notify(Level.INFO, "the first result: change one thing and press . again to compare")
+
+
+@asynccontextmanager
+async def _forwarded(host: Host, port: int) -> AsyncIterator[int]:
+    """A port of this machine that leads to `port` on the host's loopback."""
+    forward = await host.forward(port)
+    try:
+        yield forward.local_port
+    finally:
+        await forward.close()
 
 
 def _infos(telemetry: Telemetry | None) -> Sequence[GpuInfo]:

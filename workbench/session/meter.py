@@ -58,7 +58,7 @@ class Meter:
         latest = self._source.latest
         if latest is None or not latest.infos:
             why = (latest.driver.message if latest else self._source.problem) or "no GPU on this host"
-            return _without(outcome.summary, why)
+            return without_power(outcome.summary, why)
         shift = time.monotonic() - time.time()
         t0_s, t1_s = outcome.t0_unix + shift, outcome.t1_unix + shift
         during = summarize(self._source.during(t0_s, t1_s), gpus, t0_s, t1_s, interval_s=INTERVAL_S)
@@ -66,10 +66,11 @@ class Meter:
         if t1_s - t0_s >= SHORTEST_S:
             return summary
         why = f"the run took {t1_s - t0_s:.1f} s, and power is a mean over 1 s: make it {SHORTEST_S:.0f} s or longer"
-        return replace(_without(summary, why), gpu=replace(during, power_w=None, energy_j=None))
+        return replace(without_power(summary, why), gpu=replace(during, power_w=None, energy_j=None))
 
 
-def _without(summary: BenchSummary, why: str) -> BenchSummary:
+def without_power(summary: BenchSummary, why: str) -> BenchSummary:
+    """The summary without power and energy, and why."""
     names = ("power_w", "energy_j", "tok_per_joule")
     absent = {**summary.absent, **dict.fromkeys(names, why)}
     return replace(summary, power_w=None, energy_j=None, tok_per_joule=None, absent=absent)

@@ -106,14 +106,16 @@ class Planning(SessionCore):
         if variables:
             self.config.remember(self.host.name, dict(variables))
         self.take_plan(plan, self.preset(preset_id).title)
+        if self.host.connected:
+            self.spawn(self.look_for_engine())
 
     def take_plan(self, plan: LaunchPlan, title: str) -> None:
+        """Put `plan` under edit; `look_for_engine` then tells what the host has to run it."""
         from workbench.session.editor import PlanEditor
 
         self._editor = PlanEditor(plan, title)
         self._editor.around = replace(self._editor.around, gpus=self._infos())
         self.show_plan()
-        self.spawn(self.look_for_engine())
 
     def _infos(self) -> tuple[GpuInfo, ...]:
         return self.state.telemetry.infos if self.state.telemetry else ()
@@ -123,7 +125,7 @@ class Planning(SessionCore):
         from workbench.server.probe import probe
 
         editor = self.editor
-        found = await probe(self.host, editor.engine, editor.plan.executable)
+        found = await probe(self.host, editor.engine, editor.plan.executable, editor.plan.workdir)
         if editor is not self._editor:
             return
         name = f"{editor.engine.title} {found.version or '(version unknown)'}"

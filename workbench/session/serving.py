@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 LIVE = frozenset({ServerState.STARTING, ServerState.READY, ServerState.STOPPING, ServerState.UNRESPONSIVE})
 SHOWN = 50  # newest runs in the state
+_STARTING = "starting"
 
 
 class FollowedLog:
@@ -79,10 +80,13 @@ class Serving(Watching):
         self.update(servers=self.supervisor.statuses()[:SHOWN])
         if before is None or before.state == event.state:
             return
-        if event.state is ServerState.READY and before.state is ServerState.STARTING:
-            after = f" in {event.ready_after_s:.1f} s" if event.ready_after_s else ""
-            self.record(f"# {event.run_id} is READY{after}")
+        if event.state is ServerState.READY and before.state in (ServerState.STARTING, ServerState.UNKNOWN):
+            if before.ready_unix_s is None:
+                after = f" in {event.ready_after_s:.1f} s" if event.ready_after_s else ""
+                self.record(f"# {event.run_id} is READY{after}")
             self.server_ready(event)
+        elif event.state is ServerState.STOPPED:
+            self.server_ended(event)
         elif event.state in (ServerState.FAILED, ServerState.CRASHED):
             cause = event.findings[0] if event.findings else None
             next_step = cause.fix if cause and cause.fix else "the log shows the first error (e)"
@@ -113,6 +117,7 @@ class Serving(Watching):
         # A masked secret cannot be started again, so such a plan is not offered for it.
         if self._editor is None and plan is not None and MASK not in repr(plan):
             self.take_plan(plan, plan.preset_id or f"{plan.engine} as run {run_id}")
+            self.spawn(self.look_for_engine())
 
     def changes_against_running(self) -> Sequence[PlanChange]:
         status = self.state.server
@@ -125,9 +130,11 @@ class Serving(Watching):
 
     async def start(self) -> str:
         """Start the plan under edit; a living selected run is stopped first."""
+        if _STARTING in self.state.busy:  # two at once would both find the port free
+            raise ServerError("a start is under way", host=self.host.name, next_step="wait for its run id")
         before = self.state.server
         self._startable(self.editor.effective)
-        with self.busy("starting"):
+        with self.busy(_STARTING):
             if before is not None and before.state in LIVE:
                 await self._stop(before.run_id)
             status = await self._start()

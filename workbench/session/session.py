@@ -6,12 +6,20 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from workbench.hosts.base import Host
+from workbench.hosts.base import AuthFailed, Host, HostKeyChanged, HostKeyUnknown, HostUnreachable
 from workbench.model.errors import HostError, WorkbenchError
 from workbench.session.hosts import host_called, known_names
 from workbench.session.measuring import Measuring
 from workbench.session.state import HostView, SessionState
+
+if TYPE_CHECKING:
+    from workbench.session.api import SessionApi
+
+_OF_PERSON = ("presets", "presets_problem", "plan", "activity", "notice")  # these stay when the host changes
+
+_TRY_AGAIN_S = 5.0
 
 
 class Session(Measuring):
@@ -33,16 +41,37 @@ class Session(Measuring):
             self.notify(finding.level, finding.text, finding.fix)
 
     async def begin(self) -> None:
-        await self.connect()
+        await self._reach()
         await self.watch_gpus()
-        for work in (self.adopt, self.read_alterations, self.rights):
+        await self.look_around()
+
+    async def _reach(self) -> None:
+        """Connect; a host that does not answer is tried until it does, since it may be starting."""
+        told = False
+        while True:
             try:
-                await work()
+                return await self.connect()
+            except (AuthFailed, HostKeyChanged, HostKeyUnknown):
+                raise  # only the person can help
+            except HostUnreachable as error:
+                if not told:
+                    self.notify_error(error)
+                told = True
+                await asyncio.sleep(_TRY_AGAIN_S)
+
+    async def look_around(self) -> None:
+        """After connecting, and when a lost link is back. What fails shows in the state."""
+        looks = [super().look_around, self.adopt, self.read_alterations, self.rights]
+        if self._editor is not None:  # a plan that was loaded before the host could be asked
+            looks.append(self.look_for_engine)
+        for look in looks:
+            try:
+                await look()
             except WorkbenchError as error:
                 self.notify_error(error)
 
     async def close(self) -> None:
-        """Servers and GPU settings stay as they are."""
+        """Servers and GPU settings stay as they are; a benchmark is cancelled, and nothing of it is stored."""
         await self.cancel_bench()
         await self._let_go()
         await self.host.close()
@@ -71,19 +100,18 @@ class Session(Measuring):
         self.host = host
         self._rights = None
         simulated = getattr(host, "simulated", None)
-        kept = self.state
         fresh = SessionState(host=HostView(name=host.name, kind=host.kind, simulated=simulated))
-        self.update(
-            **{
-                name: getattr(fresh, name)
-                for name in fresh.__dataclass_fields__
-                if name not in ("presets", "presets_problem", "plan", "activity", "notice", "log_revision")
-            },
-            log_revision=kept.log_revision + 1,
-        )
+        of_host = {field: getattr(fresh, field) for field in fresh.__dataclass_fields__ if field not in _OF_PERSON}
+        self.update(**{**of_host, "log_revision": self.state.log_revision + 1})
         if self._editor is not None:
             self._editor.around = replace(
                 self._editor.around, gpus=(), installed=None, installed_version=None, installed_problem=None
             )
             self.show_plan()
         await self.open()
+
+
+if TYPE_CHECKING:
+
+    def _is_what_front_ends_ask_for(session: Session) -> SessionApi:
+        return session

@@ -16,8 +16,8 @@ from workbench.hosts.local import LocalHost
 from workbench.server.probe import InstalledEngine, probe
 
 
-def look(engine: str, executable: Sequence[str] = ()) -> InstalledEngine:
-    return asyncio.run(probe(LocalHost(), engines.get(engine), executable))
+def look(engine: str, executable: Sequence[str] = (), workdir: str | None = None) -> InstalledEngine:
+    return asyncio.run(probe(LocalHost(), engines.get(engine), executable, workdir))
 
 
 def program(path: Path, text: str) -> Path:
@@ -104,8 +104,15 @@ def test_a_version_that_hangs_or_fails_is_not_a_version(bin_dir: Path) -> None:
     assert "gave no version" in found.how
 
 
-def test_tabbyapi_is_run_by_a_python(bin_dir: Path) -> None:
+def test_tabbyapi_is_where_its_checkout_is_and_not_where_a_python_is(bin_dir: Path, tmp_path: Path) -> None:
     program(bin_dir / "python", f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     found = look("tabbyapi")
+    assert found.path is None and "a preset names" in (found.problem or "")
+    checkout = tmp_path / "tabby"
+    checkout.mkdir()
+    found = look("tabbyapi", workdir=str(checkout))
+    assert found.path is None and f"{checkout} on local holds no main.py" in (found.problem or "")
+    (checkout / "main.py").write_text("")
+    found = look("tabbyapi", workdir=str(checkout))
     assert (found.path, found.version) == (f"{bin_dir}/python", None)
     assert "no version" in found.how

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import importlib
 import json
+import logging
 import os
 import sys
 from collections.abc import Awaitable, Callable
@@ -73,18 +74,29 @@ def _run(argv: list[str]) -> int:
     if getattr(arguments, "host", None) and getattr(arguments, "target", None):
         from workbench.model.errors import InputError
 
-        raise InputError("give the host once: `workbench NAME` or `--host NAME`")
+        raise InputError("the host is given twice", next_step="`workbench NAME` or `--host NAME`")
     module = importlib.import_module(f"workbench.cli.{MODULES[arguments.command]}")
     name = " ".join(filter(None, (arguments.command, getattr(arguments, "action", None))))
     command: Command = module.COMMANDS[name]
     outcome = command(arguments)
     if isinstance(outcome, int):
         return outcome
+    logging.getLogger("asyncio").addHandler(_Kept())
     return asyncio.run(_awaited(outcome))
 
 
 async def _awaited(outcome: Awaitable[int]) -> int:
     return await outcome
+
+
+class _Kept(logging.Handler):
+    """asyncio's own complaints go where defects go: never onto the screen or into a command's messages."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        from workbench.store.crash import keep_traceback
+
+        if record.exc_info and record.exc_info[1] is not None:
+            keep_traceback(record.exc_info[1])
 
 
 def report(error: WorkbenchError, as_json: bool) -> None:

@@ -91,7 +91,7 @@ def _clocks(text: str | None, option: str) -> ClockRange | None:
     if len(numbers) == 1:
         numbers *= 2
     if len(numbers) != 2 or not 0 <= numbers[0] <= numbers[1]:
-        raise InputError(f"{option} {text!r} is not MHZ or MIN,MAX in MHz")
+        raise InputError(f"{option} {text!r} is not MHZ or MIN,MAX in MHz", next_step=f"for example {option} 210,2400")
     return ClockRange(*numbers)
 
 

@@ -74,7 +74,7 @@ def _levels(text: str | None) -> list[int | None]:
     except ValueError:
         levels = []
     if not levels or min(levels) < 1:
-        raise InputError(f"--concurrency {text!r} is not N or N,N,…")
+        raise InputError(f"--concurrency {text!r} is not N or N,N,…", next_step="for example --concurrency 1,8,32")
     return list(levels)
 
 

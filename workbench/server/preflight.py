@@ -41,10 +41,15 @@ exit 0
 """
 
 
-async def check(host: Host, plan: LaunchPlan, command: Command, runs: Iterable[ServerStatus]) -> None:
-    """Raise ServerError for the first thing that would keep the server from starting; `runs` are this host's."""
+async def check(
+    host: Host, plan: LaunchPlan, command: Command, runs: Iterable[ServerStatus], *, simulated: bool = False
+) -> None:
+    """Raise ServerError for the first thing that would keep the server from starting; `runs` are this host's.
+
+    A `simulated` engine loads no model: its path need not be there.
+    """
     shown = mask_command(command).shell()
-    model = plan.model if looks_like_path(plan.model) else ""
+    model = plan.model if looks_like_path(plan.model) and not simulated else ""
     argv = [command.argv[0], command.workdir or "", model, str(command.port), command.env.get("PATH", "")]
     done = await host.run(["sh", "-c", _LOOK, "sh", *argv], check=True)
     facts: dict[str, str] = {}

@@ -108,7 +108,7 @@ class Supervisor:
         HostError for what the host refuses. A server that is not ready within `ready_timeout_s` becomes FAILED but
         is left running: stop it, or let it go on.
         """
-        await preflight.check(self.host, plan, command, await self.runs())
+        await preflight.check(self.host, plan, command, await self.runs(), simulated=simulated)
         run_id = new_run_id(engine.name, time.time())
         run_dir = posixpath.join(await self._runs_dir(), run_id)
         record = RunRecord(

@@ -145,9 +145,9 @@ class Measuring(Settings):
         merged = {**suggested, **{k: v for k, v in overrides.items() if v is not None}}
         for name in ("concurrency", "requests", "max_tokens", "input_tokens"):
             if name in merged and (not isinstance(merged[name], int) or merged[name] < 1):
-                raise InputError(f"{name.replace('_', ' ')} must be a whole number of at least 1")
+                raise InputError(f"{merged[name]!r} is no number of {name.replace('_', ' ')}", next_step="1 or more")
         if merged.get("warmup", 0) < 0:
-            raise InputError("warmup must be 0 or more")
+            raise InputError("there cannot be fewer than no warm-up requests", next_step="0 or more")
         return BenchSpec(**{"url": "", "model": "", **merged})
 
     def bench_defaults(self) -> BenchSpec:

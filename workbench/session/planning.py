@@ -85,8 +85,14 @@ class Planning(SessionCore):
         return self.library.get(preset_id)
 
     def _known_variables(self, preset: Preset) -> dict[str, str]:
-        """Remembered values first, then what only this host can know, then defaults."""
-        given = {**getattr(self.host, "preset_variables", {}), **self.config.variables(self.host.name)}
+        """Remembered values first, then what only this host can know, then defaults. On a simulated host, where no
+        file is looked at, the examples do."""
+        examples = {n: v.example for n, v in preset.variables.items() if v.example and v.default is None}
+        given = {
+            **(examples if self.state.host.simulated else {}),
+            **getattr(self.host, "preset_variables", {}),
+            **self.config.variables(self.host.name),
+        }
         return {name: value for name, value in given.items() if name in preset.variables}
 
     def missing_variables(self, preset_id: str) -> Mapping[str, Variable]:
@@ -118,7 +124,10 @@ class Planning(SessionCore):
         self.show_plan()
 
     def _infos(self) -> tuple[GpuInfo, ...]:
-        return self.state.telemetry.infos if self.state.telemetry else ()
+        """The GPUs of the node that the plan is checked for. A simulated host stands for all nodes at once."""
+        infos = self.state.telemetry.infos if self.state.telemetry else ()
+        nodes = len(self._editor.plan.nodes) if self._editor is not None else 0
+        return infos[: len(infos) // nodes] if nodes and self.state.host.simulated else infos
 
     async def look_for_engine(self) -> None:
         """Which version of the plan's engine this host has: the plan is checked against that."""

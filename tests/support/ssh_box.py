@@ -17,6 +17,7 @@ from workbench.hosts.ssh import SshHost
 from workbench.model.run import ServerState, ServerStatus
 from workbench.server.supervisor import Supervisor
 from workbench.session.session import Session
+from workbench.sim import profiles
 from workbench.sim.host import SimulatedHost
 from workbench.sim.state import SimState
 
@@ -59,10 +60,10 @@ class Box:
         await eventually(lambda: session.state.host.link == "connected", SOON_S, "the link")
         return time.monotonic() - began
 
-    def settings(self) -> tuple[float | None, tuple[int, int] | None]:
+    def settings(self) -> tuple[float, tuple[int, int] | None]:
         """What the driver of the box has in force: power limit in W, lock of the graphics clock in MHz."""
-        gpu = SimState(f"{self.state_dir}/driver", PROFILE).settings()[0]
-        return gpu.power_limit_w, gpu.gpu_lock_mhz
+        gpu = SimState(f"{self.state_dir}/driver", profiles.get(PROFILE)).settings()[0]
+        return gpu.power_limit_w or 600.0, gpu.gpu_lock_mhz
 
     def lines(self, run_id: str) -> list[str]:
         return (self.state_dir / "runs" / run_id / "log").read_text().splitlines()

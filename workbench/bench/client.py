@@ -27,6 +27,7 @@ _SWEEP_NS = 100_000_000  # how often time limits are looked at
 _SECOND_NS = 1_000_000_000
 _HOPELESS_AFTER_NS = 10 * _SECOND_NS
 _NO_SUCCESS = "stopped early: not one request had succeeded"
+_NOT_HEARD = "stopped early: the server was no longer heard"
 _RAMP_SHARE = 0.02  # of the expected run: what staggered starts may cost the whole-run rate
 
 
@@ -93,6 +94,7 @@ class Client:
         self._head = self._request_head(key)
         self._began_ns = self._measured_ns = self._cpu_ns = 0
         self._ok = self._failed = 0
+        self._unheard = self._heard_ns = 0  # requests failed since the last byte of any answer, and about when it came
 
     def _request_head(self, key: str | None) -> bytes:
         lines = [
@@ -299,6 +301,7 @@ class Client:
         if not data and self._may_reconnect(slot):
             self._reconnect(slot)
             return
+        self._unheard = 0
         try:
             complete = exchange.receive(data, stamp)
         except HttpError as error:
@@ -359,6 +362,7 @@ class Client:
             self._drop_connection(slot)
         self._ok += error is None
         self._failed += error is not None
+        self._unheard += error is not None
         self._ended.append((exchange, error, detail))
         self._start_next(slot)
 
@@ -388,8 +392,12 @@ class Client:
     # -- limits --------------------------------------------------------------------------------------------------
 
     def _enforce_limits(self, now: int) -> None:
+        if not self._unheard:
+            self._heard_ns = now
         if self._hopeless(now):
             self._give_up(_NO_SUCCESS)
+        elif self._unheard >= 2 * len(self._slots) and now - self._heard_ns > _HOPELESS_AFTER_NS:
+            self._give_up(_NOT_HEARD)  # its host may be cut off; each attempt could take seconds
         over = now - self._began_ns > self.spec.deadline_s * _SECOND_NS
         if over:
             self._give_up(f"stopped at the run's deadline of {self.spec.deadline_s:g} s")

@@ -225,7 +225,7 @@ def _outcome(
         return SettingOutcome(
             one, False, before, one.value, told, InForce.NOT_CHECKED, "not run: the one before failed"
         )
-    if ran.failure:
+    if ran.failure and not (ran.unsure and told is not None and _equal(told, one.value)):  # done, its answer was lost
         hint = f"{ran.failure}. By hand: {by_hand(one)}"
         return SettingOutcome(one, False, before, one.value, told, InForce.NOT_CHECKED, hint)
     volatile = VOLATILE if one.setting != "persistence" and _told_persistence(one, after or reading) is False else ""

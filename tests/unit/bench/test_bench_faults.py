@@ -239,6 +239,15 @@ def test_a_hopeless_run_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "not one request had succeeded" in client.notes[0]
 
 
+def test_a_server_that_falls_silent_for_good_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As behind a link that was lost: each request would take its whole time."""
+    monkeypatch.setattr(client_module, "_HOPELESS_AFTER_NS", 300_000_000)
+    with ScriptedServer(lambda request, n: [OK] if n < 10 else [SILENCE]) as server:
+        client = bench(server.url, requests=100, concurrency=2, timeout_s=0.2)
+    assert sum(r.ok for r in client.counted) == 10 and 14 <= len(client.counted) < 20
+    assert "no longer heard" in client.notes[0]
+
+
 def test_a_server_that_dies_in_the_middle() -> None:
     """The counts stay whole: each request ends once, ok or under a kind."""
     with ScriptedServer(lambda request, n: die(server) if n == 10 else [OK]) as server:

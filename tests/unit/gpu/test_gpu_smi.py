@@ -294,7 +294,7 @@ def test_an_old_nvidia_smi(fake: Smi) -> None:
         "bad = [c for c in asked if c in known or c.startswith('clocks_event')]\n"
         "if bad:\n    print('Field \"%s\" is not a valid field to query.\\n' % bad[0]); sys.exit(2)\n"
         "print(', '.join({'index': '0', 'count': '1', 'uuid': 'GPU-0', 'clocks_throttle_reasons.active': '0x8'}"
-        ".get(c, '7') for c in asked)); time.sleep(0 if '-lms' not in args else 30)\n"
+        ".get(c, '7') for c in asked), flush=True); time.sleep(0 if '-lms' not in args else 30)\n"
     )
 
     async def work() -> None:

@@ -249,7 +249,7 @@ def _change(
         verdict = NO_DIFFERENCE
         if abs(centre) > half:
             verdict = BETTER if (centre > 0) == higher else WORSE
-    means = math.exp(_average(log_a)), math.exp(_average(log_b))
+    means = (v[0] if len(v) == 1 else math.exp(_average(logs)) for v, logs in ((a, log_a), (b, log_b)))
     return MetricChange(name, unit, *means, 100 * (ratio - 1), interval, higher, verdict)
 
 

@@ -1,0 +1,97 @@
+"""The loop of a person who tunes, by commands alone: plan, start, benchmark, change one flag, again, compare, stop."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from support.command_line import CommandLine, Counts, counted_alike, counts
+
+
+@dataclass(frozen=True)
+class Loop:
+    engine: str
+    preset: str
+    options: Sequence[str]  # of plan and start
+    shape: Sequence[object]  # of bench
+    change: tuple[str, object]  # the one flag, and its other value
+    ready_s: float
+    served_model: str = "tiny"
+
+    def run(self, cli: CommandLine) -> list[dict[str, Any]]:
+        """Both results. Every step is looked at, and nothing may be left at the end."""
+        shared_before = set(os.listdir("/dev/shm"))
+        flag, value = self.change
+        first, status = self._measured(cli, self.options)
+        run_dirs = [status["run_dir"]]
+        second, status = self._measured(cli, [*self.options, "--set", f"{flag}={value}"])
+        run_dirs.append(status["run_dir"])
+        self._compared(cli, first, second)
+        self._exported(cli, second)
+        runs = cli.ok("servers")["servers"]
+        assert [(run["run_dir"], run["state"]) for run in runs] == [(d, "stopped") for d in reversed(run_dirs)]
+        assert set(os.listdir("/dev/shm")) <= shared_before
+        return [first, second]
+
+    def _measured(self, cli: CommandLine, options: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+        plan = cli.ok("plan", self.preset, *options)
+        status = cli.ok("start", self.preset, *options, "--wait", "--timeout", self.ready_s, timeout_s=self.ready_s + 30)
+        try:
+            assert (status["state"], status["reason"]) == ("ready", None)
+            assert status["served_model"] == self.served_model
+            assert plan["installed"].endswith(f" {status['engine_version']}")
+            listed = cli.ok("servers")["servers"][0]
+            assert (listed["run_id"], listed["state"], listed["adopted"]) == (status["run_id"], "ready", True)
+            result = self._bench(cli, status)
+            assert result["conditions"]["argv"] == plan["argv"]
+        finally:
+            stopped = cli("stop", status["run_id"], timeout_s=120)
+        assert (stopped.code, stopped.document["state"]) == (0, "stopped"), stopped
+        assert cli.left() == []
+        return result, status
+
+    def _bench(self, cli: CommandLine, status: dict[str, Any]) -> dict[str, Any]:
+        before = counts(self.engine, status["url"], status["run_dir"])
+        assert before.requests == before.output_tokens == 1, "one request for one token was the proof of readiness"
+        result = cli.ok("bench", status["run_id"], *self.shape, timeout_s=600)
+        theirs = counted_alike(self.engine, status, before, result)
+        spec, requests = result["spec"], result["spec"]["requests"]
+        assert (result["requests_ok"], result["requests_failed"], result["errors"]) == (requests, 0, {})
+        assert theirs.requests == requests + spec["warmup"]
+        assert theirs.output_tokens == (requests + spec["warmup"]) * spec["max_tokens"]
+        assert (result["power_w"], result["simulated"]) == (None, False) and result["absent"]["power_w"]
+        for name in ("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms"):
+            figures = result[name]  # on a busy machine many chunks come in one read, with no time between them
+            assert figures["mean"] > 0 <= figures["p50"] <= figures["p90"] <= figures["p99"], name
+        assert result["output_tok_s"] * result["duration_s"] == _about(result["output_tokens"])
+        self._say(status, result, theirs)
+        return result
+
+    def _say(self, status: dict[str, Any], result: dict[str, Any], theirs: Counts) -> None:
+        print(f"{self.engine} {status['engine_version']}: ready after {status['ready_after_s']:.1f} s; both counted"
+              f" {theirs.requests} requests, {theirs.prompt_tokens} prompt and {theirs.output_tokens} output tokens;"
+              f" {result['output_tok_s']:.1f} tok/s, TTFT p50 {result['ttft_ms']['p50']:.1f} ms,"
+              f" ITL mean {result['itl_ms']['mean']:.2f} ms; {'; '.join(result['notes'])}")  # fmt: skip
+
+    def _compared(self, cli: CommandLine, a: dict[str, Any], b: dict[str, Any]) -> None:
+        flag, value = self.change
+        found = cli.ok("compare", a["id"], b["id"])
+        assert [(d["name"], d["b"]) for d in found["differences"]] == [(flag, value)], found["differences"]
+        metrics = {m["metric"]: (m["a"], m["b"]) for m in found["metrics"]}
+        assert metrics["output_tok_s"] == (a["output_tok_s"], b["output_tok_s"])
+
+    def _exported(self, cli: CommandLine, result: dict[str, Any]) -> None:
+        listed = cli.ok("results", "list")["results"]
+        assert [r["id"] for r in listed] == [result["id"], result["id"] - 1]
+        assert cli.ok("results", "show", result["id"]) == result
+        exported = cli.ok("results", "export", result["id"], "--format", "json")
+        assert len(exported["samples"]) == result["requests_ok"]
+        assert self.engine in cli.ok("results", "export", result["id"], "--format", "md")["text"]
+
+
+def _about(value: float) -> object:
+    import pytest
+
+    return pytest.approx(value, rel=1e-3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,7 @@ async def doctor(arguments: argparse.Namespace) -> int:
     async with connected(arguments) as session:
         facts = await session.host.facts()
         driver, gpus = await _gpus(session.host)
-        installed = [await probe(session.host, engines.get(name)) for name in engines.names()]
+        installed = await asyncio.gather(*(probe(session.host, engines.get(name)) for name in engines.names()))
         rights = await session.rights()
         for code, look in (("gpu.journal", session.read_alterations), ("results", session.read_results)):
             try:
@@ -66,7 +67,7 @@ async def _gpus(host: Host) -> tuple[DriverInfo, Sequence[GpuInfo]]:
 
 
 def _findings(
-    facts: HostFacts, driver: DriverInfo, installed: list[InstalledEngine], rights: Rights
+    facts: HostFacts, driver: DriverInfo, installed: Sequence[InstalledEngine], rights: Rights
 ) -> list[Finding]:
     found = []
     if driver.status is not DriverStatus.OK:
@@ -89,7 +90,7 @@ def _findings(
 
 
 def _say(
-    facts: HostFacts, driver: DriverInfo, gpus: list[str], installed: list[InstalledEngine], simulated: bool
+    facts: HostFacts, driver: DriverInfo, gpus: list[str], installed: Sequence[InstalledEngine], simulated: bool
 ) -> None:
     say(f"host     {facts.name} ({facts.kind}){'  SIMULATED' if simulated else ''}")
     say(f"system   {facts.os}, {facts.kernel}, {facts.arch}, {facts.cpu_count} CPUs, "

@@ -1,0 +1,134 @@
+"""bench, results, compare."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.serving import free_port
+
+from workbench.store import paths
+
+Cli = Callable[..., Any]
+PRO = ("--simulate", "rtx-pro-6000")
+SHORT = ("--requests", "4", "--max-tokens", "8", "--input-tokens", "16", "--warmup", "1")
+FIGURES = ("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms")
+
+
+@pytest.fixture
+def run(cli: Cli) -> Iterator[dict[str, Any]]:
+    """A READY server on the simulated card."""
+    ran = cli(*PRO, "start", "vllm-any", "--set", f"port={free_port()}", "--wait", "--json")
+    assert ran.code == 0, ran
+    yield ran.document
+
+
+def test_bench_results_compare_export(cli: Cli, run: dict[str, Any]) -> None:
+    ran = cli(*PRO, "bench", run["run_id"], *SHORT, "--json")
+    assert ran.code == 0, ran
+    found = ran.document
+    assert (found["requests_ok"], found["requests_failed"], found["errors"]) == (4, 0, {})
+    assert (found["output_tokens"], found["warmup_output_tokens"]) == (32, 8) and found["simulated"] is True
+    assert found["output_tok_s"] == pytest.approx(32 / found["duration_s"], rel=0.01)
+    for name in FIGURES:
+        assert {"mean", "p50", "p90", "p99"} <= set(found[name])
+    # The whole run is shorter than the second over which the driver takes its mean power.
+    assert found["power_w"] is None and found["tok_per_joule"] is None and "power is a mean" in found["absent"]["power_w"]
+    assert found["conditions"]["argv"][0] == "vllm" and found["conditions"]["run_id"] == run["run_id"]
+    assert found["spec"]["max_tokens"] == 8
+
+    levels = cli(*PRO, "bench", run["run_id"], *SHORT, "--concurrency", "1,4", "--json")
+    assert [r["spec"]["concurrency"] for r in levels.document["results"]] == [1, 4]
+
+    listed = cli("results", "list", "--json").document["results"]
+    assert [r["id"] for r in listed] == [3, 2, 1]
+    assert "SIMULATED" in cli("results", "list").out
+    shown = cli("results", "show", "1", "--json").document
+    assert {k: shown[k] for k in FIGURES} == {k: found[k] for k in FIGURES}
+    assert "SIMULATED" in cli("results", "show", "1").out
+
+    exported = {form: cli("results", "export", "1", "--format", form).out for form in ("json", "csv", "md")}
+    assert json.loads(exported["json"]) and all("simulated" in text.lower() for text in exported.values())
+    assert len(list(csv.reader(io.StringIO(exported["csv"])))) >= 2
+    as_document = cli("results", "export", "1", "--format", "md", "--json").document
+    assert as_document["format"] == "md" and as_document["text"].strip() == exported["md"].strip()
+
+    compared = cli("compare", "2", "3", "--json")
+    assert compared.code == 0
+    assert compared.document["simulated"] and (compared.document["a"], compared.document["b"]) == (2, 3)
+    assert any(d["name"] == "concurrency" for d in compared.document["differences"])
+    assert {m["metric"] for m in compared.document["metrics"]} >= {"output_tok_s"}
+    assert cli("compare", "2", "3").out.startswith("A #2 vs B #3  SIMULATED")
+
+
+def test_power_of_a_run_that_is_long_enough(cli: Cli, run: dict[str, Any]) -> None:
+    """0.6B on this card draws some hundred watts while it decodes, and 14 W when idle."""
+    shape = ("--requests", "20", "--max-tokens", "128", "--input-tokens", "16", "--warmup", "1")
+    found = cli(*PRO, "bench", run["run_id"], *shape, "--json").document
+    assert found["duration_s"] > 2.0
+    assert 100 < found["power_w"] < 600 and found["gpu"]["sm_mhz"] > 2000
+    assert found["energy_j"] == pytest.approx(found["power_w"] * found["duration_s"], rel=0.15)
+    assert found["tok_per_joule"] == pytest.approx(found["output_tokens"] / found["energy_j"], rel=0.02)
+
+
+def test_bench_waits_for_a_server_that_is_starting(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORKBENCH_SIM_START_S", "2")
+    run_id = cli(*PRO, "start", "vllm-any", "--set", f"port={free_port()}").out.strip()
+    ran = cli(*PRO, "bench", run_id, *SHORT)
+    assert ran.code == 0 and "waiting for READY" in ran.err and "4 ok" in ran.out and "SIMULATED" in ran.out
+
+
+def test_bench_of_a_run_that_has_ended(cli: Cli, run: dict[str, Any]) -> None:
+    cli(*PRO, "stop", run["run_id"])
+    ran = cli(*PRO, "bench", run["run_id"], "--json")
+    assert ran.code == 1 and "is stopped, not READY" in ran.document["error"]
+    assert cli("results", "list", "--json").document == {"results": []}
+
+
+def test_by_url_a_simulated_server_stays_simulated(cli: Cli, run: dict[str, Any]) -> None:
+    """Asked from a host that knows nothing of it; /v1 at the end is as good as none."""
+    found = cli("bench", "--url", f"{run['url']}/v1", *SHORT, "--json").document
+    assert found["simulated"] is True and found["requests_ok"] == 4
+    assert found["conditions"]["model"] == "Qwen/Qwen3-0.6B" and found["conditions"]["host"] == "local"
+    missing = cli("bench", "--url", run["url"], "--model", "no/such-model", *SHORT, "--json")
+    assert missing.code == 1 and missing.document["errors"] and missing.document["requests_ok"] == 0
+    assert missing.document["output_tok_s"] in (None, 0)
+
+
+def test_a_dead_url(cli: Cli) -> None:
+    port = free_port()
+    ran = cli("bench", "--url", f"http://127.0.0.1:{port}", "--model", "x", *SHORT, "--json")
+    assert ran.code == 1 and f"127.0.0.1:{port} does not answer" in ran.document["error"]
+    assert cli("results", "list", "--json").document == {"results": []}
+
+
+@pytest.mark.parametrize("argv", [("results", "list"), ("results", "show", "1"), ("compare", "1", "2")])
+def test_a_results_database_that_is_none(cli: Cli, argv: tuple[str, ...]) -> None:
+    paths.results_db().parent.mkdir(parents=True)
+    paths.results_db().write_bytes(b"this is no database, " * 400)
+    ran = cli(*argv, "--json")
+    assert ran.code == 1 and str(paths.results_db()) in ran.document["error"] + str(ran.document["next_step"])
+    doctor = cli("doctor", "--json")
+    assert doctor.code == 0 and "results" in [f["code"] for f in doctor.document["findings"]]
+
+
+def test_a_results_database_of_a_later_version(cli: Cli) -> None:
+    paths.results_db().parent.mkdir(parents=True)
+    with sqlite3.connect(paths.results_db()) as db:
+        db.execute("PRAGMA user_version = 999")
+    db.close()
+    ran = cli("results", "list", "--json")
+    assert ran.code == 1 and ran.document["kind"] == "StoreError"
+
+
+def test_a_data_directory_that_cannot_be_made(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "file"))
+    ran = cli("results", "list", "--json")
+    assert ran.code == 1 and ran.document["kind"] == "StoreError"

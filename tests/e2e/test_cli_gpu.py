@@ -1,0 +1,119 @@
+"""gpu status, set, revert; doctor."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from workbench.sim import profiles
+from workbench.sim.state import SimState
+
+Cli = Callable[..., Any]
+PRO = ("--simulate", "rtx-pro-6000")
+NO_GPU = pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="this machine has an NVIDIA driver")
+
+
+@NO_GPU
+def test_no_driver_is_a_state_and_not_a_crash(cli: Cli) -> None:
+    ran = cli("gpu", "status", "--json")
+    assert ran.code == 1
+    assert ran.document["gpus"] == [] and ran.document["driver"]["status"] == "no library"
+    assert ran.document["host"]["memory_total_bytes"] > 0
+    assert "workbench demo" in ran.err and "workbench demo" in cli("gpu", "status").err
+
+
+@NO_GPU
+def test_settings_without_a_driver(cli: Cli) -> None:
+    for argv in (("gpu", "set", "--power-limit", "300", "--dry-run"), ("gpu", "set", "--power-limit", "300", "--yes")):
+        ran = cli(*argv, "--json")
+        assert ran.code == 1 and "driver" in ran.document["error"]
+    assert cli("gpu", "revert", "--json").code == 0
+
+
+def test_status_of_a_simulated_card(cli: Cli) -> None:
+    ran = cli(*PRO, "gpu", "status", "--json")
+    assert ran.code == 0 and ran.document["simulated"] is True
+    (gpu,) = ran.document["gpus"]
+    assert gpu["name"] == "NVIDIA RTX PRO 6000 Blackwell Workstation Edition" and gpu["state"] == "live"
+    assert gpu["power_w"] > 0 and gpu["power_limit_enforced_w"] == 600 and gpu["sm_max_mhz"] == 3090
+    assert gpu["memory_temperature_c"] is None and gpu["absent"]["memory_temperature_c"]
+    text = cli(*PRO, "gpu", "status").out
+    assert "SIMULATED" in text and "of 600 W" in text
+
+
+def test_unified_memory_is_the_hosts(cli: Cli) -> None:
+    (gpu,) = cli("--simulate", "gb10", "gpu", "status", "--json").document["gpus"]
+    assert gpu["power_limit_w"] is None and gpu["absent"]["power_limit_w"]
+
+
+def test_a_lost_gpu_leaves_the_others(cli: Cli) -> None:
+    host = ("--simulate", "four-pcie")
+    assert cli(*host, "gpu", "status").code == 0  # makes the host
+    directory = f"{os.environ['XDG_STATE_HOME']}/workbench/sim/four-pcie/driver"
+    SimState(directory, profiles.get("four-pcie")).set_faults(lost=[2])
+    ran = cli(*host, "gpu", "status", "--json")
+    assert [g["state"] == "live" for g in ran.document["gpus"]] == [True, True, False, True]
+    lost = ran.document["gpus"][2]
+    assert lost["power_w"] is None and lost["message"]
+    assert lost["message"] in cli(*host, "gpu", "status").out
+
+
+def test_set_shows_applies_reads_back_and_reverts(cli: Cli) -> None:
+    dry = cli(*PRO, "gpu", "set", "--power-limit", "400", "--dry-run", "--json")
+    assert dry.code == 0 and dry.document["dry_run"] is True
+    assert dry.document["commands"] and dry.document["commands"][0][-2:] == ["-pl", "400"]
+    assert cli(*PRO, "gpu", "status", "--json").document["gpus"][0]["power_limit_enforced_w"] == 600
+
+    refused = cli(*PRO, "gpu", "set", "--power-limit", "400", "--json")
+    assert refused.code == 2 and "--yes" in refused.document["next_step"]
+
+    done = cli(*PRO, "gpu", "set", "--power-limit", "400", "--persistence", "on", "--yes", "--json")
+    assert done.code == 0 and done.document["ok"] and done.document["journal"] and done.document["simulated"]
+    assert [o["ok"] for o in done.document["outcomes"]] == [True, True]
+    status = cli(*PRO, "gpu", "status", "--json").document
+    assert status["gpus"][0]["power_limit_enforced_w"] == 400 and len(status["altered"]) == 2
+    doctor = cli(*PRO, "doctor", "--json").document
+    assert "gpu.altered" in [f["code"] for f in doctor["findings"]]
+
+    back = cli(*PRO, "gpu", "revert", "--json")
+    assert back.code == 0 and back.document["ok"]
+    status = cli(*PRO, "gpu", "status", "--json").document
+    assert status["gpus"][0]["power_limit_enforced_w"] == 600 and status["altered"] == []
+    assert cli(*PRO, "gpu", "revert").out.strip() == "nothing to revert"
+
+
+def test_a_lock_that_a_passed_through_card_ignores_is_said_so(cli: Cli) -> None:
+    host = ("--simulate", "rtx-pro-6000-passthrough")
+    done = cli(*host, "gpu", "set", "--lock-memory-clocks", "14001", "--yes", "--json")
+    assert done.document["outcomes"][0]["in_force"] != "yes", done.document
+    assert cli(*host, "gpu", "revert", "--json").document["ok"]
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [("--power-limit", "9000"), ("--gpu", "7", "--power-limit", "400"), ("--gpu", "x", "--power-limit", "400")],
+)
+def test_settings_that_the_card_does_not_have(cli: Cli, argv: tuple[str, ...]) -> None:
+    ran = cli(*PRO, "gpu", "set", *argv, "--yes", "--json")
+    assert ran.code == 2 and "RTX PRO 6000" in ran.document["error"]  # says what there is
+    assert cli(*PRO, "gpu", "status", "--json").document["altered"] == []
+
+
+def test_doctor(cli: Cli) -> None:
+    ran = cli(*PRO, "doctor", "--json")
+    assert ran.code == 0 and ran.document["simulated"] and ran.document["can_change_gpus"]
+    versions = {e["engine"]: e["version"] for e in ran.document["engines"] if e["path"]}
+    assert set(versions) == {"vllm", "sglang", "llamacpp"} and all(versions.values())
+    assert "SIMULATED" in cli(*PRO, "doctor").out
+
+
+def test_doctor_takes_a_python_for_a_python(cli: Cli) -> None:
+    """TabbyAPI is run by any Python from its own directory: a Python on PATH is no TabbyAPI."""
+    ran = cli("doctor", "--json")
+    assert ran.code == 0
+    tabby = next(e for e in ran.document["engines"] if e["engine"] == "tabbyapi")
+    assert tabby["path"] is None and "a preset names" in tabby["problem"]

@@ -1,0 +1,136 @@
+"""start, servers, logs, stop: runs that outlive the command that started them."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.procs import alive
+from support.serving import free_port, processes_of
+
+Cli = Callable[..., Any]
+PRO = ("--simulate", "rtx-pro-6000")
+
+
+def start(cli: Cli, *more: str, profile: tuple[str, ...] = PRO) -> dict[str, Any]:
+    ran = cli(*profile, "start", "vllm-any", "--set", f"port={free_port()}", "--wait", "--json", *more)
+    assert ran.code == 0, ran
+    document: dict[str, Any] = ran.document
+    return document
+
+
+def test_start_servers_logs_stop(cli: Cli) -> None:
+    run = start(cli)
+    assert run["state"] == "ready" and run["simulated"] and run["url"] == f"http://127.0.0.1:{run['port']}"
+    listed = cli(*PRO, "servers", "--json").document["servers"]
+    assert [(s["run_id"], s["state"], s["adopted"]) for s in listed] == [(run["run_id"], "ready", True)]
+    assert "SIMULATED" in cli(*PRO, "servers").out
+    assert cli("servers", "--json").document == {"servers": []}  # of this host, where nothing was started
+
+    logs = cli(*PRO, "logs", run["run_id"], "--json").document
+    assert logs["run_id"] == run["run_id"] and "SIMULATED" in logs["lines"][0]
+    assert cli(*PRO, "logs", run["run_id"]).out.splitlines()[0] == logs["lines"][0]
+
+    stopped = cli(*PRO, "stop", run["run_id"], "--json")
+    assert stopped.code == 0 and stopped.document["state"] == "stopped"
+    assert processes_of(run["run_dir"]) == [] and not alive(run["pid"])
+    again = cli(*PRO, "stop", run["run_id"])
+    assert (again.code, again.out) == (0, f"{run['run_id']} stopped\n")
+    followed = cli(*PRO, "logs", run["run_id"], "--follow")  # ends, since the run has
+    assert followed.code == 0 and followed.out.splitlines()[0] == logs["lines"][0]
+
+
+def test_without_wait_it_prints_the_run_id_alone(cli: Cli) -> None:
+    ran = cli(*PRO, "start", "vllm-any", "--set", f"port={free_port()}")
+    run_id = ran.out.strip()
+    assert ran.code == 0 and len(ran.out.splitlines()) == 1
+    assert cli(*PRO, "stop", run_id).code == 0
+
+
+def test_several_runs_by_the_beginning_or_end_of_their_ids(cli: Cli) -> None:
+    half = ("--set", "gpu-memory-utilization=0.4")  # both on one card
+    first, second = start(cli, *half), start(cli, *half)
+    year = first["run_id"][:4]
+    ambiguous = cli(*PRO, "logs", year)
+    assert ambiguous.code == 2 and first["run_id"] in ambiguous.err and second["run_id"] in ambiguous.err
+    tail = second["run_id"].rpartition("-")[2]
+    assert cli(*PRO, "stop", tail, "--json").document["run_id"] == second["run_id"]
+    states = {s["run_id"]: s["state"] for s in cli(*PRO, "servers", "--json").document["servers"]}
+    assert states == {first["run_id"]: "ready", second["run_id"]: "stopped"}
+    assert cli(*PRO, "stop", first["run_id"]).code == 0
+
+
+def test_not_ready_in_time_is_a_failure_and_the_server_goes_on(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORKBENCH_SIM_FAULT", "never_ready")
+    ran = cli(*PRO, "start", "vllm-any", "--set", f"port={free_port()}", "--wait", "--timeout", "0.5", "--json")
+    assert ran.code == 1 and "was not READY within" in ran.document["error"]
+    (run,) = cli(*PRO, "servers", "--json").document["servers"]
+    assert run["state"] == "starting" and f"workbench stop {run['run_id']}" in ran.document["next_step"]
+    assert cli(*PRO, "stop", run["run_id"]).code == 0
+
+
+def test_dies_at_once(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORKBENCH_SIM_FAULT", "exit_at_start")
+    ran = cli(*PRO, "start", "vllm-any", "--set", f"port={free_port()}", "--wait", "--json")
+    assert ran.code == 1
+    assert ran.document["state"] == "failed" and ran.document["exit_code"] not in (None, 0)
+    assert ran.document["reason"] and ran.document["reason"] in ran.err
+
+
+def test_what_can_be_seen_before_a_start(cli: Cli) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        ran = cli(*PRO, "start", "vllm-any", "--set", f"port={port}", "--json")
+        assert ran.code == 1 and f"port {port} is taken by process {os.getpid()}" in ran.document["error"]
+    ran = cli("start", "vllm-any", "--set", f"port={free_port()}", "--json")
+    assert ran.code == 1 and "vllm not found" in ran.document["error"]
+    ran = cli("start", "llamacpp-gguf", "--var", "model=/no/such/file.gguf", "--json")
+    assert ran.code == 1 and "not found" in ran.document["error"]
+    too_many = cli(*PRO, "start", "vllm-any", "--set", "tensor-parallel-size=8", "--json")
+    assert too_many.code == 2 and too_many.document["findings"][0]["level"] == "error"
+    assert cli(*PRO, "servers", "--json").document == {"servers": []}
+
+
+def test_variables_are_asked_for_once_per_host(cli: Cli, tmp_path: Path) -> None:
+    given = ("--var", f"model={tmp_path}/x.gguf")
+    assert cli("plan", "llamacpp-gguf").code == 2
+    assert cli("start", "llamacpp-gguf", *given).code == 1  # there is no such file, but it was said
+    assert f"{tmp_path}/x.gguf" in cli("plan", "llamacpp-gguf", "--json").document["argv"]
+
+
+def test_keys_are_nowhere(cli: Cli) -> None:
+    key = "abcdefsecretghijkl"
+    run = start(cli, "--set", f"api-key={key}", "--env", f"HF_TOKEN={key}2")
+    said = [json.dumps(run), cli(*PRO, "servers", "--json").out, cli(*PRO, "logs", run["run_id"]).out]
+    bench = cli(*PRO, "bench", run["run_id"], "--requests", "2", "--max-tokens", "8", "--warmup", "0", "--json")
+    assert bench.code == 0 and bench.document["requests_ok"] == 2, bench  # the server asks for the key, and has got it
+    said += [bench.out, bench.err]
+    said += [cli("results", "export", str(bench.document["id"]), "--format", f).out for f in ("json", "csv", "md")]
+    files = [p for p in Path(os.environ["XDG_STATE_HOME"]).parent.rglob("*") if p.is_file()]
+    assert any(p.name == "plan.json" for p in files) and any(p.name == "results.sqlite3" for p in files)
+    said += [p.read_bytes().decode("utf-8", "replace") for p in files]
+    assert not [text for text in said if key in text]
+    cli(*PRO, "stop", run["run_id"])
+
+
+def test_two_sparks_are_one_simulated_host(cli: Cli) -> None:
+    argv = ("start", "vllm-llama-3.3-70b-2x-spark", "--set", f"port={free_port()}", "--wait")
+    ran = cli("--simulate", "gb10-x2", *argv)
+    assert ran.code == 0 and "one process stands for all 2 nodes" in ran.err
+    assert cli("--simulate", "gb10-x2", "stop", ran.out.strip()).code == 0
+
+
+def test_a_state_directory_that_cannot_be_made(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file in its place: also root cannot write there."""
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    for argv in (("servers",), ("start", "vllm-any"), (*PRO, "start", "vllm-any"), (*PRO, "gpu", "status")):
+        ran = cli(*argv, "--json")
+        assert ran.code == 1 and str(tmp_path / "file") in ran.document["error"], ran

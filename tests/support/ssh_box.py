@@ -26,6 +26,12 @@ PRESET = "vllm-any"
 SOON_S = 30.0  # seconds where nothing else runs
 
 
+def settings_in(state_dir: Path) -> tuple[float, tuple[int, int] | None]:
+    """What the simulated driver has in force: power limit in W, lock of the graphics clock in MHz."""
+    gpu = SimState(f"{state_dir}/driver", profiles.get(PROFILE)).settings()[0]
+    return gpu.power_limit_w or 600.0, gpu.gpu_lock_mhz
+
+
 class Box:
     def __init__(self, server: Sshd, state_dir: Path) -> None:
         self.server = server
@@ -61,9 +67,7 @@ class Box:
         return time.monotonic() - began
 
     def settings(self) -> tuple[float, tuple[int, int] | None]:
-        """What the driver of the box has in force: power limit in W, lock of the graphics clock in MHz."""
-        gpu = SimState(f"{self.state_dir}/driver", profiles.get(PROFILE)).settings()[0]
-        return gpu.power_limit_w or 600.0, gpu.gpu_lock_mhz
+        return settings_in(self.state_dir)
 
     def lines(self, run_id: str) -> list[str]:
         return (self.state_dir / "runs" / run_id / "log").read_text().splitlines()

@@ -95,7 +95,8 @@ def _say_result(result: BenchResult) -> None:
     summary = result.summary
     simulated = "  SIMULATED" if result.conditions.simulated else ""
     failed = f", {summary.requests_failed} failed {dict(summary.errors)}" if summary.requests_failed else ""
-    say(f"#{result.id}  concurrency {result.spec.concurrency}: {summary.requests_ok} ok{failed}{simulated}")
+    tunnel = " through the ssh tunnel" if result.conditions.client == "tunnel" else ""
+    say(f"#{result.id}  concurrency {result.spec.concurrency}{tunnel}: {summary.requests_ok} ok{failed}{simulated}")
     say(f"  output     {_number(summary.output_tok_s, summary.absent, 'output_tok_s', 'tok/s')}")
     for name, title in (("ttft_ms", "TTFT"), ("itl_ms", "ITL"), ("tpot_ms", "TPOT"), ("e2e_ms", "end to end")):
         found_: Distribution | None = getattr(summary, name)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from workbench.session.session import Session
+    from workbench.session.state import SessionState
 
 
 def session_of(arguments: argparse.Namespace) -> Session:
@@ -25,6 +26,7 @@ async def connected(arguments: argparse.Namespace) -> AsyncIterator[Session]:
     from workbench.hosts.base import HostKeyUnknown
 
     session = session_of(arguments)
+    session.subscribe(_link_teller())
     try:
         try:
             await session.connect()
@@ -39,6 +41,22 @@ async def connected(arguments: argparse.Namespace) -> AsyncIterator[Session]:
         yield session
     finally:
         await session.close()
+
+
+def _link_teller() -> Callable[[SessionState, frozenset[str]], None]:
+    """Says on stderr when the link is lost and when it is back: a command that waits must not look like one that
+    hangs."""
+    link = "connecting"
+
+    def tell(state: SessionState, changed: frozenset[str]) -> None:
+        nonlocal link
+        host, before, link = state.host, link, state.host.link
+        if link == "lost" != before:
+            note(f"{host.name}: the link is lost ({host.message}); it is tried again, and servers there go on")
+        elif before == "lost" != link:
+            note(f"{host.name}: {'the link is back' if link == 'connected' else host.message}")
+
+    return tell
 
 
 async def asked(question: str) -> bool:

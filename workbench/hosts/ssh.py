@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from importlib.util import find_spec
@@ -481,4 +482,6 @@ def _explain(error: Exception, name: str) -> HostError:
     if isinstance(error, TimeoutError):
         return HostUnreachable("it does not answer", host=name, next_step=f"check with: ssh {name} true")
     said = getattr(error, "reason", "") or getattr(error, "strerror", None) or str(error) or type(error).__name__
+    if isinstance(error, ConnectionError) and error.errno:
+        said = os.strerror(error.errno)  # asyncio's own text is "Connect call failed" and a tuple
     return HostUnreachable(f"no connection: {said}", host=name, next_step=f"check with: ssh {name} true")

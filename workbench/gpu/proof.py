@@ -53,7 +53,7 @@ def judge(alteration: Alteration, moments: Sequence[Moment]) -> Proof | None:
 
 
 def _range(value: object) -> tuple[int, int] | None:
-    """"3000,3090" and the like; None for a reset."""
+    """The two of "3000,3090"; None for a reset."""
     low, comma, high = str(value).partition(",")
     return (int(low), int(high)) if comma and low.isdigit() and high.isdigit() else None
 
@@ -69,7 +69,7 @@ def _clocks(one: Alteration, asked: tuple[int, int], readings: Sequence[Reading]
     seen = round(median(mhz for mhz, _ in (outside or pairs)))
     wanted = f"{low}-{high}" if low != high else f"{low}"
     if 1 - share >= HOLDS_SHARE:
-        text = f"{what} {wanted} MHz is in force: seen {seen} MHz in {1 - share:.0%} of {len(pairs)} readings under load"
+        text = f"{what} {wanted} MHz is in force: {seen} MHz in {1 - share:.0%} of {len(pairs)} readings under load"
         return Proof(one.gpu_index, one.setting, InForce.YES, f"{what} {wanted} ok", text, len(pairs))
     limiter, bound = _limiter([r for mhz, r in outside if mhz < low])
     if limiter and bound >= BINDS_SHARE * len(outside):
@@ -95,8 +95,8 @@ def _power(one: Alteration, limit_w: float, readings: Sequence[Reading]) -> Proo
         return Proof(one.gpu_index, one.setting, InForce.NO_EFFECT, f"{seen:.0f}>{limit_w:g} W ▲ no effect", text,
                      len(watts))  # fmt: skip
     _, bound = _limiter(readings)
-    binds = f"; it held the clocks down in {bound / len(readings):.0%} of the readings" if bound else "; it did not bind"
-    text = f"power limit {limit_w:g} W is in force: {seen:.0f} W drawn{binds}"
+    binds = f"it held the clocks down in {bound / len(readings):.0%} of the readings" if bound else "it did not bind"
+    text = f"power limit {limit_w:g} W is in force: {seen:.0f} W drawn; {binds}"
     return Proof(one.gpu_index, one.setting, InForce.YES, f"limit {limit_w:g} W ok", text, len(watts))
 
 

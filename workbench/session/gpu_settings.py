@@ -8,10 +8,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from workbench.model.errors import HostError
-from workbench.model.settings import GpuSettings, SettingCommand, SettingsReport
+from workbench.model.findings import Level
+from workbench.model.settings import Alteration, GpuSettings, InForce, SettingCommand, SettingsReport
 from workbench.session.serving import Serving
 
 if TYPE_CHECKING:
+    from workbench.gpu.proof import Proof
     from workbench.gpu.rights import Rights
 
 
@@ -62,9 +64,26 @@ class Settings(Serving):
         if self._source is not None:
             await self._source.refresh()
 
+    def take_proofs(self, proofs: Sequence[Proof]) -> None:
+        """What a load has shown stands on each GPU's row until its settings change."""
+        shown = {(p.gpu_index, p.short) for p in proofs if p.short}
+        kept = [f for f in self.state.gpu_findings if f[0] not in {index for index, _ in shown}]
+        self.update(gpu_findings=(*kept, *sorted(shown)))
+        for proof in proofs:
+            if proof.in_force in (InForce.NO_EFFECT, InForce.CAPPED):
+                self.notify(Level.WARN, f"GPU{proof.gpu_index}: {proof.text}", "r gives back what was before")
+
     async def read_alterations(self) -> None:
         from workbench.gpu.control import alterations
 
         found = await alterations(self.host)
         offers = ("GPU settings that Workbench made are still on: r gives back what was before",) if found else ()
-        self.update(alterations=found, offers=offers)
+        changed = {a.gpu_index for a in set_difference(found, self.state.alterations)}
+        findings = tuple(f for f in self.state.gpu_findings if f[0] not in changed)
+        self.update(alterations=found, offers=offers, gpu_findings=findings)
+
+
+def set_difference(a: Sequence[Alteration], b: Sequence[Alteration]) -> list[Alteration]:
+    """What is in one of them only: the settings that have changed."""
+    known = [(x.gpu_index, x.setting, x.now, x.since_unix_s) for x in (*a, *b)]
+    return [x for x, key in zip((*a, *b), known, strict=True) if known.count(key) == 1]

@@ -270,6 +270,9 @@ class Measuring(Settings):
             telemetry = await meter.after(outcome.t1_unix)
             gpus = gpus_of(benched.plan, telemetry.infos if telemetry else ())
             summary = meter.with_gpus(outcome, gpus)
+            proofs = meter.proofs(outcome, [a for a in self.state.alterations if a.gpu_index in gpus])
+        self.take_proofs(proofs)
+        summary = replace(summary, notes=(*summary.notes, *(f"GPU{p.gpu_index}: {p.text}" for p in proofs)))
         return await self._store(outcome, summary, benched, gpus, telemetry)
 
     def _progress(self, progress: BenchProgress) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from workbench.gpu.during import summarize
+from workbench.gpu.proof import Proof, judge
 from workbench.gpu.source import TelemetrySource
 from workbench.model.errors import HostError
 
@@ -18,10 +20,12 @@ if TYPE_CHECKING:
     from workbench.hosts.base import Host
     from workbench.model.bench import BenchSummary
     from workbench.model.gpu import Telemetry
+    from workbench.model.settings import Alteration
 
 INTERVAL_S = 0.1
 # Drivers give power as a mean over 1 s (Ampere and later), so a shorter run would read what was before it.
 SHORTEST_S = 2.0
+RISE_S = 1.0  # utilization and clocks are means over up to a second
 _FIRST_READING_S = 5.0
 _LAST_READING_S = 2.5
 
@@ -51,6 +55,13 @@ class Meter:
             await asyncio.sleep(INTERVAL_S / 2)
         return self._source.latest
 
+    def proofs(self, outcome: BenchOutcome, alterations: Sequence[Alteration]) -> tuple[Proof, ...]:
+        """What the load says of each setting that Workbench made. What is not under load in the first second (clocks
+        that still rise) is not counted."""
+        t0_s, t1_s = _span(outcome)
+        moments = [m for m in self._source.during(t0_s, t1_s) if t0_s + RISE_S <= m.at_s <= t1_s]
+        return tuple(proof for one in alterations if (proof := judge(one, moments)))
+
     def with_gpus(self, outcome: BenchOutcome, gpus: tuple[int, ...]) -> BenchSummary:
         """The summary with what these GPUs did meanwhile; None with the reason where that is not known."""
         from workbench.bench.summary import with_gpu
@@ -59,14 +70,19 @@ class Meter:
         if latest is None or not latest.infos:
             why = (latest.driver.message if latest else self._source.problem) or "no GPU on this host"
             return without_power(outcome.summary, why)
-        shift = time.monotonic() - time.time()
-        t0_s, t1_s = outcome.t0_unix + shift, outcome.t1_unix + shift
+        t0_s, t1_s = _span(outcome)
         during = summarize(self._source.during(t0_s, t1_s), gpus, t0_s, t1_s, interval_s=INTERVAL_S)
         summary = with_gpu(outcome.summary, during)
         if t1_s - t0_s >= SHORTEST_S:
             return summary
         why = f"the run took {t1_s - t0_s:.1f} s, and power is a mean over 1 s: make it {SHORTEST_S:.0f} s or longer"
         return replace(without_power(summary, why), gpu=replace(during, power_w=None, energy_j=None))
+
+
+def _span(outcome: BenchOutcome) -> tuple[float, float]:
+    """Begin and end of the counted requests in this process's time.monotonic()."""
+    shift = time.monotonic() - time.time()
+    return outcome.t0_unix + shift, outcome.t1_unix + shift
 
 
 def without_power(summary: BenchSummary, why: str) -> BenchSummary:

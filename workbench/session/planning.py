@@ -70,6 +70,7 @@ class Planning(SessionCore):
                 summary=entry.summary,
                 problem=entry.error.text if entry.error else None,
                 baseline=entry.baseline,
+                caveats=entry.caveats,
                 fits=_fits(entry.gpu_names, entry.gpu_count, infos),
             )
             for entry in entries
@@ -214,7 +215,7 @@ class Planning(SessionCore):
 
 
 def _fits(names: Sequence[str], count: int, infos: Sequence[GpuInfo]) -> bool | None:
-    """Whether the host's GPUs are those of the preset; None where either side is not known."""
-    if not names or not infos:
+    """Whether the host has as many GPUs of the preset's kinds (no names: any); None while its GPUs are not known."""
+    if not infos:
         return None
-    return sum(info.name in names for info in infos) >= count
+    return sum(not names or info.name in names for info in infos) >= count

@@ -80,6 +80,8 @@ def _clocks(one: Alteration, asked: tuple[int, int], readings: Sequence[Reading]
         return Proof(one.gpu_index, one.setting, InForce.CAPPED, f"{what} ▲ capped by {limiter} {share:.0%}", text,
                      len(pairs))  # fmt: skip
     text = f"{what} has no effect: requested {wanted} MHz, observed {seen} MHz for {share:.0%} of {len(pairs)} readings"
+    if seen < low:
+        text += " (a table's maximum is not a sustained clock: voltage and power limits hold against a lock)"
     short = f"{seen}>={low}? {what} ▲ no effect" if seen < low else f"{seen}<={high}? {what} ▲ no effect"
     return Proof(one.gpu_index, one.setting, InForce.NO_EFFECT, short, text, len(pairs))
 

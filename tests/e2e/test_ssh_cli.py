@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -164,10 +165,8 @@ class Screen:
         self.stream = pyte.ByteStream(self.screen)
 
     def text(self) -> str:
-        try:
+        with contextlib.suppress(pexpect.TIMEOUT, pexpect.EOF):
             self.stream.feed(self.terminal.read_nonblocking(65536, timeout=0.05))
-        except (pexpect.TIMEOUT, pexpect.EOF):
-            pass
         return "\n".join(self.screen.display)
 
     def until(self, holds: Callable[[str], object], what: str, seconds: float = SOON_S) -> float:

@@ -72,7 +72,7 @@ def log_of(session: Session) -> list[str]:
 
 
 def test_start_cut_while_it_loads(tmp_path: Path) -> None:
-    """It becomes READY with nobody watching; then that is seen, the log is whole, and the benchmark that waited runs."""
+    """It becomes READY with nobody watching; then that is seen, the log is whole, the benchmark that waited runs."""
 
     async def scenario(session: Session) -> None:
         run_id = await started(session)

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import psutil
-
 from support.serving import eventually, processes_of
 from support.sshd import Sshd, free_port, sshd
+
 from workbench.hosts.local import LocalHost
 from workbench.hosts.ssh import SshHost
 from workbench.model.run import ServerState, ServerStatus

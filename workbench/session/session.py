@@ -88,7 +88,7 @@ class Session(Measuring):
 
     async def switch_host(self, name: str) -> None:
         """Leave this host as it is and watch another. The plan under edit comes along."""
-        host: Host = host_called(name)
+        host: Host = await asyncio.to_thread(host_called, name)  # loads the ssh library, in which the screen would hang
         await self.cancel_bench()
         # This may run in a task of the session itself, which must not cancel itself.
         current = asyncio.current_task()

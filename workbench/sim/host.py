@@ -66,9 +66,15 @@ class SimulatedHost:
     async def _prepare(self) -> None:
         if self._path is not None:
             return
+        done = await self.inner.run(["sh", "-c", '[ -x "$1/nvidia-smi" ] && printf %s "$PATH"', "sh", BIN])
+        if done.returncode != 0:
+            raise InputError(
+                f"{self.inner.name} cannot be simulated on: Workbench's own files ({BIN}) are not there",
+                next_step="--simulate works on this machine, and over ssh to itself",
+            )
         stub = _TABBYAPI.format(server=str(HERE / "engine_server.py"))
         await self.inner.write_file(f"{self._state_dir}/tabbyapi/main.py", stub.encode())
-        self._path = (await self.inner.run(["sh", "-c", 'printf %s "$PATH"'], check=True)).out
+        self._path = done.out
 
     async def _merged(self, env: Mapping[str, str] | None) -> dict[str, str]:
         await self._prepare()

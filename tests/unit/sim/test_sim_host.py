@@ -82,6 +82,13 @@ def test_unknown_profile_is_an_input_error(tmp_path):
     assert "abacus" in str(caught.value) and "rtx-pro-6000-passthrough" in str(caught.value)
 
 
+def test_a_machine_without_our_files_is_no_simulated_host(tmp_path, monkeypatch):
+    monkeypatch.setattr("workbench.sim.host.BIN", str(tmp_path / "elsewhere"))
+    with pytest.raises(InputError, match="own files"):
+        asyncio.run(SimulatedHost(LocalHost(), "gb10", str(tmp_path / "far")).connect())
+    assert not (tmp_path / "far").exists()
+
+
 def test_profiles_are_those_promised():
     promised = {"rtx-pro-6000", "rtx-pro-6000-passthrough", "rtx-5060ti-x2", "gb10", "gb10-x2", "four-pcie"}
     assert set(profiles.PROFILES) == promised

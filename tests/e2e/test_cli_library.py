@@ -195,7 +195,9 @@ def test_plan_keeps_unknown_flags_and_says_what_was_meant(cli: Cli) -> None:
     plan = cli("plan", "vllm-any", "--set", "max-num-sequences=8", "--json").document
     assert plan["argv"][-2:] == ["--max-num-sequences", "8"]
     found = next(f for f in plan["findings"] if f["flag"] == "max-num-sequences")
-    assert set(found) >= {"level", "code", "flag", "text", "fix"} and "max-num-seqs" in f"{found['text']} {found['fix']}"
+    assert (
+        set(found) >= {"level", "code", "flag", "text", "fix"} and "max-num-seqs" in f"{found['text']} {found['fix']}"
+    )
 
 
 def test_plan_unset_and_variables_are_not_remembered_by_a_plan(cli: Cli) -> None:

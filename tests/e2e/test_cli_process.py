@@ -111,7 +111,9 @@ def test_follow_ends_with_the_run_and_on_an_interrupt(running: dict[str, Any]) -
     assert (follows[1].returncode, err) == (0, "") and "shut" in out.lower()
 
 
-@pytest.mark.parametrize("argv", [("presets", "list"), ("flags", "vllm"), ("flags", "vllm", "--json"), ("nosuch", "x", "--json")])
+@pytest.mark.parametrize(
+    "argv", [("presets", "list"), ("flags", "vllm"), ("flags", "vllm", "--json"), ("nosuch", "x", "--json")]
+)
 def test_a_reader_that_leaves(servers_end: None, argv: tuple[str, ...]) -> None:
     """Closed before the first byte, so that short output meets it at the last flush."""
     reading, writing = os.pipe()

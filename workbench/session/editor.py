@@ -78,7 +78,7 @@ class PlanEditor:
             self.plan = self._redo.pop()
 
     def _change(self, plan: LaunchPlan) -> None:
-        if plan == self.plan:
+        if not diff(self.plan, plan):
             return
         self._undo = [*self._undo, self.plan][-HISTORY_KEPT:]
         self._redo.clear()

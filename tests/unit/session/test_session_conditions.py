@@ -1,0 +1,109 @@
+"""Conditions, labels, addresses: pure functions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, Conditions
+from workbench.model.errors import InputError
+from workbench.model.flags import FlagSetting
+from workbench.model.gpu import GpuInfo
+from workbench.model.plan import LaunchPlan
+from workbench.session.addresses import parse
+from workbench.session.conditions import gpus_of, label_of, rows_of
+
+FOUR = tuple(GpuInfo(i, f"GPU-{i}", "NVIDIA L4") for i in range(4))
+
+
+def plan(engine: str = "vllm", visible: str | None = None, **flags: Any) -> LaunchPlan:
+    env = () if visible is None else (FlagSetting("CUDA_VISIBLE_DEVICES", visible),)
+    return LaunchPlan(engine, "m", flags=tuple(FlagSetting(n.replace("_", "-"), v) for n, v in flags.items()), env=env)
+
+
+@pytest.mark.parametrize(
+    ("of", "expected"),
+    [
+        (None, (0, 1, 2, 3)),
+        (plan(), (0,)),
+        (plan(tensor_parallel_size=2), (0, 1)),
+        (plan(tensor_parallel_size=2, data_parallel_size=2), (0, 1, 2, 3)),
+        (plan(tensor_parallel_size=16), (0, 1, 2, 3)),
+        (plan("sglang", tp_size=2), (0, 1)),
+        (plan("llamacpp"), (0, 1, 2, 3)),
+        (plan("tabbyapi"), (0, 1, 2, 3)),
+        (plan(visible="2,3", tensor_parallel_size=2), (2, 3)),
+        (plan(visible="GPU-1"), (1,)),
+    ],
+)
+def test_gpus_of(of: LaunchPlan | None, expected: tuple[int, ...]) -> None:
+    assert gpus_of(of, FOUR) == expected
+
+
+def result(number: int, spec: dict[str, Any] | None = None, **conditions: Any) -> BenchResult:
+    absent = dict.fromkeys(
+        ("prompt_tokens", "output_tokens", "cached_tokens", "output_tok_s", "request_s", "ttft_ms", "itl_ms", "tpot_ms",
+         "e2e_ms", "tokens_per_chunk", "per_stream_tok_s", "power_w", "energy_j", "tok_per_joule")
+    )  # fmt: skip
+    summary = BenchSummary(requests_ok=0, requests_failed=0, errors={}, duration_s=1.0, **absent)
+    made = Conditions(**{"host": "h", "engine": "vllm", "engine_version": None, "model": "org/m", **conditions})
+    return BenchResult(number, float(number), BenchSpec("", "", **(spec or {})), made, summary)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "label"),
+    [
+        ({}, {}, "again"),
+        ({}, {"flags": {"max-num-seqs": 512, "port": 1}}, "max-num-seqs=512"),
+        ({"flags": {"enforce-eager": True}}, {}, "-enforce-eager"),
+        ({}, {"flags": {"enforce-eager": True}}, "enforce-eager=on"),
+        ({}, {"env": {"A": "1"}}, "A=1"),
+        (
+            {"gpu_settings": {"gpu0.power_limit_w": 600.0}},
+            {"gpu_settings": {"gpu0.power_limit_w": 500.0}},
+            "power 500 W",
+        ),
+        ({"gpu_settings": {"gpu0.gpu_clocks": "2400"}}, {}, "no gpu lock"),
+        ({}, {"spec": {"concurrency": 3}}, "c=3"),
+    ],
+)
+def test_a_label_says_what_differs(before: dict[str, Any], now: dict[str, Any], label: str) -> None:
+    assert label_of(result(2, **now), result(1, **before)) == label
+
+
+def test_the_first_of_its_kind_is_called_by_its_preset_or_model() -> None:
+    assert label_of(result(1), None) == "m"
+    rows = rows_of([result(3, preset_id="p", model="other"), result(2), result(1, preset_id="p")])
+    assert [row.label for row in rows] == ["p", "again", "p"]
+
+
+@pytest.mark.parametrize(
+    ("url", "base", "port", "loopback"),
+    [
+        ("http://127.0.0.1:8000", "http://127.0.0.1:8000", 8000, True),
+        ("http://localhost:8000/v1/", "http://localhost:8000", 8000, True),
+        ("http://[::1]:80/v1", "http://[::1]:80", 80, True),
+        ("http://box/llm/v1", "http://box/llm", 80, False),
+        ("https://10.0.0.1", "https://10.0.0.1", 443, False),
+    ],
+)
+def test_addresses(url: str, base: str, port: int, loopback: bool) -> None:
+    address = parse(url)
+    assert (address.base, address.port, address.loopback) == (base, port, loopback)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "x", "127.0.0.1:8000", "ftp://h", "http://", "http://h:0x1", "http://h:99999", "http://[::1", "http://h?x=1",
+     "http://u:p@h"],
+)  # fmt: skip
+def test_what_is_no_address(url: str) -> None:
+    with pytest.raises(InputError):
+        parse(url)
+
+
+def test_a_marked_result_is_a_row_like_any() -> None:
+    (row,) = rows_of([replace(result(1, simulated=True), note="n")])
+    assert row.simulated and row.note == "n" and row.output_tok_s is None

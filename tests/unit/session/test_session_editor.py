@@ -1,0 +1,129 @@
+"""The plan editor, and the shell script of a plan."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from workbench.model.errors import InputError
+from workbench.model.flags import FlagSetting, Origin
+from workbench.model.gpu import GpuInfo
+from workbench.model.plan import Command, LaunchPlan
+from workbench.session.editor import HISTORY_KEPT, PlanEditor, Surroundings, script_of
+
+BASE = LaunchPlan("vllm", "org/model", flags=(FlagSetting("port", 8000, Origin.PRESET),))
+
+
+def test_edits_can_be_taken_back_and_done_again() -> None:
+    editor = PlanEditor(BASE, "title")
+    view = editor.view()
+    assert (view.edited, view.can_undo, view.can_redo, view.title) == (0, False, False, "title")
+    editor.set_flag("max-num-seqs", "512")
+    editor.set_env("VLLM_LOGGING_LEVEL", "DEBUG")
+    editor.unset_flag("port")
+    assert (editor.view().edited, editor.view().can_undo) == (3, True)
+    plans = [editor.plan]
+    for _ in range(3):
+        editor.undo()
+        plans.append(editor.plan)
+    assert editor.plan == BASE and editor.view().can_redo
+    editor.undo()  # at the first: nothing more
+    assert editor.plan == BASE
+    for _ in range(3):
+        editor.redo()
+    assert editor.plan == plans[0]
+    editor.redo()
+    assert editor.plan == plans[0]
+    editor.undo()
+    editor.set_flag("max-num-seqs", "4")
+    assert not editor.view().can_redo  # another way was taken
+
+
+def test_an_edit_that_does_not_hold_changes_nothing() -> None:
+    editor = PlanEditor(BASE)
+    with pytest.raises(InputError):
+        editor.set_flag("max-num-seqs", "many")
+    with pytest.raises(InputError):
+        editor.set_env("A", "b\0c")
+    with pytest.raises(InputError):
+        editor.assign(["max-num-seqs=4", "max-model-len=wide"], [], [])
+    assert editor.plan is BASE and not editor.view().can_undo
+    editor.set_flag("port", "8000")  # as it is: no step
+    editor.unset_env("NOT_SET")
+    assert not editor.view().can_undo
+
+
+def test_assignments_are_one_step() -> None:
+    editor = PlanEditor(BASE)
+    editor.assign(["max-num-seqs=4", "enforce-eager=on"], ["port"], ["A=1"])
+    assert editor.plan.flag("port") is None and editor.plan.flag("enforce-eager") is True
+    editor.undo()
+    assert editor.plan == BASE
+
+
+def test_unknown_flags_are_kept_and_found() -> None:
+    editor = PlanEditor(BASE)
+    editor.set_flag("max-num-sequences", "8")
+    command = editor.command()
+    assert command.argv[-2:] == ("--max-num-sequences", "8")
+    assert any(f.flag == "max-num-sequences" for f in editor.findings())
+    assert "max-num-sequences" in [row.name for row in editor.rows()]
+
+
+def test_rows_changed_all_and_searched() -> None:
+    editor = PlanEditor(BASE)
+    editor.set_env("HF_HOME", "/x")
+    assert [row.name for row in editor.rows()] == ["port", "HF_HOME"]
+    assert len(editor.rows("all")) > 300
+    assert editor.rows(query="max num seqs")[0].name == "max-num-seqs"
+    assert editor.rows(query="qqqqzzzz") == []
+
+
+def test_the_history_does_not_grow_without_end() -> None:
+    editor = PlanEditor(BASE)
+    for number in range(HISTORY_KEPT + 50):
+        editor.set_flag("max-num-seqs", str(number + 1))
+    for _ in range(HISTORY_KEPT + 50):
+        editor.undo()
+    assert editor.plan.flag("max-num-seqs") == 50 and not editor.view().can_undo
+
+
+def test_the_surroundings_decide_what_is_found() -> None:
+    editor = PlanEditor(BASE)
+    editor.set_flag("tensor-parallel-size", "2")
+    assert "gpus.too-few" not in [f.code for f in editor.findings()]  # not known yet
+    editor.around = Surroundings(gpus=(GpuInfo(0, "GPU-0", "NVIDIA GB10"),), installed_version="0.11.0")
+    assert "gpus.too-few" in [f.code for f in editor.findings()]
+    assert editor.view().catalog_version != PlanEditor(BASE).view().catalog_version
+
+
+WORDS = st.text(st.characters(blacklist_characters="\0", blacklist_categories=["Cs"]), max_size=20)
+NAMES = st.from_regex(r"W_[A-Z]{1,8}", fullmatch=True)
+
+
+@settings(max_examples=60, deadline=None)
+@given(argv=st.lists(WORDS, max_size=6), env=st.dictionaries(NAMES, WORDS, max_size=3))
+def test_a_script_gives_back_exactly_argv_and_environment(argv: list[str], env: dict[str, str]) -> None:
+    """Run by sh: whatever the words hold, nothing of them is executed, expanded or lost."""
+    show = 'for a do printf "%s\\0" "$a"; done; env -0 | grep -z "^W_" | sort -z'
+    script = script_of(Command(("sh", "-c", show, "sh", *argv), env))
+    done = subprocess.run(["sh"], input=script.encode(), capture_output=True, timeout=20, env={"PATH": "/usr/bin:/bin"})
+    assert done.returncode in (0, 1), done.stderr  # 1: grep found no variable
+    expected = [*argv, *(f"{k}={v}" for k, v in sorted(env.items()))]
+    assert done.stdout.decode().split("\0")[:-1] == expected
+
+
+def test_a_script_writes_its_files_and_masks_its_keys(tmp_path: Path) -> None:
+    argv = ("cat", "{run_dir}/config.yml", "--api-key", "verysecret")
+    command = Command(argv, {"HF_TOKEN": "verysecret"}, {"config.yml": "a: 'b'\n$(touch x)\n"}, workdir=str(tmp_path))
+    script = script_of(command)
+    assert "verysecret" not in script and "***" in script
+    (tmp_path / "empty").mkdir()
+    runnable = script.replace(" --api-key '***'", "")
+    done = subprocess.run(["sh"], input=runnable, capture_output=True, text=True, cwd=tmp_path / "empty", timeout=20)
+    assert (done.stdout, done.stderr) == ("a: 'b'\n$(touch x)\n", "")
+    assert [p.name for p in tmp_path.iterdir()] == ["empty"]

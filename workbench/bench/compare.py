@@ -249,8 +249,8 @@ def _change(
         verdict = NO_DIFFERENCE
         if abs(centre) > half:
             verdict = BETTER if (centre > 0) == higher else WORSE
-    means = (v[0] if len(v) == 1 else math.exp(_average(logs)) for v, logs in ((a, log_a), (b, log_b)))
-    return MetricChange(name, unit, *means, 100 * (ratio - 1), interval, higher, verdict)
+    mean_a, mean_b = (v[0] if len(v) == 1 else math.exp(_average(logs)) for v, logs in ((a, log_a), (b, log_b)))
+    return MetricChange(name, unit, mean_a, mean_b, 100 * (ratio - 1), interval, higher, verdict)
 
 
 def _positive(values: list[float | None]) -> list[float] | None:

@@ -172,23 +172,24 @@ def test_adopt_after_kill_9_cut_in_the_middle(far: Box) -> None:
 def test_a_benchmark_through_the_tunnel_cut_in_the_middle(far: Box) -> None:
     async def scenario(session: Session) -> None:
         run_id = (await ready(session)).run_id
-        shape = {"requests": 120, "concurrency": 4, "max_tokens": 32, "warmup": 4}
+        shape = {"requests": 28, "concurrency": 4, "max_tokens": 256, "warmup": 0}
         running = asyncio.create_task(session.bench(**shape))
-        await eventually(lambda: (p := session.state.bench.progress) and p.phase == "measuring" and p.done > 8, SOON_S)
+        await eventually(lambda: (p := session.state.bench.progress) and p.done > 4, SOON_S)
         await far.cut(session)
         await asyncio.sleep(0.3)
         assert not running.done()
         await far.restore(session)
         first = await session.result(await asyncio.wait_for(running, SOON_S) or 0)
         summary = first.summary
-        assert summary.requests_ok + summary.requests_failed == 120
-        assert summary.requests_failed >= 4 and summary.requests_ok > 8
-        assert set(summary.errors) == {"reset"}  # those in flight; what came during the outage waited for the link
+        assert summary.requests_ok + summary.requests_failed == 28
+        # Those in flight failed; one that had no byte of its answer yet was asked again, and what came during the
+        # outage waited for the link.
+        assert 2 <= summary.requests_failed < 10 and set(summary.errors) == {"reset"}
         assert (first.conditions.client, first.conditions.host) == ("tunnel", f"box/sim:{PROFILE}")
         assert first.conditions.simulated
         assert session.state.bench.running is False
-        second = await session.result(await asyncio.wait_for(session.bench(**shape | {"requests": 40}), SOON_S) or 0)
-        assert (second.summary.requests_ok, second.summary.errors) == (40, {})
+        second = await session.result(await asyncio.wait_for(session.bench(**shape | {"requests": 8}), SOON_S) or 0)
+        assert (second.summary.requests_ok, second.summary.errors) == (8, {})
         assert session.state.server is not None and session.state.server.run_id == run_id
 
     run(far, scenario)
@@ -232,8 +233,15 @@ def cut_at(far: Box, session: Session, word: str, *, reached: bool, outage_s: fl
     return restoring
 
 
-@pytest.mark.parametrize("reached", [True, False])
-@pytest.mark.parametrize("word", ["-pl", "--lock-gpu"])
+@pytest.mark.parametrize(
+    ("word", "reached"),
+    [
+        ("-pl", True),
+        ("--lock-gpu", False),
+        pytest.param("-pl", False, marks=pytest.mark.long),
+        pytest.param("--lock-gpu", True, marks=pytest.mark.long),
+    ],
+)
 def test_settings_cut_in_the_middle_of_apply(far: Box, word: str, reached: bool) -> None:
     async def scenario(session: Session) -> None:
         restoring = cut_at(far, session, word, reached=reached)
@@ -261,8 +269,15 @@ def test_settings_cut_in_the_middle_of_apply(far: Box, word: str, reached: bool)
     run(far, scenario)
 
 
-@pytest.mark.parametrize("reached", [True, False])
-@pytest.mark.parametrize("word", ["-pl", "--reset-gpu"])
+@pytest.mark.parametrize(
+    ("word", "reached"),
+    [
+        ("-pl", True),
+        ("--reset-gpu", False),
+        pytest.param("-pl", False, marks=pytest.mark.long),
+        pytest.param("--reset-gpu", True, marks=pytest.mark.long),
+    ],
+)
 def test_settings_cut_in_the_middle_of_revert(far: Box, word: str, reached: bool) -> None:
     async def scenario(session: Session) -> None:
         assert (await session.apply_gpu(WANTED)).ok

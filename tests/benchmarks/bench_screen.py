@@ -1,162 +1,205 @@
-"""What the screen costs: CPU of a core, bytes to the terminal, memory, first paint; nvitop beside it where it can run.
+"""What Workbench costs while it shows a host: `workbench demo` in a pseudo-terminal (screen, agent, simulated driver),
+with nvitop beside it at the same time on the same simulated NVML library.
 
-    python tests/benchmarks/bench_screen.py [--gpus 4] [--seconds 20] [--interval 1.0 0.5] [--size 120x40] [--nvitop]
+    python tests/benchmarks/bench_screen.py [--seconds 30] [--rounds 3] [--interval 1 0.5] [--profile four-pcie|eight]
+        [--server] [--busy] [--no-nvitop] [--starts 10]
 
-The screen runs in a pseudo-terminal that is read all the time, with a scripted session (tests/support/fake_session.py)
-as its source, so the figures are those of the screen alone. `--command` measures any other command line the same way,
-e.g. `--command "workbench demo --host-profile four-pcie"`, children (the agent) included.
+--busy: the simulated GPUs work, so that every figure changes each tick. --server: a simulated server is READY and
+watched. --starts: only the time from exec to the first frame, that many times. Targets: README, "What it costs".
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import contextlib
 import os
-import pty
-import select
-import shlex
-import signal
-import struct
+import statistics
 import subprocess
 import sys
-import termios
+import tempfile
+import threading
 import time
-from fcntl import ioctl
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
-import psutil
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path.insert(0, str(HERE))
+sys.path.insert(0, str(ROOT))
 
-ROOT = Path(__file__).resolve().parents[2]
-WARM_S = 3.0
+from terminal import Terminal, load_1m, memory_mib, run_s  # noqa: E402
 
-CHILD = """
-import asyncio, os, sys
-sys.path.insert(0, sys.argv[1])
-os.environ.setdefault("TEXTUAL_FPS", "40"); os.environ.setdefault("TEXTUAL_ANIMATIONS", "none")
-os.environ.setdefault("TEXTUAL_SMOOTH_SCROLL", "0")
-from tests.support.fake_session import FakeSession, walked
-gpus, interval, stage, flood = int(sys.argv[2]), float(sys.argv[3]), sys.argv[4], int(sys.argv[5])
-class Live(FakeSession):
-    async def open(self):
-        self.task = asyncio.create_task(self.tick_for_ever(interval))
-        if flood:
-            self.flood = asyncio.create_task(self.pour(flood))
-    async def pour(self, lines_per_s):
-        number = 0
-        while True:
-            await asyncio.sleep(0.05)
-            last = number + lines_per_s // 20
-            self.log_lines([f"INFO 12:00:00 [x.py:1] line {i} of a server that says much" for i in range(number, last)])
-            number = last
-session = Live(gpus)
-if stage != "none":
-    asyncio.run(walked(session, stage))
-import workbench.tui
-workbench.tui.run(session, mouse=False)
+LAST_ROW = b"palette"  # the footer, drawn last
+FIGURES = b"A100"
+WARM_S = 6.0  # adopting, results, presets; and one slow reading
+PRESET = "vllm-qwen3-vl-2b-dp4"
+
+
+@contextmanager
+def own_directories() -> Iterator[dict[str, str]]:
+    with tempfile.TemporaryDirectory(prefix="workbench-bench-") as folder:
+        yield {n: f"{folder}/{n.lower()}" for n in ("XDG_STATE_HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME")}
+
+
+def workbench(*words: str) -> list[str]:
+    return [sys.executable, str(HERE / "eight_gpus.py"), *words]
+
+
+def demo(profile: str, interval_s: float) -> list[str]:
+    if profile == "four-pcie":
+        return [sys.executable, "-m", "workbench", "demo", "--host-profile", profile, "--interval", f"{interval_s:g}"]
+    return workbench("demo", "--host-profile", profile, "--interval", f"{interval_s:g}")
+
+
+def driver_state(env: Mapping[str, str], profile: str) -> str:
+    return f"{env['XDG_STATE_HOME']}/workbench/sim/{profile}/driver"
+
+
+@contextmanager
+def busy_gpus(env: Mapping[str, str], profile: str) -> Iterator[None]:
+    """Work whose share changes every 0.4 s, published as an engine would."""
+    import eight_gpus  # noqa: F401
+    from workbench.sim import profiles, state
+
+    driver = state.SimState(driver_state(env, profile), profiles.get(profile))
+    ended = threading.Event()
+
+    def work() -> None:
+        turn = 0
+        while not ended.wait(0.4):
+            turn += 1
+            part = {"busy": 0.5 + 0.05 * (turn % 9), "memory": 0.4 + 0.06 * (turn % 7), "compute": 0.3}
+            gpus = {i: {**part, "memory_bytes": (20 + turn % 5) * 1e9} for i in range(driver.profile.count)}
+            driver.publish_load(os.getpid(), gpus, active_unix_s=time.time())
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        driver.withdraw_load(os.getpid())
+
+
+@contextmanager
+def server(env: Mapping[str, str], profile: str) -> Iterator[None]:
+    """A simulated server that is READY, on a port of its own."""
+    base = [sys.executable, "-m", "workbench", "--simulate", profile]
+    whole = {**os.environ, **env}
+    started = subprocess.run([*base, "start", PRESET, "--wait"], env=whole, cwd=ROOT, check=True, capture_output=True)
+    run_id = started.stdout.decode().split()[0]
+    try:
+        yield
+    finally:
+        subprocess.run([*base, "stop", run_id], env=whole, cwd=ROOT, check=True, capture_output=True)
+
+
+class Parts:
+    """CPU seconds of the screen and of all below it, and of a peer."""
+
+    def __init__(self, screen: Terminal, peer: Terminal | None) -> None:
+        self.screen, self.peer = screen, peer
+        self.below = list(screen.children())
+
+    def now(self) -> tuple[float, float, float, float]:
+        agent = 0.0
+        for pid in self.below:
+            with contextlib.suppress(OSError):
+                agent += run_s(pid)
+        return time.monotonic(), run_s(self.screen.child.pid), agent, run_s(self.peer.child.pid) if self.peer else 0.0
+
+
+def drain(terminals: list[Terminal], seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        for terminal in terminals:
+            terminal.read(0.02)
+
+
+def measure(env: dict[str, str], chosen: argparse.Namespace, interval_s: float) -> None:
+    profile = chosen.profile
+    simulated = {**env, "WORKBENCH_SIM_PROFILE": profile, "WORKBENCH_SIM_STATE": driver_state(env, profile)}
+    nvitop = [sys.executable, str(HERE / "nvitop_simulated.py"), "--monitor", "full", "--interval", f"{interval_s:g}"]
+    with contextlib.ExitStack() as stack:
+        screen = stack.enter_context(Terminal(demo(profile, interval_s), env=env))
+        screen.until(FIGURES)
+        peer = stack.enter_context(Terminal(nvitop, env=simulated)) if chosen.nvitop else None
+        both = [t for t in (screen, peer) if t is not None]
+        drain(both, WARM_S)
+        parts = Parts(screen, peer)
+        for _ in range(chosen.rounds):
+            before, sent, sent_peer = parts.now(), screen.bytes, peer.bytes if peer else 0
+            drain(both, chosen.seconds)
+            took, own, agent, other = (b - a for a, b in zip(before, parts.now(), strict=True))
+            sent, sent_peer = screen.bytes - sent, (peer.bytes if peer else 0) - sent_peer
+            whole = own + agent
+            ratio = f"ratio {whole / other:5.2f}" if other else ""
+            print(
+                f"{interval_s:4g} s | screen {own / took:6.2%} agent {agent / took:6.2%} sum {whole / took:6.2%} "
+                f"| nvitop {other / took:6.2%} {ratio} | {sent / took:6.0f} B/s, nvitop {sent_peer / took:5.0f} "
+                f"| load {load_1m():.1f}",
+                flush=True,
+            )
+        rss, pss = memory_mib(screen.child.pid)
+        below = "; ".join(f"{memory_mib(pid)[0]:.0f} RSS {memory_mib(pid)[1]:.0f} PSS" for pid in parts.below)
+        print(f"{interval_s:4g} s | MiB: screen {rss:.1f} RSS {pss:.1f} PSS; below it {below}", flush=True)
+
+
+BARE = """
+import os
+os.environ.update(TEXTUAL_ANIMATIONS="none")
+from textual.app import App
+from textual.widgets import Static
+class Bare(App):
+    def compose(self):
+        yield Static("palette")
+Bare().run(mouse=False)
 """
 
 
-def spawn(argv: list[str], columns: int, rows: int, env: dict[str, str]) -> tuple[subprocess.Popen[bytes], int]:
-    master, slave = pty.openpty()
-    ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-    child = subprocess.Popen(
-        argv, stdin=slave, stdout=slave, stderr=slave, env=env, start_new_session=True, close_fds=True
-    )
-    os.close(slave)
-    return child, master
-
-
-def cpu_s(process: psutil.Process) -> float:
-    """User and system time of the process and its living children."""
-    total = 0.0
-    for p in (process, *process.children(recursive=True)):
-        try:
-            times = p.cpu_times()
-        except psutil.NoSuchProcess:
-            continue
-        total += times.user + times.system
-    return total
-
-
-def drain(master: int, seconds: float) -> tuple[int, list[float]]:
-    """Bytes read in that time, and when each piece came."""
-    end, count, stamps = time.monotonic() + seconds, 0, []
-    while (left := end - time.monotonic()) > 0:
-        if select.select([master], [], [], left)[0]:
-            try:
-                data = os.read(master, 65536)
-            except OSError:
-                break
-            count += len(data)
-            stamps.append(time.monotonic())
-    return count, stamps
-
-
-def measure(argv: list[str], columns: int, rows: int, seconds: float) -> dict[str, float]:
-    env = {**os.environ, "TERM": "xterm-256color", "COLORTERM": ""}
-    started = time.monotonic()
-    child, master = spawn(argv, columns, rows, env)
-    try:
-        seen, first_s = 0, 0.0
-        while seen < columns * rows // 3 and time.monotonic() - started < 20:  # a frame, not the mode switches
-            if select.select([master], [], [], 5)[0]:
-                seen += len(os.read(master, 65536))
-                first_s = time.monotonic() - started
-        drain(master, WARM_S)
-        process = psutil.Process(child.pid)
-        before, begin = cpu_s(process), time.monotonic()
-        count, _ = drain(master, seconds)
-        took = time.monotonic() - begin
-        used = cpu_s(process) - before
-        rss = sum(p.memory_info().rss for p in (process, *process.children(recursive=True)))
-    finally:
-        os.killpg(child.pid, signal.SIGTERM)
-        try:
-            child.wait(5)
-        except subprocess.TimeoutExpired:
-            os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
-        os.close(master)
-    return {
-        "cpu_pct": round(100 * used / took, 2),
-        "bytes_per_s": round(count / took),
-        "rss_mib": round(rss / 2**20, 1),
-        "first_paint_ms": round(first_s * 1000),
-    }
+def starts(env: dict[str, str], chosen: argparse.Namespace) -> None:
+    """From exec to the first frame and to the first figures; CPU seconds by then; and an app of Textual that shows one
+    word, for what the machine is busy with."""
+    found: dict[str, list[float]] = {}
+    for _ in range(chosen.starts):
+        with Terminal([sys.executable, "-c", BARE], env=env) as bare:
+            took = [1000 * bare.until(LAST_ROW), 1000 * run_s(bare.child.pid)]
+        with Terminal(demo(chosen.profile, 1.0), env=env) as screen:
+            took += [1000 * screen.until(LAST_ROW), 1000 * run_s(screen.child.pid), 1000 * screen.until(FIGURES)]
+            screen.drain(1.0)
+        for name, value in zip(
+            ("one word in Textual", "CPU by then", "first frame", "CPU by then, ours", "first figures"), took, strict=True
+        ):
+            found.setdefault(name, []).append(value)
+    for name, values in found.items():
+        print(f"{name:20} best {min(values):5.0f} ms, median {statistics.median(values):5.0f} ms of {len(values)}")
+    print(f"load {load_1m():.1f}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--gpus", type=int, default=4)
-    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--interval", type=float, nargs="*", default=[1.0, 0.5])
-    parser.add_argument("--size", default="120x40")
-    parser.add_argument("--stage", default="compare")
-    parser.add_argument("--flood", type=int, default=0, help="log lines per second")
-    parser.add_argument("--command", help="measure this command line instead")
-    parser.add_argument("--nvitop", action="store_true", help="measure nvitop too (needs an NVML library)")
+    parser.add_argument("--profile", default="four-pcie")
+    parser.add_argument("--server", action="store_true")
+    parser.add_argument("--busy", action="store_true")
+    parser.add_argument("--nvitop", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--starts", type=int, default=0)
     chosen = parser.parse_args()
-    columns, rows = (int(n) for n in chosen.size.split("x"))
-    report: dict[str, dict[str, float]] = {}
-    for interval in chosen.interval:
-        if chosen.command:
-            argv = shlex.split(chosen.command)
-        else:
-            argv = [
-                sys.executable,
-                "-c",
-                CHILD,
-                str(ROOT),
-                str(chosen.gpus),
-                str(interval),
-                chosen.stage,
-                str(chosen.flood),
-            ]
-        report[f"screen {interval:g} s"] = measure(argv, columns, rows, chosen.seconds)
-        if chosen.nvitop:
-            peer = [sys.executable, "-m", "nvitop", "--monitor", "full", "--interval", f"{interval:g}"]
-            report[f"nvitop {interval:g} s"] = measure(peer, columns, rows, chosen.seconds)
-    print(json.dumps({"gpus": chosen.gpus, "size": chosen.size, **report}, indent=2))
+    os.chdir(ROOT)
+    with own_directories() as env, contextlib.ExitStack() as stack:
+        if chosen.server:
+            stack.enter_context(server(env, chosen.profile))
+        if chosen.busy:
+            stack.enter_context(busy_gpus(env, chosen.profile))
+        if chosen.starts:
+            starts(env, chosen)
+            return
+        for interval_s in chosen.interval:
+            measure(env, chosen, interval_s)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import importlib
 import json
 import logging
@@ -86,6 +87,7 @@ def _run(argv: list[str]) -> int:
 
 
 async def _awaited(outcome: Awaitable[int]) -> int:
+    gc.enable()  # off while modules were loaded: __main__.py
     return await outcome
 
 

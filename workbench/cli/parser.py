@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import difflib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 from workbench import __version__
 
 USAGE = """workbench [--host NAME | --simulate PROFILE] [--json] COMMAND …
        workbench [HOST]             the screen (HOST: a name from your ssh config; none: this machine)
        workbench demo               the screen on a simulated host"""
+
+
+_SCREEN_OPTIONS = ("--mouse", "--interval")
+_INTERVAL_S = (0.2, 60.0)
+_Commands: TypeAlias = "argparse._SubParsersAction[Any]"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -24,11 +29,12 @@ class _Parser(argparse.ArgumentParser):
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Arguments -> namespace with `command`. Raises InputError; `--help` and `--version` exit 0."""
-    parser = _root()
     globals_, rest = _globals().parse_known_args(_leading(argv))
     rest = [*rest, *argv[len(_leading(argv)) :]]
-    if not rest:
-        return argparse.Namespace(**{**vars(globals_), "command": "screen", "target": None, "mouse": False})
+    if not rest or rest[0].split("=")[0] in _SCREEN_OPTIONS:
+        return _screen(None, rest, globals_)
+    # All the others cost 7 ms, which a screen need not wait for.
+    parser = _root(_screens) if rest[0] == "demo" else _root(*_GROUPS)
     if not rest[0].startswith("-") and rest[0] not in commands(parser):
         return _screen_on(rest, globals_, commands(parser))
     space = parser.parse_args(rest)
@@ -53,17 +59,24 @@ def _leading(argv: Sequence[str]) -> list[str]:
 
 
 def _screen_on(rest: list[str], globals_: argparse.Namespace, known: list[str]) -> argparse.Namespace:
+    import difflib
+
     from workbench.model.errors import InputError
 
     near = difflib.get_close_matches(rest[0], known, n=1, cutoff=0.75)
-    if near or len([r for r in rest[1:] if not r.startswith("-")]) > 0:
+    if near or (len(rest) > 1 and not rest[1].startswith("-")):
         hint = f" Did you mean `workbench {near[0]}`?" if near else ""
         raise InputError(f"no command called {rest[0]!r}.{hint}", next_step="workbench --help")
-    screen = _Parser(prog="workbench HOST", add_help=False)
-    screen.add_argument("--mouse", action="store_true")
+    return _screen(rest[0], rest[1:], globals_)
+
+
+def _screen(host: str | None, options: Sequence[str], globals_: argparse.Namespace) -> argparse.Namespace:
+    screen = _Parser(prog="workbench [HOST]", add_help=False, allow_abbrev=False)
+    _screen_options(screen)
     screen.add_argument("--json", action="store_true")
-    space = screen.parse_args(rest[1:])
-    return argparse.Namespace(**{**vars(globals_), **vars(space), "command": "screen", "target": rest[0]})
+    space = screen.parse_args(options)
+    space.json |= globals_.json
+    return argparse.Namespace(**{**vars(globals_), **vars(space), "command": "screen", "target": host})
 
 
 def _globals() -> argparse.ArgumentParser:
@@ -78,37 +91,49 @@ def _global_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout, messages on stderr")
 
 
-def _root() -> argparse.ArgumentParser:
+def _root(*groups: Callable[[_Commands], None]) -> argparse.ArgumentParser:
     parser = _Parser(prog="workbench", usage=USAGE, allow_abbrev=False, description="Tune LLM inference servers.")
     parser.add_argument("--version", action="version", version=f"workbench {__version__}")
-    sub = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    _screens(sub)
-    _presets(sub)
-    _servers(sub)
-    _measuring(sub)
-    _gpu(sub)
-    _add(sub, "doctor", "facts of this host and what is missing")
+    sub = parser.add_subparsers(prog="workbench", dest="command", metavar="COMMAND", required=True)
+    for group in groups:
+        group(sub)
     return parser
 
 
-def _add(sub: argparse._SubParsersAction, name: str, help: str) -> argparse.ArgumentParser:  # type: ignore[type-arg]
+def _add(sub: _Commands, name: str, help: str) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = sub.add_parser(name, help=help, description=help, allow_abbrev=False)
     parser.add_argument("--json", action="store_true", help=argparse.SUPPRESS)
     return parser
 
 
-def _group(sub: argparse._SubParsersAction, name: str, help: str) -> argparse._SubParsersAction:  # type: ignore[type-arg]
+def _group(sub: _Commands, name: str, help: str) -> _Commands:
     parser = _add(sub, name, help)
     return parser.add_subparsers(dest="action", metavar="ACTION", required=True)
 
 
-def _screens(sub: argparse._SubParsersAction) -> None:  # type: ignore[type-arg]
+def _screens(sub: _Commands) -> None:
     demo = _add(sub, "demo", "the screen on a simulated host: no GPU needed")
     demo.add_argument("--host-profile", default="rtx-pro-6000", metavar="NAME")
     demo.add_argument("--list", action="store_true", help="names of the simulated hosts")
-    demo.add_argument("--mouse", action="store_true")
+    _screen_options(demo)
     shot = _add(sub, "screenshots", "render the screen's pictures (SVG and PNG) from a simulated host")
     shot.add_argument("directory", nargs="?", default="screenshots")
+
+
+def _screen_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--mouse", action="store_true")
+    parser.add_argument("--interval", type=_interval, metavar="S", help="seconds between two readings (1)")
+
+
+def _interval(text: str) -> float:
+    lowest, highest = _INTERVAL_S
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not lowest <= seconds <= highest:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from {lowest:g} to {highest:g}")
+    return seconds
 
 
 def _plan_options(parser: argparse.ArgumentParser) -> None:
@@ -119,7 +144,7 @@ def _plan_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--var", action="append", default=[], metavar="name=value", dest="variables")
 
 
-def _presets(sub: argparse._SubParsersAction) -> None:  # type: ignore[type-arg]
+def _presets(sub: _Commands) -> None:
     actions = _group(sub, "presets", "the library of documented setups")
     _add(actions, "list", "every preset that was found")
     _add(actions, "show", "one preset with its claims and caveats").add_argument("id")
@@ -133,7 +158,7 @@ def _presets(sub: argparse._SubParsersAction) -> None:  # type: ignore[type-arg]
     _plan_options(_add(sub, "plan", "argv, environment and findings of a launch; starts nothing"))
 
 
-def _servers(sub: argparse._SubParsersAction) -> None:  # type: ignore[type-arg]
+def _servers(sub: _Commands) -> None:
     start = _add(sub, "start", "start a server that outlives this command; prints the run id")
     _plan_options(start)
     start.add_argument("--wait", action="store_true", help="until it is READY or has failed")
@@ -145,7 +170,7 @@ def _servers(sub: argparse._SubParsersAction) -> None:  # type: ignore[type-arg]
     _add(sub, "stop", "end a run: every process of it, and no other").add_argument("run", metavar="RUN")
 
 
-def _measuring(sub: argparse._SubParsersAction) -> None:  # type: ignore[type-arg]
+def _measuring(sub: _Commands) -> None:
     bench = _add(sub, "bench", "benchmark a run, or any OpenAI-compatible server by URL")
     bench.add_argument("run", nargs="?", metavar="RUN")
     bench.add_argument("--url", help="base URL of a server that Workbench did not start")
@@ -166,7 +191,7 @@ def _measuring(sub: argparse._SubParsersAction) -> None:  # type: ignore[type-ar
     compare.add_argument("b", type=int)
 
 
-def _gpu(sub: argparse._SubParsersAction) -> None:  # type: ignore[type-arg]
+def _gpu(sub: _Commands) -> None:
     actions = _group(sub, "gpu", "GPU state and settings")
     _add(actions, "status", "clocks, power, limits, temperature, processes")
     setter = _add(actions, "set", "change settings: shown first, recorded before, read back after")
@@ -182,3 +207,10 @@ def _gpu(sub: argparse._SubParsersAction) -> None:  # type: ignore[type-arg]
     revert = _add(actions, "revert", "give back what was there before Workbench changed it")
     revert.add_argument("--gpu", default="all", metavar="I|UUID|all")
     revert.add_argument("--yes", action="store_true")
+
+
+def _doctor(sub: _Commands) -> None:
+    _add(sub, "doctor", "facts of this host and what is missing")
+
+
+_GROUPS = (_screens, _presets, _servers, _measuring, _gpu, _doctor)

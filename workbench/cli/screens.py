@@ -15,6 +15,8 @@ def screen(arguments: argparse.Namespace) -> int:
     from workbench import tui
 
     session = session_of(arguments)
+    if arguments.interval is not None:
+        session.interval_s = arguments.interval
     return tui.run(session, mouse=True if arguments.mouse else None)
 
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from workbench.model.bench import BenchResult, BenchSpec, Comparison
-from workbench.model.flags import FlagRow
-from workbench.model.plan import PlanChange
-from workbench.model.settings import GpuSettings, SettingCommand, SettingsReport
 from workbench.session.state import SessionState
 
-if TYPE_CHECKING:  # pydantic costs 0.1 s, and a screen needs it only when a preset is shown
+if TYPE_CHECKING:  # none of it is needed for the first frame
+    from workbench.model.bench import BenchResult, BenchSpec, Comparison
+    from workbench.model.flags import FlagRow
+    from workbench.model.plan import PlanChange
     from workbench.model.preset import Preset, Variable
+    from workbench.model.settings import GpuSettings, SettingCommand, SettingsReport
 
 Listener = Callable[[SessionState, frozenset[str]], None]
 

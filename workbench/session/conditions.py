@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from workbench import __version__
-from workbench.model.bench import BenchResult, BenchSpec, Conditions
 from workbench.session.state import BenchRow
 
 if TYPE_CHECKING:
+    from workbench.model.bench import BenchResult, BenchSpec, Conditions
     from workbench.model.gpu import GpuInfo, Telemetry
     from workbench.model.plan import LaunchPlan
     from workbench.model.run import ServerStatus
@@ -66,6 +66,8 @@ def conditions_of(
     simulated: bool,
     ceiling_tok_s: float | None,
 ) -> Conditions:
+    from workbench.model.bench import Conditions
+
     plan = record.plan if record else None
     command = record.command if record else None
     infos = [i for i in (telemetry.infos if telemetry else ()) if i.index in gpus]

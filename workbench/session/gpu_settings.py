@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from workbench.model.errors import HostError
 from workbench.model.findings import Level
-from workbench.model.settings import Alteration, GpuSettings, InForce, SettingCommand, SettingsReport
 from workbench.session.serving import Serving
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # loaded after the first frame, as in all modules of the session
     from workbench.gpu.proof import Proof
     from workbench.gpu.rights import Rights
+    from workbench.model.settings import Alteration, GpuSettings, SettingCommand, SettingsReport
 
 
 class Settings(Serving):
@@ -61,11 +61,14 @@ class Settings(Serving):
             self.record(shlex.join(outcome.command.argv), "ok" if outcome.ok else outcome.message)
         with suppress(HostError):  # the link was lost: what was done is told all the same, and read once it is back
             await self.read_alterations()
+            self.update(offers=())  # the person has just seen to them
         if self._source is not None:
             await self._source.refresh()
 
     def take_proofs(self, proofs: Sequence[Proof]) -> None:
         """What a load has shown stands on each GPU's row until its settings change."""
+        from workbench.model.settings import InForce
+
         shown = {(p.gpu_index, p.short) for p in proofs if p.short}
         kept = [f for f in self.state.gpu_findings if f[0] not in {index for index, _ in shown}]
         self.update(gpu_findings=(*kept, *sorted(shown)))

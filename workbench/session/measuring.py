@@ -8,19 +8,17 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from workbench.model.bench import BenchResult, BenchSpec, Comparison
 from workbench.model.errors import BenchError, InputError, WorkbenchError
 from workbench.model.findings import Level
 from workbench.model.run import ServerState, ServerStatus
 from workbench.session.conditions import ceiling_of, conditions_of, gpus_of, rows_of
 from workbench.session.gpu_settings import Settings
-from workbench.session.meter import Meter, without_power
 from workbench.session.state import BenchState, CeilingView
 
 if TYPE_CHECKING:
     from workbench.bench.records import BenchOutcome
     from workbench.hosts.base import Host
-    from workbench.model.bench import BenchProgress, BenchSummary
+    from workbench.model.bench import BenchProgress, BenchResult, BenchSpec, BenchSummary, Comparison
     from workbench.model.gpu import GpuInfo, Telemetry
     from workbench.model.plan import LaunchPlan
     from workbench.server.records import RunRecord
@@ -132,6 +130,8 @@ class Measuring(Settings):
 
     def spec_of(self, preset_id: str | None, overrides: dict[str, Any]) -> BenchSpec:
         """What the preset suggests, changed by `overrides` (fields of BenchSpec)."""
+        from workbench.model.bench import BenchSpec
+
         suggested: dict[str, Any] = {}
         if preset_id is not None:
             try:
@@ -257,6 +257,7 @@ class Measuring(Settings):
 
     async def _run_and_store(self, spec: BenchSpec, benched: Benched, env: dict[str, str]) -> int:
         from workbench.bench import runner
+        from workbench.session.meter import Meter, without_power
 
         async def run() -> BenchOutcome:
             return await runner.run(spec, on_progress=self._progress, cancel=self._cancel, env=env)

@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING
 
 from workbench.model.errors import PlanError, ServerError
 from workbench.model.findings import Level
-from workbench.model.plan import PlanChange, diff
 from workbench.model.run import LogBatch, ServerState, ServerStatus
-from workbench.model.secrets import MASK, mask_command, mask_plan
 from workbench.session.watching import Watching
 
 if TYPE_CHECKING:
-    from workbench.model.plan import LaunchPlan
+    from workbench.model.plan import LaunchPlan, PlanChange
     from workbench.server.logs import LogRing
     from workbench.server.supervisor import Supervisor
 
@@ -111,6 +109,8 @@ class Serving(Watching):
 
     async def select_run(self, run_id: str) -> None:
         """Follow its log; with no plan under edit, what runs becomes the plan."""
+        from workbench.model.secrets import MASK
+
         await self.supervisor.load_log(run_id)
         self.update(run_id=run_id, servers=self.supervisor.statuses()[:SHOWN], log_revision=self.state.log_revision + 1)
         plan = self.supervisor.record(run_id).plan
@@ -123,6 +123,9 @@ class Serving(Watching):
         status = self.state.server
         if status is None or status.state not in LIVE or self._editor is None:
             return ()
+        from workbench.model.plan import diff
+        from workbench.model.secrets import mask_plan
+
         running = self.supervisor.record(status.run_id).plan
         return diff(running, mask_plan(self._editor.plan)) if running is not None else ()
 
@@ -158,6 +161,8 @@ class Serving(Watching):
             )
 
     async def _start(self) -> ServerStatus:
+        from workbench.model.secrets import mask_command
+
         editor = self.editor
         if editor.around.installed is None and editor.around.installed_problem is None:
             await self.look_for_engine()

@@ -75,6 +75,8 @@ class BenchRow:
 
 @dataclass(frozen=True, slots=True)
 class BenchState:
+    """The benchmark that is running or waits to; None and False without one."""
+
     running: bool = False
     queued: bool = False  # pressed while the server was starting: runs when it is READY
     spec: BenchSpec | None = None
@@ -134,6 +136,8 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class SessionState:
+    """Everything that a front end draws. Each change makes a new one."""
+
     host: HostView
     telemetry: Telemetry | None = None
     telemetry_monotonic_s: float | None = None  # this machine's time.monotonic() when it came; age = now - this

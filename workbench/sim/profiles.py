@@ -8,7 +8,6 @@ Where nothing public exists the comment says "assumed".
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, replace
 
 
@@ -91,6 +90,8 @@ class Profile:
     pci_domain: int = 0
 
     def uuid(self, index: int) -> str:
+        import hashlib
+
         digest = hashlib.sha256(f"workbench-sim/{self.name}/{index}".encode()).hexdigest()
         return f"GPU-{digest[:8]}-{digest[8:12]}-{digest[12:16]}-{digest[16:20]}-{digest[20:32]}"
 

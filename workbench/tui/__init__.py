@@ -20,8 +20,7 @@ def run(session: SessionApi, *, mouse: bool | None = None, keymap: dict[str, str
 
         what = "TERM=dumb" if os.environ.get("TERM") == "dumb" else "standard input is not a terminal"
         raise InputError(f"the screen needs a terminal ({what})", next_step="use the commands: workbench --help")
-    # Collecting garbage while modules load finds none and costs a tenth of the time to the first frame.
-    gc.disable()
+    gc.disable()  # until the first frame stands: __main__.py
     from workbench.tui.app import WorkbenchApp
 
     app = WorkbenchApp(session, keymap)

@@ -84,11 +84,22 @@ def test_every_pane_names_the_next_key_when_empty(drive: Any) -> None:
 
 def test_absent_values_are_not_given_as_zero_and_have_a_reason(drive: Any) -> None:
     async def scenario(d: Any) -> None:
-        assert d.row(3).rstrip().endswith("n/a")
+        assert "fan" not in d.row(2) + d.row(3)  # no GPU here gives it: no cell in the strip, the reason on page 6
         await d.press("6")
         assert "n/a (not supported): fan_pct" in d.text
 
     drive(scenario)
+
+
+def test_a_value_that_one_of_two_gpus_does_not_give_is_na(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        telemetry = d.session.telemetry()
+        silent = replace(telemetry.gpus[1], power_w=None, absent={"power_w": "not supported"})
+        d.session.push(telemetry=replace(telemetry, gpus=(telemetry.gpus[0], silent), t_s=telemetry.t_s + 1))
+        await d.until(lambda: d.row(2).rstrip().endswith("n/a"))
+        assert d.row(2).count("power") == 2 and d.row(2).count("n/a") == 1
+
+    drive(scenario, gpus=2)
 
 
 def test_stale_telemetry_says_its_age(drive: Any) -> None:

@@ -45,6 +45,7 @@ class PresetEntry:
     status: str = ""
     document: str = ""
     baseline: str | None = None
+    caveats: int = 0
     hides: str | None = None
     error: Finding | None = None
 
@@ -217,7 +218,7 @@ def _entry_of(document: Mapping[str, Any], path: Path, origin: str) -> PresetEnt
     provenance, nodes = _table(document, "provenance"), document.get("nodes")
     names = hardware.get("gpu_names")
     gpu_names = tuple(n for n in names if isinstance(n, str)) if isinstance(names, list) else ()
-    count = hardware.get("count")
+    count, caveats = hardware.get("count"), document.get("caveats")
     gpu_count = count if isinstance(count, int) else 1
     return PresetEntry(
         id=document["id"],
@@ -235,6 +236,7 @@ def _entry_of(document: Mapping[str, Any], path: Path, origin: str) -> PresetEnt
         status=_text(provenance, "status") or "",
         document=_text(provenance, "document") or "",
         baseline=_text(document, "baseline"),
+        caveats=len(caveats) if isinstance(caveats, list) else 0,
     )
 
 

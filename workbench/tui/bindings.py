@@ -41,7 +41,7 @@ KEYS: tuple[Key, ...] = (
     Key("c", "compare", "Compare", "compare the marked results A and B, else the last two", "", 6, "bench"),
     Key("full_stop", "again", "Again", "restart with the plan, bench, compare with the run before", "", 12, "bench"),
     Key("g", "gpu", "GPU", "GPU settings: power limit, clocks, persistence; shows the commands first", "", 7, "gpu"),
-    Key("r", "revert", "Revert", "put every GPU setting back to what it was", "", 8, "gpu"),
+    Key("r", "revert", "Revert", "put every GPU setting back to what it was, at once", "", 8, "gpu"),
     Key("u", "undo", "Undo", "undo the last edit of the plan", "", 9, "launch"),
     Key("U", "redo", "Redo", "redo the edit that was undone", "", 0, "launch"),
     Key("v", "command", "Command", "the full command, its environment and all findings", "", 13, "launch"),
@@ -70,8 +70,8 @@ KEYS: tuple[Key, ...] = (
     Key("a", "toggle_all", "all/changed", "all flags of the engine, or only those that are set", "launch"),
     Key("E", "add_env", "env", "set an environment variable", "launch"),
     Key("d", "unset", "unset", "remove the flag under the cursor from the plan", "launch"),
-    Key("f", "follow", "follow/pause", "follow the log, or hold it still", "log"),
-    Key("e", "next_error", "next error", "jump to the next error in the log", "log"),
+    Key("f", "follow", "follow", "follow the log, or hold it still", "log"),
+    Key("e", "next_error", "error", "jump to the next error in the log", "log"),
     Key("o", "runs", "runs", "choose which server run is shown", "log"),
     Key("enter", "detail", "detail", "the result with its conditions", "results"),
     Key("a", "mark_a", "mark A", "mark the result as A", "results"),
@@ -100,7 +100,7 @@ def bindings_for(where: str) -> list[BindingType]:
 def hint(where: str, *actions: str) -> str:
     """ "/ filter   enter load": pane keys for a border, taken from the table."""
     found = [next(k for k in KEYS if k.action == a and k.where in (where, "")) for a in actions]
-    return "   ".join(f"{k.shown} {k.label if k.where else k.label[:1].lower() + k.label[1:]}" for k in found)
+    return "  ".join(f"{k.shown} {k.label if k.where else k.label[:1].lower() + k.label[1:]}" for k in found)
 
 
 def footer_keys() -> list[Key]:

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from workbench.model.settings import Alteration
 
 NA = "n/a"
 GIB = 1024**3
@@ -89,3 +94,26 @@ def setting_text(setting: str, value: object) -> str:
     if isinstance(value, list | tuple) and len(value) == 2:
         return f"{word} {value[0]}-{value[1]}{unit}"
     return f"{word} {str(value).replace(',', '-')}{unit if str(value)[:1].isdigit() else ''}"
+
+
+def gpus_text(indexes: Iterable[int]) -> str:
+    """ "GPU0", "GPU0-3", "GPU0,2,5"."""
+    listed = sorted(indexes)
+    if len(listed) > 1 and listed == list(range(listed[0], listed[-1] + 1)):
+        return f"GPU{listed[0]}-{listed[-1]}"
+    return "GPU" + ",".join(map(str, listed))
+
+
+def alteration_texts(alterations: Iterable[Alteration]) -> list[tuple[str, str, str]]:
+    """(GPUs, what is set now, what was before), one entry for all GPUs that are altered alike."""
+    groups: dict[tuple[str, str], list[int]] = {}
+    for a in alterations:
+        texts = setting_text(a.setting, a.now), setting_text(a.setting, a.before)
+        groups.setdefault(texts, []).append(a.gpu_index)
+    return [(gpus_text(indexes), now, before) for (now, before), indexes in groups.items()]
+
+
+def preset_name(preset_id: str, engine: str) -> str:
+    """Without the engine in front, which stands in a column of its own, where a name is left."""
+    short = preset_id.removeprefix(f"{engine}-")
+    return short if len(short) > 5 else preset_id  # "vllm-any"

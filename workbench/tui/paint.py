@@ -37,6 +37,14 @@ def cut(text: str, width: int) -> str:
     return (text[: width - 1] if text.isascii() else set_cell_size(text, width - 1).rstrip()) + G.more
 
 
+def cut_middle(text: str, width: int) -> str:
+    """Both ends of `text` in at most `width` cells: of names that begin alike, the ends tell them apart."""
+    if width_of(text) <= width or width < 8:
+        return cut(text, width)
+    head = (width - 1) // 2
+    return text[:head] + G.more + text[len(text) - (width - 1 - head) :]
+
+
 def pad(text: str, width: int, right: bool = False) -> str:
     """`text` in exactly `width` cells."""
     text = cut(text, width)

@@ -88,6 +88,10 @@ class MainScreen(LaunchActions, ServerActions, BenchActions, GpuActions, ViewAct
     async def on_mount(self) -> None:
         self.notice_bar.display = False
         self.active = 2 if self.session.state.plan else 1
+        width, height = self.app.size
+        for limits, size in ((self.HORIZONTAL_BREAKPOINTS, width), (self.VERTICAL_BREAKPOINTS, height)):
+            # Textual does this with the first resize, when all has been laid out and drawn once for nothing.
+            self.add_class([name for limit, name in limits if size >= limit][-1])
         self.lay_out()
         self.set_focus(self.panes[self.active].focus_target())
         self.show(self.session.state, frozenset(SessionState.__dataclass_fields__))
@@ -121,6 +125,7 @@ class MainScreen(LaunchActions, ServerActions, BenchActions, GpuActions, ViewAct
             self.query_one("#bottom").display = not alone or self.active in (4, 5)
             self.set_class(alone, "-alone")
             self.tabs.display = self.single
+        self.refresh_titles()
 
     @property
     def log_visible(self) -> bool:

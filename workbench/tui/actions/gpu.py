@@ -45,33 +45,42 @@ class GpuActions(Actions):
                     wide=True), decided)  # fmt: skip
 
     def action_revert(self) -> None:
+        """At once: it only puts back what was. Asked about during a benchmark, whose figures it would spoil."""
         state = self.session.state
         if not state.alterations:
             self.say("no GPU setting is altered")
             return
-        from workbench.tui.formats import setting_text
+        from workbench.tui.formats import alteration_texts
+
+        texts = [f"{gpus}: {now} back to {before}" for gpus, now, before in alteration_texts(state.alterations)]
+        if not state.bench.running:
+            self._revert(texts)
+            return
         from workbench.tui.modals.ask import Confirm
         from workbench.tui.paint import Row, paragraph
 
         def text(width: int) -> list[Row]:
-            rows: list[Row] = []
-            for a in state.alterations:
-                back = setting_text(a.setting, a.before)
-                rows += paragraph(f"GPU{a.gpu_index}: {setting_text(a.setting, a.now)} back to {back}", width)
-            return rows
+            rows = paragraph("! A benchmark is running: its figures would mix both settings.", width, "warn")
+            return [*rows, *(row for line in texts for row in paragraph(line, width))]
 
         def decided(yes: bool | None) -> None:
             if yes:
-                self.attempt(self.session.revert_gpu(), lambda r: self.show_report("Reverted", r))
+                self._revert(texts)
 
-        self.app.push_screen(Confirm("Revert GPU settings", text, yes="revert", default=True), decided)
+        self.app.push_screen(Confirm("Revert GPU settings", text, yes="revert", no="wait"), decided)
 
-    def show_report(self, title: str, report: SettingsReport) -> None:
+    def _revert(self, texts: Sequence[str]) -> None:
+        self.say(f"reverting {'; '.join(texts)}")
+        self.attempt(self.session.revert_gpu(), lambda r: self.show_report("Reverted", r, texts))
+
+    def show_report(self, title: str, report: SettingsReport, texts: Sequence[str] = ()) -> None:
         """Short when all went well, a page where something did not or needs reading."""
         plain = report.ok and all(str(o.in_force) == "yes" for o in report.outcomes)
         if plain:
             count = len(report.outcomes)
-            self.say(f"{title}: {count} setting{'s' * (count != 1)}, read back and in force")
+            counted = f"{count} setting{'s' * (count != 1)} read back and in force"
+            said = f"{title}: {'; '.join(texts)}; {counted}" if texts else f"{title}: {counted}"
+            self.say(said, next_step=None if texts else "r puts them back; l lists the commands")
             return
         from workbench.tui.modals.base import TextModal
         from workbench.tui.modals.gpu_settings import report_rows

@@ -10,7 +10,8 @@ from textual.geometry import Size
 from textual.widget import Widget
 
 from workbench.session.state import SessionState
-from workbench.tui.formats import setting_text
+from workbench.tui.formats import alteration_texts
+from workbench.tui.glyphs import G
 from workbench.tui.modals.base import Choices, Modal, TextBody
 from workbench.tui.paint import Row, pad, paragraph
 from workbench.tui.widgets.pick_list import PickList
@@ -91,9 +92,8 @@ class Quit(Modal[dict[str, bool]]):
 
     def _text(self, width: int) -> list[Row]:
         rows: list[Row] = []
-        for a in self.state.alterations:
-            now, before = setting_text(a.setting, a.now), setting_text(a.setting, a.before)
-            rows += paragraph(f"GPU{a.gpu_index}: {now}, was {before}", width, "warn")
+        for gpus, now, before in alteration_texts(self.state.alterations):
+            rows += paragraph(f"{G.alert} {gpus}: {now}, was {before}", width, "warn")
         if self.state.bench.running:
             rows += paragraph("! a benchmark is running: it ends with the screen, its result is lost", width, "warn")
         return [*rows, ()] if rows else []

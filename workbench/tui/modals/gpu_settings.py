@@ -9,7 +9,8 @@ from typing import NamedTuple
 from workbench.model.gpu import GpuInfo, GpuSample
 from workbench.model.settings import ClockRange, GpuSettings, SettingCommand, SettingsReport
 from workbench.session.state import SessionState
-from workbench.tui.formats import NA, setting_text, whole
+from workbench.tui.formats import NA, alteration_texts, setting_text, whole
+from workbench.tui.glyphs import G
 from workbench.tui.modals.base import Field, Form
 from workbench.tui.paint import Row, pad, paragraph
 
@@ -83,9 +84,8 @@ def settings_form(state: SessionState) -> Form:
             clocks = f"SM {whole(s.sm_mhz, ' MHz')}, memory {whole(s.memory_mhz, ' MHz')}"
             text = f"now: power limit {whole(limit, ' W')}, {clocks}"
             rows += [((pad(f"GPU{s.index}", 6), "title"), (f"{text}, persistence {keep}", "text"))]
-        for a in state.alterations:
-            was = f"{setting_text(a.setting, a.now)}, was {setting_text(a.setting, a.before)}"
-            rows += paragraph(f"GPU{a.gpu_index} altered: {was}", width, "warn")
+        for which, now, before in alteration_texts(state.alterations):
+            rows += paragraph(f"{G.alert} {which}: {now}, was {before}", width, "warn")
         if state.host.can_change_gpus:
             rows += paragraph(f"! read-only here: {state.host.can_change_gpus}", width, "warn")
             rows += paragraph("  enter shows the commands and the rights that they need", width, "dim")
@@ -110,7 +110,8 @@ def _fields(sample: GpuSample | None, info: GpuInfo | None, count: int) -> Seque
 def command_rows(commands: Sequence[SettingCommand], width: int) -> list[Row]:
     rows: list[Row] = paragraph("The values of now are written to disk first; r puts them back.", width, "dim")
     for c in commands:
-        rows += paragraph(f"$ {shlex.join(c.argv)}", width, "text", "    ")
+        lines = paragraph(f"$ {shlex.join(c.argv)}", width - 6, "text", "    ")
+        rows += [((pad("" if n else f"GPU{c.gpu_index}", 6), "title"), *line) for n, line in enumerate(lines)]
         if c.right:
             rows += paragraph(f"  ! needs {c.right}", width, "warn", "    ")
     return rows

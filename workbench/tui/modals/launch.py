@@ -87,18 +87,22 @@ class StartPlan(Modal[bool]):
             rows += paragraph("x This plan is refused until the errors below are gone.", width, "bad")
         elif self.restart and self.server is not None:
             rows += paragraph(f"The running server {self.server.run_id} is stopped first.", width, "warn")
-        rows += [(("model ", "dim"), (plan.plan.model, "text"))]
+        rows += [(("model   ", "dim"), (plan.plan.model, "text"))]
         checked = f"checked against {plan.plan.engine} {plan.catalog_version}"
         about = [plan.installed or plan.installed_problem or "", checked]
-        rows += [(("engine ", "dim"), ("   ".join(filter(None, about)), "text"))]
-        if plan.memory:
-            rows.append(((plan.memory, "text"),))
+        rows += [(("engine  ", "dim"), ("   ".join(filter(None, about)), "text"))]
+        told = [f for f in plan.findings if f.text == plan.memory]  # the estimate is shown once, as bad as it is
+        if plan.memory and all(f.level in (Level.INFO, Level.HINT) for f in told):
+            rows.append((("memory  ", "dim"), (plan.memory, "text")))
+            findings = [f for f in plan.findings if f not in told]
+        else:
+            findings = list(plan.findings)
         if self.restart:
             count = len(self.changes)
             rows += [(), ((f"{count} change{'s' * (count != 1)} against what runs now", "strong"),)]
             rows += change_rows(self.changes, width)
-        if plan.findings:
-            rows += [(), (("Findings", "strong"),), *finding_rows(plan.findings, width)]
+        if findings:
+            rows += [(), (("Findings", "strong"),), *finding_rows(findings, width)]
         if plan.command is not None:
             rows += [(), (("Command", "strong"),), *command_rows(plan.command, width)]
         return rows

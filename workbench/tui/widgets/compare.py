@@ -11,43 +11,94 @@ from workbench.session.state import SessionState
 from workbench.tui.bindings import bindings_for
 from workbench.tui.formats import NA, figure, value_text
 from workbench.tui.glyphs import G
-from workbench.tui.paint import Painted, Row, pad, paragraph, row_width
+from workbench.tui.paint import Painted, Row, cut, pad, paragraph, row_width, width_of
 
 if TYPE_CHECKING:
     from workbench.model.bench import Comparison, MetricChange
 
 CHANGE = 13
+SINGLE = "single pair"
 VERDICTS = {
     "better": ("BETTER", "goodb"),
     "worse": ("worse", "bad"),
     "no difference shown": ("= none shown", "dim"),
 }
+NAMES = {"output_tok_s": "tok/s", "tok_per_joule": "tok/J", "per_stream_tok_s": "tok/s a stream",
+         "request_s": "requests/s", "power_w": "power W"}  # fmt: skip
+WORDS = {"ttft_ms": "TTFT", "itl_ms": "ITL", "tpot_ms": "TPOT", "e2e_ms": "end to end"}
+FIRST = ("output_tok_s", "tok_per_joule", "ttft_ms.p50", "ttft_ms.p90", "ttft_ms.p99", "itl_ms.mean", "tpot_ms.mean")
 
 
-def comparison_rows(comparison: Comparison, width: int) -> list[Row]:
-    """The whole comparison as rows; the pane shows a window of it."""
-    rows: list[Row] = []
-    differences = comparison.differences
-    count = f"{len(differences)} difference{'s' if len(differences) != 1 else ''}"
-    head: list[tuple[str, str]] = [("A ", "a"), (f"#{comparison.a}", "a"), (" vs ", "dim"), (f"B #{comparison.b}", "b")]
-    if comparison.simulated:
-        head.append(("  SIMULATED", "warnb"))
-    texts = [f"{d['name']} {value_text(d.get('a'))} > {value_text(d.get('b'))}" for d in differences]
-    if len(texts) == 1 and row_width(head) + len(texts[0]) + 3 <= width:
-        rows.append((*head, ("   ", "dim"), (texts[0], "text")))
-    else:
-        rows.append((*head, (f"  {count}", "dim")))
-        for text in texts:
-            rows += paragraph(f"  {text}", width, "text", "    ")
-    rows.append(((_line(width, "metric", "A", "B", "change", ""), "head"),))
-    rows += [_metric_row(metric, width) for metric in comparison.metrics]
+def metric_name(metric: str, unit: str = "") -> str:
+    """ "ttft_ms.p50" -> "TTFT p50"; what is not known stays as it is, with its unit."""
+    base, _, part = metric.partition(".")
+    if base in WORDS and part:
+        return f"{WORDS[base]} {part}"
+    return NAMES.get(metric, metric if not unit or unit in metric else f"{metric} {unit}")
+
+
+def comparison_rows(comparison: Comparison, width: int, height: int = 1000) -> list[Row]:
+    """The whole comparison as rows; the pane shows a window of it. In few rows the differences come in one, and all of
+    them at the end."""
+    rows = _heading(comparison, width, height)
+    single = all(m.interval_pct is None for m in comparison.metrics)
+    said = f"{SINGLE}: no interval" if single and width >= 62 else SINGLE if single else ""
+    rows.append(((_line(width, "metric", "A", "B", "change", said), "head"),))
+    metrics = sorted(comparison.metrics, key=lambda m: FIRST.index(m.metric) if m.metric in FIRST else len(FIRST))
+    rows += [_metric_row(metric, width, single) for metric in metrics]
     if comparison.like_for_like:
-        rows.append((("like for like", "dim"),))
+        runs = f"  n={comparison.runs_a}+{comparison.runs_b}"
+        rows.append((("like for like", "good"), (runs, "dim")))
     else:
         rows.append((("! not like for like", "warnb"),))
     for warning in comparison.warnings:
         rows += paragraph(f"! {warning}", width, "warn", "  ")
+    for note in comparison.notes:
+        rows += paragraph(note, width, "dim", "  ")
+    texts = _differences(comparison)
+    if len(texts) > 1 and not _listed_first(texts, height):
+        rows += [((f"all {len(texts)} differences", "head"),)]
+        for text in texts:
+            rows += paragraph(f"  {text}", width, "text", "    ")
     return rows
+
+
+def _differences(comparison: Comparison) -> list[str]:
+    """What was tuned first; which preset it came from and which port it had say the least."""
+    chosen = sorted(comparison.differences, key=lambda d: d["name"] in ("preset_id", "port"))
+    return [f"{d['name']} {value_text(d.get('a'))} > {value_text(d.get('b'))}" for d in chosen]
+
+
+def _listed_first(texts: Sequence[str], height: int) -> bool:
+    """Whether each difference may have a row above the figures."""
+    return len(texts) + 14 <= height
+
+
+def _heading(comparison: Comparison, width: int, height: int) -> list[Row]:
+    """Which two, and what differs between them: one a row where there is room, else as many as one row holds."""
+    texts = _differences(comparison)
+    count = f"{len(texts)} difference{'s' if len(texts) != 1 else ''}"
+    head: Row = (("A ", "a"), (f"#{comparison.a}", "a"), (" vs ", "dim"), ("B ", "b"), (f"#{comparison.b}", "b"))
+    if comparison.simulated:
+        head += (("  SIMULATED", "warnb"),)
+    if not comparison.like_for_like:
+        head += (("  ! not like for like", "warnb"),)
+    if len(texts) == 1 and row_width(head) + len(texts[0]) + 3 <= width:
+        return [(*head, ("   ", "dim"), (texts[0], "text"))]
+    rows: list[Row] = [(*head, (f"  {count}", "dim"))]
+    if _listed_first(texts, height):
+        for text in texts:
+            rows += paragraph(f"  {text}", width, "text", "    ")
+        return rows
+    shown = list(texts)
+    while len(shown) > 1 and width_of(_joined(shown, texts)) > width - 2:
+        shown.pop()
+    return [*rows, ((cut(f"  {_joined(shown, texts)}", width), "text"),)] if texts else rows
+
+
+def _joined(shown: Sequence[str], texts: Sequence[str]) -> str:
+    more = len(texts) - len(shown)
+    return ", ".join(shown) + (f", +{more} more below" if more else "")
 
 
 def _line(width: int, name: str, a: str, b: str, change: str, verdict: str) -> str:
@@ -57,20 +108,17 @@ def _line(width: int, name: str, a: str, b: str, change: str, verdict: str) -> s
 
 def _sizes(width: int) -> tuple[int, int]:
     """Cells of the metric's name and of each value."""
-    return (18, 10) if width >= 70 else (13, 7)
+    return (18, 10) if width >= 66 else (14, 7)
 
 
-def _metric_row(metric: MetricChange, width: int) -> Row:
+def _metric_row(metric: MetricChange, width: int, single: bool) -> Row:
     change = NA if metric.change_pct is None else f"{metric.change_pct:+.1f}%"
     if metric.interval_pct is not None:
         change += f" {G.plus_minus}{metric.interval_pct:.1f}"
-    word, role = VERDICTS.get(metric.verdict, (metric.verdict, "dim"))
+    word, role = VERDICTS.get(metric.verdict, ("" if single and metric.verdict == SINGLE else metric.verdict, "dim"))
     label, size = _sizes(width)
-    name = f"{metric.metric} {metric.unit}".strip()
-    if len(name) > label or metric.unit in metric.metric:
-        name = metric.metric
     return (
-        (pad(name, label), "text"),
+        (pad(metric_name(metric.metric, metric.unit), label), "text"),
         (pad(figure(metric.a), size, True), "text"),
         (pad(figure(metric.b), size, True), "text"),
         (pad(change, CHANGE, True), role if role != "dim" else "text"), ("  ", "text"), (word, role),
@@ -101,7 +149,7 @@ class Compare(Painted, can_focus=True):
         comparison = self.state.comparison if self.state else None
         if comparison is None:
             return self._empty(width)
-        rows = comparison_rows(comparison, width)
+        rows = comparison_rows(comparison, width, height)
         self.top = max(0, min(self.top, len(rows) - height))
         shown = rows[self.top : self.top + height]
         if self.top + height < len(rows):

@@ -123,8 +123,24 @@ class Flags(PickList):
             rows = paragraph(f"No flag matches “{self.query_text}”.", width, "dim")
             return [*rows, *paragraph("enter sets it all the same: unknown flags are kept and flagged.", width, "dim")]
         if self.state is None or self.state.plan is None:
-            return paragraph("No plan yet. p picks a preset; its flags can then be edited here.", width, "dim")
+            return _greeting(width)
         return paragraph("No flag is set. /: find one, a: all flags.", width, "dim")
+
+
+NEXT_KEYS = (
+    ("p", "pick a preset: type letters of its name, enter"),
+    ("s", "start its server; the plan is shown first"),
+    ("b", "benchmark; then change one flag, and . measures again"),
+)
+
+
+def _greeting(width: int) -> list[Row]:
+    rows = [*paragraph("Tune a server: load a setup, change one thing, measure.", width, "strong"), ()]
+    for key, text in NEXT_KEYS:
+        lines = paragraph(text, width - 4)
+        rows += [((f" {'' if n else key:<3}", "key"), *line) for n, line in enumerate(lines)]
+    more = "No plan yet. i shows where a preset's numbers come from, ? every key."
+    return [*rows, (), *paragraph(more, width, "dim")]
 
 
 def range_text(minimum: float | None, maximum: float | None) -> str:

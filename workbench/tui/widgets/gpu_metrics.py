@@ -104,11 +104,11 @@ TEMPERATURE = Metric(
 PCIE = Metric("pcie", "pcie_rx_mb_s", _pcie, lambda s, i: _pcie_text(s), _pcie_top)
 FAN = Metric("fan", "fan_pct", lambda s: s.fan_pct, lambda s, i: _number(s.fan_pct, "%"), lambda s, i: 100.0)
 
-# metric columns per GPU -> rows of metrics
-LAYOUTS: dict[int, tuple[tuple[Metric, ...], ...]] = {
-    4: ((UTIL, POWER, SM, MEM_CLOCK), (VRAM, TEMPERATURE, PCIE, FAN)),
-    2: ((UTIL, POWER), (VRAM, SM), (TEMPERATURE, PCIE)),
-    1: ((UTIL,), (VRAM,), (POWER,), (TEMPERATURE,), (SM,), (PCIE,)),
+# metric columns per GPU -> metrics, row by row
+LAYOUTS: dict[int, tuple[Metric, ...]] = {
+    4: (UTIL, POWER, SM, MEM_CLOCK, VRAM, TEMPERATURE, PCIE, FAN),
+    2: (UTIL, POWER, VRAM, SM, TEMPERATURE, PCIE),
+    1: (UTIL, VRAM, POWER, TEMPERATURE, SM, PCIE),
 }
 
 

@@ -9,7 +9,7 @@ from textual.binding import Binding
 from workbench.model.gpu import GpuInfo, GpuSample, GpuState, Telemetry
 from workbench.session.state import SessionState
 from workbench.tui.bindings import bindings_for
-from workbench.tui.formats import NA, gib, setting_text, whole
+from workbench.tui.formats import NA, alteration_texts, gib, whole
 from workbench.tui.glyphs import G
 from workbench.tui.paint import Painted, Row, pad, paragraph
 from workbench.tui.widgets.gpu_metrics import gpu_title
@@ -87,9 +87,8 @@ class GpuPane(Painted, can_focus=True):
             rows += paragraph(f"  clocks held by: {', '.join(sample.event_reasons)}", width, "text")
         for alteration in state.alterations:
             if alteration.gpu_index == sample.index:
-                now = setting_text(alteration.setting, alteration.now)
-                before = setting_text(alteration.setting, alteration.before)
-                rows += paragraph(f"  {G.alert} {now} (was {before}; r reverts)", width, "warn")
+                for _, now, before in alteration_texts([alteration]):
+                    rows += paragraph(f"  {G.alert} {now} (was {before}; r reverts)", width, "warn")
         for index, text in state.gpu_findings:
             if index == sample.index:
                 rows += paragraph(f"  {text}", width, "warn")
@@ -116,7 +115,8 @@ class GpuPane(Painted, can_focus=True):
             ("P-state", NA if s.pstate is None else f"P{s.pstate}"),
             ("persistence", NA if s.persistence is None else "on" if s.persistence else "off"),
             ("PCIe", NA if s.pcie_gen is None else f"gen {s.pcie_gen} x{s.pcie_width}"),
-            ("PCIe rx/tx", f"{whole(s.pcie_rx_mb_s)}/{whole(s.pcie_tx_mb_s)} MB/s"),
+            ("PCIe rx/tx", NA if s.pcie_rx_mb_s is None and s.pcie_tx_mb_s is None
+             else f"{whole(s.pcie_rx_mb_s)}/{whole(s.pcie_tx_mb_s)} MB/s"),
             ("energy", NA if s.energy_j is None else f"{s.energy_j / 1000:,.0f} kJ"),
             ("virtual", (i.virtualization if i else None) or NA),
         ]  # fmt: skip

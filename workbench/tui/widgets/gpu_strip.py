@@ -9,13 +9,13 @@ from workbench.session.api import History
 from workbench.session.state import SessionState
 from workbench.tui.formats import GIB, NA, setting_text
 from workbench.tui.glyphs import G
-from workbench.tui.paint import Painted, Row, cut, pad, row_width, spread, wrap
+from workbench.tui.paint import Painted, Row, cut, fit, pad, row_width, spread, wrap
 from workbench.tui.widgets.gpu_metrics import LAYOUTS, UTIL, Metric, gpu_title, limit_w, total_bytes
 from workbench.tui.widgets.sparks import Spark
 from workbench.tui.widgets.status_bar import stale_age_s
 
 QUIET_REASONS = frozenset({"GPU idle", "idle", "applications clocks setting", "none"})
-METRICS: dict[str, Metric] = {m.label: m for row in LAYOUTS[4] for m in row}
+METRICS: dict[str, Metric] = {m.label: m for m in LAYOUTS[4]}
 
 
 class GpuStrip(Painted):
@@ -29,6 +29,7 @@ class GpuStrip(Painted):
         self.compact = False
         self._sparks: dict[tuple[int, str], Spark] = {}
         self._last_t_s = -1.0
+        self._given: set[str] = set()  # metrics that some GPU of this host has given
 
     def show(self, state: SessionState) -> None:
         self.state = state
@@ -37,6 +38,9 @@ class GpuStrip(Painted):
             self._last_t_s = state.telemetry.t_s
             for sample in state.telemetry.gpus:
                 self._take(sample, state.telemetry.t_s)
+        elif state.telemetry is None and self._sparks:  # another host
+            self._sparks.clear()
+            self._given.clear()
         self.repaint()
 
     def _take(self, sample: GpuSample, t_s: float) -> None:
@@ -46,7 +50,15 @@ class GpuStrip(Painted):
                 spark = self._sparks[sample.index, metric.label] = Spark()
                 past = list(self.history.series(sample.index, metric.field, 600))[:-1]
                 spark.fill((t_s - len(past) + i, v) for i, v in enumerate(past) if t_s - len(past) + i >= 0)
-            spark.add(t_s, metric.value(sample) if sample.state is GpuState.LIVE else None)
+            value = metric.value(sample) if sample.state is GpuState.LIVE else None
+            spark.add(t_s, value)
+            if value is not None:
+                self._given.add(metric.label)
+
+    def _layout(self, columns: int) -> list[tuple[Metric, ...]]:
+        """Rows of metrics, without those that no GPU here gives: pane 6 has the reason."""
+        shown = [m for m in LAYOUTS[columns] if m.label in self._given] or list(LAYOUTS[columns])
+        return [tuple(shown[i : i + columns]) for i in range(0, len(shown), columns)]
 
     def wanted_height(self, width: int, compact: bool) -> int:
         """Rows needed for the GPUs that are there; asked when their number or the width changes."""
@@ -57,7 +69,7 @@ class GpuStrip(Painted):
         count = len(telemetry.gpus)
         if compact or count > 4:
             return count
-        return 1 + len(LAYOUTS[self._columns(width, count)]) + (1 if self._settings_shown() else 0)
+        return 1 + len(self._layout(self._columns(width, count))) + (1 if self._settings_shown() else 0)
 
     def _settings_shown(self) -> bool:
         return bool(self.state and self.state.alterations)
@@ -112,7 +124,7 @@ class GpuStrip(Painted):
         gap = 3
         each = (width - gap * (columns - 1)) // columns
         lost = [cut(line, width) for line in wrap(sample.message or str(sample.state), width)]
-        for number, metrics in enumerate(LAYOUTS[columns]):
+        for number, metrics in enumerate(self._layout(columns)):
             if sample.state is not GpuState.LIVE:
                 rows.append(((pad(lost[number] if number < len(lost) else "", width), "text"),))
                 continue
@@ -123,7 +135,7 @@ class GpuStrip(Painted):
                 row += self._cell(metric, sample, info, size)
                 if not last:
                     row.append((" " * gap, "text"))
-            rows.append(tuple(row))
+            rows.append(fit(tuple(row), width))
         if self._settings_shown():
             rows.append(((pad(self._settings(sample), width), "warn"),))
         return rows

@@ -11,7 +11,9 @@ from workbench.model.run import ServerState
 from workbench.session.api import LogView
 from workbench.session.state import SessionState
 from workbench.tui.bindings import bindings_for
+from workbench.tui.glyphs import G
 from workbench.tui.paint import Painted, Row, cut, paragraph
+from workbench.tui.widgets.log_lines import ROOM_FOR_ALL, condensed, is_access
 
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b.")
 ROLES = {"error": "bad", "warn": "warn", "info": "text", "": "text"}
@@ -76,13 +78,16 @@ class LogPane(Painted, can_focus=True):
 
     def _line(self, raw: str, width: int, hit: bool) -> Row:
         text = clean(raw)
+        role = "rest" if hit else "dim" if is_access(text) else ROLES.get(self.view.level(raw), "text")
+        at = text.lower().find(self.search.lower()) if hit and self.search else -1
         if self.left:
             text = text[self.left :]
-        if hit:
-            return ((cut(text, width).ljust(width), "rest"),)
-        level = self.view.level(raw)
-        role = "goodb" if text.lstrip().startswith("== ") else ROLES.get(level, "text")
-        return ((cut(text, width), role),)
+        elif at >= 0:  # what was searched for must be seen, also far out in a long line
+            start = max(0, at - width // 3) if at + len(self.search) > width else 0
+            text = G.more + text[start + 1 :] if start else text
+        elif width < ROOM_FOR_ALL:
+            text = condensed(text)
+        return ((cut(text, width).ljust(width) if hit else cut(text, width), role),)
 
     def _failure(self, width: int) -> list[Row]:
         """A server that failed: the reason and its known cause stay below the log."""

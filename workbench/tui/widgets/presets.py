@@ -1,4 +1,5 @@
-"""The preset list: which setups there are, which is loaded, and what is wrong with a file that does not hold."""
+"""The preset list: which setups there are, which fit here, which is loaded, what is wrong with a file that does not
+hold."""
 
 from __future__ import annotations
 
@@ -8,9 +9,13 @@ from typing import Any
 from workbench.session.state import PresetEntry, SessionState
 from workbench.tui import fuzzy
 from workbench.tui.bindings import bindings_for
+from workbench.tui.formats import preset_name
 from workbench.tui.glyphs import G
-from workbench.tui.paint import Row, cut, pad, paragraph, row_width
+from workbench.tui.paint import Row, cut, cut_middle, pad, paragraph, row_width
 from workbench.tui.widgets.pick_list import PickList
+
+ENGINES = {"llamacpp": "lcpp", "sglang": "sgl", "tabbyapi": "tabby"}  # for a narrow column; the foot has it in full
+SHORT, LONG = 5, 8  # cells of the engine
 
 
 class Presets(PickList):
@@ -20,10 +25,12 @@ class Presets(PickList):
         super().__init__(id="presets")
         self.state: SessionState | None = None
         self.query_text = ""
+        self._tail = 1  # cells of the marks at the end of a row
 
     def show(self, state: SessionState) -> None:
+        untouched = self.cursor == 0 and not self.query_text
         self.state = state
-        self._narrow_down(keep=True)
+        self._narrow_down(keep=not untouched)
 
     def filter(self, text: str, *, keep: bool = False) -> None:
         """Only what matches, best first; with `keep` the cursor stays where it is."""
@@ -31,31 +38,33 @@ class Presets(PickList):
         self._narrow_down(keep)
 
     def _narrow_down(self, keep: bool) -> None:
-        entries = self.state.presets if self.state else ()
+        """What fits the GPUs of this host comes first, as long as nothing is searched for."""
+        entries = sorted(self.state.presets if self.state else (), key=_rank)
         found = fuzzy.best(self.query_text, entries, lambda e: f"{e.id} {e.title} {e.engine} {e.hardware}")
+        self._tail = 5 if any(e.own for e in found) else 1
         self.set_items(found, keep=keep)
 
     def key_of(self, item: Any) -> Hashable:
         return str(item.id)
 
     def item_row(self, item: PresetEntry, width: int) -> Row:
-        """ "> qwen3-vl-2b dp4   * ": the loaded one has the mark, a broken one says so, wide panes tell more."""
-        loaded = self.state and self.state.plan and self.state.plan.plan.preset_id == item.id
-        lead = f"{G.arrow} " if loaded else "  "
+        """ "> qwen3-vl-2b-dp4   vllm *": the loaded one and one that does not fit have a sign."""
+        loaded = bool(self.state and self.state.plan and self.state.plan.plan.preset_id == item.id)
+        lead = f"{G.arrow} " if loaded else "! " if item.fits is False else "  "
         if item.problem:
-            return ((lead, "text"), (pad(item.id, max(10, width - 11)), "dim"), (" x broken", "bad"))
+            return (("x ", "bad"), (pad(item.id, max(10, width - 9)), "dim"), (" broken", "bad"))
         edited = bool(loaded and self.state and self.state.plan and self.state.plan.edited)
-        tail = (" *" if edited else "") + (" own" if item.own else "")
+        tail = pad(("*" if edited else "") + (" own" if item.own else ""), self._tail, right=True)
         role = "goodb" if loaded else "dim" if item.fits is False else "text"
-        if width < 44:
-            return ((lead, role), (pad(item.id, width - 2 - len(tail)), role), (tail, "warn"))
-        engine = pad(item.engine, 9)
-        id_width = min(34, width - 2 - len(engine) - len(tail))
-        rest = width - 2 - id_width - len(engine) - len(tail) - 1
-        extra = cut(item.title, rest) if rest >= 12 else ""
+        wide = width >= 44
+        engine = item.engine if wide else ENGINES.get(item.engine, item.engine)
+        size = LONG if wide else SHORT
+        room = max(8, width - len(lead) - 1 - size - len(tail))
+        name = cut_middle(preset_name(item.id, item.engine), min(room, 34))
+        title = cut(item.title, room - 35) if room - 35 >= 12 else ""
         return (
-            (lead, role), (pad(item.id, id_width), role), (" ", "text"), (engine, "dim"),
-            (pad(extra, max(0, rest)), "dim"), (tail, "warn"),
+            (lead, role), (pad(name, min(room, 34)), role), (" ", "text"), (pad(engine, size), "dim"),
+            (pad(f" {title}" if title else "", max(0, room - 34)), "dim"), (tail, "warn"),
         )  # fmt: skip
 
     def foot_rows(self, width: int, height: int) -> list[Row]:
@@ -69,7 +78,7 @@ class Presets(PickList):
         about = " · ".join(filter(None, (item.engine, item.hardware, item.status))).replace(" · ", f" {G.dot} ")
         lines += paragraph(about, width, "dim")[:2]
         if item.fits is False:
-            lines += paragraph("! does not fit the GPUs of this host", width, "warn")
+            lines += paragraph("! does not fit the GPUs here", width, "warn")[:1]
         if item.caveats:
             plural = "s" if item.caveats > 1 else ""
             lines += paragraph(f"! {item.caveats} caveat{plural} (i: read)", width, "warn")[:1]
@@ -87,3 +96,7 @@ class Presets(PickList):
         return paragraph(
             "No presets. `workbench presets path` says where they live. n: new from the plan.", width, "dim"
         )
+
+
+def _rank(item: PresetEntry) -> int:
+    return 2 if item.problem else 1 if item.fits is False else 0

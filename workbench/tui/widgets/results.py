@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 from workbench.model.run import ServerState
 from workbench.session.state import BenchRow, SessionState
 from workbench.tui.bindings import bindings_for
-from workbench.tui.formats import elapsed, figure
+from workbench.tui.formats import elapsed, figure, preset_name
 from workbench.tui.glyphs import G
-from workbench.tui.paint import Row, cut, pad, paragraph
+from workbench.tui.paint import Row, cut, fit, pad, paragraph
 from workbench.tui.widgets.pick_list import PickList
+
+PLOT_FROM = (110, 12)  # columns and rows from which the plot stands beside the table
+TABLE_BESIDE_PLOT = 64
 
 
 def gauge(share: float, cells: int) -> str:
@@ -26,6 +29,8 @@ class Results(PickList):
     def __init__(self) -> None:
         super().__init__(id="results")
         self.state: SessionState | None = None
+        self._plotted: tuple[object, ...] = ()
+        self._plot: list[Row] = []
 
     def show(self, state: SessionState) -> None:
         new = self.state is not None and len(state.results) > len(self.state.results)
@@ -35,27 +40,45 @@ class Results(PickList):
     def key_of(self, item: Any) -> Hashable:
         return int(item.id)
 
+    def rows(self, width: int, height: int) -> Sequence[Row]:
+        if width < PLOT_FROM[0] or height < PLOT_FROM[1] or len(self.items) < 2:
+            return super().rows(width, height)
+        table = list(super().rows(TABLE_BESIDE_PLOT, height))
+        plot = self._plot_beside(width - TABLE_BESIDE_PLOT - 3, height)
+        rows = [*table, *[()] * (height - len(table))]
+        return [(*fit(row, TABLE_BESIDE_PLOT), ("   ", "text"), *(plot[n] if n < len(plot) else ()))
+                for n, row in enumerate(rows)]  # fmt: skip
+
+    def _plot_beside(self, width: int, height: int) -> list[Row]:
+        """Drawn anew only when there are other results or another size."""
+        key = (tuple((r.id, r.output_tok_s) for r in self.items), width, height)
+        if key != self._plotted:
+            from workbench.tui.widgets.plot import plot_rows
+
+            self._plotted, self._plot = key, plot_rows(self.items, width, height)
+        return self._plot
+
     def head_rows(self, width: int) -> list[Row]:
         rows = self._progress(width)
         if self.items:
-            heads = ("tok/s", "TTFT p50/99", "ITL", "W", "tok/J")
+            heads = ("tok/s", "TTFT p50/99" if width >= 64 else "TTFT50/99", "ITL", "W", "tok/J")
             rows.append(((self._columns(width, "", "#", "change", *heads), "head"),))
         return rows
 
     def _columns(self, width: int, mark: str, number: str, label: str, *figures: str) -> str:
-        sizes = [8, 12, 6, 5, 7]
+        sizes = [8, 12, 6, 6, 7]
         if width < 50:
             sizes, figures = sizes[:3], figures[:3]
-        elif width < 66:
-            sizes, figures = sizes[:4], figures[:4]
+        elif width < 64:
+            sizes, figures = [7, 10, 6, 5], figures[:4]
         tail = "".join(pad(f, s, right=True) for f, s in zip(figures, sizes, strict=True))
-        return f"{mark:<2}{number:>4}  {pad(label, max(6, width - 8 - sum(sizes)))}{tail}"
+        return f"{mark:<2}{number:>3} {pad(label, max(6, width - 6 - sum(sizes)))}{tail}"
 
     def item_row(self, item: BenchRow, width: int) -> Row:
         state = self.state
         mark = "A" if state and item.id == state.mark_a else "B" if state and item.id == state.mark_b else ""
         role = {"A": "a", "B": "b"}.get(mark, "text")
-        label = item.label or f"{item.model} c{item.concurrency}"
+        label = preset_name(item.label, item.engine) if item.label else f"{item.model} c{item.concurrency}"
         if item.simulated and not (state and state.simulated):
             label = f"SIM {label}"
         if item.requests_failed:
@@ -78,7 +101,7 @@ class Results(PickList):
             return []
         progress = bench.progress
         if progress is None:
-            return [(("~ bench starting …", "warn"),)]
+            return [((f"~ bench starting {G.more}", "warn"),)]
         rate = f"{figure(progress.output_tok_s)} tok/s"
         text = f" {progress.done}/{progress.total}  {rate}  {elapsed(progress.elapsed_s)}"
         if progress.failed:
@@ -102,6 +125,8 @@ class Results(PickList):
 
     def empty_rows(self, width: int) -> list[Row]:
         server = self.state.server if self.state else None
+        if self.state and (self.state.bench.running or self.state.bench.queued):
+            return []
         if server is not None and server.state is ServerState.READY:
             return paragraph("No results yet. b runs a quick benchmark now.", width, "dim")
         if server is not None and server.state is ServerState.STARTING:

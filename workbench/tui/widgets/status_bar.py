@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from workbench.model.run import ServerState, ServerStatus
 from workbench.session.state import SessionState
-from workbench.tui.formats import elapsed
+from workbench.tui.formats import elapsed, figure, preset_name
 from workbench.tui.glyphs import G
 from workbench.tui.paint import Painted, Row, fit, row_width
 
@@ -74,29 +74,41 @@ class StatusBar(Painted):
         self.state = state
         self.repaint()
 
-    def parts(self, state: SessionState) -> list[Row]:
+    def parts(self, state: SessionState, *, brief: bool = False) -> list[Row]:
+        """Most needed first; `brief` without what a narrow screen can do without."""
         now_s = time.time()
-        parts = [link_runs(state, now_s), server_runs(state.server, now_s)]
+        link = link_runs(state, now_s)
+        if brief and state.host.simulated and state.host.link == "connected":
+            link = ((state.host.name, "strong"),)  # the name says that it is simulated
+        parts = [link, server_runs(state.server, now_s)]
+        work = self.work(state)
+        if work:
+            parts.append(work)
+        if state.alterations:
+            parts.append(((f"{G.alert} GPU altered" + ("" if brief and work else " (r reverts)"), "warn"),))
         if state.plan is not None:
             plan = state.plan
             name = plan.plan.preset_id or plan.plan.model or "plan"
+            name = preset_name(name, plan.plan.engine) if brief else name
             parts.append(((name, "text"), *((((f" *{plan.edited}", "warn")),) if plan.edited else ())))
-        if state.alterations:
-            parts.append(((f"{G.alert} GPU altered (r reverts)", "warn"),))
-        parts.append(self.work(state))
+        if not work and not brief:
+            parts.append((("bench idle", "dim"),))
         return parts
 
     def work(self, state: SessionState) -> Row:
+        """What is under way, with its figures; empty when nothing is."""
         bench = state.bench
         if bench.running and bench.progress is not None:
-            return ((f"~ bench {bench.progress.done}/{bench.progress.total}", "warn"),)
+            p = bench.progress
+            rate = f" {figure(p.output_tok_s)} tok/s" if p.output_tok_s else ""
+            return ((f"~ bench {p.done}/{p.total}{rate}", "warn"),)
         if bench.running:
             return (("~ bench", "warn"),)
         if bench.queued:
             return (("~ bench waits for READY", "warn"),)
         if state.busy:
             return ((f"~ {state.busy[-1]}", "warn"),)
-        return (("bench idle", "dim"),)
+        return ()
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
         state = self.state
@@ -108,13 +120,20 @@ class StatusBar(Painted):
             tail.append((f" STALE {age:.0f} s ", "warnb"))
         if state.simulated:
             tail += [(" ", "text"), (" SIMULATED ", "reverse")]
-        row: list[tuple[str, str]] = []
-        for part in self.parts(state):
-            if row:
-                row.append((f" {G.rule} ", "faint"))
-            row += part
         room = max(0, width - row_width(tail))
-        return [(*fit(tuple(row), room), *tail)]
+        row = _joined(self.parts(state))
+        if row_width(row) > room:
+            row = _joined(self.parts(state, brief=True))
+        return [(*fit(row, room), *tail)]
+
+
+def _joined(parts: list[Row]) -> Row:
+    row: list[tuple[str, str]] = []
+    for part in parts:
+        if row:
+            row.append((f" {G.rule} ", "faint"))
+        row += part
+    return tuple(row)
 
 
 def stale_age_s(state: SessionState) -> float | None:

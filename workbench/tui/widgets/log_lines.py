@@ -1,0 +1,39 @@
+"""What of a log line is worth the cells of a narrow pane: time, level if it is more than INFO, and the message.
+
+Engines put 40 to 60 cells of process, date, level and source in front of each line. The line itself is kept as it is:
+it is shown whole where there is room, when the log is shifted (right), and where a search has hit it.
+"""
+
+from __future__ import annotations
+
+import re
+
+ROOM_FOR_ALL = 110  # cells from which lines are shown as they were written
+_WHO = r"(?:\((?P<who>\w+)[^)]*\) )?"
+_VLLM = re.compile(_WHO + r"(?P<level>[A-Z]{4,8}) \d\d-\d\d (?P<time>\d\d:\d\d:\d\d) \[[^\]]*\] ?")
+_SGLANG = re.compile(r"\[\d{4}-\d\d-\d\d (?P<time>\d\d:\d\d:\d\d)(?P<who>[^\]]*)\] (?:(?P<level>[A-Z]{4,8}):? +)?")
+_UVICORN = re.compile(_WHO + r"(?P<level>[A-Z]{4,8}): {2,}")
+_ACCESS = re.compile(r'"(?P<what>[A-Z]{3,7} \S+) HTTP/[\d.]+" (?P<status>\d{3})')
+_PROBES = ("/health", "/metrics", "/v1/models", "/model_info", "/get_model_info")
+
+
+def is_access(text: str) -> bool:
+    """An HTTP server's line on a request that went well, or on a probe: hundreds of them say nothing new."""
+    found = _ACCESS.search(text, 0, 250)
+    if found is None:
+        return False
+    return found["status"] < "400" or found["what"].split(" ", 1)[1].startswith(_PROBES)
+
+
+def condensed(text: str) -> str:
+    """ "(EngineCore pid=7) WARNING 11-21 12:03:07 [loader.py:1] text" -> "12:03:07 WARNING text"."""
+    found = _VLLM.match(text) or _SGLANG.match(text) or _UVICORN.match(text)
+    if found is None:
+        return text
+    groups = found.groupdict()
+    lead = [groups.get("time"), groups["level"] if groups["level"] not in (None, "INFO") else None]
+    rest = text[found.end() :]
+    access = _ACCESS.search(rest)
+    if access is not None:
+        rest = f"{access['what']} {access['status']}"
+    return " ".join([part for part in lead if part] + [rest])

@@ -5,6 +5,7 @@ Nothing of Workbench is imported here: what it says is held against what the eng
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -41,7 +42,6 @@ class CommandLine:
         places = os.pathsep.join([*map(str, path), os.environ["PATH"]])
         python_path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
         self.env = {**os.environ, "PATH": places, "PYTHONPATH": python_path, MARK: self.mark, **env}
-        self._runs: dict[str, int] = {}  # run directory: process id of the server that was started there
 
     def spawn(self, *words: object) -> subprocess.Popen[str]:
         argv = [sys.executable, "-m", "workbench", *self.before, *map(str, words), "--json"]
@@ -53,21 +53,23 @@ class CommandLine:
         with self.spawn(*words) as process:
             out, err = process.communicate(timeout=timeout_s)
         assert "Traceback" not in err and "a defect in Workbench" not in err, err
-        document = json.loads(out)
-        if run_dir := document.get("run_dir"):
-            self._runs[run_dir] = document["pid"]
-        return Done(process.returncode, document, err)
+        return Done(process.returncode, json.loads(out), err)
 
     def ok(self, *words: object, timeout_s: float = 60) -> dict[str, Any]:
         done = self(*words, timeout_s=timeout_s)
         assert done.code == 0, (words, done.document, done.err)
         return done.document
 
+    def run_dirs(self) -> list[Path]:
+        """Of this machine and of simulated hosts, oldest first."""
+        state = Path(self.env["XDG_STATE_HOME"], "workbench")
+        return sorted([*state.glob("runs/*"), *state.glob("sim/*/runs/*")], key=lambda run_dir: run_dir.name)
+
     def left(self) -> list[psutil.Process]:
         """Living processes that came of these commands: by the mark, by their session (an engine may write over its
         environment), or because they have a run's log open."""
-        logs = {os.path.realpath(f"{run_dir}/log") for run_dir in self._runs}
-        sessions = {_session_of_run(Path(run_dir)) for run_dir in self._runs} - {None}
+        logs = {os.path.realpath(run_dir / "log") for run_dir in self.run_dirs()}
+        sessions = {_session_of_run(run_dir) for run_dir in self.run_dirs()} - {None}
         return [p for p in psutil.process_iter() if _lives(p) and self._is_ours(p.pid, logs, sessions)]
 
     def _is_ours(self, pid: int, logs: set[str], sessions: set[int | None]) -> bool:
@@ -98,6 +100,17 @@ def _lives(process: psutil.Process) -> bool:
         return bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.Error:
         return False
+
+
+def ownerless_shared_memory() -> set[str]:
+    """Files of /dev/shm that no living process has mapped: what a server that is gone has left. (Those of servers of
+    other tests are mapped.)"""
+    mapped: set[str] = set()
+    names = set(os.listdir("/dev/shm"))
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        with contextlib.suppress(OSError):
+            mapped.update(re.findall(r" /dev/shm/(.+)$", maps.read_text(), re.MULTILINE))
+    return names - mapped
 
 
 # ---- what the engine counts

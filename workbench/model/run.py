@@ -48,6 +48,7 @@ class ServerStatus:
     engine_version: str | None = None
     adopted: bool = False
     simulated: bool = False
+    alive: bool = False  # its process lives; a FAILED one may, when it was only not ready in time
 
 
 @dataclass(frozen=True, slots=True)

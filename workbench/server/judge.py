@@ -41,6 +41,7 @@ def judge(facts: RunFacts, *, now_unix_s: float, answering: bool = True, phase: 
         served_model=ready.model if ready else None,
         engine_version=record.engine_version,
         simulated=record.simulated,
+        alive=facts.alive,
     )
 
 

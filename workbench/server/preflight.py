@@ -94,7 +94,7 @@ def _check_port(command: Command, runs: Iterable[ServerStatus], facts: Mapping[s
 
 
 def _alive(run: ServerStatus) -> bool:
-    return run.state not in _ENDED or (run.state is ServerState.FAILED and run.ended_unix_s is None)
+    return run.alive or run.state not in _ENDED
 
 
 def looks_like_path(model: str) -> bool:

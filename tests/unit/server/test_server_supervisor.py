@@ -52,6 +52,20 @@ def test_a_port_of_our_own_server_names_the_run_even_while_it_loads(
     supervised(scenario)
 
 
+def test_a_run_whose_end_nobody_recorded_holds_no_port(make: Make) -> None:
+    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+        port = free_port()
+        run_id = await start(supervisor, make("never", port))
+        assert supervisor.status(run_id).alive
+        sid = int(Path(supervisor.status(run_id).run_dir or "", "sid").read_text())
+        os.killpg(sid, signal.SIGKILL)  # with the shell that would have recorded the exit
+        gone = await supervisor.wait(run_id, lambda status: status.state is ServerState.FAILED, 20)
+        assert (gone.ended_unix_s, gone.alive) == (None, False)
+        await start(supervisor, make("never", port))
+
+    supervised(scenario)
+
+
 def test_what_is_missing_is_said_before_anything_runs(make: Make, tmp_path: Path) -> None:
     plan, _ = make()
     text = tmp_path / "no-program"

@@ -143,10 +143,6 @@ def _one_run(side: str, run: BenchResult) -> Iterable[str]:
     if s.requests_failed:
         kinds = ", ".join(f"{n} {kind}" for kind, n in s.errors.items())
         yield f"{side} #{run.id}: {s.requests_failed} of {s.requests_ok + s.requests_failed} requests failed ({kinds})"
-    if s.cached_tokens and s.prompt_tokens and not run.spec.shared_prefix:
-        share = s.cached_tokens / s.prompt_tokens
-        if share > _CACHED_SHARE:
-            yield f"{side} #{run.id}: {100 * share:.0f} % of the prompt tokens came from the prefix cache"
     if (s.client_cpu_pct or 0) > _BUSY_CLIENT_PCT:
         yield f"{side} #{run.id}: the client used {s.client_cpu_pct:.0f} % of a core and may have been the limit"
 
@@ -160,6 +156,10 @@ def _pair_warnings(left: Sequence[BenchResult], right: Sequence[BenchResult]) ->
         x, y = _mean(left, pick), _mean(right, pick)
         if x and y and abs(y / x - 1) > 0.01:
             yield f"{name} differ: {x:.1f} and {y:.1f}"
+    # What the chat template puts first is in every prompt, so a share that both have alike is no fault.
+    x, y = _mean(left, _cached_share), _mean(right, _cached_share)
+    if x is not None and y is not None and abs(x - y) > _CACHED_SHARE:
+        yield f"the prefix cache gave {100 * x:.0f} % of the prompt tokens in A, {100 * y:.0f} % of them in B"
     if dict(left[0].conditions.gpu_settings) == dict(right[0].conditions.gpu_settings):
         for name, attribute in (("SM", "sm_mhz"), ("memory", "memory_mhz")):
             x, y = _gpu_mean(left, attribute), _gpu_mean(right, attribute)
@@ -172,6 +172,12 @@ def _pair_warnings(left: Sequence[BenchResult], right: Sequence[BenchResult]) ->
 
 def _per_request(summary: BenchSummary, tokens: int | None) -> float | None:
     return tokens / summary.requests_ok if tokens is not None and summary.requests_ok else None
+
+
+def _cached_share(summary: BenchSummary) -> float | None:
+    if summary.cached_tokens is None or not summary.prompt_tokens:
+        return None
+    return summary.cached_tokens / summary.prompt_tokens
 
 
 def _mean(runs: Sequence[BenchResult], pick: Pick) -> float | None:

@@ -139,7 +139,7 @@ def test_an_absent_figure_is_not_measured() -> None:
         ({"gpus": ()}, "different GPUs"),
         ({"simulated": True}, "one is simulated"),
         ({"summary": {"requests_failed": 3, "errors": {"reset": 3}}}, "3 of 67 requests failed (3 reset)"),
-        ({"summary": {"cached_tokens": 640}}, "10 % of the prompt tokens"),
+        ({"summary": {"cached_tokens": 640}}, "the prefix cache gave 0 % of the prompt tokens in A, 10 % of them in B"),
         ({"summary": {"client_cpu_pct": 90}}, "used 90 % of a core"),
         ({"summary": {"output_tokens": 4096}}, "output tokens per request differ: 128.0 and 64.0"),
         ({"summary": {"gpu": replace(GPU, sm_mhz=2000)}}, "SM clocks differed"),
@@ -152,6 +152,19 @@ def test_not_like_for_like(other: dict[str, Any], said: str) -> None:
     assert not c.like_for_like and any(said in w for w in c.warnings), c.warnings
     back = compare(result(2, **other), result(1))
     assert not back.like_for_like
+
+
+def test_what_the_prefix_cache_gave_both_alike_is_no_fault() -> None:
+    """A chat template's first tokens are in every prompt, and every engine caches them."""
+    alike = {"cached_tokens": 640}
+    assert compare(result(1, summary=alike), result(2, summary=alike)).like_for_like
+    unknown = {"cached_tokens": None}
+    assert compare(result(1, summary=unknown), result(2, summary=alike)).like_for_like
+
+
+def test_a_single_figure_is_compared_as_it_is() -> None:
+    c = compare(result(1, summary={"output_tok_s": 94.0144}), result(2, summary={"output_tok_s": 92.8976}))
+    assert (metric(c, "output_tok_s").a, metric(c, "output_tok_s").b) == (94.0144, 92.8976)
 
 
 def test_another_workload_is_not_like_for_like() -> None:

@@ -66,7 +66,6 @@ def test_set_shows_applies_reads_back_and_reverts(cli: Cli) -> None:
     dry = cli(*PRO, "gpu", "set", "--power-limit", "400", "--dry-run", "--json")
     assert dry.code == 0 and dry.document["dry_run"] is True
     assert dry.document["commands"] and dry.document["commands"][0][-2:] == ["-pl", "400"]
-    assert cli(*PRO, "gpu", "status", "--json").document["gpus"][0]["power_limit_enforced_w"] == 600
 
     refused = cli(*PRO, "gpu", "set", "--power-limit", "400", "--json")
     assert refused.code == 2 and "--yes" in refused.document["next_step"]

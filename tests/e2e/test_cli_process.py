@@ -55,7 +55,7 @@ def test_the_loop_in_processes(running: dict[str, Any]) -> None:
     eventually(lambda: not alive(running["pid"]), "the server to end")
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
 def test_a_bench_that_is_ended_takes_its_worker_along_and_stores_nothing(
     running: dict[str, Any], sent: signal.Signals
 ) -> None:
@@ -111,9 +111,7 @@ def test_follow_ends_with_the_run_and_on_an_interrupt(running: dict[str, Any]) -
     assert (follows[1].returncode, err) == (0, "") and "shut" in out.lower()
 
 
-@pytest.mark.parametrize(
-    "argv", [("presets", "list"), ("flags", "vllm"), ("flags", "vllm", "--json"), ("nosuch", "x", "--json")]
-)
+@pytest.mark.parametrize("argv", [("presets", "path"), ("flags", "vllm", "--json"), ("nosuch", "x", "--json")])
 def test_a_reader_that_leaves(servers_end: None, argv: tuple[str, ...]) -> None:
     """Closed before the first byte, so that short output meets it at the last flush."""
     reading, writing = os.pipe()

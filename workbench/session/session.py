@@ -13,6 +13,7 @@ from workbench.model.errors import HostError, WorkbenchError
 from workbench.session.hosts import host_called, known_names
 from workbench.session.measuring import Measuring
 from workbench.session.state import HostView, SessionState
+from workbench.session.watching import INTERVAL_S
 
 if TYPE_CHECKING:
     from workbench.session.api import SessionApi
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 _OF_PERSON = ("presets", "presets_problem", "plan", "activity", "notice")  # these stay when the host changes
 
 _TRY_AGAIN_S = 5.0
+_AGENT_FIRST_S = 0.3  # so long the list of presets waits for the agent's start
 
 
 class Session(Measuring):
@@ -29,20 +31,38 @@ class Session(Measuring):
     def of_host(cls, name: str | None = None, simulate: str | None = None) -> Session:
         return cls(host_called(name, simulate))
 
+    def __init__(self, host: Host) -> None:
+        super().__init__(host)
+        self._watched = asyncio.Event()  # the agent is being started
+
     async def open(self) -> None:
         """Start what a screen needs, in the background; what fails shows in the state."""
-        self.spawn(self._read_own_files())
         self.spawn(self.begin())
+        self.spawn(self._read_own_files())
 
     async def _read_own_files(self) -> None:
+        with suppress(TimeoutError):  # the agent starts in the time that reading the files takes
+            await asyncio.wait_for(self._watched.wait(), _AGENT_FIRST_S)
+        await asyncio.to_thread(self.library.list)  # parsing takes 0.1 s, in which keys and figures go on
         self.list_presets()
         await self.read_results()
+        await self._use_config()
+
+    async def _use_config(self) -> None:
+        """How often to read the GPUs, and what is wrong with config.toml. In a thread: its schema takes 0.1 s to load,
+        which is spared where there is no such file."""
+        if not self.config.path.exists():
+            return
+        ui = (await asyncio.to_thread(lambda: self.config.config)).ui
         for finding in self.config.findings:
             self.notify(finding.level, finding.text, finding.fix)
+        if self.interval_s is None and ui.refresh_s != INTERVAL_S:
+            await self.read_every(ui.refresh_s)
 
     async def begin(self) -> None:
         await self._reach()
         await self.watch_gpus()
+        self._watched.set()
         await self.look_around()
 
     async def _reach(self) -> None:

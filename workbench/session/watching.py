@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from workbench.model.gpu import Telemetry
     from workbench.session.api import History
 
+INTERVAL_S = 1.0
 _LOOK_S = 1.0  # how often the age of the readings is judged
 
 
@@ -29,7 +30,7 @@ class NoHistory:
 
 
 class Watching(Planning):
-    interval_s = 1.0
+    interval_s: float | None = None  # between readings; None: as config.toml says
     _source: TelemetrySource | None = None
     _listened: Host | None = None  # whose link we hear of
 
@@ -99,10 +100,15 @@ class Watching(Planning):
         if self._source is None:
             from workbench.gpu.source import TelemetrySource
 
-            self._source = TelemetrySource(self.host, self.interval_s, self._on_telemetry)
+            self._source = TelemetrySource(self.host, self.interval_s or INTERVAL_S, self._on_telemetry)
             await self._source.start()
             self.spawn(self._judge_age())
         return self._source
+
+    async def read_every(self, interval_s: float) -> None:
+        self.interval_s = interval_s
+        if self._source is not None:
+            await self._source.set_interval(interval_s)
 
     def _on_telemetry(self, telemetry: Telemetry) -> None:
         before = self.state.telemetry

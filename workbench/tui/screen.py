@@ -36,7 +36,8 @@ from workbench.tui.widgets.results import Results
 from workbench.tui.widgets.status_bar import StatusBar
 
 NARROW_COLUMNS, ROOMY_COLUMNS, WIDE_COLUMNS, LOW_ROWS, TALL_ROWS = 100, 118, 160, 34, 50
-NOTICE_S = 8.0  # an information goes by itself after this; a warning or an error stays until esc
+NOTICE_S = {Level.WARN: 20.0, Level.ERROR: None}  # goes by itself after this; an error stays until esc
+INFO_S = 8.0
 
 
 class MainScreen(LaunchActions, ServerActions, BenchActions, GpuActions, ViewActions, Screen[None]):
@@ -74,6 +75,11 @@ class MainScreen(LaunchActions, ServerActions, BenchActions, GpuActions, ViewAct
         self._server_state: tuple[str | None, ServerState | None] = (None, None)
 
     def compose(self) -> ComposeResult:
+        width, height = self.app.size
+        for limits, size in ((self.HORIZONTAL_BREAKPOINTS, width), (self.VERTICAL_BREAKPOINTS, height)):
+            # Textual does this with the first resize, when all has been laid out and drawn once for nothing. Here there
+            # are no widgets yet whose styles would be made anew.
+            self.add_class([name for limit, name in limits if size >= limit][-1], update=False)
         yield self.status_bar
         yield self.strip
         yield self.tabs
@@ -88,10 +94,6 @@ class MainScreen(LaunchActions, ServerActions, BenchActions, GpuActions, ViewAct
     async def on_mount(self) -> None:
         self.notice_bar.display = False
         self.active = 2 if self.session.state.plan else 1
-        width, height = self.app.size
-        for limits, size in ((self.HORIZONTAL_BREAKPOINTS, width), (self.VERTICAL_BREAKPOINTS, height)):
-            # Textual does this with the first resize, when all has been laid out and drawn once for nothing.
-            self.add_class([name for limit, name in limits if size >= limit][-1])
         self.lay_out()
         self.set_focus(self.panes[self.active].focus_target())
         self.show(self.session.state, frozenset(SessionState.__dataclass_fields__))
@@ -262,8 +264,8 @@ class MainScreen(LaunchActions, ServerActions, BenchActions, GpuActions, ViewAct
     # messages
     def tell(self, notice: Notice) -> None:
         self.notice_bar.show(notice, self.app.size.width)
-        stays = notice.level in (Level.ERROR, Level.WARN)
-        self._notice_until = 0.0 if stays else time.monotonic() + NOTICE_S
+        seconds = NOTICE_S.get(notice.level, INFO_S)
+        self._notice_until = time.monotonic() + seconds if seconds else 0.0
 
     def hush(self) -> None:
         self._notice_until = 0.0

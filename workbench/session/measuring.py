@@ -251,8 +251,8 @@ class Measuring(Settings):
         finally:
             self.update(bench=replace(self.state.bench, running=False, error=error))
         self.record(_command(spec, benched.status), f"result {result_id}")
-        self.update(bench=replace(self.state.bench, last_id=result_id))
         await self.read_results()
+        self.update(bench=replace(self.state.bench, last_id=result_id))  # a row of the results by now
         return result_id
 
     async def _run_and_store(self, spec: BenchSpec, benched: Benched, env: dict[str, str]) -> int:

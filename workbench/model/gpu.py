@@ -96,6 +96,10 @@ class GpuSample:
     processes: tuple[GpuProcess, ...] | None = None  # None: not read yet or not given
     absent: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def live(self) -> bool:
+        return self.state is GpuState.LIVE
+
 
 @dataclass(frozen=True, slots=True)
 class HostSample:
@@ -115,6 +119,10 @@ class DriverInfo:
     cuda_version: str | None = None
     nvml_version: str | None = None
     source: str = "nvml"  # "nvml" or "nvidia-smi" (the fallback)
+
+    @property
+    def ok(self) -> bool:
+        return self.status is DriverStatus.OK
 
 
 @dataclass(frozen=True, slots=True)

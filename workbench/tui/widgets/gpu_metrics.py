@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from workbench.model.gpu import GpuInfo, GpuSample
 from workbench.tui.formats import GIB, NA, short_gpu_name
+
+if TYPE_CHECKING:
+    from workbench.model.gpu import GpuInfo, GpuSample
 
 TEMPERATURE_FLOOR_C = 20.0  # room: the sparkline starts here
 PCIE_MB_S_PER_LANE = {1: 250, 2: 500, 3: 985, 4: 1969, 5: 3938, 6: 7563}  # PCI-SIG, after line coding

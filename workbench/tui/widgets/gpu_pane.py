@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from textual.binding import Binding
 
-from workbench.model.gpu import GpuInfo, GpuSample, GpuState, Telemetry
 from workbench.session.state import SessionState
 from workbench.tui.bindings import bindings_for
 from workbench.tui.formats import NA, alteration_texts, gib, whole
@@ -14,6 +14,9 @@ from workbench.tui.glyphs import G
 from workbench.tui.paint import Painted, Row, pad, paragraph
 from workbench.tui.widgets.gpu_metrics import gpu_title
 from workbench.tui.widgets.status_bar import stale_age_s
+
+if TYPE_CHECKING:
+    from workbench.model.gpu import GpuInfo, GpuSample, Telemetry
 
 
 class GpuPane(Painted, can_focus=True):
@@ -72,7 +75,7 @@ class GpuPane(Painted, can_focus=True):
     def _gpu(self, state: SessionState, telemetry: Telemetry, sample: GpuSample, width: int) -> list[Row]:
         info = telemetry.info(sample.index)
         rows: list[Row] = [((gpu_title(sample, info), "title"), (f"  {sample.uuid}", "dim"))]
-        if sample.state is not GpuState.LIVE:
+        if not sample.live:
             return [*rows, *paragraph(f"x {sample.state}: {sample.message or ''}", width, "bad")]
         pairs = self._pairs(sample, info)
         columns = max(1, width // 38)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from workbench.model.gpu import DriverStatus, GpuInfo, GpuSample, GpuState, Telemetry
 from workbench.session.api import History
 from workbench.session.state import SessionState
 from workbench.tui.formats import GIB, NA, setting_text
@@ -13,6 +13,9 @@ from workbench.tui.paint import Painted, Row, cut, fit, pad, row_width, spread, 
 from workbench.tui.widgets.gpu_metrics import LAYOUTS, UTIL, Metric, gpu_title, limit_w, total_bytes
 from workbench.tui.widgets.sparks import Spark
 from workbench.tui.widgets.status_bar import stale_age_s
+
+if TYPE_CHECKING:
+    from workbench.model.gpu import GpuInfo, GpuSample, Telemetry
 
 QUIET_REASONS = frozenset({"GPU idle", "idle", "applications clocks setting", "none"})
 METRICS: dict[str, Metric] = {m.label: m for m in LAYOUTS[4]}
@@ -50,7 +53,7 @@ class GpuStrip(Painted):
                 spark = self._sparks[sample.index, metric.label] = Spark()
                 past = list(self.history.series(sample.index, metric.field, 600))[:-1]
                 spark.fill((t_s - len(past) + i, v) for i, v in enumerate(past) if t_s - len(past) + i >= 0)
-            value = metric.value(sample) if sample.state is GpuState.LIVE else None
+            value = metric.value(sample) if sample.live else None
             spark.add(t_s, value)
             if value is not None:
                 self._given.add(metric.label)
@@ -89,7 +92,7 @@ class GpuStrip(Painted):
 
     def _nothing(self, telemetry: Telemetry | None, width: int) -> list[Row]:
         state = self.state
-        if telemetry is not None and telemetry.driver.status is not DriverStatus.OK:
+        if telemetry is not None and not telemetry.driver.ok:
             driver = telemetry.driver
             head = (f"x GPUs: {driver.status}", "bad")
             return [(head,), ((driver.message or "", "text"),)]
@@ -118,14 +121,14 @@ class GpuStrip(Painted):
 
     def _block(self, telemetry: Telemetry, sample: GpuSample, width: int, columns: int) -> list[Row]:
         info = telemetry.info(sample.index)
-        live = sample.state is GpuState.LIVE and self.stale is None
+        live = sample.live and self.stale is None
         name = (gpu_title(sample, info), "title" if live else "dim")
         rows = [spread((name,), self._sign(sample), width)]
         gap = 3
         each = (width - gap * (columns - 1)) // columns
         lost = [cut(line, width) for line in wrap(sample.message or str(sample.state), width)]
         for number, metrics in enumerate(self._layout(columns)):
-            if sample.state is not GpuState.LIVE:
+            if not sample.live:
                 rows.append(((pad(lost[number] if number < len(lost) else "", width), "text"),))
                 continue
             row: list[tuple[str, str]] = []
@@ -156,7 +159,7 @@ class GpuStrip(Painted):
 
     def _sign(self, sample: GpuSample) -> Row:
         """What stands on the right of a GPU's title: lost, stale, a lock without effect, throttling."""
-        if sample.state is not GpuState.LIVE:
+        if not sample.live:
             return ((f" x {str(sample.state).upper()}", "bad"),)
         if self.stale is not None:
             return ((f" STALE {self.stale:.0f} s", "warnb"),)
@@ -174,7 +177,7 @@ class GpuStrip(Painted):
         """ "0 ▆▆▇▇  97%  71.8/80G  603/700W  66C 1755MHz lock" """
         info = telemetry.info(sample.index)
         index = (f"{sample.index:<2}", "title")
-        if sample.state is not GpuState.LIVE:
+        if not sample.live:
             sign = self._sign(sample)
             return (index, *sign, (f"  {sample.message or ''}", "text"))
         total, limit = total_bytes(sample, info), limit_w(sample, info)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from workbench import engines
-from workbench.model.errors import PlanError, WorkbenchError
+from workbench.model.errors import InputError, PlanError, WorkbenchError
 from workbench.model.findings import Finding, Level
-from workbench.model.flags import FlagCatalog, FlagRow
+from workbench.model.flags import FlagCatalog, FlagRow, Origin
 from workbench.model.gpu import GpuInfo
 from workbench.model.plan import Command, LaunchPlan, Node, diff
 from workbench.session.state import PlanView
@@ -53,6 +53,8 @@ class PlanEditor:
         self._change(engines.apply_assignments(self.plan, self.catalog, [f"{name}={text}"]))
 
     def unset_flag(self, name: str) -> None:
+        if engines.canonical_name(self.catalog, name) in self.engine.model_flags:
+            raise InputError("a plan needs a model", next_step=f"set {self.engine.model_flags[0]} to another one")
         self._change(self.plan.without_flag(engines.canonical_name(self.catalog, name)))
 
     def set_env(self, name: str, value: str) -> None:
@@ -108,7 +110,7 @@ class PlanEditor:
 
     def rows(self, view: str = "changed", query: str = "") -> Sequence[FlagRow]:
         """view "changed": what is set; "all": the whole catalog. A query looks through all of it, best hit first."""
-        rows = engines.rows(self.effective, self.catalog, self.findings(), view="all" if query else view)
+        rows = self._rows(self.findings(), "all" if query else view)
         if not query:
             return rows
         wanted = query.lower()
@@ -117,6 +119,17 @@ class PlanEditor:
         place = {name: number for number, name in enumerate(names)}
         found = [row for row in rows if row.name in place or wanted in row.name.lower()]
         return sorted(found, key=lambda row: place.get(row.name, len(place)))
+
+    def _rows(self, findings: tuple[Finding, ...], view: str) -> tuple[FlagRow, ...]:
+        """The model first: it is set like a flag, though the plan keeps it apart."""
+        name = self.engine.model_flags[0]
+        origin = Origin.EDITED if self.plan.model != self.base.model else Origin.PRESET
+        rows = engines.rows(self.effective, self.catalog, findings, view=view)
+        listed = next((row for row in rows if row.name == name), None)
+        spec = self.catalog.flags.get(name)
+        model = replace(listed, value=self.plan.model, origin=origin) if listed else FlagRow(
+            name, self.plan.model, None, origin, spec)  # fmt: skip
+        return (replace(model, default=None), *(row for row in rows if row.name != name))
 
     def view(self) -> PlanView:
         """Everything that the screen shows of the plan."""
@@ -128,7 +141,7 @@ class PlanEditor:
         estimate = engines.fit(self.effective, self.around.gpus)
         return PlanView(
             plan=self.effective,
-            rows=tuple(engines.rows(self.effective, self.catalog, findings, view="changed")),
+            rows=self._rows(findings, "changed"),
             findings=findings,
             command=command,
             catalog_version=self.catalog.version,

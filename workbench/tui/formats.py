@@ -56,6 +56,8 @@ def value_text(value: object) -> str:
         return "-"
     if isinstance(value, bool):
         return "on" if value else "off"
+    if isinstance(value, float):
+        return f"{value:g}" if abs(value) < 1e6 else str(value)
     if isinstance(value, list | tuple):
         return " ".join(value_text(v) for v in value)
     if isinstance(value, dict):
@@ -85,7 +87,10 @@ _SETTINGS = {
 
 
 def setting_text(setting: str, value: object) -> str:
-    """ "power 500W", "sm 210-1755MHz", "persistence on"."""
+    """ "power 500W", "sm 210-1755MHz", "persistence on"; "gpu0.power_limit_w" is "GPU0 power 500W"."""
+    gpu, dot, rest = setting.partition(".")
+    if dot and gpu.startswith("gpu"):
+        return f"{gpu.upper()} {setting_text(rest, value)}"
     word, unit = _SETTINGS.get(setting, (setting, ""))
     if isinstance(value, bool):
         return f"{word} {'on' if value else 'off'}"

@@ -77,10 +77,22 @@ def test_unknown_flags_are_kept_and_found() -> None:
 def test_rows_changed_all_and_searched() -> None:
     editor = PlanEditor(BASE)
     editor.set_env("HF_HOME", "/x")
-    assert [row.name for row in editor.rows()] == ["port", "HF_HOME"]
+    assert [row.name for row in editor.rows()] == ["model", "port", "HF_HOME"]
     assert len(editor.rows("all")) > 300
     assert editor.rows(query="max num seqs")[0].name == "max-num-seqs"
     assert editor.rows(query="qqqqzzzz") == []
+
+
+def test_the_model_is_a_row_that_can_be_set_but_not_taken_away() -> None:
+    editor = PlanEditor(BASE)
+    row = editor.rows()[0]
+    assert (row.name, row.value, row.origin) == ("model", "org/model", Origin.PRESET)
+    editor.set_flag("model", "/other")
+    row = editor.rows()[0]
+    assert (row.value, row.origin) == ("/other", Origin.EDITED) and row.spec is not None
+    with pytest.raises(InputError, match="needs a model"):
+        editor.unset_flag("model")
+    assert [r.name for r in editor.rows("all")].count("model") == 1
 
 
 def test_the_history_does_not_grow_without_end() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from workbench.model.errors import WorkbenchError
+from workbench.model.errors import InputError, WorkbenchError
 from workbench.model.findings import Level
 from workbench.session.state import Notice
 
@@ -37,7 +37,9 @@ class Actions(_Base):
     def fail(self, error: WorkbenchError) -> None:
         where = f"{error.host}: " if error.host else ""
         command = f"  ({error.command})" if error.command else ""
-        self.say(f"{where}{error.message}{command}", Level.ERROR, error.next_step)
+        # What was refused before anything happened needs no answer: it goes by itself.
+        level = Level.WARN if isinstance(error, InputError) else Level.ERROR
+        self.say(f"{where}{error.message}{command}", level, error.next_step)
 
     def attempt(self, work: Coroutine[Any, Any, T], then: Callable[[T], None] | None = None) -> None:
         """Run `work` beside the screen; an error becomes a message. `then` gets its outcome."""

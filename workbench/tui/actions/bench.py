@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 NUMBERS = (
     ("concurrency", "streams at once", "1: a single reader"),
     ("requests", "requests", "counted ones"),
-    ("max_tokens", "output tokens each", "forced if it can be"),
-    ("input_tokens", "prompt tokens each", "about"),
+    ("max_tokens", "output tokens each", "forced where possible"),
+    ("input_tokens", "prompt tokens each", "approximately"),
     ("warmup", "warm-up requests", "same shape, not counted"),
 )
 

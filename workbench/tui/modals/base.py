@@ -204,7 +204,7 @@ class Form(Modal[dict[str, str]]):
         super().__init__(title, f"enter {accept}   tab next field   esc cancel")
         self.fields, self.intro, self.check = fields, intro, check
         self.problem = ""
-        self.entries = {f.name: Entry(f.value, on_submit=self._accept) for f in fields}
+        self.entries = {f.name: Entry(f.value, on_submit=self._accept, select=True) for f in fields}
         self.complaint = TextBody(lambda w: paragraph(f"x {self.problem}", w, "bad") if self.problem else [],
                                   focusable=False)  # fmt: skip
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from workbench.model.gpu import GpuInfo, GpuSample
 from workbench.model.settings import ClockRange, GpuSettings, SettingCommand, SettingsReport
 from workbench.session.state import SessionState
-from workbench.tui.formats import NA, alteration_texts, setting_text, whole
+from workbench.tui.formats import NA, alteration_texts, setting_text, value_text, whole
 from workbench.tui.glyphs import G
 from workbench.tui.modals.base import Field, Form
 from workbench.tui.paint import Row, pad, paragraph
@@ -122,7 +122,7 @@ def report_rows(report: SettingsReport, width: int) -> list[Row]:
     for o in report.outcomes:
         sign, role = ("ok", "good") if o.ok else ("x", "bad")
         now = setting_text(o.command.setting, o.requested if o.requested is not None else o.read_back)
-        read = f", reads back {o.read_back}" if o.read_back is not None else ""
+        read = f", reads back {value_text(o.read_back)}" if o.read_back is not None else ""
         rows += paragraph(f"{sign} GPU{o.command.gpu_index} {now}{read}, in force: {o.in_force}", width, role, "   ")
         if o.message:
             rows += paragraph(f"   {o.message}", width, "dim", "   ")

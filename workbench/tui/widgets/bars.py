@@ -70,8 +70,20 @@ class CommandBar(Painted):
         if line is None:
             first: Row = (("x ", "bad"), ("the plan cannot become a command: v says why", "bad"))
         else:
-            first = (("$ ", "strong"), (cut(line, width - 2), "text"))
+            first = self._command(state, line, width)
         return [first, self._checks(state, width)]
+
+    @staticmethod
+    def _command(state: SessionState, line: str, width: int) -> Row:
+        """The whole line where it fits; else the command first, with a count of the variables before it."""
+        command = state.plan.command if state.plan else None
+        if len(line) <= width - 2 or command is None or not command.env:
+            return (("$ ", "strong"), (cut(line, width - 2), "text"))
+        count = f"[{len(command.env)} env] "
+        from dataclasses import replace
+
+        rest = replace(command, env={}).shell()
+        return (("$ ", "strong"), (count, "dim"), (cut(rest, width - 2 - len(count)), "text"))
 
     def _checks(self, state: SessionState, width: int) -> Row:
         plan = state.plan

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from textual.binding import Binding
 
 from workbench.session.state import SessionState
 from workbench.tui.bindings import bindings_for
-from workbench.tui.formats import NA, figure, value_text
+from workbench.tui.formats import NA, figure, setting_text, value_text
 from workbench.tui.glyphs import G
 from workbench.tui.paint import Painted, Row, cut, pad, paragraph, row_width, width_of
 
@@ -66,7 +66,13 @@ def comparison_rows(comparison: Comparison, width: int, height: int = 1000) -> l
 def _differences(comparison: Comparison) -> list[str]:
     """What was tuned first; which preset it came from and which port it had say the least."""
     chosen = sorted(comparison.differences, key=lambda d: d["name"] in ("preset_id", "port"))
-    return [f"{d['name']} {value_text(d.get('a'))} > {value_text(d.get('b'))}" for d in chosen]
+    return [_difference(d) for d in chosen]
+
+
+def _difference(d: Mapping[str, Any]) -> str:
+    if d.get("kind") == "gpu setting" and None not in (d.get("a"), d.get("b")):
+        return f"{setting_text(d['name'], d['a'])} > {setting_text(d['name'], d['b']).rsplit(' ', 1)[-1]}"
+    return f"{d['name']} {value_text(d.get('a'))} > {value_text(d.get('b'))}"
 
 
 def _listed_first(texts: Sequence[str], height: int) -> bool:

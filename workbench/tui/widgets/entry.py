@@ -28,8 +28,10 @@ class Entry(Input):
         id: str | None = None,
         on_submit: Callable[[str], None] | None = None,
         on_change: Callable[[str], None] | None = None,
+        select: bool = False,
     ) -> None:
-        super().__init__(value, placeholder=placeholder, id=id, compact=True, select_on_focus=False)
+        """`select`: what stands there is replaced by the first key, as in a form with suggested values."""
+        super().__init__(value, placeholder=placeholder, id=id, compact=True, select_on_focus=select)
         self.cursor_blink = False
         self.submit, self.change = on_submit, on_change
 

@@ -52,7 +52,9 @@ class Flags(PickList):
     def _columns(self, width: int) -> tuple[int, int, int]:
         """Widths of flag, value and default."""
         longest = max((len(i.name) for i in self.items[:60]), default=20)
-        default = 0 if width < 44 else 10 if width < 60 else 16  # the flag and its value come first
+        longest_default = max((len(value_text(i.default)) for i in self.items[:60] if not i.is_env), default=0)
+        most = 0 if width < 44 else 10 if width < 60 else 16  # the flag and its value come first
+        default = min(most, max(8, longest_default + 1))
         name = max(16, min(longest + 2, width - 3 - 10 - default, 44))
         return name, max(8, min(width - 4 - name - default, 28)), default
 
@@ -73,11 +75,14 @@ class Flags(PickList):
         if item.is_env:
             value = masked(item.name, value)
         name = f"${item.name}" if item.is_env else item.name
+        default = "" if item.is_env else value_text(item.default)
+        if default in ("", "-") and len(value) >= value_w and not unset:  # a long value takes the room of no default
+            value_w, default_w, default = value_w + default_w, 0, ""
         role = "dim" if unset else "warn" if edited else "text"
         return (
             (" ", "text"), (mark, mark_role), (" ", "text"), (pad(name, name_w - 1), "dim" if unset else "text"),
             (" ", "text"), (pad(value, value_w - 1), role), (" ", "text"),
-            (pad("" if item.is_env else value_text(item.default), default_w), "dim"),
+            (pad(default, default_w), "dim"),
         )  # fmt: skip
 
     def foot_rows(self, width: int, height: int) -> list[Row]:

@@ -64,8 +64,8 @@ class LogPane(Painted, can_focus=True):
     def rows(self, width: int, height: int) -> Sequence[Row]:
         total = len(self.view)
         if total == 0:
-            return self._empty(width)
-        note = self._failure(width)
+            return self._empty(width, height)
+        note = self._failure(width, height)
         room = max(1, height - len(note))
         last = max(0, total - room)
         if self.follow:
@@ -89,7 +89,7 @@ class LogPane(Painted, can_focus=True):
             text = condensed(text)
         return ((cut(text, width).ljust(width) if hit else cut(text, width), role),)
 
-    def _failure(self, width: int) -> list[Row]:
+    def _failure(self, width: int, height: int) -> list[Row]:
         """A server that failed: the reason and its known cause stay below the log."""
         server = self.state.server if self.state else None
         bad = (ServerState.FAILED, ServerState.CRASHED, ServerState.UNRESPONSIVE)
@@ -97,21 +97,23 @@ class LogPane(Painted, can_focus=True):
             return []
         rows: list[Row] = [()]
         if server.reason:
-            rows += paragraph(f"x {server.reason}", width, "bad")[:3]
+            rows += paragraph(f"x {server.reason}", width, "bad")
         for finding in server.findings[:2]:
-            rows += paragraph(f"! {finding.text}", width, "warn")[:3]
+            rows += paragraph(f"! {finding.text}", width, "warn")
             if finding.fix:
-                rows += paragraph(f"  fix: {finding.fix}", width, "text")[:2]
-        rows.append((("s starts again   e next error   v command", "dim"),))
+                rows += paragraph(f"  fix: {finding.fix}", width, "text", "  ")
+        room = max(5, height * 2 // 3)
+        rows = rows[:room] if len(rows) <= room else [*rows[: room - 1], ((G.more, "dim"),)]
+        rows.append((("s starts again   e next error", "dim"),))
         return rows
 
-    def _empty(self, width: int) -> list[Row]:
+    def _empty(self, width: int, height: int) -> list[Row]:
         server = self.state.server if self.state else None
         if server is None:
             if self.state and self.state.plan:
                 return paragraph("No run yet. s starts the plan.", width, "dim")
             return paragraph("No run yet. p picks a preset, then s starts it.", width, "dim")
-        rows = self._failure(width)
+        rows = self._failure(width, height)
         return rows or paragraph(f"{server.state}: nothing in the log yet.", width, "dim")
 
     # position

@@ -9,13 +9,13 @@ from typing import Any
 from workbench.session.state import PresetEntry, SessionState
 from workbench.tui import fuzzy
 from workbench.tui.bindings import bindings_for
-from workbench.tui.formats import preset_name
+from workbench.tui.formats import preset_name, short_gpu_name
 from workbench.tui.glyphs import G
 from workbench.tui.paint import Row, cut, cut_middle, pad, paragraph, row_width
 from workbench.tui.widgets.pick_list import PickList
 
-ENGINES = {"llamacpp": "lcpp", "sglang": "sgl", "tabbyapi": "tabby"}  # for a narrow column; the foot has it in full
-SHORT, LONG = 5, 8  # cells of the engine
+ENGINES = {"llamacpp": "lcpp", "sglang": "sgl", "tabbyapi": "tab"}  # for a narrow column; the foot has it in full
+SHORT, LONG = 4, 8  # cells of the engine
 
 
 class Presets(PickList):
@@ -75,14 +75,14 @@ class Presets(PickList):
         if item.problem:
             return [(), *paragraph(f"x {item.problem}", width, "bad")[:4]]
         lines: list[Row] = [(), *paragraph(item.title, width, "strong")[:2]]
-        about = " · ".join(filter(None, (item.engine, item.hardware, item.status))).replace(" · ", f" {G.dot} ")
+        about = f" {G.dot} ".join(filter(None, (item.engine, short_gpu_name(item.hardware), item.status)))
         lines += paragraph(about, width, "dim")[:2]
         if item.fits is False:
             lines += paragraph("! does not fit the GPUs here", width, "warn")[:1]
         if item.caveats:
             plural = "s" if item.caveats > 1 else ""
             lines += paragraph(f"! {item.caveats} caveat{plural} (i: read)", width, "warn")[:1]
-        if item.summary and height >= 20:
+        if item.summary and height >= 26:
             lines += [(), *paragraph(item.summary, width, "text")[:5]]
         return lines if all(row_width(r) <= width for r in lines) else [r[:1] for r in lines]
 

@@ -102,7 +102,7 @@ class Results(PickList):
         progress = bench.progress
         if progress is None:
             return [((f"~ bench starting {G.more}", "warn"),)]
-        rate = f"{figure(progress.output_tok_s)} tok/s"
+        rate = f"{figure(progress.output_tok_s)} tok/s" if progress.output_tokens else f"{progress.in_flight} in flight"
         text = f" {progress.done}/{progress.total}  {rate}  {elapsed(progress.elapsed_s)}"
         if progress.failed:
             text += f"  {progress.failed} failed"

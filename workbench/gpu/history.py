@@ -1,10 +1,9 @@
-"""What was read: rings of fixed size for the sparklines, and the moments of the last hour for a benchmark's means."""
+"""What was read: rings of fixed size for the sparklines, and moments since the start for a benchmark's means."""
 
 from __future__ import annotations
 
 import math
 from array import array
-from collections import deque
 from typing import NamedTuple
 
 from workbench.model.gpu import GpuSample, Telemetry
@@ -19,7 +18,7 @@ METRICS = (
     "temperature_c",
 )
 RING = 600  # readings: ten minutes at 1 s
-MOMENTS = 3600
+MOMENTS = 1200  # two minutes of a benchmark at 10 Hz; of a longer one every second, every fourth …
 
 
 class Reading(NamedTuple):
@@ -56,14 +55,17 @@ def reading(sample: GpuSample) -> Reading:
 
 
 class History:
-    """Memory does not grow: `ring` values per GPU and metric, `moments` ticks."""
+    """Memory does not grow: `ring` values per GPU and metric, and at most `moments` ticks, evenly over the whole time:
+    when there are more, every second one goes, and from then on only every second one comes. The newest is there."""
 
     def __init__(self, ring: int = RING, moments: int = MOMENTS) -> None:
         self._size = ring
         self._rings: dict[int, dict[str, array[float]]] = {}
         self._uuids: dict[int, str] = {}
         self._written = 0
-        self._moments: deque[Moment] = deque(maxlen=moments)
+        self._most, self._every = moments, 1
+        self._moments: list[Moment] = []
+        self._newest: Moment | None = None
 
     def push(self, telemetry: Telemetry, at_s: float) -> None:
         place = self._written % self._size
@@ -77,8 +79,13 @@ class History:
             for name, ring in self._rings[sample.index].items():
                 value = getattr(sample, name)
                 ring[place] = math.nan if value is None else value
+        self._newest = Moment(at_s, tuple(reading(sample) for sample in telemetry.gpus))
+        if self._written % self._every == 0:
+            self._moments.append(self._newest)
+        if len(self._moments) > self._most:
+            del self._moments[1::2]
+            self._every *= 2
         self._written += 1
-        self._moments.append(Moment(at_s, tuple(reading(sample) for sample in telemetry.gpus)))
 
     def series(self, gpu_index: int, metric: str, n: int) -> list[float | None]:
         """The last `n` values, oldest first, None where there was no value; shorter at the beginning."""
@@ -93,7 +100,8 @@ class History:
     def during(self, t0_s: float, t1_s: float) -> tuple[Moment, ...]:
         """The ticks from t0 to t1 (time.monotonic() here), with the one before and the one after where there are."""
         kept: list[Moment] = []
-        for moment in self._moments:
+        newest = [self._newest] if self._newest and self._newest is not self._moments[-1] else []
+        for moment in (*self._moments, *newest):
             if moment.at_s <= t0_s:
                 kept = [moment]
             else:

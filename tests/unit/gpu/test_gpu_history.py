@@ -48,7 +48,18 @@ def test_memory_does_not_grow() -> None:
     for n in range(200):
         history.push(reading_of(GpuSample(0, "a", power_w=1.0)), float(n))
     assert len(history.series(0, "power_w", 1000)) == 10
-    assert len(history.during(-1.0, 1000.0)) == 20
+    kept = [m.at_s for m in history.during(-1.0, 1000.0)]
+    assert len(kept) <= 21
+    assert kept == [*range(0, 199, 16), 199]  # evenly over the whole time, and the newest
+
+
+def test_a_long_run_keeps_its_beginning_and_its_end() -> None:
+    history = History(moments=50)
+    for n in range(36_000):  # an hour at 10 Hz
+        history.push(reading_of(GpuSample(0, "a", power_w=200.0, energy_j=20.0 * n)), n / 10)
+    got = summarize(history.during(0.0, 3599.9), [0], 0.0, 3599.9, interval_s=0.1)
+    assert got.power_w == pytest.approx(200.0)
+    assert got.samples > 25
 
 
 def test_during_has_the_reading_before_and_after() -> None:

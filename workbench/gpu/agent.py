@@ -1,7 +1,8 @@
 """Telemetry agent: a small program that reads NVML and prints one JSON document per line.
 
-It is sent as text to the host that owns the GPUs, with nvml.py and readings.py, and needs nothing there but Python 3.8
-(`source.payload`). Two threads: one samples; the other listens and says when a driver call does not return.
+It is sent as text to the host that owns the GPUs, with nvml.py, readings.py, events.py and the installed pynvml, and
+needs nothing there but Python 3.8 (bundle.py). Two threads: one samples; the other listens and says when a driver call
+does not return.
 
 stdout:  {"driver": {...}, "simulated": bool}      at start and whenever it changes
          {"infos": [{...}]}                        at start and whenever it changed (looked at every 30 s)
@@ -11,7 +12,7 @@ stdin:   {"interval_s": x} | {"refresh": true} | {"quit": true}, one per line; e
 argv[1]: {"interval_s": 1.0, "hung_s": 3.0, "slow_s": 5.0, "info_s": 30.0, "retry_s": 3.0}
 
 Environment: WORKBENCH_NVML_LIBRARY is the library's path instead of libnvidia-ml.so.1. WORKBENCH_SIM_DRIVER is a Python
-file whose library() gives an object with NVML's functions (called as ctypes would call them); an optional
+file whose library() stands in for pynvml.nvmlLib: an object with NVML's C functions; an optional
 host_file(path) -> str | None in it stands in for /proc/meminfo and the CPU governors.
 """
 
@@ -27,24 +28,11 @@ import select
 import sys
 import threading
 import time
-from ctypes import byref, c_int
 from typing import Any
 
-from .nvml import (
-    DRIVER_MESSAGES,
-    MISMATCH,
-    NO_FUNCTION,
-    NO_GPU,
-    REVOKED,
-    STATES,
-    U32,
-    UNKNOWN,
-    DriverGone,
-    GpuDown,
-    Nvml,
-    reason,
-    state_message,
-)
+from pynvml import NVML_ERROR_GPU_NOT_FOUND, NVML_ERROR_LIB_RM_VERSION_MISMATCH, NVML_ERROR_UNKNOWN, NVMLError
+
+from .nvml import DRIVER_MESSAGES, REVOKED, STATES, DriverGone, GpuDown, Nvml, reason, state_message
 from .readings import Gpu
 
 SLOW_S = 5.0  # processes, fan, persistence, PCIe link: what is dear to read or rarely changes
@@ -193,14 +181,12 @@ class Agent:
         self.output.write({"t": round(now, 4), "u": round(wall, 3), "host": host or self.host.sample(), "gpus": gpus})
 
     def open_driver(self) -> None:
-        code = self.nvml.load()
-        if not code:
-            code = self.nvml.call("nvmlInitWithFlags", U32(0))
-            if code == NO_FUNCTION:
-                code = self.nvml.call("nvmlInit_v2")
-        count = U32()
-        if not code:
-            code = self.nvml.call("nvmlDeviceGetCount_v2", byref(count)) or (0 if count.value else NO_GPU)
+        try:
+            self.nvml.open()
+            count = self.nvml.call("nvmlDeviceGetCount")
+            code = 0 if count else NVML_ERROR_GPU_NOT_FOUND
+        except NVMLError as error:
+            code = error.value
         if code:
             self.close_driver(code)
             return
@@ -208,28 +194,26 @@ class Agent:
         self.open = True
         self.slow_at = self.info_at = 0.0
         self.reopen_at = now + self.info_s
-        self.gpus = [Gpu(self.nvml, index, self.host) for index in range(count.value)]
+        self.gpus = [Gpu(self.nvml, index, self.host) for index in range(count)]
         for gpu in self.gpus:
             self.find(gpu, now)
-        cuda = c_int()
-        known = self.nvml.call("nvmlSystemGetCudaDriverVersion_v2", byref(cuda)) == 0
+        cuda = self.nvml.maybe("nvmlSystemGetCudaDriverVersion_v2")
         self.say_driver(
             {
                 "status": "ok",
-                "driver_version": self.nvml.text("nvmlSystemGetDriverVersion"),
-                "cuda_version": f"{cuda.value // 1000}.{cuda.value % 1000 // 10}" if known else None,
-                "nvml_version": self.nvml.text("nvmlSystemGetNVMLVersion"),
+                "driver_version": self.nvml.maybe("nvmlSystemGetDriverVersion"),
+                "cuda_version": None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}",
+                "nvml_version": self.nvml.maybe("nvmlSystemGetNVMLVersion"),
             }
         )
 
     def close_driver(self, code: int) -> None:
         status, message = DRIVER_MESSAGES.get(code, ("error", f"the driver answered: {reason(code)}"))
-        if code == UNKNOWN and device_refused():
+        if code == NVML_ERROR_UNKNOWN and device_refused():
             status, message = "no permission", REVOKED
         self.say_driver({"status": status, "message": f"{message} (NVML error {code})"})
-        if self.nvml.lib is not None:
-            self.nvml.call("nvmlShutdown")
-        if code == MISMATCH:
+        self.nvml.maybe("nvmlShutdown")
+        if code == NVML_ERROR_LIB_RM_VERSION_MISMATCH:
             self.nvml.unload()
         self.open = False
         self.gpus = []
@@ -278,16 +262,16 @@ class Agent:
 
     def stale(self) -> bool:
         """Whether a GPU came or went, or none answers any more: then only a fresh start of NVML can tell."""
-        count = U32()
-        code = self.nvml.call("nvmlDeviceGetCount_v2", byref(count))
-        if code:
-            raise DriverGone(code)
-        return count.value != len(self.gpus) or all(gpu.down is not None for gpu in self.gpus)
+        try:
+            count = self.nvml.call("nvmlDeviceGetCount")
+        except NVMLError as error:
+            raise DriverGone(error.value) from None
+        return count != len(self.gpus) or all(gpu.down is not None for gpu in self.gpus)
 
     def look_again(self, now: float) -> None:
         """What changes slowly."""
         if now >= self.reopen_at and self.stale():
-            self.nvml.call("nvmlShutdown")
+            self.nvml.maybe("nvmlShutdown")
             self.open_driver()
             if not self.open:
                 return

@@ -5,58 +5,33 @@ A value that is not given is left out and its reason stands under `absent`, by t
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable
-from ctypes import byref
 from typing import Any, Protocol
 
-from .nvml import (
-    BAD_VERSION,
-    EVENT_REASONS,
-    LOST,
-    MEM,
-    MEMORY_V2,
-    MISMATCH,
-    NO_FUNCTION,
-    NOT_AVAILABLE_32,
-    NOT_AVAILABLE_64,
-    NOT_LOADED,
-    NOT_SUPPORTED,
-    PCIE_MB_S_PER_LANE,
-    RESET_REQUIRED,
-    SETTLED,
-    SM,
-    TEMPERATURE_V1,
-    U32,
-    U64,
-    UNINITIALIZED,
-    UNKNOWN,
-    VALUE_KINDS,
-    VERSION_1_OF_8_BYTES,
-    VIRTUALIZATION,
-    AddressingMode,
-    DeviceHandle,
-    DriverGone,
-    FieldValue,
-    GpuDown,
-    Margin,
-    Memory,
-    MemoryV2,
-    Nvml,
-    Pci,
-    Process,
-    Temperature,
-    Utilization,
-    reason,
-)
+import pynvml
+from pynvml import NVML_SUCCESS, NVMLError
 
-INSUFFICIENT_SIZE = 7
-FAST_FIELDS = (186, 185, 83, 197, 198, 82)  # power now and averaged, energy, PCIe tx and rx bytes, memory temperature
-SLOWDOWN_T_LIMIT = 194  # degrees above the highest operating temperature, 0 or negative; Ada and later
+from . import events
+from .nvml import DRIVER_GONE, GPU_GONE, SETTLED, DriverGone, GpuDown, Nvml, reason
+
+NOT_AVAILABLE = 0xFFFFFFFF  # NVML_VALUE_NOT_AVAILABLE as 32 bits
+POWER, POWER_AVERAGE = pynvml.NVML_FI_DEV_POWER_INSTANT, pynvml.NVML_FI_DEV_POWER_AVERAGE
+ENERGY, MEMORY_HEAT = pynvml.NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION, pynvml.NVML_FI_DEV_MEMORY_TEMP
+PCIE_TX, PCIE_RX = pynvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES, pynvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES
+FAST_FIELDS = (POWER, POWER_AVERAGE, ENERGY, PCIE_TX, PCIE_RX, MEMORY_HEAT)
+FAST_FIELDS_OF_GPU = tuple((field, 0) for field in FAST_FIELDS)  # with the scope: pynvml raises and catches without it
+# Degrees above the highest operating temperature, 0 or negative; Ada and later.
+SLOWDOWN_T_LIMIT = pynvml.NVML_FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT
+VALUE_KINDS = tuple(field[0] for field in pynvml.c_nvmlValue_t._fields_)  # in the order of nvmlValueType_t
+VIRTUALIZATION = ("none", "passthrough", "vgpu", "host vgpu", "host vsga")
+ATS = 2  # NVML_DEVICE_ADDRESSING_MODE_ATS: the GPU uses the host's page tables
+PCIE_MB_S_PER_LANE = {1: 250.0, 2: 500.0, 3: 985.0, 4: 1969.0, 5: 3938.0, 6: 7563.0, 7: 15125.0}  # per direction
 
 
-def field_value(slot: Any) -> Any:
-    return getattr(slot.value, VALUE_KINDS[slot.valueType] if slot.valueType < len(VALUE_KINDS) else "ullVal")
+def field_value(slot: Any) -> tuple[Any, int]:
+    """The value of a field and its kind. (Every look into pynvml's structures costs; this one is hot.)"""
+    kind = slot.valueType
+    return getattr(slot.value, VALUE_KINDS[kind] if kind < len(VALUE_KINDS) else "ullVal"), kind
 
 
 class HostFacts(Protocol):
@@ -70,7 +45,7 @@ class Gpu:
 
     def __init__(self, nvml: Nvml, index: int, host: HostFacts) -> None:
         self.nvml, self.index, self.host = nvml, index, host
-        self.handle: Any = DeviceHandle()
+        self.handle: Any = None
         self.uuid = self.name = ""
         self.down: int | None = None  # the code for which it cannot be read now
         self.retry_at = 0.0
@@ -85,73 +60,77 @@ class Gpu:
         self.pcie: dict[str, tuple[float, int]] = {}
         self.process_bytes: int | None = None
         self.slowdown_c: float | None = None
-        self.u32, self.u64, self.memory_v1, self.util = U32(), U64(), Memory(), Utilization()
-        self.memory_v2 = MemoryV2(version=MEMORY_V2)
-        self.heat = Temperature(version=TEMPERATURE_V1)
-        self.fields = (FieldValue * len(FAST_FIELDS))()
-        for place, number in enumerate(FAST_FIELDS):
-            self.fields[place].fieldId = number
 
     def find(self) -> None:
         """A fresh handle, by UUID once that is known: indices may move."""
-        handle = DeviceHandle()
-        code = 0
-        if self.uuid:
-            code = self.nvml.call("nvmlDeviceGetHandleByUUID", ctypes.c_char_p(self.uuid.encode()), byref(handle))
-        else:
-            code = self.nvml.call("nvmlDeviceGetHandleByIndex_v2", U32(self.index), byref(handle))
-        if code in (UNINITIALIZED, NOT_LOADED, MISMATCH):
-            raise DriverGone(code)
-        if code:
-            raise GpuDown(code)
-        self.handle = handle
+        try:
+            if self.uuid:
+                self.handle = self.nvml.call("nvmlDeviceGetHandleByUUID", self.uuid.encode())
+            else:
+                self.handle = self.nvml.call("nvmlDeviceGetHandleByIndex", self.index)
+        except NVMLError as error:
+            if error.value in DRIVER_GONE:
+                raise DriverGone(error.value) from None
+            raise GpuDown(error.value) from None
         self.refused.clear()
         self.pcie.clear()
-        self.uuid = self.nvml.text("nvmlDeviceGetUUID", handle) or self.uuid
-        self.name = self.nvml.text("nvmlDeviceGetName", handle) or self.name
+        self.uuid = self.nvml.maybe("nvmlDeviceGetUUID", self.handle) or self.uuid
+        self.name = self.nvml.maybe("nvmlDeviceGetName", self.handle) or self.name
         self.unified = self.shares_host_memory()
 
     def shares_host_memory(self) -> bool:
         """GB10 by name: its memory calls fail or tell nonsense. Others: memory is refused and addressing is ATS."""
         if "GB10" in self.name:
             return True
-        mode = AddressingMode(version=VERSION_1_OF_8_BYTES)
-        return (
-            self.nvml.call("nvmlDeviceGetMemoryInfo", self.handle, byref(self.memory_v1)) == NOT_SUPPORTED
-            and self.nvml.call("nvmlDeviceGetAddressingMode", self.handle, byref(mode)) == 0
-            and mode.value == 2
-        )
+        try:
+            self.nvml.call("nvmlDeviceGetMemoryInfo", self.handle)
+        except pynvml.NVMLError_NotSupported:
+            return bool(self.nvml.maybe("nvmlDeviceGetAddressingMode", self.handle) == ATS)
+        except NVMLError:
+            pass
+        return False
 
-    def ok(self, field: str, code: int) -> bool:
-        """Whether the call gave a value; otherwise the reason goes under `absent`, or the GPU or the driver is gone."""
-        if code == 0:
-            return True
-        if code in (LOST, RESET_REQUIRED):
+    def refuse(self, field: str, code: int) -> None:
+        """The reason for a missing value goes under `absent`, or the GPU or the driver is gone."""
+        if code in GPU_GONE:
             raise GpuDown(code)
-        if code in (UNINITIALIZED, NOT_LOADED, MISMATCH):
+        if code in DRIVER_GONE:
             raise DriverGone(code)
         if code in SETTLED:
             self.refused[field] = code
         else:
             self.bad = code
         self.absent[field] = reason(code)
-        return False
 
-    def skip(self, field: str) -> bool:
-        """A field that this driver has refused for good is not asked for at every tick."""
+    def ask(self, field: str, name: str, *args: Any) -> Any:
+        """What the driver tells, or None with the reason. What it has refused for good is not asked at every tick."""
         code = self.refused.get(field)
-        if code is None:
-            return False
-        self.absent[field] = reason(code)
-        return True
+        if code is not None:
+            self.absent[field] = reason(code)
+            return None
+        try:
+            return self.nvml.call(name, self.handle, *args)
+        except NVMLError as error:
+            self.refuse(field, error.value)
+        return None
+
+    def ask_either(self, field: str, newer: tuple[Any, ...], older: tuple[Any, ...]) -> Any:
+        """The newer function's answer, or the older one's where this driver or board will never give the newer."""
+        mark = "newer " + field
+        if mark not in self.refused:
+            value = self.ask(mark, *newer)
+            why = self.absent.pop(mark, None)
+            if mark not in self.refused:
+                if why is not None:
+                    self.absent[field] = why
+                return value
+        return self.ask(field, *older)
 
     def number(self, field: str, name: str, *args: Any, scale: float = 0) -> None:
-        if self.skip(field) or not self.ok(field, self.nvml.call(name, self.handle, *args, byref(self.u32))):
-            return
-        value = self.u32.value
-        if value == NOT_AVAILABLE_32:
-            self.absent[field] = reason(-1)
-        else:
+        value = self.ask(field, name, *args)
+        if value == NOT_AVAILABLE:
+            self.absent[field] = "not available"
+        elif value is not None:
             self.out[field] = round(value * scale, 3) if scale else value
 
     def gather(self, read: Callable[[], None]) -> dict[str, Any]:
@@ -176,8 +155,8 @@ class Gpu:
         return sample
 
     def fast(self, now: float) -> None:
-        self.number("sm_mhz", "nvmlDeviceGetClockInfo", SM)
-        self.number("memory_mhz", "nvmlDeviceGetClockInfo", MEM)
+        self.number("sm_mhz", "nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM)
+        self.number("memory_mhz", "nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_MEM)
         self.number("pstate", "nvmlDeviceGetPerformanceState")
         if self.out.get("pstate", 0) > 15:  # NVML_PSTATE_UNKNOWN is 32
             del self.out["pstate"]
@@ -191,51 +170,46 @@ class Gpu:
         self.events()
 
     def batch(self, now: float) -> None:
-        """The field values, in one call; each has a return code of its own, set beforehand so that none is stale."""
-        values: dict[int, Any] = {}
-        codes: dict[int, int] = dict.fromkeys(FAST_FIELDS, self.refused.get("fields", 0))
-        if "fields" not in self.refused:
-            for slot in self.fields:
-                slot.nvmlReturn = UNKNOWN
-            code = self.nvml.call(
-                "nvmlDeviceGetFieldValues", self.handle, ctypes.c_int32(len(FAST_FIELDS)), byref(self.fields)
-            )
-            self.ok("fields", code)
-            self.absent.pop("fields", None)
-            for slot in self.fields:
-                codes[slot.fieldId] = code or slot.nvmlReturn
-                if codes[slot.fieldId] == LOST:
-                    raise GpuDown(LOST)
-                if not codes[slot.fieldId]:
-                    values[slot.fieldId] = (field_value(slot), slot.valueType)
-        self.power(values, codes)
-        self.traffic("pcie_tx_mb_s", values.get(197), codes[197], now)
-        self.traffic("pcie_rx_mb_s", values.get(198), codes[198], now)
-        if 82 in values:
-            self.out["memory_temperature_c"] = values[82][0]
+        """The field values, in one call; each has a return code of its own."""
+        values: dict[int, tuple[Any, int]] = {}
+        slots = self.ask("fields", "nvmlDeviceGetFieldValues", FAST_FIELDS_OF_GPU)
+        why = dict.fromkeys(FAST_FIELDS, self.absent.pop("fields", ""))
+        for place, slot in enumerate(slots or ()):
+            field, code = FAST_FIELDS[place], slot.nvmlReturn
+            if code == NVML_SUCCESS:
+                values[field] = field_value(slot)
+            elif code == pynvml.NVML_ERROR_GPU_IS_LOST:
+                raise GpuDown(code)
+            else:
+                why[field] = reason(code)
+        self.power(values, why)
+        self.traffic("pcie_tx_mb_s", values.get(PCIE_TX), why[PCIE_TX], now)
+        self.traffic("pcie_rx_mb_s", values.get(PCIE_RX), why[PCIE_RX], now)
+        if MEMORY_HEAT in values:
+            self.out["memory_temperature_c"] = values[MEMORY_HEAT][0]
         else:
-            self.absent["memory_temperature_c"] = reason(codes[82])
+            self.absent["memory_temperature_c"] = why[MEMORY_HEAT]
 
-    def power(self, values: dict[int, Any], codes: dict[int, int]) -> None:
-        if 186 in values:
-            self.out["power_w"] = round(values[186][0] * 0.001, 3)
+    def power(self, values: dict[int, tuple[Any, int]], why: dict[int, str]) -> None:
+        if POWER in values:
+            self.out["power_w"] = round(values[POWER][0] * 0.001, 3)
         else:  # before Ampere, and on GA100, this is the instant itself; elsewhere a 1 s average
             self.number("power_w", "nvmlDeviceGetPowerUsage", scale=0.001)
-        if 185 in values:
-            self.out["power_average_w"] = round(values[185][0] * 0.001, 3)
+        if POWER_AVERAGE in values:
+            self.out["power_average_w"] = round(values[POWER_AVERAGE][0] * 0.001, 3)
         else:
-            self.absent["power_average_w"] = reason(codes[185])
-        if 83 in values:
-            self.out["energy_j"] = round(values[83][0] * 0.001, 3)
-        elif not self.skip("energy_j"):
-            code = self.nvml.call("nvmlDeviceGetTotalEnergyConsumption", self.handle, byref(self.u64))
-            if self.ok("energy_j", code):
-                self.out["energy_j"] = round(self.u64.value * 0.001, 3)
+            self.absent["power_average_w"] = why[POWER_AVERAGE]
+        if ENERGY in values:
+            energy_mj = values[ENERGY][0]
+        else:
+            energy_mj = self.ask("energy_j", "nvmlDeviceGetTotalEnergyConsumption")
+        if energy_mj is not None:
+            self.out["energy_j"] = round(energy_mj * 0.001, 3)
 
-    def traffic(self, field: str, value: tuple[int, int] | None, code: int, now: float) -> None:
+    def traffic(self, field: str, value: tuple[int, int] | None, why: str, now: float) -> None:
         """Megabytes per second from a byte counter that may wrap; silent where it could have wrapped unseen."""
         if value is None:
-            self.absent[field] = reason(code)
+            self.absent[field] = why
             return
         count, kind = value
         before = self.pcie.get(field)
@@ -245,7 +219,7 @@ class Gpu:
             return
         seconds, moved = now - before[0], count - before[1]
         generation, width = self.link
-        if kind == 1:  # 32 bits
+        if kind == pynvml.NVML_VALUE_TYPE_UNSIGNED_INT:
             fastest = PCIE_MB_S_PER_LANE.get(generation or 0, 0.0) * (width or 0) * 1e6
             if fastest * seconds >= 2**32:
                 self.absent[field] = "the driver's 32-bit byte counter can wrap between two readings"
@@ -258,67 +232,49 @@ class Gpu:
 
     def utilization(self) -> None:
         field = "gpu_util_pct"
-        if not self.skip(field) and self.ok(
-            field, self.nvml.call("nvmlDeviceGetUtilizationRates", self.handle, byref(self.util))
-        ):
-            self.out[field], self.out["memory_util_pct"] = self.util.gpu, self.util.memory
-        else:
+        rates = self.ask(field, "nvmlDeviceGetUtilizationRates")
+        if rates is None:
             self.absent["memory_util_pct"] = self.absent[field]
+        else:
+            self.out[field], self.out["memory_util_pct"] = rates.gpu, rates.memory
 
-    def memory(self) -> None:
-        """v2 without the driver's reserved part where known, else v1; the host's memory where it is shared."""
+    def memory(self) -> Any:
+        """v2 without the driver's reserved part where known, else v1; the host's memory where it is shared.
+
+        What NVML gave, None where it gave nothing.
+        """
         if self.unified:
             self.out["memory_total_bytes"] = self.host.memory_total_bytes
             if self.process_bytes is None:
                 self.absent["memory_used_bytes"] = "unified memory, and the driver does not list processes"
             else:
                 self.out["memory_used_bytes"] = self.process_bytes
-            return
-        if self.skip("memory_used_bytes"):
+            return None
+        name = "nvmlDeviceGetMemoryInfo"
+        info = self.ask_either("memory_used_bytes", (name, pynvml.nvmlMemory_v2), (name,))
+        if info is None:
             self.absent["memory_total_bytes"] = self.absent["memory_used_bytes"]
-            return
-        info = self.memory_v2
-        code = NO_FUNCTION
-        if "memory v2" not in self.refused:
-            code = self.nvml.call("nvmlDeviceGetMemoryInfo_v2", self.handle, byref(info))
-            if code in SETTLED:
-                self.refused["memory v2"] = code
-        if code in SETTLED:
-            info = self.memory_v1
-            code = self.nvml.call("nvmlDeviceGetMemoryInfo", self.handle, byref(info))
-        if self.ok("memory_used_bytes", code):
-            self.out["memory_used_bytes"], self.out["memory_total_bytes"] = info.used, info.total
         else:
-            self.absent["memory_total_bytes"] = self.absent["memory_used_bytes"]
+            self.out["memory_used_bytes"], self.out["memory_total_bytes"] = info.used, info.total
+        return info
 
     def temperature(self) -> None:
-        field = "temperature_c"
-        if self.skip(field):
-            return
-        if "temperature v" not in self.refused:
-            code = self.nvml.call("nvmlDeviceGetTemperatureV", self.handle, byref(self.heat))
-            if code == 0:
-                self.out[field] = self.heat.temperature
-                return
-            if code not in (NO_FUNCTION, BAD_VERSION, NOT_SUPPORTED):
-                self.ok(field, code)
-                return
-            self.refused["temperature v"] = code
-        self.number(field, "nvmlDeviceGetTemperature", U32(0))
+        value = self.ask_either(
+            "temperature_c",
+            ("nvmlDeviceGetTemperatureV", pynvml.NVML_TEMPERATURE_GPU),
+            ("nvmlDeviceGetTemperature", pynvml.NVML_TEMPERATURE_GPU),
+        )
+        if value is not None:
+            self.out["temperature_c"] = value
 
     def events(self) -> None:
-        field = "event_reasons"
-        if self.skip(field):
-            return
-        code = self.nvml.first(
-            ("nvmlDeviceGetCurrentClocksEventReasons", self.handle, byref(self.u64)),
-            ("nvmlDeviceGetCurrentClocksThrottleReasons", self.handle, byref(self.u64)),
+        mask = self.ask_either(
+            "event_reasons",
+            ("nvmlDeviceGetCurrentClocksEventReasons",),
+            ("nvmlDeviceGetCurrentClocksThrottleReasons",),
         )
-        if self.ok(field, code):
-            mask = self.u64.value
-            names = [name for bit, name in enumerate(EVENT_REASONS) if mask >> bit & 1]
-            rest = mask >> len(EVENT_REASONS) << len(EVENT_REASONS)
-            self.out[field] = [*names, f"unknown (0x{rest:x})"] if rest else names
+        if mask is not None:
+            self.out["event_reasons"] = events.names(mask)
 
     def slow(self) -> None:
         self.number("fan_pct", "nvmlDeviceGetFanSpeed")
@@ -330,38 +286,25 @@ class Gpu:
         self.processes()
 
     def processes(self) -> None:
-        if self.skip("processes"):
-            return
         found: dict[int, dict[str, Any]] = {}
         for kind, family in (("graphics", "Graphics"), ("compute", "Compute")):
-            code, rows = self.process_list(f"nvmlDeviceGet{family}RunningProcesses")
-            if code and kind == "graphics":
-                continue  # some GPUs have no graphics; compute decides what is known
-            if not self.ok("processes", code):
+            name = f"nvmlDeviceGet{family}RunningProcesses"
+            field = "processes" if kind == "compute" else "graphics processes"
+            rows = self.ask_either(field, (name + "_v3",), (name + "_v2",))
+            if rows is None and kind == "compute":
                 self.process_bytes = None
-                return
-            for row in rows:
-                used = row.usedGpuMemory
+                break
+            for row in rows or ():
                 found[row.pid] = {
                     "pid": row.pid,
-                    "memory_bytes": None if used == NOT_AVAILABLE_64 else used,
+                    "memory_bytes": row.usedGpuMemory,
                     "name": self.host.process_name(row.pid),
                     "kind": kind,
                 }
-        self.out["processes"] = [found[pid] for pid in sorted(found)]
-        self.process_bytes = sum(p["memory_bytes"] or 0 for p in found.values())
-
-    def process_list(self, name: str) -> tuple[int, Any]:
-        room = 16
-        for _ in range(4):  # the list can grow between two calls
-            count, rows = U32(room), (Process * room)()
-            code = self.nvml.first(
-                (name + "_v3", self.handle, byref(count), rows), (name + "_v2", self.handle, byref(count), rows)
-            )
-            if code != INSUFFICIENT_SIZE:
-                return code, rows[: count.value] if code == 0 else ()
-            room = count.value * 2 + 16
-        return INSUFFICIENT_SIZE, ()
+        else:
+            self.out["processes"] = [found[pid] for pid in sorted(found)]
+            self.process_bytes = sum(p["memory_bytes"] or 0 for p in found.values())
+        self.absent.pop("graphics processes", None)  # some GPUs have no graphics; compute decides what is known
 
     def info(self) -> dict[str, Any]:
         self.refused.clear()  # ask again now and then for what was refused
@@ -370,15 +313,14 @@ class Gpu:
         return info
 
     def static(self) -> None:
-        self.number("sm_max_mhz", "nvmlDeviceGetMaxClockInfo", SM)
-        self.number("memory_max_mhz", "nvmlDeviceGetMaxClockInfo", MEM)
+        self.number("sm_max_mhz", "nvmlDeviceGetMaxClockInfo", pynvml.NVML_CLOCK_SM)
+        self.number("memory_max_mhz", "nvmlDeviceGetMaxClockInfo", pynvml.NVML_CLOCK_MEM)
         self.number("power_default_w", "nvmlDeviceGetPowerManagementDefaultLimit", scale=0.001)
-        low, high = U32(), U32()
-        code = self.nvml.call("nvmlDeviceGetPowerManagementLimitConstraints", self.handle, byref(low), byref(high))
-        if self.ok("power_max_w", code):
-            self.out["power_min_w"], self.out["power_max_w"] = low.value / 1000, high.value / 1000
-        else:
+        limits_mw = self.ask("power_max_w", "nvmlDeviceGetPowerManagementLimitConstraints")
+        if limits_mw is None:
             self.absent["power_min_w"] = self.absent["power_max_w"]
+        else:
+            self.out["power_min_w"], self.out["power_max_w"] = limits_mw[0] / 1000, limits_mw[1] / 1000
         self.number("pcie_gen_max", "nvmlDeviceGetMaxPcieLinkGeneration")
         self.number("pcie_width_max", "nvmlDeviceGetMaxPcieLinkWidth")
         self.number("memory_bus_bits", "nvmlDeviceGetMemoryBusWidth")
@@ -387,52 +329,47 @@ class Gpu:
         if self.slowdown_c is None:
             self.slowdown_c = self.slowdown()
         if self.slowdown_c is None:
-            self.absent["temperature_slowdown_c"] = reason(NOT_SUPPORTED)
+            self.absent["temperature_slowdown_c"] = reason(pynvml.NVML_ERROR_NOT_SUPPORTED)
         else:
             self.out["temperature_slowdown_c"] = self.slowdown_c
 
     def static_memory(self) -> None:
-        total = "memory_total_bytes"
-        self.memory()
+        reserved = getattr(self.memory(), "reserved", None)
         self.out.pop("memory_used_bytes", None)
         why = self.absent.pop("memory_used_bytes", None)
         if self.unified:
             self.absent["memory_reserved_bytes"] = "unified memory"
-        elif total in self.out and "memory v2" not in self.refused:
-            self.out["memory_reserved_bytes"] = self.memory_v2.reserved
+        elif reserved is not None:
+            self.out["memory_reserved_bytes"] = reserved
         else:
             self.absent["memory_reserved_bytes"] = why or "not known to this driver: it is part of the used bytes"
 
     def identity(self) -> None:
-        pci, major, minor = Pci(), ctypes.c_int(), ctypes.c_int()
-        if self.ok("pci_bus_id", self.nvml.call("nvmlDeviceGetPciInfo_v3", self.handle, byref(pci))):
-            self.out["pci_bus_id"] = pci.busId.decode("ascii", "replace")
-        code = self.nvml.call("nvmlDeviceGetCudaComputeCapability", self.handle, byref(major), byref(minor))
-        if self.ok("compute_capability", code):
-            self.out["compute_capability"] = f"{major.value}.{minor.value}"
-        if self.ok("virtualization", self.nvml.call("nvmlDeviceGetVirtualizationMode", self.handle, byref(self.u32))):
-            mode = self.u32.value
+        pci = self.ask("pci_bus_id", "nvmlDeviceGetPciInfo_v3")
+        if pci is not None:
+            self.out["pci_bus_id"] = pci.busId
+        capability = self.ask("compute_capability", "nvmlDeviceGetCudaComputeCapability")
+        if capability is not None:
+            self.out["compute_capability"] = "{}.{}".format(*capability)
+        mode = self.ask("virtualization", "nvmlDeviceGetVirtualizationMode")
+        if mode is not None:
             self.out["virtualization"] = VIRTUALIZATION[mode] if mode < len(VIRTUALIZATION) else f"mode {mode}"
-        current, pending = U32(), U32()
-        if self.ok("ecc", self.nvml.call("nvmlDeviceGetEccMode", self.handle, byref(current), byref(pending))):
-            self.out["ecc"] = bool(current.value)
+        ecc = self.ask("ecc", "nvmlDeviceGetEccMode")
+        if ecc is not None:
+            self.out["ecc"] = bool(ecc[0])
 
     def slowdown(self) -> float | None:
         """Degrees at which the hardware slows itself: the threshold, or from the margin left on Ada and later."""
-        call = self.nvml.call
-        limits = (FieldValue * 1)(FieldValue(fieldId=SLOWDOWN_T_LIMIT, nvmlReturn=UNKNOWN))
-        margin = Margin(version=VERSION_1_OF_8_BYTES)
-        if (
-            call("nvmlDeviceGetFieldValues", self.handle, ctypes.c_int32(1), byref(limits)) == 0
-            and limits[0].nvmlReturn == 0
-            and call("nvmlDeviceGetMarginTemperature", self.handle, byref(margin)) == 0
-        ):
+        limit = self.nvml.maybe("nvmlDeviceGetFieldValues", self.handle, ((SLOWDOWN_T_LIMIT, 0),))
+        if limit is not None and limit[0].nvmlReturn == NVML_SUCCESS:
+            margin = self.nvml.maybe("nvmlDeviceGetMarginTemperature", self.handle)
             now = self.gather_temperature()
-            if now is not None:
-                return float(now + margin.marginTemperature - field_value(limits[0]))
-        if call("nvmlDeviceGetTemperatureThreshold", self.handle, U32(1), byref(self.u32)) == 0:
-            return float(self.u32.value)
-        return None
+            if margin is not None and now is not None:
+                return float(now + margin - field_value(limit[0])[0])
+        threshold = self.nvml.maybe(
+            "nvmlDeviceGetTemperatureThreshold", self.handle, pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN
+        )
+        return None if threshold is None else float(threshold)
 
     def gather_temperature(self) -> int | None:
         self.temperature()

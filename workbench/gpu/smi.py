@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from workbench.gpu.nvml import EVENT_REASONS
+from workbench.gpu import events
 from workbench.model.gpu import DriverInfo, DriverStatus, GpuInfo, GpuProcess, GpuSample, GpuState, HostSample
 
 MIB = 1 << 20
@@ -163,19 +163,13 @@ def _value(name: str, text: str, factor: float | None) -> Any:
     if name == "pstate":
         return int(text[1:]) if re.fullmatch(r"P\d{1,2}", text) else None
     if name == "event_reasons":
-        return _reasons(int(text, 16)) if re.fullmatch(r"0x[0-9A-Fa-f]{1,16}", text) else None
+        return tuple(events.names(int(text, 16))) if re.fullmatch(r"0x[0-9A-Fa-f]{1,16}", text) else None
     if factor is None:
         return text
     if not re.fullmatch(r"\d{1,15}(\.\d{1,9})?", text):
         return None
     number = float(text) * factor
     return int(number) if name in WHOLE else number
-
-
-def _reasons(mask: int) -> tuple[str, ...]:
-    names = [name for bit, name in enumerate(EVENT_REASONS) if mask >> bit & 1]
-    rest = mask >> len(EVENT_REASONS) << len(EVENT_REASONS)
-    return (*names, f"unknown (0x{rest:x})") if rest else tuple(names)
 
 
 def gpu_of(row: Mapping[str, str], host: HostSample, used: int | None = None) -> tuple[GpuInfo, GpuSample]:

@@ -158,10 +158,10 @@ class TelemetrySource:
             short = min(short * 2, BACKOFF_S[1])
 
     async def _follow_agent(self) -> None:
-        python = sys.executable if self.host.kind == "local" and sys.executable else "python3"
-        argv = bundle.argv(python, interval_s=self.interval_s, **self._agent_options)
+        here = self.host.kind == "local" and bool(sys.executable)  # the interpreter that our pynvml is installed for
+        argv = bundle.argv(sys.executable if here else "python3", interval_s=self.interval_s, **self._agent_options)
         try:
-            stream = await self.host.stream(argv, input=bundle.payload())
+            stream = await self.host.stream(argv, input=bundle.payload(here))
         except CommandNotFound:
             return await self._fall_back("no python3 on the host")
         self._stream = stream

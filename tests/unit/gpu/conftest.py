@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from nvml_child import Child, Driver
@@ -45,7 +46,7 @@ def driver(stub_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def agent(driver: Driver) -> Iterator[Callable[..., Child]]:
     children: list[Child] = []
 
-    def start(**options: float) -> Child:
+    def start(**options: Any) -> Child:
         children.append(Child(**options))
         return children[-1]
 

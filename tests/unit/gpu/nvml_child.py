@@ -54,15 +54,15 @@ class Driver:
 class Child:
     """Reads the agent's lines with a deadline."""
 
-    def __init__(self, **options: float) -> None:
+    def __init__(self, local: bool = True, python: str = sys.executable, **options: float) -> None:
         options = {"interval_s": 0.05, "hung_s": 0.2, "slow_s": 0.3, "info_s": 0.4, "retry_s": 0.1, **options}
         self.process = subprocess.Popen(
-            bundle.argv(sys.executable, **options),
+            bundle.argv(python, **options),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
-        self.send(bundle.payload())
+        self.send(bundle.payload(local))
         self.rest = b""
 
     def send(self, data: bytes) -> None:

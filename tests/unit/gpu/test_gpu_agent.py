@@ -143,6 +143,14 @@ def test_it_is_small(agent: Callable[..., Child], driver: Driver) -> None:
     assert len(bundle.payload()) < 16_000
 
 
+def test_another_machine_needs_no_pynvml(agent: Callable[..., Child], driver: Driver) -> None:
+    """Isolated and without site, its python3 finds nothing installed: the source in the frame is all there is."""
+    here, there = agent(), agent(local=False)
+    assert there.infos() == here.infos()
+    assert there.sample()["gpus"][0]["sm_mhz"] == 2790
+    assert len(bundle.payload(local=False)) < 80_000
+
+
 def test_it_dies_with_sigterm(agent: Callable[..., Child], driver: Driver) -> None:
     child = agent()
     child.sample()

@@ -1,8 +1,8 @@
 """Telemetry agent: a small program that reads NVML and prints one JSON document per line.
 
-It is sent as text to the host that owns the GPUs, with nvml.py, readings.py, events.py and the installed pynvml, and
-needs nothing there but Python 3.8 (bundle.py). Two threads: one samples; the other listens and says when a driver call
-does not return.
+It runs on the host that owns the GPUs. Another machine is sent its text with nvml.py, readings.py, events.py and the
+installed pynvml, and needs nothing but Python 3.8 (bundle.py). Two threads: one samples; the other listens and says
+when a driver call does not return.
 
 stdout:  {"driver": {...}, "simulated": bool}      at start and whenever it changes
          {"infos": [{...}]}                        at start and whenever it changed (looked at every 30 s)

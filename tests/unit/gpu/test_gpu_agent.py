@@ -96,7 +96,7 @@ def test_it_ends_when_nobody_reads(agent: Callable[..., Child], driver: Driver) 
 
 def test_a_frame_that_is_cut_short_ends_it(driver: Driver) -> None:
     done = subprocess.run(
-        bundle.argv(sys.executable), input=bundle.payload()[:1000], capture_output=True, timeout=10, check=False
+        bundle.argv(sys.executable), input=bundle.payload(False)[:1000], capture_output=True, timeout=10, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
@@ -140,7 +140,7 @@ def test_it_is_small(agent: Callable[..., Child], driver: Driver) -> None:
     status = Path(f"/proc/{child.process.pid}/status").read_text()
     peak_kib = int(status.split("VmHWM:")[1].split()[0])
     assert peak_kib < 20_000
-    assert len(bundle.payload()) < 16_000
+    assert len(bundle.payload()) < 1000
 
 
 def test_another_machine_needs_no_pynvml(agent: Callable[..., Child], driver: Driver) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from workbench.sim import profiles  # noqa: E402
+from workbench.sim import profiles
 
 _four = profiles.PROFILES["four-pcie"]
 _buses = tuple(0x10 + 0x11 * n for n in range(8))

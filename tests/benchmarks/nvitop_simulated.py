@@ -11,10 +11,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-import pynvml  # noqa: E402
-from nvitop.cli import main  # noqa: E402
-
-import eight_gpus  # noqa: E402
+import eight_gpus
+import pynvml
+from nvitop.cli import main
 
 if __name__ == "__main__":
     pynvml.nvmlLib = eight_gpus.library()

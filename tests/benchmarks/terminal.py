@@ -27,7 +27,8 @@ class Terminal:
         self.master, slave = pty.openpty()
         ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         environment = {**os.environ, "TERM": "xterm-256color", "COLORTERM": "", **(env or {})}
-        environment.pop("SSH_CONNECTION", None)
+        for name in ("SSH_CONNECTION", "PYTHONDONTWRITEBYTECODE"):  # an installed program has its bytecode
+            environment.pop(name, None)
         self.started_s = time.monotonic()
         self.child = subprocess.Popen(
             argv, stdin=slave, stdout=slave, stderr=slave, env=environment, start_new_session=True

@@ -5,11 +5,16 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.segment import Segment
+from rich.style import Style
 from textual._compositor import CompositorUpdate
 from textual.app import App
 from textual.drivers._writer_thread import MAX_QUEUED_WRITES, WriterThread
+from textual.strip import Strip
 
-from workbench.tui.compat import frames_waiting, run_bindings
+from workbench.tui.compat import frames_waiting, part_of, run_bindings
 
 
 def test_the_writer_queue_is_where_the_guard_looks() -> None:
@@ -69,3 +74,10 @@ def test_a_covered_widget_is_left_to_the_compositor(drive: Any) -> None:
         assert not any(type(u).__name__ == "_Cells" for u in sent)
 
     drive(scenario)
+
+
+@given(st.lists(st.text("ab ▁█日本", max_size=6), max_size=6), st.integers(0, 30), st.integers(0, 30))
+def test_a_part_of_a_strip_is_what_crop_gives(texts: list[str], start: int, size: int) -> None:
+    strip = Strip([Segment(text, Style(color=f"color({n})")) for n, text in enumerate(texts) if text])
+    ours, theirs = part_of(strip, start, start + size), strip.crop(start, start + size)
+    assert [s for s in ours if s.text] == [s for s in theirs if s.text]

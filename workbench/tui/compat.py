@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from rich.cells import cell_len
+from rich.segment import Segment
 from textual._compositor import CompositorUpdate
+from textual.strip import Strip
 
 if TYPE_CHECKING:
     from rich.console import Console
     from textual.app import App
     from textual.geometry import Region
-    from textual.strip import Strip
     from textual.widget import Widget
 
 
@@ -40,6 +42,21 @@ class _Cells(CompositorUpdate):
         return "".join(f"\x1b[{y + 1};{x + 1}H{strip.render(console)}" for x, y, strip in self.pieces)
 
 
+def part_of(strip: Strip, start: int, end: int) -> Strip:
+    """`strip.crop(start, end)` without rich's cache of the last 16,384 cuts: a log's lines never come again, and it
+    grew by 4 MB of them."""
+    pieces: list[Segment] = []
+    at = 0
+    for text, style, _ in strip:
+        if not text.isascii() and cell_len(text) != len(text):
+            return strip.crop(start, end)
+        piece = text[max(0, start - at) : max(0, end - at)]
+        if piece:
+            pieces.append(Segment(piece, style))
+        at += len(text)
+    return Strip(pieces)
+
+
 def send_cells(widget: Widget, regions: list[Region], strip_at: Callable[[int], Strip]) -> bool:
     """Send these cells of the widget to the terminal now; False when the compositor has to do it.
 
@@ -55,7 +72,7 @@ def send_cells(widget: Widget, regions: list[Region], strip_at: Callable[[int], 
     background = widget.background_colors[1]
     pieces = []
     for region in regions:
-        strip = strip_at(region.y).crop(region.x, region.right)
+        strip = part_of(strip_at(region.y), region.x, region.right)
         for line_filter in filters:
             strip = strip.apply_filter(line_filter, background)
         pieces.append((left + region.x, top + region.y, strip))

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +23,10 @@ from support.sshd import Sshd, free_port, sshd, wait_for
 WORKBENCH = [sys.executable, "-m", "workbench"]
 SIMULATED = ["--host", "box", "--simulate", PROFILE]
 ROWS, COLUMNS = 40, 120
+
+
+def sized() -> None:
+    termios.tcsetwinsize(0, (ROWS, COLUMNS))
 
 
 class Person:
@@ -59,8 +64,9 @@ class Person:
         return json.loads(self.runs("--json", *SIMULATED, *words)[0])
 
     def at_terminal(self, *words: str) -> pexpect.spawn:
+        # The size stands before the program begins, as in any real terminal: pexpect alone sets it a moment later.
         return pexpect.spawn(WORKBENCH[0], [*WORKBENCH[1:], *words], env=self.env, timeout=SOON_S,
-                             dimensions=(ROWS, COLUMNS))  # fmt: skip
+                             dimensions=(ROWS, COLUMNS), preexec_fn=sized)  # fmt: skip
 
     def log(self, run_id: str) -> Path:
         return self.far / "runs" / run_id / "log"

@@ -273,7 +273,7 @@ def test_the_palette_finds_presets(drive: Any) -> None:
     async def scenario(d: Any) -> None:
         await d.press("ctrl+p")
         await d.press(*"tp2")
-        await d.until(lambda: "Load preset: qwen3-vl-2b-tp2-dp2" in d.text)
+        await d.until(lambda: "Load qwen3-vl-2b-tp2-dp2" in d.text)
         await d.press("enter")
         await d.until(lambda: d.session.called("load_preset"))
 
@@ -351,3 +351,22 @@ def test_telemetry_is_not_drawn_while_the_terminal_is_behind(drive: Any, monkeyp
         await d.until(lambda: d.app.main.strip.state is d.session.state)
 
     drive(scenario)
+
+
+def test_a_suggested_value_is_replaced_by_what_is_typed_in_one_go(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        for key, character in (("b", "b"), ("tab", "\t"), ("2", "2"), ("0", "0"), ("0", "0"), ("enter", "\r")):
+            d.app.post_message(events.Key(key, character))
+        await d.until(lambda: d.session.called("bench"))
+        assert d.session.called("bench")[-1][1]["requests"] == 200
+
+    drive(scenario, stage="ready")
+
+
+def test_revert_is_one_key(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        await d.press("r")
+        await d.until(lambda: d.session.called("revert_gpu"))
+        await d.until(lambda: "Reverted: GPU0: " in d.text)
+
+    drive(scenario, stage="altered")

@@ -6,11 +6,13 @@ import asyncio
 import contextlib
 import gc
 import signal
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from textual import events
 from textual.app import App
 from textual.binding import Binding, BindingType
+from textual.filter import LineFilter
 from textual.screen import Screen
 from textual.theme import Theme
 
@@ -63,6 +65,7 @@ class WorkbenchApp(App[int]):
 
     def __init__(self, session: SessionApi, keymap: dict[str, str] | None = None) -> None:
         super().__init__()
+        self._uncoloured: LineFilter | None = None
         self.session = session
         self.register_theme(THEME)
         self.set_reactive(App.theme, "workbench")  # without its watcher, which would parse all CSS a second time
@@ -70,6 +73,16 @@ class WorkbenchApp(App[int]):
         if keymap:
             self.set_keymap(keymap)
         self._opening: asyncio.Task[None] | None = None
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """Textual's own answer to NO_COLOR is grey, which is a colour too."""
+        if not self.no_color:
+            return super().get_line_filters()
+        if self._uncoloured is None:
+            from workbench.tui.uncoloured import Uncoloured
+
+            self._uncoloured = Uncoloured()
+        return [self._uncoloured]
 
     def get_default_screen(self) -> Screen[Any]:
         return MainScreen(self.session)

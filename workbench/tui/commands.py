@@ -36,9 +36,9 @@ def everything(main: MainScreen) -> Iterator[Entry]:
             yield Entry(f"{k.label} ({k.shown})", k.help, partial(main.run_action, k.action))
     yield Entry("Save a picture", "the screen as SVG in the working directory", main.action_screenshot)
     for preset in main.session.state.presets:
-        yield Entry(f"Load preset: {preset.id}", preset.title, partial(main.load, preset))
+        yield Entry(f"Load {preset.id}", preset.title, partial(main.load, preset))
     for name in main.session.known_hosts():
-        yield Entry(f"Work on host: {name}", "", partial(_switch, main, name))
+        yield Entry(f"Host {name}", "", partial(_switch, main, name))
 
 
 async def _in_pane(main: MainScreen, number: int, action: str) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from workbench.model.errors import InputError, WorkbenchError
 from workbench.model.findings import Level
 from workbench.session.state import Notice
+from workbench.tui.paint import cut
 
 if TYPE_CHECKING:
     from textual.screen import Screen
@@ -19,6 +20,7 @@ else:
     _Base = object
 
 T = TypeVar("T")
+COMMAND_CELLS = 60  # of a command in a message: enough to tell which
 
 
 class Actions(_Base):
@@ -36,7 +38,7 @@ class Actions(_Base):
 
     def fail(self, error: WorkbenchError) -> None:
         where = f"{error.host}: " if error.host else ""
-        command = f"  ({error.command})" if error.command else ""
+        command = f"  ({cut(error.command, COMMAND_CELLS)})" if error.command else ""
         # What was refused before anything happened needs no answer: it goes by itself.
         level = Level.WARN if isinstance(error, InputError) else Level.ERROR
         self.say(f"{where}{error.message}{command}", level, error.next_step)

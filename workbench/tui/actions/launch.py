@@ -183,7 +183,13 @@ class LaunchActions(Actions):
             modal = FlagEdit(row, lambda t: session.set_env(row.name, t), lambda: session.unset_env(row.name))
         else:
             modal = FlagEdit(row, lambda t: session.set_flag(row.name, t), lambda: session.unset_flag(row.name))
-        await self.app.push_screen(modal, lambda done: self.go(2) if done else None)
+        await self.app.push_screen(modal, lambda done: self._edited(row.is_env, row.name) if done else None)
+
+    def _edited(self, is_env: bool, name: str) -> None:
+        """The cursor goes to what was edited: what is known of it, and what is wrong, stands below the list."""
+        self.go(2)
+        self.flags.show(self.session.state)
+        self.flags.select((is_env, name))
 
     async def action_add_env(self) -> None:
         if not self.need_plan():
@@ -193,6 +199,7 @@ class LaunchActions(Actions):
         def given(values: dict[str, str] | None) -> None:
             if values:
                 self.try_now(lambda: self.session.set_env(values["name"], values["value"]))
+                self._edited(True, values["name"])
 
         def check(values: dict[str, str]) -> str | None:
             name = values["name"]
@@ -241,7 +248,9 @@ class LaunchActions(Actions):
             head: list[Row] = [(), (("Findings", "strong"),)]
             return [*made, *head, *(finding_rows(plan.findings, width) or paragraph("none", width, "dim"))]
 
-        await self.app.push_screen(TextModal("The full command", rows, wide=True, keys="esc close   up/down scroll"))
+        command = plan.command
+        copy = command.shell if command else None
+        await self.app.push_screen(TextModal("The full command", rows, wide=True, copy=copy))
 
     def action_copy(self) -> None:
         plan = self.session.state.plan

@@ -10,6 +10,8 @@ ALIVE = (ServerState.STARTING, ServerState.READY, ServerState.UNRESPONSIVE, Serv
 
 
 class ServerActions(Actions):
+    active: int
+
     async def action_start(self) -> None:
         state = self.session.state
         if state.plan is None:
@@ -23,8 +25,9 @@ class ServerActions(Actions):
 
         def decided(yes: bool | None) -> None:
             if yes:
-                self.go(3)
-                self.attempt(self.session.start())
+                before = self.active
+                # A start that is refused leaves the person where the plan can be corrected.
+                self.attempt(self.session.start(), lambda _: self.go(3) if self.active == before else None)
 
         await self.app.push_screen(StartPlan(state.plan, server if alive else None, changes or ()), decided)
 

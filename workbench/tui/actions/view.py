@@ -70,7 +70,7 @@ class ViewActions(Actions):
 
         main: Any = self
         entries = list(everything(main))
-        items = [(str(n), f"{pad(e.name, 40)} {e.help}", "text") for n, e in enumerate(entries)]
+        items = [(str(n), f"{pad(e.name, 42)} {e.help}", "text") for n, e in enumerate(entries)]
 
         def chosen(number: str | None) -> None:
             if number is not None and number.isdigit():

@@ -19,7 +19,7 @@ from workbench.tui.widgets.entry import Entry
 from workbench.tui.widgets.pick_list import PickList
 
 T = TypeVar("T")
-ROOM_AROUND = 6  # rows of the screen that a modal leaves: its border and some of what is behind it
+ROOM_AROUND = 4  # rows of the screen that a modal leaves: its border and some of what is behind it
 
 
 class Modal(ModalScreen[T], Generic[T]):
@@ -45,6 +45,10 @@ class Modal(ModalScreen[T], Generic[T]):
 
     def content(self) -> Sequence[Widget]:
         return ()
+
+    def say_keys(self, text: str) -> None:
+        """Other words in the border, such as what a key has done."""
+        self.query_one(".box").border_subtitle = escape(text)
 
     def action_leave(self) -> None:
         self.dismiss(None)
@@ -122,15 +126,24 @@ class Choices(PickList):
 class TextModal(Modal[None]):
     """Something to read."""
 
-    def __init__(self, title: str, make: Callable[[int], list[Row]], *, wide: bool = False, keys: str = "") -> None:
-        super().__init__(title, keys or "esc close   up/down scroll")
-        self.make = make
+    def __init__(
+        self, title: str, make: Callable[[int], list[Row]], *, wide: bool = False, copy: Callable[[], str] | None = None
+    ) -> None:
+        """`copy` gives what y puts on the clipboard."""
+        super().__init__(title, "esc close   up/down scroll" + ("   y copy" if copy else ""))
+        self.make, self.copy = make, copy
         self.set_class(wide, "-wide")
 
     def content(self) -> Sequence[Widget]:
         return (TextBody(self.make),)
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter,q", "leave", show=False)]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter,q", "leave", show=False), Binding("y", "copy", show=False)]  # fmt: skip
+
+    def action_copy(self) -> None:
+        if self.copy is not None:
+            self.app.copy_to_clipboard(self.copy())
+            self.say_keys(f"copied   {self.keys}")
 
 
 class PickModal(Modal[str]):

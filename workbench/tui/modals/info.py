@@ -30,8 +30,17 @@ def help_rows(width: int) -> list[Row]:
                 lines = paragraph(k.help, max(20, width - 12), "text")
                 rows.append(((pad(f"  {k.shown}", 12), "key"), *lines[0]))
                 rows += [((" " * 12, "text"), *line) for line in lines[1:]]
-    signs = f"{G.on} ready  ~ under way  {G.alert} altered or held back  ! warning  x failed  * edited  n/a not given"
+    signs = f"{G.on} ready  ~ under way  {G.alert} altered or held back  ! warning or does not fit  x failed  "
+    signs += "* edited  o your own  n/a not given"
     return [*rows, (), (("Signs", "title"),), *paragraph(f"  {signs}", width, "text", "  ")]
+
+
+def _filled(text: str, preset: Preset) -> str:
+    """`${name}` by its default, or by what it is an example of."""
+    for name, variable in preset.variables.items():
+        known = variable.default or (f"{variable.example} (asked for)" if variable.example else None)
+        text = text.replace(f"${{{name}}}", known or f"<{name}: asked for>")
+    return text
 
 
 def preset_rows(preset: Preset, width: int) -> list[Row]:
@@ -39,7 +48,7 @@ def preset_rows(preset: Preset, width: int) -> list[Row]:
     rows: list[Row] = [((p.title, "strong"),), *paragraph(p.summary, width), ()]
     engine = f"{p.engine.name} {p.engine.versions or ''}".strip()
     hardware = f"{p.hardware.count} x {' or '.join(p.hardware.gpu_names) or 'any GPU'}"
-    facts = [("engine", engine), ("model", p.model.id), ("hardware", hardware),
+    facts = [("engine", engine), ("model", _filled(p.model.id, p)), ("hardware", hardware),
              ("platform", p.hardware.platform or "-"), ("baseline", p.baseline or "-")]  # fmt: skip
     rows += [((pad(label, 12), "dim"), (text, "text")) for label, text in facts]
     rows += [(), (("Where it comes from", "title"),)]

@@ -91,7 +91,8 @@ class StartPlan(Modal[bool]):
         checked = f"checked against {plan.plan.engine} {plan.catalog_version}"
         about = [plan.installed or plan.installed_problem or "", checked]
         rows += [(("engine  ", "dim"), ("   ".join(filter(None, about)), "text"))]
-        told = [f for f in plan.findings if f.text == plan.memory]  # the estimate is shown once, as bad as it is
+        # the estimate is shown once, as bad as it is
+        told = [f for f in plan.findings if plan.memory and f.text.startswith(plan.memory)]
         if plan.memory and all(f.level in (Level.INFO, Level.HINT) for f in told):
             rows.append((("memory  ", "dim"), (plan.memory, "text")))
             findings = [f for f in plan.findings if f not in told]
@@ -101,11 +102,12 @@ class StartPlan(Modal[bool]):
             count = len(self.changes)
             rows += [(), ((f"{count} change{'s' * (count != 1)} against what runs now", "strong"),)]
             rows += change_rows(self.changes, width)
-        if findings:
-            rows += [(), (("Findings", "strong"),), *finding_rows(findings, width)]
+        serious = [f for f in findings if f.level in (Level.ERROR, Level.WARN)]
+        rows += [(), *finding_rows(serious, width)] if serious else []
         if plan.command is not None:
             rows += [(), (("Command", "strong"),), *command_rows(plan.command, width)]
-        return rows
+        hints = [f for f in findings if f not in serious]
+        return [*rows, (), (("Hints", "strong"),), *finding_rows(hints, width)] if hints else rows
 
     def action_accept(self) -> None:
         if not self.refused:
@@ -114,3 +116,4 @@ class StartPlan(Modal[bool]):
     def action_copy(self) -> None:
         if self.plan.command is not None:
             self.app.copy_to_clipboard(self.plan.command.shell())
+            self.say_keys(f"copied   {self.keys}")

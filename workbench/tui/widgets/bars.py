@@ -95,8 +95,9 @@ class CommandBar(Painted):
             ("   ", "text"),
             (f"! {warnings} warning{'s' * (warnings != 1)}", "warn") if warnings else ("0 warnings", "dim"),
         ]
-        if plan.memory:
-            left += [("   ", "text"), (plan.memory, "text")]
+        if plan.memory and not errors:
+            told = any(f.level is Level.WARN and f.text.startswith(plan.memory) for f in plan.findings)
+            left += [("   ", "text"), (plan.memory, "warn" if told else "text")]
         if plan.installed_problem:
             left += [("   ", "text"), (f"! {plan.installed_problem}", "warn")]
         worst = next((f for f in plan.findings if f.level is Level.ERROR), None)
@@ -129,9 +130,10 @@ class NoticeBar(Painted):
             return []
         sign, role = NOTICE_SIGNS[self.notice.level]
         text_role = "strong" if self.notice.level is Level.ERROR else "text"
-        lines = paragraph(self.notice.text, max(10, width - 4), text_role)
+        room = max(10, width - 7)  # beside the sign and "esc"
+        lines = paragraph(self.notice.text, room, text_role)
         if self.notice.next_step:
-            lines += paragraph(f"next: {self.notice.next_step}", max(10, width - 4), "text", "      ")
+            lines += paragraph(f"next: {self.notice.next_step}", room, "text", "      ")
         lines = lines[: self.MOST_ROWS]
         return [((sign if not i else "  ", role), *line) for i, line in enumerate(lines)]
 

@@ -31,9 +31,13 @@ class Entry(Input):
         select: bool = False,
     ) -> None:
         """`select`: what stands there is replaced by the first key, as in a form with suggested values."""
-        super().__init__(value, placeholder=placeholder, id=id, compact=True, select_on_focus=select)
+        super().__init__(value, placeholder=placeholder, id=id, compact=True, select_on_focus=False)
         self.cursor_blink = False
-        self.submit, self.change = on_submit, on_change
+        self.submit, self.change, self.select = on_submit, on_change, select
+
+    def on_mount(self) -> None:
+        if self.select:  # now, not at the focus event, which comes after keys that were typed meanwhile
+            self.action_select_all()
 
     def take(self, event: events.Key) -> bool:
         """Insert a printable key; False when it is not one."""

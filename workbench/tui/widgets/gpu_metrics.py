@@ -113,6 +113,7 @@ LAYOUTS: dict[int, tuple[Metric, ...]] = {
     2: (UTIL, POWER, VRAM, SM, TEMPERATURE, PCIE),
     1: (UTIL, VRAM, POWER, TEMPERATURE, SM, PCIE),
 }
+SPARE = (MEM_CLOCK, FAN)  # fill a row that would not be full
 
 
 def gpu_title(sample: GpuSample, info: GpuInfo | None) -> str:

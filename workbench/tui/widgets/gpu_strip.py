@@ -10,7 +10,7 @@ from workbench.session.state import SessionState
 from workbench.tui.formats import GIB, NA, setting_text
 from workbench.tui.glyphs import G
 from workbench.tui.paint import Painted, Row, cut, fit, pad, row_width, spread, wrap
-from workbench.tui.widgets.gpu_metrics import LAYOUTS, UTIL, Metric, gpu_title, limit_w, total_bytes
+from workbench.tui.widgets.gpu_metrics import LAYOUTS, SPARE, UTIL, Metric, gpu_title, limit_w, total_bytes
 from workbench.tui.widgets.sparks import Spark
 from workbench.tui.widgets.status_bar import stale_age_s
 
@@ -61,6 +61,8 @@ class GpuStrip(Painted):
     def _layout(self, columns: int) -> list[tuple[Metric, ...]]:
         """Rows of metrics, without those that no GPU here gives: pane 6 has the reason."""
         shown = [m for m in LAYOUTS[columns] if m.label in self._given] or list(LAYOUTS[columns])
+        spare = [m for m in SPARE if m not in shown and m.label in self._given]
+        shown += spare[: -len(shown) % columns]
         return [tuple(shown[i : i + columns]) for i in range(0, len(shown), columns)]
 
     def wanted_height(self, width: int, compact: bool) -> int:

@@ -63,6 +63,11 @@ class PickList(Painted, can_focus=True):
         self.cursor = max(0, min(self.cursor, len(items) - 1))
         self.repaint()
 
+    def select(self, key: Hashable) -> None:
+        """Put the cursor on the item of that key, if it is there."""
+        self.cursor = next((i for i, item in enumerate(self.items) if self.key_of(item) == key), self.cursor)
+        self.repaint()
+
     def rows(self, width: int, height: int) -> Sequence[Row]:
         head = self.head_rows(width)
         if not self.items:

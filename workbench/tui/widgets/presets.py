@@ -25,7 +25,6 @@ class Presets(PickList):
         super().__init__(id="presets")
         self.state: SessionState | None = None
         self.query_text = ""
-        self._tail = 1  # cells of the marks at the end of a row
 
     def show(self, state: SessionState) -> None:
         untouched = self.cursor == 0 and not self.query_text
@@ -41,7 +40,6 @@ class Presets(PickList):
         """What fits the GPUs of this host comes first, as long as nothing is searched for."""
         entries = sorted(self.state.presets if self.state else (), key=_rank)
         found = fuzzy.best(self.query_text, entries, lambda e: f"{e.id} {e.title} {e.engine} {e.hardware}")
-        self._tail = 5 if any(e.own for e in found) else 1
         self.set_items(found, keep=keep)
 
     def key_of(self, item: Any) -> Hashable:
@@ -54,7 +52,7 @@ class Presets(PickList):
         if item.problem:
             return (("x ", "bad"), (pad(item.id, max(10, width - 9)), "dim"), (" broken", "bad"))
         edited = bool(loaded and self.state and self.state.plan and self.state.plan.edited)
-        tail = pad(("*" if edited else "") + (" own" if item.own else ""), self._tail, right=True)
+        tail = "*" if edited else "o" if item.own else " "
         role = "goodb" if loaded else "dim" if item.fits is False else "text"
         wide = width >= 44
         engine = item.engine if wide else ENGINES.get(item.engine, item.engine)
@@ -75,7 +73,8 @@ class Presets(PickList):
         if item.problem:
             return [(), *paragraph(f"x {item.problem}", width, "bad")[:4]]
         lines: list[Row] = [(), *paragraph(item.title, width, "strong")[:2]]
-        about = f" {G.dot} ".join(filter(None, (item.engine, short_gpu_name(item.hardware), item.status)))
+        known = (item.engine, short_gpu_name(item.hardware), item.status, "own" if item.own else "")
+        about = f" {G.dot} ".join(filter(None, known))
         lines += paragraph(about, width, "dim")[:2]
         if item.fits is False:
             lines += paragraph("! does not fit the GPUs here", width, "warn")[:1]
@@ -99,4 +98,5 @@ class Presets(PickList):
 
 
 def _rank(item: PresetEntry) -> int:
-    return 2 if item.problem else 1 if item.fits is False else 0
+    """Made for GPUs like these, for any GPU, for others, broken."""
+    return 3 if item.problem else 2 if item.fits is False else 1 if item.hardware == "any GPU" else 0

@@ -1,0 +1,24 @@
+"""NO_COLOR: no colour leaves for the terminal. Bold stays, and what is light behind (a cursor) is told in reverse."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from rich.segment import Segment
+from rich.style import Style
+from textual.color import Color
+from textual.filter import LineFilter
+
+LIGHT = 0.4  # brightness, 0..1, from which a ground is that of a cursor
+
+
+@lru_cache(maxsize=1024)
+def without_colour(style: Style) -> Style:
+    ground = style.bgcolor
+    light = ground is not None and not ground.is_default and Color.from_rich_color(ground).brightness > LIGHT
+    return Style(bold=style.bold, reverse=bool(style.reverse) or light, underline=style.underline)
+
+
+class Uncoloured(LineFilter):
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        return [Segment(text, style and without_colour(style), control) for text, style, control in segments]

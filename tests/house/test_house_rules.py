@@ -66,6 +66,24 @@ def test_a_local_session_never_loads_asyncssh() -> None:
     assert "asyncssh" not in loaded_after(code)
 
 
+def test_the_first_frame_waits_for_nothing_heavy() -> None:
+    """What is loaded when `workbench demo` draws it: Textual, the session, and none of what comes later. Generating
+    the model's dataclasses alone takes a tenth of the time."""
+    code = (
+        "from workbench.cli import dispatch\n"
+        "from workbench.cli.parser import parse\n"
+        "parse(['demo'])\n"
+        "import workbench.cli.screens, workbench.tui.app\n"
+        "from workbench.session.session import Session\n"
+        "Session.of_host(None, 'four-pcie')\n"
+        "late = ('bench', 'settings', 'plan', 'gpu', 'preset')\n"
+        "assert not [m for m in late if f'workbench.model.{m}' in sys.modules]\n"
+        "rooms = ('engines', 'advisor', 'server', 'bench', 'gpu')\n"
+        "assert not [r for r in rooms if f'workbench.{r}' in sys.modules]"
+    )
+    assert loaded_after(code) & HEAVY == {"textual", "rich"}
+
+
 def test_only_ssh_imports_asyncssh_and_only_the_screen_imports_textual() -> None:
     for path in SOURCES:
         names = imported(path)

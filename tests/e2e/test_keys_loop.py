@@ -63,7 +63,7 @@ def start_server(s: TypedScreen) -> None:
     s.press("p", "t", "p", "4", "enter")
     s.until("enforce-eager", "$ vllm serve")
     s.press("s", "enter")
-    s.until("READY")
+    s.until("● READY vllm :")
 
 
 def change_power(s: TypedScreen) -> None:
@@ -91,7 +91,7 @@ def test_the_whole_loop_with_at_most_40_keys(host: CommandLine, screen: Open, si
     s.press("s")  # the plan is shown first, then it starts
     s.until("Start vllm", "--max-num-seqs 64", "enter start")
     s.press("enter")
-    s.until("READY vllm :")
+    s.until("● READY vllm :")
     s.press("b")
     s.until("Benchmark", "streams at once")
     s.press("enter")
@@ -137,7 +137,7 @@ def test_a_killed_screen_leaves_a_server_that_the_next_one_adopts(host: CommandL
     run = single_run(host)
 
     second = screen()
-    second.until("READY vllm :", "GPU altered (r reverts)", "GPU settings that Workbench made are still on",
+    second.until("● READY vllm :", "GPU altered (r reverts)", "GPU settings that Workbench made are still on",
                  f"vllm {str(run['run_id'])[-4:]}")  # fmt: skip
     second.until("Application startup complete", "tensor-parallel-size", "GET /v1/models 200")
     second.press("q")
@@ -152,7 +152,7 @@ def test_a_killed_screen_leaves_a_server_that_the_next_one_adopts(host: CommandL
     assert single_run(host)["run_id"] == run["run_id"]
 
     third = screen()
-    third.until("READY vllm :")
+    third.until("● READY vllm :")
     third.press("q")
     third.until("[leave running]")
     third.press("right", "enter")  # this time it is stopped on leaving

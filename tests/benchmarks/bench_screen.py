@@ -5,7 +5,7 @@ with nvitop beside it at the same time on the same simulated NVML library.
         [--server] [--busy] [--no-nvitop] [--starts 10]
 
 --busy: the simulated GPUs work, so that every figure changes each tick. --server: a simulated server is READY and
-watched. --starts: only the time from exec to the first frame, that many times. Targets: README, "What it costs".
+watched. --starts: only the time from exec to the first frame, that many times.
 """
 
 from __future__ import annotations

@@ -1,0 +1,58 @@
+"""How often the GPUs are read: by the option, else by config.toml, else once a second."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from workbench.cli.parser import parse
+from workbench.model.errors import InputError
+from workbench.session.session import Session
+
+
+@pytest.mark.parametrize(
+    ("argv", "command", "target"),
+    [
+        (["--interval", "0.5"], "screen", None),
+        (["--interval=0.5", "--mouse"], "screen", None),
+        (["box", "--interval", "0.5"], "screen", "box"),
+        (["demo", "--interval", "0.5"], "demo", None),
+        (["--simulate", "gb10", "--interval", "0.5"], "screen", None),
+    ],
+)
+def test_the_interval_stands_where_a_screen_is_asked_for(argv: list[str], command: str, target: str | None) -> None:
+    found = parse(argv)
+    assert (found.command, found.interval, getattr(found, "target", None)) == (command, 0.5, target)
+
+
+@pytest.mark.parametrize("text", ["0.1", "61", "x", "nan", "-1"])
+def test_an_interval_out_of_range_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="is not a number of seconds"):
+        parse(["demo", f"--interval={text}"])
+
+
+@pytest.mark.parametrize(("given", "expected"), [(None, 0.3), (2.0, 2.0)])
+def test_the_option_goes_before_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: float | None, expected: float
+) -> None:
+    for name in ("XDG_STATE_HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+    config = tmp_path / "XDG_CONFIG_HOME" / "workbench" / "config.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text("[ui]\nrefresh_s = 0.3\n")
+
+    async def opened() -> float:
+        session = Session.of_host(simulate="rtx-pro-6000")
+        session.interval_s = given
+        await session.open()
+        try:
+            async with asyncio.timeout(30):
+                while session._source is None or session._source.interval_s != expected:
+                    await asyncio.sleep(0.02)
+            return session._source.interval_s
+        finally:
+            await session.close()
+
+    assert asyncio.run(opened()) == expected

@@ -75,7 +75,7 @@ def masked(name: str, value: str) -> str:
 def short_gpu_name(name: str) -> str:
     """ "NVIDIA RTX PRO 6000 Blackwell Workstation Edition" -> "RTX PRO 6000"."""
     words = re.sub(r"\b(NVIDIA|GeForce|Tesla|Corporation|Blackwell|Workstation|Server|Edition|Generation)\b", "", name)
-    return re.sub(r"\s+", " ", words).strip() or name
+    return re.sub(r"\s+(?=,)|(?<=\s)\s+", "", words).strip() or name
 
 
 _SETTINGS = {

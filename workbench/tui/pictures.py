@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from workbench.model.errors import ServerError
+from workbench.model.findings import Level
 from workbench.model.run import ServerState
 from workbench.tui.shot import plain_fonts, write
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from workbench.session.session import Session
 
 _DEADLINE_S = 90.0
+_LIBRARY_MISMATCH = 18  # NVML_ERROR_LIB_RM_VERSION_MISMATCH
 _ALIVE = frozenset({ServerState.STARTING, ServerState.READY})
 
 
@@ -34,6 +37,7 @@ class Scene:
     def __init__(self, session: Session, pilot: Pilot[int], folder: Path) -> None:
         self.session, self.pilot, self.folder = session, pilot, folder
         self.written: list[Path] = []
+        self.may_fail = False  # an error is what the scene is about
 
     async def press(self, *keys: str) -> None:
         for key in keys:
@@ -41,11 +45,15 @@ class Scene:
         await self.pilot.pause()
 
     async def type(self, text: str) -> None:
-        await self.press(*("minus" if c == "-" else "full_stop" if c == "." else c for c in text))
+        names = {"-": "minus", ".": "full_stop", ",": "comma", ":": "colon"}
+        await self.press(*(names.get(c, c) for c in text))
 
     async def until(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + _DEADLINE_S
         while not condition():
+            notice = self.session.state.notice
+            if notice is not None and notice.level is Level.ERROR and not self.may_fail:
+                raise ServerError(f"the scene cannot go on: {notice.text}", next_step=notice.next_step)
             if time.monotonic() > deadline:
                 raise TimeoutError(f"the scene did not get on: {self.session.state.notice}")
             await asyncio.sleep(0.1)
@@ -69,81 +77,136 @@ class Scene:
     async def start(self) -> None:
         before = self.session.state.run_id
         await self.press("s", "enter")
-        await self.until(lambda: self.session.state.run_id != before and self._is(ServerState.READY))
+        await self.until(lambda: self.session.state.run_id != before and self.is_(ServerState.READY))
 
-    def _is(self, state: ServerState) -> bool:
+    def is_(self, state: ServerState) -> bool:
         server = self.session.state.server
         return server is not None and server.state is state
 
-    async def bench(self) -> None:
+    @property
+    def phase(self) -> str:
+        server = self.session.state.server
+        return (server.phase if server else None) or ""
+
+    async def bench(self, *form: str) -> None:
+        """Run a benchmark; `form`: keys for its form."""
         before = self.session.state.bench.last_id
-        await self.press("b", "enter")
+        await self.press("b", *form, "enter")
         await self.until(lambda: self.session.state.bench.last_id != before and not self.session.state.bench.running)
 
 
 async def _tuning(scene: Scene) -> None:
-    """Four GPUs: the guide's baseline against data parallelism."""
+    """Four GPUs: the guide's eager baseline, one change, and the comparison."""
+    await scene.shot("first-run-120x40")
     await scene.load("tp4")
     await scene.press("s")
     await scene.shot("start-plan-120x40")
-    await scene.press("escape")
-    await scene.start()
-    await scene.bench()
-    await scene.load("dp4")
-    await scene.start()
-    await scene.press("b", "enter")
-    await scene.until(lambda: (p := scene.session.state.bench.progress) is not None and p.done > 8)
-    await scene.until(lambda: not scene.session.state.bench.running)
-    await scene.press("c")
-    await scene.press("2")
-    await scene.shot("loop-120x40")
-    await scene.shot("loop-200x60", (200, 60))
-    await scene.shot("launch-80x24", (80, 24))
-    for key, name in (("3", "log"), ("4", "bench"), ("5", "compare")):
-        await scene.press(key)
-        await scene.shot(f"{name}-80x24")
-    await scene.shot("again-120x40", (120, 40))
+    await scene.press("enter")
+    await scene.until(lambda: scene.phase.startswith("capturing") or scene.is_(ServerState.READY))
+    await scene.shot("starting-120x40")
+    await scene.until(lambda: scene.is_(ServerState.READY))
+    await scene.bench("1", "tab", "4")  # one stream: how near the limit of the memory is
+    await scene.bench("8", "tab", "4", "8")
     await scene.press("slash")
-    await scene.type("mns")
+    await scene.type("eag")
     await scene.shot("find-flag-120x40")
     await scene.press("enter")
     await scene.shot("edit-flag-120x40")
-    await scene.press("escape", "escape")
-    await scene.press("question_mark")
+    await scene.press("down", "enter", "full_stop")
+    await scene.shot("again-120x40")
+    before = scene.session.state.bench.last_id
+    await scene.press("enter")
+    await scene.until(lambda: (p := scene.session.state.bench.progress) is not None and 8 < p.done < p.total)
+    await scene.shot("benching-120x40")
+    await scene.until(lambda: scene.session.state.bench.last_id != before and not scene.session.state.busy)
+    await scene.press("2")
+    await scene.shot("loop-120x40")
+    await _sizes(scene)
+
+
+async def _sizes(scene: Scene) -> None:
+    """The same state at other sizes, and the pages that can be opened on it."""
+    await scene.shot("loop-200x60", (200, 60))
+    for key, name in (("1", "presets"), ("2", "launch"), ("3", "log"), ("4", "bench"), ("5", "compare"), ("6", "gpus")):
+        await scene.press(key)
+        await scene.shot(f"{name}-80x24", (80, 24))
+    await scene.shot("gpus-120x40", (120, 40))
+    await scene.press("4", "enter")
+    await scene.shot("result-120x40")
+    await scene.press("escape", "question_mark")
     await scene.shot("help-120x40")
     await scene.press("escape")
 
 
 async def _settings(scene: Scene) -> None:
-    """The passed-through card: settings, the altered state, quitting."""
-    await scene.until(lambda: scene.session.state.telemetry is not None)
+    """The passed-through card: a lock that the driver accepts and that changes nothing, as a load shows; quitting."""
+    await scene.load("sglopt")
+    await scene.start()
     await scene.press("g")
+    await scene.type("500")
+    await scene.press("tab")
+    await scene.type("3000,3090")
     await scene.shot("gpu-settings-120x40")
+    await scene.press("enter")
+    await scene.shot("gpu-commands-120x40")
+    await scene.press("enter")
+    await scene.until(lambda: bool(scene.session.state.alterations) and not scene.session.state.busy)
     await scene.press("escape")
-    from workbench.model.settings import ClockRange, GpuSettings
-
-    await scene.session.apply_gpu(GpuSettings(power_limit_w=400.0, gpu_clocks=ClockRange(3000, 3090)))
+    await scene.bench("1", "tab", "4", "tab", "4", "8")
     await scene.shot("altered-120x40")
     await scene.press("q")
     await scene.shot("quit-120x40")
-    await scene.press("escape")
-    await scene.session.revert_gpu()
+    await scene.press("escape", "r")
+    await scene.until(lambda: not scene.session.state.alterations)
 
 
-async def _preset(scene: Scene) -> None:
-    """What a preset says of its document; a start that fails, with its cause."""
+async def _failing(scene: Scene) -> None:
+    """What a preset says of its document; a start that fails, with its known cause."""
     await scene.until(lambda: bool(scene.session.state.presets))
     await scene.press("p")
     await scene.type("fp8")
     await scene.press("escape", "1", "i")
     await scene.shot("preset-120x40")
     await scene.press("escape")
+    await scene.load("qwenfp8")
+    await scene.press("slash")
+    await scene.type("gmu")
+    await scene.press("enter")
+    await scene.type("0.3")
+    scene.may_fail = True
+    await scene.press("enter", "s", "enter")
+    await scene.until(lambda: scene.is_(ServerState.FAILED))
+    await scene.shot("failed-120x40")
+
+
+async def _trouble(scene: Scene) -> None:
+    """One GPU is lost, the others go on; then the driver and its library do not match."""
+    from workbench.sim import profiles
+    from workbench.sim.host import SimulatedHost
+    from workbench.sim.state import SimState
+
+    host = scene.session.host
+    assert isinstance(host, SimulatedHost)
+    driver = SimState(host.driver_state, host.profile)
+    scene.may_fail = True
+    driver.set_faults(lost=[2])
+    await scene.until(lambda: (t := scene.session.state.telemetry) is not None and str(t.gpus[2].state) != "live")
+    await scene.shot("gpu-lost-120x40")
+    other = "rtx-pro-6000"
+    directory = Path(host.driver_state).parents[1] / other / "driver"
+    SimState(str(directory), profiles.get(other)).set_faults(init=_LIBRARY_MISMATCH)
+    await scene.press("h")
+    await scene.type(f"sim:{other}")
+    await scene.press("enter")
+    await scene.until(lambda: (t := scene.session.state.telemetry) is not None and not t.gpus)
+    await scene.shot("driver-mismatch-120x40")
 
 
 SCENES: tuple[tuple[str, Callable[[Scene], Awaitable[None]]], ...] = (
     ("four-pcie", _tuning),
     ("rtx-pro-6000-passthrough", _settings),
-    ("rtx-5060ti-x2", _preset),
+    ("rtx-5060ti-x2", _failing),
+    ("four-pcie", _trouble),
 )
 
 

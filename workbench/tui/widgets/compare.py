@@ -42,7 +42,7 @@ def comparison_rows(comparison: Comparison, width: int, height: int = 1000) -> l
     them at the end."""
     rows = _heading(comparison, width, height)
     single = all(m.interval_pct is None for m in comparison.metrics)
-    said = f"{SINGLE}: no interval" if single and width >= 62 else SINGLE if single else ""
+    said = f"{SINGLE}: no interval" if single and width >= 78 else SINGLE if single else ""
     rows.append(((_line(width, "metric", "A", "B", "change", said), "head"),))
     metrics = sorted(comparison.metrics, key=lambda m: FIRST.index(m.metric) if m.metric in FIRST else len(FIRST))
     rows += [_metric_row(metric, width, single) for metric in metrics]

@@ -10,7 +10,7 @@ from workbench.session.state import SessionState
 from workbench.tui.bindings import bindings_for
 from workbench.tui.formats import masked, value_text
 from workbench.tui.glyphs import G
-from workbench.tui.paint import Row, pad, paragraph
+from workbench.tui.paint import Row, cut_middle, pad, paragraph
 from workbench.tui.widgets.pick_list import PickList
 
 LEVELS = {"error": ("x", "bad"), "warn": ("!", "warn"), "hint": ("i", "dim"), "info": ("i", "dim")}
@@ -81,7 +81,7 @@ class Flags(PickList):
         role = "dim" if unset else "warn" if edited else "text"
         return (
             (" ", "text"), (mark, mark_role), (" ", "text"), (pad(name, name_w - 1), "dim" if unset else "text"),
-            (" ", "text"), (pad(value, value_w - 1), role), (" ", "text"),
+            (" ", "text"), (pad(cut_middle(value, value_w - 1), value_w - 1), role), (" ", "text"),
             (pad(default, default_w), "dim"),
         )  # fmt: skip
 

@@ -16,6 +16,7 @@ from workbench.tui.paint import Painted, Row, cut, paragraph
 from workbench.tui.widgets.log_lines import ROOM_FOR_ALL, condensed, is_access
 
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b.")
+LOOK_BACK, CHUNK = 2000, 100  # lines that are read, at most, to fill the pane's rows
 ROLES = {"error": "bad", "warn": "warn", "info": "text", "": "text"}
 
 
@@ -71,10 +72,37 @@ class LogPane(Painted, can_focus=True):
         if self.follow:
             self.top = last
         self.top = max(0, min(self.top, last))
-        rows: list[Row] = []
-        for offset, raw in enumerate(self.view.lines(self.top, room)):
-            rows.append(self._line(raw, width, self.top + offset == self.hit))
+        if self.follow and not self.left:
+            rows = self._newest(total, width, room)
+        else:
+            lines = self.view.lines(self.top, room)
+            rows = [self._line(raw, width, self.top + n == self.hit) for n, raw in enumerate(lines)]
         return [*rows, *[()] * (room - len(rows)), *note]
+
+    def _newest(self, total: int, width: int, room: int) -> list[Row]:
+        """The end of the log; requests that were answered alike, one after the other, in one row with their number."""
+        shown: list[tuple[str, str, int]] = []  # line, what it has in common with others, how many
+        for end in range(total, max(0, total - LOOK_BACK), -CHUNK):
+            start = max(0, end - CHUNK)
+            for raw in reversed(self.view.lines(start, end - start)):
+                text = clean(raw)
+                kind = condensed(text) if is_access(text) else ""
+                if kind and shown and shown[-1][1] == kind:
+                    shown[-1] = (*shown[-1][:2], shown[-1][2] + 1)
+                elif len(shown) == room:
+                    break
+                else:
+                    shown.append((raw, kind, 1))
+            else:
+                continue
+            break
+        return [self._counted(raw, count, width) for raw, _, count in reversed(shown)]
+
+    def _counted(self, raw: str, count: int, width: int) -> Row:
+        if count == 1:
+            return self._line(raw, width, False)
+        number = f"  x{count}"
+        return (*self._line(raw, width - len(number), False), (number, "dim"))
 
     def _line(self, raw: str, width: int, hit: bool) -> Row:
         text = clean(raw)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from workbench.session.state import BenchRow
+from workbench.tui.formats import figure as number
 from workbench.tui.paint import Row
 
 
@@ -36,6 +37,8 @@ def _one(x: Sequence[float], y: Sequence[float], title: str, width: int, height:
     if len(x) > 1:
         line.lines()
     figure.draw(line)
+    levels = sorted({min(y), (min(y) + max(y)) / 2, max(y)})
+    figure.ruler("y").ticks(levels, [number(v) for v in levels])
     named = list(x)[:: max(1, len(x) * 8 // max(1, width))]
     figure.ruler("x").ticks(named, [f"#{n:.0f}" for n in named])
     return [((text, role),) for text in plotext.uncolorize(str(figure.build())).splitlines()]

@@ -19,7 +19,7 @@ TABLE_BESIDE_PLOT = 64
 
 def gauge(share: float, cells: int) -> str:
     """▓▓▓░░ with at least one cell for anything above nothing."""
-    full = max(0, min(cells, round(share * cells)))
+    full = max(1 if share > 0 else 0, min(cells, round(share * cells)))
     return G.bar_full * full + G.bar_empty * (cells - full)
 
 
@@ -114,7 +114,7 @@ class Results(PickList):
         ceiling = self.state.ceiling if self.state else None
         if ceiling is None:
             return []
-        limit = f"{figure(ceiling.tok_s, 1)} tok/s ({ceiling.basis})"
+        limit = f"{figure(ceiling.tok_s)} tok/s ({ceiling.basis})"
         if ceiling.measured_tok_s is None:
             return [((f"limit {limit}: no single-stream result yet", "dim"),)]
         share = ceiling.measured_tok_s / ceiling.tok_s if ceiling.tok_s else 0.0

@@ -17,6 +17,8 @@ def anyio_backend() -> str:
 def clean_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [n for n in os.environ if n.startswith(("WORKBENCH_", "TEXTUAL", "NO_COLOR", "COLORTERM", "SSH_"))]:
         monkeypatch.delenv(name)
+    for name in ("COLUMNS", "LINES"):  # xdist sets them, and they would overrule a pty's real size
+        monkeypatch.delenv(name, raising=False)
     for name in ("CONFIG", "STATE", "CACHE", "DATA"):
         monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / f"xdg-{name.lower()}"))
     monkeypatch.setenv("TZ", "UTC")

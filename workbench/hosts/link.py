@@ -21,8 +21,9 @@ LONGEST_RETRY_S = 5.0  # a person who watches sees it come back while they still
 
 @dataclass(frozen=True, slots=True)
 class LinkEvent:
-    """`connected` False: lost just now, for `reason`, or (`retries` > 0) still lost after so many tries; True: back after
-    `outage_s`. With `refused` it is not tried again: only the person can help."""
+    """`connected` False: lost just now, for `reason`, or (`retries` > 0) still lost after so many tries.
+
+    True: back after `outage_s`. With `refused` it is not tried again: only the person can help."""
 
     host: str
     connected: bool

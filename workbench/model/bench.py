@@ -9,7 +9,8 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class BenchSpec:
-    """One closed-loop run of streaming requests. Sent as JSON to the worker process on its stdin."""
+    """One run. Closed loop at `concurrency`, or open loop where `rate` is given. Sent as JSON to the worker process on
+    its stdin."""
 
     url: str  # base, e.g. http://127.0.0.1:8000 (the worker adds /v1/chat/completions)
     model: str
@@ -30,6 +31,36 @@ class BenchSpec:
     deadline_s: float = 1800.0  # for the whole run: what is still in flight then counts as failed
     api_key_env: str | None = None  # name of the variable that holds the key; the key itself is never stored
     extra_body: Mapping[str, Any] = field(default_factory=dict)
+    rate: float | None = None  # requests per second on a schedule; `concurrency` then caps what is in flight
+    arrival: str = "poisson"  # of an open loop: "poisson" (from `seed`) or "constant"
+    stream: bool = True  # False: one JSON answer, so neither TTFT nor ITL
+    seconds: float | None = None  # end by time: no request starts after it; `requests` is then the most
+    length_spread: float = 0.0  # output lengths are drawn from max_tokens * (1 ± this), from `seed`
+    prompts: tuple[str, ...] = ()  # the person's own prompts (from a file), used in turn; () = synthetic ones
+    prompts_name: str = ""  # file name and digest of `prompts`: what a result keeps of them
+    command: tuple[str, ...] = ()  # a workload of the person's own: run once, given the endpoint in its environment
+    until_steady: bool = False  # warm up until two windows agree within 3 %, `warmup` requests at least
+
+
+@dataclass(frozen=True, slots=True)
+class EngineDuring:
+    """The engine's own counters around one run, warm-up included; summed over its data-parallel parts. None with the
+    reason in `absent`. `disagreements`: where the client's counts and the engine's are not the same."""
+
+    requests_finished: int | None = None
+    prompt_tokens: int | None = None
+    generation_tokens: int | None = None
+    running_mean: float | None = None
+    running_max: int | None = None
+    waiting_mean: float | None = None
+    waiting_max: int | None = None
+    kv_use_max_pct: float | None = None
+    prefix_hit_pct: float | None = None
+    preemptions: int | None = None
+    spec_accepted_pct: float | None = None  # of the draft tokens
+    samples: int = 0
+    disagreements: tuple[str, ...] = ()
+    absent: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +120,18 @@ class BenchSummary:
     warmup_requests: int = 0  # answered before the counted ones; with these the engine's own counters agree
     warmup_prompt_tokens: int | None = None
     warmup_output_tokens: int | None = None
+    window: str = "whole run"  # over which `output_tok_s`, `request_s` and the power are: "steady" or "whole run"
+    window_s: float | None = None  # its length
+    whole_run_tok_s: float | None = None
+    queue_ms: Distribution | None = None  # open loop: from the scheduled time to the socket write
+    in_flight_mean: float | None = None  # streams really in flight, over the window
+    in_flight_nominal: float | None = None
+    refused: tuple[str, ...] = ()  # why these figures may not be used: the client was the limit, the cache answered, …
+    idle_power_w: float | None = None
+    net_tok_per_joule: float | None = None  # idle power taken off
+    energy_per_request_j: float | None = None
+    engine: EngineDuring | None = None
+    command_exit: int | None = None  # of a workload of the person's own
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,17 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
-from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, Conditions, Distribution, GpuDuring
+from workbench.model.bench import (
+    BenchResult,
+    BenchSpec,
+    BenchSummary,
+    Conditions,
+    Distribution,
+    EngineDuring,
+    GpuDuring,
+)
 
-_DISTRIBUTIONS = ("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms")
+_DISTRIBUTIONS = ("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms", "queue_ms")
 
 
 def to_json(value: BenchSpec | BenchSummary | Conditions | BenchResult) -> dict[str, Any]:
@@ -26,7 +34,10 @@ def _known(cls: Any, data: Mapping[str, Any]) -> dict[str, Any]:
 
 def spec_from_json(data: Mapping[str, Any]) -> BenchSpec:
     """Raises TypeError when `url` or `model` is missing."""
-    return BenchSpec(**_known(BenchSpec, data))
+    known = _known(BenchSpec, data)
+    for name in ("prompts", "command"):
+        known[name] = tuple(known.get(name) or ())
+    return BenchSpec(**known)
 
 
 def conditions_from_json(data: Mapping[str, Any]) -> Conditions:
@@ -43,7 +54,11 @@ def summary_from_json(data: Mapping[str, Any]) -> BenchSummary:
             known[name] = Distribution(**_known(Distribution, known[name]))
     if known.get("gpu") is not None:
         known["gpu"] = GpuDuring(**_known(GpuDuring, known["gpu"]))
-    known["notes"] = tuple(known.get("notes") or ())
+    if known.get("engine") is not None:
+        engine = _known(EngineDuring, known["engine"])
+        known["engine"] = EngineDuring(**{**engine, "disagreements": tuple(engine.get("disagreements") or ())})
+    for name in ("notes", "refused"):
+        known[name] = tuple(known.get(name) or ())
     return BenchSummary(**known)
 
 

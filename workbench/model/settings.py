@@ -27,10 +27,15 @@ class GpuSettings:
     memory_clocks: ClockRange | None = None
     reset_gpu_clocks: bool = False
     reset_memory_clocks: bool = False
+    governor: str | None = None  # CPU frequency governor of all cores: a setting of the host, whatever GPU is named
 
     @property
     def empty(self) -> bool:
         return self == GpuSettings()
+
+
+HOST = "host"  # `gpu_uuid` of a setting of the host itself
+HOST_INDEX = -1
 
 
 class InForce(StrEnum):
@@ -48,10 +53,11 @@ class SettingCommand:
 
     gpu_index: int
     gpu_uuid: str
-    setting: str  # "persistence", "power_limit_w", "gpu_clocks", "memory_clocks"
+    setting: str  # "persistence", "power_limit_w", "gpu_clocks", "memory_clocks", "governor" (gpu_index -1, HOST)
     argv: tuple[str, ...]
     right: str | None = None
     value: Any = None  # True/False, watts, "MIN,MAX" or "default": what `argv` asks for, as the journal keeps it
+    stdin: str | None = None  # what the command reads (tee into sysfs); never a password
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +72,32 @@ class SettingOutcome:
 
 
 @dataclass(frozen=True, slots=True)
+class GuardView:
+    """The guard of a host: the detached process that gives settings back by itself. Times are Unix seconds of its host
+    unless said otherwise. `problem`: why there is none, or why it does not answer."""
+
+    running: bool
+    pid: int | None = None
+    since_unix_s: float | None = None
+    heartbeat_s: float | None = None  # reverts when its owner has been silent for so long; None: it waits for none
+    heartbeat_age_s: float | None = None
+    trial_left_s: float | None = None  # None: no trial is on
+    temperature_limits_c: Mapping[str, float] = field(default_factory=dict)  # by GPU UUID
+    did: str | None = None  # the last thing that it did: "reverted: no heartbeat for 60 s", …
+    did_unix_s: float | None = None
+    log: str | None = None  # path on the host
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SettingsReport:
     """What an apply or a revert did. `journal` is the path on the host of the record of previous values."""
 
     outcomes: tuple[SettingOutcome, ...] = ()
     journal: str | None = None
     dry_run: bool = False
+    rolled_back: tuple[SettingOutcome, ...] = ()  # what was given back because a later command of the plan failed
+    guard: GuardView | None = None  # the guard that watches over this change
 
     @property
     def ok(self) -> bool:

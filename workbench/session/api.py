@@ -13,10 +13,12 @@ from workbench.session.state import SessionState
 
 if TYPE_CHECKING:  # none of it is needed for the first frame
     from workbench.model.bench import BenchResult, BenchSpec, Comparison
+    from workbench.model.experiment import Arm, Experiment
     from workbench.model.flags import FlagRow
     from workbench.model.plan import PlanChange
     from workbench.model.preset import Preset, Variable
-    from workbench.model.settings import GpuSettings, SettingCommand, SettingsReport
+    from workbench.model.settings import GpuSettings, GuardView, SettingCommand, SettingsReport
+    from workbench.model.sweep import Sweep
 
 Listener = Callable[[SessionState, frozenset[str]], None]
 
@@ -135,8 +137,60 @@ class SessionApi(Protocol):
         """Commands for one GPU or all, checked against the driver's limits; nothing is run."""
         ...
 
-    async def apply_gpu(self, wanted: GpuSettings, gpu: int | None = None) -> SettingsReport: ...
-    async def revert_gpu(self, gpu: int | None = None) -> SettingsReport: ...
+    async def apply_gpu(
+        self, wanted: GpuSettings, gpu: int | None = None, *, trial_s: float | None = None, password: str | None = None
+    ) -> SettingsReport:
+        """Change, read back, and put a guard over it. `trial_s`: given back after that unless confirmed. `password`:
+        for sudo's stdin only, where `state.host.sudo_password` says that one helps."""
+        ...
+
+    async def revert_gpu(self, gpu: int | None = None, *, password: str | None = None) -> SettingsReport: ...
+    async def confirm_gpu(self) -> GuardView:
+        """End the trial: the settings stay, guarded by this Workbench's heartbeat."""
+        ...
+
+    async def keep_gpu(self) -> GuardView:
+        """Leave the settings on deliberately: no heartbeat is waited for any more; journalled."""
+        ...
+
+    async def gpu_processes(self) -> Sequence[tuple[int, int, str, bool]]:
+        """(gpu index, pid, name, ours) of what runs on the GPUs: a change concerns all of them."""
+        ...
+
+    async def verify_gpu(self, seconds: float = 8.0) -> Sequence[str]:
+        """Drive the selected run for so long and say of each altered setting whether it holds; the findings stand on
+        the GPUs' rows."""
+        ...
+
+    async def gpu_sweep(self, setting: str, values: Sequence[str], gpu: int | None = None, **bench: Any) -> Sweep:
+        """Measure the selected run at each value of "power_limit_w" or "gpu_clocks"; back to what was at the end or on
+        any failure. Progress in `state.sweep`."""
+        ...
+
+    # sweeps and experiments
+    async def concurrency_sweep(self, levels: Sequence[int], **bench: Any) -> Sweep: ...
+    async def flag_sweep(self, flags: Mapping[str, Sequence[str]], **options: Any) -> Sweep: ...
+    async def cancel_sweep(self) -> None: ...
+    async def experiment(self, a: Arm, b: Arm, **options: Any) -> Experiment:
+        """A and B on the loaded plan, in ABBA pairs (fields of ExperimentSpec as options). Returns when it has ended;
+        progress in `state.experiment`. Stopped or failed, it keeps what it has and can be resumed."""
+        ...
+
+    async def resume_experiment(self, experiment_id: int, *, pairs: int | None = None) -> Experiment: ...
+    async def stop_experiment(self) -> None: ...
+    def experiment_estimate_s(self, a: Arm, b: Arm, **options: Any) -> float | None:
+        """How long it would take, told before the start; None where no run of this plan is known."""
+        ...
+
+    async def experiments(self) -> Sequence[Experiment]: ...
+
+    # history
+    async def find_results(self, search: str) -> None:
+        """`state.results` narrowed to what has all these words ("" for all)."""
+        ...
+
+    async def note_result(self, result_id: int, note: str) -> None: ...
+    async def tag_result(self, result_id: int, tags: Sequence[str]) -> None: ...
 
     # hosts
     async def accept_host_key(self) -> None:

@@ -12,7 +12,7 @@ from workbench.model.errors import BenchError, InputError, WorkbenchError
 from workbench.model.findings import Level
 from workbench.model.run import ServerState, ServerStatus
 from workbench.session.conditions import ceiling_of, conditions_of, gpus_of, rows_of
-from workbench.session.gpu_settings import Settings
+from workbench.session.guarding import Guarding
 from workbench.session.state import BenchState, CeilingView
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Benched:
         return self.record.plan if self.record else None
 
 
-class Measuring(Settings):
+class Measuring(Guarding):
     _results: ResultsDb | None = None
     _queued: dict[str, Any] | None = None
     _cancel: asyncio.Event | None = None  # of the benchmark that is running

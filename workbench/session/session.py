@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from workbench.hosts.base import AuthFailed, Host, HostKeyChanged, HostKeyUnknown, HostUnreachable
 from workbench.model.errors import HostError, WorkbenchError
+from workbench.session.history import Histories
 from workbench.session.hosts import host_called, known_names
-from workbench.session.measuring import Measuring
 from workbench.session.state import HostView, SessionState
 from workbench.session.watching import INTERVAL_S
 
@@ -24,7 +24,7 @@ _TRY_AGAIN_S = 5.0
 _AGENT_FIRST_S = 0.3  # so long the list of presets waits for the agent's start
 
 
-class Session(Measuring):
+class Session(Histories):
     """`open` for a screen (everything watched), `connect` for one command."""
 
     @classmethod

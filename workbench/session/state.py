@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # generating the model's dataclasses costs a tenth of the time to the first frame
     from workbench.model.bench import BenchProgress, BenchSpec, Comparison
+    from workbench.model.experiment import Experiment
     from workbench.model.findings import Finding, Level
     from workbench.model.flags import FlagRow
     from workbench.model.gpu import Telemetry
     from workbench.model.plan import Command, LaunchPlan
     from workbench.model.run import ServerStatus
-    from workbench.model.settings import Alteration
+    from workbench.model.settings import Alteration, GuardView
+    from workbench.model.sweep import Sweep
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,7 @@ class HostView:
     simulated: str | None = None  # profile name
     user: str | None = None
     can_change_gpus: str | None = None  # None: yes; else why not
+    sudo_password: bool = False  # a password for sudo would do
     unknown_key: str | None = None  # fingerprint to ask the person about (a changed key is refused, not asked)
 
 
@@ -144,6 +147,7 @@ class SessionState:
     telemetry_problem: str | None = None
     alterations: tuple[Alteration, ...] = ()
     gpu_findings: tuple[tuple[int, str], ...] = ()  # (gpu index, "lock ▲ no effect"): stands on the GPU's row
+    guard: GuardView | None = None  # of this host; None: not asked yet, or none was ever started
     presets: tuple[PresetEntry, ...] = ()
     presets_problem: str | None = None
     plan: PlanView | None = None
@@ -156,6 +160,8 @@ class SessionState:
     mark_b: int | None = None
     comparison: Comparison | None = None
     ceiling: CeilingView | None = None
+    experiment: Experiment | None = None  # the one that runs, or was looked at last
+    sweep: Sweep | None = None  # likewise
     activity: tuple[Activity, ...] = ()  # newest last, at most 500
     notice: Notice | None = None
     busy: tuple[str, ...] = ()  # what is under way now: "starting", "applying GPU settings", …

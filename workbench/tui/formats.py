@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -113,9 +113,21 @@ def alteration_texts(alterations: Iterable[Alteration]) -> list[tuple[str, str, 
     """(GPUs, what is set now, what was before), one entry for all GPUs that are altered alike."""
     groups: dict[tuple[str, str], list[int]] = {}
     for a in alterations:
-        texts = setting_text(a.setting, a.now), setting_text(a.setting, a.before)
+        before = setting_text(a.setting, a.before).split(" ", 1)[-1]  # what it is of has just been said
+        texts = setting_text(a.setting, a.now), before
         groups.setdefault(texts, []).append(a.gpu_index)
     return [(gpus_text(indexes), now, before) for (now, before), indexes in groups.items()]
+
+
+def settings_texts(settings: Mapping[str, object]) -> list[str]:
+    """{"gpu0.power_limit_w": 500.0, "gpu1.power_limit_w": 500.0} -> ["GPU0-1 power 500W"]; others as they are."""
+    groups: dict[str, list[int]] = {}
+    for name, value in settings.items():
+        gpu, _, setting = name.partition(".")
+        index = gpu.removeprefix("gpu")
+        text = setting_text(setting if index.isdigit() else name, value)
+        groups.setdefault(text, []).extend([int(index)] if index.isdigit() else [])
+    return [f"{gpus_text(indexes)} {text}" if indexes else text for text, indexes in groups.items()]
 
 
 def preset_name(preset_id: str, engine: str) -> str:

@@ -102,7 +102,7 @@ async def _tuning(scene: Scene) -> None:
     await scene.press("s")
     await scene.shot("start-plan-120x40")
     await scene.press("enter")
-    await scene.until(lambda: scene.phase.startswith("capturing") or scene.is_(ServerState.READY))
+    await scene.until(lambda: "weights" in scene.phase or scene.is_(ServerState.READY))
     await scene.shot("starting-120x40")
     await scene.until(lambda: scene.is_(ServerState.READY))
     await scene.bench("1", "tab", "4")  # one stream: how near the limit of the memory is
@@ -143,7 +143,6 @@ async def _settings(scene: Scene) -> None:
     await scene.load("sglopt")
     await scene.start()
     await scene.press("g")
-    await scene.type("500")
     await scene.press("tab")
     await scene.type("3000,3090")
     await scene.shot("gpu-settings-120x40")
@@ -239,10 +238,11 @@ async def _take_all(folder: Path) -> list[Path]:
 
 @contextmanager
 def _own_directories() -> Iterator[None]:
-    names = ("XDG_STATE_HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME")
+    names = ("XDG_STATE_HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME", "WORKBENCH_SIM_START_S")
     before = {name: os.environ.get(name) for name in names}
     with tempfile.TemporaryDirectory(prefix="workbench-pictures-") as folder:
-        os.environ.update({name: f"{folder}/{name.lower()}" for name in names})
+        os.environ.update({name: f"{folder}/{name.lower()}" for name in names[:-1]})
+        os.environ["WORKBENCH_SIM_START_S"] = "5"  # long enough for a picture of it
         try:
             yield
         finally:

@@ -236,6 +236,10 @@ class MainScreen(LaunchActions, ServerActions, BenchActions, GpuActions, ViewAct
             5: hint("compare", "compare", "plot"),
             6: "g settings   r revert",
         }
+        if self.flags.lit:  # a search is open: letters go into it
+            here[2] = "enter edit  esc back"
+        if self.presets.lit:
+            here[1] = "enter load  esc back"
         plan = state.plan
         engine = f"{plan.plan.engine} {plan.catalog_version}" if plan else ""
         details = {

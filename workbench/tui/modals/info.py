@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from workbench.model.bench import BenchResult, Distribution
 from workbench.session.state import Activity
 from workbench.tui.bindings import KEYS, PANES
-from workbench.tui.formats import NA, clock, figure, masked, setting_text
+from workbench.tui.formats import NA, clock, figure, masked, setting_text, settings_texts
 from workbench.tui.glyphs import G
 from workbench.tui.paint import Row, pad, paragraph
 
@@ -124,7 +124,7 @@ def result_rows(result: BenchResult, width: int) -> list[Row]:
     facts = [("load", f"{load}, {spec.warmup} warm-up, client {c.client}"), ("host", c.host),
              ("engine", f"{c.engine or NA} {c.engine_version or ''}"), ("model", c.model),
              ("driver", c.driver_version or NA), ("preset", c.preset_id or "-"), ("run", c.run_id or "-"),
-             ("settings", ", ".join(setting_text(k, v) for k, v in c.gpu_settings.items()) or "as they were"),
+             ("settings", ", ".join(settings_texts(c.gpu_settings)) or "as they were"),
              ]  # fmt: skip
     for label, text in facts:
         lines = paragraph(text, max(20, width - 12))

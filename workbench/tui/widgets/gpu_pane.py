@@ -51,7 +51,11 @@ class GpuPane(Painted, can_focus=True):
         for sample in telemetry.gpus:
             rows += [(), *self._gpu(state, telemetry, sample, width)]
         self.top = max(0, min(self.top, len(rows) - height))
-        return rows[self.top : self.top + height]
+        shown = rows[self.top : self.top + height]
+        hidden = len(rows) - self.top - height
+        if hidden > 0:
+            shown[-1] = ((f"  {hidden + 1} more lines (down)", "dim"),)
+        return shown
 
     def _driver(self, state: SessionState, telemetry: Telemetry, width: int) -> list[Row]:
         driver, host = telemetry.driver, telemetry.host

@@ -70,7 +70,7 @@ class GpuStrip(Painted):
         self.compact = compact
         telemetry = self.state.telemetry if self.state else None
         if telemetry is None or not telemetry.gpus:
-            return 2
+            return len(self._nothing(telemetry, width))
         count = len(telemetry.gpus)
         if compact or count > 4:
             return count
@@ -97,14 +97,14 @@ class GpuStrip(Painted):
         if telemetry is not None and not telemetry.driver.ok:
             driver = telemetry.driver
             head = (f"x GPUs: {driver.status}", "bad")
-            return [(head,), ((driver.message or "", "text"),)]
+            return [(head,), *(((line, "text"),) for line in wrap(driver.message or "", width)[:3])]
         if state is not None and state.telemetry_problem:
-            lines = wrap(state.telemetry_problem, width - 2)
-            return [(("x GPUs: ", "bad"), (lines[0], "text")), (("  " + " ".join(lines[1:]), "text"),)]
+            lines = wrap(f"x GPUs: {state.telemetry_problem}", width, "  ")[:3]
+            return [(("x GPUs:", "bad"), (lines[0][7:], "text")), *(((line, "text"),) for line in lines[1:])]
         if telemetry is not None:
             return [(("GPUs: none seen by the driver", "warn"),), (("h another host", "dim"),)]
         where = f" on {state.host.name}" if state else ""
-        return [((f"GPUs: waiting for the first reading{where}", "dim"),)]
+        return [((f"GPUs: waiting for the first reading{where}", "dim"),), ()]
 
     def _columns_of(self, telemetry: Telemetry, width: int) -> list[Row]:
         count = len(telemetry.gpus)
@@ -165,9 +165,10 @@ class GpuStrip(Painted):
             return ((f" x {str(sample.state).upper()}", "bad"),)
         if self.stale is not None:
             return ((f" STALE {self.stale:.0f} s", "warnb"),)
-        for index, text in self.state.gpu_findings if self.state else ():
-            if index == sample.index:
-                return ((f" {text}", "warn"),)
+        found = [text for index, text in (self.state.gpu_findings if self.state else ()) if index == sample.index]
+        if found:  # what does not hold before what does
+            text = min(found, key=lambda t: G.alert not in t)
+            return ((f" {text}", "warn" if G.alert in text else "dim"),)
         reasons = [r for r in sample.event_reasons if r not in QUIET_REASONS]
         return ((f" {G.alert} {reasons[0]}", "warn"),) if reasons else ((" ", "text"),)
 

@@ -130,7 +130,7 @@ class LogPane(Painted, can_focus=True):
             rows += paragraph(f"! {finding.text}", width, "warn")
             if finding.fix:
                 rows += paragraph(f"  fix: {finding.fix}", width, "text", "  ")
-        room = max(5, height * 2 // 3)
+        room = max(5, height - 4)
         rows = rows[:room] if len(rows) <= room else [*rows[: room - 1], ((G.more, "dim"),)]
         rows.append((("s starts again   e next error", "dim"),))
         return rows

@@ -1,0 +1,81 @@
+"""An A/B experiment: two configurations, pairs of runs in the order A B B A, and what they show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from workbench.model.bench import Comparison
+from workbench.model.settings import GpuSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """What one side changes on the common base, as typed: "flag=value", names of flags, "K=V"."""
+
+    sets: tuple[str, ...] = ()
+    unsets: tuple[str, ...] = ()
+    envs: tuple[str, ...] = ()
+    gpu: GpuSettings = field(default_factory=GpuSettings)
+
+    @property
+    def empty(self) -> bool:
+        return self == Arm()
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentSpec:
+    """`plan`: the base as JSON (model.plan). `pairs`: so many; `until_pct`: until the interval of `metric` is that
+    narrow (± percent), `pairs` then being the most. `bench`: fields of BenchSpec."""
+
+    a: Arm
+    b: Arm
+    plan: Mapping[str, Any]
+    preset_id: str | None = None
+    bench: Mapping[str, Any] = field(default_factory=dict)
+    pairs: int = 3
+    until_pct: float | None = None
+    metric: str = "output_tok_s"
+    max_minutes: float | None = None
+    match_temperature_c: float | None = None  # start each run within this of the first run's start temperature
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentRun:
+    """One run of one arm. `state`: "planned", "starting", "measuring", "done", "failed"."""
+
+    place: int  # 0… in the order in which they are made
+    pair: int
+    arm: str  # "A" or "B"
+    state: str = "planned"
+    result_id: int | None = None
+    value: float | None = None  # of the spec's metric, for the list
+    took_s: float | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """`state`: "running", "stopped" (can be resumed), "done", "failed". `comparison`: of the complete pairs so far."""
+
+    id: int
+    unix_s: float
+    host: str
+    spec: ExperimentSpec
+    runs: tuple[ExperimentRun, ...] = ()
+    state: str = "running"
+    comparison: Comparison | None = None
+    verdict: str = ""  # one sentence for a person
+    smallest_pct: float | None = None  # the smallest difference that this design could have shown
+    restarts: bool = False  # whether the arms differ in what only a restart changes
+    left_s: float | None = None  # estimate
+    simulated: bool = False
+    note: str = ""
+    error: str | None = None
+
+    @property
+    def pairs_done(self) -> int:
+        done = [(r.pair, r.arm) for r in self.runs if r.state == "done"]
+        return sum((pair, "B") in done for pair, arm in done if arm == "A")

@@ -29,7 +29,7 @@ MODULES = {
     "logs": "servers",
     "stop": "servers",
     "bench": "measuring",
-    "results": "measuring",
+    "results": "results",
     "compare": "measuring",
     "gpu": "gpu",
     "doctor": "doctor",

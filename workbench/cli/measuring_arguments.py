@@ -1,8 +1,8 @@
-"""Arguments of bench, results, compare."""
+"""Arguments of bench, compare."""
 
 from __future__ import annotations
 
-from workbench.cli.arguments import Commands, add, group
+from workbench.cli.arguments import Commands, add
 
 
 def measuring(sub: Commands) -> None:
@@ -15,12 +15,6 @@ def measuring(sub: Commands) -> None:
         bench.add_argument(f"--{name}", type=int, default=None, metavar="N")
     bench.add_argument("--shared-prefix", action="store_true", help="keep the prefix cache in play")
     bench.add_argument("--api-key-env", metavar="NAME", help="environment variable that holds the API key")
-    actions = group(sub, "results", "stored benchmark results")
-    add(actions, "list", "newest first")
-    add(actions, "show", "one result with all its conditions").add_argument("id", type=int)
-    export = add(actions, "export", "one result as a file's text on stdout")
-    export.add_argument("id", type=int)
-    export.add_argument("--format", choices=("json", "csv", "md"), default="json", dest="form")
     compare = add(sub, "compare", "what changed between two results, and what it did")
     compare.add_argument("a", type=int)
     compare.add_argument("b", type=int)

@@ -10,6 +10,7 @@ from workbench.cli.arguments import Commands, Parser, add, group, plan_options
 from workbench.cli.experiment_arguments import experiments
 from workbench.cli.gpu_arguments import gpu
 from workbench.cli.measuring_arguments import measuring
+from workbench.cli.results_arguments import results
 
 USAGE = """workbench [--host NAME | --simulate PROFILE] [--json] COMMAND …
        workbench [HOST]             the screen (HOST: a name from your ssh config; none: this machine)
@@ -151,4 +152,4 @@ def _doctor(sub: Commands) -> None:
     add(sub, "doctor", "facts of this host and what is missing")
 
 
-_GROUPS = (_screens, _presets, _servers, measuring, experiments, gpu, _doctor)
+_GROUPS = (_screens, _presets, _servers, measuring, results, experiments, gpu, _doctor)

@@ -1,0 +1,220 @@
+"""What a GPU setting is in words, what its command answers, and how it is given back. Pure: nothing is run here.
+
+Used by control.py, and sent to the host with the guard: standard library only, Python 3.8, nothing of workbench.
+
+A value is as SettingCommand.value and the journal keep it: True/False, watts, "MIN,MAX" in MHz, "default" (no lock),
+"unknown" (someone else's lock), and for the CPU governor one name for all cores ("powersave") or, where the cores
+differ, "powersave=0-3 performance=4-7".
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+DEFAULT = "default"
+UNKNOWN = "unknown"
+LOCKS = ("gpu_clocks", "memory_clocks")
+# Locks first and persistence after them, so that each is still held up while it matters; the host's own last.
+ORDER = (*LOCKS, "power_limit_w", "persistence", "governor")
+WATTS_EQUAL = 0.5
+SYSFS = "/sys"
+GOVERNOR_FILES = "{root}/devices/system/cpu/cpu{cpu}/cpufreq/scaling_governor"
+FAILED = re.compile(
+    r"treating as warning|not supported|insufficient permissions|does not have permission|terminating early|"
+    r"unable to|failed|invalid|is not a valid|gpu is lost|unknown error|no devices were found|password is required|"
+    r"incorrect password|not allowed to",
+    re.IGNORECASE,
+)
+
+
+class Step(NamedTuple):
+    """One command, without sudo. `value` is what this one sets; `stdin` is what it reads."""
+
+    argv: tuple[str, ...]
+    value: Any
+    stdin: str | None = None
+
+
+def change_of(setting: str, value: Any) -> tuple[str, ...]:
+    """nvidia-smi's words for one change, after `-i UUID`."""
+    if setting == "persistence":
+        return ("-pm", "1" if value else "0")
+    if setting == "power_limit_w":
+        return ("-pl", f"{value:.2f}".rstrip("0").rstrip("."))
+    which = {"gpu_clocks": "gpu", "memory_clocks": "memory"}[setting]
+    if value == DEFAULT:
+        return (f"--reset-{which}-clocks",)
+    return (f"--lock-{which}-clocks={value}",)
+
+
+def steps(
+    uuid: str,
+    setting: str,
+    value: Any,
+    *,
+    nvidia_smi: str = "nvidia-smi",
+    tee: str = "tee",
+    cores: Sequence[int] = (),
+    sysfs: str = SYSFS,
+) -> tuple[Step, ...]:
+    """The commands that set one value, by UUID since indices move: one, but for governors that differ between cores.
+
+    `cores`: those that have a governor now, for a value that names none.
+    """
+    if setting != "governor":
+        return (Step((nvidia_smi, "-i", uuid, *change_of(setting, value)), value),)
+    made = []
+    for name, named in split_governor(value).items():
+        files = [GOVERNOR_FILES.format(root=sysfs, cpu=cpu) for cpu in (named or cores)]
+        part = f"{name}={_ranges(named)}" if named else name
+        made.append(Step((tee, *files), part, name + "\n"))
+    return tuple(made)
+
+
+def wanted_back(before: Any) -> Any:
+    """What restoring sets: of a lock that nobody knows only the driver's default can be given back."""
+    return DEFAULT if before == UNKNOWN else before
+
+
+def order(setting: str) -> int:
+    """Sort by this to give settings back."""
+    return ORDER.index(setting) if setting in ORDER else len(ORDER)
+
+
+def failure(returncode: int, said: str, program: str = "nvidia-smi") -> str | None:
+    """Why a command did not do it; None when it says that it did. nvidia-smi exits 0 where a setting is not supported
+    ("Treating as warning and moving on"), so its text decides as well."""
+    said = " ".join(said.split())
+    if returncode != 0:
+        return said or f"{program} ended with {returncode}"
+    return said if program == "nvidia-smi" and FAILED.search(said) else None
+
+
+def equal(setting: str, told: Any, value: Any) -> bool:
+    """Whether what the host tells of a setting is `value`. Cores that have no governor any more do not count."""
+    if told is None:
+        return False
+    if setting == "governor":
+        return _governors_equal(str(told), str(value))
+    if isinstance(told, bool) or isinstance(value, bool):
+        return told is value
+    if isinstance(told, (int, float)) and isinstance(value, (int, float)):
+        return abs(told - value) <= WATTS_EQUAL
+    return bool(told == value)
+
+
+def restored(setting: str, before: Any, told: Any, failed: str | None) -> tuple[bool, str]:
+    """Whether a setting is back, and what to say. `told`: what the host tells of it afterwards (None for a lock, which
+    no driver tells, or where it could not be asked); `failed`: from `failure`."""
+    value = wanted_back(before)
+    if failed and not equal(setting, told, value):
+        return False, failed
+    if setting in LOCKS:
+        message = "reset to the driver's default" if value == DEFAULT else "locked again as before"
+        if before == UNKNOWN:
+            message += ": what was before is not known, since another's lock cannot be read"
+        return True, message
+    if not equal(setting, told, value):
+        return False, no_effect(setting, value, told)
+    return True, "as it was before"
+
+
+def no_effect(setting: str, value: Any, told: Any) -> str:
+    """Success was reported and something else is told."""
+    says = "nothing" if told is None else shown(told)
+    if setting == "governor":
+        return f"the write was accepted, but the cores say {says}, not {shown(value)}"
+    text = f"nvidia-smi reported success, but the driver says {says}, not {shown(value)}"
+    if setting == "persistence":
+        text += " (in a container it reads off unless the nvidia-persistenced socket is mounted)"
+    return text
+
+
+def shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return f"{value:g} W" if isinstance(value, (int, float)) else str(value)
+
+
+def by_hand(uuid: str, setting: str, value: Any, sysfs: str = SYSFS) -> str:
+    """What a person types to set `value`; "unknown" gives the driver's default."""
+    typed = []
+    for step in steps(uuid, setting, wanted_back(value), cores=(), sysfs=sysfs):
+        if step.stdin is None:
+            typed.append(shlex.join(("sudo", *step.argv)))
+            continue
+        files = shlex.join(step.argv[1:]) or _all_cores(sysfs)
+        typed.append(f"echo {shlex.quote(step.stdin.strip())} | sudo tee {files}")
+    return " && ".join(typed)
+
+
+def gone(entry: Mapping[str, Any], boot_id: str, energy_j: float | None = None) -> str | None:
+    """Why a journalled setting is no longer in force: settings end with the boot, and with the driver, whose energy
+    counter (`energy_j` now) starts again from 0."""
+    if entry["boot_id"] != boot_id:
+        return "the host was restarted"
+    then = entry.get("energy_j")
+    if then is not None and energy_j is not None and energy_j < then:
+        return "the driver was reloaded"
+    return None
+
+
+# ---- the governors of the cores
+
+
+def governor_value(by_core: Mapping[int, str]) -> str | None:
+    """{0: "powersave", 1: "powersave"} as "powersave"; cores that differ are named. None without any."""
+    cores: dict[str, list[int]] = {}
+    for cpu in sorted(by_core):
+        cores.setdefault(by_core[cpu], []).append(cpu)
+    if len(cores) < 2:
+        return next(iter(cores), None)
+    return " ".join(f"{name}={_ranges(cores[name])}" for name in sorted(cores))
+
+
+def split_governor(value: str) -> dict[str, tuple[int, ...]]:
+    """The cores of each governor in a value; no cores: all. ValueError when it is none."""
+    found: dict[str, tuple[int, ...]] = {}
+    for word in str(value).split():
+        name, _, cores = word.partition("=")
+        found[name] = tuple(_numbers(cores)) if cores else ()
+    if not found or (len(found) > 1 and not all(found.values())):
+        raise ValueError(f"no governor: {value!r}")
+    return found
+
+
+def _governors_equal(told: str, value: str) -> bool:
+    now, wanted = split_governor(told), split_governor(value)
+    if len(now) == 1:
+        return list(now) == list(wanted)  # all cores have it
+    by_core = {cpu: name for name, cores in now.items() for cpu in cores}
+    if len(wanted) == 1 and not all(wanted.values()):
+        return False
+    return all(by_core.get(cpu, name) == name for name, cores in wanted.items() for cpu in cores)
+
+
+def _all_cores(sysfs: str) -> str:
+    root, star, rest = GOVERNOR_FILES.format(root=shlex.quote(sysfs), cpu="*").partition("*")
+    return root + star + rest
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+    """0,1,2,5 as "0-2,5"."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+
+
+def _numbers(ranges: str) -> list[int]:
+    found: list[int] = []
+    for part in ranges.split(","):
+        first, _, last = part.partition("-")
+        found.extend(range(int(first), int(last or first) + 1))
+    return found

@@ -29,7 +29,7 @@ from typing import Any
 
 from scripted_server import HEAD, chat_events
 
-_MARK = re.compile(rb"\[([0-9a-f]{10})\]")
+_MARK = re.compile(rb"\[([0-9]{12})\]")
 
 
 class Stream:

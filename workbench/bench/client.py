@@ -321,7 +321,7 @@ class Client:
         elif refused is not None:
             self._finish(slot, *refused)
         else:
-            exchange.reply.verdict(self.workload.asked_tokens)
+            exchange.reply.verdict(self.workload.asked_tokens(exchange.index, warmup=exchange.warmup))
             self._finish(slot, exchange.reply.error, exchange.reply.detail)
 
     def _resend(self, slot: Slot) -> None:

@@ -1,4 +1,5 @@
-"""What is asked: prompts of about a given length, and the JSON body, from which refused fields are dropped."""
+"""What is asked: prompts of a given length or the person's own, and the JSON body, from which refused fields are
+dropped."""
 
 from __future__ import annotations
 
@@ -25,50 +26,71 @@ _DROPPABLE = ("ignore_eos", "min_tokens", "temperature", "stream_options")
 
 
 def request_mark(salt: str, own: str) -> str:
-    """Ten hexadecimal digits for one request (`own`: "r/12", "w/0") of one run. The salt itself at the front would be
-    a prefix that all prompts of the run share."""
-    return f"{random.Random(f'{salt}/{own}').getrandbits(40):010x}"
+    """Twelve digits for one request (`own`: "r/12", "w/0") of one run. The salt itself at the front would be a prefix
+    that all prompts of the run share; digits take the same number of tokens in every prompt, letters would not."""
+    return f"{random.Random(f'{salt}/{own}').randrange(10**12):012d}"
 
 
 class Workload:
-    """Makes the body of each request. `words` follows the measured prompt length (`calibrate`)."""
+    """Makes the body of each request. `words` of a synthetic prompt are as many as the server's tokenizer said
+    (`spec.prompt_words`), else they follow the measured prompt length (`calibrate`)."""
 
     def __init__(self, spec: BenchSpec) -> None:
         self.spec = spec
         self.dropped: list[str] = []
-        self.words = max(1, spec.input_tokens)
+        self.words = spec.prompt_words or max(1, spec.input_tokens)
         self.calibrated = False
-        self._shared = self._text(random.Random(spec.seed), 4 * spec.input_tokens + 16)
+        self._own = [json.loads(one) for one in spec.prompts]
+        most = max(self.words, 4 * spec.input_tokens + 16)
+        self._shared = self._text(random.Random(spec.seed), most if spec.shared_prefix else 0)
 
-    @property
-    def asked_tokens(self) -> int | None:
-        """The exact length that a reply must have, None where the engine may end earlier."""
-        return self.spec.max_tokens if self.spec.ignore_eos and "ignore_eos" not in self.dropped else None
+    def max_tokens(self, index: int, *, warmup: bool) -> int:
+        """The length that request `index` asks for: within `length_spread` of the spec's, from seed and index alone,
+        so that A and B ask for the same."""
+        spec = self.spec
+        if not spec.length_spread:
+            return spec.max_tokens
+        low, high = (max(1, round(spec.max_tokens * (1 + way * spec.length_spread))) for way in (-1, 1))
+        return random.Random(f"{spec.seed}/length/{_name(index, warmup)}").randint(low, high)
+
+    def asked_tokens(self, index: int, *, warmup: bool) -> int | None:
+        """The exact length that this reply must have, None where the engine may end earlier."""
+        exact = self.spec.ignore_eos and "ignore_eos" not in self.dropped
+        return self.max_tokens(index, warmup=warmup) if exact else None
 
     def prompt(self, index: int, *, warmup: bool) -> str:
-        """A mark made of the salt stands at the front, so that no two prompts share a prefix with each other or with
-        another run's; with a shared prefix it stands at the end. The words depend on seed and index alone: A and B
-        get the same."""
+        """A synthetic prompt. A mark made of the salt stands at the front, so that no two prompts share a prefix with
+        each other or with another run's; with a shared prefix it stands at the end. The words depend on seed and index
+        alone: A and B get the same."""
         spec = self.spec
-        own = f"{'w' if warmup else 'r'}/{index}"
+        own = _name(index, warmup)
         mark = request_mark(spec.salt, own)
         if spec.shared_prefix:
             return f"{_TASK}{' '.join(self._shared[: self.words])} [{mark}]"
         words = self._text(random.Random(f"{spec.seed}/{own}"), self.words)
         return f"[{mark}] {_TASK}{' '.join(words)}"
 
+    def fields(self, index: int, *, warmup: bool) -> dict[str, Any]:
+        """`prompt` or `messages` of the request."""
+        if self._own:
+            asked = self._own[index % len(self._own)]
+            if not self.spec.shared_prefix:
+                asked = _marked(asked, f"[{request_mark(self.spec.salt, _name(index, warmup))}] ")
+        else:
+            asked = self.prompt(index, warmup=warmup)
+        if self.spec.endpoint == "completions":
+            return {"prompt": asked}
+        return {"messages": [{"role": "user", "content": asked}] if isinstance(asked, str) else asked}
+
     def body(self, index: int, *, warmup: bool) -> bytes:
         spec = self.spec
-        text = self.prompt(index, warmup=warmup)
-        fields: dict[str, Any] = {"model": spec.model}
-        if spec.endpoint == "completions":
-            fields["prompt"] = text
-        else:
-            fields["messages"] = [{"role": "user", "content": text}]
-        fields |= {"max_tokens": spec.max_tokens, "temperature": spec.temperature, "stream": True}
-        fields["stream_options"] = {"include_usage": True}
+        length = self.max_tokens(index, warmup=warmup)
+        fields: dict[str, Any] = {"model": spec.model, **self.fields(index, warmup=warmup)}
+        fields |= {"max_tokens": length, "temperature": spec.temperature, "stream": spec.stream}
+        if spec.stream:
+            fields["stream_options"] = {"include_usage": True}
         if spec.ignore_eos:
-            fields |= {"ignore_eos": True, "min_tokens": spec.max_tokens}
+            fields |= {"ignore_eos": True, "min_tokens": length}
         fields |= spec.extra_body
         for name in self.dropped:
             fields.pop(name, None)
@@ -85,7 +107,10 @@ class Workload:
 
     def calibrate(self, prompt_tokens: int) -> None:
         """`prompt_tokens` is what the server counted for a prompt of the present length: sets `words` to match, at
-        as many tokens per character as there were. (The chat template is taken for text: it is not known.)"""
+        as many tokens per character as there were. (The chat template is taken for text: it is not known.) The
+        person's own prompts, and a length by the server's tokenizer, stay as they are."""
+        if self._own or self.spec.prompt_words:
+            return
         wanted = self.spec.input_tokens
         per_word = sum(len(w) + 1 for w in _VOCABULARY) / len(_VOCABULARY)
         fixed = len(f"[{request_mark(self.spec.salt, '')}] {_TASK}")
@@ -96,3 +121,18 @@ class Workload:
     @staticmethod
     def _text(source: random.Random, count: int) -> list[str]:
         return source.choices(_VOCABULARY, k=count)
+
+
+def _name(index: int, warmup: bool) -> str:
+    return f"{'w' if warmup else 'r'}/{index}"
+
+
+def _marked(asked: Any, mark: str) -> Any:
+    """The person's prompt with `mark` in front of all its text: of the first message, where it is several."""
+    if isinstance(asked, str):
+        return mark + asked
+    first, *others = asked
+    content = first.get("content")
+    if isinstance(content, list):  # parts: text, pictures
+        return [{**first, "content": [{"type": "text", "text": mark}, *content]}, *others]
+    return [{**first, "content": mark + (content or "")}, *others]

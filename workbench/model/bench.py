@@ -36,8 +36,10 @@ class BenchSpec:
     stream: bool = True  # False: one JSON answer, so neither TTFT nor ITL
     seconds: float | None = None  # end by time: no request starts after it; `requests` is then the most
     length_spread: float = 0.0  # output lengths are drawn from max_tokens * (1 ± this), from `seed`
-    prompts: tuple[str, ...] = ()  # the person's own prompts (from a file), used in turn; () = synthetic ones
-    prompts_name: str = ""  # file name and digest of `prompts`: what a result keeps of them
+    # The person's own prompts (from a file), used in turn; () = synthetic ones. Each is JSON: a string, or messages.
+    prompts: tuple[str, ...] = ()
+    prompts_name: str = ""  # file name, count and digest of `prompts`: what a result keeps of them
+    prompt_words: int | None = None  # of a synthetic prompt, by the server's own tokenizer; None: from the first usage
     command: tuple[str, ...] = ()  # a workload of the person's own: run once, given the endpoint in its environment
     until_steady: bool = False  # warm up until two windows agree within 3 %, `warmup` requests at least
 
@@ -89,6 +91,11 @@ class GpuDuring:
     event_reasons: Mapping[str, float] = field(default_factory=dict)  # name -> share of samples 0..1
     samples: int = 0
     absent: Mapping[str, str] = field(default_factory=dict)
+    gpus: tuple[int, ...] = ()  # the server's, by index; the tuples below follow it
+    power_w_each: tuple[float | None, ...] = ()
+    energy_j_each: tuple[float | None, ...] = ()
+    energy_counter_j: float | None = None  # by the driver's counters, of all of them
+    energy_integrated_j: float | None = None  # by the power readings, of all of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +139,7 @@ class BenchSummary:
     energy_per_request_j: float | None = None
     engine: EngineDuring | None = None
     command_exit: int | None = None  # of a workload of the person's own
+    command_output: tuple[str, ...] = ()  # its last lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +152,7 @@ class BenchProgress:
     output_tok_s: float
     elapsed_s: float
     phase: str = "measuring"  # "connecting", "warming up", "measuring", "done"
+    line: str = ""  # what a workload of the person's own said last
 
 
 @dataclass(frozen=True, slots=True)

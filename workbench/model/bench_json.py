@@ -53,11 +53,13 @@ def summary_from_json(data: Mapping[str, Any]) -> BenchSummary:
         if known.get(name) is not None:
             known[name] = Distribution(**_known(Distribution, known[name]))
     if known.get("gpu") is not None:
-        known["gpu"] = GpuDuring(**_known(GpuDuring, known["gpu"]))
+        gpu = _known(GpuDuring, known["gpu"])
+        lists = {n: tuple(gpu.get(n) or ()) for n in ("gpus", "power_w_each", "energy_j_each")}
+        known["gpu"] = GpuDuring(**{**gpu, **lists})
     if known.get("engine") is not None:
         engine = _known(EngineDuring, known["engine"])
         known["engine"] = EngineDuring(**{**engine, "disagreements": tuple(engine.get("disagreements") or ())})
-    for name in ("notes", "refused"):
+    for name in ("notes", "refused", "command_output"):
         known[name] = tuple(known.get(name) or ())
     return BenchSummary(**known)
 

@@ -364,7 +364,7 @@ def test_no_two_prompts_share_their_front_and_two_runs_ask_the_same_words() -> N
             spec = BenchSpec(server.url, "m", concurrency=2, requests=6, warmup=2, max_tokens=3, salt=salt)
             Client(spec, resolve(server.url, "chat"), None, lambda r: None).run()
             seen.append(prompts(server))
-    assert sorted(p[12:] for p in seen[0]) == sorted(p[12:] for p in seen[1])
+    assert sorted(p[14:] for p in seen[0]) == sorted(p[14:] for p in seen[1])
     assert len({p[:6] for p in (*seen[0], *seen[1])}) == 16
 
 
@@ -372,7 +372,7 @@ def test_a_shared_prefix_on_request() -> None:
     with ScriptedServer(lambda request, n: [OK]) as server:
         bench(server.url, requests=3, shared_prefix=True)
         texts = prompts(server)
-    assert len({t[:-12] for t in texts}) == 1 and len(set(texts)) == 3
+    assert len({t[:-14] for t in texts}) == 1 and len(set(texts)) == 3
 
 
 def test_prompt_length_follows_the_tokens_that_the_warm_up_measured() -> None:

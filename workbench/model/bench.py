@@ -139,6 +139,14 @@ class BenchSummary:
     energy_per_request_j: float | None = None
     engine: EngineDuring | None = None
     command_exit: int | None = None  # of a workload of the person's own
+    # What an imported file tells of a distribution that it does not hold whole: "ttft_ms" -> {"mean": 210.0, "p99": 890}
+    partial: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+    def latency(self, name: str, part: str) -> float | None:
+        """`part` ("mean", "p50", …) of the distribution `name` ("ttft_ms", …); None where it is not known."""
+        whole = getattr(self, name)
+        value: float | None = self.partial.get(name, {}).get(part) if whole is None else getattr(whole, part)
+        return value
     command_output: tuple[str, ...] = ()  # its last lines
 
 
@@ -172,11 +180,16 @@ class Conditions:
     cuda_version: str | None = None
     gpus: tuple[Mapping[str, Any], ...] = ()  # name, uuid, power limit, locks, clocks max
     gpu_settings: Mapping[str, Any] = field(default_factory=dict)
+    in_force: Mapping[str, str] = field(default_factory=dict)  # "gpu0.gpu_clocks" -> InForce, of what was altered
     client: str = "local"  # "local", "tunnel": where the load came from
     workbench_version: str = ""
     simulated: bool = False
     ceiling_tok_s: float | None = None
     server_started_unix_s: float | None = None
+    model_digest: str | None = None  # of the model's files on the host: names, sizes, first and last 64 KiB of each
+    model_bytes: str = ""  # how sure that is, or why there is none
+    imported: str | None = None  # the tool that measured this where it was not Workbench: "vllm bench serve"
+    known_workload: tuple[str, ...] = ()  # fields of the spec that an imported file told; the others mean nothing
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ def spec_from_json(data: Mapping[str, Any]) -> BenchSpec:
 
 def conditions_from_json(data: Mapping[str, Any]) -> Conditions:
     known = _known(Conditions, data)
-    for name in ("argv", "gpus"):
+    for name in ("argv", "gpus", "known_workload"):
         known[name] = tuple(known.get(name) or ())
     return Conditions(**known)
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import median
+from typing import Any
 
+from workbench.advisor.gpu_table import find
+from workbench.advisor.setting_traps import Trap, trap
 from workbench.gpu.history import Moment, Reading
-from workbench.model.settings import Alteration, InForce
+from workbench.model.gpu import GpuInfo, Telemetry
+from workbench.model.settings import HOST_INDEX, Alteration, InForce
 
 LOADED_PCT = 50.0  # utilization from which a reading says something: an idle GPU lowers its clocks whatever is locked
 SLACK_MHZ = 30  # clocks move in steps of 15 MHz (GeForce and RTX PRO) or less
@@ -17,18 +21,25 @@ ENOUGH = 5  # readings under load
 HOLDS_SHARE = 0.9  # of the readings under load within the lock
 BINDS_SHARE = 0.5  # of the readings outside it that name a limiter
 OVER_LIMIT = 1.05  # power is a mean over 1 s and may pass the limit for a moment
+STUCK_MHZ = 900  # below this a loaded GB10 shows the fault of "gb10.hidden-cap"
 CAPS = {
     "SW power cap": "power",
     "HW power brake slowdown": "power",
     "SW thermal slowdown": "temperature",
     "HW thermal slowdown": "temperature",
     "HW slowdown": "a hardware slowdown",
+    "sync boost": "sync boost",
+    "display clock setting": "the display",
 }
+UNNAMED = "what the driver does not name"
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """`short` fits a GPU's row; `text` says what was asked for, what was seen, and why where that is known."""
+    """`short` fits a GPU's row; `text` says what was asked for, what was seen, and why where that is known.
+
+    `observed` is in the setting's unit (MHz, W); `share` 0..1 of the samples is what `text` speaks of: within the lock
+    ("yes"), capped, or outside it ("no effect"); of a power limit, how often it held the clocks down."""
 
     gpu_index: int
     setting: str
@@ -36,9 +47,41 @@ class Proof:
     short: str
     text: str
     samples: int
+    requested: str = ""
+    observed: float | None = None
+    share: float | None = None
+    limiter: str | None = None
+    traps: tuple[Trap, ...] = ()
+
+    @property
+    def place(self) -> str:
+        """"gpu0", or "host": what stands before the setting's name in a result."""
+        return "host" if self.gpu_index == HOST_INDEX else f"gpu{self.gpu_index}"
+
+    @property
+    def where(self) -> str:
+        """The same for a person."""
+        return self.place if self.gpu_index == HOST_INDEX else f"GPU{self.gpu_index}"
+
+    def as_json(self) -> dict[str, Any]:
+        return {**asdict(self), "in_force": str(self.in_force)}
 
 
-def judge(alteration: Alteration, moments: Sequence[Moment]) -> Proof | None:
+def judge_all(
+    alterations: Sequence[Alteration], moments: Sequence[Moment], telemetry: Telemetry | None = None
+) -> tuple[Proof, ...]:
+    """Every altered setting that can be judged: clocks and power by the readings under load, persistence and governor
+    by what `telemetry` reads."""
+    proofs = []
+    for one in alterations:
+        info = telemetry.info(one.gpu_index) if telemetry else None
+        found = judge(one, moments, info) or (_as_read(one, telemetry) if telemetry else None)
+        if found is not None:
+            proofs.append(_with_traps(found, info, telemetry))
+    return tuple(proofs)
+
+
+def judge(alteration: Alteration, moments: Sequence[Moment], info: GpuInfo | None = None) -> Proof | None:
     """What the readings say of one setting; None where it is not one that load can show (persistence, a reset)."""
     readings = [
         r
@@ -49,7 +92,7 @@ def judge(alteration: Alteration, moments: Sequence[Moment]) -> Proof | None:
     if alteration.setting == "power_limit_w" and isinstance(alteration.now, int | float):
         return _power(alteration, float(alteration.now), readings)
     asked = _range(alteration.now) if alteration.setting in ("gpu_clocks", "memory_clocks") else None
-    return _clocks(alteration, asked, readings) if asked else None
+    return _clocks(alteration, asked, readings, info) if asked else None
 
 
 def _range(value: object) -> tuple[int, int] | None:
@@ -58,61 +101,166 @@ def _range(value: object) -> tuple[int, int] | None:
     return (int(low), int(high)) if comma and low.isdigit() and high.isdigit() else None
 
 
-def _clocks(one: Alteration, asked: tuple[int, int], readings: Sequence[Reading]) -> Proof:
+def _clocks(one: Alteration, asked: tuple[int, int], readings: Sequence[Reading], info: GpuInfo | None) -> Proof:
     low, high = asked
     what = "memory lock" if one.setting == "memory_clocks" else "lock"
+    wanted = f"{low}-{high}" if low != high else f"{low}"
     pairs = [(mhz, r) for r in readings if (mhz := _clock(r, one.setting)) is not None]
     if len(pairs) < ENOUGH:
-        return _unproven(one, what, len(pairs))
-    outside = [(mhz, r) for mhz, r in pairs if not low - SLACK_MHZ <= mhz <= high + SLACK_MHZ]
+        return _unproven(one, what, len(pairs), f"{wanted} MHz")
+    below = [(mhz, r) for mhz, r in pairs if mhz < low - SLACK_MHZ]
+    above = [(mhz, r) for mhz, r in pairs if mhz > high + SLACK_MHZ]
+    outside = below + above
     share = len(outside) / len(pairs)
     seen = round(median(mhz for mhz, _ in (outside or pairs)))
-    wanted = f"{low}-{high}" if low != high else f"{low}"
+
+    def proof(verdict: InForce, short: str, text: str, of: float, limiter: str | None = None) -> Proof:
+        return Proof(one.gpu_index, one.setting, verdict, short, text, len(pairs), f"{wanted} MHz", seen, of, limiter)
+
     if 1 - share >= HOLDS_SHARE:
-        text = f"{what} {wanted} MHz is in force: {seen} MHz in {1 - share:.0%} of {len(pairs)} readings under load"
-        return Proof(one.gpu_index, one.setting, InForce.YES, f"{what} {wanted} ok", text, len(pairs))
-    limiter, bound = _limiter([r for mhz, r in outside if mhz < low])
-    if limiter and bound >= BINDS_SHARE * len(outside):
+        text = f"{what} {wanted} MHz is in force: {seen} MHz in {_pct(1 - share)} of {len(pairs)} readings under load"
+        return proof(InForce.YES, f"{what} {wanted} ok", text, 1 - share)
+    limiter, bound = _limiter([r for _, r in below])
+    if not (limiter and bound >= BINDS_SHARE * len(outside)):
+        # Held now and then, and nobody says what holds it the rest of the time: neither "in force" nor "no effect".
+        limiter = UNNAMED if share < HOLDS_SHARE and not above else None
+    if limiter:
         text = (
-            f"{what} {wanted} MHz is in force but capped by {limiter} for {len(outside) / len(pairs):.0%} of the time: "
-            f"seen {seen} MHz then"
+            f"{what} {wanted} MHz is in force but capped by {limiter} for {_pct(share)} of the time: "
+            f"observed {seen} MHz then"
         )
-        return Proof(one.gpu_index, one.setting, InForce.CAPPED, f"{what} ▲ capped by {limiter} {share:.0%}", text,
-                     len(pairs))  # fmt: skip
-    text = f"{what} has no effect: requested {wanted} MHz, observed {seen} MHz for {share:.0%} of {len(pairs)} readings"
-    if seen < low:
-        text += " (a table's maximum is not a sustained clock: voltage and power limits hold against a lock)"
-    short = f"{seen}>={low}? {what} ▲ no effect" if seen < low else f"{seen}<={high}? {what} ▲ no effect"
-    return Proof(one.gpu_index, one.setting, InForce.NO_EFFECT, short, text, len(pairs))
+        return proof(InForce.CAPPED, f"{what} ▲ capped by {limiter}, {_pct(share)}", text, share, limiter)
+    text = (
+        f"{what} has no effect: requested {wanted} MHz, observed {seen} MHz for {_pct(share)} of {len(pairs)} readings"
+    )
+    sign = f"{seen}>={low}?" if seen < low else f"{seen}<={high}?"
+    return proof(InForce.NO_EFFECT, f"{sign} {what} ▲ no effect", text, share)
 
 
 def _power(one: Alteration, limit_w: float, readings: Sequence[Reading]) -> Proof:
     watts = [r.power_w for r in readings if r.power_w is not None]
+    wanted = f"{limit_w:g} W"
     if len(watts) < ENOUGH:
-        return _unproven(one, "power limit", len(watts))
+        return _unproven(one, "power limit", len(watts), wanted)
     over = sum(w > limit_w * OVER_LIMIT for w in watts) / len(watts)
     seen = median(watts)
-    if over > 1 - HOLDS_SHARE:
-        text = f"power limit {limit_w:g} W has no effect: {seen:.0f} W drawn, above it in {over:.0%} of the readings"
-        return Proof(one.gpu_index, one.setting, InForce.NO_EFFECT, f"{seen:.0f}>{limit_w:g} W ▲ no effect", text,
-                     len(watts))  # fmt: skip
-    _, bound = _limiter(readings)
-    binds = f"it held the clocks down in {bound / len(readings):.0%} of the readings" if bound else "it did not bind"
-    text = f"power limit {limit_w:g} W is in force: {seen:.0f} W drawn; {binds}"
-    return Proof(one.gpu_index, one.setting, InForce.YES, f"limit {limit_w:g} W ok", text, len(watts))
+
+    def proof(verdict: InForce, short: str, text: str, of: float, limiter: str | None = None) -> Proof:
+        return Proof(one.gpu_index, one.setting, verdict, short, text, len(watts), wanted, round(seen, 1), of, limiter)
+
+    if over >= BINDS_SHARE:
+        text = f"power limit has no effect: requested {wanted}, {seen:.0f} W drawn, above it {_pct(over)} of the time"
+        return proof(InForce.NO_EFFECT, f"{seen:.0f}>{wanted} ▲ no effect", text, over)
+    bound = sum("power" in _caps(r) for r in readings) / len(readings)
+    binds = f"it held the clocks down for {_pct(bound)} of the time" if bound else "it did not bind"
+    passed = f"; passed in {_pct(over)} of the readings" if over > 1 - HOLDS_SHARE else ""
+    text = f"power limit {wanted} is in force: {seen:.0f} W drawn; {binds}{passed}"
+    return proof(InForce.YES, f"limit {wanted} ok", text, bound, "power" if bound else None)
 
 
-def _unproven(one: Alteration, what: str, count: int) -> Proof:
+def _as_read(one: Alteration, telemetry: Telemetry) -> Proof | None:
+    """Persistence mode and the CPU governor: what the host says now is what holds."""
+    if one.gpu_index == HOST_INDEX:
+        told: Any = telemetry.host.cpu_governor if one.setting == "governor" else None
+    elif one.setting == "persistence":
+        sample = next((s for s in telemetry.gpus if s.index == one.gpu_index), None)
+        told = sample.persistence if sample else None
+    else:
+        return None
+    name = {"persistence": "persistence mode"}.get(one.setting, one.setting)
+    wanted, seen = _word(one.now), _word(told)
+    if told is None:
+        verdict, short, text = InForce.NOT_CHECKED, "", f"{name}: not checked, the host does not tell"
+    elif told == one.now:
+        verdict, short, text = InForce.YES, "", f"{name} is {wanted}"
+    else:
+        verdict, short = InForce.NO_EFFECT, f"{name} ▲ no effect"
+        text = f"{name} has no effect: requested {wanted}, it reads {seen}"
+    return Proof(one.gpu_index, one.setting, verdict, short, text, int(told is not None), wanted)
+
+
+def _word(value: object) -> str:
+    return ("on" if value else "off") if isinstance(value, bool) else str(value)
+
+
+def _unproven(one: Alteration, what: str, count: int, wanted: str) -> Proof:
     text = f"{what}: not checked, {count} readings under load ({ENOUGH} are needed)"
-    return Proof(one.gpu_index, one.setting, InForce.NOT_CHECKED, "", text, count)
+    return Proof(one.gpu_index, one.setting, InForce.NOT_CHECKED, "", text, count, wanted)
 
 
 def _clock(reading: Reading, setting: str) -> int | None:
     return reading.memory_mhz if setting == "memory_clocks" else reading.sm_mhz
 
 
+def _caps(reading: Reading) -> set[str]:
+    return {CAPS[name] for name in reading.event_reasons or () if name in CAPS}
+
+
 def _limiter(readings: Sequence[Reading]) -> tuple[str | None, int]:
     """The limiter named most often, and in how many readings any was named."""
-    named = [{CAPS[name] for name in r.event_reasons or () if name in CAPS} for r in readings]
-    counts = Counter(word for words in named for word in words)
+    named = [_caps(r) for r in readings]
+    counts = Counter(word for words in named for word in sorted(words))
     return (counts.most_common(1)[0][0] if counts else None), sum(bool(words) for words in named)
+
+
+def _pct(share: float) -> str:
+    """Never "100 %" of what was not all, nor "0 %" of what was not nothing."""
+    return f"{min(99, max(1, round(100 * share))) if 0 < share < 1 else round(100 * share)} %"
+
+
+# -- traps -----------------------------------------------------------------------------------------------------------
+
+
+def _with_traps(proof: Proof, info: GpuInfo | None, telemetry: Telemetry | None) -> Proof:
+    found = tuple(_traps(proof, info, telemetry))
+    if not found:
+        return proof
+    text = "; ".join([proof.text, *(one.text for one in found)])
+    return Proof(**{**{n: getattr(proof, n) for n in proof.__dataclass_fields__}, "text": text, "traps": found})
+
+
+def _traps(proof: Proof, info: GpuInfo | None, telemetry: Telemetry | None) -> list[Trap]:
+    """Those that explain this verdict on this card, the most telling first."""
+    known = find(info.name) if info else None
+    chip = known.chip if known else ""
+    found: list[Trap] = []
+    if proof.in_force is InForce.NOT_CHECKED:
+        return found
+    if proof.setting == "memory_clocks":
+        found += _memory_traps(proof, known.memory_under_compute_mhz if known else None, chip)
+    elif proof.setting == "gpu_clocks" and proof.in_force is InForce.NO_EFFECT and proof.observed is not None:
+        if chip.endswith("GB10") and proof.observed < STUCK_MHZ:
+            found.append(trap("gb10.hidden-cap"))
+        elif proof.observed < _lowest(proof):
+            found.append(trap("clock.max-is-not-sustained"))
+        if info is not None and info.virtualization not in (None, "none"):
+            found.append(trap("lock.success-is-a-request"))
+    elif proof.setting == "power_limit_w" and proof.in_force is InForce.YES and proof.limiter is None:
+        found.append(trap("power.not-binding"))
+    if proof.limiter == UNNAMED:
+        found.append(trap("lock.unknown-limiter"))
+    if proof.setting != "persistence" and _persistence(proof.gpu_index, telemetry) is False:
+        found.append(trap("persistence.off"))
+    return found
+
+
+def _memory_traps(proof: Proof, normal_mhz: int | None, chip: str) -> list[Trap]:
+    found = []
+    if normal_mhz and proof.in_force is InForce.NO_EFFECT and abs((proof.observed or 0) - normal_mhz) <= SLACK_MHZ:
+        found.append(trap("memory.normal-clock", mhz=normal_mhz))
+    elif proof.in_force is InForce.NO_EFFECT and (proof.observed or 0) < _lowest(proof):
+        found.append(trap("clock.max-is-not-sustained"))
+    elif normal_mhz and proof.in_force is InForce.YES and proof.requested == f"{normal_mhz} MHz":
+        found.append(trap("memory.lock-is-where-it-runs", mhz=normal_mhz))
+    if chip == "GB202":
+        found.append(trap("memory.lock-can-cost", chip=chip))
+    return found
+
+
+def _lowest(proof: Proof) -> int:
+    return int(proof.requested.removesuffix(" MHz").partition("-")[0])
+
+
+def _persistence(gpu_index: int, telemetry: Telemetry | None) -> bool | None:
+    sample = next((s for s in telemetry.gpus if s.index == gpu_index), None) if telemetry else None
+    return sample.persistence if sample else None

@@ -65,6 +65,7 @@ def conditions_of(
     gpus: Sequence[int],
     simulated: bool,
     ceiling_tok_s: float | None,
+    in_force: Mapping[str, str] | None = None,
 ) -> Conditions:
     from workbench.model.bench import Conditions
 
@@ -89,6 +90,7 @@ def conditions_of(
             for i in infos
         ),
         gpu_settings=settings_of(telemetry, alterations, gpus),
+        in_force=in_force or {},
         client=client,
         workbench_version=__version__,
         simulated=simulated,

@@ -69,12 +69,12 @@ class Settings(Serving):
         """What a load has shown stands on each GPU's row until its settings change."""
         from workbench.model.settings import InForce
 
-        shown = {(p.gpu_index, p.short) for p in proofs if p.short}
+        shown = {(p.gpu_index, p.short) for p in proofs if p.short and p.gpu_index >= 0}  # the host has no row
         kept = [f for f in self.state.gpu_findings if f[0] not in {index for index, _ in shown}]
         self.update(gpu_findings=(*kept, *sorted(shown)))
         for proof in proofs:
             if proof.in_force in (InForce.NO_EFFECT, InForce.CAPPED):
-                self.notify(Level.WARN, f"GPU{proof.gpu_index}: {proof.text}", "r gives back what was before")
+                self.notify(Level.WARN, f"{proof.where}: {proof.text}", "r gives back what was before")
 
     async def read_alterations(self) -> None:
         from workbench.gpu.control import alterations

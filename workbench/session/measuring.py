@@ -17,6 +17,7 @@ from workbench.session.state import BenchState, CeilingView
 
 if TYPE_CHECKING:
     from workbench.bench.records import BenchOutcome
+    from workbench.gpu.proof import Proof
     from workbench.hosts.base import Host
     from workbench.model.bench import BenchProgress, BenchResult, BenchSpec, BenchSummary, Comparison
     from workbench.model.gpu import GpuInfo, Telemetry
@@ -257,6 +258,7 @@ class Measuring(Guarding):
 
     async def _run_and_store(self, spec: BenchSpec, benched: Benched, env: dict[str, str]) -> int:
         from workbench.bench import runner
+        from workbench.model.settings import HOST_INDEX
         from workbench.session.meter import Meter, without_power
 
         async def run() -> BenchOutcome:
@@ -271,10 +273,10 @@ class Measuring(Guarding):
             telemetry = await meter.after(outcome.t1_unix)
             gpus = gpus_of(benched.plan, telemetry.infos if telemetry else ())
             summary = meter.with_gpus(outcome, gpus)
-            proofs = meter.proofs(outcome, [a for a in self.state.alterations if a.gpu_index in gpus])
+            proofs = meter.proofs(outcome, [a for a in self.state.alterations if a.gpu_index in (*gpus, HOST_INDEX)])
         self.take_proofs(proofs)
-        summary = replace(summary, notes=(*summary.notes, *(f"GPU{p.gpu_index}: {p.text}" for p in proofs)))
-        return await self._store(outcome, summary, benched, gpus, telemetry)
+        summary = replace(summary, notes=(*summary.notes, *(f"{p.where}: {p.text}" for p in proofs)))
+        return await self._store(outcome, summary, benched, gpus, telemetry, proofs)
 
     def _progress(self, progress: BenchProgress) -> None:
         self.update(bench=replace(self.state.bench, progress=progress))
@@ -300,6 +302,7 @@ class Measuring(Guarding):
         benched: Benched,
         gpus: tuple[int, ...],
         telemetry: Telemetry | None,
+        proofs: Sequence[Proof] = (),
     ) -> int:
         conditions = conditions_of(
             benched.host,
@@ -312,6 +315,7 @@ class Measuring(Guarding):
             gpus=gpus,
             simulated=self.state.simulated or benched.simulated or bool(benched.status and benched.status.simulated),
             ceiling_tok_s=ceiling_of(benched.plan, [i for i in _infos(telemetry) if i.index in gpus]),
+            in_force={f"{p.place}.{p.setting}": str(p.in_force) for p in proofs},
         )
         samples = [r.as_json() for r in outcome.requests]
         return await asyncio.to_thread(self.results_db.add, outcome.spec, conditions, summary, samples)

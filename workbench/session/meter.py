@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from workbench.gpu.during import summarize
-from workbench.gpu.proof import Proof, judge
+from workbench.gpu.proof import Proof, judge_all
 from workbench.gpu.source import TelemetrySource
 from workbench.model.errors import HostError
 
@@ -58,9 +58,12 @@ class Meter:
     def proofs(self, outcome: BenchOutcome, alterations: Sequence[Alteration]) -> tuple[Proof, ...]:
         """What the load says of each setting that Workbench made. What is not under load in the first second (clocks
         that still rise) is not counted."""
-        t0_s, t1_s = _span(outcome)
+        return self.proofs_between(*_span(outcome), alterations)
+
+    def proofs_between(self, t0_s: float, t1_s: float, alterations: Sequence[Alteration]) -> tuple[Proof, ...]:
+        """The same for a load from t0 to t1 (time.monotonic() of this process)."""
         moments = [m for m in self._source.during(t0_s, t1_s) if t0_s + RISE_S <= m.at_s <= t1_s]
-        return tuple(proof for one in alterations if (proof := judge(one, moments)))
+        return judge_all(alterations, moments, self._source.latest)
 
     def with_gpus(self, outcome: BenchOutcome, gpus: tuple[int, ...]) -> BenchSummary:
         """The summary with what these GPUs did meanwhile; None with the reason where that is not known."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from workbench.gpu.history import Moment, Reading
-from workbench.gpu.proof import ENOUGH, judge
-from workbench.model.settings import Alteration, InForce
+from workbench.gpu.proof import ENOUGH, Proof, judge, judge_all
+from workbench.model.gpu import DriverInfo, GpuInfo, GpuSample, HostSample, Telemetry
+from workbench.model.settings import HOST_INDEX, Alteration, InForce
 
 
 def moments(count: int = 20, util: float = 98.0, **fields: object) -> list[Moment]:
@@ -28,7 +29,7 @@ def test_a_lock_that_changes_nothing_has_no_effect_and_says_what_was_seen() -> N
     proof = judge(lock("3000,3090"), moments())
     assert proof is not None and proof.in_force is InForce.NO_EFFECT
     assert proof.short == "2790>=3000? lock ▲ no effect"
-    assert "requested 3000-3090 MHz, observed 2790 MHz for 100% of 20 readings" in proof.text
+    assert "requested 3000-3090 MHz, observed 2790 MHz for 100 % of 20 readings" in proof.text
 
 
 def test_a_clock_above_the_lock_is_no_effect_too() -> None:
@@ -44,7 +45,7 @@ def test_a_limiter_below_the_lock_is_capped_with_its_share(reason: str, word: st
     capped = moments(8, sm_mhz=2100, event_reasons=(reason,))
     proof = judge(lock("2600,2600"), [*held, *capped])
     assert proof is not None and proof.in_force is InForce.CAPPED
-    assert f"capped by {word} for 40% of the time" in proof.text
+    assert f"capped by {word} for 40 % of the time" in proof.text
 
 
 def test_an_idle_gpu_proves_nothing() -> None:
@@ -75,3 +76,82 @@ def test_power_limits() -> None:
 def test_what_load_cannot_show_is_not_judged() -> None:
     assert judge(lock(True, "persistence"), moments()) is None
     assert judge(lock("default"), moments()) is None
+
+
+def test_held_now_and_then_without_a_named_limiter_is_neither_yes_nor_no() -> None:
+    proof = judge(lock("2600,2600"), [*moments(12, sm_mhz=2600), *moments(8, sm_mhz=2100)])
+    assert proof is not None and proof.in_force is InForce.CAPPED
+    assert "capped by what the driver does not name for 40 % of the time" in proof.text
+    above = judge(lock("0,2200"), [*moments(12, sm_mhz=2200), *moments(8, sm_mhz=2790)])
+    assert above is not None and above.in_force is InForce.NO_EFFECT  # nothing caps upwards
+
+
+def test_a_limit_passed_now_and_then_is_in_force_and_says_so() -> None:
+    proof = judge(lock(400.0, "power_limit_w"), [*moments(15, power_w=398.0), *moments(5, power_w=450.0)])
+    assert proof is not None and proof.in_force is InForce.YES and "passed in 25 % of the readings" in proof.text
+
+
+@pytest.mark.parametrize("outside", [1, 199])
+def test_what_is_not_all_is_not_called_100_percent(outside: int) -> None:
+    proof = judge(lock("2400,2400"), [*moments(200 - outside, sm_mhz=2400), *moments(outside)])
+    assert proof is not None and "99 %" in proof.text and "100 %" not in proof.text
+
+
+# -- traps
+
+
+PRO = "NVIDIA RTX PRO 6000 Blackwell Workstation Edition"
+
+
+def told(name: str = PRO, virtualization: str = "none", persistence: bool | None = True, **host: object) -> Telemetry:
+    info = GpuInfo(0, "GPU-0", name, virtualization=virtualization)
+    sample = GpuSample(0, "GPU-0", persistence=persistence)
+    return Telemetry(0.0, 0.0, DriverInfo(), HostSample(**host), (info,), (sample,))  # type: ignore[arg-type]
+
+
+def proved(alteration: Alteration, telemetry: Telemetry, **fields: object) -> Proof:
+    (proof,) = judge_all([alteration], moments(**fields), telemetry)  # type: ignore[arg-type]
+    return proof
+
+
+def ids(proof: Proof) -> list[str]:
+    assert all(t.text in proof.text for t in proof.traps)
+    return [t.id for t in proof.traps]
+
+
+def test_table_maxima_are_explained_and_the_hypervisor_is_not_blamed_for_them() -> None:
+    assert ids(proved(lock("3000,3090"), told())) == ["clock.max-is-not-sustained"]
+    guest = proved(lock("3000,3090"), told(virtualization="passthrough"))
+    assert ids(guest) == ["clock.max-is-not-sustained", "lock.success-is-a-request"]
+    memory = proved(lock("14001,14001", "memory_clocks"), told())
+    assert ids(memory) == ["memory.normal-clock", "memory.lock-can-cost"]
+    assert "13365 MHz is the normal memory clock" in memory.text and "on bare metal as in a VM" in memory.text
+    assert all(t.sources for t in memory.traps)
+
+
+def test_a_memory_lock_where_the_memory_runs_anyway() -> None:
+    proof = proved(lock("13365,13365", "memory_clocks"), told())
+    assert proof.in_force is InForce.YES and ids(proof) == ["memory.lock-is-where-it-runs", "memory.lock-can-cost"]
+    other = proved(lock("6001,6001", "memory_clocks"), told("some other card"), memory_mhz=6001)
+    assert other.in_force is InForce.YES and ids(other) == []
+
+
+def test_persistence_off_and_limits_that_do_not_bind() -> None:
+    assert ids(proved(lock(520.0, "power_limit_w"), told())) == ["power.not-binding"]
+    binding = proved(lock(520.0, "power_limit_w"), told(), event_reasons=("SW power cap",))
+    assert ids(binding) == [] and "held the clocks down for 100 % of the time" in binding.text
+    assert "persistence.off" in ids(proved(lock("2790,2790"), told(persistence=False)))
+
+
+def test_a_spark_that_hangs_at_its_lowest_clock() -> None:
+    stuck = proved(lock("2100,2100"), told("NVIDIA GB10"), sm_mhz=750)
+    assert ids(stuck) == ["gb10.hidden-cap"]
+
+
+def test_what_can_be_read_is_judged_by_reading() -> None:
+    host = Alteration(HOST_INDEX, "host", "governor", "powersave", "performance", 0.0)
+    kept = proved(host, told(cpu_governor="performance"))
+    assert kept.in_force is InForce.YES and kept.where == "host"
+    assert proved(host, told(cpu_governor="powersave")).in_force is InForce.NO_EFFECT
+    assert proved(host, told()).in_force is InForce.NOT_CHECKED
+    assert proved(lock(True, "persistence"), told(persistence=False)).in_force is InForce.NO_EFFECT

@@ -139,7 +139,7 @@ class BenchSummary:
     energy_per_request_j: float | None = None
     engine: EngineDuring | None = None
     command_exit: int | None = None  # of a workload of the person's own
-    # What an imported file tells of a distribution that it does not hold whole: "ttft_ms" -> {"mean": 210.0, "p99": 890}
+    # What an imported file tells of a distribution that it does not hold whole: "ttft_ms" -> {"mean": 210, "p99": 890}
     partial: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def latency(self, name: str, part: str) -> float | None:
@@ -208,7 +208,9 @@ class MetricChange:
     """One line of a comparison: B against A.
 
     `verdict`: "better", "worse" or "no difference shown" where several runs of each give an interval,
-    "single pair" where they do not (nothing is claimed), "not measured" where a value is absent.
+    "hint only" for a metric that was not chosen beforehand and is outside its interval, but not so far that chance
+    can be ruled out among so many metrics, "single pair" where there is no interval (nothing is claimed),
+    "not measured" where a value is absent.
     """
 
     metric: str
@@ -219,6 +221,7 @@ class MetricChange:
     interval_pct: float | None  # half width of the 95 % interval of the change; None: a single pair cannot give one
     higher_is_better: bool
     verdict: str
+    pairs: tuple[tuple[float | None, float | None], ...] = ()  # raw (A, B) in order, where runs were made in pairs
 
 
 @dataclass(frozen=True, slots=True)

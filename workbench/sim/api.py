@@ -21,6 +21,7 @@ WORDS = (  # noqa: SIM905
     "batches share what was read until compute or cache runs short this text is simulated filler and says nothing"
 ).split()
 PIECE = re.compile(r"\w{1,7}|[^\w\s]")  # about what a byte-pair tokenizer makes of English
+SPECIAL = re.compile(rf"<s>|<assistant>|{PIECE.pattern}")
 
 
 class ApiError(Exception):
@@ -54,8 +55,12 @@ class Api:
             self.routes[("GET", "/metrics")] = lambda r: r.reply(
                 200, self.metrics.text(), "text/plain; version=0.0.4; charset=utf-8"
             )
-        extra = {"vllm": self._vllm_routes, "sglang": self._sglang_routes, "llamacpp": self._llamacpp_routes}
-        extra.get(launch.engine, lambda: None)()
+        {
+            "vllm": self._vllm_routes,
+            "sglang": self._sglang_routes,
+            "llamacpp": self._llamacpp_routes,
+            "tabbyapi": self._tabbyapi_routes,
+        }[launch.engine]()
 
     def handle(self, request: Request) -> None:
         if self.silent:
@@ -82,6 +87,7 @@ class Api:
         self.routes[("GET", "/version")] = lambda r: r.reply(200, {"version": self.launch.version, "simulated": True})
         self.routes[("GET", "/load")] = lambda r: r.reply(200, {"server_load": sum(p.load for p in self.replicas)})
         self.routes[("GET", "/ping")] = lambda r: r.reply(200)
+        self.routes[("POST", "/tokenize")] = lambda r: self._tokenize(r, "prompt")
 
     def _sglang_routes(self) -> None:
         info = {"model_path": self.launch.model.id, "tokenizer_path": self.launch.model.id, "is_generation": True}
@@ -89,6 +95,7 @@ class Api:
             self.routes[("GET", path)] = lambda r: r.reply(200, info)
         for path in ("/server_info", "/get_server_info"):
             self.routes[("GET", path)] = lambda r: r.reply(200, {**info, "version": self.launch.version})
+        self.routes[("POST", "/tokenize")] = lambda r: self._tokenize(r, "prompt")
 
     def _llamacpp_routes(self) -> None:
         self.routes[("GET", "/props")] = lambda r: r.reply(
@@ -99,6 +106,30 @@ class Api:
             200,
             [{"id": i, "is_processing": i < len(self.replicas[0].running)} for i in range(self.launch.max_sequences)],
         )
+
+        self.routes[("POST", "/tokenize")] = lambda r: self._tokenize(r, "content")
+        self.routes[("POST", "/apply-template")] = lambda r: r.reply(
+            200, {"prompt": f"<s>{_chat_text(self._body(r))}<assistant>"}
+        )
+
+    def _tabbyapi_routes(self) -> None:
+        self.routes[("POST", "/v1/token/encode")] = lambda r: self._tokenize(r, "text")
+
+    def _tokenize(self, request: Request, field: str) -> None:
+        """Token ids of a text, and where the engine takes them of messages."""
+        body = self._body(request)
+        given = body.get(field)
+        messages = given if isinstance(given, list) else body.get("messages")
+        if messages is not None and self.launch.engine != "sglang":
+            tokens = _pieces({"messages": messages}, chat=True)
+        elif isinstance(given, str):
+            tokens = SPECIAL.findall(given)
+        else:
+            raise ApiError(400, "BadRequestError", f"{field}: Field required", field)
+        ids = [zlib.crc32(token.encode()) % 99999 for token in tokens]
+        replies: dict[str, Any] = {"llamacpp": {"tokens": ids}, "tabbyapi": {"tokens": ids, "length": len(ids)}}
+        whole = {"count": len(ids), "max_model_len": self.max_len, "tokens": ids}
+        request.reply(200, replies.get(self.launch.engine, whole))
 
     def _health(self, request: Request) -> None:
         engine = self.launch.engine
@@ -147,9 +178,7 @@ class Api:
 
     def _generate(self, request: Request, *, chat: bool) -> None:
         body = self._body(request)
-        prompt = PIECE.findall(_chat_text(body) if chat else _prompt_text(body))
-        if chat:
-            prompt = ["<s>", *prompt, "<assistant>"]
+        prompt = _pieces(body, chat)
         if not prompt:
             raise ApiError(400, "BadRequestError", "The decoder prompt cannot be empty")
         model = body.get("model")
@@ -206,6 +235,11 @@ def asked_length(body: dict[str, Any]) -> Any:
 
 def compact(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))
+
+
+def _pieces(body: dict[str, Any], chat: bool) -> list[str]:
+    """A request's prompt as tokens, with those of the chat template."""
+    return ["<s>", *PIECE.findall(_chat_text(body)), "<assistant>"] if chat else PIECE.findall(_prompt_text(body))
 
 
 def _chat_text(body: dict[str, Any]) -> str:

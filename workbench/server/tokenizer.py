@@ -1,0 +1,71 @@
+"""How many tokens a prompt has, by the server's own tokenizer. Control traffic: asked before a benchmark begins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import httpx
+
+    from workbench.engines.base import Engine
+
+TIMEOUT_S = 10.0
+
+
+class Tokenizer:
+    """`problem` says why there was no count; `max_model_len` is what the server said of its context, if it did."""
+
+    def __init__(self, http: httpx.AsyncClient, engine: Engine, model: str) -> None:
+        self._http, self._engine, self._model = http, engine, model
+        self.problem: str | None = None
+        self.max_model_len: int | None = None
+
+    async def count(self, asked: Mapping[str, Any]) -> int | None:
+        """Tokens of {"prompt": text} or {"messages": [...]}, special tokens and chat template included. None where the
+        server does not say; nothing is raised."""
+        engine = self._engine
+        if engine.tokenize_path is None:
+            self.problem = f"{engine.title} has no tokenizer endpoint"
+            return None
+        if "messages" in asked and engine.template_path is not None:
+            written = await self._post(engine.template_path, {"messages": asked["messages"]})
+            text = written.get("prompt") if written else None
+            if not isinstance(text, str):
+                self.problem = self.problem or f"{engine.template_path} gave no prompt"
+                return None
+            asked = {"prompt": text}
+        body = engine.tokenize_body(self._model, asked)
+        if body is None:
+            self.problem = f"{engine.title}'s tokenizer endpoint takes no messages: the chat template is not known"
+            return None
+        answer = await self._post(engine.tokenize_path, body)
+        return None if answer is None else self._counted(answer)
+
+    def _counted(self, answer: Mapping[str, Any]) -> int | None:
+        limit, tokens = answer.get("max_model_len"), answer.get("tokens")
+        if isinstance(limit, int) and limit > 0:
+            self.max_model_len = limit
+        found = next((answer[n] for n in ("count", "length") if isinstance(answer.get(n), int)), None)
+        if found is None and isinstance(tokens, list):
+            found = len(tokens)
+        if not found:
+            self.problem = f"{self._engine.tokenize_path} gave no count"
+        return found or None
+
+    async def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any] | None:
+        import httpx
+
+        try:
+            response = await self._http.post(path, json=body, timeout=TIMEOUT_S)
+            if response.status_code != 200:
+                self.problem = f"{path} answers {response.status_code}"
+                return None
+            answer = response.json()
+        except (httpx.HTTPError, ValueError) as error:
+            self.problem = f"{path}: {str(error) or type(error).__name__}"
+            return None
+        if not isinstance(answer, dict):
+            self.problem = f"{path} answers what is no object"
+            return None
+        return answer

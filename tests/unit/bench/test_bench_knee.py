@@ -1,0 +1,102 @@
+"""Knees of sweeps: the published power sweep of a bare-metal card, and what must hold on any curve."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workbench.bench.knee import CONCURRENCY_LOSS, NEEDED, SETTING_LOSS, of_concurrency, of_setting
+from workbench.model.sweep import SweepPoint
+
+
+def point(x: float, tok_s: float | None, watts: float | None = None, unit: str = " W") -> SweepPoint:
+    thrift = tok_s / watts if tok_s is not None and watts else None
+    return SweepPoint(f"{x:g}{unit}", x, "done", tok_s=tok_s, power_w=watts, tok_per_joule=thrift)
+
+
+# 27B AWQ, one stream, RTX PRO 6000 (MMBT power sweep 2026-04-29): watts of the limit, tok/s; it draws 511 W uncapped
+PUBLISHED = [point(w, t, min(w, 511)) for w, t in ((600, 72.1), (450, 72.0), (400, 71.3), (350, 68.6), (300, 62.6))]
+
+
+def test_the_published_power_sweep() -> None:
+    knee = of_setting(PUBLISHED)
+    assert knee.index == 3  # 350 W: 4.9 % are lost; at 300 W 13 %
+    assert knee.text.startswith("350 W: the most tok/J (0.196) of the values that lose at most 5 % of the best tok/s")
+    assert "72.1 at 600 W; here 68.6, -4.9 %" in knee.text
+    assert "flattens at 400 W (400 W drawn): above it at most 2 % are gained" in knee.text
+    assert "most tok/J of all: 300 W (0.209), -13.2 % tok/s" in knee.text
+
+
+def test_a_curve_that_still_rises_has_no_knee() -> None:
+    rising = of_setting([point(w, w / 10, w) for w in (300, 400, 500)])
+    assert rising.index is None and "still rises up to 500 W" in rising.text
+    levels = of_concurrency([point(c, 20 * c, unit="") for c in (1, 2, 4, 8)])
+    assert levels.index is None and "still rises by 100 % from 4 to 8" in levels.text
+
+
+def test_throughput_that_saturates_and_falls() -> None:
+    found = of_concurrency([point(c, t, unit="") for c, t in ((1, 25), (8, 190), (32, 560), (64, 600), (128, 480))])
+    assert found.index == 2 and "57.1 ms per token and stream" in found.text and "here 560, 93 %" in found.text
+
+
+@pytest.mark.parametrize("rule", [of_setting, of_concurrency])
+def test_what_was_not_measured_is_no_value(rule: object) -> None:
+    assert callable(rule)
+    failed = [replace(p, state="failed", tok_s=None) for p in PUBLISHED[:3]]
+    found = rule([*failed, *PUBLISHED[3:]])
+    assert found.index is None and f"takes {NEEDED} measured values, and there are 2" in found.text
+    assert rule([]).index is None
+
+
+def test_without_power_no_setting_is_called_thrifty() -> None:
+    found = of_setting([point(w, 70.0) for w in (300, 400, 500)])
+    assert found.index is None and "tok/J is not known" in found.text and "flattens at 300 W" in found.text
+
+
+curves = st.lists(
+    st.tuples(st.floats(1, 1000), st.floats(0.1, 1e5), st.floats(10, 1000)),
+    min_size=1, max_size=12, unique_by=lambda t: t[0],
+).map(lambda rows: [point(x, t, w) for x, t, w in rows])  # fmt: skip
+
+
+@given(curves, st.randoms())
+def test_setting_knee_on_any_curve(points: list[SweepPoint], random: object) -> None:
+    found = of_setting(points)
+    best = max(p.tok_s or 0 for p in points)
+    fast = [p for p in points if (p.tok_s or 0) >= (1 - SETTING_LOSS) * best]
+    if found.index is None:
+        last = max(points, key=lambda p: p.x or 0)
+        assert len(points) < NEEDED or fast == [last]
+    else:
+        knee = points[found.index]
+        assert knee in fast and all((knee.tok_per_joule or 0) >= (p.tok_per_joule or 0) for p in fast)
+        assert found.text.startswith(f"{knee.label}: ")
+    shuffled = list(points)
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    again = of_setting(shuffled)
+    assert (again.index is None) == (found.index is None)
+    if again.index is not None and found.index is not None:
+        assert shuffled[again.index] == points[found.index]
+
+
+@given(curves, st.floats(0.5, 4.0))
+def test_concurrency_knee_on_any_curve(points: list[SweepPoint], faster: float) -> None:
+    found = of_concurrency(points)
+    best = max(p.tok_s or 0 for p in points)
+    kept = [p for p in points if (p.tok_s or 0) >= (1 - CONCURRENCY_LOSS) * best]
+    if found.index is None:
+        assert len(points) < NEEDED or kept == [max(points, key=lambda p: p.x or 0)]
+        return
+    knee = points[found.index]
+    assert knee in kept
+    assert all((knee.x or 0) / (knee.tok_s or 1) <= (p.x or 0) / (p.tok_s or 1) for p in kept)
+    # A server that is faster at every level alike has its knee at the same level (but for rounding at the rule's edge).
+    edge = any(abs((p.tok_s or 0) / best - (1 - CONCURRENCY_LOSS)) < 1e-9 for p in points)
+    scaled = [replace(p, tok_s=(p.tok_s or 0) * faster) for p in points]
+    if not edge:
+        latencies = sorted((p.x or 0) / (p.tok_s or 1) for p in kept)
+        tied = len(latencies) > 1 and latencies[1] - latencies[0] < 1e-9 * latencies[1]
+        assert tied or of_concurrency(scaled).index == found.index

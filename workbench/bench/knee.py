@@ -1,0 +1,125 @@
+"""Where a sweep's curve bends: the value beyond which more buys little, with the rule that names it. Pure functions.
+
+A chord or a curvature would name a knee on any curve, also on a straight line and on noise. Both rules here are
+instead about what is given up: of the values that keep nearly all of the best throughput, the one that is best in what
+it costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from workbench.model.sweep import SweepPoint
+
+NEEDED = 3  # measured values: two give a line, not a bend
+SETTING_LOSS = 0.05  # of tok/s that a GPU setting may cost: above the 1-2 % by which single runs differ
+FLAT_LOSS = 0.02  # within this tok/s is called flat: what single runs cannot tell apart
+CONCURRENCY_LOSS = 0.10  # throughput grows by doublings there, and latency with it
+
+
+@dataclass(frozen=True, slots=True)
+class Knee:
+    """`index` into the points given; None where no value can be named, `text` then says why."""
+
+    index: int | None
+    text: str
+
+
+def of_setting(points: Sequence[SweepPoint]) -> Knee:
+    """Of a power limit or clock: the most tok/J among the values that lose at most 5 % of the best tok/s."""
+    known = _measured(points)
+    if len(known) < NEEDED:
+        return Knee(None, _too_few(known))
+    best = max(known, key=lambda p: _speed(p[1]))
+    fast = [p for p in known if _speed(p[1]) >= (1 - SETTING_LOSS) * _speed(best[1])]
+    if any(p.tok_per_joule is None for _, p in known):
+        return Knee(None, "tok/J is not known at every value: no knee is named; " + _flat(known, best))
+    last = max(known, key=lambda p: p[1].x or 0.0)
+    if fast == [last]:
+        text = f"tok/s still rises up to {last[1].label}, the highest value measured: the knee may lie beyond it"
+        return Knee(None, f"{text}; {_thriftiest(known, best)}")
+    index, knee = max(fast, key=lambda p: (_thrift(p[1]), _speed(p[1]), -(p[1].x or 0.0)))
+    text = (
+        f"{knee.label}: the most tok/J ({_thrift(knee):.3g}) of the values that lose at most {_pct(SETTING_LOSS)} of the "
+        f"best tok/s ({_speed(best[1]):,.4g} at {best[1].label}; here {_speed(knee):,.4g}, {_change(knee, best[1])})"
+    )
+    if index == min(known, key=lambda p: p[1].x or 0.0)[0]:
+        text += "; it is the lowest value measured, and a lower one may do better"
+    return Knee(index, "; ".join([text, _flat(known, best), _thriftiest(known, best)]))
+
+
+def of_concurrency(points: Sequence[SweepPoint]) -> Knee:
+    """The lowest latency among the levels that keep at least 90 % of the best throughput. Latency is that of a token of
+    one stream, concurrency / throughput (Little's law)."""
+    known = [(i, p) for i, p in _measured(points) if p.x]
+    if len(known) < NEEDED:
+        return Knee(None, _too_few(known))
+    best = max(known, key=lambda p: _speed(p[1]))
+    kept = [p for p in known if _speed(p[1]) >= (1 - CONCURRENCY_LOSS) * _speed(best[1])]
+    last = max(known, key=lambda p: p[1].x or 0.0)
+    if kept == [last]:
+        before = max((p for p in known if p != last), key=lambda p: p[1].x or 0.0)
+        gain = 100 * (_speed(last[1]) / _speed(before[1]) - 1) if _speed(before[1]) else 0.0
+        text = f"throughput still rises by {gain:.0f} % from {before[1].label} to {last[1].label}, the highest level"
+        return Knee(None, f"{text} measured: the knee lies beyond it")
+    index, knee = min(kept, key=lambda p: (_latency_ms(p[1]), p[1].x or 0.0))
+    share = _speed(knee) / _speed(best[1])
+    text = (
+        f"{knee.label}: the lowest latency ({_latency_ms(knee):.3g} ms per token and stream) of the levels that keep "
+        f"{_pct(1 - CONCURRENCY_LOSS)} of the best throughput ({_speed(best[1]):,.4g} tok/s at {best[1].label}; "
+        f"here {_speed(knee):,.4g}, {_pct(share)})"
+    )
+    return Knee(index, text)
+
+
+Placed = tuple[int, SweepPoint]
+
+
+def _measured(points: Sequence[SweepPoint]) -> list[Placed]:
+    return [(i, p) for i, p in enumerate(points) if p.state == "done" and p.tok_s is not None and p.tok_s > 0]
+
+
+def _speed(point: SweepPoint) -> float:
+    return point.tok_s or 0.0
+
+
+def _thrift(point: SweepPoint) -> float:
+    return point.tok_per_joule or 0.0
+
+
+def _latency_ms(point: SweepPoint) -> float:
+    return 1000 * (point.x or 0.0) / _speed(point)
+
+
+def _pct(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def _too_few(known: Sequence[Placed]) -> str:
+    return f"no knee is named: that takes {NEEDED} measured values, and there {_are(len(known))}"
+
+
+def _are(count: int) -> str:
+    return "is one" if count == 1 else f"are {count or 'none'}"
+
+
+def _flat(known: Sequence[Placed], best: Placed) -> str:
+    flat = [p for p in known if _speed(p[1]) >= (1 - FLAT_LOSS) * _speed(best[1])]
+    lowest = min(flat, key=lambda p: p[1].x or 0.0)[1]
+    if lowest.x == max(p.x or 0.0 for _, p in known):
+        return f"tok/s over watts does not flatten below {lowest.label}"
+    watts = f" ({lowest.power_w:.0f} W drawn)" if lowest.power_w is not None else ""
+    return f"tok/s over watts flattens at {lowest.label}{watts}: above it at most {_pct(FLAT_LOSS)} are gained"
+
+
+def _thriftiest(known: Sequence[Placed], best: Placed) -> str:
+    with_thrift = [p for p in known if p[1].tok_per_joule is not None]
+    if not with_thrift:
+        return "tok/J is not known"
+    most = max(with_thrift, key=lambda p: _thrift(p[1]))[1]
+    return f"most tok/J of all: {most.label} ({_thrift(most):.3g}), {_change(most, best[1])} tok/s"
+
+
+def _change(point: SweepPoint, best: SweepPoint) -> str:
+    return f"{100 * (_speed(point) / _speed(best) - 1):+.1f} %" if point != best else "the best"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from statistics import fmean
+from typing import NamedTuple
 
 from workbench.gpu.history import Moment, Reading
 from workbench.model.bench import GpuDuring
@@ -26,8 +27,12 @@ def summarize(
     inside = [m for m in moments if t0_s <= m.at_s <= t1_s]
     readings = [r for m in inside for r in m.gpus if r.gpu_index in gpu_indices]
     reach_s = max(REACH_S, 2 * interval_s)
-    energy, why = _energy_of_all(moments, gpu_indices, t0_s, t1_s, reach_s)
-    if why:
+    found = [_energy_of(moments, index, t0_s, t1_s, reach_s) for index in gpu_indices]
+    each = [one.best for one in found]
+    energy = _sum(each)
+    if energy is None:
+        silent = next((i for i, joules in zip(gpu_indices, each, strict=True) if joules is None), None)
+        why = "no GPU" if silent is None else f"GPU {silent} gave neither energy nor power readings over that time"
         absent["energy_j"] = absent["power_w"] = why
     seconds = t1_s - t0_s
     with_reasons = [r for r in readings if r.event_reasons is not None]
@@ -47,6 +52,11 @@ def summarize(
         },
         samples=len(inside),
         absent=absent,
+        gpus=tuple(gpu_indices),
+        power_w_each=tuple(None if joules is None or seconds <= 0 else joules / seconds for joules in each),
+        energy_j_each=tuple(each),
+        energy_counter_j=_sum([one.counter_j for one in found]),
+        energy_integrated_j=_sum([one.integrated_j for one in found]),
     )
 
 
@@ -60,23 +70,28 @@ def _mean(
     return fmean(values)
 
 
-def _energy_of_all(
-    moments: Sequence[Moment], gpu_indices: Sequence[int], t0_s: float, t1_s: float, reach_s: float
-) -> tuple[float | None, str | None]:
-    if not gpu_indices:
-        return None, "no GPU"
-    total = 0.0
-    for index in gpu_indices:
-        rows = [(m.at_s, r) for m in moments for r in m.gpus if r.gpu_index == index]
-        counter = [(at, r.energy_j) for at, r in rows if r.energy_j is not None]
-        power = [(at, r.power_w) for at, r in rows if r.power_w is not None]
-        energy = _from_counter(counter, power, t0_s, t1_s, reach_s)
-        if energy is None:
-            energy = _from_power(power, t0_s, t1_s, reach_s)
-        if energy is None:
-            return None, f"GPU {index} gave neither energy nor power readings over that time"
-        total += energy
-    return total, None
+class Energy(NamedTuple):
+    """Of one GPU over a time, each way; None where the readings do not give it."""
+
+    counter_j: float | None
+    integrated_j: float | None
+
+    @property
+    def best(self) -> float | None:
+        return self.integrated_j if self.counter_j is None else self.counter_j
+
+
+def _energy_of(moments: Sequence[Moment], index: int, t0_s: float, t1_s: float, reach_s: float) -> Energy:
+    rows = [(m.at_s, r) for m in moments for r in m.gpus if r.gpu_index == index]
+    counter = [(at, r.energy_j) for at, r in rows if r.energy_j is not None]
+    power = [(at, r.power_w) for at, r in rows if r.power_w is not None]
+    return Energy(_from_counter(counter, power, t0_s, t1_s, reach_s), _from_power(power, t0_s, t1_s, reach_s))
+
+
+def _sum(values: Sequence[float | None]) -> float | None:
+    """None for none at all, and where one is not known: a part is no total."""
+    known = [v for v in values if v is not None]
+    return sum(known) if known and len(known) == len(values) else None
 
 
 def _from_counter(
@@ -110,14 +125,14 @@ def _from_power(power: Sequence[Point], t0_s: float, t1_s: float, reach_s: float
     """Trapezoids through the readings, level at the ends; None where the readings leave a gap longer than `reach_s`."""
     if not power or t1_s <= t0_s:
         return None
-    times = [t0_s, *(at for at, _ in power if t0_s < at < t1_s), t1_s]
     known = [at for at, _ in power]
     if known[0] - t0_s > reach_s or t1_s - known[-1] > reach_s:
         return None
     if any(b - a > 2 * reach_s for a, b in itertools.pairwise(known) if b > t0_s and a < t1_s):
         return None
-    watts = [_level(power, at) for at in times]
-    return sum((watts[i] + watts[i + 1]) / 2 * (times[i + 1] - times[i]) for i in range(len(times) - 1))
+    inside = [point for point in power if t0_s < point[0] < t1_s]
+    points = [(t0_s, _level(power, t0_s)), *inside, (t1_s, _level(power, t1_s))]
+    return sum((watts + later) / 2 * (t_b - t_a) for (t_a, watts), (t_b, later) in itertools.pairwise(points))
 
 
 def _level(points: Sequence[Point], at_s: float) -> float:

@@ -189,6 +189,24 @@ class Measuring(Guarding):
 
     async def bench_run(self, run_id: str, **overrides: Any) -> int:
         """Benchmark a READY run through a forwarded port; the id of the stored result."""
+        async with self.aim_at_run(run_id, overrides) as (spec, benched, env):
+            return await self._measure(spec, benched, env)
+
+    async def bench_url(self, url: str, **overrides: Any) -> int:
+        """Benchmark a server that others started, by its base URL; the id of the stored result.
+
+        A loopback address is one of the session's host. What is elsewhere is measured without GPU figures: whose they
+        would be is not known.
+        """
+        async with self.aim_at_url(url, overrides) as (spec, benched, env):
+            return await self._measure(spec, benched, env)
+
+    @asynccontextmanager
+    async def aim_at_run(
+        self, run_id: str, overrides: dict[str, Any]
+    ) -> AsyncIterator[tuple[BenchSpec, Benched, dict[str, str]]]:
+        """What a load on a READY run needs: the whole spec, whom it measures, and the worker's environment. No other
+        load runs meanwhile."""
         status = self.supervisor.status(run_id)
         if status.state is not ServerState.READY or status.port is None:
             raise BenchError(f"run {run_id} is {status.state}, not READY", host=self.host.name,
@@ -200,14 +218,13 @@ class Measuring(Guarding):
             key = self.supervisor.api_key(run_id)
             env = {_KEY_VARIABLE: key} if key and spec.api_key_env is None else {}
             spec = replace(spec, api_key_env=_KEY_VARIABLE) if env else spec
-            return await self._measure(spec, Benched(self.host.name, status, self.supervisor.record(run_id)), env)
+            yield spec, Benched(self.host.name, status, self.supervisor.record(run_id)), env
 
-    async def bench_url(self, url: str, **overrides: Any) -> int:
-        """Benchmark a server that others started, by its base URL; the id of the stored result.
-
-        A loopback address is one of the session's host. What is elsewhere is measured without GPU figures: whose they
-        would be is not known.
-        """
+    @asynccontextmanager
+    async def aim_at_url(
+        self, url: str, overrides: dict[str, Any]
+    ) -> AsyncIterator[tuple[BenchSpec, Benched, dict[str, str]]]:
+        """The same for a server that others started."""
         from workbench.session import addresses
 
         address = addresses.parse(url)
@@ -221,7 +238,7 @@ class Measuring(Guarding):
                 raise BenchError(f"{base}/v1/models named no model: {served.problem}", next_step="give --model")
             where = self.host.name if address.loopback else address.hostname
             benched = Benched(where, simulated=served.simulated, gpus_known=address.loopback)
-            return await self._measure(replace(spec, url=base, model=model), benched, {})
+            yield replace(spec, url=base, model=model), benched, {}
 
     @asynccontextmanager
     async def _alone(self, run_id: str | None) -> AsyncIterator[None]:

@@ -41,8 +41,9 @@ def of_setting(points: Sequence[SweepPoint]) -> Knee:
         return Knee(None, f"{text}; {_thriftiest(known, best)}")
     index, knee = max(fast, key=lambda p: (_thrift(p[1]), _speed(p[1]), -(p[1].x or 0.0)))
     text = (
-        f"{knee.label}: the most tok/J ({_thrift(knee):.3g}) of the values that lose at most {_pct(SETTING_LOSS)} of the "
-        f"best tok/s ({_speed(best[1]):,.4g} at {best[1].label}; here {_speed(knee):,.4g}, {_change(knee, best[1])})"
+        f"{knee.label}: the most tok/J ({_thrift(knee):.3g}) of the values that lose at most {_pct(SETTING_LOSS)} of"
+        f" the best tok/s ({_speed(best[1]):,.4g} at {best[1].label}; here {_speed(knee):,.4g},"
+        f" {_change(knee, best[1])})"
     )
     if index == min(known, key=lambda p: p[1].x or 0.0)[0]:
         text += "; it is the lowest value measured, and a lower one may do better"

@@ -1,0 +1,110 @@
+"""Sweeps, one JSON file each under the data directory: written at every point, so that what a crash leaves is there.
+Their results are in the results database like any other."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import Any
+
+from workbench.model.errors import InputError, StoreError
+from workbench.model.sweep import Sweep, SweepPoint
+from workbench.store.files import write_atomic
+
+_CUT_OFF = "Workbench ended while it ran"
+
+
+class SweepStore:
+    """Methods raise StoreError, and InputError for an id that is not there."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def add(self, sweep: Sweep) -> Sweep:
+        """The sweep with an id of its own."""
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            number = max(self._ids(), default=0) + 1
+            while True:
+                try:
+                    os.close(os.open(self._path(number), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+                    break
+                except FileExistsError:  # another Workbench took it meanwhile
+                    number += 1
+        except OSError as error:
+            step = "make room, or make it yours; nothing was changed or measured"
+            raise StoreError(f"{self.directory} cannot be written: {error.strerror}", next_step=step) from None
+        numbered = replace(sweep, id=number)
+        self.save(numbered)
+        return numbered
+
+    def save(self, sweep: Sweep) -> None:
+        owner = {"machine": platform.node(), "pid": os.getpid(), "start": _start_of(os.getpid())}
+        write_atomic(self._path(sweep.id), json.dumps({**asdict(sweep), "owner": owner}, indent=1))
+
+    def get(self, sweep_id: int) -> Sweep:
+        try:
+            data = json.loads(self._path(sweep_id).read_text("utf-8"))
+            return _sweep(data)
+        except FileNotFoundError:
+            step = "workbench sweeps list shows what there is"
+            raise InputError(f"there is no sweep {sweep_id}", next_step=step) from None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise StoreError(f"sweep {sweep_id} in {self._path(sweep_id)} cannot be read: {error}") from None
+
+    def list(self) -> tuple[Sweep, ...]:
+        """Newest first; a file that cannot be read is left out, and `get` says what is wrong with it."""
+        found = []
+        for number in sorted(self._ids(), reverse=True):
+            try:
+                found.append(self.get(number))
+            except (StoreError, InputError):
+                continue
+        return tuple(found)
+
+    def _ids(self) -> Sequence[int]:
+        return [int(path.stem) for path in self.directory.glob("*.json") if path.stem.isdigit()]
+
+    def _path(self, sweep_id: int) -> Path:
+        return self.directory / f"{sweep_id}.json"
+
+
+def _sweep(data: Mapping[str, Any]) -> Sweep:
+    """Fields that this version does not know are dropped. One that its owner left running was cut off."""
+    points = tuple(
+        SweepPoint(**{**_known(SweepPoint, p), "result_ids": tuple(p.get("result_ids") or ())}) for p in data["points"]
+    )
+    sweep = Sweep(**{**_known(Sweep, data), "points": points, "notes": tuple(data.get("notes") or ())})
+    if sweep.state != "running" or not _gone(data.get("owner") or {}):
+        return sweep
+    cut = tuple(replace(p, state="skipped", error=_CUT_OFF) if p.state in ("planned", "measuring") else p
+                for p in points)  # fmt: skip
+    return replace(sweep, state="stopped", points=cut, left_s=None, error=sweep.error or _CUT_OFF)
+
+
+def _known(cls: Any, data: Mapping[str, Any]) -> dict[str, Any]:
+    names = {f.name for f in fields(cls)}
+    return {k: v for k, v in data.items() if k in names}
+
+
+def _gone(owner: Mapping[str, Any]) -> bool:
+    """Of our own machine we can tell."""
+    return owner.get("machine") == platform.node() and _start_of(int(owner.get("pid") or 0)) != owner.get("start")
+
+
+def _start_of(pid: int) -> str:
+    """Field 22 of /proc/PID/stat; "" when there is no such process."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return ""
+
+
+def empty(host: str, kind: str, name: str, unit: str, points: tuple[SweepPoint, ...], *, simulated: bool) -> Sweep:
+    """A sweep that is about to begin; `SweepStore.add` gives it its id."""
+    return Sweep(0, time.time(), host, kind, name, unit, points, simulated=simulated)

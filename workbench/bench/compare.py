@@ -2,23 +2,18 @@
 can carry.
 
 The unit is the run: requests of one run share the engine's state, and pooling them gives false alarms in 14 to 100 %
-of experiments. One run each therefore has no interval and claims nothing. Several runs each: Welch's t interval on
-the logarithms, or the paired one where runs were made in pairs (ABBA).
+of experiments. One run each therefore has no interval and claims nothing. What several give: bench/changes.py.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from workbench.bench.student import t_quantile
-from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, Comparison, MetricChange
+from workbench.bench.changes import LEVEL, Pick, average, changes
+from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, Comparison
 
-BETTER, WORSE, NO_DIFFERENCE = "better", "worse", "no difference shown"
-SINGLE_PAIR, NOT_MEASURED = "single pair", "not measured"
-_P99_NEEDS = 1000  # samples in a run, below which p99 is a handful of values: p90 is shown instead
 _CLOCK_PCT = 2.0
 _TEMPERATURE_C = 5.0
 _BUSY_CLIENT_PCT = 70.0
@@ -36,25 +31,29 @@ _MUST_MATCH = {
     "workload": "different workloads",
 }
 
-Pick = Callable[[BenchSummary], float | None]
-
 
 def compare(
-    a: BenchResult | Sequence[BenchResult], b: BenchResult | Sequence[BenchResult], *, paired: bool = False
+    a: BenchResult | Sequence[BenchResult],
+    b: BenchResult | Sequence[BenchResult],
+    *,
+    paired: bool = False,
+    chosen: str | None = None,
+    level: float = LEVEL,
 ) -> Comparison:
     """`a` and `b` are one result or several runs of the same configuration each; `paired`: the i-th of A and of B
-    were made one after the other. Raises ValueError for none, or for pairs of unequal number."""
+    were made one after the other, with the same seed. `chosen`: the metric that was named beforehand; the others are
+    then corrected for their number. Raises ValueError for none, or for pairs of unequal number."""
     left = [a] if isinstance(a, BenchResult) else list(a)
     right = [b] if isinstance(b, BenchResult) else list(b)
     if not left or not right or (paired and len(left) != len(right)):
         raise ValueError("both sides need a result, and pairs need as many of A as of B")
     differences = tuple(_differences(left[0], right[0]))
-    warnings = tuple(dict.fromkeys([*_mismatches(differences), *_run_warnings(left, right)]))
+    warnings = tuple(dict.fromkeys([*_mismatches(differences), *_run_warnings(left, right, paired)]))
     return Comparison(
         a=left[0].id,
         b=right[0].id,
         differences=differences,
-        metrics=tuple(_metrics(left, right, paired)),
+        metrics=changes(left, right, paired=paired, chosen=chosen, level=level),
         warnings=warnings,
         like_for_like=not warnings,
         simulated=any(r.conditions.simulated for r in (*left, *right)),
@@ -125,17 +124,21 @@ def _shown(value: Any) -> str:
     return "unknown" if value is None else str(value)
 
 
-def _run_warnings(left: Sequence[BenchResult], right: Sequence[BenchResult]) -> Iterable[str]:
+def _run_warnings(left: Sequence[BenchResult], right: Sequence[BenchResult], paired: bool) -> Iterable[str]:
     for side, runs in (("A", left), ("B", right)):
         for run in runs:
             yield from _one_run(side, run)
-        if any(list(_configuration(runs[0], other)) for other in runs[1:]):
+        if any(_configuration(runs[0], other, paired) for other in runs[1:]):
             yield f"the runs of {side} differ among themselves in configuration"
-    yield from _pair_warnings(left, right)
+    if paired and any(a.spec.seed != b.spec.seed for a, b in zip(left, right, strict=True)):
+        yield "the runs of a pair had different seeds, so lengths or arrivals differed"
+    yield from _pair_warnings(left, right, paired)
 
 
-def _configuration(a: BenchResult, b: BenchResult) -> Iterable[dict[str, Any]]:
-    return (d for d in _differences(a, b) if d["kind"] != "preset_id")
+def _configuration(a: BenchResult, b: BenchResult, paired: bool) -> list[dict[str, Any]]:
+    """Each pair has a seed of its own."""
+    ignored = {"preset_id", *(["seed"] if paired else [])}
+    return [d for d in _differences(a, b) if d["name"] not in ignored]
 
 
 def _one_run(side: str, run: BenchResult) -> Iterable[str]:
@@ -143,11 +146,13 @@ def _one_run(side: str, run: BenchResult) -> Iterable[str]:
     if s.requests_failed:
         kinds = ", ".join(f"{n} {kind}" for kind, n in s.errors.items())
         yield f"{side} #{run.id}: {s.requests_failed} of {s.requests_ok + s.requests_failed} requests failed ({kinds})"
+    for why in s.refused:
+        yield f"{side} #{run.id}: refused: {why}"
     if (s.client_cpu_pct or 0) > _BUSY_CLIENT_PCT:
         yield f"{side} #{run.id}: the client used {s.client_cpu_pct:.0f} % of a core and may have been the limit"
 
 
-def _pair_warnings(left: Sequence[BenchResult], right: Sequence[BenchResult]) -> Iterable[str]:
+def _pair_warnings(left: Sequence[BenchResult], right: Sequence[BenchResult], paired: bool) -> Iterable[str]:
     per_request: tuple[tuple[str, Pick], ...] = (
         ("prompt tokens per request", lambda s: _per_request(s, s.prompt_tokens)),
         ("output tokens per request", lambda s: _per_request(s, s.output_tokens)),
@@ -166,7 +171,8 @@ def _pair_warnings(left: Sequence[BenchResult], right: Sequence[BenchResult]) ->
             if x and y and 100 * abs(y / x - 1) > _CLOCK_PCT:
                 yield f"{name} clocks differed although the settings are the same: {x:.0f} and {y:.0f} MHz"
     x, y = _gpu_mean(left, "temperature_c"), _gpu_mean(right, "temperature_c")
-    if x is not None and y is not None and abs(x - y) > _TEMPERATURE_C:
+    # The order of pairs (A B B A) shares out the warming; what is left is the configuration's own doing.
+    if x is not None and y is not None and abs(x - y) > _TEMPERATURE_C and not paired:
         yield f"GPU temperatures differed: {x:.0f} and {y:.0f} C"
 
 
@@ -183,7 +189,7 @@ def _cached_share(summary: BenchSummary) -> float | None:
 def _mean(runs: Sequence[BenchResult], pick: Pick) -> float | None:
     values = [pick(r.summary) for r in runs]
     known = [v for v in values if v is not None]
-    return _average(known) if known and len(known) == len(values) else None
+    return average(known) if known and len(known) == len(values) else None
 
 
 def _gpu_mean(runs: Sequence[BenchResult], attribute: str) -> float | None:
@@ -201,94 +207,3 @@ def _notes(left: Sequence[BenchResult], right: Sequence[BenchResult]) -> tuple[s
     if any(r.conditions.simulated for r in (*left, *right)):
         notes.append("SIMULATED: figures of a model, not of hardware")
     return tuple(notes)
-
-
-# -- figures ---------------------------------------------------------------------------------------------------------
-
-
-def _metrics(left: Sequence[BenchResult], right: Sequence[BenchResult], paired: bool) -> Iterable[MetricChange]:
-    runs = (*left, *right)
-    rows: tuple[tuple[str, str, Pick, bool], ...] = (
-        ("output_tok_s", "tok/s", lambda s: s.output_tok_s, True),
-        ("tok_per_joule", "tok/J", lambda s: s.tok_per_joule, True),
-        *_latencies(runs),
-        ("per_stream_tok_s", "tok/s", lambda s: s.per_stream_tok_s, True),
-        ("request_s", "1/s", lambda s: s.request_s, True),
-        ("power_w", "W", lambda s: s.power_w, False),
-    )
-    for name, unit, pick, higher in rows:
-        xs, ys = [pick(r.summary) for r in left], [pick(r.summary) for r in right]
-        yield _change(name, unit, xs, ys, higher, paired)
-
-
-def _latencies(runs: Sequence[BenchResult]) -> Iterable[tuple[str, str, Pick, bool]]:
-    for name in ("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms"):
-        counts = [d.count for r in runs if (d := getattr(r.summary, name)) is not None]
-        tail = "p99" if counts and min(counts) >= _P99_NEEDS else "p90"
-        for part in ("mean", "p50", tail):
-            yield f"{name}.{part}", "ms", _picker(name, part), False
-
-
-def _picker(name: str, part: str) -> Pick:
-    def pick(summary: BenchSummary) -> float | None:
-        values = getattr(summary, name)
-        return getattr(values, part) if values is not None else None
-
-    return pick
-
-
-def _change(
-    name: str, unit: str, xs: list[float | None], ys: list[float | None], higher: bool, paired: bool
-) -> MetricChange:
-    """Geometric means and their ratio: a change of +x % and back is then a change of nothing."""
-    a, b = _positive(xs), _positive(ys)
-    if a is None or b is None:
-        x, y = _plain_mean(xs), _plain_mean(ys)
-        return MetricChange(name, unit, x, y, None, None, higher, NOT_MEASURED)
-    log_a, log_b = [math.log(v) for v in a], [math.log(v) for v in b]
-    centre = _average(log_b) - _average(log_a)
-    ratio = math.exp(centre)
-    half = _half_width(log_a, log_b, paired)
-    verdict, interval = SINGLE_PAIR, None
-    if half is not None:
-        interval = 100 * ratio * math.sinh(half)
-        verdict = NO_DIFFERENCE
-        if abs(centre) > half:
-            verdict = BETTER if (centre > 0) == higher else WORSE
-    mean_a, mean_b = (v[0] if len(v) == 1 else math.exp(_average(logs)) for v, logs in ((a, log_a), (b, log_b)))
-    return MetricChange(name, unit, mean_a, mean_b, 100 * (ratio - 1), interval, higher, verdict)
-
-
-def _positive(values: list[float | None]) -> list[float] | None:
-    """The values where each is there and above 0, as logarithms need."""
-    known = [v for v in values if v is not None and v > 0]
-    return known if len(known) == len(values) else None
-
-
-def _plain_mean(values: list[float | None]) -> float | None:
-    known = [v for v in values if v is not None]
-    return _average(known) if known else None
-
-
-def _average(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
-
-
-def _variance(values: Sequence[float]) -> float:
-    """Of a sample of two or more."""
-    mean = _average(values)
-    return math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1)
-
-
-def _half_width(a: list[float], b: list[float], paired: bool) -> float | None:
-    """Half the 95 % interval of mean(b) - mean(a); None where the runs are too few to give one."""
-    if len(a) < 2 or len(b) < 2:
-        return None
-    if paired:
-        spread = _variance([y - x for x, y in zip(a, b, strict=True)]) / len(a)
-        return t_quantile(0.975, len(a) - 1) * math.sqrt(spread)
-    u, v = _variance(a) / len(a), _variance(b) / len(b)
-    if u + v == 0:
-        return 0.0
-    df = (u + v) ** 2 / (u * u / (len(a) - 1) + v * v / (len(b) - 1))
-    return t_quantile(0.975, df) * math.sqrt(u + v)

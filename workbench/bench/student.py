@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 _TINY = 1e-300
 _TERMS = 400
@@ -40,6 +41,7 @@ def t_cdf(t: float, df: float) -> float:
     return 0.5 + math.copysign(0.5 * incomplete_beta(t * t / (df + t * t), 0.5, df / 2), t)
 
 
+@lru_cache(maxsize=1024)
 def t_quantile(p: float, df: float) -> float:
     """The t with P(T <= t) = p, for 0.5 <= p < 1."""
     log_front = math.lgamma((df + 1) / 2) - math.lgamma(df / 2) - 0.5 * math.log(df * math.pi)
@@ -51,3 +53,36 @@ def t_quantile(p: float, df: float) -> float:
         if step <= 1e-13 * t:
             break
     return t
+
+
+def t_power(shift: float, df: float, alpha: float) -> float:
+    """P(|T| > t(1 - alpha/2)) for T = (Z + shift) / sqrt(chi2(df) / df), the noncentral t distribution, by Simpson's
+    rule over the spread. `shift`: the true difference in units of its standard error. To about 1e-6."""
+    limit = t_quantile(1 - alpha / 2, df)
+    end, steps = 1 + 9 / math.sqrt(2 * df), 400
+    log_front = math.log(2) + 0.5 * df * math.log(df / 2) - math.lgamma(df / 2)
+
+    def part(u: float) -> float:
+        if u == 0.0:
+            return math.exp(log_front) if df == 1 else 0.0
+        density = math.exp(log_front + (df - 1) * math.log(u) - 0.5 * df * u * u)
+        return density * (_normal(shift - limit * u) + _normal(-shift - limit * u))
+
+    inner = math.fsum((4 if i % 2 else 2) * part(end * i / steps) for i in range(1, steps))
+    return (part(0.0) + inner + part(end)) * end / steps / 3
+
+
+def _normal(z: float) -> float:
+    return 0.5 * math.erfc(-z / math.sqrt(2))
+
+
+@lru_cache(maxsize=256)
+def detectable_shift(df: float, alpha: float = 0.05, power: float = 0.8) -> float:
+    """The true difference, in units of its standard error, that is shown in `power` of all experiments."""
+    low, high = 0.0, 1.0
+    while t_power(high, df, alpha) < power:
+        high *= 2
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if t_power(middle, df, alpha) < power else (low, middle)
+    return high

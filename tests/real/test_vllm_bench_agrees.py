@@ -70,7 +70,8 @@ def test_the_two_clients_agree(command: CommandLine, tmp_path: Path) -> None:
     for name in FIGURES:
         logs = [math.log(a[name] / b[name]) for a, b in pairs]
         each = [statistics.stdev([math.log(side[name]) for side in sides]) for sides in zip(*pairs, strict=True)]
-        print(f"{name}: ours {[round(a[name], 2) for a, _ in pairs]}, vllm bench {[round(b[name], 2) for _, b in pairs]};"
-              f" ours/theirs {math.exp(statistics.fmean(logs)):.4f}, sd of ours {each[0]:.3f}, of theirs {each[1]:.3f}")  # fmt: skip
+        values = [[round(side[name], 2) for side in sides] for sides in zip(*pairs, strict=True)]
+        ratio = math.exp(statistics.fmean(logs))
+        print(f"{name}: ours {values[0]}, theirs {values[1]}; ratio {ratio:.4f}, sd {each[0]:.3f} and {each[1]:.3f}")
         spread = max(*each, 0.01)
         assert abs(statistics.fmean(logs)) < 2 * spread, (name, pairs)

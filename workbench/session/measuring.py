@@ -276,7 +276,8 @@ class Measuring(Guarding):
     async def _run_and_store(self, spec: BenchSpec, benched: Benched, env: dict[str, str]) -> int:
         from workbench.bench import runner
         from workbench.model.settings import HOST_INDEX
-        from workbench.session.meter import Meter, without_power
+        from workbench.bench.energy import without_energy
+        from workbench.session.meter import Meter
 
         async def run() -> BenchOutcome:
             return await runner.run(spec, on_progress=self._progress, cancel=self._cancel, env=env)
@@ -284,7 +285,7 @@ class Measuring(Guarding):
         if not benched.gpus_known:
             outcome = await run()
             why = f"the GPUs of {benched.host} are not known: only those of a host that Workbench is on are read"
-            return await self._store(outcome, without_power(outcome.summary, why), benched, (), None)
+            return await self._store(outcome, without_energy(outcome.summary, why), benched, (), None)
         async with Meter(self.host) as meter:
             outcome = await run()
             telemetry = await meter.after(outcome.t1_unix)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -16,9 +16,10 @@ from workbench.gpu.source import TelemetrySource
 from workbench.model.errors import HostError
 
 if TYPE_CHECKING:
+    from workbench.bench.energy import Idle
     from workbench.bench.records import BenchOutcome
     from workbench.hosts.base import Host
-    from workbench.model.bench import BenchSummary
+    from workbench.model.bench import BenchSummary, GpuDuring
     from workbench.model.gpu import Telemetry
     from workbench.model.settings import Alteration
 
@@ -26,6 +27,9 @@ INTERVAL_S = 0.1
 # Drivers give power as a mean over 1 s (Ampere and later), so a shorter run would read what was before it.
 SHORTEST_S = 2.0
 RISE_S = 1.0  # utilization and clocks are means over up to a second
+IDLE_S = 2.0  # of idling before a run: a second until power is no mean of what was before, and one that counts
+IDLE_UTIL_PCT = 1.0
+STEADY = 1.05  # the first second's power over the second's: above it the GPUs were still coming down
 _FIRST_READING_S = 5.0
 _LAST_READING_S = 2.5
 
@@ -44,6 +48,10 @@ class Meter:
 
     async def __aexit__(self, *exc: object) -> None:
         await self._source.close()
+
+    @property
+    def latest(self) -> Telemetry | None:
+        return self._source.latest
 
     async def after(self, unix_s: float) -> Telemetry | None:
         """The first reading after `unix_s`, or the last there is when none comes in time."""
@@ -65,31 +73,56 @@ class Meter:
         moments = [m for m in self._source.during(t0_s, t1_s) if t0_s + RISE_S <= m.at_s <= t1_s]
         return judge_all(alterations, moments, self._source.latest)
 
-    def with_gpus(self, outcome: BenchOutcome, gpus: tuple[int, ...]) -> BenchSummary:
-        """The summary with what these GPUs did meanwhile; None with the reason where that is not known."""
-        from workbench.bench.summary import with_gpu
+    async def idle(self, gpus: Sequence[int], in_flight: Callable[[], Awaitable[int | None]]) -> Idle:
+        """Power of these GPUs before the run, summed. `in_flight` gives the server's requests, None where it does not
+        say: then the GPUs themselves must have been idle."""
+        from workbench.bench.energy import Idle
 
-        latest = self._source.latest
+        if IDLE_S <= 0:
+            return Idle()
+        if self._source.latest is None or not self._source.latest.infos or not gpus:
+            return Idle(why="no GPU of the server is known")
+        before, t0_s = await in_flight(), time.monotonic()
+        if before:
+            return Idle(why=f"{before} requests of others were in flight before the run")
+        await asyncio.sleep(IDLE_S)
+        t1_s, after = time.monotonic(), await in_flight()
+        if after:
+            return Idle(why=f"{after} requests of others came before the run")
+        moments = self._source.during(t0_s, t1_s)
+        during = summarize(moments, gpus, t0_s + IDLE_S / 2, t1_s, interval_s=INTERVAL_S)
+        first = summarize(moments, gpus, t0_s, t0_s + IDLE_S / 2, interval_s=INTERVAL_S)
+        if during.power_w is None or first.power_w is None:
+            return Idle(why=during.absent.get("power_w", "the driver gave no power before the run"))
+        if before is None and (during.gpu_util_pct is None or during.gpu_util_pct > IDLE_UTIL_PCT):
+            return Idle(why="nothing says that the server was idle before the run")
+        if first.power_w > STEADY * during.power_w:
+            return Idle(why=f"power was still falling before the run, by then {during.power_w:.0f} W")
+        return Idle(round(during.power_w, 3), "")
+
+    def with_gpus(self, outcome: BenchOutcome, gpus: tuple[int, ...], idle: Idle | None = None) -> BenchSummary:
+        """The summary with what these GPUs did in its window; None with the reason where that is not known."""
+        from workbench.bench.energy import Idle, with_energy, without_energy
+
+        idle, latest = idle or Idle(), self._source.latest
         if latest is None or not latest.infos:
             why = (latest.driver.message if latest else self._source.problem) or "no GPU on this host"
-            return without_power(outcome.summary, why)
+            return without_energy(outcome.summary, why)
         t0_s, t1_s = _span(outcome)
+        seconds = t1_s - t0_s
         during = summarize(self._source.during(t0_s, t1_s), gpus, t0_s, t1_s, interval_s=INTERVAL_S)
-        summary = with_gpu(outcome.summary, during)
-        if t1_s - t0_s >= SHORTEST_S:
-            return summary
-        why = f"the run took {t1_s - t0_s:.1f} s, and power is a mean over 1 s: make it {SHORTEST_S:.0f} s or longer"
-        return replace(without_power(summary, why), gpu=replace(during, power_w=None, energy_j=None))
+        if seconds >= SHORTEST_S:
+            return with_energy(outcome.summary, during, idle, seconds=seconds)
+        why = f"the run took {seconds:.1f} s, and power is a mean over 1 s: make it {SHORTEST_S:.0f} s or longer"
+        return replace(without_energy(outcome.summary, why, idle), gpu=_without_power(during))
+
+
+def _without_power(during: GpuDuring) -> GpuDuring:
+    return replace(during, power_w=None, energy_j=None, power_w_each=(), energy_j_each=(), energy_counter_j=None,
+                   energy_integrated_j=None)  # fmt: skip
 
 
 def _span(outcome: BenchOutcome) -> tuple[float, float]:
-    """Begin and end of the counted requests in this process's time.monotonic()."""
+    """Begin and end of the window in this process's time.monotonic()."""
     shift = time.monotonic() - time.time()
     return outcome.t0_unix + shift, outcome.t1_unix + shift
-
-
-def without_power(summary: BenchSummary, why: str) -> BenchSummary:
-    """The summary without power and energy, and why."""
-    names = ("power_w", "energy_j", "tok_per_joule")
-    absent = {**summary.absent, **dict.fromkeys(names, why)}
-    return replace(summary, power_w=None, energy_j=None, tok_per_joule=None, absent=absent)

@@ -1,0 +1,93 @@
+"""Tokens per joule of a run, gross and net of what the GPUs take when idle."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from workbench.model.bench import BenchSummary, GpuDuring
+
+_APART = 0.05  # counter and integrated power by more than this: one of the two is wrong
+FIGURES = ("power_w", "energy_j", "tok_per_joule", "energy_per_request_j", "net_tok_per_joule")
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """What the server's GPUs took with nothing in flight, summed; None with the reason."""
+
+    power_w: float | None = None
+    why: str = "not measured"
+
+
+def with_energy(
+    summary: BenchSummary, gpu: GpuDuring, idle: Idle, *, seconds: float, tokens: int | None = None
+) -> BenchSummary:
+    """The summary with what the GPUs did in its window of `seconds`. tok/J counts the output tokens of that window
+    (`tokens`; None: all of the run) against the energy of all the server's GPUs, idle power included; energy is the
+    driver's counter where all of them have one, else power integrated over the readings."""
+    tokens = summary.output_tokens if tokens is None else tokens
+    absent = {k: v for k, v in summary.absent.items() if k not in (*FIGURES, "idle_power_w")}
+    energy, power = gpu.energy_j, gpu.power_w
+    if energy is None and power is not None:
+        energy = round(power * seconds, 3)
+    if power is None:
+        absent["power_w"] = gpu.absent.get("power_w", "the driver gave no power during the run")
+    if energy is None:
+        why = gpu.absent.get("energy_j") or absent.get("power_w", "the driver gave no energy")
+        absent |= dict.fromkeys(FIGURES[1:], why)
+    ratio = None
+    if energy is not None:
+        if energy <= 0:
+            why = "the energy counter did not move during the run"
+        else:
+            why = absent.get("output_tokens", "no output tokens")
+            ratio = round(tokens / energy, 6) if tokens else None
+        if ratio is None:
+            absent |= dict.fromkeys(FIGURES[2:], why)
+    per_request = _per_request(summary, ratio)
+    if ratio is not None and per_request is None:
+        absent["energy_per_request_j"] = "no request succeeded"
+    net, why_not = _net(tokens, energy, seconds, idle) if ratio is not None else (None, "")
+    if why_not:
+        absent["net_tok_per_joule"] = why_not
+    if idle.power_w is None:
+        absent["idle_power_w"] = idle.why
+    return replace(
+        summary, power_w=power, energy_j=energy, tok_per_joule=ratio, energy_per_request_j=per_request,
+        idle_power_w=idle.power_w, net_tok_per_joule=net, gpu=gpu, absent=absent, notes=(*summary.notes, *_notes(gpu)),
+    )  # fmt: skip
+
+
+def without_energy(summary: BenchSummary, why: str, idle: Idle | None = None) -> BenchSummary:
+    """The summary without power and energy, and why."""
+    absent = {**summary.absent, **dict.fromkeys(FIGURES, why)}
+    if idle is None or idle.power_w is None:
+        absent["idle_power_w"] = idle.why if idle else why
+    none: dict[str, Any] = dict.fromkeys(FIGURES)
+    return replace(summary, **none, idle_power_w=idle.power_w if idle else None, absent=absent)
+
+
+def _per_request(summary: BenchSummary, ratio: float | None) -> float | None:
+    """Joules for a request of the run's mean length."""
+    if not ratio or not summary.requests_ok or not summary.output_tokens:
+        return None
+    return round(summary.output_tokens / summary.requests_ok / ratio, 4)
+
+
+def _net(tokens: int | None, energy: float | None, seconds: float, idle: Idle) -> tuple[float | None, str]:
+    if idle.power_w is None:
+        return None, f"idle power is not known: {idle.why}"
+    above = (energy or 0.0) - idle.power_w * seconds
+    if above <= 0 or not tokens:
+        return None, f"the run took no more than the {idle.power_w:.0f} W of idling"
+    return round(tokens / above, 6), ""
+
+
+def _notes(gpu: GpuDuring) -> tuple[str, ...]:
+    counted, integrated = gpu.energy_counter_j, gpu.energy_integrated_j
+    if not counted or not integrated or abs(integrated / counted - 1) <= _APART:
+        return ()
+    return (
+        f"energy: the driver's counter says {counted:,.0f} J, its power readings {integrated:,.0f} J"
+        f" ({100 * (integrated / counted - 1):+.0f} %); the counter is used",
+    )

@@ -1,0 +1,163 @@
+"""A command of the person's own as the workload: run once on this machine, timed, its end and last lines kept.
+
+Only what a person typed comes here: a preset has no field for a command.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shlex
+import signal
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from workbench.bench.runner import BenchCancelled
+from workbench.model.errors import BenchError
+from workbench.model.secrets import mask_text
+
+KEPT_LINES = 20
+_LONGEST_LINE = 4096  # bytes: a progress bar or a dump without line ends must not fill the memory
+_SHOWN_CHARACTERS = 500
+_END_WAIT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class CommandOutcome:
+    """Times are Unix seconds; `exit_code` is negative for a signal; `output` is masked."""
+
+    exit_code: int
+    t0_unix: float
+    t1_unix: float
+    output: tuple[str, ...]
+
+    @property
+    def seconds(self) -> float:
+        return self.t1_unix - self.t0_unix
+
+
+def filled(argv: Sequence[str], base_url: str, model: str) -> tuple[str, ...]:
+    """`argv` with {base_url} and {model} filled in: there is no shell that would expand a variable."""
+    return tuple(a.replace("{base_url}", base_url).replace("{model}", model) for a in argv)
+
+
+def environment(base_url: str, model: str, key: str | None) -> dict[str, str]:
+    """What the command is told of the server, under the names that OpenAI's clients read."""
+    return {
+        "OPENAI_BASE_URL": base_url,
+        "OPENAI_API_BASE": base_url,  # clients before 1.0
+        "OPENAI_API_KEY": key or "none",  # the clients do not start without one
+        "OPENAI_MODEL": model,
+        "WORKBENCH_BASE_URL": base_url,
+        "WORKBENCH_MODEL": model,
+    }
+
+
+async def run(
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    *,
+    on_line: Callable[[str, float], None] | None = None,
+    cancel: asyncio.Event | None = None,
+    deadline_s: float | None = None,
+) -> CommandOutcome:
+    """Run `argv` to its end in a session of its own; `on_line(line, elapsed_s)` hears its output (stdout and stderr).
+    Its whole process group is ended on `cancel` (then BenchCancelled), at the deadline, and when this task is
+    cancelled. BenchError when it cannot be started or does not end in time. A failure of its own is an outcome."""
+    secrets = tuple(v for k, v in env.items() if k.endswith("_KEY") and v not in ("", "none"))
+    shown = mask_text(shlex.join(argv), secrets)
+    process = await _started(argv, env, shown)
+    t0_unix, began = time.time(), time.monotonic()
+    kept: deque[str] = deque(maxlen=KEPT_LINES)
+
+    def hear(line: bytes) -> None:
+        text = mask_text(line.decode("utf-8", "replace"), secrets).rstrip()[:_SHOWN_CHARACTERS]
+        if text:
+            kept.append(text)
+            if on_line is not None:
+                on_line(text, time.monotonic() - began)
+
+    ended = asyncio.ensure_future(_to_its_end(process, hear))
+    cancelled = asyncio.ensure_future(cancel.wait()) if cancel else None
+    try:
+        tasks = [t for t in (ended, cancelled) if t]
+        await asyncio.wait(tasks, timeout=deadline_s, return_when=asyncio.FIRST_COMPLETED)
+        if cancelled is not None and cancelled.done() and not ended.done():
+            raise BenchCancelled("the command was cancelled", next_step="nothing was stored; run it again")
+        if not ended.done():
+            raise BenchError(f"the command did not end within {deadline_s:g} s", command=shown)
+        seconds = ended.result() - began
+        assert process.returncode is not None
+        return CommandOutcome(process.returncode, t0_unix, t0_unix + seconds, tuple(kept))
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.shield(_end_group(process))
+
+
+async def _started(argv: Sequence[str], env: Mapping[str, str], shown: str) -> asyncio.subprocess.Process:
+    try:
+        return await asyncio.create_subprocess_exec(
+            *argv,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,
+            env={**os.environ, **env},
+        )
+    except (OSError, ValueError) as error:  # ValueError: a NUL in an argument
+        why = "not found on this machine's PATH" if isinstance(error, FileNotFoundError) else str(error)
+        raise BenchError(
+            f"{argv[0]} did not start: {why}", command=shown, next_step="it runs on this machine: name it as here"
+        ) from None
+
+
+async def _to_its_end(process: asyncio.subprocess.Process, hear: Callable[[bytes], None]) -> float:
+    """time.monotonic() of its end: of the process itself, not of children that still hold its output."""
+    assert process.stdout is not None
+    reading = asyncio.ensure_future(_read(process.stdout, hear))
+    try:
+        await process.wait()
+        at = time.monotonic()
+        await asyncio.wait([reading], timeout=0.5)  # what it said last
+        return at
+    finally:
+        reading.cancel()
+
+
+async def _read(stream: asyncio.StreamReader, hear: Callable[[bytes], None]) -> None:
+    """Lines, also those that a progress bar ends with a carriage return."""
+    rest = b""
+    while piece := await stream.read(65536):
+        *lines, rest = (rest + piece).replace(b"\r", b"\n").split(b"\n")
+        for line in lines:
+            hear(line[:_LONGEST_LINE])
+        rest = rest[-_LONGEST_LINE:]
+    hear(rest)
+
+
+async def _end_group(process: asyncio.subprocess.Process) -> None:
+    """End what is left of the command's process group, which it leads; nothing when all of it has ended."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, number)
+        except (ProcessLookupError, PermissionError):
+            return
+        if process.returncode is None:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(process.wait(), _END_WAIT_S)
+        else:
+            await _group_gone(process.pid, _END_WAIT_S)
+
+
+async def _group_gone(group: int, within_s: float) -> None:
+    until = time.monotonic() + within_s
+    while time.monotonic() < until:
+        try:
+            os.killpg(group, 0)
+        except OSError:
+            return
+        await asyncio.sleep(0.05)

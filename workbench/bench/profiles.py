@@ -1,0 +1,70 @@
+"""Benchmarks by name. A preset's own suggestion stands over `quick`; what a person gives stands over both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from workbench.model.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """`fields` of BenchSpec. Where it fits, eight rounds of the concurrency: the steady window is then some 92 % of the
+    run, and starts and tail weigh little."""
+
+    name: str
+    title: str
+    fields: Mapping[str, Any]
+
+
+_PROFILES = (
+    Profile(
+        "quick",
+        "8 streams of 128 tokens: half a minute on most servers",
+        {"concurrency": 8, "requests": 64, "input_tokens": 128, "max_tokens": 128, "warmup": 8},
+    ),
+    Profile(
+        "single-stream",
+        "one request after the other: what one person sees, and the memory bandwidth's share",
+        {"concurrency": 1, "requests": 8, "input_tokens": 128, "max_tokens": 256, "warmup": 2, "until_steady": True},
+    ),
+    Profile(
+        "batch",
+        "32 streams of mixed lengths: throughput under load",
+        {"concurrency": 32, "requests": 256, "input_tokens": 512, "max_tokens": 256, "warmup": 64,
+         "length_spread": 0.2, "until_steady": True},
+    ),
+    Profile(
+        "long-prompt",
+        "4 streams of 8,192 prompt tokens: prefill and the KV cache",
+        {"concurrency": 4, "requests": 32, "input_tokens": 8192, "max_tokens": 128, "warmup": 8,
+         "until_steady": True},
+    ),
+    Profile(
+        "document",
+        "the write-ups' protocol: a short prompt, 500 tokens, ten times in a row, over the whole time; streamed here, "
+        "so that first token and gaps are known too",
+        {"concurrency": 1, "requests": 10, "input_tokens": 32, "max_tokens": 500, "warmup": 0},
+    ),
+)  # fmt: skip
+NAMES = tuple(profile.name for profile in _PROFILES)
+
+
+def get(name: str) -> Profile:
+    """Raises InputError for a name that is none."""
+    found = next((p for p in _PROFILES if p.name == name), None)
+    if found is None:
+        raise InputError(f"there is no benchmark profile {name!r}", next_step=f"one of {', '.join(NAMES)}")
+    return found
+
+
+def titles() -> Mapping[str, str]:
+    return {p.name: p.title for p in _PROFILES}
+
+
+def fields(name: str) -> dict[str, Any]:
+    """Fields of BenchSpec, the profile's name among them. All that profiles differ in is there: one given by name
+    replaces all of what a preset suggests."""
+    return {"until_steady": False, "length_spread": 0.0, **get(name).fields, "profile": name}

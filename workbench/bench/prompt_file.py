@@ -1,0 +1,102 @@
+"""A file of the person's own prompts: JSON lines, each a prompt, a text, messages, or a conversation as ShareGPT's."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from workbench.model.errors import InputError
+
+MOST_BYTES = 256 * 1024 * 1024
+_EXPECTED = 'one JSON object a line: {"prompt": "…"}, {"text": "…"}, {"messages": […]} or {"conversations": […]}'
+_SPEAKERS = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system"}
+_ROLES = ("system", "developer", "user", "assistant", "tool")
+
+
+@dataclass(frozen=True, slots=True)
+class Prompts:
+    """`prompts` as BenchSpec.prompts has them; `name` is what a result keeps: "FILE (12 prompts, sha256 3fa…)"."""
+
+    prompts: tuple[str, ...]
+    name: str
+    with_messages: bool
+
+
+def read(path: str | Path) -> Prompts:
+    """Raises InputError with file and line for what is no prompt. Empty lines are left out."""
+    path = Path(path)
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise InputError(f"{path} is larger than {MOST_BYTES >> 20} MiB", next_step="give a part of it")
+        data = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}", next_step="--prompts FILE") from None
+    found: list[str] = []
+    with_messages = False
+    for number, line in enumerate(data.split(b"\n"), start=1):  # not splitlines: U+2028 may stand in a JSON text
+        if not line.strip():
+            continue
+        try:
+            prompt = _prompt(json.loads(line.removeprefix(b"\xef\xbb\xbf")))
+        except (ValueError, RecursionError) as error:  # ValueError also for bytes that are no UTF-8
+            raise InputError(f"{path}:{number}: {_said(error)}", next_step=_EXPECTED) from None
+        with_messages |= isinstance(prompt, list)
+        found.append(json.dumps(prompt, ensure_ascii=False))
+    if not found:
+        raise InputError(f"{path} holds no prompt", next_step=_EXPECTED)
+    digest = hashlib.sha256(data).hexdigest()[:12]
+    plural = "" if len(found) == 1 else "s"
+    return Prompts(tuple(found), f"{path.name} ({len(found)} prompt{plural}, sha256 {digest})", with_messages)
+
+
+def _said(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "nested too deep"
+    if isinstance(error, json.JSONDecodeError):
+        return f"not JSON: {error.msg} at column {error.colno}"
+    return "not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
+
+
+def _prompt(line: Any) -> str | list[dict[str, Any]]:
+    if isinstance(line, str):
+        return _text(line)
+    if not isinstance(line, dict):
+        raise ValueError("neither an object nor a string")
+    for name in ("prompt", "text"):
+        if isinstance(line.get(name), str):
+            return _text(line[name])
+    if isinstance(line.get("messages"), list):
+        return _messages(line["messages"])
+    turns = line.get("conversations", line.get("conversation"))
+    if isinstance(turns, list):
+        return _messages([_turn(turn) for turn in turns])
+    raise ValueError(f"holds none of prompt, text, messages, conversations (it has {', '.join(map(str, line)) or '—'})")
+
+
+def _text(text: str) -> str:
+    if not text.strip():
+        raise ValueError("the prompt is empty")
+    return text
+
+
+def _turn(turn: Any) -> dict[str, Any]:
+    speaker = turn.get("from") if isinstance(turn, dict) else None
+    if not isinstance(speaker, str) or speaker not in _SPEAKERS or not isinstance(turn.get("value"), str):
+        raise ValueError('a turn of "conversations" needs "from" (human, gpt, system) and "value"')
+    return {"role": _SPEAKERS[speaker], "content": turn["value"]}
+
+
+def _messages(messages: list[Any]) -> list[dict[str, Any]]:
+    """Up to the last turn that a person speaks: what follows it is the answer that a server is asked for."""
+    for message in messages:
+        if not isinstance(message, dict) or message.get("role") not in _ROLES:
+            raise ValueError(f'a message needs a "role" of {", ".join(_ROLES)}')
+        if not isinstance(message.get("content"), (str, list)) and "tool_calls" not in message:
+            raise ValueError('a message needs a "content"')
+    last = max((i for i, m in enumerate(messages) if m["role"] in ("user", "tool")), default=-1)
+    if last < 0:
+        raise ValueError("no message of a user")
+    return messages[: last + 1]

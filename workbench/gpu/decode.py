@@ -48,7 +48,7 @@ class Decoder:
             if self.driver.status is not DriverStatus.OK:
                 self.infos = ()
         elif "infos" in document:
-            self.infos = tuple(GpuInfo(**info) for info in document["infos"])
+            self.infos = tuple(gpu_info(info) for info in document["infos"])
         return None
 
     def hung(self, message: str) -> Telemetry:
@@ -78,6 +78,11 @@ class Decoder:
             fields["event_reasons"] = tuple(fields["event_reasons"])
         absent = {**slow.get("absent", {}), **fields.get("absent", {})}
         return GpuSample(**{**slow, **fields, "absent": absent})
+
+
+def gpu_info(fields: Mapping[str, Any]) -> GpuInfo:
+    clocks = {name: tuple(fields[name]) for name in ("supported_sm_mhz", "supported_memory_mhz") if name in fields}
+    return GpuInfo(**{**fields, **clocks})
 
 
 def processes(rows: Sequence[Mapping[str, Any]]) -> tuple[GpuProcess, ...]:

@@ -8,18 +8,17 @@ names the owner, since a link is made with its content in one step, over any kin
 from __future__ import annotations
 
 import asyncio
-import getpass
 import json
-import os
-import platform
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
+from workbench.gpu import restore
+from workbench.gpu.owners import described, lock_is_dead, owner_facts, owner_token, state_of, who
+from workbench.gpu.restore import DEFAULT, UNKNOWN
 from workbench.hosts.base import Host
 from workbench.hosts.script import sh
 from workbench.model.errors import HostError, SettingsError
@@ -28,8 +27,8 @@ VERSION = 1
 LOG_LINES = 200
 LEASE_S = 600  # a lock of another machine's Workbench that is older is broken: no plan takes that long
 WAIT_S = 5.0
-UNKNOWN = "unknown"
-DEFAULT = "default"
+
+__all__ = ["DEFAULT", "UNKNOWN", "Entry", "Held", "Journal", "Record", "owner_facts", "owner_token", "who"]
 
 _ours: Counter[str] = Counter()  # locks that this process holds or waits for, by their path
 
@@ -39,7 +38,7 @@ cat /proc/sys/kernel/random/boot_id || echo
 [ -e "$1" ] || exit 3
 cat <"$1"
 """
-# $1: link, $2: owner. Prints "ok", or "held OWNER" and the link's age in seconds.
+# $1: link, $2: owner. Prints "ok", or "held OWNER", the link's age in seconds, and how long the host has been up.
 ACQUIRE = r"""
 umask 077
 mkdir -p -- "$(dirname -- "$1")" || exit 1
@@ -48,6 +47,7 @@ owner=$(readlink "$1") || { ln -s "$2" "$1" && echo ok; exit $?; }
 made=$(stat -c %Y "$1") || exit 0
 echo "held $owner"
 echo $(($(date +%s) - made))
+read -r up _ </proc/uptime && echo "${up%.*}"
 """
 # $1: link, $2: owner. Only that owner's link is removed.
 RELEASE = r"""
@@ -73,11 +73,21 @@ class Entry:
     who: str
     owner: Mapping[str, Any]  # machine, boot id, pid and start time of the Workbench that changed it
     energy_j: float | None = None  # the driver's counter then: less now means that the driver was reloaded
-    state: str = "applied"  # "pending": written, not known whether it took hold
+    # "pending": written, not known whether it took hold; "kept": left on deliberately, nobody is asked about it again
+    state: str = "applied"
 
     @property
     def key(self) -> tuple[str, str]:
         return self.gpu_uuid, self.setting
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """An entry, its owner's state ("this", "alive", "dead", "elsewhere") and why it is no longer in force, if so."""
+
+    entry: Entry
+    owner: str
+    gone: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +125,17 @@ class Journal:
         return kept
 
     def gone(self, entry: Entry, energy_j: float | None = None) -> str | None:
-        if entry.boot_id != self.boot_id:
-            return "the host was restarted"
-        if entry.energy_j is not None and energy_j is not None and energy_j < entry.energy_j:
-            return "the driver was reloaded"
-        return None
+        return restore.gone({"boot_id": entry.boot_id, "energy_j": entry.energy_j}, self.boot_id, energy_j)
+
+    def records(self, energy_j: Mapping[str, float] | None = None) -> tuple[Record, ...]:
+        """The entries with what has become of them; `energy_j` by GPU UUID, where it is known."""
+        now = energy_j or {}
+        return tuple(Record(e, state_of(e.owner), self.gone(e, now.get(e.gpu_uuid))) for e in self.entries)
+
+    def back_to(self, key: tuple[str, str], entry: Entry | None) -> Journal:
+        """The setting as it was journalled before: `entry`, or not at all."""
+        left = self.drop(key)
+        return left if entry is None else replace(left, entries=(*left.entries, entry))
 
     def known_lock(self, uuid: str, setting: str) -> tuple[Any, str]:
         """What a clock lock is now, which no driver tells: what we did last since the host started, or unknown."""
@@ -218,64 +234,14 @@ async def _acquire(host: Host, link: str, owner: str) -> None:
         held = lines[0].removeprefix("held ")
         if lines[0] == "ok" or (held == owner and _ours[link] == 1):  # left by a change of ours that was cut off
             return
-        if lines[0] and _dead(held, int(lines[1] or 0)):
+        age_s, up_s = (int(w) if w.lstrip("-").isdigit() else None for w in [*lines[1:], "", ""][:2])
+        if lines[0] and lock_is_dead(held, age_s or 0, LEASE_S, up_s):
             await host.run(sh(RELEASE, link, held))
         elif time.monotonic() > until:
             raise SettingsError(
-                f"another Workbench ({_described(held)}) is changing GPU settings here; nothing was changed",
+                f"another Workbench ({described(held)}) is changing GPU settings here; nothing was changed",
                 host=host.name,
                 next_step=f"wait for it; if it is gone for good, remove {link}",
             )
         else:
             await asyncio.sleep(0.2)
-
-
-def owner_facts() -> dict[str, Any]:
-    return {
-        "machine": platform.node(),
-        "boot_id": _own_boot_id(),
-        "pid": os.getpid(),
-        "start": _start_of(os.getpid()),
-    }
-
-
-def owner_token() -> str:
-    """boot id, pid, start time, who: one word without a slash."""
-    facts = owner_facts()
-    return ":".join(str(part).replace("/", "_") for part in (facts["boot_id"], facts["pid"], facts["start"], who()))
-
-
-def who() -> str:
-    try:
-        user = getpass.getuser()
-    except (OSError, KeyError):
-        user = f"uid {os.getuid()}"
-    return f"{user}@{platform.node()}"
-
-
-def _dead(owner: str, age_s: int) -> bool:
-    """Of our own machine we can tell; of another only that it took too long."""
-    boot_id, pid, start, *_ = [*owner.split(":"), "", "", ""]
-    if boot_id == _own_boot_id() and pid.isdigit():
-        return _start_of(int(pid)) != start
-    return age_s > LEASE_S
-
-
-def _described(owner: str) -> str:
-    _, pid, _, name, *_ = [*owner.split(":", 3), "", "", "", ""]
-    return f"{name}, process {pid}" if name else "unknown"
-
-
-def _own_boot_id() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
-
-
-def _start_of(pid: int) -> str:
-    """Field 22 of /proc/PID/stat; "" when there is no such process."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        return ""

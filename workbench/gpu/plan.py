@@ -1,37 +1,55 @@
-"""From wanted GPU settings to commands, checked against the driver's own limits before anything is touched."""
+"""From wanted settings to commands, checked against the driver's own limits before anything is touched."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
+from workbench.gpu import clocks, restore
+from workbench.gpu.governor import Governors
+from workbench.gpu.restore import DEFAULT, change_of
 from workbench.gpu.rights import Rights
 from workbench.model.errors import InputError, SettingsError
 from workbench.model.gpu import DriverStatus, GpuInfo, GpuState, Telemetry
-from workbench.model.settings import ClockRange, GpuSettings, SettingCommand
+from workbench.model.settings import HOST, HOST_INDEX, GpuSettings, SettingCommand
 
-DEFAULT = "default"
+__all__ = ["change_of", "commands_for", "plan", "select"]
 
 
-def plan(wanted: Mapping[str, GpuSettings], telemetry: Telemetry, rights: Rights) -> tuple[SettingCommand, ...]:
-    """One command for each change, in the order in which they hold: persistence on first, off last.
+def plan(
+    wanted: Mapping[str, GpuSettings], telemetry: Telemetry, rights: Rights, governors: Governors | None = None
+) -> tuple[SettingCommand, ...]:
+    """One command for each change, in the order in which they hold: persistence on first, off last, the host's own
+    before them all.
 
-    `wanted` is by GPU: an index, a UUID, or "all". InputError for a GPU that is not there, a value outside the
-    driver's limits, or a setting that the GPU does not have; SettingsError when the driver cannot be asked.
+    `wanted` is by GPU: an index, a UUID, or "all". `governors` of the host, where one is wanted. InputError for a GPU
+    that is not there, a value outside the driver's limits, or a setting that the GPU or host does not have;
+    SettingsError when the driver cannot be asked.
     """
-    if telemetry.driver.status is not DriverStatus.OK:
-        raise SettingsError(telemetry.driver.message or telemetry.driver.status.value)
     commands: list[SettingCommand] = []
     for selector, settings in wanted.items():
+        if settings.governor is not None:
+            commands += _governor(settings.governor, governors, rights)
+        on_gpus = replace(settings, governor=None)
+        if on_gpus.empty and selector == "all":
+            continue
+        if telemetry.driver.status is not DriverStatus.OK:
+            raise SettingsError(telemetry.driver.message or telemetry.driver.status.value)
         for info in select(selector, telemetry):
-            _check(info, settings, telemetry)
-            commands += [command(info.index, info.uuid, name, value, rights) for name, value in _changes(settings)]
-    seen: set[tuple[str, str]] = set()
+            commands += _of_gpu(info, on_gpus, telemetry, rights)
+    return _once(commands)
+
+
+def _once(commands: list[SettingCommand]) -> tuple[SettingCommand, ...]:
+    """The same asked for again is the same; InputError when it is something else."""
+    seen: dict[tuple[str, str], SettingCommand] = {}
     for one in commands:
-        if (one.gpu_uuid, one.setting) in seen:
-            raise InputError(f"GPU {one.gpu_index}: {one.setting} is asked for twice")
-        seen.add((one.gpu_uuid, one.setting))
-    return tuple(commands)
+        before = seen.setdefault((one.gpu_uuid, one.setting), one)
+        if before is not one and before.value != one.value:
+            whose = "the host" if one.gpu_uuid == HOST else f"GPU {one.gpu_index}"
+            raise InputError(f"{whose}: {one.setting} is asked for twice")
+    return tuple(seen.values())
 
 
 def select(selector: str, telemetry: Telemetry) -> tuple[GpuInfo, ...]:
@@ -49,21 +67,30 @@ def select(selector: str, telemetry: Telemetry) -> tuple[GpuInfo, ...]:
     return found
 
 
-def command(index: int, uuid: str, setting: str, value: Any, rights: Rights) -> SettingCommand:
-    """The nvidia-smi call for one change; by UUID, since indices move."""
-    argv = rights.argv(uuid, *change_of(setting, value))
-    return SettingCommand(index, uuid, setting, argv, rights.needed_for(argv), value)
+def commands_for(
+    index: int, uuid: str, setting: str, value: Any, rights: Rights, governors: Governors | None = None
+) -> tuple[SettingCommand, ...]:
+    """The commands that set one value: one, but for governors that differ between cores."""
+    on = governors or Governors()
+    made = restore.steps(uuid, setting, value, cores=sorted(on.by_core), sysfs=on.sysfs)
+    argvs = [rights.argv(step.argv) for step in made]
+    return tuple(
+        SettingCommand(index, uuid, setting, argv, rights.needed_for(argv), step.value, step.stdin)
+        for argv, step in zip(argvs, made, strict=True)
+    )
 
 
-def change_of(setting: str, value: Any) -> tuple[str, ...]:
-    if setting == "persistence":
-        return ("-pm", "1" if value else "0")
-    if setting == "power_limit_w":
-        return ("-pl", f"{value:.2f}".rstrip("0").rstrip("."))
-    which = {"gpu_clocks": "gpu", "memory_clocks": "memory"}[setting]
-    if value == DEFAULT:
-        return (f"--reset-{which}-clocks",)
-    return (f"--lock-{which}-clocks={value}",)
+def _governor(wanted: str, governors: Governors | None, rights: Rights) -> tuple[SettingCommand, ...]:
+    on = governors or Governors(problem="the host's CPUs were not looked at")
+    on.check(wanted)
+    return commands_for(HOST_INDEX, HOST, "governor", wanted, rights, on)
+
+
+def _of_gpu(info: GpuInfo, settings: GpuSettings, telemetry: Telemetry, rights: Rights) -> Iterator[SettingCommand]:
+    notes = _check(info, settings, telemetry)
+    for name, value in _changes(settings):
+        for one in commands_for(info.index, info.uuid, name, value, rights):
+            yield replace(one, note=notes.get(name, ""))
 
 
 def _changes(settings: GpuSettings) -> Iterator[tuple[str, Any]]:
@@ -81,17 +108,19 @@ def _changes(settings: GpuSettings) -> Iterator[tuple[str, Any]]:
         yield "persistence", False
 
 
-def _check(info: GpuInfo, settings: GpuSettings, telemetry: Telemetry) -> None:
+def _check(info: GpuInfo, settings: GpuSettings, telemetry: Telemetry) -> dict[str, str]:
+    """InputError for what cannot be; else what is to be said of each setting."""
     name = f"GPU {info.index} ({info.name})"
     sample = next((s for s in telemetry.gpus if s.index == info.index), None)
     if sample is None or sample.state is not GpuState.LIVE:
         why = sample.message or sample.state.value if sample else "gives no reading"
         raise InputError(f"{name}: {why}; nothing can be set on it")
+    notes: dict[str, str] = {}
     if settings.power_limit_w is not None:
         _check_power(name, info, settings.power_limit_w)
     if settings.gpu_clocks is not None:
         _both(name, "graphics", settings.reset_gpu_clocks)
-        _check_clocks(name, "SM", settings.gpu_clocks, info.sm_max_mhz)
+        notes["gpu_clocks"] = clocks.check(name, "SM", settings.gpu_clocks, info.sm_max_mhz, info.supported_sm_mhz)
     if settings.memory_clocks is not None or settings.reset_memory_clocks:
         if info.memory_max_mhz is None:
             why = info.absent.get("memory_max_mhz", "not given")
@@ -99,7 +128,10 @@ def _check(info: GpuInfo, settings: GpuSettings, telemetry: Telemetry) -> None:
             raise InputError(f"{name} has no memory clock that can be set ({unified}highest memory clock: {why})")
         if settings.memory_clocks is not None:
             _both(name, "memory", settings.reset_memory_clocks)
-            _check_clocks(name, "memory", settings.memory_clocks, info.memory_max_mhz)
+            notes["memory_clocks"] = clocks.check(
+                name, "memory", settings.memory_clocks, info.memory_max_mhz, info.supported_memory_mhz
+            )
+    return notes
 
 
 def _both(name: str, which: str, reset: bool) -> None:
@@ -115,10 +147,3 @@ def _check_power(name: str, info: GpuInfo, watts: float) -> None:
         raise InputError(
             f"{name}: {watts:g} W is outside what it allows, {info.power_min_w:g} to {info.power_max_w:g} W"
         )
-
-
-def _check_clocks(name: str, which: str, clocks: ClockRange, highest: int | None) -> None:
-    if clocks.min_mhz < 0 or clocks.min_mhz > clocks.max_mhz:
-        raise InputError(f"{name}: {clocks} is no range of clocks: MIN,MAX in MHz, MIN not above MAX")
-    if highest is not None and clocks.max_mhz > highest:
-        raise InputError(f"{name}: {clocks.max_mhz} MHz is above its highest {which} clock, {highest} MHz")

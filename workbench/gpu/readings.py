@@ -60,6 +60,7 @@ class Gpu:
         self.pcie: dict[str, tuple[float, int]] = {}
         self.process_bytes: int | None = None
         self.slowdown_c: float | None = None
+        self.clocks: dict[str, list[int]] | None = None  # the supported ones: read once, they do not change
 
     def find(self) -> None:
         """A fresh handle, by UUID once that is known: indices may move."""
@@ -74,6 +75,7 @@ class Gpu:
             raise GpuDown(error.value) from None
         self.refused.clear()
         self.pcie.clear()
+        self.clocks = None
         self.uuid = self.nvml.maybe("nvmlDeviceGetUUID", self.handle) or self.uuid
         self.name = self.nvml.maybe("nvmlDeviceGetName", self.handle) or self.name
         self.unified = self.shares_host_memory()
@@ -315,6 +317,9 @@ class Gpu:
     def static(self) -> None:
         self.number("sm_max_mhz", "nvmlDeviceGetMaxClockInfo", pynvml.NVML_CLOCK_SM)
         self.number("memory_max_mhz", "nvmlDeviceGetMaxClockInfo", pynvml.NVML_CLOCK_MEM)
+        if self.clocks is None:
+            self.clocks = self.supported_clocks()
+        self.out.update(self.clocks)
         self.number("power_default_w", "nvmlDeviceGetPowerManagementDefaultLimit", scale=0.001)
         limits_mw = self.ask("power_max_w", "nvmlDeviceGetPowerManagementLimitConstraints")
         if limits_mw is None:
@@ -332,6 +337,14 @@ class Gpu:
             self.absent["temperature_slowdown_c"] = reason(pynvml.NVML_ERROR_NOT_SUPPORTED)
         else:
             self.out["temperature_slowdown_c"] = self.slowdown_c
+
+    def supported_clocks(self) -> dict[str, list[int]]:
+        """What a lock can be set to, ascending; the SM's at the highest memory clock, which is the longest list."""
+        memory = self.nvml.maybe("nvmlDeviceGetSupportedMemoryClocks", self.handle)
+        if not memory:
+            return {}
+        sm = self.nvml.maybe("nvmlDeviceGetSupportedGraphicsClocks", self.handle, max(memory))
+        return {"supported_memory_mhz": sorted(set(memory)), "supported_sm_mhz": sorted(set(sm or ()))}
 
     def static_memory(self) -> None:
         reserved = getattr(self.memory(), "reserved", None)

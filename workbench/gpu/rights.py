@@ -1,62 +1,169 @@
-"""Who may change GPU settings on a host, and what to do when we may not."""
+"""Who may change GPU settings on a host, how it is done with those rights, and what to do without them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 
-from workbench.hosts.base import Host, HostFacts
-from workbench.model.errors import HostError
+from workbench.hosts.base import Completed, Host, HostFacts
+from workbench.hosts.script import sh
+from workbench.model.errors import HostError, SettingsError
 
 CAP_SYS_ADMIN = 1 << 21  # include/uapi/linux/capability.h; the driver asks for it in the initial user namespace
+SUDO = ("sudo", "-n")
+# Reads the password from stdin, says nothing, and takes no credentials of before: the line is read, whatever was.
+SUDO_ASKED = ("sudo", "-k", "-S", "-p", "")
+ENGLISH = {"LC_ALL": "C"}  # sudo's words are looked at
+WANTS_PASSWORD = "a password is required"
+
+# Where tee is, what sudo lets us run, and whether it would ask. Listing runs nothing.
+LOOK = r"""
+command -v tee || echo tee
+command -v sudo >/dev/null 2>&1 || { echo "no sudo"; exit 0; }
+rules=$(sudo -n -l </dev/null 2>&1) && sudo -n -v </dev/null >/dev/null 2>&1 && echo unasked || echo asks
+printf '%s\n' "$rules"
+"""
+_RULE = re.compile(r"^\s+\(([^)]*)\)\s+(.*)$")
+_TAG = re.compile(r"^((?:NO)?[A-Z_]+):\s*")
 
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """`prefix` goes before each command; `refusal` says why no command can be run, None when they can."""
+    """`prefix` goes before each command; `refusal` says why none can be run, None when some can."""
 
     nvidia_smi: str = "nvidia-smi"
     prefix: tuple[str, ...] = ()
     refusal: str | None = None
     user: str = "you"
-    by_sudoers: bool = False  # a line in sudoers would help
+    by_sudoers: bool = False  # sudo decides: `rules`, or a line to add to them
+    tee: str = "tee"
+    rules: str = ""  # what `sudo -l` lists
+    unasked: bool = False  # sudo asks for no password now, whatever the rule says
+    sudo_password: bool = False  # a password for sudo would do
+    password: str | None = field(default=None, repr=False)  # goes to sudo's stdin and nowhere else
 
-    def argv(self, uuid: str, *change: str) -> tuple[str, ...]:
-        return (*self.prefix, self.nvidia_smi if self.prefix else "nvidia-smi", "-i", uuid, *change)
+    def argv(self, command: Sequence[str]) -> tuple[str, ...]:
+        """The command as it is run here; sudo wants the whole path."""
+        if not self.prefix:
+            return tuple(command)
+        path = {"nvidia-smi": self.nvidia_smi, "tee": self.tee}.get(command[0], command[0])
+        return (*self.prefix, path, *command[1:])
 
-    def needed_for(self, argv: tuple[str, ...]) -> str | None:
-        """What right this command lacks, with the sudoers line that allows exactly it; None when it may run."""
-        if self.refusal is None:
-            return None
+    def needed_for(self, argv: Sequence[str]) -> str | None:
+        """What right a command from `argv()` lacks, with the sudoers line that allows exactly it; None: it may run."""
         if not self.by_sudoers:
             return self.refusal
-        words = " ".join(_sudoers_word(word) for word in argv[1:])
-        line = f"{self.user} ALL=(root) NOPASSWD: {self.nvidia_smi} {words}"
-        return f"{self.refusal}; this line in /etc/sudoers.d/workbench (visudo -f) allows it: {line}"
+        command = argv[len(self.prefix) :]
+        how = granted(self.rules, command)
+        if how == "free" or (how == "asks" and (self.unasked or self.password is not None)):
+            return None
+        words = " ".join(_sudoers_word(word) for word in command)
+        line = f"{self.user} ALL=(root) NOPASSWD: {words}"
+        asks = "and sudo asks for a password" if how == "asks" or self.sudo_password else "and sudo does not allow it"
+        why = self.refusal or f"needs root ({self.user} is not, {asks})"
+        return f"{why}; this line in /etc/sudoers.d/workbench (visudo -f) allows it: {line}"
 
 
 async def rights_on(host: Host) -> Rights:
-    """Looked at, not tried: uid, capability and user namespace, then whether sudo would run nvidia-smi unasked."""
+    """Looked at, not tried: uid, capability and user namespace, then what sudo would run."""
     facts = await host.facts()
     if facts.nvidia_smi is None:
         return Rights(refusal="nvidia-smi is not on this host's PATH: settings are made with it")
     smi, user = facts.nvidia_smi, facts.user or "you"
     if facts.simulated is not None:
-        return Rights(smi)
+        return Rights(smi, user=user)
     if facts.uid == 0:
         return Rights(smi, refusal=await _refusal_of_root(host, facts), user=user)
-    asked = await _sudo(host, smi)
-    if asked:
-        return Rights(smi, ("sudo", "-n"), user=user)
-    return Rights(smi, refusal=f"needs root on {host.name} ({user} is not, and sudo asks for a password)", user=user,
-                  by_sudoers=True)  # fmt: skip
+    if facts.initial_user_namespace is False:
+        return Rights(smi, refusal=_IN_A_CONTAINER.format("root"), user=user)
+    return await _by_sudo(host, smi, user)
+
+
+async def with_password(host: Host, rights: Rights, password: str) -> Rights:
+    """`rights` that use this password, once sudo has taken it. SettingsError, and nothing changed, when it does not."""
+    if not rights.by_sudoers:
+        return rights
+    wrong = SettingsError(f"sudo on {host.name} does not take this password; nothing was changed", host=host.name,
+                          next_step="try again; the password is the one of your own account there")  # fmt: skip
+    if "\n" in password or "\0" in password:
+        raise wrong
+    try:
+        done = await host.run((*SUDO_ASKED, "-l"), input=f"{password}\n".encode(), env=ENGLISH, timeout_s=30)
+    except HostError as error:
+        raise SettingsError(f"sudo cannot be asked: {error.message}; nothing was changed", host=host.name) from None
+    if done.returncode == 0:
+        return replace(rights, rules=done.out, password=password, refusal=None, sudo_password=False)
+    if "may not run sudo" in done.err or "not in the sudoers" in done.err:
+        raise SettingsError(f"{rights.user} may not run sudo on {host.name}; nothing was changed", host=host.name,
+                            next_step="ask who administers it for a line in sudoers")  # fmt: skip
+    raise wrong
+
+
+async def run_allowed(
+    host: Host, argv: Sequence[str], rights: Rights, *, stdin: str | None = None, timeout_s: float = 60.0
+) -> Completed:
+    """Run a command from `Rights.argv`. Where sudo wants the password it gets it on stdin, before what the command
+    itself reads. HostError as of Host.run."""
+    data = None if stdin is None else stdin.encode()
+    if tuple(argv[: len(SUDO)]) != SUDO:
+        return await host.run(argv, input=data, timeout_s=timeout_s)
+    done = await host.run(argv, input=data, timeout_s=timeout_s, env=ENGLISH)
+    if rights.password is None or done.returncode == 0 or WANTS_PASSWORD not in done.err:
+        return done
+    # Only where sudo has just refused for want of it: under a rule that asks for none, the command would read it.
+    first = f"{rights.password}\n".encode()
+    return await host.run(
+        (*SUDO_ASKED, *argv[len(SUDO) :]), input=first + (data or b""), timeout_s=timeout_s, env=ENGLISH
+    )
+
+
+def granted(rules: str, command: Sequence[str]) -> str:
+    """How `sudo -l`'s rules let root run a command: "free", "asks" (for a password), or "" (not). The last one that
+    matches decides, as in sudoers(5)."""
+    found = ""
+    for line in rules.splitlines():
+        rule = _RULE.match(line)
+        runas = re.split(r"[,:\s]+", rule[1]) if rule else []
+        if rule is None or not {"root", "ALL"} & set(runas):
+            continue
+        asks = True
+        for part in re.split(r"(?<!\\),\s*", rule[2]):
+            while tag := _TAG.match(part):
+                asks = {"NOPASSWD": False, "PASSWD": True}.get(tag[1], asks)
+                part = part[tag.end() :]
+            if _matches(part.lstrip("!").strip(), command):
+                found = "" if part.startswith("!") else "asks" if asks else "free"
+    return found
+
+
+def _matches(pattern: str, command: Sequence[str]) -> bool:
+    if pattern == "ALL":
+        return True
+    path, _, arguments = pattern.partition(" ")
+    if not fnmatchcase(_usr(command[0]), _usr(path)):
+        return False
+    wanted, given = re.sub(r"\\(.)", r"\1", arguments.strip()), " ".join(command[1:])
+    if wanted.startswith("^"):
+        return re.search(wanted, given) is not None
+    return not wanted or (not given if wanted == '""' else fnmatchcase(given, wanted))
+
+
+def _usr(path: str) -> str:
+    """/bin is /usr/bin."""
+    return re.sub(r"^/(s?bin)/", r"/usr/\1/", path)
+
+
+_IN_A_CONTAINER = (
+    "{} in this unprivileged container is not root for the driver, which answers NO_PERMISSION: "
+    "change GPU settings on the machine that runs the container"
+)
 
 
 async def _refusal_of_root(host: Host, facts: HostFacts) -> str | None:
     if facts.initial_user_namespace is False:
-        return (
-            "root in this unprivileged container is not root for the driver, which answers NO_PERMISSION: "
-            "change GPU settings on the machine that runs the container"
-        )
+        return _IN_A_CONTAINER.format("root")
     done = await host.run(["grep", "-i", "CapEff", "/proc/self/status"], timeout_s=10)
     words = done.out.split()
     if len(words) == 2 and not int(words[1], 16) & CAP_SYS_ADMIN:
@@ -67,13 +174,20 @@ async def _refusal_of_root(host: Host, facts: HostFacts) -> str | None:
     return None
 
 
-async def _sudo(host: Host, smi: str) -> bool:
-    """Whether `sudo -n nvidia-smi -i …` is allowed without a password. Listing runs nothing."""
+async def _by_sudo(host: Host, smi: str, user: str) -> Rights:
     try:
-        done = await host.run(["sudo", "-n", "-l", smi, "-i", "0", "-pm", "1"], timeout_s=10)
+        done = await host.run(sh(LOOK), env=ENGLISH, timeout_s=15)
+        tee, how, *lines = [*done.out.splitlines(), "", ""]
     except HostError:
-        return False
-    return done.returncode == 0
+        tee, how, lines = "tee", "no sudo", []
+    rules = "\n".join(lines)
+    helps = how == "asks" and ("may run the following" in rules or WANTS_PASSWORD in rules)
+    found = Rights(smi, SUDO, None, user, True, tee, rules, how == "unasked", sudo_password=helps)
+    if how == "unasked" or "NOPASSWD" in rules:
+        return found
+    why = "sudo asks for a password" if found.sudo_password else "sudo does not allow it"
+    why = "there is no sudo" if how == "no sudo" else why
+    return replace(found, refusal=f"needs root on {host.name} ({user} is not, and {why})")
 
 
 def _sudoers_word(word: str) -> str:

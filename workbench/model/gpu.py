@@ -49,6 +49,8 @@ class GpuInfo:
     compute_capability: str | None = None
     sm_max_mhz: int | None = None
     memory_max_mhz: int | None = None
+    supported_sm_mhz: tuple[int, ...] = ()  # at the highest memory clock, ascending; () where the driver lists none
+    supported_memory_mhz: tuple[int, ...] = ()
     power_default_w: float | None = None
     power_min_w: float | None = None
     power_max_w: float | None = None

@@ -58,6 +58,7 @@ class SettingCommand:
     right: str | None = None
     value: Any = None  # True/False, watts, "MIN,MAX" or "default": what `argv` asks for, as the journal keeps it
     stdin: str | None = None  # what the command reads (tee into sysfs); never a password
+    note: str = ""  # what to know before it is run: "nvidia-smi takes the closest SM clock: 1005 MHz for 1003"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,7 @@ class SettingOutcome:
     read_back: Any = None
     in_force: InForce = InForce.NOT_CHECKED
     message: str = ""  # what nvidia-smi said, or why it failed, and the next step
+    before_known: str = ""  # how: "read" from the driver, "journal" (we had set it), "default" (reset), "unknown"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The agent as bytes for a python3: a short program on the command line, the rest framed on stdin.
+"""The agent, and the guard, as bytes for a python3: a short program on the command line, the rest framed on stdin.
 
 Stdin stays open behind the frame for control lines, which `python3 -` would not allow (it reads to the end of file).
 This machine's agent imports our modules and pynvml where they are installed, compiled already. Another machine's gets
@@ -14,12 +14,14 @@ from importlib.util import find_spec
 from pathlib import Path
 
 MODULES = ("events", "nvml", "readings", "agent")
-TOO_OLD = 78  # exit status: this python3 cannot run the agent
-BOOTSTRAP = f"""# workbench telemetry agent
+GUARD = ("restore", "heat", "guard_files", "guard")
+TOO_OLD = 78  # exit status: this python3 cannot run it
+FRAME = b"\nworkbench frame\n"  # what stands before it on stdin is skipped unseen: a password that sudo did not read
+_PROGRAM = """# workbench {title}
 import sys
-if sys.version_info < (3, 8): sys.exit({TOO_OLD})
+if sys.version_info < (3, 8): sys.exit({too_old})
 try: import ctypes, json, os, threading, types, zlib
-except ImportError: sys.exit({TOO_OLD})
+except ImportError: sys.exit({too_old})
 def get(n):
     b = b""
     while len(b) < n:
@@ -27,39 +29,59 @@ def get(n):
         if not c: sys.exit(0)
         b += c
     return b
+said = b""
+while not said.endswith({frame!r}): said += get(1)
 where, sources = json.loads(zlib.decompress(get(int(get(8)))).decode())
 if where:
     sys.path += where
-    from workbench.gpu import agent
+    from workbench.gpu import {module}
 else:
-    package = sys.modules["workbench_agent"] = types.ModuleType("workbench_agent")
+    package = sys.modules["workbench_sent"] = types.ModuleType("workbench_sent")
     package.__path__ = []
     for name, source in sources:
-        agent = sys.modules[name] = types.ModuleType(name)
-        agent.__package__ = name.rpartition(".")[0]
-        exec(compile(source, name, "exec"), agent.__dict__)
+        {module} = sys.modules[name] = types.ModuleType(name)
+        {module}.__package__ = name.rpartition(".")[0]
+        exec(compile(source, name, "exec"), {module}.__dict__)
     del sources, source
-agent.main()
+{module}.main()
 """
 
 
+def program(title: str, module: str) -> str:
+    return _PROGRAM.format(title=title, module=module, too_old=TOO_OLD, frame=FRAME)
+
+
+BOOTSTRAP = program("telemetry agent", "agent")
+
+
 @cache
-def payload(local: bool = True) -> bytes:
-    """Eight digits with the length, then compressed where the modules lie (`local`) or their sources."""
+def payload(local: bool = True, modules: tuple[str, ...] = MODULES) -> bytes:
+    """The frame: eight digits with the length, then compressed where the modules lie (`local`) or their sources."""
+    here = Path(__file__).parent
+    pynvml = _pynvml() if modules is MODULES else None
+    if local:
+        places = [str(here.parents[1]), *([str(pynvml.parent)] if pynvml else [])]
+        frame: tuple[list[str], list[tuple[str, str]]] = (places, [])
+    else:
+        ours = [(f"workbench_sent.{name}", (here / f"{name}.py").read_text("utf-8")) for name in modules]
+        frame = ([], [*([("pynvml", pynvml.read_text("utf-8"))] if pynvml else []), *ours])
+    packed = zlib.compress(json.dumps(frame).encode(), 9)
+    return FRAME + b"%08d" % len(packed) + packed
+
+
+def _pynvml() -> Path:
     spec = find_spec("pynvml")
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError("pynvml, from the nvidia-ml-py distribution")
-    pynvml, here = Path(spec.origin), Path(__file__).parent
-    if local:
-        frame: tuple[list[str], list[tuple[str, str]]] = ([str(here.parents[1]), str(pynvml.parent)], [])
-    else:
-        ours = [(f"workbench_agent.{name}", (here / f"{name}.py").read_text("utf-8")) for name in MODULES]
-        frame = ([], [("pynvml", pynvml.read_text("utf-8")), *ours])
-    packed = zlib.compress(json.dumps(frame).encode(), 9)
-    return b"%08d" % len(packed) + packed
+    return Path(spec.origin)
 
 
 def argv(python: str, **options: float) -> list[str]:
     """Isolated and without site: it starts in a third of the time and no file of the host's can change it.
     `options` as agent.py lists them."""
     return [python, "-I", "-S", "-u", "-c", BOOTSTRAP, json.dumps(options)]
+
+
+def guard_argv(python: str, root: str, **options: float) -> list[str]:
+    orders = json.dumps({"root": root, "options": options})
+    return [python, "-I", "-S", "-c", program("guard of GPU settings", "guard"), orders]

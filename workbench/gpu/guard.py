@@ -1,0 +1,432 @@
+"""The guard: gives GPU settings back by itself when nobody watches over them any more.
+
+A small process on the host that owns the GPUs, in a session of its own. What it is to watch stands in the journal,
+under each entry's `watch`, so that nothing else has to agree with it:
+
+    heartbeat_s   give back when the entry's owner has been silent for so long; None: its owner is not waited for
+    trial         a name; give back `trial_s` after it was first seen here; `back`: what to go back to then, where the
+                  setting was altered before: {"now": value, "state": …, "watch": {...}}
+    smi tee sysfs how commands are run; sudo: words before them, unless the guard is root
+
+A setting that is kept deliberately, or has no `watch`, is left alone. So is one of a boot before this one. At its
+temperature limit a GPU's settings are given back, whoever made them. Ages are told by this host's monotonic clock, and
+a heartbeat is a file whose time changes: no clock that jumps, here or elsewhere, matters.
+
+Sent to the host: standard library only, Python 3.8.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from . import restore
+from .guard_files import Broken, Files, governors, owner_id, owner_token
+from .heat import Heat
+
+HOST = "host"  # as model/settings.py
+TICK_S = 0.25
+HEAT_S = 1.0
+COMMAND_S = 60.0  # as control.py
+BACKOFF_S = (1.0, 60.0)
+ASLEEP_S = 2.0  # a guard that did not run itself for so long cannot say that others were silent
+APPLYING_S = 10.0  # a trial's owner that still holds the journal so long after its end is taken for frozen
+READY_S = 10.0
+
+Entry = Any  # one of journal.json's, as a dict
+
+
+class Due(NamedTuple):
+    entry: Entry
+    why: str
+    trial: bool  # go back to what was before the trial only
+
+
+class Guard:
+    def __init__(self, files: Files, tick_s: float = TICK_S, heat_s: float = HEAT_S) -> None:
+        self.files, self.tick_s = files, tick_s
+        self.heat = Heat(heat_s)
+        self.stamp: list[int] | None = None
+        self.entries: list[Entry] = []
+        self.broken: str | None = None
+        self.beats: dict[str, tuple[int, float]] = {}  # by owner: its last sign of life, and when we saw it
+        self.hot: dict[str, str] = {}  # by GPU: at which temperature it was given up
+        before = files.state()
+        same_boot = before.get("boot_id") == files.boot_id
+        self.trials: dict[str, float] = dict(before.get("trials", {})) if same_boot else {}
+        self.did, self.did_unix_s = before.get("did"), before.get("did_unix_s")
+        self.failed: str | None = None
+        self.retry_at, self.backoff_s = 0.0, BACKOFF_S[0]
+        self.ran_at = time.monotonic()
+        self.since_unix_s = time.time()
+        self.told: dict[str, Any] = {}
+
+    def run(self, ready: Callable[[], None]) -> None:
+        """Until nothing is left to watch. A fault of ours must not leave the settings without a guard."""
+        self.heat.start()
+        self.files.say_pid()
+        self.files.log(f"watching, process {os.getpid()}")
+        while True:
+            try:
+                if not self.turn():
+                    return
+                self.tell()
+                ready()
+            except Exception:
+                self.files.log("a defect in the guard: " + traceback.format_exc())
+                time.sleep(BACKOFF_S[0])
+            time.sleep(self.tick_s)
+
+    def turn(self) -> bool:
+        """One look at everything; False when there is nothing left to watch."""
+        self.read()
+        self.listen()
+        self.feel()
+        due = self.due()
+        if due and time.monotonic() >= self.retry_at:
+            self.give_back(due)
+            self.ran_at = time.monotonic()
+        if not due:
+            self.failed, self.retry_at, self.backoff_s = None, 0.0, BACKOFF_S[0]
+        return bool(self.entries) or not self.end()
+
+    def read(self) -> None:
+        stamp = self.files.stamp()
+        if stamp == self.stamp:
+            return
+        self.stamp = stamp
+        try:
+            self.entries = self.watched(self.files.load())
+            self.broken = None
+        except Broken as why:
+            if self.broken is None and self.entries:
+                self.files.log(f"{why}: going by what it said before")
+            self.broken = str(why)
+
+    def watched(self, journal: Mapping[str, Any]) -> list[Entry]:
+        return [
+            entry
+            for entry in journal["entries"]
+            if entry.get("watch") and entry.get("state") != "kept" and entry["boot_id"] == self.files.boot_id
+        ]
+
+    # ---- what is due
+
+    def listen(self) -> None:
+        """Who gave a sign of life, and which trials have begun."""
+        now = time.monotonic()
+        if now - self.ran_at > ASLEEP_S + self.tick_s:
+            self.beats = {owner: (beat, now) for owner, (beat, _) in self.beats.items()}
+        self.ran_at = now
+        owners = {owner_id(e) for e in self.entries if e["watch"].get("heartbeat_s")}
+        self.beats = {owner: known for owner, known in self.beats.items() if owner in owners}
+        for owner in owners:
+            beat = self.files.beat(owner)
+            if owner not in self.beats or self.beats[owner][0] != beat:
+                self.beats[owner] = (beat, now)
+        lasts = {e["watch"]["trial"]: e["watch"]["trial_s"] for e in self.entries if e["watch"].get("trial")}
+        self.trials = {trial: self.trials.get(trial, now + lasts[trial]) for trial in lasts}
+
+    def feel(self) -> None:
+        """Which GPUs reached their limit. That stands until their settings are given back, also when they cool down."""
+        gpus = {e["gpu_uuid"]: e["gpu_index"] for e in self.entries if e["gpu_uuid"] != HOST}
+        self.heat.watch(tuple(sorted(gpus)))
+        self.hot = {uuid: why for uuid, why in self.hot.items() if uuid in gpus}
+        for uuid, index in gpus.items():
+            celsius, limit = self.heat.celsius.get(uuid), self.heat.limits.get(uuid)
+            if celsius is not None and limit is not None and celsius >= limit and uuid not in self.hot:
+                self.hot[uuid] = f"GPU{index} reached {celsius} °C, its limit is {limit:g} °C"
+
+    def silent(self, entry: Entry) -> bool:
+        limit_s = entry["watch"].get("heartbeat_s")
+        return bool(limit_s) and time.monotonic() - self.beats[owner_id(entry)][1] > limit_s
+
+    def due(self) -> list[Due]:
+        found = []
+        for entry in self.entries:
+            watch = entry["watch"]
+            if self.silent(entry):
+                found.append(Due(entry, f"no heartbeat for {watch['heartbeat_s']:g} s", False))
+            elif entry["gpu_uuid"] in self.hot:
+                found.append(Due(entry, self.hot[entry["gpu_uuid"]], False))
+            elif watch.get("trial") and time.monotonic() >= self.trials[watch["trial"]]:
+                found.append(Due(entry, f"not confirmed within {watch['trial_s']:g} s", True))
+        return found
+
+    def silent_owners(self, due: Sequence[Due]) -> tuple[str, ...]:
+        """Whose lock may be broken: they were to give a sign of life and did not."""
+        now, found = time.monotonic(), set()
+        for entry, _, trial in due:
+            overdue = trial and now > self.trials[entry["watch"]["trial"]] + APPLYING_S
+            if self.silent(entry) or (overdue and not entry["watch"].get("heartbeat_s")):
+                found.add(owner_token(entry))
+        return tuple(found)
+
+    # ---- giving back
+
+    def give_back(self, due: Sequence[Due]) -> None:
+        """Under the journal's lock, by the journal as it is then: it may just have been confirmed or reverted."""
+        if not self.lock(self.silent_owners(due)):
+            return
+        try:
+            self.read()
+            self.listen()
+            due = sorted(self.due(), key=lambda d: (d.entry["gpu_index"], restore.order(d.entry["setting"])))
+            if not due:
+                return
+            self.files.log("giving back: " + "; ".join(f"{named(d.entry)} ({d.why})" for d in due))
+            results = [(d, *self.restore(d)) for d in due]
+            self.settle(results)
+        finally:
+            self.files.release()
+
+    def lock(self, silent: tuple[str, ...]) -> bool:
+        try:
+            return self.files.take(silent) or self.files.take(silent)
+        except OSError as error:
+            if self.broken is None:
+                self.fail(f"the journal cannot be locked: {error.strerror}")
+                return False
+            return True  # whoever broke the journal: the settings are given back all the same
+
+    def restore(self, due: Due) -> tuple[bool, str]:
+        entry, watch = due.entry, due.entry["watch"]
+        setting, value = entry["setting"], restore.wanted_back(target(due))
+        failed = None
+        cores = dict(governors(watch.get("sysfs", restore.SYSFS))) if setting == "governor" else {}
+        for step in restore.steps(
+            entry["gpu_uuid"], setting, value, nvidia_smi=watch.get("smi", "nvidia-smi"), tee=watch.get("tee", "tee"),
+            cores=sorted(cores), sysfs=watch.get("sysfs", restore.SYSFS),
+        ):  # fmt: skip
+            code, said = command((*self.sudo(watch), *step.argv), step.stdin)
+            failed = restore.failure(code, said, "tee" if setting == "governor" else "nvidia-smi") or failed
+        return restore.restored(setting, target(due), self.told_of(entry), failed)
+
+    def sudo(self, watch: Mapping[str, Any]) -> Sequence[str]:
+        return () if os.geteuid() == 0 else tuple(watch.get("sudo", ()))
+
+    def told_of(self, entry: Entry) -> Any:
+        """What the host says of a setting now; None where it does not."""
+        setting, watch = entry["setting"], entry["watch"]
+        if setting == "governor":
+            return restore.governor_value(dict(governors(watch.get("sysfs", restore.SYSFS))))
+        field = {"power_limit_w": "power.limit", "persistence": "persistence_mode"}.get(setting)
+        if field is None:
+            return None
+        smi = watch.get("smi", "nvidia-smi")
+        asked = (smi, "-i", entry["gpu_uuid"], "--query-gpu=" + field, "--format=csv,noheader,nounits")
+        code, said = command(asked, None)
+        if code != 0:
+            return None
+        if setting == "persistence":
+            return {"enabled": True, "disabled": False}.get(said.strip().lower())
+        try:
+            return float(said)
+        except ValueError:
+            return None
+
+    def settle(self, results: Sequence[tuple[Due, bool, str]]) -> None:
+        """Journal, log and state after the fact. What could not be given back stays in the journal."""
+        done = [due for due, ok, _ in results if ok]
+        for due, ok, message in results:
+            self.files.log(f"{named(due.entry)}: {'' if ok else 'FAILED: '}{message}")
+        if done:
+            whys = "; ".join(dict.fromkeys(due.why for due in done))
+            self.did, self.did_unix_s = f"reverted {listed(done)}: {whys}", round(time.time(), 3)
+            self.files.log(self.did)
+        left = "; ".join(self.hand(due, message) for due, ok, message in results if not ok)
+        if self.broken is not None:  # such a file is not ours to replace
+            keys = {(due.entry["gpu_uuid"], due.entry["setting"]) for due in done}
+            self.entries = [e for e in self.entries if (e["gpu_uuid"], e["setting"]) not in keys]
+        else:
+            try:
+                self.files.save(noted(self.files.load(), results, self.files.boot_id))
+            except (OSError, Broken) as error:
+                left = "; ".join(filter(None, (left, f"the journal could not be brought up to date: {error}")))
+        if left:
+            self.fail(left)
+        self.read()
+
+    def hand(self, due: Due, message: str) -> str:
+        entry = due.entry
+        by_hand = restore.by_hand(entry["gpu_uuid"], entry["setting"], target(due))
+        return f"{named(entry)} was not given back ({due.why}): {message}. By hand: {by_hand}"
+
+    def fail(self, why: str) -> None:
+        if why != self.failed:
+            self.files.log(f"{why}; trying again")
+        self.failed = why
+        self.retry_at = time.monotonic() + self.backoff_s
+        self.backoff_s = min(self.backoff_s * 2, BACKOFF_S[1])
+
+    # ---- the end, and what is told
+
+    def end(self) -> bool:
+        """Whether it is over. Under the journal's lock, which a change holds until its guard has answered."""
+        try:
+            if not self.files.take(()):
+                return False
+        except OSError:
+            if self.broken is None:
+                return False
+        self.stamp = None
+        self.read()
+        if not self.entries:
+            self.files.log("nothing is left to watch; ending")
+            self.files.forget_beats(())
+            self.tell(running=False)
+            self.files.let_go()
+        self.files.release()
+        return not self.entries
+
+    def tell(self, running: bool = True) -> None:
+        wall, now = time.time(), time.monotonic()
+        limits = {u: self.heat.limits[u] for u in self.heat.wanted if u in self.heat.limits}
+        until = {trial: round(wall + at - now, 1) for trial, at in self.trials.items()}
+        known = self.told.get("trials_until_unix_s", {})  # not told anew for every microsecond of difference
+        state = {
+            "running": running, "pid": os.getpid(), "boot_id": self.files.boot_id, "root": os.geteuid() == 0,
+            "since_unix_s": round(self.since_unix_s, 3), "journal": self.stamp, "trials": self.trials,
+            "trials_until_unix_s": {trial: known.get(trial, until[trial]) for trial in until},
+            "heartbeats": {owner_id(e): e["watch"].get("heartbeat_s") for e in self.entries},
+            "limits_c": limits, "did": self.did, "did_unix_s": self.did_unix_s,
+            "problem": self.failed or self.broken or self.heat.problem,
+        }  # fmt: skip
+        if state != self.told:
+            self.told = state
+            self.files.tell(state)
+
+
+def named(entry: Entry) -> str:
+    where = "CPU" if entry["gpu_uuid"] == HOST else f"GPU{entry['gpu_index']}"
+    return f"{where} {entry['setting']}"
+
+
+def listed(dues: Sequence[Due]) -> str:
+    return ", ".join(named(due.entry) for due in dues)
+
+
+def target(due: Due) -> Any:
+    back = due.entry["watch"].get("back") if due.trial else None
+    return back["now"] if back else due.entry["before"]
+
+
+def noted(journal: Mapping[str, Any], results: Sequence[tuple[Due, bool, str]], boot_id: str) -> dict[str, Any]:
+    """The journal with what was given back."""
+    entries, log = list(journal["entries"]), list(journal["log"])
+    for due, ok, message in results:
+        key = (due.entry["gpu_uuid"], due.entry["setting"])
+        back = due.entry["watch"].get("back") if due.trial else None
+        log.append(
+            {
+                "unix_s": round(time.time(), 3), "boot_id": boot_id, "who": "guard", "ok": ok, "message": message,
+                "what": "guard reverted: " + due.why, "gpu_uuid": key[0], "setting": key[1],
+                "now": restore.wanted_back(target(due)),
+            }
+        )  # fmt: skip
+        if not ok:
+            continue
+        kept = []
+        for entry in entries:
+            if (entry["gpu_uuid"], entry["setting"]) != key:
+                kept.append(entry)
+            elif back:
+                kept.append({**entry, **back})
+        entries = kept
+    return {**journal, "entries": entries, "log": log}
+
+
+def command(argv: Sequence[str], stdin: str | None) -> tuple[int, str]:
+    """Exit code and what it said. One that hangs in the driver is left behind."""
+    try:
+        process = subprocess.Popen(
+            argv, stdin=subprocess.PIPE if stdin else subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+    except OSError as error:
+        return 127, f"{argv[0]}: {error.strerror}"
+    try:
+        said, _ = process.communicate(stdin.encode() if stdin else None, timeout=COMMAND_S)
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+        return 124, f"did not end within {COMMAND_S:g} s"
+    return process.returncode, said.decode("utf-8", "replace")
+
+
+# ---- its start
+
+
+def serve(files: Files, options: Mapping[str, float], answers: int) -> None:
+    """What the detached process does. `answers`: a pipe that hears when the first look is done."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    os.umask(0o077)
+    os.chdir("/")
+    null, log = os.open(os.devnull, os.O_RDWR), os.open(files.home + "/log", os.O_WRONLY | os.O_APPEND)
+    for number, handle in ((0, null), (1, log), (2, log)):
+        os.dup2(handle, number)
+    pipes = [answers]
+
+    def ready() -> None:
+        if pipes:
+            os.write(pipes[0], json.dumps({"pid": os.getpid()}).encode())
+            os.close(pipes.pop())
+
+    Guard(files, **options).run(ready)
+    ready()
+
+
+def detach(files: Files, options: Mapping[str, float]) -> dict[str, Any]:
+    """Start the guard in a session of its own, whose parent is gone; what it answers."""
+    hears, answers = os.pipe()
+    if os.fork() == 0:
+        os.close(hears)
+        os.setsid()
+        if os.fork() == 0:
+            try:
+                serve(files, options, answers)
+            except BaseException:
+                os.write(2, traceback.format_exc().encode())
+                os._exit(70)  # EX_SOFTWARE, sysexits.h
+        os._exit(0)
+    os.close(answers)
+    os.wait()
+    said = b""
+    while True:
+        more = os.read(hears, 4096)
+        if not more:
+            break
+        said += more
+    return json.loads(said.decode()) if said else {"error": f"it ended at once; its log is {files.home}/log"}
+
+
+def begin(files: Files, options: Mapping[str, float]) -> dict[str, Any]:
+    """Become the guard, or wait until the one that is there has seen the journal as it is now."""
+    files.prepare()
+    until = time.monotonic() + READY_S
+    while time.monotonic() < until:
+        if files.only_one():
+            return detach(files, options)
+        state = files.state()
+        if state.get("running") and state.get("journal") == files.stamp():
+            return {"pid": state.get("pid"), "root": state.get("root")}
+        time.sleep(0.02)
+    return {"error": f"the guard that is there (process {files.state().get('pid')}) does not answer"}
+
+
+def main() -> None:
+    """argv[1]: {"root": the state directory's gpu/, "options": {"tick_s", "heat_s"}}. Prints {"pid"} or {"error"}."""
+    orders = json.loads(sys.argv[1])
+    try:
+        answer = begin(Files(orders["root"]), orders.get("options", {}))
+    except OSError as error:
+        answer = {"error": f"{error.filename or 'guard'}: {error.strerror}"}
+    print(json.dumps(answer))  # noqa: T201

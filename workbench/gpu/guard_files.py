@@ -1,0 +1,245 @@
+"""What the guard reads and writes on its host, under the state directory's gpu/. Sent to the host: standard library
+only, Python 3.8. Workbench's side of the same files is journal.py and guard_orders.py.
+
+    journal.json        previous values, and under each entry's `watch` what the guard is to do with it
+    journal.json.lock   a link that names who is writing: boot id, process, start time, who
+    guard/lock          held (flock) by the guard that lives
+    guard/beats/OWNER   touched by a Workbench as long as it lives: its time changes, and which it is does not matter
+    guard/state.json    what the guard does; outlives it
+    guard/pid           its process id and start time
+    guard/log           what it did
+"""
+
+# ruff: noqa: PTH102, PTH105, PTH108, PTH110, PTH112, PTH115, PTH116, PTH120, PTH123, PTH208, PTH211
+# (pathlib is slow to import, and this runs on every host)
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+VERSION = 1  # of journal.json, as journal.py has it
+LOG_LINES = 200
+LOG_BYTES = 200_000
+LEASE_S = 600.0  # a lock that has not changed for so long is of someone who is gone
+
+
+class Broken(Exception):
+    """The journal cannot be read; the text says why."""
+
+
+def boot_id() -> str:
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def start_of(pid: int) -> str:
+    """Field 22 of /proc/PID/stat; "" when there is no such process, or only what is left of one."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            words = file.read().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if words[0] in "ZX" else words[19]
+
+
+class Files:
+    def __init__(self, root: str) -> None:
+        self.journal, self.link = root + "/journal.json", root + "/journal.json.lock"
+        self.home = root + "/guard"
+        self.boot_id, self.node = boot_id(), os.uname().nodename
+        self.waiting: tuple[str, float] = ("", 0.0)  # whose lock we wait for, since when
+        self.held: int | None = None
+
+    @property
+    def token(self) -> str:
+        """As owners.owner_token: by it a Workbench can tell whether we live."""
+        return f"{self.boot_id}:{os.getpid()}:{start_of(os.getpid())}:the guard@{self.node}"
+
+    def prepare(self) -> None:
+        owner = os.stat(os.path.dirname(self.home))
+        for path in (self.home, self.home + "/beats"):
+            if not os.path.isdir(path):
+                os.mkdir(path, 0o700)
+                self.give(path, owner)
+        for name in ("lock", "pid", "log"):
+            os.close(private(f"{self.home}/{name}", os.O_WRONLY | os.O_CREAT))
+            self.give(f"{self.home}/{name}", owner)
+
+    def give(self, path: str, owner: os.stat_result) -> None:
+        """Run as root, the files stay the person's."""
+        if os.geteuid() == 0 and owner.st_uid != 0:
+            os.chown(path, owner.st_uid, owner.st_gid)
+
+    def only_one(self) -> bool:
+        """Whether this is the guard from now on, and any process forked from here; False when there is one already."""
+        handle = os.open(self.home + "/lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(handle)
+            return False
+        self.held = handle
+        return True
+
+    def let_go(self) -> None:
+        if self.held is not None:
+            fcntl.flock(self.held, fcntl.LOCK_UN)
+
+    # ---- the journal
+
+    def stamp(self) -> list[int]:
+        """Another one when the journal is another one."""
+        try:
+            found = os.stat(self.journal)
+        except OSError:
+            return []
+        return [found.st_mtime_ns, found.st_ino, found.st_size]
+
+    def load(self) -> dict[str, Any]:
+        """Broken when it is missing, not whole, or of a newer version."""
+        try:
+            with open(self.journal, "rb") as file:
+                found = json.loads(file.read().decode())
+            if not isinstance(found["version"], int) or found["version"] > VERSION:
+                raise Broken(f"the journal is of version {found['version']!r}")
+            for entry in found["entries"]:
+                entry["gpu_uuid"], entry["setting"], entry["before"], entry["boot_id"], entry["owner"]["pid"]
+            found["log"] = list(found["log"])
+        except OSError as error:
+            raise Broken(f"the journal cannot be read: {error.strerror}") from None
+        except (ValueError, KeyError, TypeError) as error:
+            raise Broken(f"the journal is damaged ({error!r})") from None
+        return dict(found)
+
+    def save(self, journal: Mapping[str, Any]) -> None:
+        """Atomic and fsynced. OSError when it cannot be written; the file is then as before."""
+        self.replace(self.journal, {**journal, "log": journal["log"][-LOG_LINES:]}, sync=True)
+
+    def replace(self, path: str, data: Any, *, sync: bool = False) -> None:
+        directory = os.path.dirname(path)
+        new = f"{directory}/.new.guard.{os.getpid()}"
+        try:
+            with open(new, "w", opener=private) as file:
+                file.write(json.dumps(data, indent=1))
+                file.flush()
+                if sync:
+                    os.fsync(file.fileno())
+            self.give(new, os.stat(directory))
+            os.replace(new, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(new)
+            raise
+        if sync:
+            handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+
+    # ---- its lock
+
+    def take(self, silent: tuple[str, ...]) -> bool:
+        """Whether the journal is ours now. A lock is broken whose owner is gone, or is one of `silent` ("boot id:
+        process:start"): frozen, or on the other side of a lost link."""
+        try:
+            os.symlink(self.token, self.link)
+            return True
+        except FileExistsError:
+            pass
+        try:
+            owner = os.readlink(self.link)
+        except OSError:
+            return False
+        if owner != self.waiting[0]:
+            self.waiting = (owner, time.monotonic())
+        if self.gone(owner) or owner.startswith(tuple(name + ":" for name in silent)):
+            self.release(owner)
+        return False
+
+    def gone(self, owner: str) -> bool:
+        boot, pid, start, who = [*owner.split(":", 3), "", "", "", ""][:4]
+        if boot == self.boot_id and pid.isdigit() and who.endswith("@" + self.node):
+            return start_of(int(pid)) != start
+        return time.monotonic() - self.waiting[1] > LEASE_S
+
+    def release(self, owner: str | None = None) -> None:
+        with contextlib.suppress(OSError):
+            if os.readlink(self.link) == (owner or self.token):
+                os.unlink(self.link)
+
+    # ---- the guard's own
+
+    def beat(self, owner: str) -> int:
+        """Another number when that owner has given a sign of life."""
+        try:
+            return os.stat(self.home + "/beats/" + owner).st_mtime_ns
+        except OSError:
+            return 0
+
+    def forget_beats(self, living: tuple[str, ...]) -> None:
+        with contextlib.suppress(OSError):
+            for name in os.listdir(self.home + "/beats"):
+                if name not in living:
+                    os.unlink(self.home + "/beats/" + name)
+
+    def state(self) -> dict[str, Any]:
+        """What the guard before left; {} when it cannot be read."""
+        try:
+            with open(self.home + "/state.json", "rb") as file:
+                found = json.loads(file.read().decode())
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def tell(self, state: Mapping[str, Any]) -> None:
+        with contextlib.suppress(OSError):  # a full disk must not end the guard
+            self.replace(self.home + "/state.json", state)
+
+    def say_pid(self) -> None:
+        with open(self.home + "/pid", "w", opener=private) as file:
+            file.write(f"{os.getpid()} {start_of(os.getpid())}\n")
+
+    def log(self, text: str) -> None:
+        path = self.home + "/log"
+        line = time.strftime("%Y-%m-%dT%H:%M:%SZ ", time.gmtime()) + " ".join(text.split()) + "\n"
+        with contextlib.suppress(OSError):
+            if os.path.exists(path) and os.stat(path).st_size > LOG_BYTES:
+                os.replace(path, path + ".1")
+                os.close(private(path, os.O_WRONLY | os.O_CREAT))
+                self.give(path, os.stat(self.home))
+            with open(path, "a", opener=private) as file:
+                file.write(line)
+
+
+def private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def owner_id(entry: Mapping[str, Any]) -> str:
+    """The name of its owner's heartbeat."""
+    owner = entry["owner"]
+    return f"{owner.get('boot_id')}.{owner.get('pid')}.{owner.get('start')}"
+
+
+def owner_token(entry: Mapping[str, Any]) -> str:
+    """How the lock names it."""
+    return owner_id(entry).replace(".", ":")
+
+
+def governors(sysfs: str) -> Iterator[tuple[int, str]]:
+    """(core, its governor) of all cores that have one."""
+    root = sysfs + "/devices/system/cpu"
+    for name in os.listdir(root):
+        if name[:3] == "cpu" and name[3:].isdigit():
+            with contextlib.suppress(OSError), open(f"{root}/{name}/cpufreq/scaling_governor") as file:
+                yield int(name[3:]), file.read().strip()

@@ -1,0 +1,186 @@
+"""Temperatures of GPUs and where their driver slows them, through NVML with nothing but ctypes. For the guard: pynvml
+would cost it 15 MB. In a thread of its own, since a driver call can hang for ever.
+
+Sent to the host: standard library only, Python 3.8. WORKBENCH_SIM_DRIVER and WORKBENCH_NVML_LIBRARY as for the agent.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import time
+from typing import Any
+
+LIMIT_C = 85.0  # where the driver does not tell at which temperature it slows the GPU
+PLAUSIBLE_C = (50.0, 120.0)
+RETRY_S = 10.0  # looking again for an absent driver or a lost GPU
+# nvml.h: nvmlTemperatureSensors_t, nvmlTemperatureThresholds_t, NVML_FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT
+SENSOR_GPU, THRESHOLD_SLOWDOWN, SLOWDOWN_T_LIMIT = 0, 1, 194
+
+
+class Temperature(ctypes.Structure):
+    _fields_ = (("version", ctypes.c_uint), ("sensorType", ctypes.c_uint), ("temperature", ctypes.c_int))
+
+
+class Margin(ctypes.Structure):
+    _fields_ = (("version", ctypes.c_uint), ("marginTemperature", ctypes.c_int))
+
+
+class Value(ctypes.Union):
+    _fields_ = (
+        ("siVal", ctypes.c_int), ("uiVal", ctypes.c_uint), ("ullVal", ctypes.c_ulonglong), ("dVal", ctypes.c_double),
+    )  # fmt: skip
+
+
+class Field(ctypes.Structure):
+    _fields_ = (
+        ("fieldId", ctypes.c_uint), ("scopeId", ctypes.c_uint), ("timestamp", ctypes.c_longlong),
+        ("latencyUsec", ctypes.c_longlong), ("valueType", ctypes.c_int), ("nvmlReturn", ctypes.c_int),
+        ("value", Value),
+    )  # fmt: skip
+
+
+class Refused(Exception):
+    """An NVML return code, or a function that this driver lacks (13)."""
+
+
+def load() -> Any:
+    """NVML's functions. OSError when there is no library."""
+    path = os.environ.get("WORKBENCH_SIM_DRIVER")
+    if path:
+        import runpy
+
+        return runpy.run_path(path)["library"]()
+    return ctypes.CDLL(os.environ.get("WORKBENCH_NVML_LIBRARY") or "libnvidia-ml.so.1")
+
+
+def versioned(kind: Any) -> Any:
+    made = kind()
+    made.version = ctypes.sizeof(kind) | 1 << 24
+    return made
+
+
+class Sensors:
+    """The handles of one start of NVML."""
+
+    def __init__(self) -> None:
+        self.library = load()
+        self.handles: dict[str, Any] = {}
+        self.newer = True  # nvmlDeviceGetTemperatureV
+        try:
+            self.call("nvmlInitWithFlags", 0)
+        except Refused:
+            self.call("nvmlInit_v2")
+
+    def call(self, name: str, *args: Any) -> None:
+        try:
+            function = getattr(self.library, name)
+        except AttributeError:
+            raise Refused(13) from None
+        code = function(*args)
+        if code:
+            raise Refused(code)
+
+    def handle(self, uuid: str) -> Any:
+        if uuid not in self.handles:
+            made = ctypes.c_void_p()
+            self.call("nvmlDeviceGetHandleByUUID", ctypes.c_char_p(uuid.encode()), ctypes.byref(made))
+            self.handles[uuid] = made
+        return self.handles[uuid]
+
+    def celsius(self, uuid: str) -> int:
+        handle = self.handle(uuid)
+        if self.newer:
+            reading = versioned(Temperature)
+            try:
+                self.call("nvmlDeviceGetTemperatureV", handle, ctypes.byref(reading))
+                return int(reading.temperature)
+            except Refused as refused:
+                if refused.args[0] not in (3, 13, 25):  # not supported, not known to this driver, another version
+                    raise
+                self.newer = False
+        value = ctypes.c_uint()
+        self.call("nvmlDeviceGetTemperature", handle, SENSOR_GPU, ctypes.byref(value))
+        return int(value.value)
+
+    def limit(self, uuid: str) -> float:
+        """Where the driver slows the GPU: from the margin left (Ada and later), or the threshold; else LIMIT_C."""
+        for ask in (self.limit_by_margin, self.limit_by_threshold):
+            try:
+                found = ask(uuid)
+            except Refused:
+                continue
+            if PLAUSIBLE_C[0] <= found <= PLAUSIBLE_C[1]:
+                return found
+        return LIMIT_C
+
+    def limit_by_margin(self, uuid: str) -> float:
+        field, margin = Field(), versioned(Margin)
+        field.fieldId = SLOWDOWN_T_LIMIT
+        handle, fields = self.handle(uuid), (Field * 1)(field)
+        self.call("nvmlDeviceGetFieldValues", handle, 1, ctypes.byref(fields))
+        if fields[0].nvmlReturn:
+            raise Refused(fields[0].nvmlReturn)
+        self.call("nvmlDeviceGetMarginTemperature", handle, ctypes.byref(margin))
+        return float(self.celsius(uuid) + margin.marginTemperature - fields[0].value.siVal)
+
+    def limit_by_threshold(self, uuid: str) -> float:
+        value = ctypes.c_uint()
+        self.call("nvmlDeviceGetTemperatureThreshold", self.handle(uuid), THRESHOLD_SLOWDOWN, ctypes.byref(value))
+        return float(value.value)
+
+
+class Heat(threading.Thread):
+    """`wanted`: UUIDs to read. `celsius` and `limits` by UUID; `problem`: why some are not read."""
+
+    def __init__(self, pace_s: float) -> None:
+        super().__init__(name="temperatures", daemon=True)
+        self.pace_s = pace_s
+        self.wanted: tuple[str, ...] = ()
+        self.celsius: dict[str, int] = {}
+        self.limits: dict[str, float] = {}
+        self.refusal: str | None = None
+        self.wake = threading.Event()
+        self.sensors: Sensors | None = None
+        self.asked_at = self.asking_since = 0.0
+
+    def watch(self, uuids: tuple[str, ...]) -> None:
+        if uuids != self.wanted:
+            self.wanted = uuids
+            for uuid in [u for u in self.celsius if u not in uuids]:
+                self.celsius.pop(uuid, None)
+            self.wake.set()
+
+    @property
+    def problem(self) -> str | None:
+        since = self.asking_since
+        if since and time.monotonic() - since > RETRY_S:
+            return "temperatures are not watched: the driver does not answer"
+        return self.refusal if self.wanted else None
+
+    def run(self) -> None:
+        while True:
+            refused = self.read() if self.wanted else False
+            self.wake.wait(RETRY_S if refused else self.pace_s if self.wanted else None)
+            self.wake.clear()
+
+    def read(self) -> bool:
+        """One round; whether something could not be read."""
+        self.asking_since, problem = time.monotonic(), None
+        for uuid in self.wanted:
+            try:
+                self.sensors = self.sensors or Sensors()
+                self.celsius[uuid] = self.sensors.celsius(uuid)
+                if uuid not in self.limits:
+                    self.limits[uuid] = self.sensors.limit(uuid)
+            except (Refused, OSError) as why:
+                self.celsius.pop(uuid, None)
+                problem = f"the temperature of {uuid} is not watched: {self.reason(why)}"
+        if problem and not self.celsius:
+            self.sensors = None  # a fresh start of NVML is what can help
+        self.refusal, self.asking_since = problem, 0.0
+        return problem is not None
+
+    def reason(self, why: Exception) -> str:
+        return str(why) if isinstance(why, OSError) else f"the driver answers NVML error {why.args[0]}"

@@ -12,7 +12,7 @@ from dataclasses import fields
 from typing import Any
 
 from workbench.bench.changes import LEVEL, Pick, average, changes
-from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, Comparison
+from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, Comparison, Conditions
 
 _CLOCK_PCT = 2.0
 _TEMPERATURE_C = 5.0
@@ -22,6 +22,7 @@ _NOT_WORKLOAD = {"url", "model", "salt", "api_key_env", "timeout_s", "stall_s", 
 _WHERE = ("host", "client", "driver_version", "cuda_version", "engine_version", "workbench_version")
 _MUST_MATCH = {
     "model": "different models",
+    "model bytes": "the same name, but different model files",
     "engine": "different engines",
     "engine_version": "different engine versions",
     "driver_version": "different drivers",
@@ -71,6 +72,9 @@ def _differences(a: BenchResult, b: BenchResult) -> Iterable[dict[str, Any]]:
     x, y = a.conditions, b.conditions
     for name in ("engine", "model", "preset_id"):
         yield from _if_different(name, name, getattr(x, name), getattr(y, name))
+    if x.model_digest and y.model_digest and x.model == y.model:
+        yield from _if_different("model bytes", "model files", x.model_digest, y.model_digest)
+    yield from _if_different("measured by", "measured by", *(c.imported or "Workbench" for c in (x, y)))
     if x.flags or y.flags:
         yield from _mapping("flag", x.flags, y.flags)
     else:
@@ -82,9 +86,14 @@ def _differences(a: BenchResult, b: BenchResult) -> Iterable[dict[str, Any]]:
         yield from _if_different(name, name, getattr(x, name), getattr(y, name))
     yield from _if_different("simulated", "simulated", x.simulated, y.simulated)
     for field in fields(BenchSpec):
-        if field.name not in _NOT_WORKLOAD:
+        if field.name not in _NOT_WORKLOAD and all(_told(c, field.name) for c in (x, y)):
             u, v = getattr(a.spec, field.name), getattr(b.spec, field.name)
             yield from _if_different("workload", field.name, _plain(u), _plain(v))
+
+
+def _told(conditions: Conditions, name: str) -> bool:
+    """Whether this field of the workload is known: an imported file tells some of them."""
+    return not conditions.known_workload or name in conditions.known_workload
 
 
 def _if_different(kind: str, name: str, a: Any, b: Any) -> Iterable[dict[str, Any]]:
@@ -146,6 +155,11 @@ def _one_run(side: str, run: BenchResult) -> Iterable[str]:
     if s.requests_failed:
         kinds = ", ".join(f"{n} {kind}" for kind, n in s.errors.items())
         yield f"{side} #{run.id}: {s.requests_failed} of {s.requests_ok + s.requests_failed} requests failed ({kinds})"
+    if run.conditions.imported:
+        yield (
+            f"{side} #{run.id} was measured by {run.conditions.imported}: its figures are defined as that tool does,"
+            " and what its file does not tell of engine, model, driver and workload is not compared"
+        )
     for why in s.refused:
         yield f"{side} #{run.id}: refused: {why}"
     if (s.client_cpu_pct or 0) > _BUSY_CLIENT_PCT:
@@ -204,6 +218,9 @@ def _notes(left: Sequence[BenchResult], right: Sequence[BenchResult]) -> tuple[s
             if len(left) == len(right)
             else "one side has a single run: no interval; repeat it"
         )
+    known = [bool(r.conditions.model_digest) for r in (*left, *right)]
+    if any(known) and not all(known):
+        notes.append("the model's files are not known of every run: whether they are the same bytes was not compared")
     if any(r.conditions.simulated for r in (*left, *right)):
         notes.append("SIMULATED: figures of a model, not of hardware")
     return tuple(notes)

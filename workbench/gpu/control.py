@@ -39,6 +39,7 @@ __all__ = ["Governors", "Rights", "alterations", "apply", "forget_gone", "govern
            "revert", "rights_on", "select"]  # fmt: skip
 
 StartGuard = Callable[[], Awaitable[GuardView | None]]
+Watch = Callable[[Entry, Entry | None], Mapping[str, Any]]
 
 
 async def apply(
@@ -48,11 +49,13 @@ async def apply(
     dry_run: bool = False,
     rights: Rights | None = None,
     guard: StartGuard | None = None,
+    watch: Watch | None = None,
 ) -> SettingsReport:
     """Run the commands of a plan. When one fails, the rest is not run and what was done is given back.
 
     `guard` is awaited with the journal's lock held, once the previous values are on disk and before the first command;
-    when it raises, nothing is changed. `rights`: with the password, where sudo wants one.
+    when it raises, nothing is changed. `watch` says what it is to do with a new entry, given the one that was there
+    for the same setting. `rights`: with the password, where sudo wants one.
     SettingsError, and nothing changed, when the journal cannot be read, locked or written, or the GPUs cannot be read.
     """
     path = await journals.path_on(host)
@@ -69,7 +72,8 @@ async def apply(
         before = {c: _before(c, was, seen) for c in commands}
         state = was
         for one in commands:
-            state = state.put(_entry(one, before[one], state, seen))
+            entry = _entry(one, before[one], state, seen)
+            state = state.put(replace(entry, watch=watch(entry, was.get(*entry.key))) if watch else entry)
         await _save_first(held, state)
         watching = await _guarded(held, was, guard)
         mine = rights or Rights()

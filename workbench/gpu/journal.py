@@ -38,7 +38,8 @@ cat /proc/sys/kernel/random/boot_id || echo
 [ -e "$1" ] || exit 3
 cat <"$1"
 """
-# $1: link, $2: owner. Prints "ok", or "held OWNER", the link's age in seconds, and how long the host has been up.
+# $1: link, $2: owner. Prints "ok", or "held OWNER", the link's age in seconds, and how long the host has been up; then
+# "gone" for an owner that was a process of this host, as a guard is, and is no more.
 ACQUIRE = r"""
 umask 077
 mkdir -p -- "$(dirname -- "$1")" || exit 1
@@ -48,6 +49,17 @@ made=$(stat -c %Y "$1") || exit 0
 echo "held $owner"
 echo $(($(date +%s) - made))
 read -r up _ </proc/uptime && echo "${up%.*}"
+IFS= read -r boot </proc/sys/kernel/random/boot_id
+case $owner in "$boot":*"@$(uname -n)") ;; *) exit 0 ;; esac
+IFS=:
+set -f
+set -- $owner
+unset IFS
+start=$3
+{ read -r stat <"/proc/$2/stat"; } 2>/dev/null || stat=
+set -- ${stat##*) }
+[ "${20}" = "$start" ] || echo gone
+exit 0
 """
 # $1: link, $2: owner. Only that owner's link is removed.
 RELEASE = r"""
@@ -75,6 +87,7 @@ class Entry:
     energy_j: float | None = None  # the driver's counter then: less now means that the driver was reloaded
     # "pending": written, not known whether it took hold; "kept": left on deliberately, nobody is asked about it again
     state: str = "applied"
+    watch: Mapping[str, Any] = field(default_factory=dict)  # what the guard is to do with it: see guard.py
 
     @property
     def key(self) -> tuple[str, str]:
@@ -141,7 +154,7 @@ class Journal:
         """What a clock lock is now, which no driver tells: what we did last since the host started, or unknown."""
         entry = self.get(uuid, setting)
         if entry is not None and entry.boot_id == self.boot_id:
-            return (entry.now, "journal") if entry.state == "applied" else (UNKNOWN, UNKNOWN)
+            return (UNKNOWN, UNKNOWN) if entry.state == "pending" else (entry.now, "journal")
         for line in reversed(self.log):
             if (line.get("gpu_uuid"), line.get("setting")) == (uuid, setting):
                 if line.get("boot_id") == self.boot_id and line.get("ok") and line.get("now") == DEFAULT:
@@ -235,7 +248,7 @@ async def _acquire(host: Host, link: str, owner: str) -> None:
         if lines[0] == "ok" or (held == owner and _ours[link] == 1):  # left by a change of ours that was cut off
             return
         age_s, up_s = (int(w) if w.lstrip("-").isdigit() else None for w in [*lines[1:], "", ""][:2])
-        if lines[0] and lock_is_dead(held, age_s or 0, LEASE_S, up_s):
+        if lines[0] and ("gone" in lines[1:] or lock_is_dead(held, age_s or 0, LEASE_S, up_s)):
             await host.run(sh(RELEASE, link, held))
         elif time.monotonic() > until:
             raise SettingsError(

@@ -1,0 +1,260 @@
+"""Workbench's side of the guard: what it is told, when it is started, and what it says. Over any kind of host.
+
+What is to be watched stands in the journal (guard.py says how), so everything here that changes it holds its lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from workbench.gpu import bundle, restore
+from workbench.gpu import journal as journals
+from workbench.gpu.journal import Entry, Journal
+from workbench.gpu.rights import ENGLISH, SUDO, SUDO_ASKED, Rights, granted
+from workbench.hosts.base import CommandNotFound, Host
+from workbench.hosts.script import sh
+from workbench.model.errors import HostError, SettingsError
+from workbench.model.settings import HOST, GuardView
+
+START_S = 30.0
+NOTICED_S = 3.0  # for the guard to see what the journal says now
+KEPT = "kept"
+NO_PYTHON = "this host has no python3 that runs it (3.8 or later)"
+
+# $1: the guard's directory, $2: whose heartbeat to give, or "". The time now, what the last told was, boot id, start
+# and state of the guard's process; a line for each heartbeat; an empty line; what the guard says of itself.
+LOOK = r"""
+cd "$1" 2>/dev/null || exit 3
+[ -z "$2" ] || touch "beats/$2"
+date +%s
+told=; { read -r told <told; } 2>/dev/null; echo "$told"
+read -r boot </proc/sys/kernel/random/boot_id; echo "$boot"
+pid=; { read -r pid start <pid; } 2>/dev/null
+stat=; { read -r stat <"/proc/$pid/stat"; } 2>/dev/null
+set -f; set -- ${stat##*) }; set +f
+if [ -n "$pid" ] && [ "${20}" = "$start" ]; then echo "$1"; else echo gone; fi
+for beat in beats/*; do [ ! -e "$beat" ] || stat -c '%Y %n' "$beat"; done
+echo
+cat state.json
+"""
+# $1: the guard's directory, $2: what was told.
+TOLD = 'printf "%s\\n" "$2" >"$1/told"'
+
+
+def owner_id() -> str:
+    """The name of this process's heartbeat, as guard_files.owner_id has it."""
+    owner = journals.owner_facts()
+    return f"{owner['boot_id']}.{owner['pid']}.{owner['start']}"
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Of one change. `heartbeat_s` None: this Workbench ends when the change is made, and is not waited for."""
+
+    rights: Rights
+    heartbeat_s: float | None = None
+    trial_s: float | None = None
+    trial: str = field(default_factory=lambda: secrets.token_hex(6))
+
+    def watch(self, entry: Entry, old: Entry | None) -> dict[str, Any]:
+        """What stands under `watch` of a new entry. `back`: what a trial, or settings that were kept, go back to."""
+        made: dict[str, Any] = {
+            "heartbeat_s": self.heartbeat_s, "smi": self.rights.nvidia_smi, "tee": self.rights.tee,
+            "sudo": list(self.rights.prefix),
+        }  # fmt: skip
+        if self.trial_s is not None:
+            made |= {"trial": self.trial, "trial_s": self.trial_s}
+        if old is not None and old.boot_id == entry.boot_id and old.state != "pending":
+            if self.trial_s is not None or old.state == KEPT:
+                made["back"] = {k: getattr(old, k) for k in ("now", "state", "watch", "owner", "who")}
+            elif old.watch.get("back", {}).get("state") == KEPT:
+                made["back"] = old.watch["back"]
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One look at the guard. `told`: `did_unix_s` of the last thing that a person was told of; `owners`: whose
+    heartbeats it waits for."""
+
+    view: GuardView
+    told: str = ""
+    owners: tuple[str, ...] = ()
+
+
+async def home_on(host: Host) -> str:
+    return f"{await host.state_dir()}/gpu/guard"
+
+
+async def start(host: Host, terms: Terms, **options: float) -> GuardView:
+    """Start the guard, or have the one that is there look at the journal. Under the journal's lock. A view with a
+    `problem` when that cannot be; nothing is raised."""
+    root = f"{await host.state_dir()}/gpu"
+    local = host.kind == "local" and bool(sys.executable)
+    payload = bundle.payload(local, bundle.GUARD)
+    argv: Sequence[str] = bundle.guard_argv(sys.executable if local else "python3", root, **options)
+    log = f"{root}/guard/log"
+    try:
+        how, why = _as_root(terms.rights, await journals.read(host), argv)
+        if why is not None:
+            return GuardView(False, problem=why)
+        password = f"{terms.rights.password}\n".encode() if how == SUDO_ASKED else b""
+        env = ENGLISH if how else None
+        done = await host.run((*how, *argv), input=password + payload, timeout_s=START_S, env=env)
+    except CommandNotFound:
+        return GuardView(False, problem=NO_PYTHON)
+    except HostError as error:
+        return GuardView(False, problem=error.message, log=log)
+    if done.returncode in (bundle.TOO_OLD, 126, 127):
+        return GuardView(False, problem=NO_PYTHON)
+    try:
+        answer = json.loads(done.out.splitlines()[-1])
+    except (ValueError, IndexError):
+        said = done.err.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+        return GuardView(False, problem=f"it could not be started: {said[0]}", log=log)
+    if "error" in answer:
+        return GuardView(False, problem=answer["error"], log=log)
+    return (await look(host)).view
+
+
+def _as_root(rights: Rights, journal: Journal, argv: Sequence[str]) -> tuple[tuple[str, ...], str | None]:
+    """Words before the guard's command, and why it would be of no use. As the person itself wherever sudo lets it give
+    back what it watches without asking; else as root, while sudo is open or the password at hand: later it has none."""
+    if not rights.prefix:
+        return (), None
+    back = [
+        step.argv
+        for entry in journal.entries
+        if entry.watch and entry.gpu_uuid != HOST
+        for step in restore.steps(
+            entry.gpu_uuid, entry.setting, restore.wanted_back(entry.before), nvidia_smi=rights.nvidia_smi
+        )
+    ]
+    if back and all(granted(rights.rules, command) == "free" for command in back):
+        return (), None
+    how = granted(rights.rules, argv)
+    if how == "free" or (how and rights.unasked):
+        return SUDO, None
+    if how and rights.password is not None:
+        return SUDO_ASKED, None
+    return (), "sudo lets it give nothing back: it needs python3 as root, or a rule for the commands that restore"
+
+
+async def look(host: Host, beat: str = "") -> Seen:
+    """How the guard is; with `beat`, a sign of life of that owner goes with it. HostError when the host is out of
+    reach."""
+    home = await home_on(host)
+    done = await host.run(sh(LOOK, home, beat))
+    head, _, state = done.out.partition("\n\n")
+    if done.returncode == 3 or not state.strip():
+        return Seen(GuardView(False))
+    now, told, boot, process, *beats = [*head.split("\n"), "", "", "", ""]
+    try:
+        said = json.loads(state)
+    except ValueError:
+        said = {"problem": "its state cannot be read"}
+    ages = {}
+    for line in filter(None, beats):
+        at, _, name = line.partition(" ")
+        ages[name.removeprefix("beats/")] = max(0.0, float(now) - float(at))
+    return _seen(said, int(now or 0), told, boot, process, ages, home)
+
+
+def _seen(
+    said: Mapping[str, Any], now: int, told: str, boot: str, process: str, ages: Mapping[str, float], home: str
+) -> Seen:
+    running, problem, pid = bool(said.get("running")), said.get("problem"), said.get("pid")
+    if running and said.get("boot_id") != boot:
+        running = False  # the settings are gone with the boot as well
+    elif running and process in ("gone", "Z", "X"):
+        running, problem = False, f"the guard (process {pid}) was killed: nobody watches over the settings"
+    elif running and process in ("T", "t"):
+        problem = f"the guard (process {pid}) is stopped and watches over nothing: kill -CONT {pid} lets it go on"
+    waits = {owner: s for owner, s in said.get("heartbeats", {}).items() if s} if running else {}
+    until = said.get("trials_until_unix_s", {}).values() if running else ()
+    return Seen(
+        GuardView(
+            running=running,
+            pid=pid if running else None,
+            since_unix_s=said.get("since_unix_s") if running else None,
+            heartbeat_s=min(waits.values(), default=None),
+            heartbeat_age_s=max((ages[owner] for owner in waits if owner in ages), default=None),
+            trial_left_s=max(0.0, min(until) - now) if until else None,
+            temperature_limits_c=said.get("limits_c", {}),
+            did=said.get("did"),
+            did_unix_s=said.get("did_unix_s"),
+            log=f"{home}/log",
+            problem=problem,
+        ),
+        told,
+        tuple(waits),
+    )
+
+
+async def was_told(host: Host, did_unix_s: float) -> None:
+    await host.run(sh(TOLD, await home_on(host), str(did_unix_s)))
+
+
+async def confirm(host: Host, heartbeat_s: float | None = None) -> GuardView:
+    """End the trials of this host: what was tried stays. With `heartbeat_s` it is watched by this Workbench's heartbeat
+    from now on, as is all that is not kept. SettingsError when no trial is on."""
+    async with journals.locked(host) as held:
+        tried = [e for e in _living(held.journal) if e.watch.get("trial")]
+        watched = [e for e in _living(held.journal) if e.watch and e.state != KEPT]
+        if not tried and not (heartbeat_s and watched):
+            raise SettingsError("no trial is on", host=host.name, next_step=await _what_became(host))
+        state = held.journal
+        for entry in watched if heartbeat_s else tried:
+            back = entry.watch.get("back", {})
+            ends = ("trial", "trial_s", *(() if back.get("state") == KEPT else ("back",)))
+            watch = {k: v for k, v in entry.watch.items() if k not in ends}
+            entry = replace(entry, watch=watch)
+            if heartbeat_s:
+                owner = journals.owner_facts()
+                entry = replace(entry, owner=owner, who=journals.who(), watch={**watch, "heartbeat_s": heartbeat_s})
+            state = state.put(entry)
+        for entry in tried:
+            state = state.note("confirm", gpu_uuid=entry.gpu_uuid, setting=entry.setting, now=entry.now, ok=True)
+        await held.save(state)
+    return await _until(host, lambda view: view.trial_left_s is None)
+
+
+async def keep(host: Host) -> GuardView:
+    """Leave everything on deliberately: written down, and the guard ends."""
+    async with journals.locked(host) as held:
+        state = held.journal
+        left = [e for e in _living(state) if e.state != KEPT]
+        if not left:
+            raise SettingsError("no GPU setting of Workbench's is on that could be kept", host=host.name,
+                                next_step=await _what_became(host))  # fmt: skip
+        for entry in left:
+            state = state.put(replace(entry, state=KEPT, watch={}))
+            state = state.note("keep", gpu_uuid=entry.gpu_uuid, setting=entry.setting, now=entry.now, ok=True)
+        await held.save(state)
+    return await _until(host, lambda view: not view.running)
+
+
+def _living(journal: Journal) -> list[Entry]:
+    return [e for e in journal.entries if journal.gone(e) is None]
+
+
+async def _what_became(host: Host) -> str:
+    view = (await look(host)).view
+    return f"the guard {view.did}" if view.did else "workbench gpu status shows what is altered"
+
+
+async def _until(host: Host, done: Any) -> GuardView:
+    """The guard reads the journal four times a second."""
+    until = time.monotonic() + NOTICED_S
+    while True:
+        view = (await look(host)).view
+        if done(view) or view.problem or time.monotonic() > until:
+            return view
+        await asyncio.sleep(0.1)

@@ -63,6 +63,7 @@ class GpuSettingsEntry(_Strict):
     power_limit_w: float | None = Field(None, gt=0)
     lock_gpu_clocks_mhz: MhzRange | None = None
     lock_memory_clocks_mhz: MhzRange | None = None
+    governor: str | None = Field(None, pattern="^[a-z_]+$", description="of all CPU cores, whatever GPU is named")
     reason: str | None = None
 
     @field_validator("lock_gpu_clocks_mhz", "lock_memory_clocks_mhz")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -59,6 +60,17 @@ class SettingCommand:
     value: Any = None  # True/False, watts, "MIN,MAX" or "default": what `argv` asks for, as the journal keeps it
     stdin: str | None = None  # what the command reads (tee into sysfs); never a password
     note: str = ""  # what to know before it is run: "nvidia-smi takes the closest SM clock: 1005 MHz for 1003"
+
+    @property
+    def typed(self) -> str:
+        """As a person would type it."""
+        if self.stdin is None:
+            return shlex.join(self.argv)
+        return f"echo {shlex.quote(self.stdin.strip())} | {shlex.join(self.argv)}"
+
+    @property
+    def where(self) -> str:
+        return "host" if self.gpu_uuid == HOST else f"GPU{self.gpu_index}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,63 +2,136 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from workbench.model.errors import HostError
+from workbench.model.errors import HostError, WorkbenchError
 from workbench.model.findings import Level
 from workbench.session.serving import Serving
 
 if TYPE_CHECKING:  # loaded after the first frame, as in all modules of the session
+    from workbench.gpu.journal import Record
     from workbench.gpu.proof import Proof
     from workbench.gpu.rights import Rights
+    from workbench.model.preset import Preset
     from workbench.model.settings import Alteration, GpuSettings, SettingCommand, SettingsReport
+
+
+OFFER = "GPU settings that Workbench made are still on: r gives back what was before"
+MADE_BY = {"dead": "who is gone", "alive": "another Workbench, which runs", "elsewhere": "from another machine"}
 
 
 class Settings(Serving):
     _rights: Rights | None = None
 
     async def rights(self) -> Rights:
-        if self._rights is None:
+        """Looked at again as long as they are not whole: a line in sudoers may have been added."""
+        if self._rights is None or self._rights.refusal or self._rights.by_sudoers:
             from workbench.gpu.rights import rights_on
 
             self._rights = await rights_on(self.host)
-            self.update_host(can_change_gpus=self._rights.refusal, user=self._rights.user)
+            self.update_host(can_change_gpus=self._rights.refusal, user=self._rights.user,
+                             sudo_password=self._rights.sudo_password)  # fmt: skip
         return self._rights
 
-    async def plan_gpu(
-        self, wanted: GpuSettings, gpu: int | str | None = None
-    ) -> Sequence[SettingCommand]:
-        from workbench.gpu.plan import plan
+    async def _rights_with(self, password: str | None) -> Rights:
+        """Kept by nobody: a password lives as long as the change that it is given for."""
+        rights = await self.rights()
+        if password is None:
+            return rights
+        from workbench.gpu.rights import with_password
 
-        selector = "all" if gpu is None else str(gpu)
-        return plan({selector: wanted}, await self.reading(), await self.rights())
+        return await with_password(self.host, rights, password)
+
+    async def plan_gpu(self, wanted: GpuSettings, gpu: int | str | None = None) -> Sequence[SettingCommand]:
+        return await self.plan_gpus({"all" if gpu is None else str(gpu): wanted})
+
+    async def plan_gpus(
+        self, wanted: Mapping[str, GpuSettings], rights: Rights | None = None
+    ) -> Sequence[SettingCommand]:
+        """`wanted` by GPU: an index, a UUID or "all"."""
+        from workbench.gpu.control import governors_on, plan
+
+        governors = await governors_on(self.host) if any(w.governor for w in wanted.values()) else None
+        return plan(wanted, await self.reading(), rights or await self.rights(), governors)
 
     async def apply_gpu(
-        self, wanted: GpuSettings, gpu: int | str | None = None, *, dry_run: bool = False
+        self,
+        wanted: GpuSettings,
+        gpu: int | str | None = None,
+        *,
+        dry_run: bool = False,
+        trial_s: float | None = None,
+        password: str | None = None,
     ) -> SettingsReport:
-        from workbench.gpu.control import apply
+        selector = "all" if gpu is None else str(gpu)
+        return await self.apply_gpus({selector: wanted}, dry_run=dry_run, trial_s=trial_s, password=password)
 
-        commands = await self.plan_gpu(wanted, gpu)
+    async def apply_gpus(
+        self,
+        wanted: Mapping[str, GpuSettings],
+        *,
+        dry_run: bool = False,
+        trial_s: float | None = None,
+        password: str | None = None,
+    ) -> SettingsReport:
+        """One plan for several GPUs: applied whole, or given back."""
+        rights = await self._rights_with(password)
+        commands = await self.plan_gpus(wanted, rights)
         with self.busy("applying GPU settings"):
-            report = await apply(self.host, commands, dry_run=dry_run)
+            report = await self._apply(commands, rights, dry_run=dry_run, trial_s=trial_s)
         if not dry_run:
             await self._settled(report)
         return report
 
-    async def revert_gpu(self, gpu: int | str | None = None) -> SettingsReport:
+    async def _apply(
+        self, commands: Sequence[SettingCommand], rights: Rights, *, dry_run: bool, trial_s: float | None
+    ) -> SettingsReport:
+        """guarding.py puts a guard over it."""
+        from workbench.gpu.control import apply
+
+        return await apply(self.host, commands, dry_run=dry_run, rights=rights)
+
+    async def revert_gpu(self, gpu: int | str | None = None, *, password: str | None = None) -> SettingsReport:
         from workbench.gpu.control import revert
 
         with self.busy("reverting GPU settings"):
-            report = await revert(self.host, gpu)
+            report = await revert(self.host, gpu, rights=await self._rights_with(password))
         await self._settled(report)
         return report
 
+    def preset_gpu_settings(self, preset_id: str | None = None) -> Sequence[tuple[str, GpuSettings, str]]:
+        """(selector, settings, reason) that a preset carries: the loaded one, or the one that is named. Nothing is
+        applied by this, nor by loading. Empty where none is loaded, or it carries none."""
+        if preset_id is None:
+            preset_id = self._editor.plan.preset_id if self._editor is not None else None
+        return [] if preset_id is None else carried(self.preset(preset_id))
+
+    async def gpu_processes(self) -> Sequence[tuple[int, int, str, bool]]:
+        """(GPU index, pid, name, ours) of what runs on the GPUs; ours: of runs that Workbench started on this host. A
+        process of another PID namespace has no name here."""
+        from workbench.hosts import detached
+
+        reading = await self.reading()
+        runs = await detached.list_runs(self.host, f"{await self.host.state_dir()}/runs")
+        ours = {pid for run in runs for pid in run.members}
+        return [
+            (sample.index, process.pid, process.name or "name not known here", process.pid in ours)
+            for sample in reading.gpus
+            for process in sample.processes or ()
+        ]
+
+    async def gpu_journal(self) -> tuple[Sequence[Record], Sequence[Mapping[str, Any]]]:
+        """What Workbench changed on this host, with its owners' state and what a restart took away; and what was done,
+        oldest first. A reload of the driver shows where the GPUs are being read."""
+        from workbench.gpu.control import records
+
+        return await records(self.host, self._energy_j())
+
     async def _settled(self, report: SettingsReport) -> None:
-        for outcome in report.outcomes:
-            self.record(shlex.join(outcome.command.argv), "ok" if outcome.ok else outcome.message)
+        for outcome in (*report.outcomes, *report.rolled_back):
+            self.record(outcome.command.typed, "ok" if outcome.ok else outcome.message)
         with suppress(HostError):  # the link was lost: what was done is told all the same, and read once it is back
             await self.read_alterations()
             self.update(offers=())  # the person has just seen to them
@@ -77,13 +150,68 @@ class Settings(Serving):
                 self.notify(Level.WARN, f"{proof.where}: {proof.text}", "r gives back what was before")
 
     async def read_alterations(self) -> None:
-        from workbench.gpu.control import alterations
+        """What is altered here, whose it is where it is not ours, and what a restart has taken away."""
+        from workbench.gpu.control import alteration
 
-        found = await alterations(self.host)
-        offers = ("GPU settings that Workbench made are still on: r gives back what was before",) if found else ()
+        records, _ = await self.gpu_journal()
+        found = tuple(alteration(r) for r in records if r.gone is None)
         changed = {a.gpu_index for a in set_difference(found, self.state.alterations)}
         findings = tuple(f for f in self.state.gpu_findings if f[0] not in changed)
-        self.update(alterations=found, offers=offers, gpu_findings=findings)
+        self.update(alterations=found, offers=offers(records), gpu_findings=findings)
+        if gone := [r for r in records if r.gone is not None]:
+            await self._tell_gone(gone)
+
+    async def _tell_gone(self, gone: Sequence[Record]) -> None:
+        """Once: it is written down as told, where that can be done."""
+        from workbench.gpu.control import forget_gone
+        from workbench.gpu.restore import shown
+
+        what = ", ".join(f"{named(r.entry.gpu_index)} {r.entry.setting} {shown(r.entry.now)}" for r in gone)
+        self.notify(Level.INFO, f"GPU settings of before are gone, since {gone[0].gone}: {what}")
+        with suppress(WorkbenchError):
+            await forget_gone(self.host, self._energy_j())
+
+    def _energy_j(self) -> dict[str, float]:
+        gpus = self.state.telemetry.gpus if self.state.telemetry else ()
+        return {gpu.uuid: gpu.energy_j for gpu in gpus if gpu.energy_j is not None}
+
+
+def named(gpu_index: int) -> str:
+    return "host" if gpu_index < 0 else f"GPU{gpu_index}"
+
+
+def offers(records: Sequence[Record]) -> tuple[str, ...]:
+    """What to ask at start: whether to give back what a dead Workbench left on. Of one that lives it is said whose the
+    settings are; what was left on deliberately is not asked about again."""
+    on = [r for r in records if r.gone is None and r.entry.state != "kept" and r.owner != "this"]
+    found = []
+    if any(r.owner == "dead" for r in on):
+        found.append(OFFER)
+    for owner in ("alive", "elsewhere"):
+        who = sorted({f"{r.entry.who}, process {r.entry.owner.get('pid')}" for r in on if r.owner == owner})
+        if who:
+            found.append(f"GPU settings are on by {' and '.join(who)} ({MADE_BY[owner]})")
+    return tuple(found)
+
+
+def carried(preset: Preset) -> list[tuple[str, GpuSettings, str]]:
+    """A preset's settings, by GPU; the governor is the host's, whatever GPU is named."""
+    from workbench.model.settings import ClockRange, GpuSettings
+
+    return [
+        (
+            str(entry.gpu),
+            GpuSettings(
+                persistence=entry.persistence,
+                power_limit_w=entry.power_limit_w,
+                gpu_clocks=ClockRange(*entry.lock_gpu_clocks_mhz) if entry.lock_gpu_clocks_mhz else None,
+                memory_clocks=ClockRange(*entry.lock_memory_clocks_mhz) if entry.lock_memory_clocks_mhz else None,
+                governor=entry.governor,
+            ),
+            entry.reason or "",
+        )
+        for entry in preset.gpu_settings
+    ]
 
 
 def set_difference(a: Sequence[Alteration], b: Sequence[Alteration]) -> list[Alteration]:

@@ -13,9 +13,11 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from workbench.bench.runner import BenchCancelled
+from workbench.model.bench import BenchSummary, EngineDuring
 from workbench.model.errors import BenchError
 from workbench.model.secrets import mask_text
 
@@ -161,3 +163,45 @@ async def _group_gone(group: int, within_s: float) -> None:
         except OSError:
             return
         await asyncio.sleep(0.05)
+
+
+def summary(done: CommandOutcome) -> BenchSummary:
+    """What is known of the command alone; `with_counts` adds the engine's."""
+    why = "the workload is a command: its own output has its latencies"
+    absent = dict.fromkeys(("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms", "tokens_per_chunk", "per_stream_tok_s"), why)
+    refused = (f"the command {_ended(done.exit_code)}",) if done.exit_code else ()
+    return BenchSummary(
+        requests_ok=0, requests_failed=0, errors={}, prompt_tokens=None, output_tokens=None, cached_tokens=None,
+        duration_s=round(done.seconds, 6), output_tok_s=None, request_s=None, ttft_ms=None, itl_ms=None, tpot_ms=None,
+        e2e_ms=None, tokens_per_chunk=None, per_stream_tok_s=None, power_w=None, energy_j=None, tok_per_joule=None,
+        absent=absent, refused=refused, window_s=round(done.seconds, 6), command_exit=done.exit_code,
+        command_output=done.output,
+    )  # fmt: skip
+
+
+def with_counts(summary: BenchSummary, engine: EngineDuring) -> BenchSummary:
+    """Requests and tokens of a command's run, by the engine's counters: those of all its clients."""
+    absent = dict(summary.absent)
+    for name, counter in (
+        ("prompt_tokens", "prompt_tokens"),
+        ("output_tokens", "generation_tokens"),
+        ("cached_tokens", "prefix_hit_tokens"),
+        ("request_s", "requests_finished"),
+    ):
+        if getattr(engine, counter) is None:
+            absent[name] = f"the engine's counters: {engine.absent.get(counter, 'not read')}"
+    rates: dict[str, Any] = {}
+    for name, count in (("output_tok_s", engine.generation_tokens), ("request_s", engine.requests_finished)):
+        rates[name] = round(count / summary.duration_s, 4) if count and summary.duration_s > 0 else None
+        if rates[name] is None:
+            absent.setdefault(name, absent.get("output_tokens") or "the engine counted nothing in that time")
+    notes = ("requests and tokens are the engine's own counts: those of other clients would be among them",)
+    return replace(
+        summary, requests_ok=engine.requests_finished or 0, prompt_tokens=engine.prompt_tokens,
+        output_tokens=engine.generation_tokens, cached_tokens=engine.prefix_hit_tokens, engine=engine, absent=absent,
+        notes=(*summary.notes, *notes), **rates,
+    )  # fmt: skip
+
+
+def _ended(code: int) -> str:
+    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"

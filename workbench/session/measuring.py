@@ -3,46 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from workbench.model.errors import BenchError, InputError, WorkbenchError
 from workbench.model.findings import Level
 from workbench.model.run import ServerState, ServerStatus
-from workbench.session.conditions import ceiling_of, conditions_of, gpus_of, rows_of
+from workbench.session.benched import Benched
+from workbench.session.conditions import ceiling_of, conditions_of, rows_of
 from workbench.session.guarding import Guarding
 from workbench.session.state import BenchState, CeilingView
 
 if TYPE_CHECKING:
-    from workbench.bench.records import BenchOutcome
-    from workbench.gpu.proof import Proof
+    from workbench.bench.energy import Idle
     from workbench.hosts.base import Host
-    from workbench.model.bench import BenchProgress, BenchResult, BenchSpec, BenchSummary, Comparison
+    from workbench.model.bench import BenchProgress, BenchResult, BenchSpec, Comparison
     from workbench.model.gpu import GpuInfo, Telemetry
-    from workbench.model.plan import LaunchPlan
-    from workbench.server.records import RunRecord
+    from workbench.session.benched import Measured
     from workbench.store.results import ResultsDb
 
 _SHOWN = 100  # newest results in the state
 _AGAIN = "restart, benchmark, compare"
+_IDLE_HOLDS_S = 900.0
 _KEY_VARIABLE = "WORKBENCH_SERVER_KEY"  # carries a run's API key to the worker, in its environment only
-
-
-@dataclass(frozen=True, slots=True)
-class Benched:
-    """The server under test: a run, or (without `status`) one that others started."""
-
-    host: str
-    status: ServerStatus | None = None
-    record: RunRecord | None = None
-    simulated: bool = False
-    gpus_known: bool = True
-
-    @property
-    def plan(self) -> LaunchPlan | None:
-        return self.record.plan if self.record else None
 
 
 class Measuring(Guarding):
@@ -54,6 +40,7 @@ class Measuring(Guarding):
     def __init__(self, host: Host) -> None:
         super().__init__(host)
         self._measuring = asyncio.Lock()
+        self._idles: dict[tuple[Any, ...], tuple[Idle, float]] = {}  # of (server, settings), when
 
     @property
     def results_db(self) -> ResultsDb:
@@ -130,26 +117,14 @@ class Measuring(Guarding):
     # ---- running
 
     def spec_of(self, preset_id: str | None, overrides: dict[str, Any]) -> BenchSpec:
-        """What the preset suggests, changed by `overrides` (fields of BenchSpec)."""
-        from workbench.model.bench import BenchSpec
+        """What the preset suggests, changed by `overrides` (fields of BenchSpec, and "prompts_file")."""
+        from workbench.session.bench_spec import spec_from
 
-        suggested: dict[str, Any] = {}
+        suggested = None
         if preset_id is not None:
-            try:
-                bench = self.preset(preset_id).benchmark
-                suggested = {
-                    "profile": bench.profile, "concurrency": bench.concurrency[0], "requests": bench.requests,
-                    "input_tokens": bench.input_tokens, "max_tokens": bench.max_tokens, "warmup": bench.warmup,
-                }  # fmt: skip
-            except WorkbenchError:
-                suggested = {}  # a preset that is gone: the general shape serves
-        merged = {**suggested, **{k: v for k, v in overrides.items() if v is not None}}
-        for name in ("concurrency", "requests", "max_tokens", "input_tokens"):
-            if name in merged and (not isinstance(merged[name], int) or merged[name] < 1):
-                raise InputError(f"{merged[name]!r} is no number of {name.replace('_', ' ')}", next_step="1 or more")
-        if merged.get("warmup", 0) < 0:
-            raise InputError("there cannot be fewer than no warm-up requests", next_step="0 or more")
-        return BenchSpec(**{"url": "", "model": "", **merged})
+            with suppress(WorkbenchError):  # a preset that is gone: the general shape serves
+                suggested = self.preset(preset_id).benchmark
+        return spec_from(suggested, overrides)
 
     def bench_defaults(self) -> BenchSpec:
         server = self.state.server
@@ -274,27 +249,22 @@ class Measuring(Guarding):
         return result_id
 
     async def _run_and_store(self, spec: BenchSpec, benched: Benched, env: dict[str, str]) -> int:
-        from workbench.bench import runner
-        from workbench.model.settings import HOST_INDEX
-        from workbench.bench.energy import without_energy
-        from workbench.session.meter import Meter
+        from workbench.session.benched import Measurement
 
-        async def run() -> BenchOutcome:
-            return await runner.run(spec, on_progress=self._progress, cancel=self._cancel, env=env)
-
-        if not benched.gpus_known:
-            outcome = await run()
-            why = f"the GPUs of {benched.host} are not known: only those of a host that Workbench is on are read"
-            return await self._store(outcome, without_energy(outcome.summary, why), benched, (), None)
-        async with Meter(self.host) as meter:
-            outcome = await run()
-            telemetry = await meter.after(outcome.t1_unix)
-            gpus = gpus_of(benched.plan, telemetry.infos if telemetry else ())
-            summary = meter.with_gpus(outcome, gpus)
-            proofs = meter.proofs(outcome, [a for a in self.state.alterations if a.gpu_index in (*gpus, HOST_INDEX)])
-        self.take_proofs(proofs)
-        summary = replace(summary, notes=(*summary.notes, *(f"{p.where}: {p.text}" for p in proofs)))
-        return await self._store(outcome, summary, benched, gpus, telemetry, proofs)
+        assert self._cancel is not None
+        server = benched.status.run_id if benched.status else spec.url
+        standing = (server, self.state.alterations)  # idle power is another where a setting or the server is
+        idle, since = self._idles.get(standing, (None, 0.0))
+        if time.monotonic() - since > _IDLE_HOLDS_S:
+            idle = None
+        measured = await Measurement(
+            self.host, spec, benched, env,
+            cancel=self._cancel, on_progress=self._progress, alterations=self.state.alterations, idle=idle,
+        ).run()  # fmt: skip
+        if idle is None and measured.idle is not None and measured.idle.power_w is not None:
+            self._idles = {standing: (measured.idle, time.monotonic())}
+        self.take_proofs(measured.proofs)
+        return await self._store(measured, benched)
 
     def _progress(self, progress: BenchProgress) -> None:
         self.update(bench=replace(self.state.bench, progress=progress))
@@ -313,19 +283,13 @@ class Measuring(Guarding):
             await self.cancel_bench()
         return await super()._stop(run_id)
 
-    async def _store(
-        self,
-        outcome: BenchOutcome,
-        summary: BenchSummary,
-        benched: Benched,
-        gpus: tuple[int, ...],
-        telemetry: Telemetry | None,
-        proofs: Sequence[Proof] = (),
-    ) -> int:
+    async def _store(self, measured: Measured, benched: Benched) -> int:
+        outcome, telemetry, gpus = measured.outcome, measured.telemetry, measured.gpus
+        spec = replace(outcome.spec, prompts=())  # a result keeps their name and digest
         conditions = conditions_of(
             benched.host,
             "local" if self.host.kind == "local" else "tunnel",
-            outcome.spec,
+            spec,
             status=benched.status,
             record=benched.record,
             telemetry=telemetry,
@@ -333,10 +297,10 @@ class Measuring(Guarding):
             gpus=gpus,
             simulated=self.state.simulated or benched.simulated or bool(benched.status and benched.status.simulated),
             ceiling_tok_s=ceiling_of(benched.plan, [i for i in _infos(telemetry) if i.index in gpus]),
-            in_force={f"{p.place}.{p.setting}": str(p.in_force) for p in proofs},
+            in_force={f"{p.place}.{p.setting}": str(p.in_force) for p in measured.proofs},
         )
         samples = [r.as_json() for r in outcome.requests]
-        return await asyncio.to_thread(self.results_db.add, outcome.spec, conditions, summary, samples)
+        return await asyncio.to_thread(self.results_db.add, spec, conditions, measured.summary, samples)
 
     async def restart_bench_compare(self) -> None:
         """The tuning loop in one key: the shape of the last benchmark, against its result."""
@@ -350,7 +314,7 @@ class Measuring(Guarding):
         shape: dict[str, Any] = {}
         if before is not None:
             spec = (await self.result(before)).spec
-            shape = {n: getattr(spec, n) for n in ("concurrency", "requests", "max_tokens", "input_tokens", "warmup")}
+            shape = self._shape_again(spec)
         run_id = await self.start()
         status = await self.wait_ready(run_id)
         if status.state is not ServerState.READY:
@@ -362,6 +326,22 @@ class Measuring(Guarding):
             await self.compare(before, after)
         else:
             self.notify(Level.INFO, "the first result: change one thing and press . again to compare")
+
+
+    def _shape_again(self, spec: BenchSpec) -> dict[str, Any]:
+        """Overrides that ask for the same again. The person's own prompts and command are not taken from what is
+        stored, only from what this session ran."""
+        from workbench.session.bench_spec import SHAPE
+
+        shape = {name: getattr(spec, name) for name in SHAPE}
+        if spec.prompts_name or spec.command:
+            last = self.state.bench.spec
+            if last is None or (last.prompts_name, last.command) != (spec.prompts_name, spec.command):
+                what = spec.prompts_name or "a command of your own"
+                raise BenchError(f"the last result is of {what}, which this session has not run",
+                                 host=self.host.name, next_step="run that benchmark again first")  # fmt: skip
+            shape["prompts"] = last.prompts
+        return shape
 
 
 @asynccontextmanager

@@ -1,0 +1,57 @@
+"""How many words make a prompt of the asked length, by the server's own tokenizer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Any
+
+from workbench.bench.workload import Workload
+from workbench.model.bench import BenchSpec
+
+Count = Callable[[Mapping[str, Any]], Awaitable[int | None]]
+_PROMPTS = 3  # counted at each length: words need not all be one token
+
+
+@dataclass(frozen=True, slots=True)
+class Length:
+    """`tokens`: of a prompt of so many words, its chat template included; `template`: of that template alone, None
+    where it cannot be told apart."""
+
+    words: int
+    tokens: int
+    template: int | None = None
+
+
+async def measure(spec: BenchSpec, count: Count) -> Length | None:
+    """By prompts of two lengths, and corrected by those of the third. None where the server does not count them."""
+    wanted = spec.input_tokens
+    high, low = max(2, wanted), max(1, wanted // 2)
+    at_high, at_low = await _tokens(spec, count, high), await _tokens(spec, count, low)
+    if at_high is None or at_low is None:
+        return None
+    per_word = max(0.05, (at_high - at_low) / (high - low))
+    words = max(1, round(high + (wanted - at_high) / per_word))
+    tokens = await _tokens(spec, count, words)
+    if tokens is not None and round(tokens) != wanted:
+        words = max(1, words + round((wanted - tokens) / per_word))
+        tokens = await _tokens(spec, count, words)
+    return None if tokens is None else Length(words, round(tokens), await _template(spec, count, words))
+
+
+async def _tokens(spec: BenchSpec, count: Count, words: int) -> float | None:
+    workload = Workload(replace(spec, prompt_words=words, salt="0"))
+    counted = await asyncio.gather(*(count(workload.fields(i, warmup=False)) for i in range(_PROMPTS)))
+    known = [n for n in counted if n is not None]
+    return fmean(known) if len(known) == _PROMPTS else None
+
+
+async def _template(spec: BenchSpec, count: Count, words: int) -> int | None:
+    if spec.endpoint == "completions":
+        return 0
+    workload = Workload(replace(spec, prompt_words=words, salt="0"))
+    whole = await count(workload.fields(0, warmup=False))
+    text = await count({"prompt": workload.prompt(0, warmup=False)})
+    return None if whole is None or text is None else max(0, whole - text)

@@ -1,0 +1,93 @@
+"""What a benchmark asks: a profile or a preset's suggestion, changed by what the person gave."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from workbench.model.errors import InputError
+
+if TYPE_CHECKING:
+    from workbench.model.bench import BenchSpec
+    from workbench.model.preset import Benchmark
+
+ROUNDS = 8  # requests per stream where only the concurrency was given
+# What makes a benchmark the same one again: not where it went, nor what is made anew for each run.
+SHAPE = (
+    "profile", "concurrency", "requests", "max_tokens", "input_tokens", "warmup", "endpoint", "temperature",
+    "ignore_eos", "seed", "shared_prefix", "extra_body", "rate", "arrival", "stream", "seconds", "length_spread",
+    "until_steady", "prompts", "prompts_name", "command",
+)  # fmt: skip
+_COUNTS = ("concurrency", "requests", "max_tokens", "input_tokens")
+
+
+def spec_from(suggested: Benchmark | None, overrides: Mapping[str, Any]) -> BenchSpec:
+    """`overrides` are fields of BenchSpec (None: not given) and `prompts_file`, a path. A profile among them stands for
+    all that `suggested` says. Raises InputError for what no run can be made of."""
+    from workbench.bench import profiles
+    from workbench.model.bench import BenchSpec
+
+    given = {k: v for k, v in overrides.items() if v is not None}
+    file = given.pop("prompts_file", None)
+    if file is not None:
+        given |= _prompts(file)
+    if "profile" in given:
+        base = profiles.fields(given["profile"])
+    elif suggested is not None:
+        base = {**_profile_of(suggested), **_suggested(suggested)}
+    else:
+        base = profiles.fields("quick")
+    if "concurrency" in given and "requests" not in given and "seconds" not in given:
+        _check_counts(given)
+        base |= {"requests": ROUNDS * given["concurrency"], "warmup": max(1, given["concurrency"])}
+    merged = {**base, **given}
+    _check(merged)
+    return BenchSpec(**{"url": "", "model": "", **merged})
+
+
+def _profile_of(suggested: Benchmark) -> dict[str, Any]:
+    """A preset may name a profile of ours, or a word of its own."""
+    from workbench.bench import profiles
+
+    return profiles.fields(suggested.profile) if suggested.profile in profiles.NAMES else {}
+
+
+def _suggested(suggested: Benchmark) -> dict[str, Any]:
+    return {
+        "profile": suggested.profile, "concurrency": suggested.concurrency[0], "requests": suggested.requests,
+        "input_tokens": suggested.input_tokens, "max_tokens": suggested.max_tokens, "warmup": suggested.warmup,
+    }  # fmt: skip
+
+
+def _prompts(file: str) -> dict[str, Any]:
+    from workbench.bench import prompt_file
+
+    found = prompt_file.read(file)
+    return {"prompts": found.prompts, "prompts_name": found.name}
+
+
+def _check_counts(fields: Mapping[str, Any]) -> None:
+    for name in _COUNTS:
+        value = fields.get(name, 1)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise InputError(f"{value!r} is no number of {name.replace('_', ' ')}", next_step="1 or more")
+
+
+def _check(fields: Mapping[str, Any]) -> None:
+    _check_counts(fields)
+    if fields.get("warmup", 0) < 0:
+        raise InputError("there cannot be fewer than no warm-up requests", next_step="0 or more")
+    for name, unit in (("rate", "requests per second"), ("seconds", "seconds")):
+        value = fields.get(name)
+        if value is not None and not 0 < value < float("inf"):
+            raise InputError(f"{value:g} is no number of {unit}", next_step="above 0")
+    for name, words in (("arrival", ("poisson", "constant")), ("endpoint", ("chat", "completions"))):
+        if fields.get(name, words[0]) not in words:
+            raise InputError(f"{name} is {fields[name]!r}", next_step=f"one of {', '.join(words)}")
+    if not 0 <= fields.get("length_spread", 0.0) < 1:
+        raise InputError("lengths spread by a share from 0 to below 1", next_step="for example 0.2 for ±20 %")
+    if not isinstance(fields.get("extra_body", {}), Mapping):
+        raise InputError("the extra body fields are no JSON object", next_step='for example {"top_k": 1}')
+    messages = any(prompt.startswith("[") for prompt in fields.get("prompts", ()))
+    if messages and fields.get("endpoint") == "completions":
+        raise InputError("the file holds messages, which completions do not take", next_step="--endpoint chat")

@@ -1,0 +1,279 @@
+"""One benchmark from preparation to figures: what the load client, the GPUs and the engine each say of the same run."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeVar
+
+from workbench.model.errors import BenchError
+from workbench.session.conditions import gpus_of
+
+if TYPE_CHECKING:
+    import httpx
+
+    from workbench.bench.energy import Idle
+    from workbench.bench.prompt_length import Length
+    from workbench.bench.records import BenchOutcome
+    from workbench.gpu.proof import Proof
+    from workbench.hosts.base import Host
+    from workbench.model.bench import BenchProgress, BenchSpec, BenchSummary, EngineDuring
+    from workbench.model.gpu import Telemetry
+    from workbench.model.plan import LaunchPlan
+    from workbench.model.run import ServerStatus
+    from workbench.model.settings import Alteration
+    from workbench.server.records import RunRecord
+    from workbench.session.engine_view import EngineView
+    from workbench.session.meter import Meter
+
+T = TypeVar("T")
+
+PREPARING = "preparing"
+_CACHED_SHARE = 0.01
+_TEMPLATE_TOKENS = 64  # of a chat template that is not known: these may come from the cache in every request
+
+
+@dataclass(frozen=True, slots=True)
+class Benched:
+    """The server under test: a run, or (without `status`) one that others started."""
+
+    host: str
+    status: ServerStatus | None = None
+    record: RunRecord | None = None
+    simulated: bool = False
+    gpus_known: bool = True
+
+    @property
+    def plan(self) -> LaunchPlan | None:
+        return self.record.plan if self.record else None
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """`idle` is None where it was not measured now; `gpus` are the indices of the server's."""
+
+    outcome: BenchOutcome
+    summary: BenchSummary
+    gpus: tuple[int, ...] = ()
+    telemetry: Telemetry | None = None
+    proofs: tuple[Proof, ...] = ()
+    idle: Idle | None = None
+
+
+class Measurement:
+    """`run` once. `idle`: power of the idle GPUs where it is known from before. Raises BenchCancelled when `cancel` is
+    set, whatever is under way, and BenchError when there is nothing to measure."""
+
+    def __init__(
+        self,
+        host: Host,
+        spec: BenchSpec,
+        benched: Benched,
+        env: Mapping[str, str],
+        *,
+        cancel: asyncio.Event,
+        on_progress: Callable[[BenchProgress], None],
+        alterations: Sequence[Alteration] = (),
+        idle: Idle | None = None,
+    ) -> None:
+        self._host, self._spec, self._benched, self._env = host, spec, benched, env
+        self._cancel, self._on_progress = cancel, on_progress
+        self._alterations, self._idle = alterations, idle
+        self._length: Length | None = None
+
+    async def run(self) -> Measured:
+        async with self._http() as http:
+            view = self._view(http)
+            if not self._benched.gpus_known:
+                return await self._unmetered(http, view)
+            from workbench.session.meter import Meter
+
+            async with Meter(self._host) as meter:
+                return await self._metered(http, view, meter)
+
+    async def _unmetered(self, http: httpx.AsyncClient, view: EngineView) -> Measured:
+        from workbench.bench.energy import without_energy
+
+        await self._until_cancelled(self._prepare(http, view))
+        outcome, engine = await self._load(view)
+        why = f"the GPUs of {self._benched.host} are not known: only those of a host that Workbench is on are read"
+        return Measured(outcome, without_energy(self._with_engine(outcome, engine), why))
+
+    async def _metered(self, http: httpx.AsyncClient, view: EngineView, meter: Meter) -> Measured:
+        from workbench.model.settings import HOST_INDEX
+
+        gpus = gpus_of(self._benched.plan, meter.latest.infos if meter.latest else ())
+        idle = self._idle
+        if idle is None:
+            self._tell(PREPARING)
+            idle = await self._until_cancelled(meter.idle(gpus, view.in_flight))
+        await self._until_cancelled(self._prepare(http, view))
+        outcome, engine = await self._load(view)
+        telemetry = await meter.after(outcome.t1_unix)
+        gpus = gpus_of(self._benched.plan, telemetry.infos if telemetry else ())
+        outcome = replace(outcome, summary=self._with_engine(outcome, engine))
+        summary = meter.with_gpus(outcome, gpus, idle)
+        touched = (*gpus, HOST_INDEX)
+        proofs = meter.proofs(outcome, [a for a in self._alterations if a.gpu_index in touched])
+        summary = replace(summary, notes=(*summary.notes, *(f"{p.where}: {p.text}" for p in proofs)))
+        return Measured(outcome, summary, gpus, telemetry, proofs, idle)
+
+    # ---- before the load
+
+    async def _prepare(self, http: httpx.AsyncClient, view: EngineView) -> None:
+        """The length of the prompts by the server's tokenizer; then the counters as they stand before the load."""
+        if not (self._spec.prompts or self._spec.command or self._spec.prompt_words):
+            await self._fit_prompts(http, view)
+        await view.before()
+
+    async def _fit_prompts(self, http: httpx.AsyncClient, view: EngineView) -> None:
+        from workbench.bench import prompt_length
+        from workbench.server.tokenizer import Tokenizer
+
+        await view.identify()
+        if view.engine is None:
+            return
+        spec = self._spec
+        tokenizer = Tokenizer(http, view.engine, spec.model)
+        self._length = await prompt_length.measure(spec, tokenizer.count)
+        if self._length is None:
+            return
+        self._spec = replace(spec, prompt_words=self._length.words)
+        longest = round(spec.max_tokens * (1 + spec.length_spread))
+        limit = tokenizer.max_model_len
+        if limit is not None and self._length.tokens + longest > limit:
+            raise BenchError(
+                f"prompts of {self._length.tokens:,} and answers of {longest:,} tokens do not fit the server's context"
+                f" of {limit:,}",
+                host=self._benched.host,
+                next_step=f"--input-tokens {max(1, limit - longest - 1)}, or a longer context when it starts",
+            )
+
+    # ---- the load
+
+    async def _load(self, view: EngineView) -> tuple[BenchOutcome, EngineDuring]:
+        from workbench.server.engine_during import disagreements
+
+        async with view.watching():
+            outcome = await (self._own_command() if self._spec.command else self._client())
+        if self._spec.command:
+            return outcome, await view.after(outcome.t0_unix, outcome.t1_unix)
+        sent = _sent(outcome.summary)
+        engine = await view.after(
+            outcome.t0_unix, outcome.t1_unix, lambda e: not disagreements(e, *sent) or self._cancel.is_set()
+        )
+        return outcome, engine
+
+    async def _client(self) -> BenchOutcome:
+        from workbench.bench import runner
+
+        return await runner.run(self._spec, on_progress=self._on_progress, cancel=self._cancel, env=self._env)
+
+    async def _own_command(self) -> BenchOutcome:
+        from workbench.bench import own_command
+        from workbench.bench.records import BenchOutcome
+
+        spec, base_url = self._spec, f"{self._spec.url}/v1"
+        env = own_command.environment(base_url, spec.model, self._key())
+
+        def hear(line: str, elapsed_s: float) -> None:
+            self._tell("running the command", line, elapsed_s)
+
+        self._tell("running the command")
+        argv = own_command.filled(spec.command, base_url, spec.model)
+        done = await own_command.run(argv, env, on_line=hear, cancel=self._cancel, deadline_s=spec.deadline_s)
+        return BenchOutcome(spec, own_command.summary(done), [], done.t0_unix, done.t1_unix)
+
+    # ---- what the engine says
+
+    def _with_engine(self, outcome: BenchOutcome, engine: EngineDuring) -> BenchSummary:
+        from workbench.bench import own_command
+        from workbench.server.engine_during import disagreements
+
+        summary, notes, refused = outcome.summary, list(outcome.summary.notes), list(outcome.summary.refused)
+        absent = {k: v for k, v in summary.absent.items() if k != "engine"}
+        if outcome.spec.command:
+            return own_command.with_counts(replace(summary, engine=engine, absent=absent), engine)
+        if not summary.requests_failed:  # of a failed one the engine may have counted a part
+            engine = replace(engine, disagreements=disagreements(engine, *_sent(summary)))
+        if engine.disagreements:
+            notes.append(
+                f"{'; '.join(engine.disagreements)}: the likely cause is traffic of other clients on this server"
+            )
+        cached = self._cache_answered(outcome, engine)
+        if cached and not any("cache" in reason for reason in refused):
+            refused.append(cached)
+        return replace(summary, engine=engine, absent=absent, notes=tuple(notes), refused=tuple(refused))
+
+    def _cache_answered(self, outcome: BenchOutcome, engine: EngineDuring) -> str | None:
+        """Why the prefix cache decided the result: more hits than a chat template shared by all requests gives."""
+        spec, hits, prompt = outcome.spec, engine.prefix_hit_tokens, engine.prompt_tokens
+        if spec.shared_prefix or not hits or not prompt:
+            return None
+        template = self._length.template if self._length else None
+        if template is None:
+            template = 0 if spec.endpoint == "completions" else _TEMPLATE_TOKENS
+        requests = _sent(outcome.summary)[0]
+        if hits - template * requests <= _CACHED_SHARE * prompt:
+            return None
+        return f"{100 * hits / prompt:.0f} % of the prompt tokens came from the prefix cache by the engine's own count"
+
+    # ---- helpers of the above
+
+    @asynccontextmanager
+    async def _http(self) -> AsyncIterator[httpx.AsyncClient]:
+        import importlib
+
+        await asyncio.to_thread(importlib.import_module, "httpx")  # 0.1 s in which the screen would stand still
+        import httpx
+
+        key = self._key()
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        async with httpx.AsyncClient(base_url=self._spec.url, headers=headers, trust_env=False) as http:
+            yield http
+
+    def _key(self) -> str | None:
+        name = self._spec.api_key_env
+        return (self._env.get(name) or os.environ.get(name)) if name else None
+
+    def _view(self, http: httpx.AsyncClient) -> EngineView:
+        from workbench import engines
+        from workbench.session.engine_view import EngineView
+
+        status = self._benched.status
+        return EngineView(http, engines.get(status.engine) if status else None)
+
+    def _tell(self, phase: str, line: str = "", elapsed_s: float = 0.0) -> None:
+        from workbench.model.bench import BenchProgress
+
+        total = 1 if self._spec.command else self._spec.requests
+        self._on_progress(BenchProgress(0, 0, total, 0, 0, 0.0, round(elapsed_s, 3), phase, line))
+
+    async def _until_cancelled(self, work: Awaitable[T]) -> T:
+        from workbench.bench.runner import BenchCancelled
+
+        working, cancelled = asyncio.ensure_future(work), asyncio.ensure_future(self._cancel.wait())
+        try:
+            await asyncio.wait((working, cancelled), return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                raise BenchCancelled("the benchmark was cancelled", next_step="nothing was stored; run it again")
+            return working.result()
+        finally:
+            working.cancel()
+            cancelled.cancel()
+
+
+def _sent(summary: BenchSummary) -> tuple[int, int | None, int | None]:
+    """Requests, prompt and output tokens of all that a benchmark sent, warm-up included, by its own account."""
+
+    def both(counted: int | None, warm: int | None) -> int | None:
+        return None if counted is None or warm is None else counted + warm
+
+    return (
+        summary.requests_ok + summary.requests_failed + summary.warmup_requests,
+        both(summary.prompt_tokens, summary.warmup_prompt_tokens),
+        both(summary.output_tokens, summary.warmup_output_tokens),
+    )

@@ -153,8 +153,7 @@ def _notes(
         notes.append(f"{short} replies ended before {spec.max_tokens} tokens: the server does not follow ignore_eos")
     prompt = total([r.prompt_tokens for r in good])
     if good and prompt:
-        how = "calibrated in the warm-up" if facts.calibrated else "not calibrated: no warm-up with usage"
-        notes.append(f"prompts of {prompt / len(good):.0f} tokens each ({spec.input_tokens} asked, {how})")
+        notes.append(f"prompts of {prompt / len(good):.0f} tokens each ({_length_of(spec, facts)})")
     cached = total([r.cached_tokens for r in good])
     if cached and prompt and cached > _CACHED_SHARE * prompt and not spec.shared_prefix:
         notes.append(f"{100 * cached / prompt:.0f} % of the prompt tokens came from the prefix cache")
@@ -168,6 +167,16 @@ def _notes(
             f" late (worst {facts.latest_read_ms:.0f} ms); shorter times than that may be off"
         )
     return tuple(notes)
+
+
+def _length_of(spec: BenchSpec, facts: RunFacts) -> str:
+    if spec.prompts_name:
+        salted = "" if spec.shared_prefix else ", a mark of ours in front of each"
+        return f"of {spec.prompts_name}{salted}"
+    if spec.prompt_words:
+        return f"{spec.input_tokens} asked, by the server's tokenizer"
+    how = "calibrated in the warm-up" if facts.calibrated else "not calibrated: no warm-up with usage"
+    return f"{spec.input_tokens} asked, {how}"
 
 
 def with_gpu(summary: BenchSummary, gpu: GpuDuring) -> BenchSummary:

@@ -1,9 +1,285 @@
-"""A/B experiments: restart where needed, measure in ABBA pairs, keep and resume."""
+"""A/B experiments: two configurations, runs in pairs, kept after every run and resumed where they ended."""
 
 from __future__ import annotations
 
+import asyncio
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields, replace
+from typing import TYPE_CHECKING, Any
+
+from workbench.model.errors import BenchError, InputError, PlanError, WorkbenchError
+from workbench.model.experiment import Arm, Experiment, ExperimentSpec
 from workbench.session.sweeping import Sweeping
+
+if TYPE_CHECKING:
+    from workbench.model.bench import BenchResult, BenchSpec
+    from workbench.model.plan import LaunchPlan
+    from workbench.session.editor import PlanEditor
+    from workbench.store.experiments import ExperimentsDb
+
+_EXPERIMENT = "experiment"
+_BETWEEN_S = 4.0  # stop, warm-up and reading around one benchmark, where nothing better is known
 
 
 class Experimenting(Sweeping):
-    pass
+    _experiments: ExperimentsDb | None = None
+    _conducting: asyncio.Task[Experiment] | None = None
+
+    @property
+    def experiments_db(self) -> ExperimentsDb:
+        if self._experiments is None:
+            from workbench.store import paths
+            from workbench.store.experiments import ExperimentsDb
+
+            self._experiments = ExperimentsDb(paths.results_db())
+        return self._experiments
+
+    # ---- asked for
+
+    def experiment_spec(self, a: Arm, b: Arm, **options: Any) -> ExperimentSpec:
+        """The design, on the plan under edit. Raises InputError for one that cannot be carried out."""
+        from workbench.bench import experiment as design
+        from workbench.model.secrets import mask_plan
+
+        unknown = sorted(set(options) - {f.name for f in fields(ExperimentSpec)})
+        if unknown:
+            raise InputError(f"an experiment has no {', '.join(unknown)}")
+        if options.get("until_pct") is not None:
+            options.setdefault("pairs", design.UNTIL_MOST)
+        plan = self.editor.effective
+        given = {"preset_id": plan.preset_id, **options}
+        spec = design.checked(ExperimentSpec(_masked(a), _masked(b), asdict(mask_plan(plan)), **given))
+        self.spec_of(spec.preset_id, dict(spec.bench))
+        return spec
+
+    async def experiment(self, a: Arm, b: Arm, **options: Any) -> Experiment:
+        from workbench.bench import experiment as design
+
+        self._not_two()
+        spec = self.experiment_spec(a, b, **options)
+        await self._know_engine()
+        editors = self._editors(self.editor.plan, a, b)
+        restarts = design.restarts(a, b)
+        left_s = await asyncio.to_thread(self._estimate_s, spec, restarts)
+        new = Experiment(0, time.time(), self.host.name, spec, restarts=restarts, simulated=self.state.simulated,
+                         left_s=left_s)  # fmt: skip
+        experiment = await asyncio.to_thread(self.experiments_db.open_experiment, new)
+        return await self._carry_out(experiment, editors)
+
+    async def resume_experiment(self, experiment_id: int, *, pairs: int | None = None) -> Experiment:
+        """`pairs` of a finished one asks for more: its interval is then a wider one."""
+        from workbench.bench import experiment as design
+
+        self._not_two()
+        experiment = await self.experiment_called(experiment_id)
+        if experiment.host != self.host.name:
+            raise InputError(f"experiment {experiment_id} was made on {experiment.host}", host=self.host.name,
+                             next_step=f"resume it there: workbench --host {experiment.host} …")  # fmt: skip
+        if experiment.state == "running":
+            raise InputError(f"experiment {experiment_id} is being carried out", next_step="wait for it")
+        if pairs is not None:
+            spec = design.checked(replace(experiment.spec, pairs=pairs))
+            experiment = replace(experiment, spec=spec)
+        if experiment.state == "done":
+            if design.enough(experiment) is not None:
+                raise InputError(f"experiment {experiment_id} is finished: {experiment.verdict}",
+                                 next_step="give --pairs with a higher number to make more")  # fmt: skip
+            experiment = replace(experiment, extensions=experiment.extensions + 1)
+        plan, a, b = self._with_secrets(experiment.spec)
+        self.take_plan(plan, f"experiment {experiment_id}")
+        await self._know_engine()
+        return await self._carry_out(design.taken_up(experiment), self._editors(self.editor.plan, a, b))
+
+    async def stop_experiment(self) -> None:
+        """Returns when it has given everything back; it can be resumed."""
+        work = self._conducting
+        if work is not None:
+            work.cancel()
+            await asyncio.wait([work])
+
+    async def experiments(self) -> Sequence[Experiment]:
+        """Newest first, without their comparisons."""
+        return await asyncio.to_thread(self.experiments_db.experiments)
+
+    async def experiment_called(self, experiment_id: int) -> Experiment:
+        """With the comparison of its results."""
+        from workbench.bench import experiment as design
+
+        experiment = await asyncio.to_thread(self.experiments_db.experiment, experiment_id)
+        return design.judged(experiment, {r.id: r for r in await self._results_of(experiment)})
+
+    async def show_experiment(self, experiment_id: int) -> None:
+        """Into the state."""
+        self.update(experiment=await self.experiment_called(experiment_id))
+
+    # ---- time
+
+    def experiment_estimate_s(self, a: Arm, b: Arm, **options: Any) -> float | None:
+        from workbench.bench import experiment as design
+
+        return self._estimate_s(self.experiment_spec(a, b, **options), design.restarts(a, b))
+
+    def _estimate_s(self, spec: ExperimentSpec, restarts: bool) -> float | None:
+        """From earlier starts of this plan's engine and model and an earlier benchmark of this shape; None without."""
+        start_s, bench_s = self._start_estimate_s(spec), self._bench_estimate_s(spec)
+        if bench_s is None or start_s is None:
+            return None
+        from workbench.bench import experiment as design
+
+        pairs = spec.pairs if spec.until_pct is None else design.UNTIL_PAIRS
+        starts = 2 * pairs + 2 * (spec.throw_away is True) if restarts else 1
+        return starts * start_s + 2 * pairs * (bench_s + _BETWEEN_S)
+
+    def _start_estimate_s(self, spec: ExperimentSpec) -> float | None:
+        if self._supervisor is None:
+            return None
+        known = [s.ready_after_s for s in self._supervisor.statuses() if s.ready_after_s is not None
+                 and s.engine == spec.plan["engine"] and s.model == spec.plan["model"]]  # fmt: skip
+        return max(known[:4]) if known else None
+
+    def _bench_estimate_s(self, spec: ExperimentSpec) -> float | None:
+        shape = self.spec_of(spec.preset_id, dict(spec.bench))
+        if shape.seconds is not None and not shape.command:
+            return shape.seconds
+        for result in self.results_db.list(200):
+            if result.conditions.host == self.host.name and result.conditions.model == spec.plan["model"] and _alike(
+                result.spec, shape
+            ):
+                return result.summary.duration_s * (1 + shape.warmup / max(1, shape.requests))
+        return None
+
+    # ---- carried out
+
+    def _not_two(self) -> None:
+        if self._conducting is not None:
+            raise BenchError("an experiment is running", host=self.host.name, next_step="wait for it, or stop it")
+
+    async def _know_engine(self) -> None:
+        """What is installed decides how both arms are checked; asked once, before anything is started."""
+        around = self.editor.around
+        if around.installed is None and around.installed_problem is None:
+            await self.look_for_engine()
+
+    def _editors(self, base: LaunchPlan, a: Arm, b: Arm) -> dict[str, PlanEditor]:
+        """Both arms' plans. Raises PlanError for what the engine would refuse, before anything is started."""
+        from workbench.session.editor import PlanEditor
+
+        editors = {}
+        for name, arm in (("A", a), ("B", b)):
+            editor = PlanEditor(base, f"{self.editor.title}, {name}")
+            editor.around = self.editor.around
+            try:
+                editor.assign(arm.sets, arm.unsets, arm.envs)
+                self._startable(editor.effective, editor)
+            except InputError as error:
+                said = f"{name}: {error.message}"
+                raise PlanError(said, next_step=error.next_step, findings=error.findings) from None
+            editors[name] = editor
+        return editors
+
+    async def _carry_out(self, experiment: Experiment, editors: Mapping[str, PlanEditor]) -> Experiment:
+        """Cancelled from outside it ends in order and returns what it has, like one that was stopped."""
+        self._conducting = asyncio.ensure_future(self._conduct(experiment, editors))
+        try:
+            with self.busy(_EXPERIMENT):
+                return await self._conducting
+        finally:
+            self._conducting = None
+
+    async def _conduct(self, experiment: Experiment, editors: Mapping[str, PlanEditor]) -> Experiment:
+        from workbench.session.arms import Arms
+        from workbench.session.conduct import Conduct
+
+        with self.experiments_db.held(experiment.id):
+            arms = Arms(self, experiment.spec, editors, restarts=experiment.restarts)
+            await self._save_experiment(experiment)
+            self.update(experiment=experiment)
+            try:
+                await arms.prepare(experiment)
+            except WorkbenchError as error:
+                failed = replace(experiment, state="failed", error=error.message, left_s=None)
+                await self._save_experiment(failed)
+                self.update(experiment=failed)
+                raise
+            conduct = Conduct(
+                replace(experiment, server=None, settings_on=False),
+                arms,
+                save=self._save_experiment,
+                tell=lambda now: self.update(experiment=now),
+                results=await self._results_of(experiment),
+                left_s=experiment.left_s,
+            )
+            ended = await conduct.carry_out()
+        self.update(experiment=ended)
+        self.record(f"workbench experiment show {ended.id}", ended.verdict or ended.state)
+        await self.read_results()
+        return ended
+
+    async def _save_experiment(self, experiment: Experiment) -> None:
+        def save() -> None:
+            self.experiments_db.save_experiment(experiment)
+            for run in experiment.runs[-1:]:
+                if run.result_id is not None:
+                    self.results_db.retag(run.result_id, add=[f"experiment {experiment.id} {run.arm}"])
+
+        await asyncio.to_thread(save)
+
+    async def _results_of(self, experiment: Experiment) -> list[BenchResult]:
+        """Those that are still there."""
+
+        def read() -> list[BenchResult]:
+            found = []
+            for run in experiment.runs:
+                if run.state == "done" and run.result_id is not None:
+                    try:
+                        found.append(self.results_db.get(run.result_id))
+                    except InputError:  # deleted
+                        continue
+            return found
+
+        return await asyncio.to_thread(read)
+
+    def _with_secrets(self, spec: ExperimentSpec) -> tuple[LaunchPlan, Arm, Arm]:
+        """Keys are not kept: they come from this process's environment under their own names, or from the preset."""
+        from workbench.model.secrets import MASK
+        from workbench.server.records import decode_plan
+
+        plan = decode_plan(spec.plan)
+        known = dict(os.environ)
+        if spec.preset_id is not None and MASK in repr(spec):
+            preset = self.plan_of(spec.preset_id)
+            known.update({s.name: str(s.value) for s in (*preset.env, *preset.flags) if s.value != MASK})
+
+        def given(name: str) -> str:
+            if name not in known:
+                raise PlanError(f"{name} is a secret, which is not kept", next_step=f"set {name} in the environment")
+            return known[name]
+
+        def whole(word: str) -> str:
+            name, _, value = word.partition("=")
+            return f"{name}={given(name)}" if value == MASK else word
+
+        for setting in (*plan.env, *plan.flags):
+            if setting.value == MASK:
+                plan = (plan.with_env if setting in plan.env else plan.with_flag)(setting.name, given(setting.name))
+        a, b = (replace(arm, sets=tuple(map(whole, arm.sets)), envs=tuple(map(whole, arm.envs)))
+                for arm in (spec.a, spec.b))  # fmt: skip
+        return plan, a, b
+
+
+def _masked(arm: Arm) -> Arm:
+    from workbench.model.secrets import MASK, is_secret_name
+
+    def masked(word: str) -> str:
+        name, equals, value = word.partition("=")
+        return f"{name}={MASK}" if equals and value and is_secret_name(name) else word
+
+    return replace(arm, sets=tuple(map(masked, arm.sets)), envs=tuple(map(masked, arm.envs)))
+
+
+def _alike(a: BenchSpec, b: BenchSpec) -> bool:
+    """The same amount of work."""
+    names = ("concurrency", "requests", "max_tokens", "input_tokens", "warmup", "rate", "seconds", "command", "stream")
+    return all(getattr(a, name) == getattr(b, name) for name in names)

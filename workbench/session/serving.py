@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from workbench.model.plan import LaunchPlan, PlanChange
     from workbench.server.logs import LogRing
     from workbench.server.supervisor import Supervisor
+    from workbench.session.editor import PlanEditor
 
 LIVE = frozenset({ServerState.STARTING, ServerState.READY, ServerState.STOPPING, ServerState.UNRESPONSIVE})
 SHOWN = 50  # newest runs in the state
@@ -143,9 +144,9 @@ class Serving(Watching):
             status = await self._start()
         return status.run_id
 
-    def _startable(self, plan: LaunchPlan) -> None:
+    def _startable(self, plan: LaunchPlan, editor: PlanEditor | None = None) -> None:
         """Raises PlanError for what the engine would refuse, and for what Workbench cannot start yet."""
-        errors = [f for f in self.editor.findings() if f.level is Level.ERROR]
+        errors = [f for f in (editor or self.editor).findings() if f.level is Level.ERROR]
         if errors:
             raise PlanError(
                 f"the plan has {len(errors)} error{'s' * (len(errors) > 1)}: {errors[0].text}",
@@ -160,10 +161,11 @@ class Serving(Watching):
                 next_step="`workbench plan` prints the command of each node: start them by hand",
             )
 
-    async def _start(self) -> ServerStatus:
+    async def _start(self, editor: PlanEditor | None = None) -> ServerStatus:
+        """Of the plan under edit, or of another one."""
         from workbench.model.secrets import mask_command
 
-        editor = self.editor
+        editor = editor or self.editor
         if editor.around.installed is None and editor.around.installed_problem is None:
             await self.look_for_engine()
         command = editor.command()

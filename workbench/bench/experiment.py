@@ -1,0 +1,283 @@
+"""The design of an A/B experiment: which run comes next, when it is enough, and what the pairs show. Pure functions.
+
+    pair 0: A B    pair 1: B A    pair 2: A B    …
+
+Runs of a pair stand beside one another and the order turns with each pair, so that a drift, as of a machine that warms
+up, is shared out evenly. The pair is the unit: Student's t interval on the logarithm of B/A. Where the arms differ in
+what only a restart changes, each run has a server of its own: one start shared by two neighbouring runs would make two
+pairs alike, and the interval too narrow (README, "What an experiment can show").
+
+A number of pairs that is not fixed beforehand is bought with a wider interval: `UNTIL_LEVEL` instead of 95 % where it
+ends once the interval is narrow enough, and half the chance of a false alarm for each extension of a finished one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+from workbench.bench.changes import BETTER, LEVEL, WORSE, average, metric_called, variance
+from workbench.bench.compare import compare
+from workbench.bench.student import detectable_shift, t_quantile
+from workbench.model.bench import BenchResult, BenchSummary, MetricChange
+from workbench.model.errors import InputError
+from workbench.model.experiment import Arm, Experiment, ExperimentRun, ExperimentSpec
+
+UNTIL_LEVEL = 0.965  # nominal, so that the interval that ended the experiment holds the truth in 95 % (simulated)
+UNTIL_PAIRS = 4  # fewer are not looked at: their spread is too often too small by chance
+UNTIL_MOST = 16  # where no number is given
+MOST_PAIRS = 64
+TRIES = 3  # of a pair
+INTERRUPTED = "interrupted"
+POWER = 0.8  # at which "the smallest difference" is stated
+_FASTER = {"output_tok_s", "request_s", "per_stream_tok_s", "whole_run_tok_s"}
+_THRIFTY = {"tok_per_joule", "net_tok_per_joule"}
+
+
+# -- what is asked for -----------------------------------------------------------------------------------------------
+
+
+def restarts(a: Arm, b: Arm) -> bool:
+    """Whether the arms differ in what only a restart changes."""
+    return (a.sets, a.unsets, a.envs) != (b.sets, b.unsets, b.envs)
+
+
+def changes_gpus(spec: ExperimentSpec) -> bool:
+    return not (spec.a.gpu.empty and spec.b.gpu.empty)
+
+
+def checked(spec: ExperimentSpec) -> ExperimentSpec:
+    """Raises InputError for a design that cannot be carried out."""
+    metric_called(spec.metric)
+    if not 2 <= spec.pairs <= MOST_PAIRS:
+        raise InputError(f"{spec.pairs} pairs cannot be made", next_step=f"2 to {MOST_PAIRS}: 3 show 5 %, 8 show 1 %")
+    if spec.until_pct is not None:
+        if not 0 < spec.until_pct < 100:
+            raise InputError(f"± {spec.until_pct:g} % is no width of an interval", next_step="for example 2")
+        if spec.pairs < UNTIL_PAIRS:
+            raise InputError(f"until an interval is narrow takes at least {UNTIL_PAIRS} pairs",
+                             next_step=f"--pairs {UNTIL_MOST} is then the most")  # fmt: skip
+    for value, name in ((spec.max_minutes, "minutes"), (spec.match_temperature_c, "°C")):
+        if value is not None and not 0 < value < math.inf:
+            raise InputError(f"{value:g} {name} cannot be held", next_step="a number above 0")
+    return spec
+
+
+def order(pair: int) -> tuple[str, str]:
+    return ("A", "B") if pair % 2 == 0 else ("B", "A")
+
+
+def arm_of(spec: ExperimentSpec, name: str) -> Arm:
+    return spec.a if name == "A" else spec.b
+
+
+def seed_of(spec: ExperimentSpec, pair: int) -> int:
+    """The same for both runs of a pair: the same lengths and arrivals."""
+    return spec.seed + pair
+
+
+# -- what comes next -------------------------------------------------------------------------------------------------
+
+
+def next_run(experiment: Experiment) -> ExperimentRun:
+    """The run to make now, first that of a pair that is not complete."""
+    pair = experiment.pairs_done
+    done = {r.arm for r in experiment.runs if r.pair == pair and r.state == "done"}
+    arm = next(name for name in order(pair) if name not in done)
+    return ExperimentRun(len(experiment.runs), pair, arm)
+
+
+def with_run(experiment: Experiment, run: ExperimentRun) -> Experiment:
+    """The run put in at its place. One that failed takes its partner out: the pair is made again."""
+    runs = (*experiment.runs[: run.place], run, *experiment.runs[run.place + 1 :])
+    if run.state == "failed":
+        why = f"its partner failed (run {run.place + 1})"
+        runs = tuple(_dropped(r, why) if (r.pair, r.state) == (run.pair, "done") else r for r in runs)
+    return replace(experiment, runs=runs)
+
+
+def _dropped(run: ExperimentRun, why: str) -> ExperimentRun:
+    return replace(run, state="dropped", error=why)
+
+
+def tries(experiment: Experiment, pair: int) -> int:
+    """How many runs of the pair have failed by themselves."""
+    return sum(r.pair == pair and r.state == "failed" and r.error != INTERRUPTED for r in experiment.runs)
+
+
+def taken_up(experiment: Experiment) -> Experiment:
+    """As an interrupted experiment goes on: what was under way is lost, and half a pair is made again, since its other
+    half would be of another hour."""
+    pair = experiment.pairs_done
+
+    def now(run: ExperimentRun) -> ExperimentRun:
+        run = cut_off(run, INTERRUPTED)
+        if run.pair == pair and run.state == "done":
+            return _dropped(run, "interrupted before its partner")
+        return run
+
+    return replace(experiment, runs=tuple(map(now, experiment.runs)), state="running", error=None)
+
+
+def cut_off(run: ExperimentRun, why: str) -> ExperimentRun:
+    """A run that was under way has failed; any other is as it was."""
+    return replace(run, state="failed", error=why) if run.state in ("planned", "starting", "measuring") else run
+
+
+def unfit(summary: BenchSummary, metric: str) -> str | None:
+    """Why a run's figures are not compared; None where they may be."""
+    if summary.refused:
+        return f"refused: {'; '.join(summary.refused)}"
+    if summary.requests_failed:
+        kinds = ", ".join(f"{n} {kind}" for kind, n in summary.errors.items())
+        return f"{summary.requests_failed} of {summary.requests_ok + summary.requests_failed} requests failed ({kinds})"
+    if not metric_called(metric).of(summary):
+        return f"{metric} was not measured: {summary.absent.get(metric.partition('.')[0], 'no value')}"
+    return None
+
+
+# -- when it is enough -----------------------------------------------------------------------------------------------
+
+
+def enough(experiment: Experiment) -> str | None:
+    """Why no further pair is needed; None where one is. By the number of pairs or the width of the interval, never by
+    the verdict."""
+    spec, done = experiment.spec, experiment.pairs_done
+    if spec.until_pct is not None and done >= UNTIL_PAIRS:
+        width = _chosen_change(experiment)
+        if width is not None and width.interval_pct is not None and width.interval_pct <= spec.until_pct:
+            return f"the interval is within ± {spec.until_pct:g} %"
+    if done < spec.pairs:
+        return None
+    if spec.until_pct is not None:
+        return f"± {spec.until_pct:g} % was not reached: {spec.pairs} pairs were the most"
+    return f"{spec.pairs} pairs"
+
+
+def pairs_wanted(experiment: Experiment) -> int:
+    """How many pairs it will take, as far as can be told now."""
+    spec, done = experiment.spec, experiment.pairs_done
+    if spec.until_pct is None:
+        return spec.pairs
+    change = _chosen_change(experiment)
+    ratios = _log_ratios(change) if change is not None else []
+    if len(ratios) < 2:
+        return min(spec.pairs, UNTIL_PAIRS)
+    size = math.sqrt(variance(ratios))
+    for pairs in range(max(done, UNTIL_PAIRS), spec.pairs):
+        if 100 * t_quantile((1 + UNTIL_LEVEL) / 2, pairs - 1) * size / math.sqrt(pairs) <= spec.until_pct:
+            return pairs
+    return spec.pairs
+
+
+def runs_left(experiment: Experiment) -> int:
+    pair = experiment.pairs_done
+    half = any(r.pair == pair and r.state == "done" for r in experiment.runs)
+    return max(0, 2 * (pairs_wanted(experiment) - pair) - half)
+
+
+def left_s(experiment: Experiment) -> float | None:
+    """From what the runs so far took; None before the first one has ended."""
+    took = [r.took_s for r in experiment.runs if r.took_s is not None and r.state in ("done", "dropped")]
+    return runs_left(experiment) * average(took) if took else None
+
+
+# -- what it shows ---------------------------------------------------------------------------------------------------
+
+
+def level(experiment: Experiment) -> float:
+    """Nominal confidence of the interval."""
+    base = LEVEL if experiment.spec.until_pct is None else UNTIL_LEVEL
+    return 1.0 - (1.0 - base) / float(2**experiment.extensions)
+
+
+def complete_pairs(experiment: Experiment) -> list[tuple[ExperimentRun, ExperimentRun]]:
+    """(A, B) in order."""
+    done = {(r.pair, r.arm): r for r in experiment.runs if r.state == "done"}
+    return [(run, done[pair, "B"]) for (pair, arm), run in sorted(done.items()) if arm == "A" and (pair, "B") in done]
+
+
+def judged(experiment: Experiment, results: Mapping[int, BenchResult]) -> Experiment:
+    """With comparison, smallest difference and verdict of the pairs whose results are given."""
+    found = [(results.get(a.result_id or 0), results.get(b.result_id or 0)) for a, b in complete_pairs(experiment)]
+    pairs = [(a, b) for a, b in found if a is not None and b is not None]
+    if not pairs:
+        return replace(experiment, comparison=None, smallest_pct=None, verdict=_sentence(experiment, None))
+    comparison = compare([a for a, _ in pairs], [b for _, b in pairs], paired=True, chosen=experiment.spec.metric,
+                         level=level(experiment))  # fmt: skip
+    comparison = replace(comparison, notes=(*comparison.notes, *_notes(experiment)))
+    experiment = replace(experiment, comparison=comparison)
+    change = comparison.metrics[0]
+    experiment = replace(experiment, smallest_pct=_smallest(change, level(experiment)))
+    return replace(experiment, verdict=_sentence(experiment, change))
+
+
+def _chosen_change(experiment: Experiment) -> MetricChange | None:
+    return experiment.comparison.metrics[0] if experiment.comparison is not None else None
+
+
+def _log_ratios(change: MetricChange) -> list[float]:
+    return [math.log(b / a) for a, b in change.pairs if a and b]
+
+
+def _smallest(change: MetricChange, at_level: float) -> float | None:
+    """Percent that a true difference must have to be shown by 4 in 5 such experiments, from the pairs' spread."""
+    ratios = _log_ratios(change)
+    if change.interval_pct is None or len(ratios) < 2:
+        return None
+    error = math.sqrt(variance(ratios) / len(ratios))
+    return 100 * math.expm1(min(50.0, detectable_shift(len(ratios) - 1, round(1 - at_level, 9), POWER) * error))
+
+
+def _notes(experiment: Experiment) -> list[str]:
+    notes = [f"{experiment.spec.metric} was chosen before the start; of the others, only what is left after Holm's "
+             "correction for their number is called better or worse"]  # fmt: skip
+    at = 100 * level(experiment)
+    if experiment.spec.until_pct is not None:
+        notes.append(f"the interval was looked at after every pair: it is a {at:g} % one, to hold the truth in 95 %")
+    if experiment.extensions:
+        notes.append(f"more pairs were asked for after the outcome was seen: the interval is a {at:g} % one")
+    return notes
+
+
+def _sentence(experiment: Experiment, change: MetricChange | None) -> str:
+    """What a person may conclude, and nothing more."""
+    done = experiment.pairs_done
+    if change is None or change.change_pct is None:
+        return "" if experiment.state == "running" else "nothing is claimed: no pair is complete"
+    if change.interval_pct is None:
+        return f"nothing is claimed: {done} pair{'s' * (done > 1)} cannot be told from the noise between runs"
+    seen = f"{change.change_pct:+.1f} % ± {change.interval_pct:.1f} ({_named(change)}, {done} pairs)"
+    if experiment.state == "running":
+        return f"so far {seen}"
+    if experiment.state != "done":
+        return f"nothing is claimed: it was not finished; so far {seen}"
+    comparison = experiment.comparison
+    if len(change.pairs) < done:
+        return f"nothing is claimed: the results of {done - len(change.pairs)} of {done} pairs were deleted"
+    if comparison is not None and not comparison.like_for_like:
+        return f"nothing is claimed: not like for like ({comparison.warnings[0]}); measured {seen}"
+    if change.verdict in (BETTER, WORSE):
+        if experiment.spec.a == experiment.spec.b:
+            return f"two equal configurations differ by {seen}: something else than the configuration changes the runs"
+        size = f"{abs(change.change_pct):.1f} % ± {change.interval_pct:.1f}"
+        return f"B {_is(change)} by {size} ({_named(change)}, {done} pairs)"
+    smallest = f"{experiment.smallest_pct:.1f}" if experiment.smallest_pct is not None else "?"
+    return (f"no difference that {done} pairs can show: {seen}; one of {smallest} % or more would have been seen "
+            "(in 4 of 5 such experiments)")  # fmt: skip
+
+
+def _named(change: MetricChange) -> str:
+    if change.metric == "output_tok_s":
+        return "output tok/s"
+    return change.metric.replace("_ms.", " ").replace("_", " ")
+
+
+def _is(change: MetricChange) -> str:
+    up = (change.change_pct or 0) > 0
+    if change.metric in _FASTER:
+        return "is faster" if up else "is slower"
+    if change.metric in _THRIFTY:
+        return "gives more per joule" if up else "gives less per joule"
+    return "is higher" if up else "is lower"

@@ -1,0 +1,148 @@
+"""Experiments, in a table of their own in the results database: the whole of one as JSON, written after every run, so
+that what a crash leaves is there. Their results are in the results database like any other."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, fields, replace
+from typing import TYPE_CHECKING, Any
+
+from workbench.model.errors import InputError, StoreError
+from workbench.model.experiment import Arm, Experiment, ExperimentRun, ExperimentSpec
+from workbench.model.settings import ClockRange, GpuSettings
+from workbench.store.masking import masked
+from workbench.store.results import ResultsDb
+
+if TYPE_CHECKING:
+    import sqlite3
+
+FORMAT = 1  # of the JSON; a field that is new and may be absent needs no new one
+_TABLE = """
+    CREATE TABLE IF NOT EXISTS experiments (
+      id INTEGER PRIMARY KEY AUTOINCREMENT,
+      unix_s REAL NOT NULL,
+      host TEXT NOT NULL,
+      format INTEGER NOT NULL,
+      data TEXT NOT NULL
+    )
+"""
+_STOPPED = "Workbench ended while it ran"
+
+
+class ExperimentsDb(ResultsDb):
+    """Methods raise StoreError, and InputError for an id that is not there. What is kept of an experiment has no
+    `comparison`: that follows from the results."""
+
+    def open_experiment(self, experiment: Experiment) -> Experiment:
+        """The experiment with an id of its own."""
+
+        def work(db: sqlite3.Connection) -> int:
+            sql = "INSERT INTO experiments (unix_s, host, format, data) VALUES (?, ?, ?, ?)"
+            number = db.execute(sql, (experiment.unix_s, experiment.host, FORMAT, _encode(experiment))).lastrowid
+            return int(number or 0)
+
+        return replace(experiment, id=self._in_table(work))
+
+    def save_experiment(self, experiment: Experiment) -> None:
+        def work(db: sqlite3.Connection) -> int:
+            sql = "UPDATE experiments SET data = ?, format = ? WHERE id = ?"
+            return db.execute(sql, (_encode(experiment), FORMAT, experiment.id)).rowcount
+
+        if not self._in_table(work):
+            raise _no_such(experiment.id)
+
+    def experiment(self, experiment_id: int) -> Experiment:
+        """One that its Workbench left running is "stopped"."""
+        sql = "SELECT id, format, data FROM experiments WHERE id = ?"
+        row = self._in_table(lambda db: db.execute(sql, (experiment_id,)).fetchone())
+        if row is None:
+            raise _no_such(experiment_id)
+        return self._as_it_is(_decode(*row))
+
+    def experiments(self) -> tuple[Experiment, ...]:
+        """Newest first; one that cannot be read is left out, and `experiment` says what is wrong with it."""
+        sql = "SELECT id, format, data FROM experiments ORDER BY id DESC"
+        found = []
+        for row in self._in_table(lambda db: db.execute(sql).fetchall()):
+            with contextlib.suppress(StoreError):
+                found.append(self._as_it_is(_decode(*row)))
+        return tuple(found)
+
+    @contextlib.contextmanager
+    def held(self, experiment_id: int) -> Iterator[None]:
+        """Only one Workbench carries an experiment out. The kernel lets go of it when this process ends, however."""
+        directory = self.path.parent / "experiments"
+        try:
+            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            file = os.open(directory / f"{experiment_id}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise StoreError(f"{directory} cannot be written: {error.strerror}") from None
+        try:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise InputError(f"experiment {experiment_id} is being carried out by another Workbench",
+                                 next_step="wait for it, or stop it there") from None  # fmt: skip
+            yield
+        finally:
+            os.close(file)
+
+    def _as_it_is(self, experiment: Experiment) -> Experiment:
+        if experiment.state != "running" or self._is_held(experiment.id):
+            return experiment
+        return replace(experiment, state="stopped", phase="", left_s=None, error=experiment.error or _STOPPED)
+
+    def _is_held(self, experiment_id: int) -> bool:
+        try:
+            with self.held(experiment_id):
+                return False
+        except InputError:
+            return True
+
+    def _in_table(self, work: Any) -> Any:
+        def with_table(db: sqlite3.Connection) -> Any:
+            db.execute(_TABLE)
+            return work(db)
+
+        return self._do(with_table, write=True)
+
+
+def _encode(experiment: Experiment) -> str:
+    """Without secrets, and without what follows from the results."""
+    return json.dumps(masked(asdict(replace(experiment, comparison=None))))
+
+
+def _decode(number: int, form: int, text: str) -> Experiment:
+    if form > FORMAT:
+        raise StoreError(f"experiment {number} was written by a newer Workbench", next_step="update Workbench")
+    try:
+        data = json.loads(text)
+        spec = data["spec"]
+        arms = {name: _arm(spec[name]) for name in ("a", "b")}
+        runs = tuple(ExperimentRun(**_known(ExperimentRun, run)) for run in data["runs"])
+        rest = {"id": number, "spec": ExperimentSpec(**{**_known(ExperimentSpec, spec), **arms}), "runs": runs,
+                "comparison": None, "thrown_away": tuple(data.get("thrown_away", ()))}  # fmt: skip
+        return Experiment(**{**_known(Experiment, data), **rest})
+    except (ValueError, KeyError, TypeError) as error:
+        raise StoreError(f"experiment {number} in the database is damaged: {error}") from error
+
+
+def _arm(data: Mapping[str, Any]) -> Arm:
+    gpu = _known(GpuSettings, data.get("gpu", {}))
+    for name in ("gpu_clocks", "memory_clocks"):
+        gpu[name] = ClockRange(**gpu[name]) if gpu.get(name) else None
+    sets, unsets, envs = (tuple(data.get(name, ())) for name in ("sets", "unsets", "envs"))
+    return Arm(sets, unsets, envs, GpuSettings(**gpu))
+
+
+def _known(kind: type, data: Mapping[str, Any]) -> dict[str, Any]:
+    names = {f.name for f in fields(kind)}
+    return {k: v for k, v in data.items() if k in names}
+
+
+def _no_such(experiment_id: int) -> InputError:
+    return InputError(f"there is no experiment {experiment_id}", next_step="workbench experiment list shows them")

@@ -20,14 +20,14 @@ class Idle:
 
 
 def with_energy(
-    summary: BenchSummary, gpu: GpuDuring, idle: Idle, *, seconds: float, tokens: int | None = None
+    summary: BenchSummary, gpu: GpuDuring, idle: Idle, *, seconds: float, tokens: float | None = None
 ) -> BenchSummary:
     """The summary with what the GPUs did in its window of `seconds`. tok/J counts the output tokens of that window
     (`tokens`; None: all of the run) against the energy of all the server's GPUs, idle power included; energy is the
     driver's counter where all of them have one, else power integrated over the readings."""
     tokens = summary.output_tokens if tokens is None else tokens
     absent = {k: v for k, v in summary.absent.items() if k not in (*FIGURES, "idle_power_w")}
-    energy, power = gpu.energy_j, gpu.power_w
+    energy, power = _rounded(gpu.energy_j), _rounded(gpu.power_w)
     if energy is None and power is not None:
         energy = round(power * seconds, 3)
     if power is None:
@@ -67,6 +67,10 @@ def without_energy(summary: BenchSummary, why: str, idle: Idle | None = None) ->
     return replace(summary, **none, idle_power_w=idle.power_w if idle else None, absent=absent)
 
 
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)
+
+
 def _per_request(summary: BenchSummary, ratio: float | None) -> float | None:
     """Joules for a request of the run's mean length."""
     if not ratio or not summary.requests_ok or not summary.output_tokens:
@@ -74,7 +78,7 @@ def _per_request(summary: BenchSummary, ratio: float | None) -> float | None:
     return round(summary.output_tokens / summary.requests_ok / ratio, 4)
 
 
-def _net(tokens: int | None, energy: float | None, seconds: float, idle: Idle) -> tuple[float | None, str]:
+def _net(tokens: float | None, energy: float | None, seconds: float, idle: Idle) -> tuple[float | None, str]:
     if idle.power_w is None:
         return None, f"idle power is not known: {idle.why}"
     above = (energy or 0.0) - idle.power_w * seconds

@@ -156,16 +156,15 @@ class Measurement:
 
     async def _load(self, view: EngineView) -> tuple[BenchOutcome, EngineDuring]:
         from workbench.server.engine_during import disagreements
+        from workbench.session.meter import window_unix
 
         async with view.watching():
             outcome = await (self._own_command() if self._spec.command else self._client())
+        begin, end = window_unix(outcome)
         if self._spec.command:
-            return outcome, await view.after(outcome.t0_unix, outcome.t1_unix)
+            return outcome, await view.after(begin, end)
         sent = _sent(outcome.summary)
-        engine = await view.after(
-            outcome.t0_unix, outcome.t1_unix, lambda e: not disagreements(e, *sent) or self._cancel.is_set()
-        )
-        return outcome, engine
+        return outcome, await view.after(begin, end, lambda e: not disagreements(e, *sent) or self._cancel.is_set())
 
     async def _client(self) -> BenchOutcome:
         from workbench.bench import runner

@@ -18,6 +18,7 @@ from workbench.model.errors import HostError
 if TYPE_CHECKING:
     from workbench.bench.energy import Idle
     from workbench.bench.records import BenchOutcome
+    from workbench.gpu.history import Moment
     from workbench.hosts.base import Host
     from workbench.model.bench import BenchSummary, GpuDuring
     from workbench.model.gpu import Telemetry
@@ -52,6 +53,10 @@ class Meter:
     @property
     def latest(self) -> Telemetry | None:
         return self._source.latest
+
+    def moments(self, t0_s: float, t1_s: float) -> tuple[Moment, ...]:
+        """The readings between two time.monotonic() of this process, with one before and one after."""
+        return self._source.during(t0_s, t1_s)
 
     async def after(self, unix_s: float) -> Telemetry | None:
         """The first reading after `unix_s`, or the last there is when none comes in time."""
@@ -112,8 +117,9 @@ class Meter:
         seconds = t1_s - t0_s
         during = summarize(self._source.during(t0_s, t1_s), gpus, t0_s, t1_s, interval_s=INTERVAL_S)
         if seconds >= SHORTEST_S:
-            return with_energy(outcome.summary, during, idle, seconds=seconds)
-        why = f"the run took {seconds:.1f} s, and power is a mean over 1 s: make it {SHORTEST_S:.0f} s or longer"
+            return with_energy(outcome.summary, during, idle, seconds=seconds, tokens=_tokens(outcome.summary, seconds))
+        what = "the steady window" if outcome.summary.window == "steady" else "the run"
+        why = f"{what} took {seconds:.1f} s, and power is a mean over 1 s: make it {SHORTEST_S:.0f} s or longer"
         return replace(without_energy(outcome.summary, why, idle), gpu=_without_power(during))
 
 
@@ -122,7 +128,22 @@ def _without_power(during: GpuDuring) -> GpuDuring:
                    energy_integrated_j=None)  # fmt: skip
 
 
+def window_unix(outcome: BenchOutcome) -> tuple[float, float]:
+    """Begin and end of what the run's rates are taken over."""
+    if outcome.window_t1_unix > outcome.window_t0_unix:
+        return outcome.window_t0_unix, outcome.window_t1_unix
+    return outcome.t0_unix, outcome.t1_unix
+
+
 def _span(outcome: BenchOutcome) -> tuple[float, float]:
-    """Begin and end of the window in this process's time.monotonic()."""
+    """The same in this process's time.monotonic()."""
     shift = time.monotonic() - time.time()
-    return outcome.t0_unix + shift, outcome.t1_unix + shift
+    begin, end = window_unix(outcome)
+    return begin + shift, end + shift
+
+
+def _tokens(summary: BenchSummary, seconds: float) -> float | None:
+    """Output tokens of the window; None: they are those of the whole run."""
+    if summary.window != "steady" or summary.output_tok_s is None:
+        return None
+    return summary.output_tok_s * seconds

@@ -16,7 +16,7 @@ from typing import Any
 from workbench.cli.parser import parse
 from workbench.model.errors import WorkbenchError
 
-# command -> module under workbench.cli whose `COMMANDS` holds the coroutine for it
+# command, or command and action -> module under workbench.cli whose `COMMANDS` holds the coroutine for it
 MODULES = {
     "screen": "screens",
     "demo": "screens",
@@ -31,7 +31,12 @@ MODULES = {
     "bench": "measuring",
     "results": "results",
     "compare": "measuring",
+    "experiment": "experiments",
     "gpu": "gpu",
+    "gpu verify": "sweeping",
+    "gpu sweep": "sweeping",
+    "sweep": "sweeping",
+    "sweeps": "sweeping",
     "doctor": "doctor",
 }
 
@@ -76,8 +81,8 @@ def _run(argv: list[str]) -> int:
         from workbench.model.errors import InputError
 
         raise InputError("the host is given twice", next_step="`workbench NAME` or `--host NAME`")
-    module = importlib.import_module(f"workbench.cli.{MODULES[arguments.command]}")
     name = " ".join(filter(None, (arguments.command, getattr(arguments, "action", None))))
+    module = importlib.import_module(f"workbench.cli.{MODULES.get(name) or MODULES[arguments.command]}")
     command: Command = module.COMMANDS[name]
     outcome = command(arguments)
     if isinstance(outcome, int):

@@ -2,8 +2,201 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from workbench.hosts.base import Host
+from workbench.model.errors import BenchError, SettingsError, WorkbenchError
+from workbench.session.conditions import gpus_of
+from workbench.session.sweep_run import Ended, SweepRun, planned
 from workbench.session.verifying import Verifying
+
+if TYPE_CHECKING:
+    from workbench.model.settings import GpuSettings
+    from workbench.model.sweep import Sweep
+    from workbench.session.sweep_gpu import Value
+    from workbench.store.sweeps import SweepStore
+
+ONE_RUN = "one run at each value: it does not show differences below about 2 %"
 
 
 class Sweeping(Verifying):
-    pass
+    _sweep_stop: asyncio.Event | None = None  # of the sweep that is running
+    _sweeps: SweepStore | None = None
+
+    def __init__(self, host: Host) -> None:
+        super().__init__(host)
+        self._sweeping = asyncio.Lock()
+
+    @property
+    def sweeps(self) -> SweepStore:
+        if self._sweeps is None:
+            from workbench.store import paths
+            from workbench.store.sweeps import SweepStore
+
+            self._sweeps = SweepStore(paths.data_dir() / "sweeps")
+        return self._sweeps
+
+    def going_on(self) -> None:
+        """BenchCancelled when the sweep is to end."""
+        from workbench.bench.runner import BenchCancelled
+
+        if self._sweep_stop is not None and self._sweep_stop.is_set():
+            raise BenchCancelled("the sweep was cancelled", next_step="what it has measured is kept")
+
+    async def cancel_sweep(self) -> None:
+        """Returns when it has ended, and the GPU is as it was."""
+        if self._sweep_stop is not None:
+            self._sweep_stop.set()
+            await self.cancel_bench()
+            async with self._sweeping:
+                pass
+
+    # ---- the three kinds
+
+    async def gpu_sweep(
+        self,
+        setting: str,
+        values: Sequence[str],
+        gpu: int | str | None = None,
+        *,
+        run_id: str | None = None,
+        url: str | None = None,
+        settle_s: float | None = None,
+        password: str | None = None,
+        **bench: Any,
+    ) -> Sweep:
+        """`gpu` None: every GPU that the server uses, as far as that is known. `bench`: fields of BenchSpec."""
+        from workbench.session.sweep_gpu import NAMES, SETTLE_S, GpuSweep, start_of, values_of
+
+        wanted = values_of(setting, values)
+        target = (None, url) if url else (await self._ready(run_id), None)
+        gpus = await self._gpus_to_sweep(gpu, target[0])
+        start = await start_of(self, setting, gpus)
+        await self._check_all(wanted, start, password)
+        name, unit = NAMES[setting]
+        points = [(v.label, v.x) for v in wanted]
+
+        def work(run: SweepRun) -> Awaitable[None]:
+            run.note(ONE_RUN)
+            settle = SETTLE_S if settle_s is None else settle_s
+            return GpuSweep(self, run, setting, wanted, gpus, start, target, bench, settle, password).go()
+
+        return await self._swept(setting, name, unit, points, work)
+
+    async def concurrency_sweep(
+        self,
+        levels: Sequence[int],
+        *,
+        run_id: str | None = None,
+        url: str | None = None,
+        max_minutes: float | None = None,
+        **bench: Any,
+    ) -> Sweep:
+        """Rising levels; the first that fails, or would not end within `max_minutes`, ends it."""
+        from workbench.session.sweep_levels import LevelSweep, levels_of
+
+        rising = levels_of(levels)
+        self.spec_of(None, bench)
+        target = (None, url) if url else (await self._ready(run_id), None)
+        points = [(f"c={level}", float(level)) for level in rising]
+
+        def work(run: SweepRun) -> Awaitable[None]:
+            return LevelSweep(self, run, rising, target, bench, max_minutes).go()
+
+        return await self._swept("concurrency", "concurrency", "", points, work)
+
+    # ---- before the start
+
+    async def _ready(self, run_id: str | None) -> str:
+        from workbench.model.run import ServerState
+
+        run_id = run_id or await self.run_at_hand()
+        state = self.supervisor.status(run_id).state
+        if state is not ServerState.READY:
+            raise BenchError(f"run {run_id} is {state}, not READY", host=self.host.name,
+                             next_step="workbench servers shows the runs")  # fmt: skip
+        return run_id
+
+    async def _gpus_to_sweep(self, gpu: int | str | None, run_id: str | None) -> tuple[int, ...]:
+        from workbench.gpu.plan import select
+
+        telemetry = await self.reading()
+        if gpu is not None:
+            return tuple(i.index for i in select(str(gpu), telemetry))
+        found = gpus_of(self.supervisor.record(run_id).plan if run_id else None, telemetry.infos)
+        if not found:
+            raise SettingsError(telemetry.driver.message or "no GPU was found", host=self.host.name)
+        return found
+
+    async def _check_all(
+        self, wanted: Sequence[Value], start: Mapping[int, GpuSettings], password: str | None
+    ) -> None:
+        """Every value against every GPU, and the way back, before anything is touched."""
+        for gpu, back in start.items():
+            for settings in (*(v.wanted for v in wanted), back):
+                commands = await self.plan_gpu(settings, gpu)
+                refused = next((c.right for c in commands if c.right), None)
+                if refused and password is None:
+                    raise SettingsError(f"GPU{gpu}: {refused}", host=self.host.name)
+
+    # ---- around all of them
+
+    async def _swept(
+        self,
+        kind: str,
+        name: str,
+        unit: str,
+        points: Sequence[tuple[str, float | None]],
+        work: Callable[[SweepRun], Awaitable[None]],
+    ) -> Sweep:
+        """Make the sweep, keep it, and say how it ended. What it has measured is returned, also when it was stopped;
+        a cancelled task ends as such, with all written down."""
+        from workbench.bench.runner import BenchCancelled
+        from workbench.store.sweeps import empty
+
+        if self._sweeping.locked():
+            raise BenchError("a sweep is running", host=self.host.name, next_step="wait for it, or cancel it")
+        async with self._sweeping:
+            self._sweep_stop = asyncio.Event()
+            first = empty(self.host.name, kind, name, unit, planned(points), simulated=self.state.simulated)
+            run = SweepRun(self, await asyncio.to_thread(self.sweeps.add, first), self.sweeps)
+            run.change()
+            try:
+                with self.busy(f"sweep of {name}"):
+                    await work(run)
+                self._end(run, "done")
+            except Ended as why:
+                run.skip_rest(str(why))
+                self._end(run, "done" if any(p.state == "done" for p in run.sweep.points) else "failed", str(why))
+            except BenchCancelled:
+                self._end(run, "stopped", "cancelled")
+            except WorkbenchError as error:
+                self._end(run, "failed", error.message)
+            except BaseException as error:
+                self._end(run, "stopped", "cancelled" if isinstance(error, asyncio.CancelledError) else repr(error))
+                raise
+            finally:
+                self._sweep_stop = None
+                await run.save()
+            return run.sweep
+
+    def _end(self, run: SweepRun, state: str, why: str | None = None) -> None:
+        run.skip_rest(why or "not reached")
+        error = "; ".join(dict.fromkeys(filter(None, (run.sweep.error, why if state != "done" else None)))) or None
+        if state == "done" and run.sweep.error:
+            state = "failed"  # measured, but a GPU is not as it was
+        if state == "done" and why:
+            run.note(f"ended early: {why}")
+        run.change(state=state, left_s=None, error=error, **_knee_of(run.sweep))
+        self.record(f"# sweep {run.sweep.id} of {run.sweep.name}", run.sweep.knee_text or error or state)
+
+
+def _knee_of(sweep: Sweep) -> dict[str, Any]:
+    from workbench.bench import knee
+
+    if sweep.kind == "flag":
+        return {}
+    found = (knee.of_concurrency if sweep.kind == "concurrency" else knee.of_setting)(sweep.points)
+    return {"knee": found.index, "knee_text": found.text}

@@ -2,8 +2,120 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from workbench.model.errors import BenchError, ServerError
+from workbench.model.run import ServerState
+from workbench.session.conditions import gpus_of
 from workbench.session.measuring import Measuring
+from workbench.session.state import BenchState
+
+if TYPE_CHECKING:
+    from workbench.gpu.proof import Proof
+    from workbench.model.bench import BenchSpec
+    from workbench.model.settings import Alteration
+    from workbench.session.benched import Benched
+
+VERIFY_S = 8.0
+FILLS = {"concurrency": 32, "max_tokens": 256, "input_tokens": 128}  # enough to keep a GPU busy all the time
+NOTHING = "nothing was altered: no GPU setting of Workbench's is on"
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """`proofs`: one for each altered setting that the load could show. `unloaded`: altered settings of GPUs that the
+    server does not use."""
+
+    proofs: tuple[Proof, ...] = ()
+    unloaded: tuple[str, ...] = ()
+    target: str | None = None  # run id or URL; None: there was nothing to verify
+    seconds: float = 0.0
+    output_tok_s: float | None = None
+    gpus: tuple[int, ...] = ()
+    simulated: bool = False
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """For a person."""
+        return (*(f"{p.where}: {p.text}" for p in self.proofs), *self.unloaded) or (NOTHING,)
 
 
 class Verifying(Measuring):
-    pass
+    async def verify_gpu(self, seconds: float = VERIFY_S) -> Sequence[str]:
+        return (await self.verify(seconds)).lines
+
+    async def verify(
+        self, seconds: float = VERIFY_S, run_id: str | None = None, url: str | None = None, **bench: Any
+    ) -> Verification:
+        """Load the run (the selected or newest READY one where neither is named), and judge every altered setting."""
+        await self.read_alterations()
+        altered = self.state.alterations
+        if not altered:
+            return Verification(simulated=self.state.simulated)
+        with self.busy("verifying GPU settings"):
+            async with self.aim(run_id, url, {**FILLS, **bench}) as (spec, benched, env):
+                return await self._verify(seconds, spec, benched, env, altered)
+
+    async def _verify(
+        self, seconds: float, spec: BenchSpec, benched: Benched, env: dict[str, str], altered: Sequence[Alteration]
+    ) -> Verification:
+        from workbench.model.settings import HOST_INDEX
+        from workbench.session.driving import drive
+        from workbench.session.meter import Meter
+
+        self.update(bench=BenchState(running=True, spec=spec, last_id=self.state.bench.last_id))
+        try:
+            async with Meter(self.host) as meter:
+                driven = await drive(spec, env, self.cancelled, lambda loaded_s: loaded_s >= seconds, self._progress)
+                gpus = gpus_of(benched.plan, meter.latest.infos if meter.latest else ())
+                used = [a for a in altered if a.gpu_index in (*gpus, HOST_INDEX)]
+                proofs = meter.proofs_between(driven.t0_s, driven.t1_s, used)
+        finally:
+            self.update(bench=replace(self.state.bench, running=False))
+        self.take_proofs(proofs)
+        target = benched.status.run_id if benched.status else f"--url {spec.url}"
+        found = Verification(
+            proofs,
+            tuple(f"GPU{a.gpu_index}: {a.setting} is not checked: the server does not use this GPU"
+                  for a in altered if a not in used),
+            target, round(driven.t1_s - driven.t0_s, 1), driven.output_tok_s, gpus,
+            self.state.simulated or benched.simulated,
+        )  # fmt: skip
+        said = "; ".join(p.short for p in proofs if p.short)
+        self.record(f"workbench gpu verify {target} --seconds {seconds:g}", said)
+        return found
+
+    @property
+    def cancelled(self) -> asyncio.Event:
+        """Set when the load that is running is to end."""
+        assert self._cancel is not None
+        return self._cancel
+
+    @asynccontextmanager
+    async def aim(
+        self, run_id: str | None, url: str | None, overrides: dict[str, Any]
+    ) -> AsyncIterator[tuple[BenchSpec, Benched, dict[str, str]]]:
+        """At a run, a server by URL, or the one at hand. One whose GPUs cannot be read is refused."""
+        if url is not None:
+            async with self.aim_at_url(url, overrides) as aimed:
+                if not aimed[1].gpus_known:
+                    why = f"the GPUs of {aimed[1].host} are not known: only those of {self.host.name} are read"
+                    raise BenchError(why, next_step="run this on the server's own host, or with --host")
+                yield aimed
+        else:
+            async with self.aim_at_run(run_id or await self.run_at_hand(), overrides) as aimed:
+                yield aimed
+
+    async def run_at_hand(self) -> str:
+        """The selected run, else the newest READY one."""
+        if self.state.run_id is not None:
+            return self.state.run_id
+        ready = [s for s in await self.supervisor.runs() if s.state is ServerState.READY]
+        if not ready:
+            raise ServerError("no server is READY here, and a setting shows under load only", host=self.host.name,
+                              next_step="workbench start PRESET --wait, or name one with --url")  # fmt: skip
+        return ready[0].run_id

@@ -1,0 +1,244 @@
+"""gpu verify, gpu sweep, sweep, sweeps."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import sys
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from workbench.cli.dispatch import Command, emit
+from workbench.cli.opened import asked, connected, note, say
+from workbench.cli.servers import found
+from workbench.model.errors import InputError, WorkbenchError
+from workbench.model.run import ServerState
+from workbench.model.settings import InForce
+
+if TYPE_CHECKING:
+    from workbench.model.sweep import Sweep, SweepPoint
+    from workbench.session.session import Session
+    from workbench.session.state import SessionState
+
+_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+_SHAPE = ("concurrency", "requests", "max_tokens", "input_tokens", "warmup", "seconds")
+
+
+# -- verify ----------------------------------------------------------------------------------------------------------
+
+
+async def verify(arguments: argparse.Namespace) -> int:
+    """1 when a setting has no effect or could not be checked."""
+    if not 1.0 <= arguments.seconds <= 600:
+        raise InputError(f"--seconds {arguments.seconds:g}: from 1 to 600", next_step="8 is enough for most")
+    _one_target(arguments)
+    async with connected(arguments) as session, _ended_by_signals():
+        run_id = await _ready_run(session, arguments.run)
+        seen = await session.verify(arguments.seconds, run_id, arguments.url, concurrency=arguments.concurrency)
+    bad = any(p.in_force in (InForce.NO_EFFECT, InForce.NOT_CHECKED) for p in seen.proofs) or bool(seen.unloaded)
+    if arguments.json:
+        emit({
+            "host": session.host.name, "target": seen.target, "seconds": seen.seconds, "gpus": list(seen.gpus),
+            "output_tok_s": seen.output_tok_s, "altered": bool(seen.proofs or seen.unloaded),
+            "in_force": {f"{p.place}.{p.setting}": str(p.in_force) for p in seen.proofs},
+            "proofs": [p.as_json() for p in seen.proofs], "messages": list(seen.lines), "simulated": seen.simulated,
+        })  # fmt: skip
+        return int(bad)
+    if seen.target:
+        say(f"{seen.target}: {seen.seconds:g} s under load{'  SIMULATED' if seen.simulated else ''}")
+    for line in seen.lines:
+        say(f"  {line}" if seen.target else line)
+    for proof in seen.proofs:
+        for trap in proof.traps:
+            for source in trap.sources:
+                say(f"    {trap.id}: {source}")
+    return int(bad)
+
+
+def _one_target(arguments: argparse.Namespace) -> None:
+    if arguments.run and arguments.url:
+        raise InputError("a run and --url are both given", next_step="give one of them")
+
+
+async def _ready_run(session: Session, run: str | None) -> str | None:
+    """The run that is named, once it is READY."""
+    if run is None:
+        return None
+    status = await found(session, run)
+    if status.state is ServerState.STARTING:
+        note(f"{status.run_id}: waiting for READY")
+        status = await session.wait_ready(status.run_id)
+    return status.run_id
+
+
+# -- gpu sweep -------------------------------------------------------------------------------------------------------
+
+
+async def gpu_sweep(arguments: argparse.Namespace) -> int:
+    _one_target(arguments)
+    setting, text = next(
+        (name, value) for name, value in (("power_limit_w", arguments.power_limit),
+                                          ("gpu_clocks", arguments.lock_gpu_clocks),
+                                          ("memory_clocks", arguments.lock_memory_clocks)) if value is not None
+    )  # fmt: skip
+    values = [part.strip() for part in text.split(",") if part.strip()]
+    bench = {name: getattr(arguments, name) for name in _SHAPE}
+    async with connected(arguments) as session, _ended_by_signals():
+        run_id = await _ready_run(session, arguments.run)
+        if not arguments.yes:
+            await _agreed(session, arguments, f"Set {', '.join(values)} one after the other")
+        with _told(session, arguments.json):
+            sweep = await session.gpu_sweep(
+                setting, values, arguments.gpu, run_id=run_id, url=arguments.url, settle_s=arguments.settle,
+                **{k: v for k, v in bench.items() if v is not None},
+            )  # fmt: skip
+    return said(sweep, arguments.json)
+
+
+async def _agreed(session: Session, arguments: argparse.Namespace, what: str) -> None:
+    if arguments.json or not sys.stdin.isatty():
+        raise InputError("nobody can be asked here", next_step="add --yes")
+    if not await asked(f"{what} on {session.host.name}, and give back at the end what is there now? [y/N] "):
+        raise InputError("nothing was changed")
+
+
+# -- what all of them say --------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _told(session: Session, as_json: bool) -> Iterator[None]:
+    """Each point on stderr as it is done: sweeps take minutes."""
+    shown: dict[str, str] = {}
+
+    def tell(state: SessionState, changed: frozenset[str]) -> None:
+        for point in state.sweep.points if state.sweep and "sweep" in changed else ():
+            if point.state != "planned" and shown.get(point.label) != point.state:
+                shown[point.label] = point.state
+                left = f", about {state.sweep.left_s / 60:.1f} min left" if state.sweep and state.sweep.left_s else ""
+                note(f"{point.label}: {point.state}{f' ({point.error})' if point.error else left}")
+
+    unsubscribe = session.subscribe(tell) if not as_json else lambda: None
+    try:
+        yield
+    finally:
+        unsubscribe()
+
+
+@asynccontextmanager
+async def _ended_by_signals() -> AsyncIterator[None]:
+    """TERM and HUP end a command as Ctrl-C does: by cancelling it, so that it gives back what it has set."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    received: list[str] = []
+
+    def end(number: signal.Signals) -> None:
+        received.append(number.name)
+        task.cancel()
+
+    for number in _SIGNALS:
+        with suppress(ValueError, RuntimeError):  # not in the main thread
+            loop.add_signal_handler(number, end, number)
+    try:
+        yield
+    except asyncio.CancelledError:
+        if received:
+            raise WorkbenchError(f"ended by {received[0]}") from None
+        raise
+    finally:
+        for number in _SIGNALS:
+            with suppress(ValueError, RuntimeError):
+                loop.remove_signal_handler(number)
+
+
+def sweep_json(sweep: Sweep) -> dict[str, Any]:
+    return asdict(sweep)
+
+
+def said(sweep: Sweep, as_json: bool) -> int:
+    """0 when it went to its end with a point measured."""
+    if as_json:
+        emit(sweep_json(sweep))
+    else:
+        for line in table(sweep):
+            say(line)
+    return 0 if sweep.state == "done" and any(p.state == "done" for p in sweep.points) else 1
+
+
+_COLUMNS = (
+    ("tok/s", 10, lambda p: p.tok_s, ",.1f"),
+    ("tok/J", 8, lambda p: p.tok_per_joule, ".3f"),
+    ("W", 7, lambda p: p.power_w, ".0f"),
+    ("SM MHz", 7, lambda p: p.sm_mhz, ".0f"),
+    ("°C", 5, lambda p: p.temperature_c, ".0f"),
+    ("TTFT p50", 9, lambda p: p.ttft_p50_ms, ",.1f"),
+    ("p99 ms", 9, lambda p: p.ttft_p99_ms, ",.1f"),
+    ("ITL ms", 7, lambda p: p.itl_mean_ms, ".2f"),
+)
+
+
+def table(sweep: Sweep) -> Sequence[str]:
+    """For a terminal: one line for each point, then the knee, notes and errors."""
+    place = f"  on {sweep.host}" if sweep.host else ""
+    lines = [f"sweep {sweep.id}: {sweep.name}{place}  {sweep.state}{'  SIMULATED' if sweep.simulated else ''}"]
+    width = max(5, *(len(p.label) for p in sweep.points)) if sweep.points else 5
+    lines.append("  " + " " * width + "".join(f" {title:>{size}}" for title, size, *_ in _COLUMNS))
+    for index, point in enumerate(sweep.points):
+        mark = ">" if index == sweep.knee else " "
+        lines.append(f"{mark} {point.label:<{width}}" + "".join(_cell(point, c) for c in _COLUMNS) + _remark(point))
+    if sweep.knee_text:
+        lines.append(f"knee: {sweep.knee_text}")
+    lines += [f"note: {text}" for text in sweep.notes]
+    if sweep.error:
+        lines.append(f"error: {sweep.error}")
+    return lines
+
+
+def _cell(point: SweepPoint, column: tuple[str, int, Any, str]) -> str:
+    _, size, pick, shape = column
+    value = pick(point)
+    return f" {'-' if value is None else format(value, shape):>{size}}"
+
+
+def _remark(point: SweepPoint) -> str:
+    if point.state == "done":
+        return f"  in force: {point.in_force}" if point.in_force else ""
+    return f"  {point.state.upper() if point.state == 'failed' else point.state}: {point.error or ''}".rstrip(": ")
+
+
+# -- stored ones -----------------------------------------------------------------------------------------------------
+
+
+def listed(arguments: argparse.Namespace) -> int:
+    from workbench.session.session import Session
+
+    found_ = Session.of_host().sweeps.list()
+    if arguments.json:
+        return emit({"sweeps": [sweep_json(s) for s in found_]})
+    for sweep in found_:
+        done = sum(p.state == "done" for p in sweep.points)
+        simulated = "  SIMULATED" if sweep.simulated else ""
+        points = f"{done}/{len(sweep.points)} points"
+        say(f"#{sweep.id:<4} {sweep.name:<18} {sweep.host}  {points}  {sweep.state}{simulated}")
+    return 0
+
+
+def shown(arguments: argparse.Namespace) -> int:
+    from workbench.session.session import Session
+
+    sweep = Session.of_host().sweeps.get(arguments.id)
+    if arguments.json:
+        return emit(sweep_json(sweep))
+    for line in table(sweep):
+        say(line)
+    return 0
+
+
+COMMANDS: dict[str, Command] = {
+    "gpu verify": verify,
+    "gpu sweep": gpu_sweep,
+    "sweeps list": listed,
+    "sweeps show": shown,
+}

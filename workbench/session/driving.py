@@ -1,0 +1,85 @@
+"""A load on a server for its own sake: no result is stored of it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from workbench.model.errors import BenchError, WorkbenchError
+
+if TYPE_CHECKING:
+    from workbench.model.bench import BenchProgress, BenchSpec
+
+REQUESTS = 20_000  # more than are ended by the time: 2,000 a second for ten seconds
+_LOOK_S = 0.1
+_FIRST_TOKEN_S = 120.0  # a server that answers nothing for so long is told of
+
+
+@dataclass(frozen=True, slots=True)
+class Driven:
+    """Begin and end in time.monotonic() of this process, and what the server gave meanwhile."""
+
+    t0_s: float
+    t1_s: float
+    output_tok_s: float
+    failed: int
+
+
+async def drive(
+    spec: BenchSpec,
+    env: Mapping[str, str],
+    cancel: asyncio.Event,
+    enough: Callable[[float], bool],
+    on_progress: Callable[[BenchProgress], None] = lambda progress: None,
+) -> Driven:
+    """Load the server with `spec`'s shape until `enough(seconds under load)`; then its requests are dropped.
+
+    BenchCancelled when `cancel` is set, BenchError when the server answers nothing or the load ends by itself.
+    """
+    from workbench.bench import runner
+
+    newest: list[BenchProgress] = []
+    began: list[float] = []
+
+    def heard(progress: BenchProgress) -> None:
+        if progress.output_tokens and not began:
+            began.append(time.monotonic())
+        newest[:] = [progress]
+        on_progress(progress)
+
+    end = asyncio.Event()
+    spec = replace(spec, requests=max(spec.requests, REQUESTS), warmup=0, seconds=None, until_steady=False)
+    load = asyncio.create_task(runner.run(spec, on_progress=heard, cancel=end, env=env))
+    started = time.monotonic()
+    try:
+        while not load.done():
+            if cancel.is_set():
+                raise runner.BenchCancelled("cancelled", next_step="nothing was stored; run it again")
+            if began and enough(time.monotonic() - began[0]):
+                break
+            _give_up_when_silent(spec, newest[-1] if newest else None, bool(began), time.monotonic() - started)
+            await asyncio.wait({load}, timeout=_LOOK_S)
+        if load.done():
+            errors = dict(load.result().summary.errors)
+            raise BenchError(f"the load ended by itself: {errors or 'no request was answered'}",
+                             next_step="the server's log may say why")  # fmt: skip
+        last = newest[-1]
+        return Driven(began[0], time.monotonic(), last.output_tok_s, last.failed)
+    finally:
+        end.set()
+        with suppress(WorkbenchError):  # BenchCancelled: that is how it ends
+            await load
+
+
+def _give_up_when_silent(spec: BenchSpec, progress: BenchProgress | None, tokens: bool, waited_s: float) -> None:
+    if tokens:
+        return
+    if progress is not None and progress.failed >= spec.concurrency and not progress.done:
+        raise BenchError(f"the server answered none of {progress.failed} requests",
+                         next_step="workbench bench shows the errors by kind")  # fmt: skip
+    if waited_s > _FIRST_TOKEN_S:
+        raise BenchError(f"the server gave no token within {_FIRST_TOKEN_S:.0f} s", next_step="look at its log")

@@ -1,0 +1,267 @@
+"""A GPU setting over several values with the running server: set, settle under load, measure, and back to what was
+there at the start, whatever happens. The journal and the guard are the net below that."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from workbench.model.errors import BenchError, HostError, InputError, SettingsError, WorkbenchError
+from workbench.model.findings import Level
+from workbench.model.run import ServerState
+from workbench.model.settings import ClockRange, GpuSettings, InForce
+from workbench.session.sweep_run import Ended, SweepRun, undisturbed
+
+if TYPE_CHECKING:
+    from workbench.model.bench import BenchResult
+    from workbench.model.settings import SettingsReport
+    from workbench.session.sweeping import Sweeping
+
+SETTLE_S = 30.0  # at most: a card's temperature moves with a time constant of about 20 to 40 s
+RESTORE_S = 60.0  # so long a cut link is waited for; by then the guard has given back
+_AGAIN_S = 1.0
+WATTS_EQUAL = 0.5
+_IN_A_ROW = 2  # values that could not be set, after which no more are tried
+NAMES = {
+    "power_limit_w": ("power limit", "W"),
+    "gpu_clocks": ("SM clock lock", "MHz"),
+    "memory_clocks": ("memory clock lock", "MHz"),
+}
+_WORST = (InForce.NO_EFFECT, InForce.CAPPED, InForce.NOT_CHECKED, InForce.YES)
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """One value of the sweep: `wanted` for each GPU."""
+
+    label: str
+    x: float
+    wanted: GpuSettings
+
+
+def values_of(setting: str, texts: Sequence[str]) -> tuple[Value, ...]:
+    """ "350" in watts; "1500" or "210-1500" in MHz. InputError for what is neither, or is there twice."""
+    if setting not in NAMES:
+        raise InputError(f"{setting!r} is no setting to sweep", next_step=f"one of {', '.join(NAMES)}")
+    found = tuple(_power(t) if setting == "power_limit_w" else _clocks(setting, t) for t in texts)
+    if len(found) < 2:
+        raise InputError("a sweep needs two values or more", next_step="for example 300,400,500")
+    twice = next((v.label for i, v in enumerate(found) if v.label in [o.label for o in found[:i]]), None)
+    if twice:
+        raise InputError(f"{twice} is there twice", next_step="give each value once")
+    return found
+
+
+def _power(text: str) -> Value:
+    try:
+        watts = float(text.strip().removesuffix("W").strip())
+    except ValueError:
+        watts = 0.0
+    if not 0 < watts < 1e5:
+        raise InputError(f"{text!r} is no power limit in watts", next_step="for example 300,350,400")
+    return Value(f"{watts:g} W", watts, GpuSettings(power_limit_w=watts))
+
+
+def _clocks(setting: str, text: str) -> Value:
+    low, dash, high = text.strip().partition("-")
+    if not low.isdigit() or (dash and not high.isdigit()) or int(low) > int(high or low):
+        raise InputError(f"{text!r} is neither MHZ nor MIN-MAX", next_step="for example 1500,2000,210-2400")
+    span = ClockRange(int(low), int(high or low))
+    label = f"{low}-{high} MHz" if dash else f"{low} MHz"
+    return Value(label, float(span.max_mhz), _settings(setting, span))
+
+
+def _settings(setting: str, value: Any) -> GpuSettings:
+    return GpuSettings(**{setting: value})
+
+
+@dataclass
+class GpuSweep:
+    """`gpus`: indices; `start`: what each had before the first change. `target`: (run id, None) or (None, URL)."""
+
+    session: Sweeping
+    run: SweepRun
+    setting: str
+    values: Sequence[Value]
+    gpus: tuple[int, ...]
+    start: Mapping[int, GpuSettings]
+    target: tuple[str | None, str | None]
+    bench: Mapping[str, Any]
+    settle_s: float = SETTLE_S
+    password: str | None = field(default=None, repr=False)
+    _touched: bool = False
+
+    async def go(self) -> None:
+        in_a_row = 0
+        try:
+            for index, value in enumerate(self.values):
+                self.session.going_on()
+                why = await self._set(value)
+                if why is None:
+                    in_a_row = 0
+                    await self._one(index, value)
+                    continue
+                self.run.point(index, state="failed", error=why)
+                in_a_row += 1
+                if in_a_row >= _IN_A_ROW:
+                    raise Ended(f"{in_a_row} values in a row could not be set: {why}")
+        finally:
+            if self._touched:
+                await undisturbed(self._restore())
+
+    # ---- one value
+
+    async def _set(self, value: Value) -> str | None:
+        """None when it is set on every GPU, else why not. SettingsError and HostError are reasons too: the next value
+        may be taken; the link's loss ends the sweep by the measurement's own error."""
+        self._touched = True
+        try:
+            report = await self._apply(dict.fromkeys(self.gpus, value.wanted))
+        except SettingsError as error:
+            return error.message
+        failed = next((o for o in report.outcomes if not o.ok), None)
+        return f"GPU{failed.command.gpu_index}: {failed.message}" if failed else None
+
+    async def _apply(self, wanted: Mapping[int, GpuSettings]) -> SettingsReport:
+        by_gpu = {str(gpu): settings for gpu, settings in wanted.items()}
+        return await self.session.apply_gpus(by_gpu, password=self.password)
+
+    async def _one(self, index: int, value: Value) -> None:
+        self.run.point(index, state="measuring")
+        if self.settle_s > 0:
+            try:
+                moving = await self._settle()
+            except BenchError as error:
+                self._cancelled(error)
+                self.run.point(index, state="failed", error=error.message)
+                await self.run.save()
+                return await self._server_goes_on(error.message)
+            if moving:
+                self.run.note(f"{value.label}: not settled after {self.settle_s:.0f} s ({moving})")
+        result = await self.run.measured(index, self._measure)
+        if result is None:
+            return await self._server_goes_on(self.run.sweep.points[index].error or "")
+        self.run.point(index, in_force=self._in_force(result))
+        await self._still_set(index, value)
+        return None
+
+    def _cancelled(self, error: WorkbenchError) -> None:
+        from workbench.bench.runner import BenchCancelled
+
+        if isinstance(error, BenchCancelled):
+            raise error
+
+    async def _measure(self) -> int:
+        run_id, url = self.target
+        if run_id is not None:
+            return await self.session.bench_run(run_id, **self.bench)
+        assert url is not None
+        return await self.session.bench_url(url, **self.bench)
+
+    async def _settle(self) -> str | None:
+        """Load the server with the shape that is measured until nothing moves any more; else what still does."""
+        from workbench.gpu.steady import WINDOW_S, moving
+        from workbench.session.driving import drive
+        from workbench.session.meter import Meter
+
+        said: list[str | None] = ["no readings"]
+        aimed = self.session.aim(*self.target, dict(self.bench))
+        async with aimed as (spec, _, env), Meter(self.session.host) as meter:
+
+            def settled(loaded_s: float) -> bool:
+                now = time.monotonic()
+                if loaded_s >= 2 * WINDOW_S:
+                    said[0] = moving(meter.moments(now - 2 * WINDOW_S, now), self.gpus, now)
+                return loaded_s >= self.settle_s or said[0] is None
+
+            await drive(spec, env, self.session.cancelled, settled)
+        return said[0]
+
+    def _in_force(self, result: BenchResult) -> str | None:
+        told = [result.conditions.in_force.get(f"gpu{gpu}.{self.setting}") for gpu in self.gpus]
+        return next((str(v) for v in _WORST if str(v) in told), None)
+
+    async def _server_goes_on(self, why: str) -> None:
+        """After a point that failed: only a server that still answers is worth the next."""
+        run_id, _ = self.target
+        if run_id is None:
+            return
+        state = self.session.supervisor.status(run_id).state
+        if state is not ServerState.READY:
+            raise Ended(f"the server is {state}: {why}")
+
+    async def _still_set(self, index: int, value: Value) -> None:
+        """The guard may have given the setting back meanwhile: what was measured is then not this value."""
+        asked = getattr(value.wanted, self.setting)
+        await self.session.read_alterations()
+        locks = {a.gpu_index: str(a.now) for a in self.session.state.alterations if a.setting == self.setting}
+        for gpu in self.gpus:
+            if self.setting == "power_limit_w":
+                sample = next((s for s in (await self.session.reading()).gpus if s.index == gpu), None)
+                told = sample.power_limit_w if sample else None
+                kept = told is None or abs(told - asked) < WATTS_EQUAL
+            else:
+                kept = locks.get(gpu) == str(asked)
+            if not kept:
+                why = f"GPU{gpu}: the setting was given back while it was measured (by its guard, or somebody else)"
+                self.run.point(index, state="failed", error=why)
+                raise Ended(why)
+
+    # ---- back to the start
+
+    async def _restore(self) -> None:
+        """Each GPU as it was at the start. With a cut link it is tried until the link is back or RESTORE_S is over."""
+        self.run.change(left_s=None)
+        until = time.monotonic() + RESTORE_S
+        left = list(self.gpus)
+        why = ""
+        while left:
+            try:
+                why = await self._give_back(left[0])
+                if why:
+                    break
+                left.pop(0)
+            except HostError as error:
+                why = error.message
+                if time.monotonic() >= until:
+                    break
+                await asyncio.sleep(_AGAIN_S)
+            except WorkbenchError as error:
+                why = error.message
+                break
+        if not left:
+            return
+        gpus = ", ".join(f"GPU{gpu}" for gpu in left)
+        text = f"{gpus}: {NAMES[self.setting][0]} is not back as it was at the start ({why})"
+        self.run.change(error=text)
+        self.session.notify(Level.ERROR, text, "workbench gpu revert; its guard gives it back too")
+
+    async def _give_back(self, gpu: int) -> str:
+        """Why not; "" when it is as it was."""
+        report = await self._apply({gpu: self.start[gpu]})
+        return next((o.message or "refused" for o in report.outcomes if not o.ok), "")
+
+
+async def start_of(session: Sweeping, setting: str, gpus: Sequence[int]) -> dict[int, GpuSettings]:
+    """What each GPU has now, as settings that bring it back. SettingsError where that cannot be known."""
+    await session.read_alterations()
+    telemetry = await session.reading()
+    found = {}
+    for gpu in gpus:
+        ours = next((a for a in session.state.alterations if (a.gpu_index, a.setting) == (gpu, setting)), None)
+        if setting == "power_limit_w":
+            sample = next((s for s in telemetry.gpus if s.index == gpu), None)
+            if sample is None or sample.power_limit_w is None:
+                why = sample.absent.get("power_limit_w", "not given") if sample else "no reading"
+                raise SettingsError(f"GPU{gpu}: the power limit before is not known ({why}); nothing was changed",
+                                    host=session.host.name)  # fmt: skip
+            found[gpu] = GpuSettings(power_limit_w=sample.power_limit_w)
+        elif ours is not None and "," in str(ours.now):
+            low, _, high = str(ours.now).partition(",")
+            found[gpu] = _settings(setting, ClockRange(int(low), int(high)))
+        else:
+            found[gpu] = _settings(f"reset_{setting}", True)
+    return found

@@ -1,0 +1,137 @@
+"""What all sweeps have in common: the points, written down and shown as they come, and how one ends."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from workbench.model.errors import StoreError, WorkbenchError
+from workbench.model.findings import Level
+from workbench.model.sweep import Sweep, SweepPoint
+
+if TYPE_CHECKING:
+    from workbench.model.bench import BenchResult
+    from workbench.session.sweeping import Sweeping
+    from workbench.store.sweeps import SweepStore
+
+FAILED_SHARE = 0.01  # of its requests: above it a level's figures are not those of the load that was asked for
+
+
+class Ended(Exception):
+    """The sweep goes no further, and why; what it has stays."""
+
+
+class SweepRun:
+    """One sweep under way: `sweep` is replaced at each step, shown in the state, and kept at each point."""
+
+    def __init__(self, session: Sweeping, sweep: Sweep, store: SweepStore) -> None:
+        self.session, self.sweep, self.store = session, sweep, store
+        self._took_s: list[float] = []
+        self._began_s = time.monotonic()
+        self._unsaved = False
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self._began_s
+
+    def change(self, **fields: Any) -> None:
+        self.sweep = replace(self.sweep, **fields)
+        self.session.update(sweep=self.sweep)
+
+    def point(self, index: int, **fields: Any) -> None:
+        points = list(self.sweep.points)
+        points[index] = replace(points[index], **fields)
+        self.change(points=tuple(points))
+
+    def note(self, text: str) -> None:
+        if text not in self.sweep.notes:
+            self.change(notes=(*self.sweep.notes, text))
+
+    def skip_rest(self, why: str) -> None:
+        for index, point in enumerate(self.sweep.points):
+            if point.state in ("planned", "measuring"):
+                self.point(index, state="skipped", error=why)
+
+    def estimate(self, index: int, seconds: float) -> None:
+        """After a point that took so long: what is left."""
+        self._took_s.append(seconds)
+        left = sum(p.state == "planned" for p in self.sweep.points[index + 1 :])
+        self.change(left_s=left * sum(self._took_s) / len(self._took_s))
+
+    async def save(self) -> None:
+        """A disk that is full must not end a sweep: its results are kept elsewhere, and the GPU is to be given back."""
+        try:
+            await asyncio.to_thread(self.store.save, self.sweep)
+        except StoreError as error:
+            if not self._unsaved:
+                self.session.notify(Level.WARN, f"the sweep is not kept: {error.message}", error.next_step)
+            self._unsaved = True
+
+    async def measured(self, index: int, measure: Callable[[], Awaitable[int]]) -> BenchResult | None:
+        """Measure one point. None, and the reason in the point, when it failed; BenchCancelled goes on up."""
+        from workbench.bench.runner import BenchCancelled
+
+        began = time.monotonic()
+        self.point(index, state="measuring")
+        try:
+            result = await self.session.result(await measure())
+        except BenchCancelled:
+            raise
+        except WorkbenchError as error:
+            self.point(index, state="failed", error=error.message)
+            await self.save()
+            return None
+        self.point(index, **figures(result))
+        self.estimate(index, time.monotonic() - began)
+        await self.save()
+        return result
+
+
+def figures(result: BenchResult) -> dict[str, Any]:
+    """What a point shows of a result. One whose requests failed, or that refuses itself, is a failed point."""
+    summary = result.summary
+    failed, asked = summary.requests_failed, summary.requests_ok + summary.requests_failed
+    error = None
+    if failed > FAILED_SHARE * asked:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in summary.errors.items())
+        error = f"{failed} of {asked} requests failed ({kinds})"
+    elif summary.refused:
+        error = f"not to be used: {summary.refused[0]}"
+    elif summary.output_tok_s is None:
+        error = f"no tok/s: {summary.absent.get('output_tok_s', 'not measured')}"
+    gpu = summary.gpu
+    return {
+        "state": "failed" if error else "done", "error": error, "result_ids": (result.id,),
+        "tok_s": summary.output_tok_s, "tok_per_joule": summary.tok_per_joule, "power_w": summary.power_w,
+        "sm_mhz": gpu.sm_mhz if gpu else None, "temperature_c": gpu.temperature_c if gpu else None,
+        "ttft_p50_ms": summary.ttft_ms.p50 if summary.ttft_ms else None,
+        "ttft_p99_ms": summary.ttft_ms.p99 if summary.ttft_ms else None,
+        "itl_mean_ms": summary.itl_ms.mean if summary.itl_ms else None,
+    }  # fmt: skip
+
+
+async def undisturbed(work: Awaitable[None]) -> None:
+    """Await `work` to its end, also when this task is cancelled meanwhile (once or twice: Ctrl-C); then the
+    cancellation goes on."""
+    task = asyncio.ensure_future(work)
+    cancelled = False
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            cancelled = True
+        except Exception:
+            break
+    if cancelled:
+        with suppress(Exception):
+            task.result()
+        raise asyncio.CancelledError
+    task.result()
+
+
+def planned(labels: Sequence[tuple[str, float | None]]) -> tuple[SweepPoint, ...]:
+    return tuple(SweepPoint(label, x) for label, x in labels)

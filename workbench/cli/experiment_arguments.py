@@ -2,8 +2,63 @@
 
 from __future__ import annotations
 
-from workbench.cli.arguments import Commands
+import argparse
+
+from workbench.cli.arguments import Commands, add
 
 
 def experiments(sub: Commands) -> None:
-    pass
+    _experiment(sub)
+
+
+def _experiment(sub: Commands) -> None:
+    what = "A against B in pairs of runs, with an interval and a verdict"
+    parser = add(sub, "experiment", what)
+    parser.add_argument("base", metavar="PRESET|RUN", help="what both share (or: resume ID, show ID, list)")
+    for arm in ("a", "b"):
+        name = arm.upper()
+        parser.add_argument(f"--{arm}", action="append", default=[], metavar='"flag=value …"', help=f"flags of {name}")
+        parser.add_argument(f"--unset-{arm}", action="append", default=[], metavar="flag", help=f"not set in {name}")
+        parser.add_argument(f"--env-{arm}", action="append", default=[], metavar='"K=V …"', help=f"variables of {name}")
+        parser.add_argument(f"--gpu-{arm}", action="append", default=[], metavar='"setting=value …"',
+                            help=f"GPU settings of {name} as in gpu set: power-limit=400 lock-gpu-clocks=210,2400")
+    parser.add_argument("--set", action="append", default=[], metavar="flag=value", dest="sets", help="in both")
+    parser.add_argument("--unset", action="append", default=[], metavar="flag", dest="unsets")
+    parser.add_argument("--env", action="append", default=[], metavar="K=V", dest="envs")
+    parser.add_argument("--var", action="append", default=[], metavar="name=value", dest="variables")
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--pairs", type=int, metavar="N", help="3 show 5 %%, 5 show 2 to 3 %%, 8 show 1.5 %% (3)")
+    size.add_argument("--until", type=float, metavar="PERCENT", help="until the interval is ± so narrow")
+    parser.add_argument("--at-most", type=int, metavar="N", help="pairs, with --until (16)")
+    parser.add_argument("--max-minutes", type=float, metavar="M", help="no pair is begun that would take longer")
+    parser.add_argument("--metric", default="output_tok_s", help="what is claimed; all others are shown beside it")
+    parser.add_argument("--match-temperature", type=float, metavar="C", help="begin each run within C °C of the first")
+    parser.add_argument("--throw-away", action=argparse.BooleanOptionalAction, default=None,
+                        help="make each arm's first start, which compiles, and measure none (where none is known)")
+    parser.add_argument("--seed", type=int, default=0, help="of lengths and arrivals; pair n has seed + n")
+    shape_options(parser)
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    resume = add(sub, "experiment resume", "go on with one that ended early, or make more pairs")
+    resume.add_argument("id", type=int)
+    resume.add_argument("--pairs", type=int, metavar="N", help="in all; more than before widens the interval")
+    resume.add_argument("--yes", action="store_true", help="do not ask")
+    show = add(sub, "experiment show", "its pairs, intervals and verdict")
+    show.add_argument("id", type=int)
+    listed = add(sub, "experiment list", "newest first")
+    for action, action_parser in (("resume", resume), ("show", show), ("list", listed)):
+        action_parser.set_defaults(command="experiment", action=action)
+
+
+def shape_options(parser: argparse.ArgumentParser) -> None:
+    """What one run is. `shape_of` reads them."""
+    for name in ("concurrency", "requests", "max-tokens", "input-tokens", "warmup"):
+        parser.add_argument(f"--{name}", type=int, default=None, metavar="N")
+    parser.add_argument("--profile", metavar="NAME", help="shape of the load: quick, single-stream, batch, …")
+    parser.add_argument("--rate", type=float, metavar="R", help="requests per second on a schedule")
+    parser.add_argument("--seconds", type=float, metavar="S", help="end by time")
+
+
+def shape_of(arguments: argparse.Namespace) -> dict[str, object]:
+    """Fields of BenchSpec that were given."""
+    names = ("concurrency", "requests", "max_tokens", "input_tokens", "warmup", "profile", "rate", "seconds")
+    return {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}

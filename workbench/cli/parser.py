@@ -29,6 +29,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         return _screen(None, rest, globals_)
     # All the others cost 7 ms, which a screen need not wait for.
     parser = _root(_screens) if rest[0] == "demo" else _root(*_GROUPS)
+    if " ".join(rest[:2]) in commands(parser):  # "experiment resume", beside "experiment PRESET"
+        rest = [" ".join(rest[:2]), *rest[2:]]
     if not rest[0].startswith("-") and rest[0] not in commands(parser):
         return _screen_on(rest, globals_, commands(parser))
     space = parser.parse_args(rest)

@@ -13,7 +13,8 @@ argv[1]: {"interval_s": 1.0, "hung_s": 3.0, "slow_s": 5.0, "info_s": 30.0, "retr
 
 Environment: WORKBENCH_NVML_LIBRARY is the library's path instead of libnvidia-ml.so.1. WORKBENCH_SIM_DRIVER is a Python
 file whose library() stands in for pynvml.nvmlLib: an object with NVML's C functions; an optional
-host_file(path) -> str | None in it stands in for /proc/meminfo and the CPU governors.
+host_file(path) -> str | None in it stands in for /proc/meminfo and the CPU governors. WORKBENCH_SIM_SYSFS is a
+simulated host's /sys, in which its CPU governors lie.
 """
 
 # ruff: noqa: PTH116, PTH123, PTH207
@@ -40,7 +41,7 @@ INFO_S = 30.0
 HUNG_S = 3.0  # a call that takes longer is said to hang
 RETRY_S = 3.0  # looking again for an absent driver or a lost GPU
 INIT_PID_NAMESPACE = 4026531836  # PROC_PID_INIT_INO, include/linux/proc_ns.h
-GOVERNORS = "/sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_governor"
+GOVERNORS = os.environ.get("WORKBENCH_SIM_SYSFS", "/sys") + "/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_governor"
 
 
 class Host:

@@ -6,6 +6,7 @@ Executed by path (runpy) with a bare python3; WORKBENCH_SIM_PROFILE and WORKBENC
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,9 @@ if __package__ in (None, ""):
 if TYPE_CHECKING:
     from workbench.sim.nvml import SimulatedNvml
     from workbench.sim.state import SimState
+
+
+_HAS_CORES = bool(os.environ.get("WORKBENCH_SIM_SYSFS"))  # then the governors are files there
 
 
 @functools.lru_cache(maxsize=1)
@@ -39,7 +43,7 @@ def host_file(path: str) -> str | None:
     """
     total = _host().profile.host_memory_kib
     if path != "/proc/meminfo" or total is None:
-        return "performance\n" if path.endswith("/scaling_governor") else None
+        return "performance\n" if path.endswith("/scaling_governor") and not _HAS_CORES else None
     readings = _host().readings()
     used = sum(r.memory_used_bytes for r in readings) // len(readings) >> 10
     available = max(0, total - 5_200_000 - used)

@@ -18,6 +18,19 @@ _TABBYAPI = """import os, sys
 server = {server!r}
 os.execv(sys.executable, [sys.executable, server, "--engine", "tabbyapi", *sys.argv[1:]])
 """
+CORES = ("0", "1", "2", "3")
+# $1: the stand-ins, $2: the simulated host's /sys, then its cores. What the governors are outlives us.
+PREPARE = """
+[ -x "$1/nvidia-smi" ] || exit 1
+printf %s "$PATH"
+cpus=$2/devices/system/cpu
+shift 2
+for core; do
+    mkdir -p "$cpus/cpu$core/cpufreq" && cd "$cpus/cpu$core/cpufreq" || exit 1
+    [ -s scaling_governor ] || echo performance >scaling_governor
+    echo performance powersave schedutil >scaling_available_governors
+done
+"""
 
 
 class SimulatedHost:
@@ -57,6 +70,7 @@ class SimulatedHost:
             "WORKBENCH_SIM_PROFILE": self.simulated,
             "WORKBENCH_SIM_STATE": self.driver_state,
             "WORKBENCH_SIM_DRIVER": DRIVER,
+            "WORKBENCH_SIM_SYSFS": f"{self.driver_state}/sys",
         }
 
     async def connect(self) -> None:
@@ -66,7 +80,8 @@ class SimulatedHost:
     async def _prepare(self) -> None:
         if self._path is not None:
             return
-        done = await self.inner.run(["sh", "-c", '[ -x "$1/nvidia-smi" ] && printf %s "$PATH"', "sh", BIN])
+        cores = () if self.profile.virtualization else CORES  # a guest has no cpufreq
+        done = await self.inner.run(["sh", "-c", PREPARE, "sh", BIN, f"{self.driver_state}/sys", *cores])
         if done.returncode != 0:
             raise InputError(
                 f"{self.inner.name} cannot be simulated on: Workbench's own files ({BIN}) are not there",

@@ -412,6 +412,8 @@ class SimulatedNvml:
         kept = {k: v for k, v in change.items() if k not in faults.get("ignored", ())}
         if kept:
             self._state.change_setting(index, **kept)
+        if index in [faults.get("lost_after", {}).get(name) for name in change]:
+            self._state.set_faults(lost=[*faults.get("lost", ()), index], lost_after=None)
 
     def _nvmlDeviceSetPersistenceMode(self, handle: Any, mode: Any) -> None:
         self._set(handle, persistence=bool(_value(mode)))

@@ -256,6 +256,7 @@ class SimState:
         """Make the simulated driver fail; None or an empty value takes a fault away.
 
         lost=[1]                  GPU 1 has fallen off the bus: GPU_IS_LOST for every call on it
+        lost_after={"power_limit_w": 1}  GPU 1 falls off the bus right after this setting of it was made
         init=18                   nvmlInit answers this NVML code (9 no driver, 18 mismatch, 4/17 no permission)
         no_permission=True        setters answer NO_PERMISSION, as without CAP_SYS_ADMIN
         ignored=["power_limit_w"] these settings answer success and change nothing

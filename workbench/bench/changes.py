@@ -107,7 +107,9 @@ def _change(
     error = _standard_error(log_a, log_b, paired)
     if error is not None:
         half = t_quantile((1 + level) / 2, error.df) * error.size
-        interval = 100 * ratio * math.sinh(half)
+        # Of the interval's two sides, which differ a little in percent, the one towards zero: it holds no change exactly
+        # where the verdict says so.
+        interval = 100 * ratio * abs(math.expm1(-half if centre > 0 else half))
         p = _p_value(centre, error)
         verdict = NO_DIFFERENCE
         if abs(centre) > half:

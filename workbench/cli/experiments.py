@@ -78,7 +78,7 @@ def _gpu(words: Sequence[str], arm: str) -> GpuSettings:
     """ "power-limit=400 lock-gpu-clocks=210,2400 reset-memory-clocks", with the names of `workbench gpu set`."""
     if not words:
         return GpuSettings()
-    from workbench.cli.gpu import wanted
+    from workbench.cli.gpu_settings import wanted
     from workbench.cli.parser import parse
 
     argv = [part for word in words for part in _option(word)]
@@ -130,7 +130,7 @@ def _tell_plan(session: Session, spec: ExperimentSpec, takes_s: float | None) ->
     note(f"{upto} in the order A B B A, {server}; claimed: {spec.metric}")
     least = "at least " if spec.until_pct is not None else ""
     if takes_s is None:
-        note("how long it takes is not known before the first run: no earlier start or benchmark of this shape is there")
+        note("how long it takes is told after the first run: no earlier start or benchmark of this shape is known")
     else:
         note(f"takes {least}about {_minutes(takes_s)}")
 

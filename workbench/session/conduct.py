@@ -117,6 +117,8 @@ class Conduct:
         self.experiment = ended
         self._note(*notes)
         self._judge()
+        self._left()
+        self._tell(self.experiment)
 
     async def _runs(self) -> None:
         spec = self.experiment.spec
@@ -223,18 +225,17 @@ class Conduct:
 
     async def _put(self, run: ExperimentRun, phase: str = "") -> ExperimentRun:
         self.experiment = replace(design.with_run(self.experiment, run), phase=phase)
-        if run.state in ("done", "failed"):
+        if run.state == "done" and self.experiment.pairs_done > run.pair:
             self._judge()
+        self._left()
+        if run.state in ("done", "failed"):
             await self._keep()
         else:
-            self._left()
             self._tell(self.experiment)
         return run
 
     def _judge(self) -> None:
         self.experiment = design.judged(self.experiment, self._results)
-        self._left()
-        self._tell(self.experiment)
 
     def _left(self) -> None:
         left = None

@@ -1,0 +1,126 @@
+"""Runs of an experiment without servers: what the simulated engine's speed model gives, with the noise of real machines.
+
+    log speed of run i = log model + effect (B) + AR(1) over runs + drift i + start of this server + mean of the requests
+
+Defaults are the ones of bench.md's simulations of A/B designs: run to run 0.7 % with correlation 0.5 between
+neighbours, drift 0.3 % per run, 6 % from request to request at 128 requests.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, Conditions, Distribution
+from workbench.model.experiment import Experiment, ExperimentRun
+from workbench.sim import models, speed
+from workbench.sim.profiles import PROFILES
+
+REQUESTS, TOKENS, STREAMS = 128, 128, 8
+SERVING = speed.Serving("vllm", PROFILES["rtx-pro-6000"].gpu, PROFILES["rtx-pro-6000"].interconnect,
+                        models.describe("Qwen/Qwen3-32B-AWQ"))  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Relative, as standard deviations but for `drift` (per run) and `correlation`."""
+
+    run: float = 0.007
+    correlation: float = 0.5
+    drift: float = 0.003
+    request: float = 0.06
+    start: float = 0.0  # from server to server
+
+
+REALISTIC = Noise()
+
+
+class SimulatedRuns:
+    """Stands where session/arms.py stands: `Conduct` asks it for servers and measurements. `effect`: how much faster B
+    is in truth (0.03). `shared_starts`: what the product does not do, one server for neighbouring runs of an arm."""
+
+    def __init__(
+        self, effect: float, seed: int, noise: Noise = REALISTIC, *, restarts: bool = True, shared_starts: bool = False
+    ) -> None:
+        self.random = random.Random(seed)
+        self.noise = noise
+        self.effect = effect
+        self.restarts, self.shared_starts = restarts, shared_starts
+        self.started: str | None = None
+        self.settings_on = False
+        self.starts = 0
+        self.results: list[BenchResult] = []
+        self.spoil: Callable[[ExperimentRun, BenchSummary], BenchSummary] = lambda run, summary: summary
+        self._arm = ""
+        self._start_effect = 0.0
+        self._wander = self.random.gauss(0, noise.run)
+
+    async def compiles_first(self, arm: str) -> bool:
+        return False
+
+    async def server(self, arm: str) -> str:
+        keep = not self.restarts or (self.shared_starts and arm == self._arm)
+        if self.started is None or not keep:
+            self.starts += 1
+            self.started = f"run-{self.starts}"
+            self._start_effect = self.random.gauss(0, self.noise.start)
+        self._arm = arm
+        return self.started
+
+    async def ready(self, run_id: str) -> None:
+        assert run_id == self.started
+
+    async def clear(self) -> None:
+        self.started = None
+
+    async def settle(self, target_c: float | None, within_c: float, tell: Callable[[str], None]) -> float | None:
+        return None
+
+    async def measure(self, arm: str, run: ExperimentRun, seed: int) -> BenchResult:
+        summary = self.spoil(run, _summary(self._factor(arm, len(self.results))))
+        result = BenchResult(len(self.results) + 1, 0.0, _spec(seed), CONDITIONS[arm], summary)
+        self.results.append(result)
+        return result
+
+    async def give_back(self, experiment: Experiment) -> Sequence[str]:
+        self.started = None
+        return ()
+
+    def _factor(self, arm: str, place: int) -> float:
+        noise, gauss = self.noise, self.random.gauss
+        if place:
+            fresh = gauss(0, noise.run * math.sqrt(1 - noise.correlation**2))
+            self._wander = noise.correlation * self._wander + fresh
+        requests = gauss(0, noise.request / math.sqrt(REQUESTS))
+        truth = math.log1p(self.effect) if arm == "B" else 0.0
+        return math.exp(truth + self._wander + noise.drift * place + self._start_effect + requests)
+
+
+def _spec(seed: int) -> BenchSpec:
+    return BenchSpec("", "m", concurrency=STREAMS, requests=REQUESTS, max_tokens=TOKENS, seed=seed)
+
+
+_CONDITION = {"host": "sim", "engine": "vllm", "engine_version": "0.33.0", "model": SERVING.model.id, "simulated": True}
+CONDITIONS = {arm: Conditions(**_CONDITION, flags={"knob": arm}) for arm in "AB"}  # type: ignore[arg-type]
+
+
+def _summary(factor: float) -> BenchSummary:
+    """Of a run whose steps are `factor` times as fast as the model's."""
+    gpu = SERVING.gpu
+    clocks = {"sm_mhz": gpu.sm_compute_mhz, "memory_mhz": gpu.memory_compute_mhz}
+    step_s = speed.step(SERVING, **clocks, sequences=STREAMS, context_tokens=192 * STREAMS).total_s / factor
+    prefill_s = speed.step(SERVING, **clocks, sequences=1, context_tokens=128, prefill_tokens=128).total_s / factor
+    request_s = prefill_s + step_s * (TOKENS - 1)
+    tok_s = STREAMS * TOKENS / request_s
+    itl, ttft, e2e = (_spread(1000 * s) for s in (step_s, prefill_s, request_s))
+    return BenchSummary(
+        REQUESTS, 0, {}, REQUESTS * 128, REQUESTS * TOKENS, 0, REQUESTS * TOKENS / tok_s, tok_s, STREAMS / request_s,
+        ttft, itl, itl, e2e, 1.0, tok_s / STREAMS, gpu.power_decode_w, gpu.power_decode_w * REQUESTS * TOKENS / tok_s,
+        tok_s / gpu.power_decode_w, client_cpu_pct=5.0,
+    )  # fmt: skip
+
+
+def _spread(mean: float) -> Distribution:
+    return Distribution(mean, mean, 1.1 * mean, 1.3 * mean, mean / 2, 2 * mean, REQUESTS)

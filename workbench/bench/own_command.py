@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import shlex
 import signal
 import time
@@ -25,6 +26,8 @@ KEPT_LINES = 20
 _LONGEST_LINE = 4096  # bytes: a progress bar or a dump without line ends must not fill the memory
 _SHOWN_CHARACTERS = 500
 _END_WAIT_S = 5.0
+# Colours and cursor movements (ECMA-48), and other characters that a terminal would obey.
+_CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[@-_]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +79,7 @@ async def run(
     kept: deque[str] = deque(maxlen=KEPT_LINES)
 
     def hear(line: bytes) -> None:
-        text = mask_text(line.decode("utf-8", "replace"), secrets).rstrip()[:_SHOWN_CHARACTERS]
+        text = _CONTROL.sub("", mask_text(line.decode("utf-8", "replace"), secrets)).rstrip()[:_SHOWN_CHARACTERS]
         if text:
             kept.append(text)
             if on_line is not None:

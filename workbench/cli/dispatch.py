@@ -46,7 +46,8 @@ Command = Callable[[argparse.Namespace], Awaitable[int] | int]
 def run(argv: list[str]) -> int:
     """The exit code; also for a reader that went away (`| head`), in whatever moment."""
     try:
-        code = _reported(argv, "--json" in argv)
+        ours = argv[: argv.index("--")] if "--" in argv else argv
+        code = _reported(argv, "--json" in ours)
         sys.stdout.flush()
     except BrokenPipeError:
         # Point stdout at nothing, so that the interpreter's last flush is quiet.

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from workbench.cli import bench_text
 from workbench.cli.dispatch import Command, emit
 from workbench.cli.opened import connected, note, say
 from workbench.cli.servers import found
@@ -15,8 +17,11 @@ from workbench.model.errors import InputError
 from workbench.model.run import ServerState
 
 if TYPE_CHECKING:
-    from workbench.model.bench import BenchProgress, BenchResult, Comparison, Distribution
+    from workbench.model.bench import BenchProgress, BenchResult, Comparison
+    from workbench.session.session import Session
     from workbench.session.state import SessionState
+
+REFUSED = 3  # exit code: there are figures, and they may not be used
 
 
 def result_json(result: BenchResult) -> dict[str, Any]:
@@ -36,83 +41,152 @@ def result_json(result: BenchResult) -> dict[str, Any]:
 async def bench(arguments: argparse.Namespace) -> int:
     if bool(arguments.run) == bool(arguments.url):
         raise InputError("give either a run or --url", next_step="workbench servers lists the runs")
-    overrides = {
-        "requests": arguments.requests, "max_tokens": arguments.max_tokens, "input_tokens": arguments.input_tokens,
-        "warmup": arguments.warmup, "model": arguments.model, "api_key_env": arguments.api_key_env,
-        "shared_prefix": arguments.shared_prefix or None,
-    }  # fmt: skip
-    levels = _levels(arguments.concurrency)
-    results = []
+    levels, overrides = _levels(arguments.concurrency), _overrides(arguments)
+    if arguments.repeat < 1 or (arguments.repeat > 1 and len(levels) > 1):
+        raise InputError("--repeat is 1 or more, at one concurrency", next_step="for example --repeat 5")
     async with connected(arguments) as session:
         if not arguments.json and sys.stderr.isatty():
             session.subscribe(_draw_progress)
-        status = await found(session, arguments.run) if arguments.run else None
-        if status is not None:
-            if status.state is ServerState.STARTING:
-                note(f"{status.run_id}: waiting for READY")
-            status = await session.wait_ready(status.run_id)
+        run_id = await _ready_run(session, arguments.run)
         await session.read_alterations()
-        for level in levels:
-            given = {**overrides, "concurrency": level}
-            if status is not None:
-                result_id = await session.bench_run(status.run_id, **given)
+        if len(levels) > 1:
+            return await _bench_levels(session, arguments, levels, run_id, overrides)
+        results = []
+        for _ in range(arguments.repeat):
+            given = {**overrides, "concurrency": levels[0] if levels else None}
+            if run_id is not None:
+                result_id = await session.bench_run(run_id, **given)
             else:
                 result_id = await session.bench_url(arguments.url, **given)
             results.append(await session.result(result_id))
             if not arguments.json:
-                _say_result(results[-1])
+                _say(bench_text.lines(results[-1]))
+    _say_all(results, arguments.json)
+    return _code(results)
+
+
+async def _bench_levels(
+    session: Session, arguments: argparse.Namespace, levels: list[int], run_id: str | None, overrides: dict[str, Any]
+) -> int:
+    """A sweep of the concurrency: results and where more streams buy little."""
+    url = None if run_id else arguments.url
+    sweep = await session.concurrency_sweep(levels, run_id=run_id, url=url, **overrides)
+    results = [await session.result(i) for point in sweep.points for i in point.result_ids]
     if arguments.json:
-        emit(result_json(results[0]) if len(results) == 1 else {"results": [result_json(r) for r in results]})
-    return 0 if all(r.summary.requests_ok for r in results) else 1
+        emit({"results": [result_json(r) for r in results], "sweep": asdict(sweep)})
+    else:
+        for result in results:
+            _say(bench_text.lines(result))
+        _say(line for line in (sweep.knee_text, *sweep.notes, sweep.error) if line)
+    return _code(results) or int(sweep.state != "done")
 
 
-def _levels(text: str | None) -> list[int | None]:
+def _overrides(arguments: argparse.Namespace) -> dict[str, Any]:
+    names = (
+        "profile", "requests", "max_tokens", "input_tokens", "warmup", "seed", "seconds", "rate", "arrival",
+        "length_spread", "until_steady", "endpoint", "model", "api_key_env",
+    )  # fmt: skip
+    given = {name: getattr(arguments, name) for name in names}
+    given |= {
+        "shared_prefix": arguments.shared_prefix or None,
+        "stream": False if arguments.no_stream else None,
+        "prompts_file": arguments.prompts,
+        "extra_body": _extra_body(arguments.extra_body),
+        "command": _own_command(arguments),
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _extra_body(text: str | None) -> dict[str, Any] | None:
     if text is None:
-        return [None]
+        return None
+    try:
+        fields = json.loads(text)
+    except ValueError as error:
+        raise InputError(f"--extra-body is not JSON: {error}", next_step="for example '{\"top_k\": 1}'") from None
+    if not isinstance(fields, dict):
+        raise InputError("--extra-body is no JSON object", next_step="for example '{\"top_k\": 1}'")
+    return fields
+
+
+def _own_command(arguments: argparse.Namespace) -> tuple[str, ...] | None:
+    import shlex
+
+    text, words = arguments.own_command, arguments.own_words
+    if text is not None and words:
+        raise InputError("a command is given twice", next_step="after --, or as --command TEXT")
+    if text is not None:
+        try:
+            words = tuple(shlex.split(text))
+        except ValueError as error:
+            raise InputError(f"--command: {error}", next_step="quote it as a shell would want it") from None
+        if not words:
+            raise InputError("--command is empty", next_step="for example --command 'vf-eval … -n 100'")
+    return words or None
+
+
+async def _ready_run(session: Session, run: str | None) -> str | None:
+    """The run that is named, once it is READY."""
+    if run is None:
+        return None
+    status = await found(session, run)
+    if status.state is ServerState.STARTING:
+        note(f"{status.run_id}: waiting for READY")
+    return (await session.wait_ready(status.run_id)).run_id
+
+
+def _say(lines: Iterable[str]) -> None:
+    for line in lines:
+        say(line)
+
+
+def _say_all(results: list[BenchResult], as_json: bool) -> None:
+    from workbench.bench.repeats import spread
+
+    if len(results) == 1:
+        if as_json:
+            emit(result_json(results[0]))
+        return
+    summaries = [r.summary for r in results]
+    scatter, refused = spread(summaries), sum(bool(s.refused) for s in summaries)
+    if as_json:
+        emit({"results": [result_json(r) for r in results], "spread": [asdict(one) for one in scatter],
+              "refused": refused})  # fmt: skip
+    else:
+        _say(bench_text.spread_lines(scatter, len(results), refused))
+
+
+def _code(results: Sequence[BenchResult]) -> int:
+    """1: a benchmark without one answer; 3: figures that may not be used."""
+    if any(not r.summary.requests_ok and not r.spec.command for r in results):
+        return 1
+    return REFUSED if any(r.summary.refused for r in results) else 0
+
+
+def _levels(text: str | None) -> list[int]:
+    if text is None:
+        return []
     try:
         levels = [int(part) for part in text.split(",")]
     except ValueError:
         levels = []
     if not levels or min(levels) < 1:
         raise InputError(f"--concurrency {text!r} is not N or N,N,…", next_step="for example --concurrency 1,8,32")
-    return list(levels)
+    return levels
 
 
 def _draw_progress(state: SessionState, changed: frozenset[str]) -> None:
-    progress: BenchProgress | None = state.bench.progress
-    if "bench" not in changed or progress is None or not state.bench.running:
+    if "bench" not in changed:
         return
-    sys.stderr.write(
-        f"\r\x1b[K{progress.phase} {progress.done}/{progress.total}"
-        f"  {progress.output_tok_s:,.0f} tok/s  {progress.elapsed_s:.0f} s"
-    )
-    if progress.done + progress.failed >= progress.total:
-        sys.stderr.write("\r\x1b[K")
+    progress, text = state.bench.progress, ""
+    if state.bench.running and progress is not None and progress.phase != "done":
+        text = f"{progress.phase} {progress.line or _counts(progress)}  {progress.elapsed_s:.0f} s"
+    sys.stderr.write(f"\r\x1b[K{text}")
     sys.stderr.flush()
 
 
-def _say_result(result: BenchResult) -> None:
-    summary = result.summary
-    simulated = "  SIMULATED" if result.conditions.simulated else ""
-    failed = f", {summary.requests_failed} failed {dict(summary.errors)}" if summary.requests_failed else ""
-    tunnel = " through the ssh tunnel" if result.conditions.client == "tunnel" else ""
-    say(f"#{result.id}  concurrency {result.spec.concurrency}{tunnel}: {summary.requests_ok} ok{failed}{simulated}")
-    say(f"  output     {_number(summary.output_tok_s, summary.absent, 'output_tok_s', 'tok/s')}")
-    for name, title in (("ttft_ms", "TTFT"), ("itl_ms", "ITL"), ("tpot_ms", "TPOT"), ("e2e_ms", "end to end")):
-        found_: Distribution | None = getattr(summary, name)
-        if found_ is None:
-            say(f"  {title:<10} n/a ({summary.absent.get(name, 'not given')})")
-        else:
-            say(f"  {title:<10} mean {found_.mean:.1f}  p50 {found_.p50:.1f}  p90 {found_.p90:.1f}"
-                f"  p99 {found_.p99:.1f} ms")  # fmt: skip
-    say(f"  power      {_number(summary.power_w, summary.absent, 'power_w', 'W')}")
-    say(f"  efficiency {_number(summary.tok_per_joule, summary.absent, 'tok_per_joule', 'tok/J')}")
-    for line in summary.notes:
-        say(f"  note: {line}")
-
-
-def _number(value: float | None, absent: Mapping[str, str], name: str, unit: str) -> str:
-    return f"n/a ({absent.get(name, 'not given')})" if value is None else f"{value:,.2f} {unit}"
+def _counts(progress: BenchProgress) -> str:
+    return f"{progress.done}/{progress.total}  {progress.output_tok_s:,.0f} tok/s"
 
 
 def compare(arguments: argparse.Namespace) -> int:

@@ -2,20 +2,46 @@
 
 from __future__ import annotations
 
+import argparse
+
 from workbench.cli.arguments import Commands, add
+
+PROFILES = ("quick", "single-stream", "batch", "long-prompt", "document")  # bench/profiles.py
 
 
 def measuring(sub: Commands) -> None:
-    bench = add(sub, "bench", "benchmark a run, or any OpenAI-compatible server by URL")
+    bench = add(sub, "bench", "benchmark a run, or any OpenAI-compatible server by URL; after -- a command of your own")
+    bench.usage = "workbench bench [RUN | --url URL] [OPTION…] [-- COMMAND…]"
     bench.add_argument("run", nargs="?", metavar="RUN")
     bench.add_argument("--url", help="base URL of a server that Workbench did not start")
     bench.add_argument("--model", help="model name to ask for (default: the first the server names)")
-    bench.add_argument("--concurrency", default=None, metavar="N[,N…]")
-    for name in ("requests", "max-tokens", "input-tokens", "warmup"):
-        bench.add_argument(f"--{name}", type=int, default=None, metavar="N")
-    bench.add_argument("--shared-prefix", action="store_true", help="keep the prefix cache in play")
+    _load(bench)
+    _prompts(bench)
     bench.add_argument("--api-key-env", metavar="NAME", help="environment variable that holds the API key")
+    bench.add_argument("--extra-body", metavar="JSON", help="more fields for the body of every request")
+    bench.add_argument("--repeat", type=int, default=1, metavar="N", help="so many runs, and how far they scatter")
+    bench.add_argument("--command", metavar="TEXT", dest="own_command", help="the same as after --, in one word; "
+                       "{base_url} and {model} are filled in, OPENAI_BASE_URL and the like are set")  # fmt: skip
     compare = add(sub, "compare", "what changed between two results, and what it did")
     compare.add_argument("a", type=int)
     compare.add_argument("b", type=int)
 
+
+def _load(bench: argparse.ArgumentParser) -> None:
+    bench.add_argument("--profile", metavar="NAME", help=", ".join(PROFILES))
+    bench.add_argument("--concurrency", default=None, metavar="N[,N…]", help="streams; several: one after the other")
+    for name in ("requests", "max-tokens", "input-tokens", "warmup", "seed"):
+        bench.add_argument(f"--{name}", type=int, default=None, metavar="N")
+    bench.add_argument("--seconds", type=float, metavar="S", help="no request starts after so long")
+    bench.add_argument("--rate", type=float, metavar="R", help="requests per second on a schedule; --concurrency caps")
+    bench.add_argument("--arrival", choices=("poisson", "constant"), help="of --rate")
+    bench.add_argument("--length-spread", type=float, metavar="SHARE", help="0.2: 80 to 120 %% of --max-tokens each")
+    bench.add_argument("--until-steady", action=argparse.BooleanOptionalAction, default=None,
+                       help="warm up until two windows agree")  # fmt: skip
+
+
+def _prompts(bench: argparse.ArgumentParser) -> None:
+    bench.add_argument("--prompts", metavar="FILE", help="JSON lines: prompt, text, messages or conversations")
+    bench.add_argument("--shared-prefix", action="store_true", help="keep the prefix cache in play")
+    bench.add_argument("--endpoint", choices=("chat", "completions"))
+    bench.add_argument("--no-stream", action="store_true", help="whole answers: neither TTFT nor ITL")

@@ -28,16 +28,26 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if not rest or rest[0].split("=")[0] in _SCREEN_OPTIONS:
         return _screen(None, rest, globals_)
     # All the others cost 7 ms, which a screen need not wait for.
+    rest, own = _own_command(rest)
     parser = _root(_screens) if rest[0] == "demo" else _root(*_GROUPS)
     if " ".join(rest[:2]) in commands(parser):  # "experiment resume", beside "experiment PRESET"
         rest = [" ".join(rest[:2]), *rest[2:]]
     if not rest[0].startswith("-") and rest[0] not in commands(parser):
         return _screen_on(rest, globals_, commands(parser))
     space = parser.parse_args(rest)
+    space.own_words = own
     for name, value in vars(globals_).items():  # options are accepted before and after the command
         if value or not hasattr(space, name):
             setattr(space, name, value)
     return space
+
+
+def _own_command(words: list[str]) -> tuple[list[str], tuple[str, ...]]:
+    """`bench … -- COMMAND…` cut in two: what follows is not ours to read."""
+    if words[0] != "bench" or "--" not in words:
+        return words, ()
+    at = words.index("--")
+    return words[:at], tuple(words[at + 1 :])
 
 
 def commands(parser: argparse.ArgumentParser) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.model.errors import BenchError, InputError, WorkbenchError
 from workbench.model.findings import Level
 from workbench.model.run import ServerState, ServerStatus
+from workbench.model.secrets import mask_argv
 from workbench.session.benched import Benched
 from workbench.session.conditions import ceiling_of, conditions_of, rows_of
 from workbench.session.guarding import Guarding
@@ -253,7 +255,8 @@ class Measuring(Guarding):
 
         assert self._cancel is not None
         server = benched.status.run_id if benched.status else spec.url
-        standing = (server, self.state.alterations)  # idle power is another where a setting or the server is
+        # Idle power is another where a setting or the server is.
+        standing = (server, *((a.gpu_uuid, a.setting, str(a.now)) for a in self.state.alterations))
         idle, since = self._idles.get(standing, (None, 0.0))
         if time.monotonic() - since > _IDLE_HOLDS_S:
             idle = None
@@ -365,9 +368,15 @@ def _known(result_id: int | None) -> int:
 
 def _command(spec: BenchSpec, status: ServerStatus | None) -> str:
     target = status.run_id if status else f"--url {spec.url} --model {spec.model}"
+    if spec.command:
+        return f"workbench bench {target} -- {shlex.join(mask_argv(spec.command))}"
+    from workbench.bench.profiles import NAMES
+
+    profile = f" --profile {spec.profile}" if spec.profile in NAMES else ""
     return (
-        f"workbench bench {target} --concurrency {spec.concurrency} --requests {spec.requests}"
-        f" --max-tokens {spec.max_tokens} --input-tokens {spec.input_tokens} --warmup {spec.warmup}"
+        f"workbench bench {target}{profile} --concurrency {spec.concurrency}"
+        f" --requests {spec.requests} --max-tokens {spec.max_tokens} --input-tokens {spec.input_tokens}"
+        f" --warmup {spec.warmup}"
     )
 
 

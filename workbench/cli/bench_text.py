@@ -1,0 +1,114 @@
+"""A benchmark's result as text for a person."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from workbench.bench.repeats import Spread
+    from workbench.model.bench import BenchResult, BenchSummary, Distribution, EngineDuring, GpuDuring
+
+_LATENCIES = (("queue_ms", "queue"), ("ttft_ms", "TTFT"), ("itl_ms", "ITL"), ("tpot_ms", "TPOT"),
+              ("e2e_ms", "end to end"))  # fmt: skip
+
+
+def lines(result: BenchResult) -> Iterator[str]:
+    summary, spec = result.summary, result.spec
+    simulated = "  SIMULATED" if result.conditions.simulated else ""
+    tunnel = " through the ssh tunnel" if result.conditions.client == "tunnel" else ""
+    if spec.command:
+        yield f"#{result.id}  {' '.join(spec.command)}{tunnel}: exit code {summary.command_exit}{simulated}"
+    else:
+        failed = f", {summary.requests_failed} failed {dict(summary.errors)}" if summary.requests_failed else ""
+        load = f"{spec.rate:g} requests/s" if spec.rate else f"concurrency {spec.concurrency}"
+        yield f"#{result.id}  {spec.profile}: {load}{tunnel}: {summary.requests_ok} ok{failed}{simulated}"
+    for reason in summary.refused:
+        yield f"  REFUSED: these figures may not be used: {reason}"
+    yield f"  output     {_number(summary, 'output_tok_s', 'tok/s')}{_over(summary)}"
+    if summary.in_flight_mean is not None:
+        nominal = summary.in_flight_nominal
+        yield f"  in flight  {summary.in_flight_mean:.1f}" + (f" of {nominal:g}" if nominal is not None else "")
+    if not spec.command:
+        yield from _latencies(summary)
+    yield from _energy(summary)
+    if summary.engine is not None:
+        yield f"  engine     {_engine(summary.engine)}"
+    for line in summary.command_output:
+        yield f"  | {line}"
+    for note in summary.notes:
+        yield f"  note: {note}"
+
+
+def _over(summary: BenchSummary) -> str:
+    seconds = summary.duration_s if summary.window_s is None else summary.window_s
+    if summary.output_tok_s is None:
+        return ""
+    whole = summary.whole_run_tok_s
+    also = f" (whole run of {summary.duration_s:.1f} s: {whole:,.2f})" if summary.window == "steady" and whole else ""
+    return f" over {seconds:.1f} s, {summary.window}{also}"
+
+
+def _latencies(summary: BenchSummary) -> Iterator[str]:
+    for name, title in _LATENCIES:
+        found: Distribution | None = getattr(summary, name)
+        if found is not None:
+            yield (f"  {title:<10} mean {found.mean:.1f}  p50 {found.p50:.1f}  p90 {found.p90:.1f}"
+                   f"  p99 {found.p99:.1f} ms")  # fmt: skip
+        elif name != "queue_ms":
+            yield f"  {title:<10} n/a ({summary.absent.get(name, 'not given')})"
+
+
+def _energy(summary: BenchSummary) -> Iterator[str]:
+    yield f"  power      {_number(summary, 'power_w', 'W')}{_each(summary.gpu)}"
+    idle = "" if summary.idle_power_w is None else f", {summary.idle_power_w:,.0f} W of it idling"
+    energy = "" if summary.energy_j is None else f"  ({summary.energy_j:,.0f} J{idle})"
+    yield f"  efficiency {_number(summary, 'tok_per_joule', 'tok/J')}{energy}"
+    if summary.tok_per_joule is not None:
+        yield f"  net        {_number(summary, 'net_tok_per_joule', 'tok/J')}"
+        yield f"  a request  {_number(summary, 'energy_per_request_j', 'J')}"
+
+
+def _each(gpu: GpuDuring | None) -> str:
+    if gpu is None or len(gpu.power_w_each) < 2:
+        return ""
+    each = (f"GPU{i} {'n/a' if w is None else f'{w:.0f}'}" for i, w in zip(gpu.gpus, gpu.power_w_each, strict=False))
+    return f"  ({', '.join(each)})"
+
+
+def _engine(engine: EngineDuring) -> str:
+    parts = []
+    for count, title in ((engine.requests_finished, "requests"), (engine.generation_tokens, "output tokens")):
+        if count is not None:
+            parts.append(f"{count:,} {title}")
+    for name in ("running", "waiting"):
+        mean, most = getattr(engine, f"{name}_mean"), getattr(engine, f"{name}_max")
+        if mean is not None:
+            parts.append(f"{name} {mean:.1f} (max {most})")
+    for share, title in (
+        (engine.kv_use_max_pct, "KV cache up to"),
+        (engine.prefix_hit_pct, "prefix hits"),
+        (engine.spec_accepted_pct, "drafts accepted"),
+    ):
+        if share is not None:
+            parts.append(f"{title} {share:.1f} %")
+    if engine.preemptions:
+        parts.append(f"{engine.preemptions} preemptions")
+    why = next(iter(engine.absent.values()), "no counters")
+    return ", ".join(parts) or f"n/a ({why})"
+
+
+def _number(summary: BenchSummary, name: str, unit: str) -> str:
+    value: float | None = getattr(summary, name)
+    absent: Mapping[str, str] = summary.absent
+    if value is None:
+        return f"n/a ({absent.get(name, 'not given')})"
+    return f"{value:,.3f} {unit}" if value < 10 else f"{value:,.2f} {unit}"
+
+
+def spread_lines(found: Sequence[Spread], runs: int, refused: int) -> Iterator[str]:
+    left_out = f", {refused} refused and left out" if refused else ""
+    yield f"{runs} runs{left_out}: geometric mean, and standard deviation between the runs"
+    for one in found:
+        cv = "" if one.cv_pct is None else f"  ± {one.cv_pct:.2f} %"
+        yield f"  {one.metric:<14} {one.geometric_mean:>12,.2f} {one.unit:<6}{cv}"

@@ -36,7 +36,6 @@ MODULES = {
     "gpu verify": "sweeping",
     "gpu sweep": "sweeping",
     "sweep": "sweeping",
-    "sweeps": "sweeping",
     "doctor": "doctor",
 }
 

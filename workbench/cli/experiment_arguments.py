@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-from workbench.cli.arguments import Commands, add
+from workbench.cli.arguments import Commands, add, plan_options
 
 
 def experiments(sub: Commands) -> None:
     _experiment(sub)
+    _sweep(sub)
 
 
 def _experiment(sub: Commands) -> None:
@@ -62,3 +63,19 @@ def shape_of(arguments: argparse.Namespace) -> dict[str, object]:
     """Fields of BenchSpec that were given."""
     names = ("concurrency", "requests", "max_tokens", "input_tokens", "warmup", "profile", "rate", "seconds")
     return {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
+
+
+def _sweep(sub: Commands) -> None:
+    parser = add(sub, "sweep", "one or two flags over values: screened, and the best compared with the start in pairs")
+    plan_options(parser)
+    parser.add_argument("--flag", action="append", default=[], metavar="NAME=v1,v2,…", dest="swept", required=True,
+                        help="values to try, one by one; twice for a grid of two flags")
+    parser.add_argument("--runs", type=int, default=1, metavar="N", help="of each value (1)")
+    parser.add_argument("--pairs", type=int, default=3, metavar="N", help="of the best against the start (3; 0: none)")
+    parser.add_argument("--max-minutes", type=float, metavar="M", help="for all of it")
+    shape_options(parser)
+    parser.add_argument("--yes", action="store_true", help="do not ask before a running server is stopped meanwhile")
+    add(sub, "sweep list", "sweeps that were made, newest first").set_defaults(command="sweep", action="list")
+    show = add(sub, "sweep show", "one sweep: its points, knee and notes")
+    show.add_argument("id", type=int)
+    show.set_defaults(command="sweep", action="show")

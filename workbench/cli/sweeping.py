@@ -1,4 +1,4 @@
-"""gpu verify, gpu sweep, sweep, sweeps."""
+"""gpu verify, gpu sweep, sweep; and what a concurrency sweep says."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from workbench.cli.dispatch import Command, emit
+from workbench.cli.experiment_arguments import shape_of
+from workbench.cli.library import take_plan
 from workbench.cli.opened import asked, connected, note, say
 from workbench.cli.servers import found
 from workbench.model.errors import InputError, WorkbenchError
@@ -103,6 +105,45 @@ async def _agreed(session: Session, arguments: argparse.Namespace, what: str) ->
         raise InputError("nobody can be asked here", next_step="add --yes")
     if not await asked(f"{what} on {session.host.name}, and give back at the end what is there now? [y/N] "):
         raise InputError("nothing was changed")
+
+
+# -- flags -----------------------------------------------------------------------------------------------------------
+
+
+async def flag_sweep(arguments: argparse.Namespace) -> int:
+    from workbench.session.serving import LIVE
+
+    flags = _flags(arguments.swept)
+    async with connected(arguments) as session, _ended_by_signals():
+        await take_plan(session, arguments)
+        await session.adopt()
+        running = session.state.server
+        if running is not None and running.state in LIVE:
+            what = f"run {running.run_id} ({running.model})"
+            if not arguments.yes and (arguments.json or not sys.stdin.isatty()):
+                raise InputError(f"{what} would be stopped for the sweep, and started again after it",
+                                 next_step="add --yes, or stop it yourself")  # fmt: skip
+            if not arguments.yes and not await asked(f"Stop {what} for the sweep, and start it again after it? [y/N] "):
+                raise InputError("nothing was changed")
+        with _told(session, arguments.json):
+            sweep = await session.flag_sweep(
+                flags, runs=arguments.runs, pairs=arguments.pairs, max_minutes=arguments.max_minutes,
+                **shape_of(arguments),
+            )  # fmt: skip
+    return said(sweep, arguments.json)
+
+
+def _flags(words: Sequence[str]) -> dict[str, list[str]]:
+    """"name=v1,v2": values by flag. A JSON value is one value, whatever commas it holds."""
+    found: dict[str, list[str]] = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        name = name.strip().lstrip("-")
+        values = [text] if text.startswith(("{", "[")) else [v for v in text.split(",") if v]
+        if not equals or not name or not values:
+            raise InputError(f"--flag {word!r} is not NAME=v1,v2,…", next_step="--flag max-num-seqs=128,256,512")
+        found.setdefault(name, []).extend(values)
+    return found
 
 
 # -- what all of them say --------------------------------------------------------------------------------------------
@@ -239,6 +280,7 @@ def shown(arguments: argparse.Namespace) -> int:
 COMMANDS: dict[str, Command] = {
     "gpu verify": verify,
     "gpu sweep": gpu_sweep,
-    "sweeps list": listed,
-    "sweeps show": shown,
+    "sweep": flag_sweep,
+    "sweep list": listed,
+    "sweep show": shown,
 }

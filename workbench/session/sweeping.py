@@ -7,12 +7,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from workbench.hosts.base import Host
-from workbench.model.errors import BenchError, SettingsError, WorkbenchError
+from workbench.model.errors import BenchError, InputError, SettingsError, WorkbenchError
 from workbench.session.conditions import gpus_of
 from workbench.session.sweep_run import Ended, SweepRun, planned
 from workbench.session.verifying import Verifying
 
 if TYPE_CHECKING:
+    from workbench.model.experiment import Arm, Experiment
     from workbench.model.settings import GpuSettings
     from workbench.model.sweep import Sweep
     from workbench.session.sweep_gpu import Value
@@ -49,6 +50,7 @@ class Sweeping(Verifying):
         """Returns when it has ended, and the GPU is as it was."""
         if self._sweep_stop is not None:
             self._sweep_stop.set()
+            await self.stop_experiment()
             await self.cancel_bench()
             async with self._sweeping:
                 pass
@@ -106,6 +108,45 @@ class Sweeping(Verifying):
             return LevelSweep(self, run, rising, target, bench, max_minutes).go()
 
         return await self._swept("concurrency", "concurrency", "", points, work)
+
+    async def flag_sweep(
+        self,
+        flags: Mapping[str, Sequence[str]],
+        *,
+        runs: int = 1,
+        pairs: int = 3,
+        max_minutes: float | None = None,
+        **bench: Any,
+    ) -> Sweep:
+        """On the plan under edit: one or two flags over values, the best compared with the start in `pairs` pairs (0:
+        not at all). A living selected run is stopped meanwhile and started again."""
+        from workbench.session.sweep_flags import FlagSweep, before_of, combinations_of
+
+        around = self.editor.around
+        if around.installed is None and around.installed_problem is None:
+            await self.look_for_engine()
+        combinations = combinations_of(self.editor, flags)
+        if not 1 <= runs <= 8 or pairs < 0:
+            raise InputError(f"{runs} runs and {pairs} pairs", next_step="1 to 8 runs for each value, 0 pairs or more")
+        self._startable(self.editor.effective)
+        self.spec_of(self.editor.plan.preset_id, bench)
+        before = await before_of(self)
+        names = list(dict.fromkeys(word.partition("=")[0] for c in combinations for word in c.sets))
+
+        def work(run: SweepRun) -> Awaitable[None]:
+            assert self._sweep_stop is not None
+            return FlagSweep(
+                self, run, combinations, bench, before, self._sweep_stop, runs, pairs, max_minutes
+            ).go()
+
+        return await self._swept("flag", " x ".join(names), "", [(c.label, c.x) for c in combinations], work)
+
+    async def experiment(self, a: Arm, b: Arm, **options: Any) -> Experiment:
+        """experiments.py makes it."""
+        raise NotImplementedError
+
+    async def stop_experiment(self) -> None:
+        """experiments.py ends it."""
 
     # ---- before the start
 

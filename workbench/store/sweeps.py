@@ -52,7 +52,7 @@ class SweepStore:
             data = json.loads(self._path(sweep_id).read_text("utf-8"))
             return _sweep(data)
         except FileNotFoundError:
-            step = "workbench sweeps list shows what there is"
+            step = "workbench sweep list shows what there is"
             raise InputError(f"there is no sweep {sweep_id}", next_step=step) from None
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise StoreError(f"sweep {sweep_id} in {self._path(sweep_id)} cannot be read: {error}") from None

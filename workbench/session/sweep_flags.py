@@ -1,0 +1,265 @@
+"""One or two flags over values: each combination is started and screened with a run or two, and the best is compared
+with the start in pairs. Nothing is claimed of what was only screened."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from workbench.model.errors import InputError, PlanError, WorkbenchError
+from workbench.model.experiment import Arm
+from workbench.model.run import ServerState
+from workbench.session.sweep_run import SweepRun, undisturbed
+
+if TYPE_CHECKING:
+    from workbench.model.run import ServerStatus
+    from workbench.model.sweep import SweepPoint
+    from workbench.session.editor import PlanEditor
+    from workbench.session.sweeping import Sweeping
+
+T = TypeVar("T")
+MOST_FLAGS = 2
+SCREENED = "screened once each: no difference between two values is claimed, but for the one that was compared in pairs"
+
+
+@dataclass(frozen=True, slots=True)
+class Combination:
+    """`sets` as typed, "flag=value"; () for the start."""
+
+    label: str
+    x: float | None
+    sets: tuple[str, ...]
+    editor: PlanEditor
+
+
+def combinations_of(editor: PlanEditor, flags: Mapping[str, Sequence[str]]) -> tuple[Combination, ...]:
+    """The start first, then the grid without it. InputError for a value that is none for its flag."""
+    from workbench import engines
+    from workbench.model.plan import diff
+
+    if not flags or len(flags) > MOST_FLAGS:
+        raise InputError(f"{len(flags) or 'no'} flags to sweep", next_step="give one or two")
+    names = [engines.canonical_name(editor.catalog, name) for name in flags]
+    if len(set(names)) < len(names):
+        raise InputError(f"{names[0]} is there twice", next_step="give all its values at once")
+    values = [list(dict.fromkeys(given)) for given in flags.values()]
+    short = next((n for n, v in zip(names, values, strict=True) if not v), None)
+    if short:
+        raise InputError(f"{short} has no value to try", next_step=f"for example {short}=128,256")
+    start = [engines.format_value(v) if (v := editor.plan.flag(name)) is not None else None for name in names]
+    words = " ".join(f"{n}={'default' if v is None else v}" for n, v in zip(names, start, strict=True))
+    found = [Combination(f"start: {words}", _number(start), (), _with(editor, ()))]
+    for one in itertools.product(*values):
+        sets = tuple(f"{n}={v}" for n, v in zip(names, one, strict=True))
+        changed = _with(editor, sets)  # what is no value for the flag is told before anything is started
+        if diff(editor.plan, changed.plan):
+            found.append(Combination(" ".join(sets), _number(one), sets, changed))
+    if len(found) < 2:
+        raise InputError(f"{words} is what the plan has already", next_step="give other values")
+    return tuple(found)
+
+
+def _with(base: PlanEditor, sets: Sequence[str]) -> PlanEditor:
+    from workbench.session.editor import PlanEditor
+
+    editor = PlanEditor(base.plan, base.title)
+    editor.around = base.around
+    if sets:
+        editor.assign(sets, (), ())
+    return editor
+
+
+def _number(values: Sequence[str | None]) -> float | None:
+    """Of a single flag with a number."""
+    with suppress(ValueError, TypeError):
+        return float(values[0]) if len(values) == 1 and values[0] is not None else None
+    return None
+
+
+@dataclass
+class FlagSweep:
+    """`before`: what ran at the start and is started again at the end; None: nothing did."""
+
+    session: Sweeping
+    run: SweepRun
+    combinations: Sequence[Combination]
+    bench: Mapping[str, Any]
+    before: PlanEditor | None
+    stopped: asyncio.Event
+    runs: int = 1
+    pairs: int = 3
+    max_minutes: float | None = None
+    _on: str | None = field(default=None, init=False)  # the run that was started here
+
+    async def go(self) -> None:
+        try:
+            if self.before is not None and self.session.state.run_id is not None:
+                await self.session._stop(self.session.state.run_id)
+            await self._screen_all()
+            await self._confirm()
+        finally:
+            await undisturbed(self._give_back())
+
+    # ---- screening
+
+    async def _screen_all(self) -> None:
+        for index, one in enumerate(self.combinations):
+            self.session.going_on()
+            left_s = self._left_s()
+            if left_s is not None and left_s <= (self.run.mean_s or 0.0):
+                self.run.skip_rest(f"{self.max_minutes:g} minutes were given, {max(0.0, left_s):.0f} s are left")
+                break
+            await self._screen(index, one)
+        self.run.note(SCREENED)
+
+    def _left_s(self) -> float | None:
+        return None if self.max_minutes is None else 60 * self.max_minutes - self.run.elapsed_s
+
+    async def _screen(self, index: int, one: Combination) -> None:
+        self.run.point(index, state="measuring")
+        try:
+            self.session._startable(one.editor.effective, one.editor)
+            run_id = await self._started(one.editor)
+        except WorkbenchError as error:
+            _pass_on(error)
+            self.run.point(index, state="failed", error=f"not started: {error.message}")
+            await self.run.save()
+        else:
+            await self._measure(index, run_id)
+        finally:
+            await self._clear()
+
+    async def _started(self, editor: PlanEditor) -> str:
+        """The run id once READY. WorkbenchError with the engine's own reason when it does not get there."""
+        starting = asyncio.ensure_future(self.session._start(editor))
+        try:
+            self._on = (await asyncio.shield(starting)).run_id
+        except asyncio.CancelledError:  # it may run by now, and is to be ended
+            with suppress(WorkbenchError):
+                self._on = (await starting).run_id
+            raise
+        status = await self._unless_stopped(self.session.wait_ready(self._on))
+        if status.state is not ServerState.READY:
+            raise WorkbenchError(_reason(status))
+        return self._on
+
+    async def _unless_stopped(self, work: Awaitable[T]) -> T:
+        """A server may take half an hour to start; a cancelled sweep does not wait for it."""
+        task = asyncio.ensure_future(work)
+        stop = asyncio.ensure_future(self.stopped.wait())
+        try:
+            await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
+            self.session.going_on()
+            return await task
+        finally:
+            for one in (task, stop):
+                one.cancel()
+
+    async def _measure(self, index: int, run_id: str) -> None:
+        found = []
+        for _ in range(self.runs):
+            result = await self.run.measured(index, lambda: self.session.bench_run(run_id, **self.bench))
+            if result is None or self.run.sweep.points[index].state == "failed":
+                return
+            found.append(result)
+        speeds = [r.summary.output_tok_s for r in found if r.summary.output_tok_s is not None]
+        self.run.point(index, tok_s=fmean(speeds), result_ids=tuple(r.id for r in found))
+
+    async def _clear(self) -> None:
+        run_id, self._on = self._on, None
+        if run_id is not None:
+            await undisturbed(self._ended(run_id))
+
+    async def _ended(self, run_id: str) -> None:
+        await self.session._stop(run_id)
+
+    # ---- the best against the start
+
+    async def _confirm(self) -> None:
+        points = self.run.sweep.points
+        best = _best(points)
+        if self.pairs < 1:
+            return self.run.note("nothing was compared in pairs: --pairs 0")
+        if best is None:
+            return self.run.note("nothing was compared in pairs: " + (
+                "the start was not measured" if points[0].state != "done" else "no value was faster than the start"))
+        label = points[best].label
+        left_s = self._left_s()
+        if left_s is not None and left_s <= 0:
+            return self.run.note(f"{label} was not compared in pairs: the time is over")
+        options: dict[str, Any] = {"pairs": self.pairs, "bench": dict(self.bench)}
+        if left_s is not None:
+            options["max_minutes"] = left_s / 60
+        self.session.going_on()
+        try:
+            experiment = await self.session.experiment(Arm(), Arm(sets=self.combinations[best].sets), **options)
+        except WorkbenchError as error:
+            _pass_on(error)
+            return self.run.note(f"{label} was not compared in pairs: {error.message}")
+        self.run.change(experiment_id=experiment.id)
+        me = asyncio.current_task()
+        if me is not None and me.cancelling():  # an experiment that is cancelled ends in order, and returns
+            raise asyncio.CancelledError
+        self.session.going_on()
+        self.run.note(f"{label} against the start: {experiment.verdict or experiment.error or experiment.state}")
+        return None
+
+    async def _give_back(self) -> None:
+        """As it was: the server that ran before runs again, or none does."""
+        await self._clear()
+        if self.before is None:
+            return
+        try:
+            status = await self.session._start(self.before)
+        except WorkbenchError as error:
+            text = f"the server that ran before was not started again: {error.message}"
+            self.run.change(error=text)
+            return
+        self.run.note(f"the server that ran before is started again as {status.run_id}")
+
+
+def _best(points: Sequence[SweepPoint]) -> int | None:
+    """The fastest, where it is faster than the start (the first point)."""
+    known = [(p.tok_s, i) for i, p in enumerate(points) if p.state == "done" and p.tok_s is not None]
+    if not known or points[0].state != "done":
+        return None
+    return max(known)[1] or None
+
+
+def _reason(status: ServerStatus) -> str:
+    cause = f": {status.findings[0].text}" if status.findings else ""
+    return f"the server is {status.state} ({status.reason or 'see its log'}){cause}"
+
+
+def _pass_on(error: WorkbenchError) -> None:
+    """A cancellation is no failure of a point."""
+    from workbench.bench.runner import BenchCancelled
+
+    if isinstance(error, BenchCancelled):
+        raise error
+
+
+async def before_of(session: Sweeping) -> PlanEditor | None:
+    """How the selected run, where one lives, can be started again. PlanError where it cannot."""
+    from workbench.model.plan import diff
+    from workbench.model.secrets import MASK, mask_plan
+    from workbench.session.editor import PlanEditor
+    from workbench.session.serving import LIVE
+
+    status = session.state.server
+    if status is None or status.state not in LIVE:
+        return None
+    plan = session.supervisor.record(status.run_id).plan
+    if plan is not None and MASK not in repr(plan):
+        editor = PlanEditor(plan, f"run {status.run_id}")
+        editor.around = session.editor.around
+        return editor
+    if plan is not None and not diff(mask_plan(session.editor.plan), plan):
+        return _with(session.editor, ())
+    raise PlanError(f"run {status.run_id} was started with a key, which is not kept: it could not be started again",
+                    host=session.host.name, next_step=f"workbench stop {status.run_id}, then sweep")  # fmt: skip

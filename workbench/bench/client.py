@@ -7,46 +7,28 @@ Stamps come from the kernel (connection.py), so that parsing bends no time eithe
 from __future__ import annotations
 
 import json
-import select
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
 
 from workbench.bench import records
 from workbench.bench.connection import Connection, Endpoint, ReceiveClock
 from workbench.bench.exchange import Exchange
 from workbench.bench.http1 import HttpError
+from workbench.bench.load import CpuLog
+from workbench.bench.poller import GONE, IN, OUT, Poller, open_poller, poll_exactly
 from workbench.bench.records import RequestRecord
+from workbench.bench.schedule import Phase, Warmup, arrivals, stagger_s
 from workbench.bench.sse import SseError
 from workbench.bench.workload import Workload
 from workbench.model.bench import BenchProgress, BenchSpec
 
-IN, OUT, GONE = select.POLLIN, select.POLLOUT, select.POLLERR | select.POLLHUP
 _SWEEP_NS = 100_000_000  # how often time limits are looked at
 _SECOND_NS = 1_000_000_000
 _HOPELESS_AFTER_NS = 10 * _SECOND_NS
 _NO_SUCCESS = "stopped early: not one request had succeeded"
 _NOT_HEARD = "stopped early: the server was no longer heard"
-_RAMP_SHARE = 0.02  # of the expected run: what staggered starts may cost the whole-run rate
-
-
-class Poller(Protocol):
-    def register(self, fd: int, events: int, /) -> None: ...
-    def modify(self, fd: int, events: int, /) -> None: ...
-    def unregister(self, fd: int, /) -> None: ...
-    def poll(self, timeout_s: float, /) -> list[tuple[int, int]]: ...
-
-
-class PollPoller:
-    """poll(2) in epoll's clothes, where there is no epoll (macOS)."""
-
-    def __init__(self) -> None:
-        self._poll = select.poll()
-        self.register, self.modify, self.unregister = self._poll.register, self._poll.modify, self._poll.unregister
-
-    def poll(self, timeout_s: float, /) -> list[tuple[int, int]]:
-        return self._poll.poll(timeout_s * 1000)
+_NEVER = 1 << 62
 
 
 class Slot:
@@ -79,20 +61,25 @@ class Client:
         self.notes: list[str] = []
         self.phase = "connecting"
         self.stopped: str | None = None
-        self.cpu_pct: float | None = None
-        self.t0_unix = self.t1_unix = 0.0
+        self.cpu = CpuLog()
+        self.began_unix = 0.0  # when second 0 of the records was
+        self.ramp_end_s = 0.0  # when the last of the streams was to start, seconds after the run began
+        self.capped = 0  # requests of an open loop that were due while all streams were taken
         self.tick: Callable[[int], None] = lambda now_ns: None
-        self.poller: Poller = select.epoll() if hasattr(select, "epoll") else PollPoller()
+        self.poller: Poller = open_poller()
         self._on_record = on_record
         self._watched: dict[int, Callable[[int], None]] = {}
         self._by_fd: dict[int, Slot] = {}
         self._slots = [Slot() for _ in range(max(1, spec.concurrency))]
-        self._pending: deque[tuple[int, bool]] = deque((i, True) for i in range(spec.warmup))
+        self._idle = deque(self._slots)  # by when they may start
+        self._warmup = Warmup(spec)
+        self._phase = Phase(True, self._warmup.limit, arrivals(spec, warmup=True), 0)
+        self._start_until_ns = _NEVER
         self._ahead = 2 * len(self._slots)
         self._ready: deque[Exchange] = deque()
         self._ended: deque[tuple[Exchange, str | None, str | None]] = deque()
         self._head = self._request_head(key)
-        self._began_ns = self._measured_ns = self._cpu_ns = 0
+        self._began_ns = self._measured_ns = 0
         self._ok = self._failed = 0
         self._unheard = self._heard_ns = 0  # requests failed since the last byte of any answer, and about when it came
 
@@ -101,7 +88,7 @@ class Client:
             f"POST {self.endpoint.path} HTTP/1.1",
             f"Host: {self.endpoint.host_header}",
             "Content-Type: application/json",
-            "Accept: text/event-stream",
+            f"Accept: {'text/event-stream' if self.spec.stream else 'application/json'}",
             "User-Agent: workbench-bench",
             *([f"Authorization: Bearer {key}"] if key else []),
             "Content-Length: ",
@@ -122,10 +109,12 @@ class Client:
         self.stopped = self.stopped or reason
 
     def run(self) -> None:
-        self._began_ns = time.monotonic_ns()
-        if self._pending:
+        self._began_ns = self._phase.begin_ns = time.monotonic_ns()
+        if self._phase.left:
             self.phase = "warming up"
-            self._stagger(0.001 * self.spec.concurrency)
+            self._stagger(stagger_s(self.spec, None))
+            if self._warmup.limit_ns:
+                self._start_until_ns = self._began_ns + self._warmup.limit_ns
             self._turn_until_done()
         if not self.stopped:
             self._begin_measuring()
@@ -146,11 +135,16 @@ class Client:
             if now - swept >= _SWEEP_NS:
                 swept = now
                 self.clock.refresh()
+                self.cpu.note(now)
                 self._enforce_limits(now)
                 self.tick(now)
-            chores = bool(self._ended or (self._pending and len(self._ready) < self._ahead))
-            timeout = _SWEEP_NS if wake is None else min(_SWEEP_NS, max(0, wake - now))
-            ready = self.poller.poll(0 if chores else timeout / _SECOND_NS)
+            chores = bool(self._ended or (self._phase.left and len(self._ready) < self._ahead))
+            if chores:
+                ready = self.poller.poll(0)
+            elif wake is None or wake > now + _SWEEP_NS:
+                ready = self.poller.poll(_SWEEP_NS / _SECOND_NS)
+            else:
+                ready = poll_exactly(self.poller, max(0, wake - now) / _SECOND_NS)
             for fd, events in ready:
                 slot = self._by_fd.get(fd)
                 if slot is not None:
@@ -168,70 +162,101 @@ class Client:
             record = exchange.record(self._began_ns, error, detail)
             (self.warmups if record.warmup else self.counted).append(record)
             self._on_record(record)
-        elif self._pending:
-            self._ready.append(self._next_exchange())
+            if record.warmup:
+                self._warmed(record)
+        elif self._phase.left:
+            self._prepare()
 
-    def _next_exchange(self) -> Exchange:
-        index, warmup = self._pending.popleft()
-        return Exchange(index, warmup, self.workload.body(index, warmup=warmup))
+    def _prepare(self) -> Exchange:
+        warmup = self._phase.warmup
+        index, due_ns = self._phase.take()
+        body = self.workload.body(index, warmup=warmup)
+        self._ready.append(Exchange(index, warmup, body, due_ns=due_ns, stream=self.spec.stream))
+        return self._ready[-1]
+
+    def _warmed(self, record: RequestRecord) -> None:
+        if self._warmup.enough(record):
+            self._clear()
+        elif self._warmup.until_steady and record.ok and record.prompt_tokens and not self.workload.calibrated:
+            words = self.workload.words  # so that what follows has the measured shape
+            self.workload.calibrate(record.prompt_tokens)
+            if self.workload.words != words:
+                self._remake_bodies()
+                self._warmup.reshaped(self._ready[0].index if self._ready else self._phase.next)
+
+    def _clear(self) -> None:
+        self._phase.end = self._phase.next
+        self._ready.clear()
 
     def _start_due(self, now: int) -> int | None:
         """Start what is due; when the next start is due after that, None when there is none to wait for."""
-        wake: int | None = None
-        for slot in self._slots:
-            if not self._waiting():
+        for _ in range(len(self._idle)):
+            due = self._next_due(now)
+            if due is None:
                 return None
-            if slot.exchange is not None:
-                continue
-            if slot.ready_ns <= now:
-                self._start(slot)
-                if slot.exchange is None:
-                    wake = now  # it failed at once: the next one is due now
-            elif wake is None or slot.ready_ns < wake:
-                wake = slot.ready_ns
-        return wake if self._waiting() else None
+            due = max(due, self._idle[0].ready_ns)
+            if due > now:
+                return due
+            self._start(self._idle.popleft())  # one that fails at once is idle again: not now, or it would be for ever
+        return now if self._idle and self._waiting() else None
+
+    def _next_due(self, now: int) -> int | None:
+        """When the next request is due; None when there is none."""
+        if now >= self._start_until_ns:
+            self._clear()
+        if not self._waiting():
+            return None
+        return (self._ready[0] if self._ready else self._prepare()).due_ns
 
     def _waiting(self) -> int:
-        return len(self._ready) + len(self._pending)
+        return len(self._ready) + self._phase.left
 
     def _in_flight(self) -> int:
-        return sum(slot.exchange is not None for slot in self._slots)
+        return len(self._slots) - len(self._idle)
 
     def _stagger(self, over_s: float) -> None:
-        now = time.monotonic_ns()
+        """All slots are idle."""
+        now, step_ns = time.monotonic_ns(), over_s * _SECOND_NS / len(self._slots)
+        self._idle = deque(self._slots)
         for i, slot in enumerate(self._slots):
-            slot.ready_ns = now + int(over_s * _SECOND_NS * i / len(self._slots))
+            slot.ready_ns = now + int(step_ns * i)
+        self.ramp_end_s = (self._slots[-1].ready_ns - self._began_ns) / 1e9
 
     def _begin_measuring(self) -> None:
-        good = [r for r in self.warmups if r.ok]
+        spec, good = self.spec, [r for r in self.warmups if r.ok and r.index >= self._warmup.first]
         tokens = [r.prompt_tokens for r in good if r.prompt_tokens]
         if tokens:
             self.workload.calibrate(round(sum(tokens) / len(tokens)))
-        duration_s = sum(r.end_us for r in good) / len(good) / 1e6 if good else 0.001 * self.spec.concurrency
-        rounds = self.spec.requests / self.spec.concurrency
-        self._stagger(duration_s * min(1.0, _RAMP_SHARE * rounds) if good else duration_s)
-        self._pending.extend((i, False) for i in range(self.spec.requests))
+        if note := self._warmup.note():
+            self.notes.append(note)
+        latest = good[-self._warmup.window :]
+        self._stagger(stagger_s(spec, sum(r.end_us for r in latest) / len(latest) / 1e6 if latest else None))
+        now = time.monotonic_ns()
+        self._start_until_ns = _NEVER if spec.seconds is None else now + int(spec.seconds * _SECOND_NS)
+        self._phase = Phase(False, spec.requests, arrivals(spec, warmup=False), now)
         self.phase = "measuring"
         if self._hopeless(time.monotonic_ns()):
             self._give_up(_NO_SUCCESS)
         self.clock.reset()
-        self._cpu_ns = time.process_time_ns()
         self._measured_ns = time.monotonic_ns()
+        self.cpu.note(self._measured_ns)
 
     def _end_measuring(self) -> None:
-        wall = time.monotonic_ns() - self._measured_ns
-        self.cpu_pct = round(100 * (time.process_time_ns() - self._cpu_ns) / wall, 2) if wall > 0 else None
+        now = time.monotonic_ns()
+        self.cpu.note(now)
         self.phase = "done"
-        if self.counted:
-            start_s = min(r.start_s for r in self.counted)
-            end_s = max(r.start_s + r.end_us / 1e6 for r in self.counted)
-            unix = time.time() - (time.monotonic_ns() - self._began_ns) / 1e9
-            self.t0_unix, self.t1_unix = unix + start_s, unix + end_s
+        self.began_unix = time.time() - (now - self._began_ns) / 1e9
+
+    def cpu_pct(self, begin_s: float, end_s: float) -> float | None:
+        """Of one core, between two times of the records."""
+        return self.cpu.pct(self._began_ns + int(begin_s * 1e9), self._began_ns + int(end_s * 1e9))
 
     # -- one request ---------------------------------------------------------------------------------------------
 
     def _start(self, slot: Slot) -> None:
-        slot.exchange = self._ready.popleft() if self._ready else self._next_exchange()
+        if not self._ready:
+            self._prepare()
+        slot.exchange = self._ready.popleft()
         self._go(slot)
 
     def _go(self, slot: Slot) -> None:
@@ -314,8 +339,7 @@ class Client:
             return
         refused = exchange.http_error()
         if refused is not None and self.workload.drop_refused(exchange.status, refused[1], json.loads(exchange.body)):
-            for waiting in self._ready:
-                waiting.body = self.workload.body(waiting.index, warmup=waiting.warmup)
+            self._remake_bodies()
             self._release(slot)
             self._resend(slot)
         elif refused is not None:
@@ -324,10 +348,15 @@ class Client:
             exchange.reply.verdict(self.workload.asked_tokens(exchange.index, warmup=exchange.warmup))
             self._finish(slot, exchange.reply.error, exchange.reply.detail)
 
+    def _remake_bodies(self) -> None:
+        for waiting in self._ready:
+            waiting.body = self.workload.body(waiting.index, warmup=waiting.warmup)
+
     def _resend(self, slot: Slot) -> None:
         old = slot.exchange
         assert old is not None
-        slot.exchange = Exchange(old.index, old.warmup, self.workload.body(old.index, warmup=old.warmup))
+        body = self.workload.body(old.index, warmup=old.warmup)
+        slot.exchange = Exchange(old.index, old.warmup, body, due_ns=old.due_ns, stream=old.stream)
         self._go(slot)
 
     def _may_reconnect(self, slot: Slot) -> bool:
@@ -368,8 +397,15 @@ class Client:
 
     def _start_next(self, slot: Slot) -> None:
         """At once, not at the loop's next turn, unless starts fail at once too (that would be recursion)."""
-        if self._waiting() and slot.connection is not None and slot.ready_ns <= time.monotonic_ns():
+        now = time.monotonic_ns()
+        due = self._next_due(now)
+        late = due is not None and due <= now
+        if due and late and not self._idle:
+            self.capped += 1
+        if late and slot.connection is not None:
             self._start(slot)
+        else:
+            self._idle.appendleft(slot)  # before those that wait for their first start
 
     def _release(self, slot: Slot, exchange: Exchange | None = None) -> None:
         """The answer is in: keep the connection where both sides may."""
@@ -417,21 +453,26 @@ class Client:
 
     def _give_up(self, why: str) -> None:
         left = self._waiting()
-        self._pending.clear()
-        self._ready.clear()
+        self._clear()
         if left and self.phase == "measuring":
             self.notes.append(f"{why}; {left} of {self.spec.requests} requests were not sent")
 
     def progress(self) -> BenchProgress:
         seen = self.warmups if self.phase == "warming up" else self.counted
         tokens = sum(r.output_tokens or 0 for r in seen if r.ok)
-        since = self._began_ns if self.phase == "warming up" else self._measured_ns
+        warming = self.phase == "warming up"
+        since = self._began_ns if warming else self._measured_ns
+        in_flight = self._in_flight()
+        started = len(seen) + len(self._ended) + in_flight
+        total = max(self.spec.warmup, started) if warming else self.spec.requests
+        if self.spec.seconds is not None and not warming and not self._waiting():
+            total = started
         elapsed_s = (time.monotonic_ns() - since) / 1e9 if since else 0.0
         return BenchProgress(
             done=sum(r.ok for r in seen),
             failed=sum(not r.ok for r in seen),
-            total=self.spec.warmup if self.phase == "warming up" else self.spec.requests,
-            in_flight=self._in_flight(),
+            total=total,
+            in_flight=in_flight,
             output_tokens=tokens,
             output_tok_s=round(tokens / elapsed_s, 2) if elapsed_s > 0 else 0.0,
             elapsed_s=round(elapsed_s, 3),

@@ -11,16 +11,19 @@ from workbench.bench.reply import Reply, error_text
 from workbench.bench.sse import SseDecoder
 
 _MAX_ERROR_BODY = 64 * 1024
+_MAX_ANSWER = 64 * 1024 * 1024
 
 
 class Exchange:
-    """Times are monotonic nanoseconds. `began_ns`: connect or write, whichever came first; `sent_ns`: 0 before the
-    write."""
+    """Times are monotonic nanoseconds. `due_ns`: scheduled for, 0 for at once; `began_ns`: connect or write, whichever
+    came first; `sent_ns`: 0 before the write. `stream`: the answer is to be an event stream, else one JSON object."""
 
-    def __init__(self, index: int, warmup: bool, body: bytes) -> None:
+    def __init__(self, index: int, warmup: bool, body: bytes, *, due_ns: int = 0, stream: bool = True) -> None:
         self.index = index
         self.warmup = warmup
         self.body = body
+        self.due_ns = due_ns
+        self.stream = stream
         self.began_ns = 0
         self.sent_ns = 0
         self.last_byte_ns = 0
@@ -48,20 +51,25 @@ class Exchange:
         if not had_head and response.status and not self._is_event_stream():
             self._plain = bytearray()
         if self._plain is not None:
-            self._plain += body[: _MAX_ERROR_BODY - len(self._plain)]
+            self._plain += body[: (_MAX_ANSWER if self._is_answer() else _MAX_ERROR_BODY) - len(self._plain)]
         elif body:
             self.reply.feed(self._sse.feed(body), stamp_ns)
         if response.complete and self._plain is None:
             self.reply.feed(self._sse.close(), stamp_ns)
+        elif response.complete and self._is_answer():
+            self.reply.whole(bytes(self._plain or b""))
         return response.complete
 
     def _is_event_stream(self) -> bool:
         kind = self.response.headers.get("content-type", "").lower()
-        return self.status == 200 and not kind.startswith(("application/json", "text/html"))
+        return self.stream and self.status == 200 and not kind.startswith(("application/json", "text/html"))
+
+    def _is_answer(self) -> bool:
+        return not self.stream and self.status == 200
 
     def http_error(self) -> tuple[str, str] | None:
-        """(kind, message) of an answer that is not a stream, None when it is one."""
-        if self._plain is None:
+        """(kind, message) of an answer that is not of the asked form, None when it is."""
+        if self._plain is None or self._is_answer():
             return None
         if self.status != 200:
             return self._status_error()
@@ -91,7 +99,8 @@ class Exchange:
         since a long queue or prefill is silence too."""
         if now_ns - self.began_ns > timeout_s * 1e9:
             return records.TIMEOUT, f"not complete after {timeout_s:g} s, {len(self.reply.stamps_ns)} chunks came"
-        if self.reply.stamps_ns and now_ns - self.last_byte_ns > stall_s * 1e9:
+        begun = self.reply.stamps_ns or (self._is_answer() and self._plain)
+        if begun and now_ns - self.last_byte_ns > stall_s * 1e9:
             return records.STALL, f"no byte for {stall_s:g} s after {len(self.reply.stamps_ns)} chunks"
         return None
 
@@ -113,5 +122,6 @@ class Exchange:
             cached_tokens=reply.cached_tokens,
             first_tokens=reply.first_tokens,
             finish_reason=reply.finish_reason,
+            due_s=round((self.due_ns - run_began_ns) / 1e9, 6) if self.due_ns else None,
             reconnected=self.reconnected,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -44,6 +44,7 @@ class RequestRecord:
     cached_tokens: int | None = None
     first_tokens: int | None = None
     finish_reason: str | None = None
+    due_s: float | None = None  # open loop: scheduled for, seconds after the run began
     reconnected: bool = False  # the kept connection had been closed: sent again on a fresh one
 
     @property
@@ -63,6 +64,12 @@ class RequestRecord:
         return cls(**known)
 
 
+def total(values: Sequence[int | None]) -> int | None:
+    """The sum; None where one is not known: a part is no total. 0 for none at all."""
+    known = [v for v in values if v is not None]
+    return sum(known) if len(known) == len(values) else None
+
+
 @dataclass(frozen=True, slots=True)
 class BenchOutcome:
     """A run that came to its end. `spec` is as it was run (salt filled in); warm-up requests are not in `requests`."""
@@ -72,3 +79,6 @@ class BenchOutcome:
     requests: list[RequestRecord] = field(default_factory=list)
     t0_unix: float = 0.0  # first counted request's write
     t1_unix: float = 0.0  # last counted request's end
+    # Of `summary.window`: what is compared with the server's power must be taken over the same time.
+    window_t0_unix: float = 0.0
+    window_t1_unix: float = 0.0

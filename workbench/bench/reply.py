@@ -48,13 +48,22 @@ class Reply:
             elif self.error is None:
                 self._parse(name, data, stamp_ns)
 
+    def whole(self, body: bytes) -> None:
+        """The one JSON object of a reply that is not streamed."""
+        if body.strip():
+            self._parse(b"", body, 0)
+        else:
+            self._fail(records.MALFORMED, "the answer is empty")
+        del self.stamps_ns[:]  # there are no chunks
+        self.first_tokens = None
+
     def verdict(self, asked_tokens: int | None) -> None:
         """The body is complete: sets `error` where the reply is not whole. `asked_tokens`: None where any length
         is right."""
         if self.error is not None:
             return
         if self.finish_reason is None:
-            said = "[DONE] without a finish reason" if self.done else "the stream ended without a finish reason"
+            said = "[DONE] without a finish reason" if self.done else "the reply ended without a finish reason"
             self._fail(records.TRUNCATED, said)
         elif self.finish_reason in _GIVEN_UP:
             self._fail(records.STREAM_ERROR, f"finish reason {self.finish_reason}")
@@ -89,7 +98,7 @@ class Reply:
             return
         try:
             chunk = json.loads(data)
-        except ValueError:
+        except (ValueError, RecursionError):  # the latter: brackets without end
             chunk = None
         if name == b"error" or (isinstance(chunk, dict) and chunk.get("error")):
             self._fail(records.STREAM_ERROR, error_text(data))
@@ -107,7 +116,7 @@ class Reply:
             self.usage = dict(usage.items())
         content = False
         for choice in chunk.get("choices") or ():
-            delta = choice.get("delta") or {}
+            delta = choice.get("delta") or choice.get("message") or {}
             content = content or _has_content(delta) or bool(choice.get("text"))
             self.finish_reason = choice.get("finish_reason") or self.finish_reason
         if not content:

@@ -106,7 +106,8 @@ async def _converse(
             raise BenchError(str(message.get("error")), next_step=message.get("next_step"))
         elif kind == "summary":
             summary = summary_from_json(message["summary"])
-            return BenchOutcome(spec, summary, requests, message["t0_unix"], message["t1_unix"])
+            names = ("t0_unix", "t1_unix", "window_t0_unix", "window_t1_unix")
+            return BenchOutcome(spec, summary, requests, **{name: message[name] for name in names})
     return None
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
+import math
 import os
 import select
 import signal
@@ -19,10 +20,13 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-from workbench.bench.client import IN, OUT, Client
+from workbench.bench.client import Client
 from workbench.bench.connection import resolve
+from workbench.bench.poller import IN, OUT
 from workbench.bench.records import RequestRecord
-from workbench.bench.summary import RunFacts, summarize
+from workbench.bench.selfcheck import RunFacts
+from workbench.bench.summary import summarize
+from workbench.bench.window import end_s, window_of
 from workbench.model.bench import BenchSpec
 from workbench.model.bench_json import spec_from_json, to_json
 from workbench.model.errors import BenchError, WorkbenchError
@@ -152,8 +156,15 @@ def check(spec: BenchSpec) -> None:
             raise BenchError(f"{name} is {getattr(spec, name)}, it must be at least {least}")
     if spec.endpoint not in ("chat", "completions"):
         raise BenchError(f"endpoint is {spec.endpoint!r}, it must be chat or completions")
-    if min(spec.timeout_s, spec.stall_s, spec.deadline_s) <= 0:
-        raise BenchError("timeout_s, stall_s and deadline_s must be above 0")
+    if spec.arrival not in ("poisson", "constant"):
+        raise BenchError(f"arrival is {spec.arrival!r}, it must be poisson or constant")
+    times = {"timeout_s": spec.timeout_s, "stall_s": spec.stall_s, "deadline_s": spec.deadline_s,
+             "seconds": spec.seconds, "rate": spec.rate}  # fmt: skip
+    for name, value in times.items():
+        if value is not None and not 0 < value < math.inf:
+            raise BenchError(f"{name} is {value:g}, it must be above 0")
+    if not 0 <= spec.length_spread < 1:
+        raise BenchError(f"length_spread is {spec.length_spread:g}, it must be from 0 up to, but not, 1")
 
 
 def _watch_for_the_end(client: Client, wake: int) -> None:
@@ -180,22 +191,29 @@ def _report_progress(client: Client, output: Output) -> None:
 
 
 def _summary(client: Client) -> dict[str, Any]:
+    spec, counted, began = client.spec, client.counted, client.began_unix
+    window = window_of(spec, counted, client.ramp_end_s)
     facts = RunFacts(
         notes=tuple(client.notes),
         dropped=tuple(client.workload.dropped),
-        client_cpu_pct=client.cpu_pct,
+        client_cpu_pct=client.cpu_pct(window.begin_s, window.end_s),
         calibrated=client.workload.calibrated,
+        prompt_words=None if spec.prompts else client.workload.words,
+        capped=client.capped,
+        window=window,
         reads=client.clock.reads,
         unstamped_reads=client.clock.unstamped,
         late_reads=client.clock.late,
         latest_read_ms=client.clock.latest_ns / 1e6,
     )
-    summary = summarize(client.spec, client.counted, client.warmups, facts)
+    summary = summarize(spec, counted, client.warmups, facts)
     return {
         "type": "summary",
         "summary": to_json(summary),
-        "t0_unix": client.t0_unix,
-        "t1_unix": client.t1_unix,
+        "t0_unix": began + min((r.start_s for r in counted), default=0.0),
+        "t1_unix": began + max(map(end_s, counted), default=0.0),
+        "window_t0_unix": began + window.begin_s,
+        "window_t1_unix": began + window.end_s,
     }
 
 

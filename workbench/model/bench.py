@@ -131,7 +131,11 @@ class BenchSummary:
     window: str = "whole run"  # over which `output_tok_s`, `request_s` and the power are: "steady" or "whole run"
     window_s: float | None = None  # its length
     whole_run_tok_s: float | None = None
+    window_output_tokens: float | None = None  # in the window: chunks at its edges count by their share of the usage
+    window_requests: float | None = None  # in the window: those at its edges count by the share of their time inside
     queue_ms: Distribution | None = None  # open loop: from the scheduled time to the socket write
+    ttft_from_schedule_ms: Distribution | None = None  # open loop: queueing in the client included
+    e2e_from_schedule_ms: Distribution | None = None
     in_flight_mean: float | None = None  # streams really in flight, over the window
     in_flight_nominal: float | None = None
     refused: tuple[str, ...] = ()  # why these figures may not be used: the client was the limit, the cache answered, …

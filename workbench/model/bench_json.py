@@ -20,7 +20,7 @@ from workbench.model.bench import (
     GpuDuring,
 )
 
-_DISTRIBUTIONS = ("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms", "queue_ms")
+_DISTRIBUTIONS = ("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms", "queue_ms", "ttft_from_schedule_ms", "e2e_from_schedule_ms")
 
 
 def to_json(value: BenchSpec | BenchSummary | Conditions | BenchResult) -> dict[str, Any]:

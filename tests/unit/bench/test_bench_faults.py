@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import select
 import socket
 import time
 from collections.abc import Callable, Iterable
@@ -32,10 +33,12 @@ from scripted_server import (
 
 from workbench.bench import client as client_module
 from workbench.bench import records
-from workbench.bench.client import Client, PollPoller
+from workbench.bench.client import Client
 from workbench.bench.connection import resolve
+from workbench.bench.poller import PollPoller
 from workbench.bench.records import RequestRecord
-from workbench.bench.summary import RunFacts, summarize
+from workbench.bench.selfcheck import RunFacts
+from workbench.bench.summary import summarize
 from workbench.bench.workload import request_mark
 from workbench.model.bench import BenchSpec
 
@@ -316,7 +319,7 @@ def test_a_fresh_connection_that_is_closed_is_not_tried_again() -> None:
 
 
 def test_without_epoll(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(client_module.select, "epoll")
+    monkeypatch.delattr(select, "epoll")
     with ScriptedServer(lambda request, n: [OK]) as server:
         client = bench(server.url, requests=20, concurrency=4, warmup=4)
     assert isinstance(client.poller, PollPoller) and sum(r.ok for r in client.counted) == 20

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.bench.records import SHORT, RequestRecord
-from workbench.bench.summary import RunFacts, distribution, quantile, summarize, total, tpot_ms, with_gpu
-from workbench.model.bench import BenchSpec, BenchSummary, GpuDuring
+from workbench.bench.records import SHORT, RequestRecord, total
+from workbench.bench.selfcheck import RunFacts
+from workbench.bench.summary import distribution, quantile, summarize, tpot_ms
+from workbench.model.bench import BenchSpec, BenchSummary
 from workbench.model.bench_json import summary_from_json, to_json
 
 SPEC = BenchSpec("http://127.0.0.1:1", "m", concurrency=2, requests=2, max_tokens=5, input_tokens=10)
@@ -123,9 +124,10 @@ def test_without_usage_tokens_are_unknown() -> None:
 def test_every_absent_figure_has_a_reason_and_json_keeps_all(values: list[RequestRecord]) -> None:
     s = summary(*values)
     data = to_json(s)
-    assert {n for n, v in data.items() if v is None and n not in ("gpu", "client_cpu_pct")} == {
-        n for n in s.absent if data[n] is None
-    }
+    elsewhere = {"gpu", "client_cpu_pct", "idle_power_w", "net_tok_per_joule", "energy_per_request_j", "engine"}
+    of_a_rate = {"queue_ms", "ttft_from_schedule_ms", "e2e_from_schedule_ms"}
+    other = elsewhere | of_a_rate | {"command_exit", "in_flight_mean"}
+    assert {n for n, v in data.items() if v is None and n not in other} == {n for n in s.absent if data[n] is None}
     assert all(data[n] is None for n in s.absent)
     assert s.requests_ok + s.requests_failed == len(values)
     assert summary_from_json(data) == s
@@ -146,51 +148,22 @@ def test_notes_say_what_bends_the_figures() -> None:
         "x",
         "the server refused ignore_eos",
         "prompts of 10 tokens each (10 asked, calibrated",
-        "80 % of the prompt tokens came from the prefix cache",
-        "used 80 % of a core",
-        "1 replies ended before 5 tokens",
+        "rates are over the whole run, ramp and tail included: a steady window takes 8 requests (4 per stream)",
+        "1 replies ended before the asked length",
         "3 of 100 reads were timed by the client",
         "the client's machine was busy: 5 % of the reads",
     ):
         assert any(n.startswith(part) or part in n for n in s.notes), part
+    assert s.refused == (
+        "the client itself used 80 % of a core (at most 70 % may be): it may have been the limit",
+        "80 % of the prompt tokens came from the prefix cache: nothing computed them",
+    )
 
 
 def test_a_cache_that_was_asked_for_is_no_note() -> None:
-    assert not any("prefix cache" in n for n in summary(record(cached_tokens=8), shared_prefix=True).notes)
+    s = summary(record(cached_tokens=8), shared_prefix=True)
+    assert not any("prefix cache" in n for n in (*s.notes, *s.refused))
 
 
 def test_totals() -> None:
     assert (total([]), total([1, 2]), total([1, None])) == (0, 3, None)
-
-
-def gpu(**fields: Any) -> GpuDuring:
-    return GpuDuring(**{"power_w": 500.0, "energy_j": None, "sm_mhz": 2400.0, "memory_mhz": None,
-                        "temperature_c": 60.0, "gpu_util_pct": 97.0, **fields})  # fmt: skip
-
-
-def test_energy_from_the_counter_else_from_mean_power() -> None:
-    base = summary(record(0), record(1, start_s=1.055))
-    counted = with_gpu(base, gpu(energy_j=4.0))
-    assert (counted.energy_j, counted.tok_per_joule, counted.power_w) == (4.0, 2.5, 500.0)
-    assert counted.absent == {}
-    integrated = with_gpu(base, gpu())
-    assert integrated.energy_j == pytest.approx(100) and integrated.tok_per_joule == pytest.approx(0.1)
-    assert integrated.gpu is not None and integrated.gpu.sm_mhz == 2400
-
-
-@pytest.mark.parametrize(
-    ("during", "reason"),
-    [
-        (gpu(power_w=None, absent={"power_w": "not supported"}), "not supported"),
-        (gpu(power_w=None), "the driver gave no power during the run"),
-        (gpu(energy_j=0.0), "the energy counter did not move during the run"),
-    ],
-)
-def test_no_ratio_without_energy(during: GpuDuring, reason: str) -> None:
-    s = with_gpu(summary(record()), during)
-    assert s.tok_per_joule is None and s.absent["tok_per_joule"] == reason
-
-
-def test_no_ratio_without_tokens() -> None:
-    s = with_gpu(summary(record(output_tokens=None)), gpu(energy_j=5.0))
-    assert s.tok_per_joule is None and "no token usage" in s.absent["tok_per_joule"]

@@ -1,0 +1,36 @@
+"""Waiting for sockets: epoll where there is one, poll(2) in its clothes elsewhere (macOS)."""
+
+from __future__ import annotations
+
+import select
+from typing import Protocol
+
+IN, OUT, GONE = select.POLLIN, select.POLLOUT, select.POLLERR | select.POLLHUP
+
+
+class Poller(Protocol):
+    def register(self, fd: int, events: int, /) -> None: ...
+    def modify(self, fd: int, events: int, /) -> None: ...
+    def unregister(self, fd: int, /) -> None: ...
+    def poll(self, timeout_s: float, /) -> list[tuple[int, int]]: ...
+
+
+class PollPoller:
+    def __init__(self) -> None:
+        self._poll = select.poll()
+        self.register, self.modify, self.unregister = self._poll.register, self._poll.modify, self._poll.unregister
+
+    def poll(self, timeout_s: float, /) -> list[tuple[int, int]]:
+        return self._poll.poll(timeout_s * 1000)
+
+
+def open_poller() -> Poller:
+    return select.epoll() if hasattr(select, "epoll") else PollPoller()
+
+
+def poll_exactly(poller: Poller, timeout_s: float) -> list[tuple[int, int]]:
+    """As `poll`, but not up to a millisecond too long, which is the grain of epoll's own limit. Two calls for one."""
+    if timeout_s > 0 and hasattr(select, "epoll") and isinstance(poller, select.epoll):
+        select.select([poller], [], [], timeout_s)
+        timeout_s = 0
+    return poller.poll(timeout_s)

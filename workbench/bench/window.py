@@ -1,0 +1,111 @@
+"""The part of a run that its rates are taken from, and what falls into it.
+
+A rate over the whole run counts the ramp and the tail, in which fewer streams are in flight: 0.79 to 0.96 of the steady
+rate at 2 to 16 requests per stream. The steady window of a closed loop begins when every stream has started and the
+first request has ended, and ends with the last start: in between all streams are in flight.
+
+Nothing is counted by whole requests, which would favour whatever happens to end inside. Tokens: chunk by chunk at
+their stamps, each an equal share of the server's usage (the first one as the server said, where it did). Requests, and
+the tokens of a reply without chunks: by the share of their time inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from workbench.bench.records import RequestRecord
+from workbench.bench.schedule import STEADY_ROUNDS
+from workbench.model.bench import BenchSpec
+
+STEADY, WHOLE = "steady", "whole run"
+_OPEN_DURATIONS = 2.0  # of a mean request, that the window of an open loop must last
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Seconds after the run began, the end included. `why` says why it is the whole run."""
+
+    name: str
+    begin_s: float
+    end_s: float
+    why: str = ""
+
+    @property
+    def seconds(self) -> float:
+        return self.end_s - self.begin_s
+
+
+def end_s(record: RequestRecord) -> float:
+    return record.start_s + record.end_us / 1e6
+
+
+def window_of(spec: BenchSpec, counted: Sequence[RequestRecord], ramp_end_s: float = 0.0) -> Window:
+    """Steady where there are at least four ok requests per stream (open loop: where the window lasts two mean
+    requests), else the whole run. With one stream there is neither ramp nor tail: all of it is steady."""
+    if not counted:
+        return Window(WHOLE, 0.0, 0.0, "no request was made")
+    whole = (min(r.start_s for r in counted), max(end_s(r) for r in counted))
+    good = [r for r in counted if r.ok]
+    if not good:
+        return Window(WHOLE, *whole, "no request succeeded")
+    if spec.rate is None and spec.concurrency == 1:
+        return Window(STEADY, *whole)
+    begin = max(ramp_end_s, min(end_s(r) for r in good))
+    end = max(r.start_s for r in counted)
+    if spec.rate is None:
+        needed = STEADY_ROUNDS * spec.concurrency
+        short = "" if len(good) >= needed else f"a steady window takes {needed} requests ({STEADY_ROUNDS} per stream)"
+    else:
+        least_s = _OPEN_DURATIONS * sum(r.end_us for r in good) / len(good) / 1e6
+        short = "" if end - begin >= least_s else f"a steady window takes {least_s:.1f} s (two mean requests)"
+    if not short and end <= begin:
+        short = "the first stream had ended before the last one started"
+    return Window(WHOLE, *whole, short) if short else Window(STEADY, begin, end)
+
+
+def tokens_in(window: Window, good: Sequence[RequestRecord]) -> float | None:
+    """Output tokens that came in the window; None where the server's usage is missing for one of the requests."""
+    if any(r.output_tokens is None for r in good):
+        return None
+    return sum(_tokens(r, window) for r in good)
+
+
+def requests_in(window: Window, good: Iterable[RequestRecord]) -> float:
+    """Requests, those at the edges by the share of their time inside."""
+    return sum(_share(r, window) for r in good)
+
+
+def mean_in_flight(window: Window, counted: Iterable[RequestRecord]) -> float | None:
+    """Streams in flight between socket write and last byte, weighted by time; failed requests are streams too."""
+    if window.seconds <= 0:
+        return None
+    return sum(_overlap_s(r, window) for r in counted) / window.seconds
+
+
+def _overlap_s(record: RequestRecord, window: Window) -> float:
+    return max(0.0, min(end_s(record), window.end_s) - max(record.start_s, window.begin_s))
+
+
+def _share(record: RequestRecord, window: Window) -> float:
+    if record.end_us <= 0:
+        return float(window.begin_s <= record.start_s <= window.end_s)
+    return min(1.0, _overlap_s(record, window) / (record.end_us / 1e6))
+
+
+def _tokens(record: RequestRecord, window: Window) -> float:
+    tokens = record.output_tokens or 0
+    if record.start_s >= window.begin_s and end_s(record) <= window.end_s:
+        return tokens
+    if end_s(record) <= window.begin_s or record.start_s >= window.end_s:
+        return 0.0
+    if record.ttft_us is None:
+        return tokens * _share(record, window)
+    later = len(record.gaps_us)
+    first = min(tokens, record.first_tokens or tokens / (later + 1)) if later else tokens
+    each = (tokens - first) / max(1, later)
+    begin_us, end_us = ((t - record.start_s) * 1e6 for t in (window.begin_s, window.end_s))
+    times_us = accumulate(record.gaps_us, initial=record.ttft_us)
+    inside = [begin_us < t <= end_us for t in times_us]
+    return first * inside[0] + each * sum(inside[1:])

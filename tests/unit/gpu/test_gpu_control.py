@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import platform
 import shutil
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,12 @@ import pytest
 from nvml_child import Driver
 from smi_stub import Smi
 
-from workbench.gpu import control, journal
+from workbench.gpu import control, journal, running
 from workbench.hosts.base import FileError, HostFacts
 from workbench.hosts.local import LocalHost
 from workbench.model.errors import InputError, SettingsError
 from workbench.model.gpu import Telemetry
-from workbench.model.settings import ClockRange, GpuSettings, InForce, SettingsReport
+from workbench.model.settings import ClockRange, GpuSettings, GuardView, InForce, SettingCommand, SettingsReport
 
 UUID = "GPU-00000000-0000-4000-8000-000000000000"
 
@@ -37,9 +38,11 @@ class Bench:
         self.reading: Telemetry | None = None  # for the limits, which do not change
 
     async def set(self, settings: GpuSettings, gpu: str = "0", dry_run: bool = False) -> SettingsReport:
+        return await control.apply(self.host, await self.commands(settings, gpu), dry_run=dry_run)
+
+    async def commands(self, settings: GpuSettings, gpu: str = "0") -> Sequence[SettingCommand]:
         self.reading = self.reading or await control.read_once(self.host)
-        commands = control.plan({gpu: settings}, self.reading, await control.rights_on(self.host))
-        return await control.apply(self.host, commands, dry_run=dry_run)
+        return control.plan({gpu: settings}, self.reading, await control.rights_on(self.host))
 
     def entries(self) -> list[dict[str, Any]]:
         return list(json.loads(self.path.read_text())["entries"])
@@ -177,7 +180,10 @@ def test_a_refusal_stops_the_rest_and_tells_the_command(bench: Bench, mode: str,
         first, second = report.outcomes
         if mode == "lost":  # between the two
             assert first.read_back is None and not second.ok and "GPU is lost" in second.message
-            assert ("power_limit_w", 600.0, 450.0, "applied") in bench.brief()
+            assert not first.ok and "should have been given back, which failed as well" in first.message
+            (back,) = report.rolled_back
+            assert not back.ok and f"By hand: sudo nvidia-smi -i {UUID} -pl 600" in back.message
+            assert bench.brief() == [("power_limit_w", 600.0, 450.0, "pending")]
             return
         assert not first.ok and words in first.message and f"sudo nvidia-smi -i {UUID} -pl 450" in first.message
         assert not second.ok and "not run" in second.message
@@ -186,24 +192,111 @@ def test_a_refusal_stops_the_rest_and_tells_the_command(bench: Bench, mode: str,
     run(work)
 
 
-def test_a_failure_midway_keeps_what_was_done(bench: Bench) -> None:
+def test_a_plan_that_fails_leaves_the_one_before_as_it_was(bench: Bench) -> None:
     async def work() -> None:
         await bench.set(GpuSettings(power_limit_w=450.0))
         bench.smi.mode("refuse")
-        await bench.set(GpuSettings(power_limit_w=300.0, gpu_clocks=ClockRange(1, 2)))
+        report = await bench.set(GpuSettings(power_limit_w=300.0, gpu_clocks=ClockRange(1, 2)))
+        assert not report.ok and report.rolled_back == ()  # the first of the two was refused already
         assert bench.brief() == [("power_limit_w", 600.0, 450.0, "applied")]
 
     run(work)
 
 
+def test_what_was_done_before_a_failure_is_given_back(bench: Bench) -> None:
+    """To what it was before this plan, which is another plan's value here; the journal is as after that one."""
+
+    async def work() -> None:
+        await bench.set(GpuSettings(power_limit_w=450.0))
+        program = bench.smi.here / "nvidia-smi"
+        program.write_text(
+            program.read_text().replace('if mode == "hang"', 'if "--lock-gpu" in line: sys.exit(15)\nif mode == "hang"')
+        )
+        wanted = GpuSettings(
+            power_limit_w=300.0, gpu_clocks=ClockRange(1000, 2000), memory_clocks=ClockRange(14001, 14001)
+        )
+        report = await bench.set(wanted)
+        power, sm, memory = report.outcomes
+        assert not report.ok and [power.ok, sm.ok, memory.ok] == [False, False, False]
+        assert power.message.startswith("done, but a later command of the plan failed: given back")
+        assert "nvidia-smi ended with 15" in sm.message and "not run" in memory.message
+        (back,) = report.rolled_back
+        assert back.ok and (back.command.setting, back.before, back.requested) == ("power_limit_w", 300.0, 450.0)
+        assert back.read_back == 450.0 and back.in_force is InForce.YES
+        assert bench.smi.setters[-1] == "-pl 450"
+        assert bench.brief() == [("power_limit_w", 600.0, 450.0, "applied")]
+        log = [
+            (line["what"], line["setting"], line["now"], line["ok"])
+            for line in json.loads(bench.path.read_text())["log"]
+        ]
+        assert log[-4:] == [
+            ("set", "power_limit_w", 300.0, True),
+            ("set", "gpu_clocks", "1000,2000", False),
+            ("set", "memory_clocks", "14001,14001", False),
+            ("roll back", "power_limit_w", 450.0, True),
+        ]
+        assert (await control.revert(bench.host)).ok and bench.entries() == []
+
+    run(work)
+
+
+def test_a_setting_that_does_nothing_takes_its_plan_back_with_it(bench: Bench) -> None:
+    bench.driver.set("nvmlDeviceGetPersistenceMode * 0")
+    program = bench.smi.here / "nvidia-smi"
+    program.write_text(
+        program.read_text().replace(
+            'elif change[0] == "-pm":', 'elif change[0] == "-pm" and calls == 1:\n    pass\nelif change[0] == "-pm":'
+        )
+    )
+
+    async def work() -> None:
+        report = await bench.set(GpuSettings(persistence=True, power_limit_w=450.0))
+        first, second = report.outcomes
+        assert first.in_force is InForce.NO_EFFECT and not second.ok and "given back" in second.message
+        assert [(o.command.setting, o.ok, o.read_back) for o in report.rolled_back] == [("power_limit_w", True, 600.0)]
+        assert bench.entries() == []
+
+    run(work)
+
+
+def test_the_guard_is_started_between_the_journal_and_the_first_command(bench: Bench) -> None:
+    seen: list[object] = []
+
+    async def guard() -> GuardView:
+        seen.append((bench.brief(), bench.smi.setters, Path(f"{bench.path}.lock").is_symlink()))
+        return GuardView(True, pid=7)
+
+    async def broken() -> GuardView:
+        raise SettingsError("python3 is not there", next_step="install it")
+
+    async def work() -> None:
+        commands = await bench.commands(GpuSettings(power_limit_w=450.0))
+        with pytest.raises(
+            SettingsError, match=r"no guard could be started \(python3 is not there\); nothing was changed"
+        ):
+            await control.apply(bench.host, commands, guard=broken)
+        assert bench.smi.setters == [] and bench.entries() == [] and not Path(f"{bench.path}.lock").is_symlink()
+        report = await control.apply(bench.host, commands, guard=guard)
+        assert report.ok and report.guard == GuardView(True, pid=7)
+        assert seen == [([("power_limit_w", 600.0, 450.0, "pending")], [], True)]
+
+    run(work)
+
+
 def test_a_hanging_nvidia_smi_may_have_done_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control, "COMMAND_S", 0.3)
+    monkeypatch.setattr(running, "COMMAND_S", 0.3)
     bench.smi.mode("hang")
 
     async def work() -> None:
         report = await bench.set(GpuSettings(gpu_clocks=ClockRange(1000, 2000)))
         assert "did not end within" in report.outcomes[0].message
+        assert not report.rolled_back[0].ok  # it may have been done, and giving it back hangs as well
         assert bench.brief() == [("gpu_clocks", "unknown", "1000,2000", "pending")]
+        await bench.set(GpuSettings(memory_clocks=ClockRange(14001, 14001)))
+        calls = len(bench.smi.setters)
+        told = [o.message for o in (await control.revert(bench.host)).outcomes]
+        assert len(bench.smi.setters) == calls + 1  # it is not waited for twice
+        assert "did not end within" in told[0] and "not tried: nvidia-smi does not answer" in told[1]
         bench.smi.mode("ok")
         assert (await control.revert(bench.host)).ok and bench.entries() == []
 
@@ -418,25 +511,39 @@ def test_a_lock_that_a_lost_link_left_is_our_own(bench: Bench, monkeypatch: pyte
     run(work)
 
 
-@pytest.mark.parametrize("owner", ["dead", "reused pid", "old and elsewhere", "new and elsewhere"])
+@pytest.mark.parametrize(
+    "owner",
+    [
+        "dead",
+        "reused pid",
+        "old and elsewhere",
+        "new and elsewhere",
+        "from a clock that was ahead",
+        "of another container here",
+    ],
+)
 def test_the_lock_of_a_dead_owner_is_broken(bench: Bench, monkeypatch: pytest.MonkeyPatch, owner: str) -> None:
     monkeypatch.setattr(journal, "WAIT_S", 0.2)
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     token = {
-        "dead": f"{boot}:4194304:1:ada@box",
-        "reused pid": f"{boot}:{os.getpid()}:1:ada@box",
+        "dead": f"{boot}:4194304:1:ada@{platform.node()}",
+        "reused pid": f"{boot}:{os.getpid()}:1:ada@{platform.node()}",
         "old and elsewhere": "another-boot:1:1:ada@far",
+        "from a clock that was ahead": "another-boot:1:1:ada@far",
         "new and elsewhere": "another-boot:1:1:ada@far",
+        "of another container here": f"{boot}:{os.getpid()}:1:ada@far",
     }[owner]
     link = Path(f"{bench.path}.lock")
     link.parent.mkdir(parents=True)
     link.symlink_to(token)
     if owner == "old and elsewhere":
         os.utime(link, (1, 1), follow_symlinks=False)
+    if owner == "from a clock that was ahead":
+        os.utime(link, (9e9, 9e9), follow_symlinks=False)
 
     async def work() -> None:
-        if owner == "new and elsewhere":
-            with pytest.raises(SettingsError, match="ada@far, process 1"):
+        if owner in ("new and elsewhere", "of another container here"):
+            with pytest.raises(SettingsError, match="ada@far, process"):
                 await bench.set(GpuSettings(power_limit_w=450.0))
             assert bench.smi.setters == []
         else:

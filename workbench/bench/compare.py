@@ -60,7 +60,7 @@ def compare(
         simulated=any(r.conditions.simulated for r in (*left, *right)),
         runs_a=len(left),
         runs_b=len(right),
-        notes=_notes(left, right),
+        notes=(*_notes(left, right), *(_circumstances(left, right) if paired else ())),
     )
 
 
@@ -137,11 +137,14 @@ def _run_warnings(left: Sequence[BenchResult], right: Sequence[BenchResult], pai
     for side, runs in (("A", left), ("B", right)):
         for run in runs:
             yield from _one_run(side, run)
-        if any(_configuration(runs[0], other, paired) for other in runs[1:]):
-            yield f"the runs of {side} differ among themselves in configuration"
+        names = dict.fromkeys(d["name"] for other in runs[1:] for d in _configuration(runs[0], other, paired))
+        if names:
+            yield f"the runs of {side} differ among themselves in configuration: {', '.join(names)}"
     if paired and any(a.spec.seed != b.spec.seed for a, b in zip(left, right, strict=True)):
         yield "the runs of a pair had different seeds, so lengths or arrivals differed"
-    yield from _pair_warnings(left, right, paired)
+    yield from _work_warnings(left, right)
+    if not paired:
+        yield from _circumstances(left, right)
 
 
 def _configuration(a: BenchResult, b: BenchResult, paired: bool) -> list[dict[str, Any]]:
@@ -166,7 +169,7 @@ def _one_run(side: str, run: BenchResult) -> Iterable[str]:
         yield f"{side} #{run.id}: the client used {s.client_cpu_pct:.0f} % of a core and may have been the limit"
 
 
-def _pair_warnings(left: Sequence[BenchResult], right: Sequence[BenchResult], paired: bool) -> Iterable[str]:
+def _work_warnings(left: Sequence[BenchResult], right: Sequence[BenchResult]) -> Iterable[str]:
     per_request: tuple[tuple[str, Pick], ...] = (
         ("prompt tokens per request", lambda s: _per_request(s, s.prompt_tokens)),
         ("output tokens per request", lambda s: _per_request(s, s.output_tokens)),
@@ -175,6 +178,11 @@ def _pair_warnings(left: Sequence[BenchResult], right: Sequence[BenchResult], pa
         x, y = _mean(left, pick), _mean(right, pick)
         if x and y and abs(y / x - 1) > 0.01:
             yield f"{name} differ: {x:.1f} and {y:.1f}"
+
+
+def _circumstances(left: Sequence[BenchResult], right: Sequence[BenchResult]) -> Iterable[str]:
+    """What differed while they ran. Of pairs it is no reproach: their order (A B B A) shares out what comes from
+    outside, so that what is left is the configuration's own doing."""
     # What the chat template puts first is in every prompt, so a share that both have alike is no fault.
     x, y = _mean(left, _cached_share), _mean(right, _cached_share)
     if x is not None and y is not None and abs(x - y) > _CACHED_SHARE:
@@ -185,8 +193,7 @@ def _pair_warnings(left: Sequence[BenchResult], right: Sequence[BenchResult], pa
             if x and y and 100 * abs(y / x - 1) > _CLOCK_PCT:
                 yield f"{name} clocks differed although the settings are the same: {x:.0f} and {y:.0f} MHz"
     x, y = _gpu_mean(left, "temperature_c"), _gpu_mean(right, "temperature_c")
-    # The order of pairs (A B B A) shares out the warming; what is left is the configuration's own doing.
-    if x is not None and y is not None and abs(x - y) > _TEMPERATURE_C and not paired:
+    if x is not None and y is not None and abs(x - y) > _TEMPERATURE_C:
         yield f"GPU temperatures differed: {x:.0f} and {y:.0f} C"
 
 

@@ -33,7 +33,13 @@ class Arms:
     """`editors`: the plan of each arm with its secrets, "A" and "B"."""
 
     def __init__(
-        self, session: Measuring, spec: ExperimentSpec, editors: Mapping[str, PlanEditor], *, restarts: bool
+        self,
+        session: Measuring,
+        spec: ExperimentSpec,
+        editors: Mapping[str, PlanEditor],
+        *,
+        restarts: bool,
+        earlier: Sequence[BenchResult] = (),
     ) -> None:
         self._session = session
         self._spec = spec
@@ -43,6 +49,7 @@ class Arms:
         self.started: str | None = None  # the same where it was started here
         self._kept_on = False  # a server ran before, so one is left
         self._gpu_of: str | None = None  # the arm whose GPU settings are on
+        self._words = next((r.spec.prompt_words for r in earlier), None)  # of a prompt: the same in all runs
 
     @property
     def settings_on(self) -> bool:
@@ -165,10 +172,13 @@ class Arms:
         if self._run is None:
             raise ServerError("no server is on", host=session.host.name)
         try:
-            result_id = await session.bench_run(self._run, **{**self._spec.bench, "seed": seed})
+            shape = {**self._spec.bench, "seed": seed, "prompt_words": self._words}
+            result = await session.result(await session.bench_run(self._run, **shape))
         except BenchCancelled:
             raise Stopped("the benchmark was cancelled") from None
-        return await session.result(result_id)
+        if self._editors["A"].plan.model == self._editors["B"].plan.model:
+            self._words = self._words or result.spec.prompt_words
+        return result
 
     async def give_back(self, experiment: Experiment) -> Sequence[str]:
         notes = []

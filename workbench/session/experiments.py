@@ -193,7 +193,8 @@ class Experimenting(Sweeping):
         from workbench.session.conduct import Conduct
 
         with self.experiments_db.held(experiment.id):
-            arms = Arms(self, experiment.spec, editors, restarts=experiment.restarts)
+            results = await self._results_of(experiment)
+            arms = Arms(self, experiment.spec, editors, restarts=experiment.restarts, earlier=results)
             await self._save_experiment(experiment)
             self.update(experiment=experiment)
             try:
@@ -208,7 +209,7 @@ class Experimenting(Sweeping):
                 arms,
                 save=self._save_experiment,
                 tell=lambda now: self.update(experiment=now),
-                results=await self._results_of(experiment),
+                results=results,
                 left_s=experiment.left_s,
             )
             ended = await conduct.carry_out()

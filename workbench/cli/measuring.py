@@ -70,14 +70,18 @@ async def _bench_levels(
 ) -> int:
     """A sweep of the concurrency: results and where more streams buy little."""
     url = None if run_id else arguments.url
-    sweep = await session.concurrency_sweep(levels, run_id=run_id, url=url, **overrides)
+    sweep = await session.concurrency_sweep(
+        levels, run_id=run_id, url=url, max_minutes=arguments.max_minutes, **overrides
+    )
     results = [await session.result(i) for point in sweep.points for i in point.result_ids]
     if arguments.json:
         emit({"results": [result_json(r) for r in results], "sweep": asdict(sweep)})
     else:
+        from workbench.cli.sweeping import table
+
         for result in results:
             _say(bench_text.lines(result))
-        _say(line for line in (sweep.knee_text, *sweep.notes, sweep.error) if line)
+        _say(table(sweep))
     return _code(results) or int(sweep.state != "done")
 
 

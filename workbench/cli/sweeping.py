@@ -53,10 +53,8 @@ async def verify(arguments: argparse.Namespace) -> int:
         say(f"{seen.target}: {seen.seconds:g} s under load{'  SIMULATED' if seen.simulated else ''}")
     for line in seen.lines:
         say(f"  {line}" if seen.target else line)
-    for proof in seen.proofs:
-        for trap in proof.traps:
-            for source in trap.sources:
-                say(f"    {trap.id}: {source}")
+    for source in seen.sources:
+        say(f"  source: {source}")
     return int(bad)
 
 

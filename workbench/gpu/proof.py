@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from statistics import median
 from typing import Any
 
@@ -31,6 +31,7 @@ CAPS = {
     "sync boost": "sync boost",
     "display clock setting": "the display",
 }
+OF_THE_CARD = ("persistence.off",)  # true of all its settings: told once, not with each
 UNNAMED = "what the driver does not name"
 
 
@@ -215,8 +216,8 @@ def _with_traps(proof: Proof, info: GpuInfo | None, telemetry: Telemetry | None)
     found = tuple(_traps(proof, info, telemetry))
     if not found:
         return proof
-    text = "; ".join([proof.text, *(one.text for one in found)])
-    return Proof(**{**{n: getattr(proof, n) for n in proof.__dataclass_fields__}, "text": text, "traps": found})
+    text = "; ".join([proof.text, *(one.text for one in found if one.id not in OF_THE_CARD)])
+    return replace(proof, text=text, traps=found)
 
 
 def _traps(proof: Proof, info: GpuInfo | None, telemetry: Telemetry | None) -> list[Trap]:

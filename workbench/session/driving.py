@@ -52,7 +52,8 @@ async def drive(
         on_progress(progress)
 
     end = asyncio.Event()
-    spec = replace(spec, requests=max(spec.requests, REQUESTS), warmup=0, seconds=None, until_steady=False)
+    spec = replace(spec, requests=max(spec.requests, REQUESTS), warmup=0, seconds=None, until_steady=False,
+                   command=())  # fmt: skip
     load = asyncio.create_task(runner.run(spec, on_progress=heard, cancel=end, env=env))
     started = time.monotonic()
     try:

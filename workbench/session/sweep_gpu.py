@@ -13,6 +13,7 @@ from workbench.model.errors import BenchError, HostError, InputError, SettingsEr
 from workbench.model.findings import Level
 from workbench.model.run import ServerState
 from workbench.model.settings import ClockRange, GpuSettings, InForce
+from workbench.session.driving import REQUESTS
 from workbench.session.sweep_run import Ended, SweepRun, undisturbed
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from workbench.model.settings import SettingsReport
     from workbench.session.sweeping import Sweeping
 
+MEASURE_S = 10.0  # of each value, where the person says nothing: power is a mean over 1 s
 SETTLE_S = 30.0  # at most: a card's temperature moves with a time constant of about 20 to 40 s
 RESTORE_S = 60.0  # so long a cut link is waited for; by then the guard has given back
 _AGAIN_S = 1.0
@@ -76,6 +78,14 @@ def _clocks(setting: str, text: str) -> Value:
 
 def _settings(setting: str, value: Any) -> GpuSettings:
     return GpuSettings(**{setting: value})
+
+
+def shape_of(bench: Mapping[str, Any]) -> dict[str, Any]:
+    """By time where nothing else is asked for, so that every value is measured alike however slow it is."""
+    given = {name: value for name, value in bench.items() if value is not None}
+    if "requests" in given or "command" in given:
+        return given
+    return {**given, "seconds": given.get("seconds", MEASURE_S), "requests": REQUESTS}
 
 
 @dataclass

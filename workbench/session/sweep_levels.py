@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from workbench.model.errors import InputError
+from workbench.session.driving import REQUESTS
 from workbench.session.sweep_run import Ended, SweepRun
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class LevelSweep:
 
     def fields(self, level: int) -> dict[str, Any]:
         given = self.bench
-        requests = given.get("requests") or ROUNDS * max(level, 2)
+        requests = given.get("requests") or (REQUESTS if given.get("seconds") else ROUNDS * max(level, 2))
         warmup = given.get("warmup")
         return {**given, "concurrency": level, "requests": max(requests, level),
                 "warmup": level if warmup is None else warmup}  # fmt: skip

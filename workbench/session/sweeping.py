@@ -70,9 +70,10 @@ class Sweeping(Verifying):
         **bench: Any,
     ) -> Sweep:
         """`gpu` None: every GPU that the server uses, as far as that is known. `bench`: fields of BenchSpec."""
-        from workbench.session.sweep_gpu import NAMES, SETTLE_S, GpuSweep, start_of, values_of
+        from workbench.session.sweep_gpu import NAMES, SETTLE_S, GpuSweep, shape_of, start_of, values_of
 
-        wanted = values_of(setting, values)
+        wanted, shape = values_of(setting, values), shape_of(bench)
+        self.spec_of(None, shape)
         target = (None, url) if url else (await self._ready(run_id), None)
         gpus = await self._gpus_to_sweep(gpu, target[0])
         start = await start_of(self, setting, gpus)
@@ -83,7 +84,7 @@ class Sweeping(Verifying):
         def work(run: SweepRun) -> Awaitable[None]:
             run.note(ONE_RUN)
             settle = SETTLE_S if settle_s is None else settle_s
-            return GpuSweep(self, run, setting, wanted, gpus, start, target, bench, settle, password).go()
+            return GpuSweep(self, run, setting, wanted, gpus, start, target, shape, settle, password).go()
 
         return await self._swept(setting, name, unit, points, work)
 

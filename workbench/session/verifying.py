@@ -40,8 +40,14 @@ class Verification:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """For a person."""
-        return (*(f"{p.where}: {p.text}" for p in self.proofs), *self.unloaded) or (NOTHING,)
+        """For a person: each setting, then what is true of all of a card's."""
+        found = [*(f"{p.where}: {p.text}" for p in self.proofs), *self.unloaded]
+        found += [f"{p.where}: {t.text}" for p in self.proofs for t in p.traps if t.text not in p.text]
+        return tuple(dict.fromkeys(found)) or (NOTHING,)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(source for p in self.proofs for t in p.traps for source in t.sources))
 
 
 class Verifying(Measuring):

@@ -51,18 +51,36 @@ def _experiment(sub: Commands) -> None:
 
 
 def shape_options(parser: argparse.ArgumentParser) -> None:
-    """What one run is. `shape_of` reads them."""
+    """What one run is, as in bench. `shape_of` reads them."""
+    parser.add_argument("--profile", metavar="NAME", help="shape of the load: quick, single-stream, batch, …")
     for name in ("concurrency", "requests", "max-tokens", "input-tokens", "warmup"):
         parser.add_argument(f"--{name}", type=int, default=None, metavar="N")
-    parser.add_argument("--profile", metavar="NAME", help="shape of the load: quick, single-stream, batch, …")
-    parser.add_argument("--rate", type=float, metavar="R", help="requests per second on a schedule")
-    parser.add_argument("--seconds", type=float, metavar="S", help="end by time")
+    for name in ("rate", "seconds", "length-spread"):
+        parser.add_argument(f"--{name}", type=float, default=None, metavar="X")
+    parser.add_argument("--arrival", choices=("poisson", "constant"))
+    parser.add_argument("--endpoint", choices=("chat", "completions"))
+    parser.add_argument("--until-steady", action=argparse.BooleanOptionalAction, default=None)
+    parser.add_argument("--shared-prefix", action=argparse.BooleanOptionalAction, default=None)
+    parser.add_argument("--stream", action=argparse.BooleanOptionalAction, default=None)
+    parser.add_argument("--prompts", metavar="FILE", dest="prompts_file", help="the person's own, JSON lines")
+    parser.add_argument("--extra-body", metavar="JSON", help="more fields for the body of every request")
+    parser.add_argument("--command", metavar="TEXT", dest="own_command", help="a workload of the person's own")
+
+
+_SHAPE = (
+    "profile", "concurrency", "requests", "max_tokens", "input_tokens", "warmup", "rate", "seconds", "length_spread",
+    "arrival", "endpoint", "until_steady", "shared_prefix", "stream", "prompts_file",
+)  # fmt: skip
 
 
 def shape_of(arguments: argparse.Namespace) -> dict[str, object]:
     """Fields of BenchSpec that were given."""
-    names = ("concurrency", "requests", "max_tokens", "input_tokens", "warmup", "profile", "rate", "seconds")
-    return {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
+    from workbench.cli.measuring import extra_body, own_command
+
+    given: dict[str, object] = {name: getattr(arguments, name) for name in _SHAPE}
+    given["extra_body"] = extra_body(arguments.extra_body)
+    given["command"] = own_command(argparse.Namespace(own_command=arguments.own_command, own_words=None))
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _sweep(sub: Commands) -> None:

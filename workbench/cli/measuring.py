@@ -95,13 +95,13 @@ def _overrides(arguments: argparse.Namespace) -> dict[str, Any]:
         "shared_prefix": arguments.shared_prefix or None,
         "stream": False if arguments.no_stream else None,
         "prompts_file": arguments.prompts,
-        "extra_body": _extra_body(arguments.extra_body),
-        "command": _own_command(arguments),
+        "extra_body": extra_body(arguments.extra_body),
+        "command": own_command(arguments),
     }
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _extra_body(text: str | None) -> dict[str, Any] | None:
+def extra_body(text: str | None) -> dict[str, Any] | None:
     if text is None:
         return None
     try:
@@ -113,7 +113,7 @@ def _extra_body(text: str | None) -> dict[str, Any] | None:
     return fields
 
 
-def _own_command(arguments: argparse.Namespace) -> tuple[str, ...] | None:
+def own_command(arguments: argparse.Namespace) -> tuple[str, ...] | None:
     import shlex
 
     text, words = arguments.own_command, arguments.own_words

@@ -124,8 +124,10 @@ def _decode(number: int, form: int, text: str) -> Experiment:
         spec = data["spec"]
         arms = {name: _arm(spec[name]) for name in ("a", "b")}
         runs = tuple(ExperimentRun(**_known(ExperimentRun, run)) for run in data["runs"])
-        rest = {"id": number, "spec": ExperimentSpec(**{**_known(ExperimentSpec, spec), **arms}), "runs": runs,
-                "comparison": None, "thrown_away": tuple(data.get("thrown_away", ()))}  # fmt: skip
+        bench = {k: tuple(v) if isinstance(v, list) else v for k, v in spec["bench"].items()}
+        whole = ExperimentSpec(**{**_known(ExperimentSpec, spec), **arms, "bench": bench})
+        rest = {"id": number, "spec": whole, "runs": runs, "comparison": None,
+                "thrown_away": tuple(data.get("thrown_away", ()))}  # fmt: skip
         return Experiment(**{**_known(Experiment, data), **rest})
     except (ValueError, KeyError, TypeError) as error:
         raise StoreError(f"experiment {number} in the database is damaged: {error}") from error

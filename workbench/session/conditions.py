@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from workbench.model.plan import LaunchPlan
     from workbench.model.run import ServerStatus
     from workbench.model.settings import Alteration
+    from workbench.server.model_bytes import ModelBytes
     from workbench.server.records import RunRecord
 
 _PARALLEL = ("tensor-parallel-size", "data-parallel-size", "pipeline-parallel-size", "tp-size", "dp-size", "pp-size")
@@ -66,6 +67,7 @@ def conditions_of(
     simulated: bool,
     ceiling_tok_s: float | None,
     in_force: Mapping[str, str] | None = None,
+    model: ModelBytes | None = None,
 ) -> Conditions:
     from workbench.model.bench import Conditions
 
@@ -96,6 +98,8 @@ def conditions_of(
         simulated=simulated,
         ceiling_tok_s=ceiling_tok_s,
         server_started_unix_s=status.started_unix_s if status else None,
+        model_digest=model.digest if model else None,
+        model_bytes=model.basis if model else "",
     )
 
 
@@ -137,6 +141,8 @@ def _same_family(a: BenchResult, b: BenchResult) -> bool:
 
 def label_of(result: BenchResult, before: BenchResult | None) -> str:
     """"max-num-seqs=512", "power 500 W", "again", or the preset's name for the first of its kind."""
+    if result.conditions.imported:
+        return f"imported: {result.conditions.imported}"
     if before is None:
         return result.conditions.preset_id or result.conditions.model.rsplit("/", 1)[-1]
     parts = [
@@ -188,9 +194,9 @@ def _row(result: BenchResult, label: str) -> BenchRow:
         engine=conditions.engine or "",
         concurrency=result.spec.concurrency,
         output_tok_s=summary.output_tok_s,
-        ttft_p50_ms=summary.ttft_ms.p50 if summary.ttft_ms else None,
-        ttft_p99_ms=summary.ttft_ms.p99 if summary.ttft_ms else None,
-        itl_mean_ms=summary.itl_ms.mean if summary.itl_ms else None,
+        ttft_p50_ms=summary.latency("ttft_ms", "p50"),
+        ttft_p99_ms=summary.latency("ttft_ms", "p99"),
+        itl_mean_ms=summary.latency("itl_ms", "mean"),
         power_w=summary.power_w,
         tok_per_joule=summary.tok_per_joule,
         requests_ok=summary.requests_ok,
@@ -198,4 +204,7 @@ def _row(result: BenchResult, label: str) -> BenchRow:
         simulated=conditions.simulated,
         preset_id=conditions.preset_id,
         note=result.note,
+        tags=result.tags,
+        refused=summary.refused,
+        imported=bool(conditions.imported),
     )

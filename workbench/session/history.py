@@ -2,8 +2,119 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from workbench.model.errors import InputError
+from workbench.session.conditions import rows_of
 from workbench.session.experiments import Experimenting
+from workbench.session.measuring import SHOWN_RESULTS, ceiling_view
+
+if TYPE_CHECKING:
+    from workbench.model.bench import BenchResult
+    from workbench.store.imports import Told
+    from workbench.store.report import Reported
 
 
 class Histories(Experimenting):
-    pass
+    # ---- what is seen
+
+    async def read_results(self) -> None:
+        """This host's newest results and the imported ones into the state, narrowed by the search that was asked for,
+        and where the newest single-stream one lies."""
+        search = self.state.results_search
+        found = await asyncio.to_thread(self._shown_results, search)
+        newest = found if not search else await asyncio.to_thread(self._shown_results, "")
+        self.update(results=rows_of(found), ceiling=ceiling_view(newest))
+
+    def _shown_results(self, search: str) -> Sequence[BenchResult]:
+        return self.results_db.list(SHOWN_RESULTS, search, host=self.host.name)
+
+    async def find_results(self, search: str) -> None:
+        self.update(results_search=" ".join(search.split()))
+        await self.read_results()
+
+    async def note_result(self, result_id: int, note: str) -> None:
+        await asyncio.to_thread(self.results_db.note, result_id, note)
+        await self.read_results()
+
+    async def tag_result(self, result_id: int, tags: Sequence[str]) -> None:
+        """Exactly these from now on."""
+        await asyncio.to_thread(self.results_db.tag, result_id, [checked_tag(tag) for tag in tags])
+        await self.read_results()
+
+    # ---- other tools
+
+    async def import_results(
+        self, path: str | Path, told: Told | None = None, *, tags: Sequence[str] = ()
+    ) -> Sequence[tuple[BenchResult, bool]]:
+        """The results of a file, stored; False beside those that were there already. All of the file or nothing."""
+        from workbench.store.imports import read
+
+        checked = [checked_tag(tag) for tag in tags]
+        found = await asyncio.to_thread(read, Path(path).expanduser(), told)
+        stored = []
+        for one in found:
+            known = await asyncio.to_thread(self.results_db.with_uid, one.uid)
+            add = self.results_db.add
+            result_id = known if known is not None else await asyncio.to_thread(
+                add, one.spec, one.conditions, one.summary, one.samples, unix_s=one.unix_s,
+                uid=one.uid, note=one.note, tags=(*one.tags, *checked),
+            )  # fmt: skip
+            stored.append((await self.result(result_id), known is None))
+        await self.read_results()
+        return stored
+
+    # ---- reports
+
+    async def report(
+        self,
+        form: str,
+        result_ids: Sequence[int] = (),
+        *,
+        experiment_id: int | None = None,
+        sweep_id: int | None = None,
+        requests: bool = False,
+    ) -> str:
+        """The text of a report on some results (two of them are compared, the first as A), an experiment or a sweep."""
+        from workbench.store.report import report
+
+        what = await self._reported(result_ids, experiment_id, sweep_id)
+        return await asyncio.to_thread(report, what, form, requests=requests)
+
+    async def _reported(self, result_ids: Sequence[int], experiment_id: int | None, sweep_id: int | None) -> Reported:
+        from workbench.bench.compare import compare
+        from workbench.store.report import Reported
+
+        if sum(bool(given) for given in (result_ids, experiment_id is not None, sweep_id is not None)) != 1:
+            raise InputError(
+                "a report is on results, on one experiment or on one sweep", next_step="give ids, or one of the two"
+            )
+        experiment = await self.experiment_called(experiment_id) if experiment_id is not None else None
+        sweep = await asyncio.to_thread(self.sweeps.get, sweep_id) if sweep_id is not None else None
+        ids: Sequence[int | None] = result_ids
+        if experiment is not None:
+            ids = [run.result_id for run in experiment.runs]
+        elif sweep is not None:
+            ids = [number for point in sweep.points for number in point.result_ids]
+        wanted = dict.fromkeys(number for number in ids if number is not None)
+        results, samples = [], {}
+        for number in wanted:
+            try:
+                results.append(await self.result(number))
+            except InputError:
+                if result_ids:
+                    raise
+                continue  # of an experiment or a sweep a result may have been deleted since: the rest stands
+            samples[number] = await asyncio.to_thread(self.results_db.samples, number)
+        compared = compare(results[0], results[1]) if len(results) == 2 and result_ids else None
+        return Reported(tuple(results), samples, compared, experiment, sweep)
+
+
+def checked_tag(tag: str) -> str:
+    """A tag is one word. Raises InputError."""
+    if not tag or tag != "".join(tag.split()) or tag[0] in "+-" or len(tag) > 40:
+        raise InputError(f"{tag!r} is no tag", next_step="one word, at most 40 letters, that begins with no + or -")
+    return tag

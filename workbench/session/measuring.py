@@ -24,10 +24,11 @@ if TYPE_CHECKING:
     from workbench.hosts.base import Host
     from workbench.model.bench import BenchProgress, BenchResult, BenchSpec, Comparison
     from workbench.model.gpu import GpuInfo, Telemetry
+    from workbench.server.model_bytes import ModelBytes
     from workbench.session.benched import Measured
     from workbench.store.results import ResultsDb
 
-_SHOWN = 100  # newest results in the state
+SHOWN_RESULTS = 100  # newest results in the state
 _AGAIN = "restart, benchmark, compare"
 _IDLE_HOLDS_S = 900.0
 _KEY_VARIABLE = "WORKBENCH_SERVER_KEY"  # carries a run's API key to the worker, in its environment only
@@ -58,8 +59,8 @@ class Measuring(Guarding):
     async def read_results(self) -> None:
         """This host's newest results into the state, and where the newest single-stream one lies."""
         found = await asyncio.to_thread(self.results_db.list, None)
-        mine = [r for r in found if r.conditions.host == self.host.name][:_SHOWN]
-        self.update(results=rows_of(mine), ceiling=_ceiling_view(mine))
+        mine = [r for r in found if r.conditions.host == self.host.name][:SHOWN_RESULTS]
+        self.update(results=rows_of(mine), ceiling=ceiling_view(mine))
 
     async def result(self, result_id: int) -> BenchResult:
         return await asyncio.to_thread(self.results_db.get, result_id)
@@ -86,7 +87,7 @@ class Measuring(Guarding):
         from workbench.store.export import export
 
         result = await self.result(result_id)
-        samples = await asyncio.to_thread(self.results_db.samples, result_id) if form == "json" else ()
+        samples = await asyncio.to_thread(self.results_db.samples, result_id) if form in ("json", "html") else ()
         simulated = "-simulated" if result.conditions.simulated else ""
         path = Path.cwd() / f"workbench-result-{result_id}{simulated}.{form}"
         try:
@@ -103,7 +104,7 @@ class Measuring(Guarding):
 
         a, b = a or self.state.mark_a, b or self.state.mark_b
         if a is None or b is None:
-            ids = [row.id for row in self.state.results]
+            ids = [row.id for row in self.state.results if not row.imported]
             given = {a, b} - {None}
             others = [i for i in ids if i not in given]
             if len(others) + len(given) < 2:
@@ -301,9 +302,22 @@ class Measuring(Guarding):
             simulated=self.state.simulated or benched.simulated or bool(benched.status and benched.status.simulated),
             ceiling_tok_s=ceiling_of(benched.plan, [i for i in _infos(telemetry) if i.index in gpus]),
             in_force={f"{p.place}.{p.setting}": str(p.in_force) for p in measured.proofs},
+            model=await self._model_bytes(benched),
         )
         samples = [r.as_json() for r in outcome.requests]
         return await asyncio.to_thread(self.results_db.add, spec, conditions, measured.summary, samples)
+
+    async def _model_bytes(self, benched: Benched) -> ModelBytes:
+        """Which files the server under test was started with, as far as that can be told."""
+        from workbench.server.model_bytes import ModelBytes, identify
+
+        status, record = benched.status, benched.record
+        if status is None or record is None:
+            return ModelBytes(None, "the server was not started by Workbench")
+        if status.simulated:
+            return ModelBytes(None, "a simulated engine loads no model")
+        env, workdir = record.command.env, record.command.workdir
+        return await identify(self.host, record.plan, env, workdir, started_unix_s=status.started_unix_s)
 
     async def restart_bench_compare(self) -> None:
         """The tuning loop in one key: the shape of the last benchmark, against its result."""
@@ -313,7 +327,7 @@ class Measuring(Guarding):
             await self._restart_bench_compare()
 
     async def _restart_bench_compare(self) -> None:
-        before = self.state.bench.last_id or (self.state.results[0].id if self.state.results else None)
+        before = self.state.bench.last_id or next((r.id for r in self.state.results if not r.imported), None)
         shape: dict[str, Any] = {}
         if before is not None:
             spec = (await self.result(before)).spec
@@ -380,7 +394,7 @@ def _command(spec: BenchSpec, status: ServerStatus | None) -> str:
     )
 
 
-def _ceiling_view(results: list[BenchResult]) -> CeilingView | None:
+def ceiling_view(results: Sequence[BenchResult]) -> CeilingView | None:
     """Of the newest single-stream result whose limit is known."""
     for result in results:
         limit = result.conditions.ceiling_tok_s

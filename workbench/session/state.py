@@ -74,6 +74,9 @@ class BenchRow:
     simulated: bool
     preset_id: str | None = None
     note: str = ""
+    tags: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()  # why its figures may not be used
+    imported: bool = False  # measured by another tool
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +159,7 @@ class SessionState:
     log_revision: int = 0  # grows when Session.log has new lines
     bench: BenchState = BenchState()
     results: tuple[BenchRow, ...] = ()
+    results_search: str = ""  # words that `results` are narrowed to
     mark_a: int | None = None
     mark_b: int | None = None
     comparison: Comparison | None = None

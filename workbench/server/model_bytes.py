@@ -1,0 +1,93 @@
+"""Which model files a server was started with, told in a second without reading gigabytes: names, sizes, and a digest
+of the first and last 64 KiB of each. A repository that was updated, another quantization or a file that is cut off
+differs; a change in the middle of a file of the same size does not show."""
+
+from __future__ import annotations
+
+import hashlib
+import posixpath
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from workbench.hosts.base import Host
+from workbench.model.errors import HostError
+from workbench.model.plan import LaunchPlan
+
+_TIMEOUT_S = 20.0
+_GB = 1e9
+# $1 model as the engine is given it, $2 working directory, $3 revision, $4 HF_HUB_CACHE, $5 HF_HOME (2 to 5 may be "").
+# Prints commit=…, then a line per file: size, time of change, digest, name. A hub id is looked up as huggingface_hub
+# lays its cache out: models--org--name/refs/REVISION names the commit, snapshots/COMMIT has the files.
+_LOOK = r"""
+[ -n "$2" ] && cd -- "$2" 2>/dev/null
+at=$1
+case $at in "~"/*) at=$HOME/${at#"~"/} ;; esac
+if [ ! -e "$at" ]; then
+    hub=${4:-${5:+$5/hub}}
+    hub=${hub:-${HF_HUB_CACHE:-${HF_HOME:-${XDG_CACHE_HOME:-$HOME/.cache}/huggingface}/hub}}
+    folder=$hub/models--$(printf %s "$1" | sed 's,/,--,g')
+    commit=$(cat "$folder/refs/${3:-main}" 2>/dev/null) || commit=$3
+    at=$folder/snapshots/$commit
+    [ -n "$commit" ] && [ -d "$at" ] || { echo "looked=$hub"; exit 0; }
+    echo "commit=$commit"
+fi
+if [ -d "$at" ]; then
+    set -- "$at"/*.safetensors "$at"/*.bin "$at"/*.gguf "$at"/*.pt "$at"/*.pth "$at"/*.json "$at"/*.model "$at"/*.jinja
+else
+    case $at in
+        *-00001-of-*.gguf) set -- "${at%-00001-of-*}"-*-of-"${at##*-of-}" ;;
+        *) set -- "$at" ;;
+    esac
+fi
+for file do
+    [ -f "$file" ] || continue
+    digest=$({ head -c 65536 -- "$file"; tail -c 65536 -- "$file"; } | sha256sum) || exit 1
+    echo "file=$(stat -L -c '%s %Y' -- "$file") ${digest%% *} ${file##*/}"
+done
+exit 0
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelBytes:
+    """`digest` None where the files were not found; `basis` says how sure it is, or why there is none."""
+
+    digest: str | None
+    basis: str
+
+
+async def identify(
+    host: Host, plan: LaunchPlan, env: Mapping[str, str], workdir: str | None = None, *,
+    started_unix_s: float | None = None,
+) -> ModelBytes:  # fmt: skip
+    """Of the model that `plan` names, on its host, in one round trip. Never raises: a result without it is one."""
+    model, revision = plan.model, plan.flag("revision")
+    directory = plan.flag("model-dir")
+    if isinstance(directory, str) and not model.startswith(("/", "~")):
+        model = posixpath.join(directory, model)
+    hub = [env.get("HF_HUB_CACHE", ""), env.get("HF_HOME", "")]
+    argv = [model, workdir or "", revision if isinstance(revision, str) else "", *hub]
+    try:
+        done = await host.run(["sh", "-c", _LOOK, "sh", *argv], timeout_s=_TIMEOUT_S)
+    except (HostError, TimeoutError) as error:
+        return ModelBytes(None, f"the model's files could not be looked at: {error}")
+    lines = [line.partition("=")[::2] for line in done.out.splitlines()]
+    files = [tuple(value.split(" ", 3)) for key, value in lines if key == "file"]
+    if done.returncode or not files or any(len(f) != 4 for f in files):
+        looked = next((f", not in {value}" for key, value in lines if key == "looked"), "")
+        return ModelBytes(None, f"no model files of {model} were found on {host.name}{looked}")
+    commit = next((value for key, value in lines if key == "commit"), None)
+    return _of(files, commit, started_unix_s)
+
+
+def _of(files: list[tuple[str, ...]], commit: str | None, started_unix_s: float | None) -> ModelBytes:
+    told = sorted(f"{name} {size} {digest}" for size, _, digest, name in files)
+    digest = hashlib.sha256("\n".join(told).encode()).hexdigest()[:16]
+    total = sum(int(size) for size, *_ in files)
+    number = f"{len(files)} files" if len(files) != 1 else "1 file"
+    basis = f"{number}, {total / _GB:.3g} GB: names, sizes, first and last 64 KiB of each"
+    if commit:
+        basis += f"; Hugging Face commit {commit}"
+    if started_unix_s is not None and any(float(changed) > started_unix_s for _, changed, *_ in files):
+        return ModelBytes(None, f"a model file was changed after the server had started ({basis})")
+    return ModelBytes(digest, basis)

@@ -34,7 +34,7 @@ LOOK = r"""
 cd "$1" 2>/dev/null || exit 3
 [ -z "$2" ] || touch "beats/$2"
 date +%s
-told=; { read -r told <told; } 2>/dev/null; echo "$told"
+told=-; { read -r told <told; } 2>/dev/null; echo "$told"
 read -r boot </proc/sys/kernel/random/boot_id; echo "$boot"
 pid=; { read -r pid start <pid; } 2>/dev/null
 stat=; { read -r stat <"/proc/$pid/stat"; } 2>/dev/null
@@ -85,7 +85,7 @@ class Seen:
     heartbeats it waits for."""
 
     view: GuardView
-    told: str = ""
+    told: str = "-"
     owners: tuple[str, ...] = ()
 
 

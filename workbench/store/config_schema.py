@@ -20,9 +20,14 @@ class Ui(_Strict):
     keys: dict[str, str] = Field(default_factory=dict, description="action name -> keys, e.g. bench = 'b,f5'")
 
 
+class Gpu(_Strict):
+    heartbeat_s: Annotated[float, Field(ge=1, le=3600)] = 30.0  # silent for so long: the guard gives settings back
+
+
 class Config(_Strict):
     """`variables`: host name -> preset variable -> what the person gave there last."""
 
     ui: Ui = Field(default_factory=lambda: Ui.model_validate({}))
+    gpu: Gpu = Field(default_factory=lambda: Gpu.model_validate({}))
     default_host: str | None = None
     variables: dict[str, dict[str, str]] = Field(default_factory=dict)

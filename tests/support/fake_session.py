@@ -9,21 +9,24 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from workbench.model.bench import BenchProgress, BenchSpec, Comparison, MetricChange
+from support.fake_canned import (
+    NOW,
+    canned_comparison,
+    canned_experiment,
+    canned_result,
+    canned_sweep,
+    guard,
+)
+from support.fake_measuring import FakeMeasuring
+
+from workbench.model.bench import BenchProgress, BenchSpec, Comparison
 from workbench.model.errors import InputError
 from workbench.model.findings import Finding, Level
 from workbench.model.flags import FlagKind, FlagRow, FlagSpec, Origin
 from workbench.model.gpu import DriverInfo, GpuInfo, GpuSample, HostSample, Telemetry
 from workbench.model.plan import Command, LaunchPlan, PlanChange, diff
 from workbench.model.run import ServerState, ServerStatus
-from workbench.model.settings import (
-    Alteration,
-    GpuSettings,
-    InForce,
-    SettingCommand,
-    SettingOutcome,
-    SettingsReport,
-)
+from workbench.model.settings import GpuSettings
 from workbench.session.state import (
     Activity,
     BenchRow,
@@ -37,7 +40,6 @@ from workbench.session.state import (
 )
 
 GIB = 1024**3
-NOW = 1_795_000_000.0  # a fixed wall clock for what is drawn from Unix times
 
 SPECS = {
     s.name: s
@@ -130,7 +132,7 @@ class FakeHistory:
         return self.made[key]
 
 
-class FakeSession:
+class FakeSession(FakeMeasuring):
     """`calls` holds (method, arguments) in order. `push(field=value)` changes the state as the real session would."""
 
     def __init__(self, gpus: int = 1, simulated: bool = True, **fields: Any) -> None:
@@ -414,27 +416,6 @@ class FakeSession:
         self._called("export_result", result_id, form)
         return f"result-{result_id}.{form}"
 
-    async def plan_gpu(self, wanted: GpuSettings, gpu: int | None = None) -> Sequence[SettingCommand]:
-        self._called("plan_gpu", wanted, gpu)
-        which = range(self.gpu_count) if gpu is None else [gpu]
-        return [SettingCommand(i, f"GPU-{i:04d}", "power_limit_w",
-                               ("nvidia-smi", "-i", str(i), "-pl", f"{wanted.power_limit_w:.0f}"))
-                for i in which]  # fmt: skip
-
-    async def apply_gpu(self, wanted: GpuSettings, gpu: int | None = None) -> SettingsReport:
-        commands = await self.plan_gpu(wanted, gpu)
-        self._called("apply_gpu", wanted, gpu)
-        self.push(alterations=tuple(
-            Alteration(c.gpu_index, c.gpu_uuid, c.setting, 600.0, wanted.power_limit_w, NOW) for c in commands))
-        return SettingsReport(tuple(
-            SettingOutcome(c, True, 600.0, wanted.power_limit_w, wanted.power_limit_w, InForce.YES) for c in commands),
-            journal="journal.json")  # fmt: skip
-
-    async def revert_gpu(self, gpu: int | None = None) -> SettingsReport:
-        self._called("revert_gpu", gpu)
-        self.push(alterations=())
-        return SettingsReport()
-
     async def accept_host_key(self) -> None:
         self._called("accept_host_key")
 
@@ -444,29 +425,6 @@ class FakeSession:
     async def switch_host(self, name: str) -> None:
         self._called("switch_host", name)
         self.push(host=HostView(name, "ssh", link="connecting"))
-
-
-def canned_comparison(simulated: bool = True) -> Comparison:
-    change = MetricChange
-
-    return Comparison(
-        41, 42, ({"kind": "flag", "name": "max-num-seqs", "a": 256, "b": 512},),
-        (change("output", "tok/s", 5812, 6731, 15.8, 1.7, True, "better"),
-         change("TTFT p50", "ms", 212, 298, 40.6, 9.4, False, "worse"),
-         change("ITL mean", "ms", 21.4, 24.9, 16.4, 1.2, False, "worse"),
-         change("power", "W", 603, 611, 1.3, 2.0, False, "no difference shown"),
-         change("efficiency", "tok/J", 9.64, 11.02, 14.3, 2.0, True, "better")),
-        (), True, simulated)  # fmt: skip
-
-
-def canned_result(number: int) -> Any:
-    from workbench.model.bench import BenchResult, BenchSummary, Conditions, Distribution
-
-    d = Distribution(230.0, 212.0, 540.0, 890.0, 120.0, 910.0, 64)
-    summary = BenchSummary(64, 0, {}, 8192, 8192, 0, 1.41, 5812.0, 45.4, d, d, d, d, 1.0, 26.1, 603.0, 850.0, 9.64)
-    conditions = Conditions("four-pcie", "vllm", "0.33.0", "Qwen/Qwen3-VL-2B-Instruct", ("vllm", "serve", "m"),
-                            {"HF_TOKEN": "****"}, preset_id="qwen3-vl-2b-dp4", simulated=True)  # fmt: skip
-    return BenchResult(number, NOW, BenchSpec("http://127.0.0.1:8000", "m"), conditions, summary)
 
 
 async def walked(session: FakeSession, stage: str) -> FakeSession:
@@ -494,5 +452,16 @@ async def walked(session: FakeSession, stage: str) -> FakeSession:
     session.push(activity=(Activity(NOW, "four-pcie", "vllm serve Qwen/Qwen3-VL-2B-Instruct", "started, pid 4242"),))
     if stage == "altered":
         await session.apply_gpu(GpuSettings(power_limit_w=500.0))
-        session.push(gpu_findings=((0, "2790>=3000? lock ▲ no effect"),))
+        session.push(gpu_findings=((0, "2790>=3000? lock ▲ no effect"),), guard=guard())
+    if stage == "trial":
+        await session.apply_gpu(GpuSettings(power_limit_w=500.0), trial_s=60.0)
+    if stage == "experiment":
+        session.push(experiment=canned_experiment(4))
+    if stage == "experimented":
+        done = canned_experiment()
+        session.push(experiment=done, comparison=done.comparison)
+    if stage == "sweeping":
+        session.push(sweep=canned_sweep(4))
+    if stage == "swept":
+        session.push(sweep=canned_sweep())
     return session

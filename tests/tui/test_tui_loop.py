@@ -138,7 +138,7 @@ def test_environment_undo_redo_and_unset(drive: Any) -> None:
 
 def test_a_bench_has_its_numbers_checked(drive: Any) -> None:
     async def scenario(d: Any) -> None:
-        await d.press("b", "ctrl+u", "0", "enter")
+        await d.press("b", "tab", "ctrl+u", "0", "enter")
         assert "at least 1" in d.text
         await d.press("ctrl+u", "3", "2", "enter")
         assert d.session.called("bench")[-1][1]["concurrency"] == 32
@@ -163,7 +163,7 @@ def test_marks_compare_detail_and_delete(drive: Any) -> None:
 def test_gpu_settings_show_the_commands_before_they_run(drive: Any) -> None:
     async def scenario(d: Any) -> None:
         await d.press("g", *"500", "enter")
-        await d.until(lambda: "nvidia-smi -i 0 -pl 500" in d.text)
+        await d.until(lambda: "nvidia-smi -i GPU-0000 -pl 500" in d.text)
         assert not d.session.called("apply_gpu")
         await d.press("enter")
         await d.until(lambda: d.session.called("apply_gpu"))
@@ -355,7 +355,7 @@ def test_telemetry_is_not_drawn_while_the_terminal_is_behind(drive: Any, monkeyp
 
 def test_a_suggested_value_is_replaced_by_what_is_typed_in_one_go(drive: Any) -> None:
     async def scenario(d: Any) -> None:
-        for key, character in (("b", "b"), ("tab", "\t"), ("2", "2"), ("0", "0"), ("0", "0"), ("enter", "\r")):
+        for key, character in (("b", "b"), ("tab", "\t"), ("tab", "\t"), ("2", "2"), ("0", "0"), ("0", "0"), ("enter", "\r")):
             d.app.post_message(events.Key(key, character))
         await d.until(lambda: d.session.called("bench"))
         assert d.session.called("bench")[-1][1]["requests"] == 200

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from workbench.hosts.base import AuthFailed, Host, HostKeyChanged, HostKeyUnknown, HostUnreachable
 from workbench.model.errors import HostError, WorkbenchError
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _OF_PERSON = ("presets", "presets_problem", "plan", "activity", "notice")  # these stay when the host changes
 
 _TRY_AGAIN_S = 5.0
+_GIVE_BACK_S = 15.0  # for a sweep to set the GPU back when the session closes
 _AGENT_FIRST_S = 0.3  # so long the list of presets waits for the agent's start
 
 
@@ -63,6 +64,7 @@ class Session(Histories):
         await self._reach()
         await self.watch_gpus()
         self._watched.set()
+        self.attend()
         await self.look_around()
 
     async def _reach(self) -> None:
@@ -91,15 +93,28 @@ class Session(Histories):
                 self.notify_error(error)
 
     async def close(self) -> None:
-        """Servers and GPU settings stay as they are; a benchmark is cancelled, and nothing of it is stored."""
-        await self.cancel_bench()
+        """Servers and GPU settings stay as they are; a benchmark is cancelled, and nothing of it is stored. A sweep gives
+        back what it has set."""
+        await self._end_loads()
         await self._let_go()
         await self.host.close()
+
+    async def _end_loads(self) -> None:
+        with suppress(TimeoutError):  # with a cut link nothing can be given back here: that is the guard's
+            await asyncio.wait_for(self.cancel_sweep(), _GIVE_BACK_S)
+        await self.cancel_bench()
 
     async def _let_go(self) -> None:
         await self.end_tasks()
         await self.stop_watching()
         await self.close_servers()
+
+    # ---- choices
+
+    def bench_profiles(self) -> Mapping[str, tuple[str, Mapping[str, Any]]]:
+        from workbench.bench import profiles
+
+        return {name: (title, profiles.fields(name)) for name, title in profiles.titles().items()}
 
     # ---- other hosts
 
@@ -109,7 +124,7 @@ class Session(Histories):
     async def switch_host(self, name: str) -> None:
         """Leave this host as it is and watch another. The plan under edit comes along."""
         host: Host = await asyncio.to_thread(host_called, name)  # loads the ssh library, in which the screen would hang
-        await self.cancel_bench()
+        await self._end_loads()
         # This may run in a task of the session itself, which must not cancel itself.
         current = asyncio.current_task()
         if current in self._tasks:

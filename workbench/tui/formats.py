@@ -46,6 +46,12 @@ def whole(value: float | None, unit: str = "") -> str:
     return NA if value is None else f"{value:.0f}{unit}"
 
 
+def countdown(seconds: float) -> str:
+    """What is left, rounded up: "43 s", "4m08s"."""
+    left = max(0, -int(-seconds // 1))
+    return f"{left} s" if left < 60 else elapsed(left)
+
+
 def gib(value: float | None, digits: int = 1) -> str:
     return NA if value is None else f"{value / GIB:.{digits}f}"
 
@@ -83,6 +89,7 @@ _SETTINGS = {
     "gpu_clocks": ("sm", "MHz"),
     "memory_clocks": ("mem", "MHz"),
     "persistence": ("persistence", ""),
+    "governor": ("governor", ""),
 }
 
 
@@ -104,6 +111,8 @@ def setting_text(setting: str, value: object) -> str:
 def gpus_text(indexes: Iterable[int]) -> str:
     """ "GPU0", "GPU0-3", "GPU0,2,5"."""
     listed = sorted(indexes)
+    if listed == [-1]:
+        return "host"
     if len(listed) > 1 and listed == list(range(listed[0], listed[-1] + 1)):
         return f"GPU{listed[0]}-{listed[-1]}"
     return "GPU" + ",".join(map(str, listed))

@@ -17,9 +17,11 @@ from workbench.model.run import ServerState
 from workbench.session.api import SessionApi
 from workbench.session.state import Notice, SessionState
 from workbench.tui.actions.bench import BenchActions
+from workbench.tui.actions.experiments import ExperimentActions
 from workbench.tui.actions.gpu import GpuActions
 from workbench.tui.actions.launch import LaunchActions
 from workbench.tui.actions.server import ServerActions
+from workbench.tui.actions.sweeps import SweepActions
 from workbench.tui.actions.view import ViewActions
 from workbench.tui.bindings import bindings_for, hint
 from workbench.tui.bridge import LOG, TELEMETRY, Bridge
@@ -40,7 +42,8 @@ NOTICE_S = {Level.WARN: 20.0, Level.ERROR: None}  # goes by itself after this; a
 INFO_S = 8.0
 
 
-class MainScreen(LaunchActions, ServerActions, BenchActions, GpuActions, ViewActions, Screen[None]):
+class MainScreen(LaunchActions, ServerActions, BenchActions, SweepActions, ExperimentActions, GpuActions, ViewActions,
+                 Screen[None]):  # fmt: skip
     ORDERED_KEYS = True
     BINDINGS: ClassVar[list[BindingType]] = bindings_for("")
     HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012
@@ -160,7 +163,7 @@ class MainScreen(LaunchActions, ServerActions, BenchActions, GpuActions, ViewAct
         if changed <= TELEMETRY:
             self._show_telemetry(state)
             return
-        if changed & TELEMETRY or "alterations" in changed or "gpu_findings" in changed:
+        if changed & (TELEMETRY | {"alterations", "gpu_findings", "guard"}):
             self._show_telemetry(state)
         else:
             self.status_bar.show(state)
@@ -173,8 +176,12 @@ class MainScreen(LaunchActions, ServerActions, BenchActions, GpuActions, ViewAct
             self.log_pane.show(state)
         if changed & {"results", "bench", "mark_a", "mark_b", "ceiling", "servers"}:
             self.results.show(state)
-        if changed & {"comparison", "results", "mark_a", "mark_b"}:
+        if changed & {"comparison", "experiment", "results", "mark_a", "mark_b"}:
             self.compare.show(state)
+        if changed & {"experiment", "sweep", "bench"}:
+            self.series_changed(state)
+        if "guard" in changed:
+            self.guard_changed(state)
         if changed & {"servers", "run_id"}:
             self._server_changed(state)
         if "notice" in changed and state.notice is not None and state.notice.number != self._notice_number:
@@ -197,6 +204,8 @@ class MainScreen(LaunchActions, ServerActions, BenchActions, GpuActions, ViewAct
     def tick(self, state: SessionState) -> None:
         """Once a second when nothing else has been drawn: elapsed times, ages, a message that has been read."""
         self._show_telemetry(state)
+        self.series_changed(state)
+        self.count()
         if self._notice_until and time.monotonic() > self._notice_until:
             self.hush()
 
@@ -232,22 +241,24 @@ class MainScreen(LaunchActions, ServerActions, BenchActions, GpuActions, ViewAct
             1: hint("presets", "load", "find", "preset_detail"),
             2: hint("launch", "edit", "toggle_all", "add_env"),
             3: hint("log", "follow", "next_error", "find"),
-            4: hint("results", "detail", "mark_a", "mark_b", "delete"),
-            5: hint("compare", "compare", "plot"),
-            6: "g settings   r revert",
+            4: hint("results", "detail", "mark_a", "mark_b", "note", "filter"),
+            5: hint("compare", "compare", "experiment_page" if state.experiment else "plot", "experiments"),
+            6: hint("gpu", "gpu", "revert", "verify", "leave_on"),
         }
         if self.flags.lit:  # a search is open: letters go into it
             here[2] = "enter edit  esc back"
         if self.presets.lit:
             here[1] = "enter load  esc back"
+        if self.results.lit:
+            here[4] = "enter done  esc all results"
         plan = state.plan
         engine = f"{plan.plan.engine} {plan.catalog_version}" if plan else ""
         details = {
             1: (self.presets.query_text and f"/{self.presets.query_text}") or str(len(state.presets) or ""),
             2: f"/{self.flags.query_text}" if self.flags.query_text else engine,
             3: self._log_title(state),
-            4: str(len(state.results) or ""),
-            5: "",
+            4: f"/{self.results.search}" if self.results.search else str(len(state.results) or ""),
+            5: self.compare.title,
             6: "",
         }
         for number, pane in self.panes.items():

@@ -32,6 +32,8 @@ class Actions(_Base):
 
         def tell(self, notice: Notice) -> None: ...
         def go(self, number: int) -> None: ...
+        def count_down(self, text: str, seconds: float) -> None: ...
+        def stop_counting(self) -> None: ...
 
     def say(self, text: str, level: Level = Level.INFO, next_step: str | None = None) -> None:
         self.tell(Notice(-1, level, text, next_step))
@@ -43,28 +45,39 @@ class Actions(_Base):
         level = Level.WARN if isinstance(error, InputError) else Level.ERROR
         self.say(f"{where}{error.message}{command}", level, error.next_step)
 
-    def attempt(self, work: Coroutine[Any, Any, T], then: Callable[[T], None] | None = None) -> None:
-        """Run `work` beside the screen; an error becomes a message. `then` gets its outcome."""
+    def attempt(
+        self, work: Coroutine[Any, Any, T] | Callable[[], Coroutine[Any, Any, T]],
+        then: Callable[[T], None] | None = None, *, failed: Callable[[], None] | None = None,
+    ) -> None:  # fmt: skip
+        """Run `work` beside the screen; an error becomes a message. `then` gets its outcome, `failed` hears of none."""
 
         async def run() -> None:
             try:
-                outcome = await work
-            except WorkbenchError as error:
-                self.fail(error)
+                outcome = await (work() if callable(work) else work)
             except Exception as error:
-                self.say(f"a defect in Workbench: {type(error).__name__}: {error}", Level.ERROR,
-                         "the screen goes on; please report it")  # fmt: skip
-                self.log.error(error)
+                self.explain(error)
+                if failed is not None:
+                    failed()
             else:
                 if then is not None:
                     then(outcome)
 
         self.run_worker(run(), group="session", exit_on_error=False)
 
+    def explain(self, error: Exception) -> None:
+        if isinstance(error, WorkbenchError):
+            self.fail(error)
+        elif isinstance(error, AttributeError) and error.obj is self.session:
+            self.say(f"this session has no {error.name} yet", Level.WARN)
+        else:
+            self.say(f"a defect in Workbench: {type(error).__name__}: {error}", Level.ERROR,
+                     "the screen goes on; please report it")  # fmt: skip
+            self.log.error(error)
+
     def try_now(self, work: Callable[[], T]) -> T | None:
         """The same for the session's quick, synchronous methods."""
         try:
             return work()
-        except WorkbenchError as error:
-            self.fail(error)
+        except (WorkbenchError, AttributeError) as error:
+            self.explain(error)
             return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from workbench.model.findings import Level
 from workbench.model.run import ServerState
@@ -13,67 +13,30 @@ if TYPE_CHECKING:
     from workbench.session.state import BenchRow
     from workbench.tui.widgets.results import Results
 
-NUMBERS = (
-    ("concurrency", "streams at once", "1: a single reader"),
-    ("requests", "requests", "counted ones"),
-    ("max_tokens", "output tokens each", "forced where possible"),
-    ("input_tokens", "prompt tokens each", "approximately"),
-    ("warmup", "warm-up requests", "same shape, not counted"),
-)
-
-
-def overrides(values: dict[str, str]) -> dict[str, Any] | str:
-    """Numbers out of the form, or what is wrong with one."""
-    made: dict[str, Any] = {}
-    for name, label, _ in NUMBERS:
-        low = 0 if name == "warmup" else 1
-        if not values[name].isdigit() or int(values[name]) < low:
-            return f"{label}: expected a whole number of at least {low}, got “{values[name]}”"
-        made[name] = int(values[name])
-    cache = {"off": False, "on": True, "": False}.get(values["shared_prefix"].lower())
-    if cache is None:
-        return f"prefix cache: expected on or off, got “{values['shared_prefix']}”"
-    made["shared_prefix"] = cache
-    return made
-
-
 class BenchActions(Actions):
     results: Results
 
     async def action_bench(self) -> None:
         state = self.session.state
         if state.bench.running:
-            self.say("a benchmark is running", next_step="K in 4 cancels it")
+            self.say("a benchmark is running", next_step="K cancels it")
             return
         server = state.server
         if server is None or server.state not in (ServerState.READY, ServerState.STARTING):
             self.say("there is no server to benchmark", Level.WARN, "s starts the plan")
             return
-        from workbench.tui.modals.base import Field, Form
-        from workbench.tui.paint import paragraph
-
-        spec = self.session.bench_defaults()
-        fields = [Field(name, label, str(getattr(spec, name)), hint) for name, label, hint in NUMBERS]
-        cache = "on" if spec.shared_prefix else "off"
-        fields.append(Field("shared_prefix", "prefix cache", cache, "off: every prompt is new"))
-
-        def check(values: dict[str, str]) -> str | None:
-            outcome = overrides(values)
-            return outcome if isinstance(outcome, str) else None
+        from workbench.tui.modals.bench_form import BenchForm, overrides
 
         def decided(values: dict[str, str] | None) -> None:
             made = overrides(values) if values else None
             if isinstance(made, dict):
                 self.go(4)
-                self.attempt(self.session.bench(**made))
+                self.attempt(lambda: self.session.bench(**made))
 
         waits = server.state is ServerState.STARTING
         text = f"{server.engine} {server.model} at {server.url or 'its port'}" + ("; starts at READY" if waits else "")
-        form = Form("Benchmark", fields, intro=lambda w: [*paragraph(text, w, "dim"), ()], check=check, accept="run")
-        await self.app.push_screen(form, decided)
-
-    def action_cancel_bench(self) -> None:
-        self.attempt(self.session.cancel_bench())
+        profiles = self.try_now(lambda: self.session.bench_profiles()) or {}
+        await self.app.push_screen(BenchForm(self.session.bench_defaults(), profiles, text), decided)
 
     async def action_again(self) -> None:
         if self.session.state.plan is None or self.session.state.bench.last_id is None:
@@ -155,7 +118,32 @@ class BenchActions(Actions):
 
         await self.app.push_screen(PickModal(f"Export result #{row.id}", forms), chosen)
 
+    def action_note(self) -> None:
+        """Note and tags of the result under the cursor, as they are now."""
+        if (row := self.row) is not None:
+            self.attempt(lambda: self.session.result(row.id), self._ask_note)
+
+    def _ask_note(self, result: BenchResult) -> None:
+        from workbench.tui.modals.form import Field, Form
+
+        given_now = (("note", result.note), ("tags", " ".join(result.tags)))
+        fields = [Field(name, name, value, wide=True) for name, value in given_now]
+
+        async def write(note: str, tags: list[str]) -> None:
+            if note != result.note:
+                await self.session.note_result(result.id, note)
+            if tags != list(result.tags):
+                await self.session.tag_result(result.id, tags)
+
+        def given(values: dict[str, str] | None) -> None:
+            if values is not None:
+                tags = list(dict.fromkeys(values["tags"].replace(",", " ").split()))
+                self.attempt(lambda: write(values["note"], tags))
+
+        self.app.push_screen(Form(f"Result #{result.id}", fields, accept="write", label_cells=8), given)
+
     async def action_plot(self) -> None:
         from workbench.tui.modals.plot import Plot
 
-        await self.app.push_screen(Plot(self.session.state.results))
+        state = self.session.state
+        await self.app.push_screen(Plot(state.results, state.mark_a, state.mark_b))

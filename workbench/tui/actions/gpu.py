@@ -1,4 +1,4 @@
-"""GPU settings: shown as commands first, reverted with one key."""
+"""GPU settings: shown as commands first, guarded, proven under load, reverted with one key."""
 
 from __future__ import annotations
 
@@ -6,13 +6,33 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from workbench.model.findings import Level
+from workbench.model.run import ServerState
 from workbench.tui.actions.base import Actions
 
 if TYPE_CHECKING:
-    from workbench.model.settings import SettingCommand, SettingsReport
+    from workbench.model.settings import GuardView, SettingCommand, SettingsReport
+    from workbench.session.state import SessionState
+    from workbench.tui.modals.gpu_confirm import Process
+    from workbench.tui.modals.gpu_settings import Suggestion, Wanted
+
+VERIFY_S = 8.0
 
 
 class GpuActions(Actions):
+    _told_of_guard: tuple[str | None, float | None] | None = None
+
+    def guard_changed(self, state: SessionState) -> None:
+        """What the guard did is told once, also where it was done while nobody looked."""
+        guard = state.guard
+        if guard is None or not guard.did:
+            return
+        told = (guard.did, guard.did_unix_s)
+        if told != self._told_of_guard:
+            self._told_of_guard = told
+            from workbench.tui.modals.gpu_confirm import did_text
+
+            self.say(did_text(guard), Level.WARN, "6 shows the guard; g sets them again")
+
     async def action_gpu(self) -> None:
         state = self.session.state
         if state.telemetry is None or not state.telemetry.gpus:
@@ -25,27 +45,62 @@ class GpuActions(Actions):
         def asked(values: dict[str, str] | None) -> None:
             wanted = parse(values, count) if values else None
             if isinstance(wanted, Wanted):
-                self.attempt(self.session.plan_gpu(wanted.settings, wanted.gpu), lambda c: self._confirm(wanted, c))
+                self.attempt(lambda: self._commands(wanted), lambda found: self._confirm(wanted, *found))
 
-        await self.app.push_screen(settings_form(state), asked)
+        await self.app.push_screen(settings_form(state, self._suggested(state)), asked)
 
-    def _confirm(self, wanted: object, commands: Sequence[SettingCommand]) -> None:
-        from workbench.tui.modals.ask import Confirm
-        from workbench.tui.modals.gpu_settings import Wanted, command_rows
+    def _suggested(self, state: SessionState) -> Suggestion | None:
+        """What the preset of the plan mentions. It is only written into the form."""
+        preset_id = state.plan.plan.preset_id if state.plan else None
+        if preset_id is None or state.alterations:
+            return None
+        from workbench.tui.modals.gpu_settings import suggestion_of
 
-        assert isinstance(wanted, Wanted)
+        carried = self.try_now(lambda: self.session.preset_gpu_settings(preset_id))
+        return suggestion_of(carried, preset_id) if carried else None
 
-        def decided(yes: bool | None) -> None:
-            if yes:
-                self.attempt(self.session.apply_gpu(wanted.settings, wanted.gpu),
+    async def _commands(self, wanted: Wanted) -> tuple[Sequence[SettingCommand], Sequence[Process] | None]:
+        commands = await self.session.plan_gpu(wanted.settings, wanted.gpu)
+        return commands, await self._processes()
+
+    async def _processes(self) -> Sequence[Process] | None:
+        """None where it cannot be told: the page says so, and the change is still the person's to decide."""
+        try:
+            return await self.session.gpu_processes()
+        except Exception as error:
+            self.explain(error)
+            return None
+
+    def _confirm(
+        self, wanted: Wanted, commands: Sequence[SettingCommand], processes: Sequence[Process] | None
+    ) -> None:
+        from workbench.tui.modals.gpu_confirm import ConfirmSettings, command_rows, concerned_rows
+        from workbench.tui.paint import Row, paragraph
+
+        state = self.session.state
+        indexes = sorted({c.gpu_index for c in commands})
+
+        def text(width: int) -> list[Row]:
+            rows = [*concerned_rows(state, indexes, processes, width), (), *command_rows(commands, width), ()]
+            after = "What is there now is written to disk first; r gives it back."
+            if wanted.trial_s is not None:
+                after += f" On trial for {wanted.trial_s:g} s: given back then unless T keeps it."
+            return [*rows, *paragraph(after, width, "dim")]
+
+        def decided(given: dict[str, str] | None) -> None:
+            if given is not None:
+                self.attempt(lambda: self.session.apply_gpu(wanted.settings, wanted.gpu, trial_s=wanted.trial_s,
+                                                            password=given.get("password")),
                              lambda r: self.show_report("GPU settings", r))  # fmt: skip
 
+        lacking = any(c.right for c in commands)
         self.app.push_screen(
-            Confirm("These commands change the GPUs", lambda w: command_rows(commands, w), yes="run them", default=True,
-                    wide=True), decided)  # fmt: skip
+            ConfirmSettings("These commands change the GPUs", text, yes="run them", refused=lacking,
+                            password=state.host.sudo_password), decided)  # fmt: skip
 
     def action_revert(self) -> None:
-        """At once: it only puts back what was. Asked about during a benchmark, whose figures it would spoil."""
+        """At once: it only puts back what was. Asked about during a benchmark, whose figures it would spoil, and where
+        sudo wants a password."""
         state = self.session.state
         if not state.alterations:
             self.say("no GPU setting is altered")
@@ -53,36 +108,124 @@ class GpuActions(Actions):
         from workbench.tui.formats import alteration_texts
 
         texts = [f"{gpus}: {now} back to {before}" for gpus, now, before in alteration_texts(state.alterations)]
-        if not state.bench.running:
+        if not state.bench.running and not state.host.sudo_password:
             self._revert(texts)
             return
+        from workbench.tui.modals.gpu_confirm import ConfirmSettings
+        from workbench.tui.paint import Row, paragraph
+
+        def text(width: int) -> list[Row]:
+            rows: list[Row] = []
+            if state.bench.running:
+                rows += paragraph("! A benchmark is running: its figures would mix both settings.", width, "warn")
+            return [*rows, *(row for line in texts for row in paragraph(line, width))]
+
+        def decided(given: dict[str, str] | None) -> None:
+            if given is not None:
+                self._revert(texts, given.get("password"))
+
+        self.app.push_screen(ConfirmSettings("Revert GPU settings", text, yes="revert", refused=state.bench.running,
+                                             password=state.host.sudo_password), decided)  # fmt: skip
+
+    def _revert(self, texts: Sequence[str], password: str | None = None) -> None:
+        self.say(f"reverting {'; '.join(texts)}")
+        self.attempt(lambda: self.session.revert_gpu(password=password),
+                     lambda r: self.show_report("Reverted", r, texts))  # fmt: skip
+
+    def show_report(self, title: str, report: SettingsReport, texts: Sequence[str] = ()) -> None:
+        """Short when all went well, a page where something did not or needs reading."""
+        plain = report.ok and not report.rolled_back and all(str(o.in_force) == "yes" for o in report.outcomes)
+        trial = report.guard.trial_left_s if report.guard and not texts else None
+        problem = report.guard.problem if report.guard and not texts else None
+        if plain and not problem:
+            count = len(report.outcomes)
+            counted = f"{count} setting{'s' * (count != 1)} read back and in force"
+            said = f"{title}: {'; '.join(texts)}; {counted}" if texts else f"{title}: {counted}"
+            then = "r puts them back; l lists the commands"
+            if trial is not None:
+                then = f"on trial for {trial:.0f} s: T keeps them, r puts them back"
+            self.say(said, next_step=None if texts else then)
+            return
+        from workbench.tui.modals.gpu_confirm import report_rows
+        from workbench.tui.modals.page import Page
+
+        keys = {} if texts or not report.ok else {"V": ("check under load", self.action_verify)}
+        self.app.push_screen(Page(title, lambda w: report_rows(report, w), wide=True, keys=keys))
+
+    # trial, guard
+    def action_keep_trial(self) -> None:
+        guard = self.session.state.guard
+        if guard is None or guard.trial_left_s is None:
+            self.say("no GPU setting is on trial", next_step="g sets some; its last field is the trial time")
+            return
+        self.attempt(lambda: self.session.confirm_gpu(), self._kept)
+
+    def _kept(self, guard: GuardView) -> None:
+        said = "kept: the settings stay until r"
+        if guard.heartbeat_s:
+            said += f"; they are given back when Workbench is silent for {guard.heartbeat_s:g} s"
+        self.say(said)
+
+    async def action_leave_on(self) -> None:
+        """Without a guard's heartbeat: they outlive this screen."""
+        state = self.session.state
+        if not state.alterations:
+            self.say("no GPU setting is altered")
+            return
+        from workbench.tui.formats import alteration_texts
         from workbench.tui.modals.ask import Confirm
         from workbench.tui.paint import Row, paragraph
 
         def text(width: int) -> list[Row]:
-            rows = paragraph("! A benchmark is running: its figures would mix both settings.", width, "warn")
-            return [*rows, *(row for line in texts for row in paragraph(line, width))]
+            rows: list[Row] = []
+            for gpus, now, before in alteration_texts(state.alterations):
+                rows += paragraph(f"{gpus}: {now}, was {before}", width)
+            return [*rows, *paragraph("They stay on when Workbench ends or its link is lost, until r or a restart of "
+                                      "the host; the journal keeps what was before.", width, "dim")]  # fmt: skip
 
         def decided(yes: bool | None) -> None:
             if yes:
-                self._revert(texts)
+                self.attempt(lambda: self.session.keep_gpu(), lambda _: self.say("the settings are left on; r reverts"))
 
-        self.app.push_screen(Confirm("Revert GPU settings", text, yes="revert", no="wait"), decided)
+        await self.app.push_screen(Confirm("Leave the GPU settings on", text, yes="leave them on", wide=True), decided)
 
-    def _revert(self, texts: Sequence[str]) -> None:
-        self.say(f"reverting {'; '.join(texts)}")
-        self.attempt(self.session.revert_gpu(), lambda r: self.show_report("Reverted", r, texts))
-
-    def show_report(self, title: str, report: SettingsReport, texts: Sequence[str] = ()) -> None:
-        """Short when all went well, a page where something did not or needs reading."""
-        plain = report.ok and all(str(o.in_force) == "yes" for o in report.outcomes)
-        if plain:
-            count = len(report.outcomes)
-            counted = f"{count} setting{'s' * (count != 1)} read back and in force"
-            said = f"{title}: {'; '.join(texts)}; {counted}" if texts else f"{title}: {counted}"
-            self.say(said, next_step=None if texts else "r puts them back; l lists the commands")
+    # proof
+    def action_verify(self) -> None:
+        """Load on the server, and what it shows of each altered setting."""
+        state = self.session.state
+        if not state.alterations:
+            self.say("no GPU setting is altered: there is nothing to check", next_step="g sets some")
             return
-        from workbench.tui.modals.base import TextModal
-        from workbench.tui.modals.gpu_settings import report_rows
+        server = state.server
+        if server is None or server.state is not ServerState.READY:
+            self.say("load comes from a server that is READY, and there is none", Level.WARN, "s starts the plan")
+            return
+        if state.bench.running:
+            self.say("a benchmark is running: it checks the settings itself")
+            return
+        self.count_down(f"checking under load for {VERIFY_S:g} s: {server.engine} is kept busy", VERIFY_S)
+        self.attempt(lambda: self.session.verify_gpu(VERIFY_S), self._verified, failed=self.stop_counting)
 
-        self.app.push_screen(TextModal(title, lambda w: report_rows(report, w)))
+    def _verified(self, findings: Sequence[str]) -> None:
+        self.stop_counting()
+        self.hush()  # type: ignore[attr-defined]
+        from workbench.tui.glyphs import G
+        from workbench.tui.modals.page import Page
+        from workbench.tui.paint import Row, paragraph
+
+        def text(width: int) -> list[Row]:
+            rows: list[Row] = []
+            for finding in findings:
+                bad = any(word in finding for word in ("no effect", "capped", "not "))
+                sign = G.alert if bad else "ok"
+                lines = finding.splitlines() or [""]
+                rows += paragraph(f"{sign} {lines[0]}", width, "warn" if bad else "good", "  ")
+                for line in lines[1:]:
+                    rows += paragraph(f"  {line}", width, "text", "  ")
+                rows.append(())
+            said = rows or [*paragraph("The load showed nothing that could be judged.", width, "dim"), ()]
+            where = "It stands on the GPU's row until its settings change, and goes with every result."
+            return [*said, *paragraph(where, width, "dim")]
+
+        keys = {"r": ("revert", self.action_revert), "V": ("again", self.action_verify)}
+        self.app.push_screen(Page("What the load showed", text, wide=True, keys=keys))

@@ -13,12 +13,14 @@ if TYPE_CHECKING:
     from workbench.tui.widgets.flags import Flags
     from workbench.tui.widgets.log_pane import LogPane
     from workbench.tui.widgets.presets import Presets
+    from workbench.tui.widgets.results import Results
 
 
 class LaunchActions(Actions):
     presets: Presets
     flags: Flags
     log_pane: LogPane
+    results: Results
     active: int
 
     # finding: one input per pane, above its list
@@ -27,9 +29,13 @@ class LaunchActions(Actions):
         await self.open_search(1)
 
     async def action_find(self) -> None:
-        number = self.active if self.active in (1, 3) else 2
+        number = self.active if self.active in (1, 3) else 2  # in the results too: / after a benchmark edits a flag
         self.go(number)
         await self.open_search(number)
+
+    async def action_filter(self) -> None:
+        self.go(4)
+        await self.open_search(4)
 
     async def open_search(self, number: int) -> None:
         from workbench.tui.widgets.search import Search
@@ -64,6 +70,11 @@ class LaunchActions(Actions):
         elif number == 2:
             self.flags.find(text, keep=final)
             self.flags.lit = not final
+        elif number == 4:
+            self.results.lit = not final
+            if text != self.results.search:
+                self.results.search = text
+                self.attempt(lambda: self.session.find_results(text))
         elif not final:
             self.log_pane.search = text
         self.refresh_titles()  # type: ignore[attr-defined]
@@ -81,6 +92,10 @@ class LaunchActions(Actions):
             await self.close_search()
             if row is not None:
                 await self.edit_row(row)
+        elif number == 4:  # the list stays narrowed down until esc
+            self.results.lit = False
+            self.set_focus(self.results)
+            self.refresh_titles()  # type: ignore[attr-defined]
         elif not self.log_pane.find(text, again=self.log_pane.hit is not None and text == self.found):
             self.say(f"“{text}” is not in the log", Level.WARN)
         else:
@@ -105,7 +120,7 @@ class LaunchActions(Actions):
             self.go(2)
             self.attempt(self.session.load_preset(entry.id))
             return
-        from workbench.tui.modals.base import Field, Form
+        from workbench.tui.modals.form import Field, Form
         from workbench.tui.paint import Row, paragraph
 
         def intro(width: int) -> list[Row]:
@@ -143,7 +158,7 @@ class LaunchActions(Actions):
     async def action_save(self) -> None:
         if not self.need_plan():
             return
-        from workbench.tui.modals.base import Field, Form
+        from workbench.tui.modals.form import Field, Form
 
         plan = self.session.state.plan
         assert plan is not None
@@ -194,7 +209,7 @@ class LaunchActions(Actions):
     async def action_add_env(self) -> None:
         if not self.need_plan():
             return
-        from workbench.tui.modals.base import Field, Form
+        from workbench.tui.modals.form import Field, Form
 
         def given(values: dict[str, str] | None) -> None:
             if values:

@@ -100,26 +100,47 @@ class ServerActions(Actions):
         state = self.session.state
         server = state.server
         alive = f"{server.engine} :{server.port}" if server is not None and server.state in ALIVE else None
-        if not alive and not state.alterations and not state.bench.running:
+        measuring = state.bench.running or any(
+            one is not None and one.state == "running" for one in (state.experiment, state.sweep))  # fmt: skip
+        if not alive and not state.alterations and not measuring:
             self.app.exit(0)
             return
         from workbench.tui.modals.ask import Quit
 
         def decided(choice: dict[str, bool] | None) -> None:
-            if choice is not None:
+            if choice is None:
+                return
+            if state.alterations and not choice["keep"] and state.host.sudo_password:
+                self._leave_with_password(choice["stop"])
+            else:
                 self.attempt(self.leave(stop=choice["stop"], keep=choice["keep"]))
 
         await self.app.push_screen(Quit(state, alive), decided)
 
-    async def leave(self, *, stop: bool, keep: bool) -> None:
+    def _leave_with_password(self, stop: bool) -> None:
+        from workbench.tui.modals.gpu_confirm import ConfirmSettings
+        from workbench.tui.paint import paragraph
+
+        def given(answer: dict[str, str] | None) -> None:
+            if answer is not None:
+                self.attempt(self.leave(stop=stop, keep=False, password=answer.get("password")))
+
+        text = "sudo on this host asks for a password before the settings can be given back."
+        self.app.push_screen(ConfirmSettings("Revert and leave", lambda w: paragraph(text, w), yes="revert and leave",
+                                             password=True), given)  # fmt: skip
+
+    async def leave(self, *, stop: bool, keep: bool, password: str | None = None) -> None:
         """Ends the screen only when what was asked for has been done; an error keeps it open and says why."""
         state = self.session.state
         if stop:
             self.say("stopping the server …")
             await self.session.stop()
-        if state.alterations and not keep:
+        if state.alterations and keep:
+            self.say("leaving the GPU settings on …")
+            await self.session.keep_gpu()
+        elif state.alterations:
             self.say("reverting GPU settings …")
-            report = await self.session.revert_gpu()
+            report = await self.session.revert_gpu(password=password)
             if not report.ok:
                 self.show_report("Not everything could be reverted", report)  # type: ignore[attr-defined]
                 return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 from workbench.model.findings import Level
@@ -15,6 +16,7 @@ class ViewActions(Actions):
     active: int
     zoomed: bool
     log_pane: LogPane
+    _counted: tuple[str, float, float] | None = None  # text, when it began, seconds
 
     def action_pane(self, number: int) -> None:
         self.go(number)
@@ -38,6 +40,24 @@ class ViewActions(Actions):
             self.action_zoom()
         elif self.active == 6 and not self.single:  # type: ignore[attr-defined]
             self.go(2)
+
+    # work whose length is known
+    def count_down(self, text: str, seconds: float) -> None:
+        self._counted = (text, time.monotonic(), seconds)
+        self.count()
+
+    def stop_counting(self) -> None:
+        self._counted = None
+
+    def count(self) -> None:
+        """Once a second, while something is counted."""
+        if self._counted is None:
+            return
+        text, began_s, seconds = self._counted
+        done = min(seconds, time.monotonic() - began_s)
+        from workbench.tui.widgets.results import gauge
+
+        self.say(f"{text}  {gauge(done / seconds, 20)} {done:.0f}/{seconds:.0f} s")
 
     # log
     def action_follow(self) -> None:

@@ -72,7 +72,7 @@ class _Toggles(PickList):
 class Quit(Modal[dict[str, bool]]):
     """What to leave behind: altered GPUs are put back and servers keep running, unless told otherwise.
 
-    Outcome: {"keep": GPU settings stay, "stop": the server is stopped}; None: stay.
+    Outcome: {"keep": GPU settings are left on, "stop": the server is stopped}; None: stay.
     """
 
     def __init__(self, state: SessionState, alive: str | None) -> None:
@@ -80,7 +80,7 @@ class Quit(Modal[dict[str, bool]]):
         self.state = state
         items: list[tuple[str, str, tuple[str, str]]] = []
         if state.alterations:
-            items.append(("keep", "GPU settings", ("revert", "keep as they are")))
+            items.append(("keep", "GPU settings", ("revert", "leave on")))
         if alive:
             items.append(("stop", f"server {alive}", ("leave running", "stop")))
         self.toggles = _Toggles(items)
@@ -96,6 +96,9 @@ class Quit(Modal[dict[str, bool]]):
             rows += paragraph(f"{G.alert} {gpus}: {now}, was {before}", width, "warn")
         if self.state.bench.running:
             rows += paragraph("! a benchmark is running: it ends with the screen, its result is lost", width, "warn")
+        for name, one in (("experiment", self.state.experiment), ("sweep", self.state.sweep)):
+            if one is not None and one.state == "running":
+                rows += paragraph(f"! {name} {one.id} is running: what it has is kept", width, "warn")
         return [*rows, ()] if rows else []
 
     def action_accept(self) -> None:

@@ -1,14 +1,13 @@
-"""What modals are made of: a box with title and keys in its border, text that scrolls, choices, and forms."""
+"""What modals are made of: a box with title and keys in its border, text that scrolls, and choices."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical
+from textual.containers import Vertical
 from textual.geometry import Size
 from textual.markup import escape
 from textual.screen import ModalScreen
@@ -188,59 +187,3 @@ class PickModal(Modal[str]):
             self.dismiss(self.choices.current[0])
         elif self.free and text.strip():
             self.dismiss(text.strip())
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    name: str
-    label: str
-    value: str = ""
-    hint: str = ""
-
-
-def _line(text: str) -> TextBody:
-    return TextBody(lambda _: [((text, "dim"),)], focusable=False)
-
-
-class Form(Modal[dict[str, str]]):
-    """Labelled inputs. enter accepts all of them; `check` may refuse with a text, which then stands in the box."""
-
-    def __init__(
-        self,
-        title: str,
-        fields: Sequence[Field],
-        *,
-        intro: Callable[[int], list[Row]] | None = None,
-        check: Callable[[dict[str, str]], str | None] | None = None,
-        accept: str = "accept",
-    ) -> None:
-        super().__init__(title, f"enter {accept}   tab next field   esc cancel")
-        self.fields, self.intro, self.check = fields, intro, check
-        self.problem = ""
-        self.entries = {f.name: Entry(f.value, on_submit=self._accept, select=True) for f in fields}
-        self.complaint = TextBody(lambda w: paragraph(f"x {self.problem}", w, "bad") if self.problem else [],
-                                  focusable=False)  # fmt: skip
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("down", "app.focus_next", show=False), Binding("up", "app.focus_previous", show=False)]  # fmt: skip
-
-    def content(self) -> Sequence[Widget]:
-        parts: list[Widget] = []
-        if self.intro is not None:
-            parts.append(TextBody(self.intro, focusable=False, reserve=len(self.fields) + 2))
-        for f in self.fields:
-            label = _line(f.label)
-            label.styles.width = 24
-            entry = self.entries[f.name]
-            if f.hint:
-                entry.styles.width = 22
-            parts.append(Horizontal(label, entry, *([_line(f"  {f.hint}")] if f.hint else []), classes="field"))
-        return (*parts, self.complaint)
-
-    def _accept(self, _: str) -> None:
-        values = {name: entry.value.strip() for name, entry in self.entries.items()}
-        self.problem = (self.check(values) if self.check else None) or ""
-        if self.problem:
-            self.complaint.again()
-        else:
-            self.dismiss(values)

@@ -17,9 +17,9 @@ from workbench.tui.paint import Painted, Row
 class _Canvas(Painted, can_focus=True):
     GROUND = "box"
 
-    def __init__(self, results: Sequence[BenchRow]) -> None:
+    def __init__(self, results: Sequence[BenchRow], mark_a: int | None, mark_b: int | None) -> None:
         super().__init__()
-        self.results = results
+        self.results, self.marks = results, (mark_a, mark_b)
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         return max(8, viewport.height - ROOM_AROUND)
@@ -27,17 +27,17 @@ class _Canvas(Painted, can_focus=True):
     def rows(self, width: int, height: int) -> Sequence[Row]:
         from workbench.tui.widgets.plot import plot_rows
 
-        return plot_rows(self.results, width, height)
+        return plot_rows(self.results, width, height, *self.marks)
 
 
 class Plot(Modal[None]):
     BINDINGS: ClassVar[list[BindingType]] = [Binding("enter,q,t", "leave", show=False)]
     AUTO_FOCUS = "_Canvas"
 
-    def __init__(self, results: Sequence[BenchRow]) -> None:
+    def __init__(self, results: Sequence[BenchRow], mark_a: int | None = None, mark_b: int | None = None) -> None:
         super().__init__("Results", "esc close")
-        self.results = results
+        self.canvas = _Canvas(results, mark_a, mark_b)
         self.add_class("-wide")
 
     def content(self) -> Sequence[Widget]:
-        return (_Canvas(self.results),)
+        return (self.canvas,)

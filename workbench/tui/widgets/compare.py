@@ -22,6 +22,7 @@ VERDICTS = {
     "better": ("BETTER", "goodb"),
     "worse": ("worse", "bad"),
     "no difference shown": ("= none shown", "dim"),
+    "hint only": ("? hint only", "dim"),
 }
 NAMES = {"output_tok_s": "tok/s", "tok_per_joule": "tok/J", "per_stream_tok_s": "tok/s a stream",
          "request_s": "requests/s", "power_w": "power W"}  # fmt: skip
@@ -47,7 +48,8 @@ def comparison_rows(comparison: Comparison, width: int, height: int = 1000) -> l
     metrics = sorted(comparison.metrics, key=lambda m: FIRST.index(m.metric) if m.metric in FIRST else len(FIRST))
     rows += [_metric_row(metric, width, single) for metric in metrics]
     if comparison.like_for_like:
-        runs = f"  n={comparison.runs_a}+{comparison.runs_b}"
+        paired = any(m.pairs for m in comparison.metrics)
+        runs = f"  n={comparison.runs_a}+{comparison.runs_b}" + (" pairs" if paired else "")
         rows.append((("like for like", "good"), (runs, "dim")))
     else:
         rows.append((("! not like for like", "warnb"),))
@@ -144,15 +146,33 @@ class Compare(Painted, can_focus=True):
         super().__init__(id="compare")
         self.state: SessionState | None = None
         self.top = 0
+        self.of_experiment = False
 
     def show(self, state: SessionState) -> None:
-        if self.state is None or self.state.comparison is not state.comparison:
-            self.top = 0
-        self.state = state
+        """The comparison or the experiment, whichever is the newer."""
+        before, self.state = self.state, state
+        if before is None or before.comparison is not state.comparison:
+            self.top, self.of_experiment = 0, False
+        if state.experiment is not None and (before is None or before.experiment is not state.experiment):
+            self.of_experiment = True
+        if state.experiment is None:
+            self.of_experiment = False
         self.repaint()
 
+    @property
+    def title(self) -> str:
+        experiment = self.state.experiment if self.state else None
+        return f"experiment {experiment.id}" if experiment is not None and self.of_experiment else ""
+
     def rows(self, width: int, height: int) -> Sequence[Row]:
-        comparison = self.state.comparison if self.state else None
+        state = self.state
+        if state is None:
+            return []
+        if self.of_experiment and state.experiment is not None and state.experiment.comparison is None:
+            e = state.experiment
+            text = f"Experiment {e.id}: {e.pairs_done} of {e.spec.pairs} pairs, an interval needs two. enter shows it."
+            return paragraph(text, width, "dim")
+        comparison = state.experiment.comparison if self.of_experiment and state.experiment else state.comparison
         if comparison is None:
             return self._empty(width)
         rows = comparison_rows(comparison, width, height)

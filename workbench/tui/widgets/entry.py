@@ -29,9 +29,11 @@ class Entry(Input):
         on_submit: Callable[[str], None] | None = None,
         on_change: Callable[[str], None] | None = None,
         select: bool = False,
+        secret: bool = False,
     ) -> None:
-        """`select`: what stands there is replaced by the first key, as in a form with suggested values."""
-        super().__init__(value, placeholder=placeholder, id=id, compact=True, select_on_focus=False)
+        """`select`: what stands there is replaced by the first key, as in a form with suggested values; `secret`: dots
+        are shown instead."""
+        super().__init__(value, placeholder=placeholder, id=id, compact=True, select_on_focus=False, password=secret)
         self.cursor_blink = False
         self.submit, self.change, self.select = on_submit, on_change, select
 

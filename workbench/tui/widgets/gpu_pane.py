@@ -9,7 +9,8 @@ from textual.binding import Binding
 
 from workbench.session.state import SessionState
 from workbench.tui.bindings import bindings_for
-from workbench.tui.formats import NA, alteration_texts, gib, whole
+from workbench.tui.countdown import Countdown
+from workbench.tui.formats import NA, alteration_texts, clock, gib, whole
 from workbench.tui.glyphs import G
 from workbench.tui.paint import Painted, Row, pad, paragraph
 from workbench.tui.widgets.gpu_metrics import gpu_title
@@ -17,6 +18,7 @@ from workbench.tui.widgets.status_bar import stale_age_s
 
 if TYPE_CHECKING:
     from workbench.model.gpu import GpuInfo, GpuSample, Telemetry
+    from workbench.model.settings import Alteration
 
 
 class GpuPane(Painted, can_focus=True):
@@ -31,6 +33,7 @@ class GpuPane(Painted, can_focus=True):
     def __init__(self) -> None:
         super().__init__(id="gpu-detail")
         self.state: SessionState | None = None
+        self.trial = Countdown()
         self.top = 0
 
     def show(self, state: SessionState) -> None:
@@ -74,6 +77,13 @@ class GpuPane(Painted, can_focus=True):
         right = state.host.can_change_gpus
         if right:
             rows += paragraph(f"! settings are read-only: {right}", width, "warn")
+        if state.guard is not None and (state.alterations or state.guard.did or state.guard.problem):
+            from workbench.tui.modals.gpu_confirm import guard_rows
+
+            rows += guard_rows(state.guard, self.trial.left(state.guard, state.guard.trial_left_s), width)
+        for alteration in state.alterations:
+            if alteration.gpu_index < 0:
+                rows += _altered_rows(alteration, width)
         return rows
 
     def _gpu(self, state: SessionState, telemetry: Telemetry, sample: GpuSample, width: int) -> list[Row]:
@@ -94,8 +104,7 @@ class GpuPane(Painted, can_focus=True):
             rows += paragraph(f"  clocks held by: {', '.join(sample.event_reasons)}", width, "text")
         for alteration in state.alterations:
             if alteration.gpu_index == sample.index:
-                for _, now, before in alteration_texts([alteration]):
-                    rows += paragraph(f"  {G.alert} {now} (was {before}; r reverts)", width, "warn")
+                rows += _altered_rows(alteration, width)
         for index, text in state.gpu_findings:
             if index == sample.index:
                 rows += paragraph(f"  {text}", width, "warn")
@@ -142,3 +151,14 @@ class GpuPane(Painted, can_focus=True):
         for reason, names in reasons.items():
             rows += paragraph(f"  n/a ({reason}): {', '.join(sorted(names))}", width, "dim", "    ")
         return rows
+
+
+def _altered_rows(alteration: Alteration, width: int) -> list[Row]:
+    """What is set, what was before, and how that is known."""
+    rows: list[Row] = []
+    for _, now, before in alteration_texts([alteration]):
+        known = str(alteration.extra.get("before_known") or "")
+        how = f", {known}" if known and known not in before else ""
+        rows += paragraph(f"  {G.alert} {now} since {clock(alteration.since_unix_s)}"
+                          f" (was {before}{how}; r reverts)", width, "warn", "    ")  # fmt: skip
+    return rows

@@ -1,44 +1,139 @@
-"""The only place that draws with plotext 6: throughput and latency of the results, on demand, never on a tick."""
+"""The only place that draws with plotext 6: results, and sweeps over their value. On demand, never on a tick."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from workbench.session.state import BenchRow
 from workbench.tui.formats import figure as number
-from workbench.tui.paint import Row
+from workbench.tui.glyphs import ASCII, G
+from workbench.tui.paint import Row, Run, cut
+
+CURVE = frozenset("▖▗▘▝▀▄▌▐▚▞▙▛▜▟█")
+POINT, KNEE = G.on, "◆" if G is not ASCII else "#"
+PLAIN = str.maketrans({**dict.fromkeys("┌┐└┘┤├┬┴┼", "+"), "─": "-", "│": "|", **dict.fromkeys(CURVE, ".")})
+LEAST = (24, 6)  # columns and rows below which a plot says nothing
+LOG_FROM = 8.0  # from this ratio of the largest x to the smallest the points stand at equal distances
 
 
-def plot_rows(results: Sequence[BenchRow], width: int, height: int) -> list[Row]:
-    """Two plots over the result numbers: output tok/s above, TTFT p50 below. `hd` markers: fonts have no braille."""
+@dataclass(frozen=True, slots=True)
+class Point:
+    """`label` stands below the axis; `sign` where the point is."""
+
+    x: float
+    y: float
+    label: str
+    sign: str = POINT
+
+
+def plot_rows(
+    results: Sequence[BenchRow], width: int, height: int, mark_a: int | None = None, mark_b: int | None = None
+) -> list[Row]:
+    """Two plots over the result numbers: output tok/s above, TTFT p50 below. Runs have nothing between them: points,
+    and no line."""
     done = [r for r in sorted(results, key=lambda r: r.id) if r.output_tok_s is not None]
     if not done:
         return [(("Nothing to plot: no result has a throughput yet. b benchmarks.", "dim"),)]
-    upper = (height - 1) * 3 // 5
-    numbers = [float(r.id) for r in done]
-    rows = _one(numbers, [r.output_tok_s or 0.0 for r in done], "output tok/s", width, upper, "spark")
-    timed = [r for r in done if r.ttft_p50_ms is not None]
-    if timed:
-        numbers = [float(r.id) for r in timed]
-        rows += _one(numbers, [r.ttft_p50_ms or 0.0 for r in timed], "TTFT p50 ms", width, height - 1 - upper, "warn")
-    return [*rows, (("result number".center(width), "dim"),)]
+    signs = {mark_a: "A", mark_b: "B"}
+
+    def points(of: Sequence[BenchRow], name: str) -> list[Point]:
+        return [Point(n, getattr(r, name), f"#{r.id}", signs.get(r.id, POINT)) for n, r in enumerate(of)
+                if getattr(r, name) is not None]  # fmt: skip
+
+    upper = height * 3 // 5
+    rows = curve(points(done, "output_tok_s"), width, upper, "output tok/s by result", joined=False)
+    timed = points(done, "ttft_p50_ms")
+    return rows + (curve(timed, width, height - upper, "TTFT p50 ms", joined=False, role="warn") if timed else [])
 
 
-def _one(x: Sequence[float], y: Sequence[float], title: str, width: int, height: int, role: str) -> list[Row]:
+def curve(
+    points: Sequence[Point], width: int, height: int, title: str, *, joined: bool = True, role: str = "spark",
+    named: str = "",
+) -> list[Row]:  # fmt: skip
+    """A title row and the plot below it, `height` rows in all. `named`: what the knee's sign means, for the title."""
+    head: Row = ((cut(title, width), "strong"),)
+    if named:
+        head = (*head, (f"   {KNEE} ", "warnb"), (cut(named, max(8, width - len(title) - 6)), "warn"))
+    if width < LEAST[0] or height < LEAST[1] or not points:
+        return [head]
+    lines = _drawn(points, width, height - 1, joined)
+    return [head, *(_coloured(line, role) for line in lines)]
+
+
+def _drawn(points: Sequence[Point], width: int, height: int, joined: bool) -> list[str]:
     import plotext
 
     figure = plotext.figure
     figure.clear()
     figure.theme("colorless")
-    figure.title(title)
     plotext.terminal.limit(False, False)  # the size is the pane's, not the terminal's that plotext finds
-    figure.plot_size(width, max(6, height))
-    line = figure.signal(list(x), list(y), marker="hd")
-    if len(x) > 1:
+    figure.plot_size(width, height)
+    x, y = [p.x for p in points], [p.y for p in points]
+    low, high, ticks = _nice(min(y), max(y), max(2, height // 4))
+    if joined and len(points) > 1:
+        line = figure.signal(x, y, marker="hd")
         line.lines()
-    figure.draw(line)
-    levels = sorted({min(y), (min(y) + max(y)) / 2, max(y)})
-    figure.ruler("y").ticks(levels, [number(v) for v in levels])
-    named = list(x)[:: max(1, len(x) * 8 // max(1, width))]
-    figure.ruler("x").ticks(named, [f"#{n:.0f}" for n in named])
-    return [((text, role),) for text in plotext.uncolorize(str(figure.build())).splitlines()]
+        figure.draw(line)
+    for sign in dict.fromkeys(p.sign for p in points):
+        chosen = [p for p in points if p.sign == sign]
+        figure.draw(figure.signal([p.x for p in chosen], [p.y for p in chosen], marker=sign))
+    figure.ruler("y").lim(low, high)
+    if len(set(x)) == 1:
+        figure.ruler("x").lim(x[0] - 1, x[0] + 1)
+    step = ticks[1] - ticks[0]
+    digits = next((n for n in (0, 1, 2) if abs(step * 10**n - round(step * 10**n)) < 1e-6), None)
+    figure.ruler("y").ticks(ticks, [number(t, digits) for t in ticks])
+    shown = _spaced(points, width)
+    figure.ruler("x").ticks([p.x for p in shown], [p.label for p in shown])
+    lines = plotext.uncolorize(str(figure.build())).splitlines()[:height]
+    return [line.translate(PLAIN) for line in lines] if G is ASCII else lines
+
+
+def _nice(low: float, high: float, count: int) -> tuple[float, float, list[float]]:
+    """Limits around the values and round ticks between them."""
+    span = (high - low) or abs(high) or 1.0
+    raw = span / count
+    size = 10.0 ** math.floor(math.log10(raw))
+    step = next(s * size for s in (1, 2, 2.5, 5, 10) if s * size >= raw * 0.999)
+    first, last = math.floor(low / step), math.ceil(high / step)
+    last = last if last > first else first + 1
+    return first * step, last * step, [n * step for n in range(first, last + 1)]
+
+
+def _spaced(points: Sequence[Point], width: int) -> list[Point]:
+    """As many labels as stand beside one another without touching; the last one always."""
+    room = max(1, width - 10)
+    low, high = min(p.x for p in points), max(p.x for p in points)
+    cells = room / ((high - low) or 1.0)
+    shown: list[Point] = []
+    for p in sorted(points, key=lambda p: p.x, reverse=True):
+        if not shown or (shown[-1].x - p.x) * cells >= len(shown[-1].label) / 2 + len(p.label) / 2 + 2:
+            shown.append(p)
+    return shown[::-1]
+
+
+def positions(values: Sequence[float | None]) -> tuple[list[float], bool]:
+    """Where values stand on the x axis, and whether a line between them means something. Words and wide ranges (1 to
+    256) stand at equal distances."""
+    known = [v for v in values if v is not None]
+    if len(known) < len(values):
+        return [float(n) for n in range(len(values))], False
+    if known and min(known) > 0 and max(known) / min(known) >= LOG_FROM:
+        return [float(n) for n in range(len(values))], True
+    return known, True
+
+
+def _coloured(line: str, role: str) -> Row:
+    """Curve and points in the role, axes and labels dim."""
+    runs: list[Run] = []
+    signs = {POINT: "strong", KNEE: "warnb", "A": "a", "B": "b"}
+    inside = any(c in line for c in "│┤|+")  # not the row of labels
+    for c in line:
+        of = (role if c in CURVE else signs.get(c, "dim")) if inside else "dim"
+        if runs and runs[-1][1] == of:
+            runs[-1] = (runs[-1][0] + c, of)
+        else:
+            runs.append((c, of))
+    return tuple(runs)

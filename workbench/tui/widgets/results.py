@@ -29,6 +29,7 @@ class Results(PickList):
     def __init__(self) -> None:
         super().__init__(id="results")
         self.state: SessionState | None = None
+        self.search = ""  # what the list is narrowed to
         self._plotted: tuple[object, ...] = ()
         self._plot: list[Row] = []
 
@@ -51,11 +52,12 @@ class Results(PickList):
 
     def _plot_beside(self, width: int, height: int) -> list[Row]:
         """Drawn anew only when there are other results or another size."""
-        key = (tuple((r.id, r.output_tok_s) for r in self.items), width, height)
+        marks = (self.state.mark_a, self.state.mark_b) if self.state else (None, None)
+        key = (tuple((r.id, r.output_tok_s) for r in self.items), marks, width, height)
         if key != self._plotted:
             from workbench.tui.widgets.plot import plot_rows
 
-            self._plotted, self._plot = key, plot_rows(self.items, width, height)
+            self._plotted, self._plot = key, plot_rows(self.items, width, height, *marks)
         return self._plot
 
     def head_rows(self, width: int) -> list[Row]:
@@ -81,7 +83,12 @@ class Results(PickList):
         label = preset_name(item.label, item.engine) if item.label else f"{item.model} c{item.concurrency}"
         if item.simulated and not (state and state.simulated):
             label = f"SIM {label}"
-        if item.requests_failed:
+        if item.tags:
+            label += " " + " ".join(f"#{tag}" for tag in item.tags)
+        if item.refused:
+            label = f"x refused {label}"
+            role = "bad" if not mark else role
+        elif item.requests_failed:
             label = f"{item.requests_failed}/{item.requests_ok + item.requests_failed} failed {label}"
             role = "bad" if not mark else role
         ttft = f"{figure(item.ttft_p50_ms, 0)}/{figure(item.ttft_p99_ms, 0)}"
@@ -125,6 +132,8 @@ class Results(PickList):
 
     def empty_rows(self, width: int) -> list[Row]:
         server = self.state.server if self.state else None
+        if self.search:
+            return paragraph(f"No result has “{self.search}”. esc shows all.", width, "dim")
         if self.state and (self.state.bench.running or self.state.bench.queued):
             return []
         if server is not None and server.state is ServerState.READY:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from workbench.model.run import ServerState, ServerStatus
 from workbench.session.state import SessionState
-from workbench.tui.formats import elapsed, figure, preset_name
+from workbench.tui.countdown import Countdown
+from workbench.tui.formats import countdown, elapsed, figure, preset_name
 from workbench.tui.glyphs import G
 from workbench.tui.paint import Painted, Row, fit, row_width
 
@@ -69,6 +70,7 @@ class StatusBar(Painted):
     def __init__(self) -> None:
         super().__init__(id="status")
         self.state: SessionState | None = None
+        self.trial, self.measured = Countdown(), Countdown()
 
     def show(self, state: SessionState) -> None:
         self.state = state
@@ -84,8 +86,7 @@ class StatusBar(Painted):
         work = self.work(state)
         if work:
             parts.append(work)
-        if state.alterations:
-            parts.append(((f"{G.alert} GPU altered" + ("" if brief and work else " (r reverts)"), "warn"),))
+        parts += self.guarded(state, brief=brief, busy=bool(work))
         if state.plan is not None:
             plan = state.plan
             name = plan.plan.preset_id or plan.plan.model or "plan"
@@ -98,6 +99,9 @@ class StatusBar(Painted):
     def work(self, state: SessionState) -> Row:
         """What is under way, with its figures; empty when nothing is."""
         bench = state.bench
+        longer = self.series(state)
+        if longer:
+            return ((longer, "warn"),)
         if bench.running and bench.progress is not None:
             p = bench.progress
             rate = f" {figure(p.output_tok_s)} tok/s" if p.output_tok_s else ""
@@ -109,6 +113,35 @@ class StatusBar(Painted):
         if state.busy:
             return ((f"~ {state.busy[-1]}", "warn"),)
         return ()
+
+    def guarded(self, state: SessionState, *, brief: bool, busy: bool) -> list[Row]:
+        """Altered GPUs, a trial with its time left and keys, and a change that nothing watches over."""
+        if not state.alterations:
+            return []
+        guard = state.guard
+        left = self.trial.left(guard, guard.trial_left_s if guard else None)
+        if left is not None:
+            keys = "T keeps" if brief else "T keeps, r reverts"
+            return [((f"{G.alert} GPU trial {countdown(left)} ({keys})", "warnb"),)]
+        altered = f"{G.alert} GPU altered" + ("" if brief and busy else " (r reverts)")
+        parts: list[Row] = [((altered, "warn"),)]
+        if guard is not None and guard.problem:
+            parts.append((("! no guard" + ("" if brief else ": 6 says why"), "bad"),))
+        return parts
+
+    def series(self, state: SessionState) -> str:
+        """ "~ A/B 3 of 6, 4m08s left": benchmarks that belong together; "" without such."""
+        experiment, sweep = state.experiment, state.sweep
+        if experiment is not None and experiment.state == "running":
+            runs = [r for r in experiment.runs if r.state != "dropped"]
+            done, count, what = sum(r.state == "done" for r in runs), len(runs), "A/B"
+            left = self.measured.left(experiment, experiment.left_s)
+        elif sweep is not None and sweep.state == "running":
+            done, count, what = sum(p.state == "done" for p in sweep.points), len(sweep.points), "sweep"
+            left = self.measured.left(sweep, sweep.left_s)
+        else:
+            return ""
+        return f"~ {what} {done}/{count}" + (f", {countdown(left)} left" if left is not None else "")
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
         state = self.state

@@ -1,0 +1,153 @@
+"""The scripted session's GPU settings, guard, sweeps, experiments and history."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from support.fake_canned import NOW, canned_experiment, canned_sweep, guard
+
+from workbench.model.experiment import Arm, Experiment
+from workbench.model.settings import (
+    Alteration,
+    GpuSettings,
+    GuardView,
+    InForce,
+    SettingCommand,
+    SettingOutcome,
+    SettingsReport,
+)
+from workbench.model.sweep import Sweep
+
+SUDOERS = "you ALL=(root) NOPASSWD: /usr/bin/nvidia-smi -i GPU-0000 -pl 500"
+
+
+class FakeMeasuring:
+    """`processes`, `right` and `in_force` are what the next calls find."""
+
+    processes: tuple[tuple[int, int, str, bool], ...] = ((0, 4242, "vllm", True), (0, 991, "python3 train.py", False))
+    right: str | None = None  # what every command lacks
+    carried: tuple[tuple[str, GpuSettings, str], ...] = ()  # by the loaded preset
+    in_force = InForce.YES
+
+    def _wanted(self, wanted: GpuSettings) -> list[tuple[str, Any, tuple[str, ...]]]:
+        made: list[tuple[str, Any, tuple[str, ...]]] = []
+        if wanted.persistence is not None:
+            made.append(("persistence", wanted.persistence, ("-pm", str(int(wanted.persistence)))))
+        if wanted.power_limit_w is not None:
+            made.append(("power_limit_w", wanted.power_limit_w, ("-pl", f"{wanted.power_limit_w:.0f}")))
+        if wanted.gpu_clocks is not None:
+            made.append(("gpu_clocks", str(wanted.gpu_clocks), ("-lgc", str(wanted.gpu_clocks))))
+        if wanted.memory_clocks is not None:
+            made.append(("memory_clocks", str(wanted.memory_clocks), ("-lmc", str(wanted.memory_clocks))))
+        return made
+
+    def preset_gpu_settings(self, preset_id: str | None = None) -> Sequence[tuple[str, GpuSettings, str]]:
+        return self.carried
+
+    def bench_profiles(self) -> Mapping[str, tuple[str, Mapping[str, Any]]]:
+        return {
+            "quick": ("8 streams of 128 tokens", {"concurrency": 8, "requests": 64, "until_steady": False}),
+            "single-stream": ("one request after the other", {"concurrency": 1, "requests": 8, "until_steady": True}),
+            "batch": ("32 streams of mixed lengths", {"concurrency": 32, "requests": 256, "until_steady": True,
+                                                      "length_spread": 0.2}),
+        }  # fmt: skip
+
+    async def plan_gpu(self, wanted: GpuSettings, gpu: int | None = None) -> Sequence[SettingCommand]:
+        self._called("plan_gpu", wanted, gpu)
+        which = range(self.gpu_count) if gpu is None else [gpu]
+        return [SettingCommand(i, f"GPU-{i:04d}", name, ("nvidia-smi", "-i", f"GPU-{i:04d}", *words), self.right, value)
+                for i in which for name, value, words in self._wanted(wanted)]  # fmt: skip
+
+    async def apply_gpu(
+        self, wanted: GpuSettings, gpu: int | None = None, *, trial_s: float | None = None, password: str | None = None
+    ) -> SettingsReport:
+        commands = await self.plan_gpu(wanted, gpu)
+        self._called("apply_gpu", wanted, gpu, trial_s, password)
+        self.push(alterations=tuple(Alteration(c.gpu_index, c.gpu_uuid, c.setting, 600.0, c.value, NOW)
+                                    for c in commands), guard=guard(trial_left_s=trial_s))  # fmt: skip
+        outcomes = tuple(SettingOutcome(c, True, 600.0, c.value, c.value, self.in_force) for c in commands)
+        return SettingsReport(outcomes, journal="journal.json", guard=self.state.guard)
+
+    async def revert_gpu(self, gpu: int | None = None, *, password: str | None = None) -> SettingsReport:
+        self._called("revert_gpu", gpu, password)
+        self.push(alterations=(), guard=None, gpu_findings=())
+        return SettingsReport()
+
+    async def confirm_gpu(self) -> GuardView:
+        self._called("confirm_gpu")
+        self.push(guard=guard())
+        return guard()
+
+    async def keep_gpu(self) -> GuardView:
+        self._called("keep_gpu")
+        self.push(guard=guard(heartbeat_s=None))
+        return guard(heartbeat_s=None)
+
+    async def gpu_processes(self) -> Sequence[tuple[int, int, str, bool]]:
+        self._called("gpu_processes")
+        return self.processes
+
+    async def verify_gpu(self, seconds: float = 8.0) -> Sequence[str]:
+        self._called("verify_gpu", seconds)
+        self.push(gpu_findings=((0, "2790>=3000? lock ▲ no effect"),))
+        return ("GPU0 SM lock: no effect: requested 3000-3090 MHz, observed 2790 MHz for 98 % of the samples",)
+
+    async def gpu_sweep(self, setting: str, values: Sequence[str], gpu: int | None = None, **bench: Any) -> Sweep:
+        self._called("gpu_sweep", setting, list(values), gpu, bench)
+        return self._swept()
+
+    async def concurrency_sweep(self, levels: Sequence[int], **bench: Any) -> Sweep:
+        self._called("concurrency_sweep", list(levels), bench)
+        return self._swept()
+
+    async def flag_sweep(self, flags: Mapping[str, Sequence[str]], **options: Any) -> Sweep:
+        self._called("flag_sweep", {k: list(v) for k, v in flags.items()}, options)
+        return self._swept()
+
+    def _swept(self) -> Sweep:
+        made = canned_sweep(4)
+        self.push(sweep=made)
+        return made
+
+    async def cancel_sweep(self) -> None:
+        self._called("cancel_sweep")
+        self.push(sweep=canned_sweep(4, state="stopped"))
+
+    async def experiment(self, a: Arm, b: Arm, **options: Any) -> Experiment:
+        self._called("experiment", a, b, options)
+        made = canned_experiment(2)
+        self.push(experiment=made)
+        return made
+
+    async def resume_experiment(self, experiment_id: int, *, pairs: int | None = None) -> Experiment:
+        self._called("resume_experiment", experiment_id, pairs)
+        made = canned_experiment(4)
+        self.push(experiment=made)
+        return made
+
+    async def stop_experiment(self) -> None:
+        self._called("stop_experiment")
+        self.push(experiment=canned_experiment(4, state="stopped"))
+
+    def experiment_estimate_s(self, a: Arm, b: Arm, **options: Any) -> float | None:
+        return 62.0 * 2 * int(options.get("pairs", 3))
+
+    async def experiments(self) -> Sequence[Experiment]:
+        self._called("experiments")
+        return (canned_experiment(), canned_experiment(4, state="stopped", number=6))
+
+    async def find_results(self, search: str) -> None:
+        self._called("find_results", search)
+        if not hasattr(self, "all_results"):
+            self.all_results = self.state.results
+        words = search.lower().split()
+        self.push(results=tuple(r for r in self.all_results if all(w in r.label.lower() for w in words)))
+
+    async def note_result(self, result_id: int, note: str) -> None:
+        self._called("note_result", result_id, note)
+        self.push(results=tuple(replace(r, note=note) if r.id == result_id else r for r in self.state.results))
+
+    async def tag_result(self, result_id: int, tags: Sequence[str]) -> None:
+        self._called("tag_result", result_id, list(tags))

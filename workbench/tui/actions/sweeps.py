@@ -1,0 +1,93 @@
+"""Sweeps: asked for, watched, cancelled, looked at again; and one key that cancels whatever is measuring."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from workbench.model.findings import Level
+from workbench.model.run import ServerState
+from workbench.tui.actions.base import Actions
+
+if TYPE_CHECKING:
+    from workbench.model.sweep import Sweep
+    from workbench.tui.modals.sweep_form import Wanted
+    from workbench.tui.widgets.flags import Flags
+
+
+class SweepActions(Actions):
+    flags: Flags
+
+    async def action_sweep(self) -> None:
+        """The one that runs or was last; the form for a new one where there is none."""
+        if self.session.state.sweep is not None:
+            await self.sweep_page()
+        else:
+            await self.new_sweep()
+
+    async def sweep_page(self) -> None:
+        from workbench.tui.modals.live import SweepPage
+
+        def chosen(outcome: str | None) -> None:
+            if outcome == "stop":
+                self.attempt(lambda: self.session.cancel_sweep(), lambda _: self._look_at_sweep())
+            elif outcome == "new":
+                self.call_later(self.new_sweep)
+
+        await self.app.push_screen(SweepPage(self.session.state), chosen)
+
+    def _look_at_sweep(self) -> None:
+        self.call_later(self.sweep_page)
+
+    async def new_sweep(self) -> None:
+        state = self.session.state
+        if state.bench.running:
+            self.say("something is being measured", next_step="K cancels it")
+            return
+        server = state.server
+        if server is None or server.state is not ServerState.READY:
+            self.say("a sweep measures a server that is READY, and there is none", Level.WARN, "s starts the plan")
+            return
+        from workbench.tui.modals.sweep_form import Wanted, parse, sweep_form
+
+        count = len(state.telemetry.gpus) if state.telemetry else 0
+        spec = self.session.bench_defaults()
+        load = f"{spec.requests} requests at {spec.concurrency} streams"
+
+        def decided(values: dict[str, str] | None) -> None:
+            wanted = parse(values, count) if values else None
+            if isinstance(wanted, Wanted):
+                self._start_sweep(wanted)
+
+        await self.app.push_screen(sweep_form(state, self.flags.current, load), decided)
+
+    def _start_sweep(self, wanted: Wanted) -> None:
+        session = self.session
+        if wanted.kind == "flag":
+            self.attempt(lambda: session.flag_sweep(wanted.flags), self._swept)
+        elif wanted.kind == "concurrency":
+            self.attempt(lambda: session.concurrency_sweep([int(v) for v in wanted.values]), self._swept)
+        else:
+            self.attempt(lambda: session.gpu_sweep(wanted.kind, wanted.values, wanted.gpu), self._swept)
+        self.set_timer(0.2, self._show_sweep)
+
+    async def _show_sweep(self) -> None:
+        if self.session.state.sweep is not None and self.app.screen is self:
+            await self.sweep_page()
+
+    def _swept(self, sweep: Sweep) -> None:
+        from workbench.tui.modals.live import SweepPage
+
+        if not isinstance(self.app.screen, SweepPage) and sweep.state != "running":
+            self.say(f"sweep of {sweep.name}: {sweep.error or sweep.knee_text or sweep.state}", next_step="S shows it")
+
+    def action_cancel(self) -> None:
+        """Whatever is measuring. An experiment and a sweep keep what they have."""
+        state = self.session.state
+        if state.experiment is not None and state.experiment.state == "running":
+            self.attempt(lambda: self.session.stop_experiment(), lambda _: self.say("experiment stopped; X, R goes on"))
+        elif state.sweep is not None and state.sweep.state == "running":
+            self.attempt(lambda: self.session.cancel_sweep(), lambda _: self.say("sweep stopped; S shows what it has"))
+        elif state.bench.running or state.bench.queued:
+            self.attempt(lambda: self.session.cancel_bench())
+        else:
+            self.say("nothing is being measured")

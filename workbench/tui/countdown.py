@@ -1,0 +1,17 @@
+"""Seconds that the session told once, counted down on this machine's clock."""
+
+from __future__ import annotations
+
+import time
+
+
+class Countdown:
+    def __init__(self) -> None:
+        self._source: object = None
+        self._at_s = 0.0
+
+    def left(self, source: object, left_s: float | None) -> float | None:
+        """`left_s` less the time since `source` was first asked about; None where there is none to count."""
+        if source is not self._source:
+            self._source, self._at_s = source, time.monotonic()
+        return None if left_s is None else max(0.0, left_s - (time.monotonic() - self._at_s))

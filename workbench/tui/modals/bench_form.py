@@ -1,0 +1,116 @@
+"""A benchmark: its profile first, how much of it, and the rest folded away."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from workbench.model.bench import BenchSpec
+from workbench.tui.modals.form import Field, Form, Values
+from workbench.tui.paint import Row, paragraph
+
+Profiles = Mapping[str, tuple[str, Mapping[str, Any]]]
+AS_BEFORE = "as before"
+NUMBERS = (
+    ("concurrency", "streams at once", "1: a single reader"),
+    ("requests", "requests", "counted ones"),
+    ("max_tokens", "output tokens each", "forced where possible"),
+    ("input_tokens", "prompt tokens each", "approximately"),
+    ("warmup", "warm-up requests", "same shape, not counted"),
+)
+OPTIONAL = (  # empty: not asked for
+    ("rate", "requests a second", "a schedule, whatever the server does; empty: the next when one is done"),
+    ("seconds", "seconds", "no request starts after so long; requests is then the most"),
+)
+SWITCHES = (
+    ("until_steady", "warm up until steady", "two windows agree within 3 %"),
+    ("shared_prefix", "prefix cache", "off: every prompt is new"),
+)
+FIELDS = frozenset(name for group in (NUMBERS, OPTIONAL, SWITCHES) for name, *_ in group)
+
+
+def text_of(value: object) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def overrides(values: Values) -> dict[str, Any] | str:
+    """Fields of BenchSpec out of the form, or what is wrong with one."""
+    made: dict[str, Any] = {}
+    if values.get("profile", AS_BEFORE) != AS_BEFORE:
+        made["profile"] = values["profile"]
+    for name, label, _ in NUMBERS:
+        low = 0 if name == "warmup" else 1
+        if not values[name].isdigit() or int(values[name]) < low:
+            return f"{label}: expected a whole number of at least {low}, got “{values[name]}”"
+        made[name] = int(values[name])
+    for name, label, _ in OPTIONAL:
+        try:
+            made[name] = float(values[name]) if values[name] else None
+        except ValueError:
+            made[name] = 0.0
+        if made[name] is not None and made[name] <= 0:
+            return f"{label}: expected a number above 0, got “{values[name]}”"
+    for name, *_ in SWITCHES:
+        made[name] = values[name] == "on"
+    if made["rate"] is not None:
+        made["arrival"] = values["arrival"]
+    if values["prompts_file"]:
+        made["prompts_file"] = values["prompts_file"]
+    return made
+
+
+class BenchForm(Form):
+    """A chosen profile writes its fields into the form, where each may still be changed."""
+
+    def __init__(self, spec: BenchSpec, profiles: Profiles, about: str) -> None:
+        self.profiles, self.first = profiles, {name: text_of(getattr(spec, name)) for name in FIELDS}
+        super().__init__("Benchmark", _fields(spec, profiles), intro=lambda w: [*paragraph(about, w, "dim"), ()],
+                         check=_check, hints=self._hints, tail=_summary, accept="run")  # fmt: skip
+
+    def _hints(self, values: Values) -> Mapping[str, str]:
+        title = self.profiles.get(values["profile"], ("the last one, or what the preset suggests",))[0]
+        return {"profile": title}
+
+    def changed(self, name: str) -> None:
+        if name == "profile":
+            chosen = self.values["profile"]
+            given = {n: text_of(v) for n, v in self.profiles[chosen][1].items()} if chosen in self.profiles else {}
+            for field in FIELDS:
+                self.put(field, given.get(field, self.first[field]))
+        super().changed(name)
+
+
+def _fields(spec: BenchSpec, profiles: Profiles) -> tuple[Field, ...]:
+    def detail(name: str) -> bool:
+        return name not in ("concurrency", "requests")
+
+    named = [Field("profile", "profile", AS_BEFORE, "", (AS_BEFORE, *profiles))] if profiles else []
+    return (
+        *named,
+        *(Field(n, label, text_of(getattr(spec, n)), hint, detail=detail(n)) for n, label, hint in NUMBERS),
+        *(Field(n, label, text_of(getattr(spec, n)), hint, ("off", "on"), detail=True) for n, label, hint in SWITCHES),
+        *(Field(n, label, text_of(getattr(spec, n)), hint, detail=True) for n, label, hint in OPTIONAL),
+        Field("arrival", "schedule", spec.arrival, "of requests a second", ("poisson", "constant"), detail=True),
+        Field("prompts_file", "prompts file", "", "JSON lines of your own: prompt, text or messages", detail=True),
+    )
+
+
+def _check(values: Values) -> str | None:
+    outcome = overrides(values)
+    return outcome if isinstance(outcome, str) else None
+
+
+def _summary(values: Values, width: int) -> list[Row]:
+    """What the folded fields amount to."""
+    made = overrides(values)
+    if isinstance(made, str):
+        return []
+    what = made.get("prompts_file") or f"{made['input_tokens']} prompt tokens"
+    loop = f"{made['rate']:g} requests a second, {made['arrival']}" if made["rate"] is not None else "closed loop"
+    warm = "until steady" if made["until_steady"] else "requests"
+    end = f", at most {made['seconds']:g} s" if made["seconds"] is not None else ""
+    cache = ", prefix cache in play" if made["shared_prefix"] else ""
+    text = f"{what}, {made['max_tokens']} output tokens; {loop}{end}; warm-up {made['warmup']} {warm}{cache}"
+    return [(), *paragraph(text, width, "dim", "  ")]

@@ -1,0 +1,165 @@
+"""What A and B of an experiment are, one line each, and how many pairs of runs; the time is told before the start."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from workbench.model.experiment import Arm
+from workbench.model.plan import PlanChange
+from workbench.model.settings import ClockRange, GpuSettings
+from workbench.tui.formats import elapsed, value_text
+from workbench.tui.glyphs import G
+from workbench.tui.modals.form import Field, Form, Values
+from workbench.tui.modals.gpu_settings import clocks_of
+from workbench.tui.paint import Row, paragraph
+from workbench.tui.widgets.experiment import arm_words
+
+METRICS = {"tok/s": "output_tok_s", "tok/J": "tok_per_joule", "TTFT p50": "ttft_ms.p50", "ITL mean": "itl_ms.mean"}
+SHOWS = {3: "5 %", 5: "2 %", 8: "1 %"}  # differences that so many pairs show, as a rule
+
+
+class Wanted(NamedTuple):
+    a: Arm
+    b: Arm
+    options: dict[str, Any]
+
+
+def arms_of(changes: Sequence[PlanChange]) -> tuple[Arm, Arm] | str:
+    """A as it runs, B as it is edited; a text where an experiment cannot make that difference."""
+    a: dict[str, list[str]] = {"sets": [], "unsets": [], "envs": []}
+    b: dict[str, list[str]] = {"sets": [], "unsets": [], "envs": []}
+    for change in changes:
+        if change.kind not in ("flag", "env"):
+            return f"they differ in {change.kind} too: {value_text(change.a)} > {value_text(change.b)}"
+        for arm, value in ((a, change.a), (b, change.b)):
+            if change.kind == "env":
+                arm["envs"].append(f"{change.name}={'' if value is None else value}")
+            elif value is None:
+                arm["unsets"].append(change.name)
+            else:
+                arm["sets"].append(f"{change.name}={value_text(value)}")
+    return _arm(a), _arm(b)
+
+
+def _arm(words: Mapping[str, Sequence[str]]) -> Arm:
+    return Arm(tuple(words["sets"]), tuple(words["unsets"]), tuple(words["envs"]))
+
+
+def line_of(arm: Arm) -> str:
+    return " ".join(shlex.quote(word) if " " in word else word for word in arm_words(arm))
+
+
+def parse_arm(text: str) -> Arm | str:
+    """ "max-num-seqs=512 -enforce-eager $K=V gpu.power=400" as an Arm, or what is wrong with it."""
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        return f"{error}: “{text}”"
+    arm = Arm()
+    for word in words:
+        name, equals, value = word.partition("=")
+        if name.startswith("gpu."):
+            gpu = _gpu(arm.gpu, name[4:], value)
+            if isinstance(gpu, str):
+                return gpu
+            arm = replace(arm, gpu=gpu)
+        elif word.startswith("$") and equals:
+            arm = replace(arm, envs=(*arm.envs, word[1:]))
+        elif word.startswith("-") and not equals:
+            arm = replace(arm, unsets=(*arm.unsets, word.lstrip("-")))
+        elif equals and name.strip("-"):
+            arm = replace(arm, sets=(*arm.sets, f"{name.lstrip('-')}={value}"))
+        else:
+            return f"expected flag=value, -flag, $NAME=value or gpu.power=W, got “{word}”"
+    return arm
+
+
+def _gpu(gpu: GpuSettings, name: str, value: str) -> GpuSettings | str:
+    if name == "power":
+        try:
+            return replace(gpu, power_limit_w=float(value.rstrip("wW")))
+        except ValueError:
+            return f"gpu.power: expected watts, got “{value}”"
+    if name in ("sm", "mem"):
+        clocks = clocks_of(value)
+        if isinstance(clocks, ClockRange):
+            return replace(gpu, gpu_clocks=clocks) if name == "sm" else replace(gpu, memory_clocks=clocks)
+        if clocks != "reset":
+            return f"gpu.{name}: {clocks or 'a value is needed'}"
+        return replace(gpu, reset_gpu_clocks=True) if name == "sm" else replace(gpu, reset_memory_clocks=True)
+    if name == "persistence" and value in ("on", "off"):
+        return replace(gpu, persistence=value == "on")
+    if name == "governor" and value:
+        return replace(gpu, governor=value)
+    return f"expected gpu.power, gpu.sm, gpu.mem, gpu.persistence or gpu.governor, got “gpu.{name}={value}”"
+
+
+def parse(values: Values) -> Wanted | str:
+    arms: list[Arm] = []
+    for name in ("a", "b"):
+        arm = parse_arm(values[name])
+        if isinstance(arm, str):
+            return f"{name.upper()}: {arm}"
+        arms.append(arm)
+    if arms[0] == arms[1]:
+        return "A and B are the same: write what B changes"
+    if not values["pairs"].isdigit() or int(values["pairs"]) < 2:
+        return f"pairs: expected a whole number of at least 2, got “{values['pairs']}”"
+    options: dict[str, Any] = {"pairs": int(values["pairs"]), "metric": METRICS[values["metric"]]}
+    for name, option, unit in (("until", "until_pct", "% "), ("minutes", "max_minutes", "min "),
+                               ("temperature", "match_temperature_c", "°C ")):  # fmt: skip
+        text = values[name].rstrip(unit)
+        if not text:
+            continue
+        try:
+            number = float(text)
+        except ValueError:
+            number = 0.0
+        if number <= 0:
+            return f"{name}: expected a number above 0, got “{values[name]}”"
+        options[option] = number
+    return Wanted(arms[0], arms[1], options)
+
+
+def experiment_form(
+    a: Arm, b: Arm, about: str, load: str, estimate: Callable[[Wanted], float | None]
+) -> Form:
+    """`about`: where A and B come from; `load`: the benchmark of each run; `estimate`: seconds, before the start."""
+    fields = (
+        Field("a", "A", line_of(a), wide=True),
+        Field("b", "B", line_of(b), wide=True),
+        Field("pairs", "pairs", "3"),
+        Field("until", "or until ± percent", ""),
+        Field("metric", "decided by", "tok/s", "chosen now, so that chance has one try only", tuple(METRICS)),
+        Field("temperature", "start within ± C", "", "of the first run's temperature; empty: as it comes", detail=True),
+        Field("minutes", "at most minutes", "", "then it stops with what it has", detail=True),
+    )  # fmt: skip
+
+    def check(values: Values) -> str | None:
+        outcome = parse(values)
+        return outcome if isinstance(outcome, str) else None
+
+    def hints(values: Values) -> Mapping[str, str]:
+        listed = ", ".join(f"{n} show {size}" for n, size in SHOWS.items())
+        return {"pairs": f"of runs, A B B A: {listed} as a rule",
+                "until": f"stops when the interval is {G.plus_minus} so narrow; pairs is then the most"}  # fmt: skip
+
+    def tail(values: Values, width: int) -> list[Row]:
+        wanted = parse(values)
+        if isinstance(wanted, str):
+            return [(), *paragraph(wanted, width, "dim")]
+        seconds = estimate(wanted)
+        count = 2 * wanted.options["pairs"]
+        most = "at most " if "until_pct" in wanted.options else ""
+        time = f"about {elapsed(seconds)}" if seconds is not None else "a time not known yet: no run of this plan is"
+        return [(), *paragraph(f"{most}{count} runs of {load}: {time}", width, "strong", "  ")]
+
+    def intro(width: int) -> list[Row]:
+        text = "Words of A and B: flag=value, -flag, $NAME=value, gpu.power=400, gpu.sm=1755, gpu.mem=MIN,MAX"
+        return [*paragraph(about, width), *paragraph(text, width, "dim", "  "), ()]
+
+    return Form("A/B experiment", fields, intro=intro, check=check, hints=hints, tail=tail, accept="start",
+                label_cells=20, entry_cells=16, wide=True)  # fmt: skip

@@ -1,0 +1,182 @@
+"""Before and after a change of GPU settings: the commands with whom they concern, then what became of them."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal
+from textual.widget import Widget
+
+from workbench.model.settings import HOST_INDEX, GuardView, InForce, SettingCommand, SettingOutcome, SettingsReport
+from workbench.session.state import SessionState
+from workbench.tui.formats import NA, elapsed, setting_text, short_gpu_name
+from workbench.tui.glyphs import G
+from workbench.tui.modals.base import Choices, Modal, TextBody
+from workbench.tui.paint import Row, pad, paragraph
+from workbench.tui.widgets.entry import Entry
+
+Process = tuple[int, int, str, bool]  # GPU, pid, name, whether Workbench started it
+FORCE = {
+    InForce.YES: ("ok in force", "good"),
+    InForce.CAPPED: (f"{G.alert} capped", "warn"),
+    InForce.NO_EFFECT: (f"{G.alert} no effect", "warnb"),
+    InForce.NOT_CHECKED: ("? not checked", "dim"),
+}
+
+
+def who(index: int) -> str:
+    return "host" if index == HOST_INDEX else f"GPU{index}"
+
+
+def concerned_rows(
+    state: SessionState, indexes: Sequence[int], processes: Sequence[Process] | None, width: int
+) -> list[Row]:
+    """The GPUs by name, and what else runs on them."""
+    rows: list[Row] = []
+    telemetry = state.telemetry
+    for index in indexes:
+        info = telemetry.info(index) if telemetry else None
+        name = short_gpu_name(info.name) if info else ("CPUs of the host" if index == HOST_INDEX else NA)
+        rows.append(((pad(who(index), 6), "title"), (name, "strong"), (f"  {info.uuid}" if info else "", "dim")))
+        mine = [p for p in processes or () if p[0] == index]
+        for _, pid, what, ours in mine:
+            said = f"      {pid} {what}: " + ("a server of Workbench" if ours else "not started by Workbench")
+            rows += paragraph(said, width, "text" if ours else "warn", "        ")
+    if processes is None:
+        rows += paragraph("! who else uses them is not known", width, "warn")
+    elif any(not ours for *_, ours in processes):
+        rows += paragraph("! Others compute on these GPUs: the change concerns them too.", width, "warn", "  ")
+    return rows
+
+
+def command_rows(commands: Sequence[SettingCommand], width: int) -> list[Row]:
+    rows: list[Row] = []
+    for c in commands:
+        line = f"$ {shlex.join(c.argv)}" + (f" <<< {shlex.quote(c.stdin)}" if c.stdin else "")
+        lines = paragraph(line, width - 6, "text", "    ")
+        rows += [((pad("" if n else who(c.gpu_index), 6), "title"), *line) for n, line in enumerate(lines)]
+    rights = dict.fromkeys(c.right for c in commands if c.right)
+    for right in rights:
+        rows += paragraph(f"x {right}", width, "bad", "  ")
+    return rows
+
+
+class ConfirmSettings(Modal[dict[str, str]]):
+    """enter on the first choice runs them. Outcome: {"password": …}, empty where none was asked for; None: cancelled.
+
+    The password leaves this box only in the outcome, and its field is emptied when the box goes.
+    """
+
+    def __init__(
+        self, title: str, make: Callable[[int], list[Row]], *, yes: str, refused: bool = False, password: bool = False
+    ) -> None:
+        super().__init__(title, "enter choose   esc cancel")
+        self.make, self.yes, self.refused = make, yes, refused and not password
+        self.field = Entry(on_submit=lambda _: self._decide("yes"), secret=True) if password else None
+        self.add_class("-wide")
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("down", "app.focus_next", show=False), Binding("up", "app.focus_previous", show=False)]  # fmt: skip
+    AUTO_FOCUS = "Entry, Choices"
+
+    def content(self) -> Sequence[Widget]:
+        items = [("yes", self.yes, "text"), ("no", "cancel", "text")]
+        parts: list[Widget] = [TextBody(lambda w: [*self.make(w), ()], reserve=4)]
+        if self.field is not None:
+            label = TextBody(lambda _: [(("sudo password", "dim"),)], focusable=False)
+            label.styles.width = 18
+            self.field.styles.width = 30
+            hint = TextBody(lambda _: [(("  goes to sudo's input, is kept nowhere", "dim"),)], focusable=False)
+            parts.append(Horizontal(label, self.field, hint, classes="field"))
+        return (*parts, Choices(items, self._decide, "no" if self.refused else "yes"))
+
+    def _decide(self, choice: str) -> None:
+        if choice != "yes":
+            self.dismiss(None)
+            return
+        given = {"password": self.field.value} if self.field is not None else {}
+        if self.field is not None:
+            self.field.value = ""
+        self.dismiss(given)
+
+
+def report_rows(report: SettingsReport, width: int) -> list[Row]:
+    """before, requested, read back, in force; what was given back again, the guard, and where it is written down."""
+    rows: list[Row] = []
+    if report.outcomes:
+        rows.append(((_columns(width, "", "setting", "before", "asked for", "reads", "in force"), "head"),))
+    for o in report.outcomes:
+        rows += _outcome_rows(o, width)
+    if not report.outcomes:
+        rows += paragraph("Nothing to do: no setting was altered.", width, "dim")
+    if report.rolled_back:
+        rows += [(), (("Given back, because a later command failed", "strong"),)]
+        for o in report.rolled_back:
+            rows += _outcome_rows(o, width)
+    unchecked = [o for o in report.outcomes if o.ok and o.in_force is InForce.NOT_CHECKED]
+    if unchecked:
+        text = "A clock lock cannot be read back: V puts load on the card and says what it shows."
+        rows += [(), *paragraph(text, width)]
+    if report.guard is not None:
+        rows += [(), *guard_rows(report.guard, None, width)]
+    if report.journal:
+        rows += paragraph(f"what was before is kept in {report.journal}", width, "dim", "  ")
+    return rows
+
+
+def _columns(width: int, *cells: str) -> str:
+    sizes = (6, 12, 15, 13, 13) if width >= 96 else (6, 12, 12, 11, 11)
+    return "".join(pad(c, s) for c, s in zip(cells, sizes, strict=False)) + cells[-1]
+
+
+def _outcome_rows(o: SettingOutcome, width: int) -> list[Row]:
+    def text(value: object) -> str:
+        return NA if value is None else setting_text(o.command.setting, value).split(" ", 1)[-1]
+
+    word = setting_text(o.command.setting, "").strip()
+    asked = o.requested if o.requested is not None else o.command.value
+    said, role = FORCE[o.in_force] if o.ok else ("x failed", "bad")
+    values = (text(o.before), text(asked), text(o.read_back))
+    line = _columns(width, who(o.command.gpu_index), word, *values, "")
+    rows: list[Row] = [((line, "text"), (said, role))]
+    if o.message:
+        rows += paragraph(f"      {o.message}", width, "warn" if not o.ok else "dim", "      ")
+    return rows
+
+
+def guard_rows(guard: GuardView, trial_left_s: float | None, width: int) -> list[Row]:
+    """The process that gives settings back by itself: until when, on what, and what it did last."""
+    if guard.problem:
+        return paragraph(f"! no guard: {guard.problem}", width, "warn", "  ")
+    rows: list[Row] = []
+    left = trial_left_s if trial_left_s is not None else guard.trial_left_s
+    if left is not None:
+        rows += paragraph(f"{G.alert} on trial: given back in {left:.0f} s unless T keeps it", width, "warnb", "  ")
+    if guard.running:
+        conditions = []
+        if guard.heartbeat_s is not None:
+            conditions.append(f"Workbench is silent for {guard.heartbeat_s:g} s")
+        limits = sorted(set(guard.temperature_limits_c.values()))
+        if limits:
+            conditions.append(f"a GPU passes {'/'.join(f'{t:g}' for t in limits)} C")
+        pid = f" (pid {guard.pid})" if guard.pid else ""
+        when = " or when ".join(conditions) or "never by itself: left on deliberately"
+        said = f" gives back when {when}" if conditions else f": {when}"
+        rows += paragraph(f"guard{pid}{said}", width, "text", "  ")
+        if guard.heartbeat_age_s is not None and guard.heartbeat_s is not None:
+            rows += paragraph(f"  heard from Workbench {elapsed(guard.heartbeat_age_s)} ago", width, "dim", "  ")
+    if guard.did:
+        rows += paragraph(did_text(guard), width, "warn", "  ")
+    if guard.log:
+        rows += paragraph(f"  its log: {guard.log}", width, "dim", "  ")
+    return rows
+
+
+def did_text(guard: GuardView) -> str:
+    from workbench.tui.formats import clock
+
+    at = f" at {clock(guard.did_unix_s)}" if guard.did_unix_s else ""
+    return f"{G.alert} the guard{at}: {guard.did}"

@@ -1,0 +1,162 @@
+"""What a sweep goes over, and which values: suggested from what the GPUs and the plan allow."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from workbench.model.flags import FlagKind, FlagRow
+from workbench.session.state import SessionState
+from workbench.tui.formats import value_text
+from workbench.tui.modals.form import Field, Form, Values
+from workbench.tui.paint import Row, paragraph
+
+POWER, CLOCKS, STREAMS, FLAG = "power limit", "SM clock", "concurrency", "flag"
+KINDS = {POWER: "power_limit_w", CLOCKS: "gpu_clocks", STREAMS: "concurrency", FLAG: "flag"}
+LEVELS = "1,2,4,8,16,32,64"
+POINTS = 7
+
+
+class Wanted(NamedTuple):
+    kind: str
+    values: list[str]
+    gpu: int | None
+    flags: dict[str, list[str]]
+
+
+def suggested(what: str, state: SessionState) -> str:
+    """Values of a GPU setting between the limits of all GPUs, highest load first left to the session."""
+    infos = state.telemetry.infos if state.telemetry else ()
+    if what == STREAMS:
+        return LEVELS
+    if what == POWER:
+        lows = [i.power_min_w for i in infos if i.power_min_w]
+        highs = [i.power_max_w for i in infos if i.power_max_w]
+        return _steps(max(lows), min(highs), (10, 25, 50, 100)) if lows and highs else ""
+    if what == CLOCKS:
+        tops = [i.sm_max_mhz for i in infos if i.sm_max_mhz]
+        return _steps(0.45 * min(tops), float(min(tops)), (75, 150, 300, 450)) if tops else ""
+    return ""
+
+
+def _steps(low: float, high: float, sizes: tuple[int, ...]) -> str:
+    """At most seven round values that end at the highest."""
+    size = next((s for s in sizes if (high - low) / s <= POINTS - 1), sizes[-1])
+    values: list[float] = []
+    at = high
+    while at >= low - 1e-6 and len(values) < POINTS:
+        values.append(at)
+        at -= size
+    return ",".join(f"{v:g}" for v in reversed(values))
+
+
+def around(row: FlagRow | None) -> str:
+    """Values to try for the flag under the cursor."""
+    if row is None or row.is_env:
+        return ""
+    if row.spec is not None and row.spec.kind is FlagKind.BOOL:
+        return "on,off"
+    if row.spec is not None and row.spec.choices:
+        return ",".join(row.spec.choices[:4])
+    value = row.value if row.value is not None else row.default
+    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+        return "" if value is None else value_text(value)
+    if isinstance(value, float) and value <= 1:
+        return f"{value - 0.05:g},{value:g}" + (f",{value + 0.05:g}" if value <= 0.93 else "")
+    return ",".join(f"{value * f:g}" for f in (0.5, 1, 2))
+
+
+def parse(values: Values, count: int) -> Wanted | str:
+    what = values["what"]
+    gpu = None
+    which = values.get("gpu", "all").lower()
+    if which not in ("", "all"):
+        if not which.isdigit() or int(which) >= count:
+            return f"GPU: expected all or 0..{count - 1}, got {which}"
+        gpu = int(which)
+    if what == FLAG:
+        flags = {}
+        for word in re.split(r"\s+", values["flags"]) if values["flags"] else []:
+            name, equals, listed = word.partition("=")
+            found = [v for v in listed.split(",") if v]
+            if not equals or not name or len(found) < 2:
+                return f"expected flag=v1,v2,…, got “{word}”"
+            flags[name.lstrip("-")] = found
+        if not 1 <= len(flags) <= 2:
+            return "one or two flags are swept: flag=v1,v2,…"
+        return Wanted(KINDS[what], [], gpu, flags)
+    listed = re.split(r"[,\s]+", values["values"].strip(", "))
+    if what == CLOCKS:  # "1755" or "1500-1755"
+        bad = [v for v in listed if not re.fullmatch(r"\d+(-\d+)?", v)]
+    else:
+        bad = [v for v in listed if not re.fullmatch(r"\d+(\.\d+)?" if what == POWER else r"[1-9]\d*", v)]
+    if bad:
+        return f"values: expected numbers with commas between them, got “{bad[0]}”"
+    if len(listed) < 2:
+        return "values: at least two"
+    return Wanted(KINDS[what], [v.replace("-", ",") for v in listed], gpu, {})
+
+
+def sweep_form(state: SessionState, flag: FlagRow | None, load: str) -> Form:
+    count = len(state.telemetry.gpus) if state.telemetry else 0
+    kinds = tuple(KINDS) if count else (STREAMS, FLAG)
+    first = kinds[0]
+    flag_text = f"{flag.name}={around(flag)}" if flag is not None and not flag.is_env else ""
+    fields = (
+        Field("what", "over", first, "left and right change it", kinds),
+        Field("values", "values", suggested(first, state), wide=True),
+        Field("flags", "flags", flag_text, wide=True),
+        *([Field("gpu", "GPU", "all", f"all or 0..{count - 1}")] if count > 1 else []),
+    )
+
+    def check(values: Values) -> str | None:
+        outcome = parse(values, count)
+        return outcome if isinstance(outcome, str) else None
+
+    def tail(values: Values, width: int) -> list[Row]:
+        return [(), *paragraph(_about(values, count, load), width, "dim", "  ")]
+
+    return _SweepForm("Sweep", fields, check=check, tail=tail, accept="start", label_cells=10, entry_cells=24,
+                      wide=True, suggest=lambda what: suggested(what, state))  # fmt: skip
+
+
+def _about(values: Values, count: int, load: str) -> str:
+    wanted = parse(values, count)
+    if isinstance(wanted, str):
+        return wanted
+    if wanted.kind == "flag":
+        points = 1
+        for listed in wanted.flags.values():
+            points *= len(listed)
+        return (f"{points} starts of the server, each with {load}; the best is then confirmed against the start in an "
+                "A/B experiment. Nothing is claimed for the others.")  # fmt: skip
+    what = f"{len(wanted.values)} points, each settled and then measured"
+    if wanted.kind == "concurrency":
+        return f"{what}; it ends early when errors or the deadline say so. The knee is named."
+    return f"{what} with {load}; the setting that was before is given back at the end and on any failure."
+
+
+class _SweepForm(Form):
+    """Which values are suggested, and which field is asked for, follows from what is swept."""
+
+    def __init__(self, *args: Any, suggest: Callable[[str], str], **named: Any) -> None:
+        super().__init__(*args, **named)
+        self.suggest = suggest
+
+    def on_mount(self) -> None:
+        self._show_fields()
+
+    def _show_fields(self) -> None:
+        what = self.values["what"]
+        hidden: Mapping[str, bool] = {"flags": what != FLAG, "values": what == FLAG,
+                                      "gpu": what not in (POWER, CLOCKS)}  # fmt: skip
+        for line, field in zip(self.lines, self.fields, strict=True):
+            if field.name in hidden:
+                line.display = not hidden[field.name]
+
+    def changed(self, name: str) -> None:
+        if name == "what" and self.lines:
+            self._show_fields()
+            self.put("values", self.suggest(self.values["what"]))
+        super().changed(name)

@@ -1,0 +1,211 @@
+"""An experiment as rows: what A and B are, the verdict, every pair and every metric on one axis, and its runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from workbench.tui.formats import countdown, elapsed, figure, whole
+from workbench.tui.glyphs import G
+from workbench.tui.paint import Row, cut, pad, paragraph, spread
+from workbench.tui.widgets.compare import FIRST, VERDICTS, metric_name
+from workbench.tui.widgets.interval import Axis, axis_for, bar
+
+if TYPE_CHECKING:
+    from workbench.model.bench import BenchProgress, MetricChange
+    from workbench.model.experiment import Arm, Experiment, ExperimentRun
+    from workbench.model.settings import GpuSettings
+
+STATES = {"running": ("~", "running", "warn"), "stopped": ("=", "stopped", "warn"), "done": ("ok", "done", "good"),
+          "failed": ("x", "failed", "bad")}  # fmt: skip
+RUNS = {"planned": G.dot, "starting": "~ start", "measuring": "~", "done": "ok", "failed": "x", "dropped": "- out"}
+CHANGE = 16
+SHOWN = ("output_tok_s", "tok_per_joule", "ttft_ms.p50", "ttft_ms.p99", "itl_ms.mean", "tpot_ms.mean", "power_w")
+Trail = Mapping[int, tuple[float, float]]  # pairs that were complete -> (change, half width) in percent
+
+
+def gpu_words(gpu: GpuSettings) -> list[str]:
+    """As the experiment's form takes them."""
+    words = [] if gpu.power_limit_w is None else [f"gpu.power={gpu.power_limit_w:g}"]
+    words += [] if gpu.gpu_clocks is None else [f"gpu.sm={gpu.gpu_clocks}"]
+    words += [] if gpu.memory_clocks is None else [f"gpu.mem={gpu.memory_clocks}"]
+    words += ["gpu.sm=reset"] * gpu.reset_gpu_clocks + ["gpu.mem=reset"] * gpu.reset_memory_clocks
+    words += [] if gpu.persistence is None else [f"gpu.persistence={'on' if gpu.persistence else 'off'}"]
+    return words + ([] if gpu.governor is None else [f"gpu.governor={gpu.governor}"])
+
+
+def arm_words(arm: Arm) -> list[str]:
+    """ "max-num-seqs=512", "-enforce-eager", "$K=V", "gpu.power=400"."""
+    return [*arm.sets, *(f"-{name}" for name in arm.unsets), *(f"${one}" for one in arm.envs), *gpu_words(arm.gpu)]
+
+
+def experiment_rows(
+    e: Experiment, width: int, *, left_s: float | None = None, progress: BenchProgress | None = None,
+    trail: Trail | None = None,
+) -> list[Row]:  # fmt: skip
+    rows = [_state_row(e, width, left_s, progress)]
+    for arm, words, role in (("A", arm_words(e.spec.a), "a"), ("B", arm_words(e.spec.b), "b")):
+        text = "  ".join(words) or "the plan as it is loaded"
+        rows += [((f"{arm} " if not n else "  ", role), *line) for n, line in enumerate(paragraph(text, width - 2))]
+    rows += [(), *_verdict(e, width), ()]
+    rows += _forest(e, width, trail or {})
+    rows += [(), *_runs(e, width), (), *paragraph(design_text(e), width, "dim")]
+    for text in e.note.splitlines():
+        rows += paragraph(text, width, "dim", "  ")
+    return rows
+
+
+def design_text(e: Experiment) -> str:
+    """How it is made, in one sentence."""
+    spec, bench = e.spec, e.spec.bench
+    count = f"{spec.pairs} pairs"
+    if spec.until_pct is not None:
+        count = f"until {metric_name(spec.metric)} is known to {G.plus_minus}{spec.until_pct:g} %, at most {count}"
+    words = {"concurrency": "streams", "requests": "requests", "input_tokens": "prompt tokens",
+             "max_tokens": "output tokens"}  # fmt: skip
+    load = ", ".join(f"{bench[name]} {word}" for name, word in words.items() if name in bench)
+    restart = "the server restarts for every run" if e.restarts else "the server stays up"
+    warm = f", started within {spec.match_temperature_c:g} C" if spec.match_temperature_c is not None else ""
+    return f"{count} in the order A B B A; {restart}{warm}" + (f"; each run {load}" if load else "")
+
+
+def _state_row(e: Experiment, width: int, left_s: float | None, progress: BenchProgress | None) -> Row:
+    sign, word, role = STATES.get(e.state, ("?", e.state, "warn"))
+    left: list[tuple[str, str]] = [(f"{sign} {word}", role)]
+    now = next((r for r in e.runs if r.state in ("starting", "measuring")), None)
+    if e.phase and e.state == "running":
+        left.append((f"  {e.phase}", "text"))
+    elif now is not None:
+        count = f" {progress.done}/{progress.total}" if progress and now.state == "measuring" else ""
+        left.append((f"  pair {now.pair + 1}, {now.arm}: {now.state}{count}", "text"))
+    elif e.state in ("stopped", "failed"):
+        left.append((f"  {e.pairs_done} of {e.spec.pairs} pairs are kept; R goes on with it", "text"))
+    right: list[tuple[str, str]] = []
+    if e.simulated:
+        right.append((" SIMULATED ", "reverse"))
+    if e.state == "running" and left_s is not None:
+        right.insert(0, (f"about {countdown(left_s)} left ", "strong"))
+    return spread(tuple(left), tuple(right), width)
+
+
+def _verdict(e: Experiment, width: int) -> list[Row]:
+    if e.error:
+        return paragraph(f"x {e.error}", width, "bad", "  ")
+    rows: list[Row] = []
+    if e.verdict:
+        primary = _primary(e)
+        word = primary.verdict if primary else ""
+        role = {"better": "goodb", "worse": "bad"}.get(word, "strong")
+        rows += paragraph(e.verdict, width, role)
+    elif e.comparison is None:
+        have = e.pairs_done
+        need = "an interval needs two pairs"
+        rows += paragraph(f"{have} of {e.spec.pairs} pairs: nothing is claimed yet, {need}.", width, "text")
+    else:
+        rows += paragraph(f"{e.pairs_done} of {e.spec.pairs} pairs: the interval below still narrows.", width, "text")
+    if e.smallest_pct is not None:
+        text = f"The smallest difference that this design could have shown is {e.smallest_pct:.1f} %."
+        rows += paragraph(text, width, "dim")
+    return rows
+
+
+def _primary(e: Experiment) -> MetricChange | None:
+    metrics = e.comparison.metrics if e.comparison else ()
+    return next((m for m in metrics if m.metric == e.spec.metric), None)
+
+
+def pair_values(e: Experiment) -> list[tuple[int, float, float]]:
+    """(pair, A, B) of the complete pairs."""
+    by: dict[int, dict[str, float]] = {}
+    for run in e.runs:
+        if run.state == "done" and run.value is not None:
+            by.setdefault(run.pair, {})[run.arm] = run.value
+    return [(pair, v["A"], v["B"]) for pair, v in sorted(by.items()) if "A" in v and "B" in v]
+
+
+def _metrics(e: Experiment) -> list[MetricChange]:
+    """The one that was chosen beforehand, then what people ask for next."""
+    found = [m for m in (e.comparison.metrics if e.comparison else ()) if m.change_pct is not None]
+    order = dict.fromkeys((e.spec.metric, *FIRST))
+    ranked = sorted(found, key=lambda m: list(order).index(m.metric) if m.metric in order else len(order))
+    return [m for m in ranked if m.metric == e.spec.metric or m.metric in SHOWN]
+
+
+def _forest(e: Experiment, width: int, trail: Trail) -> list[Row]:
+    pairs, metrics = pair_values(e), _metrics(e)
+    if not pairs:
+        return []
+    label, size = (16, 10) if width >= 96 else (11, 7)
+    verdict_cells = 14 if width >= 96 else 9
+    spans = [(m.change_pct or 0.0, m.interval_pct or 0.0) for m in metrics]
+    spans += [((b / a - 1) * 100, 0.0) for _, a, b in pairs if a]
+    axis = axis_for(spans, min(61, width - label - 2 * size - CHANGE - verdict_cells - 2))
+    name = metric_name(e.spec.metric)
+    head = pad(name, label) + pad("A", size, True) + pad("B", size, True) + pad("change", 9, True) + " " * (CHANGE - 9)
+    rows: list[Row] = [((head, "head"), ("  ", "text"), (axis.head(), "head"))]
+    for pair, a, b in pairs:
+        change = (b / a - 1) * 100 if a else 0.0
+        rows.append(_line(f"pair {pair + 1}", a, b, _change(change, None), bar(axis, change, None, "dim"),
+                          (label, size), "dim", ""))  # fmt: skip
+    now = e.pairs_done
+    for count, (change, half) in sorted(trail.items()):
+        if count < now:
+            rows.append(_line(f"after {count}", None, None, _change(change, half), bar(axis, change, half, "faint"),
+                              (label, size), "faint", "", bare=True))  # fmt: skip
+    rows += [_metric_line(m, axis, (label, size), verdict_cells, m.metric == e.spec.metric) for m in metrics]
+    return rows
+
+
+def _change(change: float, half: float | None) -> str:
+    return pad(f"{change:+.1f} %", 9, True) + pad(f" {G.plus_minus}{half:.1f}" if half is not None else "", CHANGE - 9)
+
+
+def _metric_line(m: MetricChange, axis: Axis, sizes: tuple[int, int], verdict_cells: int, chosen: bool) -> Row:
+    word, role = VERDICTS.get(m.verdict, (m.verdict, "dim"))
+    word = {"= none shown": "= none"}.get(word, word) if verdict_cells < 13 else word
+    assert m.change_pct is not None
+    drawn = bar(axis, m.change_pct, m.interval_pct, role if role != "dim" else "text")
+    return _line(metric_name(m.metric, m.unit), m.a, m.b, _change(m.change_pct, m.interval_pct), drawn, sizes,
+                 "strong" if chosen else "text", pad(f"  {word}", verdict_cells + 2), role)  # fmt: skip
+
+
+def _line(
+    name: str, a: float | None, b: float | None, change: str, drawn: Row, sizes: tuple[int, int], role: str,
+    verdict: str, verdict_role: str = "dim", *, bare: bool = False,
+) -> Row:  # fmt: skip
+    label, size = sizes
+    values = ("", "") if bare else (figure(a), figure(b))
+    text = pad(name, label) + "".join(pad(v, size, True) for v in values)
+    return ((text, role), (change, role if verdict_role == "dim" else verdict_role), ("  ", "text"), *drawn,
+            (verdict, verdict_role))  # fmt: skip
+
+
+def _runs(e: Experiment, width: int) -> list[Row]:
+    """Every run in the order in which they are made, as columns; as many rows of blocks as it takes."""
+    each, label = 9, 12
+    columns = max(2, (width - label) // each)
+    rows: list[Row] = []
+    for start in range(0, len(e.runs), columns):
+        part = e.runs[start : start + columns]
+        rows.append(_run_row("run", [(f"{r.place + 1} {r.arm}", r.arm.lower()) for r in part], label, each))
+        rows.append(_run_row("", [_run_state(r) for r in part], label, each))
+        values = [(figure(r.value) if r.value is not None else "", "text") for r in part]
+        rows.append(_run_row(metric_name(e.spec.metric), values, label, each))
+        took = [(elapsed(r.took_s) if r.took_s is not None else "", "dim") for r in part]
+        rows.append(_run_row("took", took, label, each))
+        if any(r.start_temperature_c is not None for r in part):
+            warm = [(whole(r.start_temperature_c, " C"), "dim") for r in part]
+            rows.append(_run_row("start", warm, label, each))
+    for run in e.runs:
+        if run.error:
+            rows += paragraph(f"x run {run.place + 1} {run.arm}: {run.error}", width, "bad", "  ")
+    return rows
+
+
+def _run_state(run: ExperimentRun) -> tuple[str, str]:
+    role = {"done": "good", "failed": "bad", "planned": "dim", "dropped": "dim"}.get(run.state, "warn")
+    return RUNS.get(run.state, run.state), role
+
+
+def _run_row(name: str, cells: list[tuple[str, str]], label: int, each: int) -> Row:
+    return ((pad(name, label), "dim"), *((pad(cut(text, each - 1), each), role) for text, role in cells))

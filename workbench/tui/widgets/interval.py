@@ -1,0 +1,79 @@
+"""Changes with their intervals on one axis, as the forest plot of a paper: a point, its interval, and no change."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from workbench.tui.glyphs import ASCII, G
+from workbench.tui.paint import Row, Run
+
+ENDS = ("├", "─", "┤") if G is not ASCII else ("[", "-", "]")
+FAR = 4.0
+LEAST_PCT = 2.0  # half an axis is at least so wide: noise must not fill it
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """From -limit to +limit percent in `cells`; the middle cell is no change."""
+
+    limit_pct: float
+    cells: int
+
+    @property
+    def middle(self) -> int:
+        return self.cells // 2
+
+    def cell(self, pct: float) -> int:
+        """May lie outside 0..cells-1."""
+        return self.middle + round(pct / self.limit_pct * self.middle)
+
+    def head(self) -> str:
+        """ "-20 %        0        +20 %" over the axis."""
+        edge = f"{self.limit_pct:g} %"
+        text = list(" " * self.cells)
+        for at, word in ((0, f"-{edge}"), (self.middle, "0"), (self.cells - len(edge) - 1, f"+{edge}")):
+            text[at : at + len(word)] = word
+        return "".join(text[: self.cells])
+
+
+def axis_for(spans: Sequence[tuple[float, float]], cells: int) -> Axis:
+    """`spans`: (change, half width) in percent. Round limits that hold the whole of the first one and the points of
+    the others; what is farther than four times the first is cut off, and so may be a wide interval."""
+    first = max(abs(spans[0][0]) + spans[0][1], LEAST_PCT) if spans else LEAST_PCT
+    widest = max((abs(change) for change, _ in spans if abs(change) <= FAR * first), default=first)
+    widest = max(widest, first)
+    size = 10.0 ** math.floor(math.log10(widest))
+    limit = next(s * size for s in (1, 1.5, 2, 3, 4, 5, 6, 8, 10) if s * size >= widest)
+    return Axis(limit, cells if cells % 2 else cells - 1)
+
+
+def bar(axis: Axis, change_pct: float, half_pct: float | None, role: str) -> Row:
+    """One row of the axis. What leaves it ends in "<" or ">"."""
+    cells: list[Run] = [(" ", "text")] * axis.cells
+    cells[axis.middle] = (G.rule, "faint")
+    at = axis.cell(change_pct)
+    if half_pct is not None:
+        left, right = axis.cell(change_pct - half_pct), axis.cell(change_pct + half_pct)
+        for n in range(max(0, left), min(axis.cells - 1, right) + 1):
+            cells[n] = (ENDS[0] if n == left else ENDS[2] if n == right else ENDS[1], role)
+        if left < 0:
+            cells[0] = ("<", role)
+        if right >= axis.cells:
+            cells[-1] = (">", role)
+    if 0 <= at < axis.cells:
+        cells[at] = (G.on, role)
+    else:
+        cells[0 if at < 0 else -1] = ("<" if at < 0 else ">", role)
+    return _joined(cells)
+
+
+def _joined(cells: Sequence[Run]) -> Row:
+    runs: list[Run] = []
+    for text, role in cells:
+        if runs and runs[-1][1] == role:
+            runs[-1] = (runs[-1][0] + text, role)
+        else:
+            runs.append((text, role))
+    return tuple(runs)

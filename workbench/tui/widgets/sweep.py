@@ -1,0 +1,129 @@
+"""A sweep as rows: how far it is, a table of its points, the knee with its rule, and two plots over the value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from workbench.tui.formats import countdown, figure, whole
+from workbench.tui.paint import Row, fit, pad, paragraph, spread
+from workbench.tui.widgets.experiment import STATES
+
+if TYPE_CHECKING:
+    from workbench.model.bench import BenchProgress
+    from workbench.model.sweep import Sweep, SweepPoint
+
+LEAST_PLOT_ROWS = 7
+MOST_PLOT_ROWS = 22
+Column = tuple[str, int, "Callable[[SweepPoint], str]"]
+
+
+def sweep_rows(
+    s: Sweep, width: int, height: int, *, left_s: float | None = None, progress: BenchProgress | None = None,
+    draw: Callable[[Sweep, int, int], list[Row]] | None = None,
+) -> list[Row]:  # fmt: skip
+    rows = [_state_row(s, width, left_s, progress), (), *_table(s, width)]
+    if s.knee_text:
+        rows += [(), *paragraph(f"Knee: {s.knee_text}", width, "warnb", "  ")]
+    if s.error:
+        rows += [(), *paragraph(f"x {s.error}", width, "bad", "  ")]
+    for note in s.notes:
+        rows += paragraph(note, width, "dim", "  ")
+    room = min(MOST_PLOT_ROWS, height - len(rows) - 1)
+    if room >= LEAST_PLOT_ROWS:
+        rows += [(), *(draw or plots)(s, width, room)]
+    return rows
+
+
+def _state_row(s: Sweep, width: int, left_s: float | None, progress: BenchProgress | None) -> Row:
+    sign, word, role = STATES.get(s.state, ("?", s.state, "warn"))
+    done = sum(p.state == "done" for p in s.points)
+    left: list[tuple[str, str]] = [(f"{sign} {word}", role), (f"  {done} of {len(s.points)} points", "text")]
+    now = next((p for p in s.points if p.state == "measuring"), None)
+    if now is not None:
+        count = f" {progress.done}/{progress.total}" if progress else ""
+        left.append((f", {now.label}{count}", "text"))
+    right: list[tuple[str, str]] = [(" SIMULATED ", "reverse")] if s.simulated else []
+    if s.state == "running" and left_s is not None:
+        right.insert(0, (f"about {countdown(left_s)} left ", "strong"))
+    return spread(tuple(left), tuple(right), width)
+
+
+def _columns(s: Sweep, width: int) -> list[Column]:
+    """Most needed first; as many as there is room for, and only what some point has."""
+    def of(name: str, digits: int | None = None) -> Callable[[SweepPoint], str]:
+        return lambda p: figure(getattr(p, name), digits)
+
+    wanted: list[tuple[str, str, int, Callable[[SweepPoint], str]]] = [
+        ("tok_s", "tok/s", 9, of("tok_s")), ("tok_per_joule", "tok/J", 8, of("tok_per_joule")),
+        ("power_w", "W", 6, of("power_w", 0)), ("sm_mhz", "SM MHz", 8, lambda p: whole(p.sm_mhz)),
+        ("temperature_c", "C", 5, of("temperature_c", 0)), ("ttft_p50_ms", "TTFT p50", 10, of("ttft_p50_ms", 0)),
+        ("itl_mean_ms", "ITL", 7, of("itl_mean_ms", 1)), ("ttft_p99_ms", "TTFT p99", 10, of("ttft_p99_ms", 0)),
+    ]  # fmt: skip
+    latency_first = s.kind == "concurrency"
+    if latency_first:
+        order = ("tok_s", "ttft_p50_ms", "ttft_p99_ms", "itl_mean_ms", "tok_per_joule", "power_w", "sm_mhz")
+        wanted = [w for name in order for w in wanted if w[0] == name]
+    room = width - _label_cells(s) - 4
+    chosen: list[Column] = []
+    for name, title, cells, text in wanted:
+        if cells <= room and any(getattr(p, name) is not None for p in s.points):
+            chosen.append((title, cells, text))
+            room -= cells
+    return chosen
+
+
+def _label_cells(s: Sweep) -> int:
+    return max(8, len(s.name), *(len(p.label) for p in s.points)) + 1 if s.points else 8
+
+
+def _table(s: Sweep, width: int) -> list[Row]:
+    from workbench.tui.widgets.plot import KNEE
+
+    columns, label = _columns(s, width), min(_label_cells(s), width // 2)
+    head = "   " + pad(s.name, label) + "".join(pad(title, cells, True) for title, cells, _ in columns)
+    rows: list[Row] = [((head, "head"),)]
+    signs = {"done": ("  ", "text"), "measuring": ("~ ", "warn"), "failed": ("x ", "bad"), "skipped": ("- ", "dim")}
+    for n, p in enumerate(s.points):
+        sign, role = signs.get(p.state, ("  ", "dim"))
+        if n == s.knee:
+            sign, role = f"{KNEE} ", "warnb"
+        figures = "".join(pad(text(p) if p.state == "done" else "", cells, True) for _, cells, text in columns)
+        row: Row = ((f" {sign}", role), (pad(p.label, label), "text" if p.state == "done" else role), (figures, "text"))
+        said = p.error or p.in_force or ("" if p.state in ("done", "planned") else p.state)
+        rows.append((*row, (f"  {said}", "bad" if p.error else "dim")) if said else row)
+    return [fit(row, width) for row in rows]
+
+
+def plots(s: Sweep, width: int, height: int) -> list[Row]:
+    """Throughput beside efficiency (or, over concurrency, latency) over the same values."""
+    second = ("ttft_p50_ms", "TTFT p50 ms") if s.kind == "concurrency" else ("tok_per_joule", "tok/J")
+    done = [n for n, p in enumerate(s.points) if p.tok_s is not None]
+    if not done:
+        return []
+    if not any(getattr(s.points[n], second[0]) is not None for n in done):
+        return _plot(s, done, "tok_s", "tok/s", width, height, "spark")
+    half = (width - 3) // 2
+    left = _plot(s, done, "tok_s", "tok/s", half, height, "spark")
+    right = _plot(s, done, *second, half, height, "warn")
+    rows = max(len(left), len(right))
+    both = zip(left + [()] * (rows - len(left)), right + [()] * (rows - len(right)), strict=True)
+    return [(*fit(a, half), ("   ", "text"), *fit(b, half)) for a, b in both]
+
+
+def _plot(s: Sweep, done: Sequence[int], name: str, title: str, width: int, height: int, role: str) -> list[Row]:
+    from workbench.tui.widgets.plot import KNEE, POINT, Point, curve, positions
+
+    places, joined = positions([p.x for p in s.points])
+    points = [
+        Point(places[n], getattr(s.points[n], name), _tick(s, s.points[n]), KNEE if n == s.knee else POINT)
+        for n in done
+        if getattr(s.points[n], name) is not None
+    ]
+    named = f"knee {s.points[s.knee].label}" if s.knee is not None and s.knee in done else ""
+    unit = f" {s.unit}" if s.unit else ""
+    return curve(points, width, height, f"{title} over {s.name}{unit}", joined=joined, role=role, named=named)
+
+
+def _tick(s: Sweep, p: SweepPoint) -> str:
+    return p.label.rpartition("=")[2] if p.x is None else f"{p.x:g}"

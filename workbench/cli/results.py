@@ -1,47 +1,114 @@
-"""Stored results: list, show, export."""
+"""Stored results: list, search, show, note, tag, export, report, import."""
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from workbench.cli.dispatch import Command, emit
 from workbench.cli.measuring import result_json
-from workbench.cli.opened import say
+from workbench.cli.opened import say, session_of
+from workbench.model.errors import InputError, StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from workbench.model.bench import BenchResult
+    from workbench.store.results import ResultsDb
+
+_FORMS = {".md": "md", ".markdown": "md", ".html": "html", ".htm": "html", ".json": "json", ".csv": "csv"}
+
+
+def _db() -> ResultsDb:
+    from workbench.store import paths
+    from workbench.store.results import ResultsDb
+
+    return ResultsDb(paths.results_db())
 
 
 def listed(arguments: argparse.Namespace) -> int:
-    from workbench.session.session import Session
-
-    found_ = Session.of_host().results_db.list(None)
+    words = arguments.search if arguments.action == "list" else " ".join(arguments.words)
+    if arguments.limit is not None and arguments.limit < 1:
+        raise InputError(f"--limit {arguments.limit} shows nothing", next_step="1 or more")
+    found = _db().list(arguments.limit, words, tag=arguments.tag)
     if arguments.json:
-        return emit({"results": [result_json(r) for r in found_]})
-    from workbench.session.conditions import rows_of
-
-    for row in rows_of(found_):
-        rate = f"{row.output_tok_s:,.1f}" if row.output_tok_s is not None else "n/a"
-        simulated = "  SIMULATED" if row.simulated else ""
-        say(f"#{row.id:<5} {row.engine:<9} {row.model}  c={row.concurrency}  {rate} tok/s  {row.label}{simulated}")
+        return emit({"results": [result_json(r) for r in found]})
+    _say_rows(found)
+    if not found:
+        asked = [*([f"with {words!r}"] if words else []), *([f"tagged {arguments.tag}"] if arguments.tag else [])]
+        say(" ".join(["no results", *asked]))
     return 0
 
 
-def shown(arguments: argparse.Namespace) -> int:
-    from workbench.session.session import Session
+def _say_rows(found: Sequence[BenchResult]) -> None:
+    from workbench.session.conditions import rows_of
 
-    result = Session.of_host().results_db.get(arguments.id)
+    for row, result in zip(rows_of(found), found, strict=True):
+        rate = f"{row.output_tok_s:,.1f}" if row.output_tok_s is not None else "n/a"
+        known = result.conditions.known_workload
+        streams = row.concurrency if not known or "concurrency" in known else "n/a"
+        words = [
+            f"#{row.id:<5} {row.engine or '-':<9} {row.model}", f"c={streams}", f"{rate} tok/s", row.label,
+            *(["REFUSED"] if row.refused else []), *(["SIMULATED"] if row.simulated else []),
+            *(f"+{tag}" for tag in row.tags), *([row.note] if row.note else []),
+        ]  # fmt: skip
+        say("  ".join(" ".join(word.split()) if i else word for i, word in enumerate(words)))
+
+
+def shown(arguments: argparse.Namespace) -> int:
+    result = _db().get(arguments.id)
     if arguments.json:
         return emit(result_json(result))
-    from workbench.store.export import export
+    from workbench.store.report.text import as_text
 
-    say(export(result, "md").rstrip("\n"))
+    say(as_text(result))
+    return 0
+
+
+def noted(arguments: argparse.Namespace) -> int:
+    """The note must not be lost where the database cannot take it: the error has it again."""
+    text, db = " ".join(arguments.text).strip(), _db()
+    _again(lambda: db.note(arguments.id, text), ["results", "note", str(arguments.id), text])
+    return _said(arguments, db.get(arguments.id))
+
+
+def tagged(arguments: argparse.Namespace) -> int:
+    from workbench.session.history import checked_tag
+
+    given = [t for t in arguments.tags if t != "--json"]  # argparse leaves options alone here: -TAG looks like one
+    arguments.json |= len(given) < len(arguments.tags)
+    add = [checked_tag(t.removeprefix("+")) for t in given if not t.startswith("-")]
+    remove = [checked_tag(t[1:]) for t in given if t.startswith("-")]
+    db = _db()
+    if add or remove:
+        words = ["results", "tag", str(arguments.id), *given]
+        _again(lambda: db.retag(arguments.id, add, remove), words)
+    return _said(arguments, db.get(arguments.id))
+
+
+def _again(work: Any, words: Iterable[str]) -> None:
+    import shlex
+
+    try:
+        work()
+    except StoreError as error:
+        error.command = shlex.join(["workbench", *words])
+        raise
+
+
+def _said(arguments: argparse.Namespace, result: BenchResult) -> int:
+    if arguments.json:
+        return emit({"id": result.id, "note": result.note, "tags": list(result.tags)})
+    say(f"#{result.id}  tags: {' '.join(result.tags) or 'none'}  note: {result.note or 'none'}")
     return 0
 
 
 def exported(arguments: argparse.Namespace) -> int:
-    from workbench.session.session import Session
     from workbench.store.export import export
 
-    db = Session.of_host().results_db
-    samples = db.samples(arguments.id) if arguments.form == "json" else ()
+    db = _db()
+    samples = db.samples(arguments.id) if arguments.form in ("json", "html") else ()
     text = export(db.get(arguments.id), arguments.form, samples)
     if arguments.json and arguments.form != "json":
         return emit({"id": arguments.id, "format": arguments.form, "text": text})
@@ -49,8 +116,56 @@ def exported(arguments: argparse.Namespace) -> int:
     return 0
 
 
+async def reported(arguments: argparse.Namespace) -> int:
+    output = Path(arguments.output).expanduser() if arguments.output else None
+    form = arguments.form or (_FORMS.get(output.suffix.lower()) if output else "md")
+    if form is None:
+        raise InputError(f"no format is known by the name {output}", next_step="give --format md, html, json or csv")
+    if arguments.requests and form != "csv":
+        raise InputError("--requests is for CSV: JSON has every request, the others none", next_step="--format csv")
+    text = await session_of(arguments).report(
+        form, arguments.ids, experiment_id=arguments.experiment, sweep_id=arguments.sweep, requests=arguments.requests
+    )
+    if output is None:
+        if arguments.json and form != "json":
+            return emit({"format": form, "text": text})
+        say(text.rstrip("\n"))
+        return 0
+    try:
+        with output.open("x", encoding="utf-8", newline="") as file:
+            file.write(text)
+    except OSError as error:
+        raise InputError(f"{output} was not written: {error.strerror}", next_step="give another name") from None
+    return emit({"format": form, "path": str(output)}) if arguments.json else _done(str(output))
+
+
+def _done(text: str) -> int:
+    say(text)
+    return 0
+
+
+async def imported(arguments: argparse.Namespace) -> int:
+    from workbench.store.imports import Told
+
+    told = Told(arguments.model, arguments.engine, arguments.on, arguments.simulated)
+    session = session_of(arguments)
+    stored = [one for file in arguments.files for one in await session.import_results(file, told, tags=arguments.tags)]
+    if arguments.json:
+        return emit({"results": [{**result_json(r), "new": new} for r, new in stored]})
+    _say_rows([r for r, _ in stored])
+    before = sum(not new for _, new in stored)
+    if before:
+        say(f"{before} of {len(stored)} were imported before: nothing was added for them")
+    return 0
+
+
 COMMANDS: dict[str, Command] = {
     "results list": listed,
+    "results search": listed,
     "results show": shown,
+    "results note": noted,
+    "results tag": tagged,
     "results export": exported,
+    "results report": reported,
+    "results import": imported,
 }

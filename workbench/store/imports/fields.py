@@ -17,7 +17,7 @@ FIGURES = (
     "prompt_tokens", "output_tokens", "cached_tokens", "output_tok_s", "request_s", "ttft_ms", "itl_ms", "tpot_ms",
     "e2e_ms", "tokens_per_chunk", "per_stream_tok_s", "power_w", "energy_j", "tok_per_joule", "client_cpu_pct",
 )  # fmt: skip
-NOT_IN_FILE = "not in the imported file"
+NOT_IN_FILE = "not in the imported file"  # as store.report.values knows it
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,7 @@ class Told:
     model: str | None = None
     engine: str | None = None
     host: str | None = None
+    simulated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +163,7 @@ def conditions(tool: str, told: Told, model: str, workload: Sequence[str], **kno
         model=told.model or model,
         client="not in the imported file",
         imported=tool,
+        simulated=told.simulated,
         known_workload=tuple(workload),
         model_bytes=NOT_IN_FILE,
         **known,
@@ -172,6 +174,10 @@ def summary(reasons: Mapping[str, str], **known: Any) -> BenchSummary:
     """`known` figures; the others are absent, for the reason given or because the file does not hold them."""
     figures = {**dict.fromkeys(FIGURES), **known}
     absent = {name: reasons.get(name, NOT_IN_FILE) for name in FIGURES if figures[name] is None}
+    tpot = figures["tpot_ms"]
+    if figures["per_stream_tok_s"] is None and tpot is not None and tpot.mean > 0:
+        figures["per_stream_tok_s"] = 1000 / tpot.mean  # as bench.summary defines it
+        absent.pop("per_stream_tok_s")
     extra = {n: why for n, why in reasons.items() if n not in FIGURES}
     base: dict[str, Any] = {"requests_failed": 0, "errors": {}, "duration_s": 0.0, **figures}
     return BenchSummary(**{**base, "absent": {**absent, **extra}})

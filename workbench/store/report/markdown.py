@@ -27,7 +27,8 @@ _KINDS = {"simulated": "WARNING", "refused": "CAUTION", "warning": "WARNING"}
 def render(document: Document) -> str:
     lines = [f"# {plain(document.title)}", "", plain(document.subtitle), ""]
     for block in document.blocks:
-        lines += [*_block(block), ""]
+        written = list(_block(block))
+        lines += [*written, ""] if written else []
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -62,7 +63,7 @@ def _block(block: Block) -> Iterable[str]:
         case Items():
             return [f"- {plain(line)}" for line in block.lines]
         case Fold():
-            inner = [line for one in block.blocks for line in (*_block(one), "")]
+            inner = [line for one in block.blocks if not isinstance(one, Plot) for line in (*_block(one), "")]
             return [f"<details><summary>{plain(block.title)}</summary>", "", *inner, "</details>"]
 
 

@@ -86,7 +86,7 @@ def _shares(title: str, values: list[float], what: str) -> Plot | None:
         f"{title}: share of {what}",
         svg.Axis("ms" + (", logarithmic" if wide else ""), low, high, log=wide),
         svg.Axis(f"% of {what}", 0.0, 100.0),
-        [svg.Series([(known[i], 100 * (i + 1) / count) for i in steps])],
+        [svg.Series([(known[i], 100 * (i + 1) / count) for i in steps], kind="step")],
         height=220,
         marks=_apart(marks, low, high, wide),
     )

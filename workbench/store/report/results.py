@@ -16,8 +16,10 @@ from workbench.store.report.values import (
     FIGURES,
     LATENCIES,
     NA,
+    NOT_IN_FILE,
     PARTS,
     figure,
+    is_untold,
     told,
     value_text,
     when,
@@ -90,8 +92,10 @@ def alerts(result: BenchResult) -> list[Block]:
 
 
 def headline(summary: BenchSummary) -> Figures:
-    items = [("output", told(summary, "output_tok_s", "tok/s"), f"over the {summary.window}"
-              if summary.window == "whole run" else "over the steady window")]  # fmt: skip
+    over = summary.window if summary.window == "whole run" else "steady window"
+    if summary.output_tok_s is None:
+        over = summary.absent.get("output_tok_s", "not measured")
+    items = [("output", figure(summary.output_tok_s, "tok/s"), over)]
     for name in ("ttft_ms", "itl_ms"):
         middle, tail = summary.latency(name, "p50"), summary.latency(name, "p99")
         if middle is not None:
@@ -114,7 +118,7 @@ def latency_table(summary: BenchSummary) -> Table:
         known = [summary.latency(name, part) for part in PARTS]
         if any(v is not None for v in known):
             rows.append((title, *(figure(v) for v in known)))
-        elif name != "queue_ms":
+        elif name not in ("queue_ms", "ttft_from_schedule_ms", "e2e_from_schedule_ms"):
             rows.append((f"{title}: {NA} ({summary.absent.get(name, 'not measured')})", *[""] * len(PARTS)))
     return Table(("ms", *PARTS), tuple(rows), frozenset(range(1, len(PARTS) + 1)))
 
@@ -124,16 +128,21 @@ def _figures(summary: BenchSummary) -> tuple[tuple[str, str], ...]:
     rows = [("requests", f"{summary.requests_ok:,} ok, {told_failed(summary)}{failed}")]
     optional = {"whole_run_tok_s", "window_s", "in_flight_mean", "in_flight_nominal", "command_exit"}
     for name, (title, unit) in FIGURES.items():
-        if name not in optional or getattr(summary, name) is not None:
+        if getattr(summary, name) is not None or not (name in optional or is_untold(summary, name)):
             rows.append((title, told(summary, name, unit)))
     if summary.warmup_requests:
         rows.append(("warm-up, not counted", f"{summary.warmup_requests:,} requests"))
+    if any(is_untold(summary, name) for name in FIGURES):
+        rows.append(("all else", NOT_IN_FILE))
     return tuple(rows)
 
 
 def _energy(summary: BenchSummary) -> list[Block]:
     rows = [(t, told(summary, n, u)) for n, (t, u) in ENERGY.items()
-            if getattr(summary, n) is not None or n in ("power_w", "energy_j", "tok_per_joule")]  # fmt: skip
+            if getattr(summary, n) is not None or n in ("power_w", "energy_j", "tok_per_joule")
+            and not is_untold(summary, n)]  # fmt: skip
+    if is_untold(summary, "power_w") and not rows:
+        return []
     return [Heading("Energy and GPUs"), Facts((*rows, *_gpu(summary.gpu)))]
 
 
@@ -197,7 +206,7 @@ def conditions(result: BenchResult) -> list[Block]:
 
 
 def _with_force(value: str, state: str | None) -> str:
-    return f"{value} ({state})" if state else value
+    return f"{value} (in force: {state})" if state else value
 
 
 def workload(result: BenchResult) -> tuple[tuple[str, str], ...]:

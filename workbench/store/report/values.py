@@ -11,6 +11,7 @@ from workbench.model.bench import BenchSummary
 
 NA = "n/a"
 MINUS = "−"
+NOT_IN_FILE = "not in the imported file"  # as store.imports says it
 PARTS = ("mean", "p50", "p90", "p99", "min", "max")
 LATENCIES = {
     "ttft_ms": "TTFT",
@@ -18,11 +19,13 @@ LATENCIES = {
     "tpot_ms": "TPOT",
     "e2e_ms": "end to end",
     "queue_ms": "wait for a place",
+    "ttft_from_schedule_ms": "TTFT from the schedule",
+    "e2e_from_schedule_ms": "end to end from the schedule",
 }
 FIGURES = {
     "output_tok_s": ("output", "tok/s"),
     "whole_run_tok_s": ("output, whole run", "tok/s"),
-    "request_s": ("requests", "1/s"),
+    "request_s": ("request rate", "1/s"),
     "per_stream_tok_s": ("per stream", "tok/s"),
     "tokens_per_chunk": ("tokens per chunk", ""),
     "output_tokens": ("output tokens", ""),
@@ -45,6 +48,7 @@ ENERGY = {
 }
 METRICS = {
     **{name: title for name, (title, _) in FIGURES.items()},
+    "output_tok_s": "throughput",
     "tok_per_joule": "tokens per joule",
     "net_tok_per_joule": "tokens per joule, net",
     "power_w": "power",
@@ -80,6 +84,11 @@ def told(summary: BenchSummary, name: str, unit: str = "") -> str:
     if value is None or (reason is not None and not value):
         return f"{NA} ({reason})" if reason else NA
     return figure(value, unit)
+
+
+def is_untold(summary: BenchSummary, name: str) -> bool:
+    """Whether an imported file says nothing of it: one line then stands for all of these."""
+    return summary.absent.get(name) == NOT_IN_FILE
 
 
 def percent(value: float | None, half: float | None = None) -> str:

@@ -19,13 +19,11 @@ class Idle:
     why: str = "not measured"
 
 
-def with_energy(
-    summary: BenchSummary, gpu: GpuDuring, idle: Idle, *, seconds: float, tokens: float | None = None
-) -> BenchSummary:
+def with_energy(summary: BenchSummary, gpu: GpuDuring, idle: Idle, *, seconds: float) -> BenchSummary:
     """The summary with what the GPUs did in its window of `seconds`. tok/J counts the output tokens of that window
-    (`tokens`; None: all of the run) against the energy of all the server's GPUs, idle power included; energy is the
-    driver's counter where all of them have one, else power integrated over the readings."""
-    tokens = summary.output_tokens if tokens is None else tokens
+    against the energy of all the server's GPUs, idle power included; energy is the driver's counter where all of them
+    have one, else power integrated over the readings."""
+    tokens = summary.output_tokens if summary.window_output_tokens is None else summary.window_output_tokens
     absent = {k: v for k, v in summary.absent.items() if k not in (*FIGURES, "idle_power_w")}
     energy, power = _rounded(gpu.energy_j), _rounded(gpu.power_w)
     if energy is None and power is not None:
@@ -44,9 +42,9 @@ def with_energy(
             ratio = round(tokens / energy, 6) if tokens else None
         if ratio is None:
             absent |= dict.fromkeys(FIGURES[2:], why)
-    per_request = _per_request(summary, ratio)
+    per_request = _per_request(summary, energy) if ratio is not None else None
     if ratio is not None and per_request is None:
-        absent["energy_per_request_j"] = "no request succeeded"
+        absent["energy_per_request_j"] = "no request is known to have succeeded"
     net, why_not = _net(tokens, energy, seconds, idle) if ratio is not None else (None, "")
     if why_not:
         absent["net_tok_per_joule"] = why_not
@@ -71,11 +69,10 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 3)
 
 
-def _per_request(summary: BenchSummary, ratio: float | None) -> float | None:
-    """Joules for a request of the run's mean length."""
-    if not ratio or not summary.requests_ok or not summary.output_tokens:
-        return None
-    return round(summary.output_tokens / summary.requests_ok / ratio, 4)
+def _per_request(summary: BenchSummary, energy: float | None) -> float | None:
+    """Joules for a request, those at the window's edges by the share of their time inside."""
+    requests = summary.requests_ok if summary.window_requests is None else summary.window_requests
+    return round(energy / requests, 4) if energy is not None and requests else None
 
 
 def _net(tokens: float | None, energy: float | None, seconds: float, idle: Idle) -> tuple[float | None, str]:

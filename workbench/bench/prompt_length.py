@@ -17,12 +17,10 @@ _PROMPTS = 3  # counted at each length: words need not all be one token
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """`tokens`: of a prompt of so many words, its chat template included; `template`: of that template alone, None
-    where it cannot be told apart."""
+    """`tokens`: of a prompt of so many words, its chat template included."""
 
     words: int
     tokens: int
-    template: int | None = None
 
 
 async def measure(spec: BenchSpec, count: Count) -> Length | None:
@@ -38,7 +36,7 @@ async def measure(spec: BenchSpec, count: Count) -> Length | None:
     if tokens is not None and round(tokens) != wanted:
         words = max(1, words + round((wanted - tokens) / per_word))
         tokens = await _tokens(spec, count, words)
-    return None if tokens is None else Length(words, round(tokens), await _template(spec, count, words))
+    return None if tokens is None else Length(words, round(tokens))
 
 
 async def _tokens(spec: BenchSpec, count: Count, words: int) -> float | None:
@@ -46,12 +44,3 @@ async def _tokens(spec: BenchSpec, count: Count, words: int) -> float | None:
     counted = await asyncio.gather(*(count(workload.fields(i, warmup=False)) for i in range(_PROMPTS)))
     known = [n for n in counted if n is not None]
     return fmean(known) if len(known) == _PROMPTS else None
-
-
-async def _template(spec: BenchSpec, count: Count, words: int) -> int | None:
-    if spec.endpoint == "completions":
-        return 0
-    workload = Workload(replace(spec, prompt_words=words, salt="0"))
-    whole = await count(workload.fields(0, warmup=False))
-    text = await count({"prompt": workload.prompt(0, warmup=False)})
-    return None if whole is None or text is None else max(0, whole - text)

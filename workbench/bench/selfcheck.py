@@ -132,7 +132,8 @@ def _prompt_notes(spec: BenchSpec, good: Sequence[RequestRecord], facts: RunFact
         return []
     length = f"prompts of {prompt / len(good):.0f} tokens each"
     if spec.prompts:
-        notes = [length]
+        salted = "" if spec.shared_prefix else ", with a mark of ours in front of each: no cache knows them"
+        notes = [f"{length}, of {spec.prompts_name or 'a file'}{salted}"]
     elif spec.prompt_words:
         notes = [f"{length} ({spec.input_tokens} asked, by the server's tokenizer)"]
     else:

@@ -138,19 +138,20 @@ class Measurement:
             return
         spec = self._spec
         tokenizer = Tokenizer(http, view.engine, spec.model)
-        self._length = await prompt_length.measure(spec, tokenizer.count)
-        if self._length is None:
+        if await tokenizer.count({"prompt": "one"}) is None:
             return
-        self._spec = replace(spec, prompt_words=self._length.words)
         longest = round(spec.max_tokens * (1 + spec.length_spread))
         limit = tokenizer.max_model_len
-        if limit is not None and self._length.tokens + longest > limit:
+        if limit is not None and spec.input_tokens + longest > limit:
             raise BenchError(
-                f"prompts of {self._length.tokens:,} and answers of {longest:,} tokens do not fit the server's context"
+                f"prompts of {spec.input_tokens:,} and answers of {longest:,} tokens do not fit the server's context"
                 f" of {limit:,}",
                 host=self._benched.host,
-                next_step=f"--input-tokens {max(1, limit - longest - 1)}, or a longer context when it starts",
+                next_step="fewer --input-tokens or --max-tokens, or a longer context when the server starts",
             )
+        self._length = await prompt_length.measure(spec, tokenizer.count)
+        if self._length is not None:
+            self._spec = replace(spec, prompt_words=self._length.words)
 
     # ---- the load
 
@@ -208,13 +209,14 @@ class Measurement:
         return replace(summary, engine=engine, absent=absent, notes=tuple(notes), refused=tuple(refused))
 
     def _cache_answered(self, outcome: BenchOutcome, engine: EngineDuring) -> str | None:
-        """Why the prefix cache decided the result: more hits than a chat template shared by all requests gives."""
+        """Why the prefix cache decided the result: more hits than a chat template shared by all requests gives (as
+        bench/selfcheck.py judges by usage)."""
         spec, hits, prompt = outcome.spec, engine.prefix_hit_tokens, engine.prompt_tokens
-        if spec.shared_prefix or not hits or not prompt:
+        if spec.shared_prefix or spec.prompts or not hits or not prompt:
             return None
-        template = self._length.template if self._length else None
-        if template is None:
-            template = 0 if spec.endpoint == "completions" else _TEMPLATE_TOKENS
+        template = 0 if spec.endpoint == "completions" else _TEMPLATE_TOKENS
+        if self._length is not None:  # a word of ours is a token at least: the rest may all be template
+            template = max(0, self._length.tokens - self._length.words)
         requests = _sent(outcome.summary)[0]
         if hits - template * requests <= _CACHED_SHARE * prompt:
             return None

@@ -117,7 +117,7 @@ class Meter:
         seconds = t1_s - t0_s
         during = summarize(self._source.during(t0_s, t1_s), gpus, t0_s, t1_s, interval_s=INTERVAL_S)
         if seconds >= SHORTEST_S:
-            return with_energy(outcome.summary, during, idle, seconds=seconds, tokens=_tokens(outcome.summary, seconds))
+            return with_energy(outcome.summary, during, idle, seconds=seconds)
         what = "the steady window" if outcome.summary.window == "steady" else "the run"
         why = f"{what} took {seconds:.1f} s, and power is a mean over 1 s: make it {SHORTEST_S:.0f} s or longer"
         return replace(without_energy(outcome.summary, why, idle), gpu=_without_power(during))
@@ -141,9 +141,3 @@ def _span(outcome: BenchOutcome) -> tuple[float, float]:
     begin, end = window_unix(outcome)
     return begin + shift, end + shift
 
-
-def _tokens(summary: BenchSummary, seconds: float) -> float | None:
-    """Output tokens of the window; None: they are those of the whole run."""
-    if summary.window != "steady" or summary.output_tok_s is None:
-        return None
-    return summary.output_tok_s * seconds

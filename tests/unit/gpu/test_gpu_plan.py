@@ -1,21 +1,17 @@
-"""Settings become commands, or are refused before anything is touched; and who may run them."""
+"""Settings become commands, or are refused before anything is touched."""
 
 from __future__ import annotations
 
-import asyncio
 import shlex
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from workbench.gpu.governor import Governors
 from workbench.gpu.plan import plan, select
-from workbench.gpu.rights import Rights, rights_on
-from workbench.hosts.base import CommandNotFound, Completed, HostFacts
-from workbench.hosts.local import LocalHost
+from workbench.gpu.rights import Rights
 from workbench.model.errors import InputError, SettingsError
 from workbench.model.gpu import DriverInfo, DriverStatus, GpuInfo, GpuSample, GpuState, HostSample, Telemetry
 from workbench.model.settings import ClockRange, GpuSettings
@@ -116,71 +112,84 @@ def test_select_all_by_default_order() -> None:
     assert [i.index for i in select("all", HOST)] == [0, 1, 2] and select("1", HOST)[0].uuid == "GPU-b"
 
 
-class Facts(LocalHost):
-    """A host that says of itself what a test wants."""
-
-    def __init__(self, answers: dict[str, Completed | Exception] | None = None, **facts: Any) -> None:
-        super().__init__("box")
-        base: dict[str, Any] = {"user": "ada", "uid": 1000, "nvidia_smi": "/usr/bin/nvidia-smi"}
-        self._facts = HostFacts("box", "local", **{**base, **facts})
-        self._answers = answers or {}
-        self.ran: list[str] = []
-
-    async def facts(self) -> HostFacts:
-        return self._facts
-
-    async def run(self, argv: Sequence[str], **_: Any) -> Completed:
-        self.ran.append(shlex.join(argv))
-        answer = self._answers[argv[0]]
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+CORES = Governors(dict.fromkeys(range(4), "powersave"), ("performance", "powersave"))
+FILE = "/sys/devices/system/cpu/cpu{}/cpufreq/scaling_governor"
 
 
-def done(code: int, out: str = "") -> Completed:
-    return Completed((), code, out.encode(), b"")
+def test_the_governor_of_all_cores_is_one_command_of_the_host() -> None:
+    (one,) = plan({"all": GpuSettings(governor="performance")}, HOST, ROOT, CORES)
+    assert one.argv == ("tee", *(FILE.format(cpu) for cpu in range(4))) and one.stdin == "performance\n"
+    assert (one.gpu_index, one.gpu_uuid, one.setting, one.value) == (-1, "host", "governor", "performance")
+    assert one.typed.startswith("echo performance | tee /sys/devices/system/cpu/cpu0/") and one.where == "host"
+    both = plan({"0": GpuSettings(power_limit_w=300, governor="performance"), "1": GpuSettings(governor="performance")},
+                HOST, ROOT, CORES)  # fmt: skip
+    assert [c.setting for c in both] == ["governor", "power_limit_w"]  # asked for twice alike: once
 
 
-def rights(host: Facts) -> Rights:
-    return asyncio.run(rights_on(host))
+@pytest.mark.parametrize(
+    ("governors", "wanted", "words"),
+    [
+        (CORES, "turbo", "no governor 'turbo'"),
+        (Governors(problem="no cpufreq in this virtual machine (kvm)"), "performance", "virtual machine (kvm)"),
+        (None, "performance", "not looked at"),
+    ],
+)
+def test_a_governor_that_cannot_be(governors: Governors | None, wanted: str, words: str) -> None:
+    with pytest.raises(InputError) as refused:
+        plan({"all": GpuSettings(governor=wanted)}, HOST, ROOT, governors)
+    assert words in str(refused.value)
 
 
-def test_root_runs_it_plainly() -> None:
-    host = Facts({"grep": done(0, "CapEff:\t000001ffffffffff\n")}, uid=0, initial_user_namespace=True)
-    found = rights(host)
-    assert found.refusal is None and found.argv("GPU-a", "-pm", "1") == ("nvidia-smi", "-i", "GPU-a", "-pm", "1")
+def test_the_governor_needs_no_gpu_but_a_named_one_must_be_there() -> None:
+    none = replace(HOST, driver=DriverInfo(DriverStatus.NO_LIBRARY, "no driver here"), infos=(), gpus=())
+    assert len(plan({"all": GpuSettings(governor="performance")}, none, ROOT, CORES)) == 1
+    with pytest.raises(SettingsError, match="no driver here"):
+        plan({"0": GpuSettings(governor="performance")}, none, ROOT, CORES)
+    with pytest.raises(InputError, match="no GPU 9"):
+        plan({"9": GpuSettings(governor="performance")}, HOST, ROOT, CORES)
 
 
-def test_root_of_an_unprivileged_container_is_told_so() -> None:
-    found = rights(Facts(uid=0, initial_user_namespace=False))
-    assert found.refusal is not None and "unprivileged container" in found.refusal and "NO_PERMISSION" in found.refusal
+# An RTX PRO 6000 as its driver lists it: SM clocks 7 or 8 MHz apart, five memory clocks.
+LISTED = replace(
+    INFO,
+    supported_sm_mhz=tuple(sorted({round(3090 - i * 7.5) for i in range(389)})),
+    supported_memory_mhz=(405, 810, 7001, 13365, 14001),
+)
+LISTING = replace(HOST, infos=(LISTED, *HOST.infos[1:]))
 
 
-def test_root_without_the_capability() -> None:
-    host = Facts({"grep": done(0, "CapEff:\t00000000a80425fb\n")}, uid=0, initial_user_namespace=True)
-    assert "CAP_SYS_ADMIN" in (rights(host).refusal or "")
+@pytest.mark.parametrize(
+    ("settings", "note"),
+    [
+        (GpuSettings(gpu_clocks=ClockRange(3000, 3090)), ""),
+        (GpuSettings(gpu_clocks=ClockRange(1001, 1001)), "nvidia-smi takes the closest SM clock: 998 MHz for 1001"),
+        (GpuSettings(gpu_clocks=ClockRange(0, 2205)), "nvidia-smi takes the closest SM clock: 180 MHz for 0"),
+        (GpuSettings(memory_clocks=ClockRange(13365, 13365)), ""),
+        (GpuSettings(memory_clocks=ClockRange(405, 14001)), ""),
+        (GpuSettings(memory_clocks=ClockRange(13360, 14001)), "13365 MHz for 13360"),
+    ],
+)
+def test_what_nvidia_smi_will_make_of_a_clock_is_said(settings: GpuSettings, note: str) -> None:
+    (one,) = plan({"0": settings}, LISTING, ROOT)
+    assert note in one.note and bool(note) == bool(one.note)
+    asked = settings.gpu_clocks or settings.memory_clocks
+    assert one.value == str(asked)  # as asked: it is nvidia-smi that rounds
 
 
-def test_sudo_that_asks_nothing() -> None:
-    host = Facts({"sudo": done(0)})
-    argv = rights(host).argv("GPU-a", "-pl", "450")
-    assert argv == ("sudo", "-n", "/usr/bin/nvidia-smi", "-i", "GPU-a", "-pl", "450")
-    assert host.ran == ["sudo -n -l /usr/bin/nvidia-smi -i 0 -pm 1"]  # listed, not run
-
-
-@pytest.mark.parametrize("answer", [done(1), CommandNotFound("sudo: no such executable")])
-def test_no_rights_names_the_sudoers_line_of_each_command(answer: Completed | Exception) -> None:
-    found = rights(Facts({"sudo": answer}))
-    commands = plan({"0": GpuSettings(power_limit_w=450, gpu_clocks=ClockRange(1, 2))}, HOST, found)
-    assert commands[0].right is not None and commands[1].right is not None
-    assert commands[0].right.endswith("ada ALL=(root) NOPASSWD: /usr/bin/nvidia-smi -i GPU-a -pl 450")
-    assert commands[1].right.endswith("/usr/bin/nvidia-smi -i GPU-a --lock-gpu-clocks\\=1\\,2")  # sudoers(5) escapes
-    assert "needs root on box" in commands[0].right
-
-
-def test_without_nvidia_smi() -> None:
-    assert "not on this host's PATH" in (rights(Facts(nvidia_smi=None)).refusal or "")
-
-
-def test_a_simulated_host_needs_no_rights() -> None:
-    assert rights(Facts(simulated="gb10")).refusal is None
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (
+            GpuSettings(memory_clocks=ClockRange(12000, 12000)),
+            "clock of 12000 MHz; nearest: 7001 MHz and 13365",
+        ),
+        (GpuSettings(memory_clocks=ClockRange(405, 13000)), "no memory clock of 13000 MHz"),
+        (GpuSettings(memory_clocks=ClockRange(300, 300)), "no memory clock of 300 MHz; nearest: 405 MHz"),
+        (GpuSettings(gpu_clocks=ClockRange(100, 100)), "no SM clock of 100 MHz; nearest: 180 MHz"),
+        (GpuSettings(gpu_clocks=ClockRange(0, 50)), "no SM clock of 50 MHz"),
+    ],
+)
+def test_a_clock_that_the_card_does_not_have(settings: GpuSettings, words: str) -> None:
+    with pytest.raises(InputError) as refused:
+        plan({"0": settings}, LISTING, ROOT)
+    assert words in str(refused.value)

@@ -1,0 +1,274 @@
+"""Plans and their undoing on simulated drivers that fail in the ways of real ones; the CPUs' governors."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workbench.gpu import control
+from workbench.gpu.owners import DEAD, ELSEWHERE, THIS, owner_facts, state_of
+from workbench.hosts.local import LocalHost
+from workbench.model.errors import InputError, SettingsError
+from workbench.model.gpu import Telemetry
+from workbench.model.settings import ClockRange, GpuSettings, InForce, SettingCommand, SettingsReport
+from workbench.sim import profiles
+from workbench.sim.host import SimulatedHost
+from workbench.sim.state import SimState
+
+
+class Bench:
+    """A simulated host whose driver can be made to fail, and whose settings are looked up behind its back."""
+
+    def __init__(self, directory: Path, profile: str = "four-pcie") -> None:
+        self.directory, self.profile = directory, profile
+        self.host = SimulatedHost(LocalHost(), profile, str(directory))
+        self.reading: Telemetry | None = None
+        self.state = SimState(self.host.driver_state, profiles.get(profile))
+
+    async def commands(self, settings: GpuSettings, gpu: str = "0") -> Sequence[SettingCommand]:
+        self.reading = self.reading or await control.read_once(self.host)  # for the limits, which do not change
+        reading, rights = self.reading, await control.rights_on(self.host)
+        governors = await control.governors_on(self.host) if settings.governor else None
+        return control.plan({gpu: settings}, reading, rights, governors)
+
+    async def set(self, settings: GpuSettings, gpu: str = "0") -> SettingsReport:
+        return await control.apply(self.host, await self.commands(settings, gpu))
+
+    @property
+    def journal(self) -> Any:
+        return json.loads((self.directory / "gpu" / "journal.json").read_text())
+
+    def brief(self) -> list[tuple[Any, ...]]:
+        return [(e["gpu_index"], e["setting"], e["before"], e["now"], e["state"]) for e in self.journal["entries"]]
+
+    def power(self) -> list[float | None]:
+        return [s.power_limit_w for s in SimState(self.host.driver_state, profiles.get(self.profile)).settings()]
+
+    def cores(self) -> list[Path]:
+        return sorted(Path(self.host.driver_state).glob("sys/devices/system/cpu/*/cpufreq/scaling_governor"))
+
+    def governors(self) -> list[str]:
+        return [path.read_text().strip() for path in self.cores()]
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path / "four")
+
+
+def run(work: Callable[[], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(60):
+            await work()
+
+    asyncio.run(main())
+
+
+def test_a_gpu_lost_between_two_settings_takes_the_others_back(bench: Bench) -> None:
+    async def work() -> None:
+        commands = await bench.commands(GpuSettings(power_limit_w=200.0, gpu_clocks=ClockRange(1005, 1005)), "all")
+        bench.state.set_faults(lost_after={"power_limit_w": 2})
+        report = await control.apply(bench.host, commands)
+        assert not report.ok and not any(o.ok for o in report.outcomes)
+        lost = [o for o in report.outcomes if o.command.gpu_index == 2]
+        assert "By hand" in lost[0].message and "not run" in lost[1].message
+        given = {(o.command.gpu_index, o.command.setting): o.ok for o in report.rolled_back}
+        assert given == {(0, "gpu_clocks"): True, (0, "power_limit_w"): True, (1, "gpu_clocks"): True,
+                         (1, "power_limit_w"): True, (2, "power_limit_w"): False}  # fmt: skip
+        assert bench.power()[:2] == [None, None] and bench.power()[3] is None  # None: the default
+        assert bench.brief() == [(2, "power_limit_w", 250.0, 200.0, "pending")]
+        bench.state.set_faults(lost=None)  # reset, with what it was told last
+        back = await control.revert(bench.host)
+        assert back.ok and bench.brief() == [] and bench.power() == [None] * 4
+
+    run(work)
+
+
+@pytest.mark.parametrize(
+    ("faults", "words", "unchanged"),
+    [
+        ({"no_permission": True}, "Insufficient Permissions", True),
+        ({"codes": {"nvmlDeviceSetPowerManagementLimit": 3}}, "Treating as warning", True),
+        ({"ignored": ["power_limit_w"]}, "reported success, but the driver says 250 W, not 200 W", True),
+    ],
+)
+def test_setters_that_do_not_do_it(bench: Bench, faults: dict[str, Any], words: str, unchanged: bool) -> None:
+    async def work() -> None:
+        commands = await bench.commands(GpuSettings(power_limit_w=200.0))
+        bench.state.set_faults(**faults)
+        report = await control.apply(bench.host, commands)
+        assert not report.ok and words in report.outcomes[0].message and report.rolled_back == ()
+        assert bench.brief() == [] and (bench.power() == [None] * 4) is unchanged
+
+    run(work)
+
+
+def test_a_lock_refused_after_a_limit_gives_the_limit_back(bench: Bench) -> None:
+    async def work() -> None:
+        bench.state.set_faults(codes={"nvmlDeviceSetMemoryLockedClocks": 4})
+        wanted = GpuSettings(power_limit_w=200.0, memory_clocks=ClockRange(1215, 1215), governor="powersave")
+        report = await bench.set(wanted)
+        assert [(o.command.setting, o.ok) for o in report.rolled_back] == [("power_limit_w", True), ("governor", True)]
+        assert bench.power() == [None] * 4 and set(bench.governors()) == {"performance"} and bench.brief() == []
+
+    run(work)
+
+
+# ---- governors
+
+
+def test_governors_are_set_read_back_and_given_back(bench: Bench) -> None:
+    async def work() -> None:
+        report = await bench.set(GpuSettings(governor="powersave"), "all")
+        (outcome,) = report.outcomes
+        assert (outcome.ok, outcome.before, outcome.read_back, outcome.in_force) == (
+            True, "performance", "powersave", InForce.YES,
+        )  # fmt: skip
+        assert set(bench.governors()) == {"powersave"}
+        assert bench.brief() == [(-1, "governor", "performance", "powersave", "applied")]
+        assert (await control.alterations(bench.host))[0].gpu_uuid == "host"
+        with pytest.raises(InputError):
+            await control.revert(bench.host, 9)
+        assert (await control.revert(bench.host, 0)).outcomes == ()  # the host's is no GPU's
+        assert (await control.revert(bench.host, "host")).ok and set(bench.governors()) == {"performance"}
+        assert bench.brief() == []
+
+    run(work)
+
+
+def test_cores_that_differed_differ_again(bench: Bench) -> None:
+    async def work() -> None:
+        await bench.commands(GpuSettings(governor="powersave"), "all")  # makes the host
+        bench.cores()[1].write_text("schedutil\n")
+        await bench.set(GpuSettings(governor="powersave"), "all")
+        assert bench.brief()[0][2] == "performance=0,2-3 schedutil=1"
+        report = await control.revert(bench.host)
+        assert [o.ok for o in report.outcomes] == [True, True]
+        assert bench.governors() == ["performance", "schedutil", "performance", "performance"]
+
+    run(work)
+
+
+def test_a_core_that_will_not_keeps_the_others_as_they_were(bench: Bench) -> None:
+    async def work() -> None:
+        commands = await bench.commands(GpuSettings(governor="powersave"), "all")
+        stubborn = bench.cores()[2]
+        stubborn.unlink()
+        stubborn.symlink_to("/proc/sys/kernel/ostype")  # tells something and takes no write, root's neither
+        report = await control.apply(bench.host, commands)
+        assert not report.ok and "tee" in report.outcomes[0].message
+        assert "By hand: echo powersave | sudo tee" in report.outcomes[0].message
+        assert all(o.ok for o in report.rolled_back) and len(report.rolled_back) == 2
+        assert bench.governors() == ["performance", "performance", "Linux", "performance"] and bench.brief() == []
+
+    run(work)
+
+
+def test_a_guest_has_no_governor(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "guest", "rtx-pro-6000-passthrough")
+
+    async def work() -> None:
+        with pytest.raises(InputError, match="the CPU governor cannot be set: no cpufreq"):
+            await bench.set(GpuSettings(governor="performance"), "all")
+        reading = await control.read_once(bench.host)
+        assert reading.host.cpu_governor is None and "no cpufreq" in reading.host.absent["cpu_governor"]
+
+    run(work)
+
+
+# ---- what is known of before, and of owners
+
+
+def test_supported_clocks_are_read_once_and_checked(bench: Bench) -> None:
+    async def work() -> None:
+        info = (await control.read_once(bench.host)).infos[0]
+        assert info.supported_memory_mhz and info.supported_sm_mhz == tuple(sorted(info.supported_sm_mhz))
+        assert info.supported_sm_mhz[-1] == info.sm_max_mhz
+        with pytest.raises(InputError, match="no memory clock of 1000 MHz; nearest"):
+            await bench.commands(GpuSettings(memory_clocks=ClockRange(1000, 1000)))
+
+    run(work)
+
+
+def test_before_is_known_by_the_journal_or_the_default_or_not_at_all(bench: Bench) -> None:
+    async def work() -> None:
+        foreign = (await bench.set(GpuSettings(gpu_clocks=ClockRange(1005, 1005)))).outcomes[0]
+        assert (foreign.before, foreign.before_known) == ("unknown", "unknown")
+        assert "a lock by someone else cannot be read back" in foreign.message
+        ours = (await bench.set(GpuSettings(gpu_clocks=ClockRange(900, 1005)))).outcomes[0]
+        assert (ours.before, ours.before_known) == ("1005,1005", "journal")
+        await control.revert(bench.host)
+        reset = (await bench.set(GpuSettings(gpu_clocks=ClockRange(900, 1005)))).outcomes[0]
+        assert (reset.before, reset.before_known) == ("default", "default")
+
+    run(work)
+
+
+def test_a_clock_that_jumps_back_changes_nothing_of_it(bench: Bench) -> None:
+    async def work() -> None:
+        await bench.set(GpuSettings(power_limit_w=200.0))
+        data = bench.journal
+        for entry in data["entries"]:
+            entry["since_unix_s"] += 86400 * 365  # written while the clock was a year ahead
+        for line in data["log"]:
+            line["unix_s"] += 86400 * 365
+        (bench.directory / "gpu" / "journal.json").write_text(json.dumps(data))
+        records, _ = await control.records(bench.host)
+        assert [r.gone for r in records] == [None]
+        assert (await control.revert(bench.host)).ok and bench.power() == [None] * 4
+
+    run(work)
+
+
+def test_what_a_restart_took_away_is_told_until_it_is_written_down(bench: Bench) -> None:
+    async def work() -> None:
+        await bench.set(GpuSettings(power_limit_w=200.0))
+        uuid = bench.journal["entries"][0]["gpu_uuid"]
+        energy = {uuid: bench.journal["entries"][0]["energy_j"] - 1}
+        assert [r.gone for r in (await control.records(bench.host))[0]] == [None]
+        assert [r.gone for r in (await control.records(bench.host, energy))[0]] == ["the driver was reloaded"]
+        await control.forget_gone(bench.host, energy)
+        assert bench.brief() == [] and bench.journal["log"][-1]["what"] == "gone: the driver was reloaded"
+
+    run(work)
+
+
+def test_the_state_of_an_owner() -> None:
+    here = owner_facts()
+    assert state_of(here) == THIS
+    assert state_of({**here, "pid": os.getppid(), "start": "0"}) == DEAD  # another process has its number now
+    assert state_of({**here, "pid": 2**22, "start": "1"}) == DEAD
+    assert state_of({**here, "boot_id": "another"}) == DEAD
+    assert state_of({**here, "machine": "far"}) == ELSEWHERE and state_of({}) == ELSEWHERE
+
+
+def test_an_owner_of_which_only_the_exit_status_is_left_is_dead() -> None:
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    start = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    assert state_of({**owner_facts(), "pid": pid, "start": start}) == DEAD
+    os.waitpid(pid, 0)
+
+
+def test_a_journal_that_is_not_whole_is_never_written_over(bench: Bench) -> None:
+    async def work() -> None:
+        await bench.set(GpuSettings(power_limit_w=200.0))
+        path = bench.directory / "gpu" / "journal.json"
+        for text in (path.read_text()[:-40], path.read_text().replace('"version": 1', '"version": 7')):
+            path.write_text(text)
+            with pytest.raises(SettingsError, match="nothing was changed"):
+                await bench.set(GpuSettings(power_limit_w=220.0))
+            with pytest.raises(SettingsError):
+                await control.records(bench.host)
+            assert path.read_text() == text and bench.power()[0] == 200.0
+        assert not (bench.directory / "gpu" / "journal.json.lock").is_symlink()
+
+    run(work)

@@ -1,0 +1,146 @@
+"""restore.py, which the guard takes along to hosts: what a setting is in words, and when it is back."""
+
+from __future__ import annotations
+
+import ast
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workbench.gpu import restore
+
+NAMES = st.sampled_from(["performance", "powersave", "schedutil", "conservative"])
+
+
+def test_it_needs_nothing_but_an_old_python() -> None:
+    source = Path(restore.__file__).read_text()
+    tree = ast.parse(source, feature_version=(3, 8))
+    assert not [n for n in ast.walk(tree) if isinstance(n, ast.Match)]
+    alone = subprocess.run([sys.executable, "-I", "-S", "-c", source], capture_output=True, text=True, timeout=30)
+    assert alone.returncode == 0, alone.stderr
+
+
+@pytest.mark.parametrize(
+    ("setting", "before", "typed"),
+    [
+        ("persistence", False, "sudo nvidia-smi -i GPU-a -pm 0"),
+        ("power_limit_w", 450.25, "sudo nvidia-smi -i GPU-a -pl 450.25"),
+        ("gpu_clocks", "1000,2000", "sudo nvidia-smi -i GPU-a --lock-gpu-clocks=1000,2000"),
+        ("gpu_clocks", "default", "sudo nvidia-smi -i GPU-a --reset-gpu-clocks"),
+        ("memory_clocks", "unknown", "sudo nvidia-smi -i GPU-a --reset-memory-clocks"),
+        ("governor", "powersave", "echo powersave | sudo tee /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor"),
+    ],
+)
+def test_the_command_by_hand(setting: str, before: object, typed: str) -> None:
+    assert restore.by_hand("GPU-a", setting, before) == typed
+
+
+def test_by_hand_the_cores_that_differed_differ_again(tmp_path: Path) -> None:
+    """The text is for a shell: there it does what it says, sudo aside."""
+    for cpu in range(3):
+        (tmp_path / f"a b/devices/system/cpu/cpu{cpu}/cpufreq").mkdir(parents=True)
+    for before in ("performance=0,2 powersave=1", "schedutil"):
+        line = restore.by_hand("host", "governor", before, str(tmp_path / "a b")).replace("sudo ", "")
+        subprocess.run(["sh", "-c", line], check=True, stdout=subprocess.DEVNULL, timeout=30)
+        files = sorted((tmp_path / "a b").rglob("scaling_governor"))
+        now = {int(f.parent.parent.name[3:]): f.read_text().strip() for f in files}
+        assert restore.governor_value(now) == before and len(now) == 3
+
+
+@given(st.dictionaries(st.integers(0, 300), NAMES, min_size=1, max_size=40))
+def test_governors_as_a_value_and_back(by_core: dict[int, str]) -> None:
+    value = restore.governor_value(by_core)
+    assert value is not None and restore.equal("governor", value, value)
+    made = restore.steps("host", "governor", value, cores=sorted(by_core))
+    written = {}
+    for step in made:
+        assert step.argv[0] == "tee" and step.stdin is not None
+        for file in step.argv[1:]:
+            written[int(file.split("/cpu/cpu")[1].split("/")[0])] = step.stdin.strip()
+        assert restore.equal("governor", value, step.value)  # each part holds when the whole does
+    assert written == by_core
+    changed = {**by_core, min(by_core): "userspace"}
+    assert not restore.equal("governor", restore.governor_value(changed), value)
+
+
+@pytest.mark.parametrize(
+    ("told", "value", "same"),
+    [
+        ("powersave", "powersave", True),
+        ("powersave", "powersave=0-3", True),
+        ("performance=0-1 powersave=2-3", "performance", False),
+        ("performance=0-1 powersave=2-3", "performance=0-1", True),
+        ("performance=0 powersave=2", "performance=0-1 powersave=2", True),  # core 1 is offline now
+        (None, "powersave", False),
+    ],
+)
+def test_when_governors_are_equal(told: str | None, value: str, same: bool) -> None:
+    assert restore.equal("governor", told, value) is same
+
+
+def test_equal_values_of_gpus() -> None:
+    assert restore.equal("power_limit_w", 449.8, 450) and not restore.equal("power_limit_w", 449.4, 450.0)
+    assert restore.equal("persistence", True, True) and not restore.equal("persistence", 1, True)
+    assert not restore.equal("persistence", None, False)
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "program", "why"),
+    [
+        (0, "All done.", "nvidia-smi", None),
+        (0, "Changing … is not supported for GPU: 1.\nTreating as warning and moving on.\nAll done.", "nvidia-smi",
+         "Changing … is not supported for GPU: 1. Treating as warning and moving on. All done."),
+        (0, "Persistence mode is already Enabled for GPU 1.", "nvidia-smi", None),
+        (15, "", "nvidia-smi", "nvidia-smi ended with 15"),
+        (1, "tee: /sys/x: Invalid argument", "tee", "tee: /sys/x: Invalid argument"),
+        (0, "failed is a word that tee may print", "tee", None),
+    ],
+)  # fmt: skip
+def test_what_says_that_it_failed(code: int, said: str, program: str, why: str | None) -> None:
+    assert restore.failure(code, said, program) == why
+
+
+@pytest.mark.parametrize(
+    ("setting", "before", "told", "failed", "ok", "words"),
+    [
+        ("power_limit_w", 600.0, 600.0, None, True, "as it was before"),
+        ("power_limit_w", 600.0, 600.0, "the link was lost", True, "as it was before"),  # it was done all the same
+        ("power_limit_w", 600.0, 450.0, None, False, "the driver says 450 W, not 600 W"),
+        ("power_limit_w", 600.0, None, None, False, "says nothing, not 600 W"),
+        ("gpu_clocks", "unknown", None, None, True, "what was before is not known"),
+        ("gpu_clocks", "1000,2000", None, None, True, "locked again as before"),
+        ("gpu_clocks", "1000,2000", None, "GPU is lost", False, "GPU is lost"),
+        ("persistence", True, False, None, False, "nvidia-persistenced"),
+        ("governor", "powersave", "performance", None, False, "the cores say performance, not powersave"),
+    ],
+)
+def test_when_a_setting_is_back(
+    setting: str, before: object, told: object, failed: str | None, ok: bool, words: str
+) -> None:
+    done, message = restore.restored(setting, before, told, failed)
+    assert done is ok and words in message
+
+
+def test_the_order_of_giving_back() -> None:
+    settings = ["governor", "persistence", "something new", "power_limit_w", "memory_clocks", "gpu_clocks"]
+    assert sorted(settings, key=restore.order) == [
+        "gpu_clocks", "memory_clocks", "power_limit_w", "persistence", "governor", "something new",
+    ]  # fmt: skip
+
+
+def test_settings_that_a_restart_took_away() -> None:
+    entry = {"boot_id": "b1", "energy_j": 500.0}
+    assert restore.gone(entry, "b1", 600.0) is None and restore.gone(entry, "b1") is None
+    assert restore.gone(entry, "b2", 600.0) == "the host was restarted"
+    assert restore.gone(entry, "b1", 3.0) == "the driver was reloaded"
+    assert restore.gone({"boot_id": "b1", "energy_j": None}, "b1", 3.0) is None
+
+
+def test_words_for_a_shell_stay_words() -> None:
+    assert shlex.split(restore.by_hand("GPU-a; rm -rf /", "persistence", True))[3] == "GPU-a; rm -rf /"
+    assert shlex.split(restore.by_hand("host", "governor", "a;b"))[1] == "a;b"

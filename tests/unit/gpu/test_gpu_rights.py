@@ -1,0 +1,299 @@
+"""Who may change settings: root, sudo with all or some commands, a password, nobody; and where a password goes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shlex
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nvml_child import Driver
+from smi_stub import Smi
+
+from tests.support.fake_sudo import Sudo
+from workbench.gpu import control
+from workbench.gpu.plan import plan
+from workbench.gpu.rights import Rights, granted, rights_on, with_password
+from workbench.hosts.base import Completed, HostFacts
+from workbench.hosts.local import LocalHost
+from workbench.model.errors import SettingsError
+from workbench.model.gpu import DriverInfo, GpuInfo, GpuSample, HostSample, Telemetry
+from workbench.model.settings import ClockRange, GpuSettings, SettingCommand
+from workbench.session.session import Session
+
+SECRET = "Tr0ub4dor&3 quartz"
+INFO = GpuInfo(0, "GPU-a", "RTX PRO 6000", sm_max_mhz=3090, memory_max_mhz=14001, power_min_w=150.0, power_max_w=600.0)
+HOST = Telemetry(0.0, 0.0, DriverInfo(), HostSample(), (INFO,), (GpuSample(0, "GPU-a"),))
+WANTED = {"0": GpuSettings(power_limit_w=450, gpu_clocks=ClockRange(1, 2))}
+
+
+class Facts(LocalHost):
+    """A host that says of itself what a test wants; its CapEff too."""
+
+    def __init__(self, capabilities: str = "000001ffffffffff", **facts: Any) -> None:
+        super().__init__("box")
+        base: dict[str, Any] = {"user": "ada", "uid": 1000, "nvidia_smi": "/usr/bin/nvidia-smi"}
+        self._facts, self.capabilities = HostFacts("box", "local", **{**base, **facts}), capabilities
+
+    async def facts(self) -> HostFacts:
+        return self._facts
+
+    async def run(self, argv: Sequence[str], **options: Any) -> Completed:
+        if argv[0] == "grep":
+            return Completed(tuple(argv), 0, f"CapEff:\t{self.capabilities}\n".encode(), b"")
+        return await super().run(argv, **options)
+
+
+@pytest.fixture
+def sudo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sudo:
+    (tmp_path / "bin").mkdir(exist_ok=True)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    return Sudo(tmp_path / "bin", password=SECRET)
+
+
+def rights(host: Facts) -> Rights:
+    return asyncio.run(rights_on(host))
+
+
+def test_root_runs_it_plainly() -> None:
+    found = rights(Facts(uid=0, initial_user_namespace=True))
+    assert found.refusal is None and found.argv(("nvidia-smi", "-i", "GPU-a")) == ("nvidia-smi", "-i", "GPU-a")
+    assert not found.sudo_password
+
+
+def test_root_of_an_unprivileged_container_is_told_so() -> None:
+    for uid in (0, 1000):
+        found = rights(Facts(uid=uid, initial_user_namespace=False))
+        assert found.refusal is not None and "unprivileged container" in found.refusal
+        assert "NO_PERMISSION" in found.refusal and not found.sudo_password
+
+
+def test_root_without_the_capability() -> None:
+    found = rights(Facts("00000000a80425fb", uid=0, initial_user_namespace=True))
+    assert "CAP_SYS_ADMIN" in (found.refusal or "")
+
+
+def test_without_nvidia_smi_and_on_a_simulated_host() -> None:
+    assert "not on this host's PATH" in (rights(Facts(nvidia_smi=None)).refusal or "")
+    assert rights(Facts(simulated="gb10")).refusal is None
+
+
+def test_sudo_that_asks_nothing(sudo: Sudo) -> None:
+    sudo.allow("NOPASSWD: ALL")
+    found = rights(Facts())
+    assert found.argv(("nvidia-smi", "-i", "GPU-a", "-pl", "450")) == (
+        "sudo", "-n", "/usr/bin/nvidia-smi", "-i", "GPU-a", "-pl", "450",
+    )  # fmt: skip
+    assert [c.right for c in plan(WANTED, HOST, found)] == [None, None] and not found.sudo_password
+    assert all("-l" in options or "-v" in options for options, _ in sudo.calls)  # looked at, nothing run
+
+
+def test_the_line_that_is_proposed_is_the_line_that_helps(sudo: Sudo) -> None:
+    """For each command its own: with the first of them in sudoers, the first may run and the second still may not."""
+    sudo.allow("/usr/bin/true")
+    before = plan(WANTED, HOST, rights(Facts()))
+    assert all(c.right and "needs root on box (ada is not, and sudo asks for a password)" in c.right for c in before)
+    line = (before[0].right or "").rpartition("allows it: ")[2]
+    assert line == "ada ALL=(root) NOPASSWD: /usr/bin/nvidia-smi -i GPU-a -pl 450"
+    clocks = (before[1].right or "").rpartition("(root) ")[2]
+    assert clocks.endswith("/usr/bin/nvidia-smi -i GPU-a --lock-gpu-clocks\\=1\\,2")  # sudoers(5) escapes
+    sudo.allow(line.partition("(root) ")[2])
+    after = plan(WANTED, HOST, rights(Facts()))
+    assert after[0].right is None and after[1].right and "sudo does not allow it" in after[1].right
+    sudo.allow(line.partition("(root) ")[2], clocks)
+    assert [c.right for c in plan(WANTED, HOST, rights(Facts()))] == [None, None]
+
+
+def test_nobody_who_helps(sudo: Sudo) -> None:
+    found = rights(Facts())  # no rule at all
+    assert "sudo does not allow it" in (found.refusal or "") and not found.sudo_password
+    (sudo.here / "sudo").unlink()
+    if not any(Path(d, "sudo").exists() for d in os.environ["PATH"].split(":")):
+        assert "there is no sudo" in (rights(Facts()).refusal or "")
+
+
+@pytest.mark.parametrize(
+    ("rules", "command", "how"),
+    [
+        ("    (ALL : ALL) ALL", "/usr/bin/nvidia-smi -pm 1", "asks"),
+        ("    (ALL) NOPASSWD: ALL", "/usr/bin/nvidia-smi -pm 1", "free"),
+        ("    (ALL) ALL\n    (root) NOPASSWD: /usr/bin/nvidia-smi", "/usr/bin/nvidia-smi -pm 1", "free"),
+        ("    (root) NOPASSWD: /usr/bin/nvidia-smi\n    (ALL) ALL", "/usr/bin/nvidia-smi -pm 1", "asks"),  # the last
+        ("    (root) NOPASSWD: /usr/bin/nvidia-smi -pm *, PASSWD: /usr/bin/tee", "/usr/bin/nvidia-smi -pl 4", ""),
+        ("    (root) NOPASSWD: /usr/bin/nvidia-smi -pm *, PASSWD: /usr/bin/tee", "/usr/bin/tee /x", "asks"),
+        ("    (root) NOPASSWD: SETENV: /usr/bin/nvidia-smi -i GPU-a --lock-gpu-clocks\\=1\\,2, /bin/ls",
+         "/usr/bin/nvidia-smi -i GPU-a --lock-gpu-clocks=1,2", "free"),
+        ("    (root) NOPASSWD: /bin/tee", "/usr/bin/tee /x", "free"),  # /bin is /usr/bin
+        ('    (root) NOPASSWD: /usr/bin/nvidia-smi ""', "/usr/bin/nvidia-smi -pm 1", ""),
+        ("    (root) NOPASSWD: ALL, !/usr/bin/nvidia-smi", "/usr/bin/nvidia-smi -pm 1", ""),
+        ("    (postgres) NOPASSWD: ALL", "/usr/bin/nvidia-smi -pm 1", ""),
+        ("    (root) NOPASSWD: /usr/bin/nvidia-smi ^-pl [0-9]+$", "/usr/bin/nvidia-smi -pl 40", "free"),
+        ("    (root) NOPASSWD: /usr/bin/nvidia-smi ^-pl [0-9]+$", "/usr/bin/nvidia-smi -pl 40 -x", ""),
+        ("Sorry, user ada may not run sudo on box.", "/usr/bin/nvidia-smi -pm 1", ""),
+    ],
+)  # fmt: skip
+def test_rules_as_sudo_lists_them(rules: str, command: str, how: str) -> None:
+    text = f"Matching Defaults entries for ada on box:\n    env_reset\n\nUser ada may run:\n{rules}\n"
+    assert granted(text, command.split()) == how
+
+
+# ---- a password
+
+
+class Box(Facts):
+    """This machine, as ada who has no rights of her own; everything that was run and given on stdin."""
+
+    def __init__(self, **facts: Any) -> None:
+        super().__init__(**facts)
+        self.ran: list[tuple[str, bytes | None]] = []
+
+    async def run(self, argv: Sequence[str], **options: Any) -> Completed:
+        self.ran.append((shlex.join(argv), options.get("input")))
+        return await super().run(argv, **options)
+
+
+class Watched:
+    """Every command line that any process has while it runs."""
+
+    def __init__(self) -> None:
+        self.seen: set[bytes] = set()
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def _look(self) -> None:
+        while not self._end.wait(0.002):
+            for pid in filter(str.isdigit, os.listdir("/proc")):
+                for name in ("cmdline", "environ"):
+                    try:
+                        self.seen.add(Path("/proc", pid, name).read_bytes())
+                    except OSError:
+                        continue
+
+    def __enter__(self) -> Watched:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join()
+
+
+class Bench:
+    def __init__(self, sudo: Sudo, smi: Smi, cores: Path, journal: Path) -> None:
+        self.sudo, self.smi, self.cores, self.journal = sudo, smi, cores, journal
+        self.host = Box(nvidia_smi=str(smi.here / "nvidia-smi"))
+
+    def governors(self) -> list[str]:
+        return [p.read_text().strip() for p in sorted(self.cores.glob("*/cpufreq/scaling_governor"))]
+
+
+@pytest.fixture
+def bench(driver: Driver, sudo: Sudo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    journal = tmp_path / "xdg-state" / "workbench" / "gpu" / "journal.json"
+    smi = Smi(tmp_path / "bin", driver.script, journal)
+    cores = tmp_path / "sys" / "devices" / "system" / "cpu"
+    for cpu in range(2):
+        (cores / f"cpu{cpu}" / "cpufreq").mkdir(parents=True)
+        (cores / f"cpu{cpu}" / "cpufreq" / "scaling_governor").write_text("powersave\n")
+        (cores / f"cpu{cpu}" / "cpufreq" / "scaling_available_governors").write_text("performance powersave\n")
+    monkeypatch.setenv("WORKBENCH_SIM_SYSFS", str(tmp_path / "sys"))
+    sudo.allow("ALL")
+    yield Bench(sudo, smi, cores, journal)
+
+
+BOTH = GpuSettings(power_limit_w=450.0, governor="performance")
+
+
+def test_a_password_goes_to_sudos_stdin_and_nowhere_else(bench: Bench, tmp_path: Path) -> None:
+    async def work() -> tuple[Session, list[Any]]:
+        session = Session(bench.host)
+        with pytest.raises(SettingsError) as wrong:
+            await session.apply_gpu(BOTH, 0, password="not " + SECRET)
+        assert "does not take this password; nothing was changed" in str(wrong.value)
+        assert bench.smi.setters == [] and not bench.journal.exists()
+        with Watched() as watched:
+            done = await session.apply_gpu(BOTH, 0, password=SECRET)
+            assert done.ok and bench.governors() == ["performance"] * 2
+            assert "power_limit_w" in bench.journal.read_text()
+            text = bench.journal.read_text()
+            back = await session.revert_gpu(password=SECRET)
+        assert back.ok and bench.governors() == ["powersave"] * 2 and bench.smi.setters == ["-pl 450", "-pl 600"]
+        await session.close()
+        return session, [wrong.value, repr(wrong.value.__dict__), done, back, text, *watched.seen]
+
+    session, shown = asyncio.run(asyncio.wait_for(work(), 60))
+    assert session.state.host.sudo_password
+    shown += [repr(session.state), repr(session.__dict__), json.dumps(bench.sudo.calls)]
+    shown += [p.read_bytes() for p in tmp_path.rglob("*") if p.is_file() and p.name != "sudo.json"]
+    leaks = [one for one in shown if SECRET in (one.decode("utf-8", "replace") if isinstance(one, bytes) else str(one))]
+    assert not leaks
+    commands = [command for command, _ in bench.host.ran]
+    assert not any(SECRET in command or "quartz" in command for command in commands)
+    given = [data for _, data in bench.host.ran if data and SECRET.encode() in data]
+    assert given and all(data.count(SECRET.encode()) == 1 for data in given)
+
+
+def test_a_command_that_sudo_runs_unasked_never_reads_the_password(bench: Bench) -> None:
+    """tee would write it into the governor's file and onto its output."""
+    bench.sudo.allow("ALL", "NOPASSWD: /usr/bin/tee", "NOPASSWD: /bin/tee")
+
+    async def work() -> None:
+        known = await with_password(bench.host, await rights_on(bench.host), SECRET)
+        reading = await control.read_once(bench.host)
+        commands = plan({"0": BOTH}, reading, known, await control.governors_on(bench.host))
+        assert all(c.right is None for c in commands)
+        report = await control.apply(bench.host, commands, rights=known)
+        assert report.ok and bench.governors() == ["performance"] * 2
+        written = [data for command, data in bench.host.ran if command.startswith("sudo") and "cpufreq" in command]
+        assert written == [b"performance\n"]
+
+    asyncio.run(asyncio.wait_for(work(), 60))
+
+
+def test_without_a_password_what_needs_one_is_refused_with_its_line(bench: Bench) -> None:
+    async def work() -> None:
+        session = Session(bench.host)
+        report = await session.apply_gpu(BOTH, 0)
+        assert not report.ok and bench.smi.setters == [] and bench.governors() == ["powersave"] * 2
+        assert all("sudo asks for a password" in o.message for o in report.outcomes)
+        tee = report.outcomes[0].command.right or ""
+        assert "(root) NOPASSWD: " in tee and tee.count("scaling_governor") == 2
+        assert session.state.host.can_change_gpus and session.state.host.sudo_password
+        await session.close()
+
+    asyncio.run(asyncio.wait_for(work(), 60))
+
+
+def test_a_password_of_someone_whom_sudo_does_not_know(bench: Bench) -> None:
+    bench.sudo.allow()
+
+    async def work() -> None:
+        known = await rights_on(bench.host)
+        with pytest.raises(SettingsError, match="ada may not run sudo on box; nothing was changed"):
+            await with_password(bench.host, known, SECRET)
+
+    asyncio.run(asyncio.wait_for(work(), 60))
+
+
+def test_a_password_that_no_line_can_hold(bench: Bench) -> None:
+    async def work() -> None:
+        known = await rights_on(bench.host)
+        before = len(bench.sudo.calls)
+        with pytest.raises(SettingsError, match="does not take this password"):
+            await with_password(bench.host, known, f"{SECRET}\nperformance")
+        assert len(bench.sudo.calls) == before
+
+    asyncio.run(asyncio.wait_for(work(), 60))
+
+
+def test_rights_do_not_show_their_password() -> None:
+    held = Rights(password=SECRET)
+    assert SECRET not in repr(held) and SECRET not in str(held)
+    assert SECRET not in repr(SettingCommand(0, "GPU-a", "persistence", held.argv(("nvidia-smi",))))
+    assert asdict(held)["password"] == SECRET  # so no Rights goes into a document

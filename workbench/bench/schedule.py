@@ -74,10 +74,10 @@ def stagger_s(spec: BenchSpec, duration_s: float | None) -> float:
         return 0.0
     if duration_s is None:
         return 0.001 * spec.concurrency
-    long_enough = spec.seconds is None or spec.seconds >= STEADY_ROUNDS * duration_s
-    if long_enough and spec.requests >= STEADY_ROUNDS * spec.concurrency:
-        return duration_s
-    return duration_s * min(1.0, _RAMP_SHARE * spec.requests / spec.concurrency)
+    rounds = spec.requests / spec.concurrency
+    if spec.seconds is not None and duration_s > 0:
+        rounds = min(rounds, spec.seconds / duration_s)
+    return duration_s if rounds >= STEADY_ROUNDS else duration_s * _RAMP_SHARE * rounds
 
 
 class Warmup:

@@ -166,6 +166,7 @@ PART = chunked(chat_events(3)[:3], end=False)
         ([RST], records.RESET),
         ([b"HTTP/1.1 200", FIN], records.TRUNCATED),
         ([PART, FIN], records.TRUNCATED),
+        ([PART, RST], records.RESET),
         ([chunked(chat_events(3), end=False), FIN], records.TRUNCATED),
         (until_close(chat_events(3)[:2]), records.TRUNCATED),
         ([chunked(chat_events(3)[:2])], records.TRUNCATED),

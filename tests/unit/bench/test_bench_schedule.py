@@ -1,0 +1,298 @@
+"""When requests start, when warming up is enough, and what makes a run's figures unusable."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scripted_server import Request, ScriptedServer, Step, chat_events, chunk, chunked, event, usage
+
+from workbench.bench.client import Client
+from workbench.bench.connection import resolve
+from workbench.bench.load import CpuLog
+from workbench.bench.records import RequestRecord
+from workbench.bench.schedule import Phase, Warmup, arrivals
+from workbench.bench.selfcheck import RunFacts, refusals
+from workbench.bench.summary import summarize
+from workbench.bench.window import Window
+from workbench.model.bench import BenchSpec
+
+SPEC = BenchSpec("http://127.0.0.1:1", "m", concurrency=2, requests=8, max_tokens=5)
+OK = chunked(chat_events(3))
+
+
+def record(index: int = 0, **fields: Any) -> RequestRecord:
+    base = RequestRecord(
+        index=index, warmup=True, start_s=float(index), end_us=1_000_000, ttft_us=100_000, gaps_us=(225_000,) * 4,
+        chunks=5, prompt_tokens=100, output_tokens=5, cached_tokens=0, finish_reason="length",
+    )  # fmt: skip
+    return replace(base, **fields)
+
+
+def bench(url: str, **fields: Any) -> Client:
+    given = {"concurrency": 1, "requests": 1, "warmup": 0, "max_tokens": 3, "timeout_s": 10.0, **fields}
+    spec = BenchSpec(url=url, model="m", salt="ab", **given)
+    client = Client(spec, resolve(url, spec.endpoint), None, lambda record: None)
+    client.run()
+    assert sorted(r.index for r in client.counted) == list(range(len(client.counted)))
+    return client
+
+
+def slow(seconds: float, answer: bytes = OK) -> Any:
+    def steps(request: Request, n: int) -> list[Step]:
+        time.sleep(seconds)
+        return [answer]
+
+    return steps
+
+
+# -- open loop -------------------------------------------------------------------------------------------------------
+
+
+@given(rate=st.floats(0.1, 1000), seed=st.integers(0, 99), arrival=st.sampled_from(["poisson", "constant"]))
+def test_a_schedule_is_its_seed_s_and_has_its_rate(rate: float, seed: int, arrival: str) -> None:
+    spec = replace(SPEC, rate=rate, seed=seed, arrival=arrival)
+    times, again = (list(itertools.islice(arrivals(spec, warmup=False) or (), 2000)) for _ in range(2))
+    assert times == again and times[0] == 0.0 and times == sorted(times)
+    assert 1999 / times[-1] == pytest.approx(rate, rel=0.15)
+    others = itertools.islice(arrivals(replace(spec, seed=seed + 1), warmup=False) or (), 2000)
+    assert (list(others) == times) == (arrival == "constant")
+
+
+def test_gaps_of_a_poisson_schedule_are_exponential() -> None:
+    times = list(itertools.islice(arrivals(replace(SPEC, rate=2.0), warmup=False) or (), 20_000))
+    gaps = [b - a for a, b in itertools.pairwise(times)]
+    mean = sum(gaps) / len(gaps)
+    deviation = (sum((g - mean) ** 2 for g in gaps) / len(gaps)) ** 0.5
+    assert mean == pytest.approx(0.5, rel=0.03) and deviation == pytest.approx(mean, rel=0.05)
+    assert arrivals(SPEC, warmup=False) is None
+
+
+def test_requests_start_when_they_are_due_whatever_the_server_does() -> None:
+    with ScriptedServer(slow(0.15)) as server:
+        client = bench(server.url, requests=20, concurrency=20, rate=50.0, arrival="constant")
+    starts = sorted((r.due_s, r.start_s) for r in client.counted)
+    first = starts[0][0]
+    assert first is not None
+    assert [d - first for d, _ in starts if d is not None] == pytest.approx([i / 50 for i in range(20)], abs=1e-5)
+    waits = sorted(s - d for d, s in starts if d is not None)
+    assert waits[0] >= 0 and waits[10] < 0.1
+    summary = summarize(client.spec, client.counted, (), RunFacts())
+    assert summary.queue_ms and summary.queue_ms.count == 20 and summary.in_flight_nominal is None
+    assert summary.e2e_ms and summary.e2e_from_schedule_ms
+    assert summary.e2e_from_schedule_ms.mean == pytest.approx(summary.e2e_ms.mean + summary.queue_ms.mean, abs=0.01)
+
+
+def test_queueing_behind_the_cap_is_not_hidden() -> None:
+    """One stream, answers of 50 ms, due every 10 ms: the server seems to take 50 ms, a user would wait 400."""
+    with ScriptedServer(slow(0.05)) as server:
+        client = bench(server.url, requests=10, concurrency=1, rate=100.0, arrival="constant")
+        assert server.connections == 1
+    s = summarize(client.spec, client.counted, (), RunFacts(capped=client.capped))
+    assert s.e2e_ms and s.queue_ms and s.ttft_ms and s.ttft_from_schedule_ms
+    assert s.e2e_ms.p50 < 100 and s.queue_ms.max > 300
+    assert s.ttft_from_schedule_ms.max == pytest.approx(s.queue_ms.max + s.ttft_ms.p50, rel=0.3)
+    assert client.capped == 9
+    assert any(n.startswith("behind schedule: 9 of 10 requests") and "taken 9 times" in n for n in s.notes)
+    (said,) = s.refused
+    assert "the schedule had 100.00" in said and "all 1 streams were taken" in said
+
+
+def test_a_backlog_that_was_worked_off_is_told_and_not_refused() -> None:
+    made = [record(i, due_s=i / 10, start_s=i / 10 + (0.3 if 3 < i < 8 else 0.0), end_us=50_000) for i in range(30)]
+    spec = replace(SPEC, rate=10.0)
+    assert refusals(spec, made, RunFacts(), Window("whole run", 0, 3)) == ()
+    assert "4 of 30 requests started more than 10 ms late (worst 300 ms)" in " ".join(
+        summarize(spec, made, (), RunFacts()).notes
+    )
+
+
+def test_an_open_loop_warms_up_on_a_schedule_of_its_own() -> None:
+    with ScriptedServer(lambda request, n: [OK]) as server:
+        client = bench(server.url, requests=4, warmup=4, concurrency=4, rate=200.0)
+    assert [r.due_s is not None for r in (*client.warmups, *client.counted)] == [True] * 8
+
+
+# -- closed loop -----------------------------------------------------------------------------------------------------
+
+
+def test_first_starts_are_spread_over_one_request() -> None:
+    with ScriptedServer(slow(0.1)) as server:
+        client = bench(server.url, requests=16, warmup=4, concurrency=4)
+    due = [slot.ready_ns / 1e9 for slot in client._slots]
+    duration_s = sum(r.end_us for r in client.warmups) / 4e6
+    assert duration_s >= 0.1
+    assert [b - a for a, b in itertools.pairwise(due)] == pytest.approx([duration_s / 4] * 3, rel=1e-3)
+    began = client._began_ns / 1e9
+    starts = sorted(r.start_s + began for r in client.counted)
+    assert all(start >= when for start, when in zip(starts, due, strict=False))
+    assert client.ramp_end_s == pytest.approx(due[3] - began, abs=1e-6)
+
+
+def test_a_run_ends_by_time_and_says_what_it_has() -> None:
+    with ScriptedServer(slow(0.05)) as server:
+        began = time.monotonic()
+        client = bench(server.url, requests=10_000, concurrency=2, seconds=0.5)
+        assert 0.5 < time.monotonic() - began < 2.0
+    assert 8 <= len(client.counted) <= 22 and all(r.ok for r in client.counted) and client.notes == []
+    assert max(r.start_s for r in client.counted) < 0.5
+    progress = client.progress()
+    assert (progress.done, progress.total, progress.in_flight) == (len(client.counted), len(client.counted), 0)
+
+
+def test_each_request_is_held_to_its_own_length() -> None:
+    def answer(request: Request, n: int) -> list[Step]:
+        return [chunked(chat_events(request.body["max_tokens"] - (n == 5)))]
+
+    with ScriptedServer(answer) as server:
+        client = bench(server.url, requests=40, concurrency=2, max_tokens=20, length_spread=0.5)
+        asked = [r.body["max_tokens"] for r in server.requests]
+        assert all(r.body["min_tokens"] == r.body["max_tokens"] for r in server.requests)
+    assert min(asked) >= 10 and max(asked) <= 30 and len(set(asked)) > 8
+    assert sorted(r.error or "" for r in client.counted) == [""] * 39 + ["short"]
+    with ScriptedServer(answer) as server:
+        bench(server.url, requests=40, concurrency=2, max_tokens=20, length_spread=0.5)
+        assert sorted(r.body["max_tokens"] for r in server.requests) == sorted(asked)
+
+
+# -- warming up ------------------------------------------------------------------------------------------------------
+
+
+def ended(warmup: Warmup, *end_us: int) -> list[bool]:
+    first = warmup._seen
+    return [warmup.enough(record(first + i, end_us=us)) for i, us in enumerate(end_us)]
+
+
+def test_warming_up_ends_when_two_windows_agree() -> None:
+    warmup = Warmup(replace(SPEC, until_steady=True, warmup=2))
+    assert ended(warmup, 900, 800, 500, 500, 490, 500) == [False] * 5 + [True]
+    assert warmup.note() == "warmed up by 6 requests, until two windows of 2 agreed within 3 %"
+
+
+def test_it_takes_at_least_the_asked_requests_and_gives_up_in_the_end() -> None:
+    assert ended(Warmup(replace(SPEC, until_steady=True, warmup=7)), *[500] * 7) == [False] * 6 + [True]
+    never = Warmup(replace(SPEC, until_steady=True, warmup=0))
+    assert never.limit == 16
+    assert not any(ended(never, *(1000 * 2**i for i in range(16))))
+    assert (
+        never.note()
+        == "the server had not become steady after 16 warm-up requests: the last two windows are 300 % apart"
+    )
+    fixed = Warmup(replace(SPEC, warmup=3))
+    assert fixed.limit == 3 and not any(ended(fixed, 500, 500, 500)) and fixed.note() is None
+
+
+def test_failures_and_prompts_of_another_length_say_nothing() -> None:
+    warmup = Warmup(replace(SPEC, until_steady=True, warmup=0))
+    warmup.reshaped(4)
+    assert ended(warmup, 500, 500, 500, 500, 500, 500, 500) == [False] * 7
+    assert not warmup.enough(record(7, error="reset"))
+    assert warmup.enough(record(8, end_us=500))
+
+
+def test_a_server_that_gets_faster_is_warmed_up_and_the_prompts_have_the_measured_length() -> None:
+    def answer(request: Request, n: int) -> list[Step]:
+        time.sleep(max(0.03, 0.12 - 0.015 * n))
+        text = request.body["messages"][0]["content"]
+        events = [
+            *chat_events(3, with_usage=False)[:-1],
+            event({**chunk(), "choices": [], "usage": usage(4 * len(text.split()), 3)}),
+        ]
+        return [chunked(events)]
+
+    with ScriptedServer(answer) as server:
+        client = bench(server.url, requests=4, concurrency=1, warmup=1, until_steady=True, input_tokens=200)
+        sent = len(server.requests)
+    assert 8 <= len(client.warmups) <= 16 and sent == len(client.warmups) + 4
+    assert client.workload.calibrated
+    assert abs((client.counted[0].prompt_tokens or 0) - 200) < 40
+    assert abs((client.warmups[-1].prompt_tokens or 0) - 200) < 40 < (client.warmups[0].prompt_tokens or 0) - 200
+    assert client.notes[0].startswith(("warmed up by", "the server had not become steady"))
+
+
+def test_a_warm_up_that_fails_throughout_ends() -> None:
+    with ScriptedServer(lambda request, n: [b"HTTP/1.1 500 X\r\nContent-Length: 0\r\n\r\n"]) as server:
+        client = bench(server.url, requests=2, concurrency=2, warmup=2, until_steady=True)
+    assert len(client.warmups) == 16 and client.notes == ["the server had not become steady after 16 warm-up requests"]
+
+
+def test_progress_of_a_warm_up_says_so() -> None:
+    phases: list[tuple[str, int]] = []
+    with ScriptedServer(slow(0.03)) as server:
+        spec = BenchSpec(server.url, "m", concurrency=1, requests=20, warmup=10, max_tokens=3, until_steady=True)
+        client = Client(spec, resolve(server.url, "chat"), None, lambda r: None)
+        client.tick = lambda now: phases.append((client.progress().phase, client.progress().total))
+        client.run()
+    assert phases[0] == ("warming up", 10) and phases[-1] == ("measuring", 20)
+
+
+# -- the client's own load -------------------------------------------------------------------------------------------
+
+
+def test_idle_streams_are_refused_only_in_a_closed_loop_s_steady_window() -> None:
+    made = [record(i, start_s=float(i // 2), end_us=960_000) for i in range(16)]
+    steady, whole = Window("steady", 1.0, 7.0), Window("whole run", 0.0, 8.0)
+    (said,) = refusals(SPEC, made, RunFacts(), steady)
+    assert said.startswith("1.92 of 2 streams were in flight on average (96 %, at least 97 % are needed)")
+    assert refusals(SPEC, made, RunFacts(), whole) == ()
+    assert refusals(replace(SPEC, rate=2.0), made, RunFacts(), steady) == ()
+    fuller = [replace(r, end_us=980_000) for r in made]
+    assert refusals(SPEC, fuller, RunFacts(), steady) == ()
+
+
+@pytest.mark.parametrize(("pct", "refused"), [(69.9, False), (70.1, True), (None, False)])
+def test_a_busy_client_is_refused(pct: float | None, refused: bool) -> None:
+    facts = RunFacts(client_cpu_pct=pct)
+    assert bool(refusals(SPEC, [record()], facts, Window("whole run", 0, 1))) == refused
+
+
+@pytest.mark.parametrize(
+    ("cached", "spec", "refused"),
+    [
+        ((0, 0), {}, False),
+        ((16, 16), {}, False),  # a block of the chat template: 100 tokens, 80 words of ours
+        ((20, 20), {}, False),
+        ((96, 96), {}, True),  # the whole prompt, as in a run with an old salt
+        ((16, 96), {}, True),
+        ((96, 96), {"shared_prefix": True}, False),
+        ((96, 96), {"prompts": ('"a"',)}, False),
+        ((None, None), {}, False),
+    ],
+)
+def test_a_cache_that_answers_is_refused(cached: tuple[int | None, ...], spec: dict[str, Any], refused: bool) -> None:
+    made = [record(i, cached_tokens=c) for i, c in enumerate(cached)]
+    facts = RunFacts(prompt_words=80)
+    assert bool(refusals(replace(SPEC, **spec), made, facts, Window("whole run", 0, 1))) == refused
+
+
+def test_template_hits_are_told() -> None:
+    s = summarize(SPEC, [record(cached_tokens=16)], (), RunFacts(prompt_words=80))
+    assert "16 prompt tokens of each came from the prefix cache: no more than a chat template can be" in s.notes
+
+
+def test_own_load_is_that_of_the_window() -> None:
+    log = CpuLog()
+    assert log.pct(0, 10) is None
+    log._at_ns, log._cpu_ns = [0, 100, 200, 300], [0, 0, 80, 80]
+    assert (log.pct(0, 300), log.pct(100, 200), log.pct(150, 250)) == (26.67, 80.0, 40.0)
+    assert log.pct(200, 200) is None
+
+
+def test_a_client_that_is_kept_from_its_core_sees_idle_streams() -> None:
+    """The check looks at what happened, whatever the reason: here a reader of records that takes its time."""
+    with ScriptedServer(slow(0.02)) as server:
+        spec = BenchSpec(server.url, "m", concurrency=2, requests=16, warmup=2, max_tokens=3)
+        client = Client(spec, resolve(server.url, "chat"), None, lambda r: time.sleep(0.02))
+        client.run()
+    (said,) = summarize(spec, client.counted, client.warmups, RunFacts()).refused
+    assert "of 2 streams were in flight" in said
+
+
+def test_a_phase_hands_out_each_request_once() -> None:
+    phase = Phase(False, 5, None, 0)
+    assert [phase.take() for _ in range(3)] == [(0, 0), (1, 0), (2, 0)] and phase.left == 2

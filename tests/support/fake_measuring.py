@@ -85,6 +85,9 @@ class FakeMeasuring:
         self.push(guard=guard(heartbeat_s=None))
         return guard(heartbeat_s=None)
 
+    def alive(self) -> None:
+        self.alive_count = getattr(self, "alive_count", 0) + 1
+
     async def gpu_processes(self) -> Sequence[tuple[int, int, str, bool]]:
         self._called("gpu_processes")
         return self.processes

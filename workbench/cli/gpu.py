@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from workbench.cli import gpu_settings
+from workbench.cli import gpu_settings, guarding
 from workbench.cli.dispatch import Command, emit
 from workbench.cli.opened import connected, note, say
 from workbench.model.gpu import DriverStatus
@@ -23,15 +23,18 @@ async def status(arguments: argparse.Namespace) -> int:
         telemetry = await read_once(session.host)
         await session.read_alterations()
         altered = [asdict(a) for a in session.state.alterations]
+        guard = await session.read_guard()
     gpus = [_gpu_json(telemetry.info(s.index), s) for s in telemetry.gpus]
     document = {
         "host": {"name": session.host.name, **asdict(telemetry.host)}, "driver": asdict(telemetry.driver),
-        "gpus": gpus, "altered": altered, "simulated": telemetry.simulated,
+        "gpus": gpus, "altered": altered, "guard": asdict(guard), "simulated": telemetry.simulated,
     }  # fmt: skip
     if arguments.json:
         emit(document)
     else:
         _say_status(document, telemetry.driver.message)
+        for line in guarding.guard_lines(guard, did=True):
+            say(line)
     if telemetry.driver.status is DriverStatus.NO_LIBRARY:
         note("no GPU here? `workbench demo` shows everything on a simulated one")
     return 0 if telemetry.driver.status is DriverStatus.OK else 1
@@ -79,4 +82,4 @@ def _cell(gpu: Mapping[str, Any], name: str, shape: str) -> str:
 
 
 wanted = gpu_settings.wanted  # "power-limit=400" of an experiment's arm is read as gpu set reads it
-COMMANDS: dict[str, Command] = {"gpu status": status, **gpu_settings.COMMANDS}
+COMMANDS: dict[str, Command] = {"gpu status": status, **gpu_settings.COMMANDS, **guarding.COMMANDS}

@@ -26,6 +26,8 @@ def gpu(sub: Commands) -> None:
     revert = add(actions, "revert", "give back what was there before Workbench changed it")
     revert.add_argument("--gpu", default="all", metavar="I|UUID|host|all")
     revert.add_argument("--yes", action="store_true")
+    add(actions, "confirm", "end a trial: what was tried stays, and is guarded")
+    add(actions, "keep", "leave the settings on deliberately: written down, and no guard watches any more")
     add(actions, "journal", "what Workbench changed here, whose it is, and what was done")
     verify = add(actions, "verify", "drive the running server for some seconds: do the altered settings hold?")
     _target(verify)

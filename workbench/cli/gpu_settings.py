@@ -11,6 +11,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from workbench.cli.dispatch import Command, emit
+from workbench.cli.guarding import guard_lines
 from workbench.cli.opened import asked, connected, note, say
 from workbench.model.errors import HostError, InputError
 from workbench.model.settings import HOST, ClockRange, GpuSettings, SettingCommand, SettingOutcome, SettingsReport
@@ -118,7 +119,7 @@ async def journal(arguments: argparse.Namespace) -> int:
 
         records, log = await session.gpu_journal()
         sysfs = (await governors_on(session.host)).sysfs if any(r.entry.gpu_uuid == HOST for r in records) else "/sys"
-        document = {
+        document: dict[str, Any] = {
             "host": session.host.name, "journal": await path_on(session.host), "simulated": session.state.simulated,
             "entries": [_entry_json(r, sysfs) for r in records], "log": list(log),
         }  # fmt: skip
@@ -266,19 +267,9 @@ def _said(
         _say_outcome(outcome, told if outcome.command.right is None else "no right", report.dry_run)
     for outcome in report.rolled_back:
         _say_outcome(outcome, "given back" if outcome.ok else "NOT given back", False)
-    if report.guard is not None:
-        _say_guard(report)
+    for line in guard_lines(report.guard):
+        say(line)
     return 0 if report.ok else 1
-
-
-def _say_guard(report: SettingsReport) -> None:
-    guard = report.guard
-    assert guard is not None
-    if guard.problem:
-        say(f"guard: {guard.problem}")
-    elif guard.running:
-        trial = f"; given back in {guard.trial_left_s:.0f} s unless confirmed" if guard.trial_left_s is not None else ""
-        say(f"guard: process {guard.pid} watches over it{trial}")
 
 
 def _say_outcome(outcome: SettingOutcome, told: str, dry_run: bool) -> None:

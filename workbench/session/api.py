@@ -161,6 +161,11 @@ class SessionApi(Protocol):
         """Leave the settings on deliberately: no heartbeat is waited for any more; journalled."""
         ...
 
+    def alive(self) -> None:
+        """The screen was drawn and its terminal has taken it: to be said at least every 2 s. The guard gives settings
+        back when it is not."""
+        ...
+
     async def gpu_processes(self) -> Sequence[tuple[int, int, str, bool]]:
         """(gpu index, pid, name, ours) of what runs on the GPUs: a change concerns all of them."""
         ...

@@ -96,5 +96,8 @@ class Bridge:
     def _tick(self) -> None:
         """Elapsed times and the age of the data. Skipped when telemetry has just repainted them anyway."""
         self._clock = self._loop.call_later(CLOCK_PERIOD_S, self._tick)
-        if self._loop.time() - self._last_flush_s > 0.9 * CLOCK_PERIOD_S and not self._behind():
+        if self._behind():
+            return
+        self.session.alive()  # a terminal that takes nothing any more must not hold GPU settings
+        if self._loop.time() - self._last_flush_s > 0.9 * CLOCK_PERIOD_S:
             self._context.run(self.viewer.tick, self.session.state)

@@ -33,7 +33,7 @@ def _load(bench: argparse.ArgumentParser) -> None:
     for name in ("requests", "max-tokens", "input-tokens", "warmup", "seed"):
         bench.add_argument(f"--{name}", type=int, default=None, metavar="N")
     bench.add_argument("--seconds", type=float, metavar="S", help="no request starts after so long")
-    bench.add_argument("--max-minutes", type=float, metavar="M", help="of several concurrencies: then no other is begun")
+    bench.add_argument("--max-minutes", type=float, metavar="M", help="of several concurrencies")
     bench.add_argument("--rate", type=float, metavar="R", help="requests per second on a schedule; --concurrency caps")
     bench.add_argument("--arrival", choices=("poisson", "constant"), help="of --rate")
     bench.add_argument("--length-spread", type=float, metavar="SHARE", help="0.2: 80 to 120 %% of --max-tokens each")

@@ -93,7 +93,7 @@ class Session(Histories):
                 self.notify_error(error)
 
     async def close(self) -> None:
-        """Servers and GPU settings stay as they are; a benchmark is cancelled, and nothing of it is stored. A sweep gives
+        """Servers and GPU settings stay as they are; a benchmark is cancelled, nothing of it is stored; a sweep gives
         back what it has set."""
         await self._end_loads()
         await self._let_go()

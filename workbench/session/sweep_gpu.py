@@ -17,6 +17,7 @@ from workbench.session.driving import REQUESTS
 from workbench.session.sweep_run import Ended, SweepRun, undisturbed
 
 if TYPE_CHECKING:
+    from workbench.gpu.journal import Entry
     from workbench.model.bench import BenchResult
     from workbench.model.settings import SettingsReport
     from workbench.session.sweeping import Sweeping
@@ -42,6 +43,14 @@ class Value:
     label: str
     x: float
     wanted: GpuSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """`settings` bring a GPU back to what it had; `entry`: what the journal said of it, where it was altered."""
+
+    settings: GpuSettings
+    entry: Entry | None = None
 
 
 def values_of(setting: str, texts: Sequence[str]) -> tuple[Value, ...]:
@@ -90,19 +99,22 @@ def shape_of(bench: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class GpuSweep:
-    """`gpus`: indices; `start`: what each had before the first change. `target`: (run id, None) or (None, URL)."""
+    """`start`: what each GPU had before the first change, by index. `target`: (run id, None) or (None, URL)."""
 
     session: Sweeping
     run: SweepRun
     setting: str
     values: Sequence[Value]
-    gpus: tuple[int, ...]
-    start: Mapping[int, GpuSettings]
+    start: Mapping[int, Start]
     target: tuple[str | None, str | None]
     bench: Mapping[str, Any]
     settle_s: float = SETTLE_S
     password: str | None = field(default=None, repr=False)
     _touched: bool = False
+
+    @property
+    def gpus(self) -> tuple[int, ...]:
+        return tuple(self.start)
 
     async def go(self) -> None:
         in_a_row = 0
@@ -155,6 +167,8 @@ class GpuSweep:
         if result is None:
             return await self._server_goes_on(self.run.sweep.points[index].error or "")
         self.run.point(index, in_force=self._in_force(result))
+        if result.summary.tok_per_joule is None:
+            self.run.note(f"{value.label}: no tok/J ({result.summary.absent.get('tok_per_joule', 'not measured')})")
         await self._still_set(index, value)
         return None
 
@@ -177,7 +191,7 @@ class GpuSweep:
         from workbench.session.driving import drive
         from workbench.session.meter import Meter
 
-        said: list[str | None] = ["no readings"]
+        said: list[str | None] = [f"it takes {2 * WINDOW_S:g} s to tell"]
         aimed = self.session.aim(*self.target, dict(self.bench))
         async with aimed as (spec, _, env), Meter(self.session.host) as meter:
 
@@ -250,28 +264,40 @@ class GpuSweep:
         self.session.notify(Level.ERROR, text, "workbench gpu revert; its guard gives it back too")
 
     async def _give_back(self, gpu: int) -> str:
-        """Why not; "" when it is as it was."""
-        report = await self._apply({gpu: self.start[gpu]})
-        return next((o.message or "refused" for o in report.outcomes if not o.ok), "")
+        """Why not; "" when it is as it was. A setting of ours that was on before is journalled as it was then: whose it
+        is, and whether its guard waits for a heartbeat."""
+        from workbench.gpu import journal
+
+        start = self.start[gpu]
+        report = await self._apply({gpu: start.settings})
+        failed = next((o.message or "refused" for o in report.outcomes if not o.ok), "")
+        if not failed and start.entry is not None:
+            async with journal.locked(self.session.host) as held:
+                await held.save(held.journal.back_to(start.entry.key, start.entry))
+        return failed
 
 
-async def start_of(session: Sweeping, setting: str, gpus: Sequence[int]) -> dict[int, GpuSettings]:
-    """What each GPU has now, as settings that bring it back. SettingsError where that cannot be known."""
-    await session.read_alterations()
+async def start_of(session: Sweeping, setting: str, gpus: Sequence[int]) -> dict[int, Start]:
+    """What each GPU has now. SettingsError where that cannot be known."""
+    from workbench.gpu import journal
+
+    records = (await journal.read(session.host)).records()
     telemetry = await session.reading()
     found = {}
     for gpu in gpus:
-        ours = next((a for a in session.state.alterations if (a.gpu_index, a.setting) == (gpu, setting)), None)
+        info = telemetry.info(gpu)
+        ours = next((r.entry for r in records if info and not r.gone and r.entry.key == (info.uuid, setting)), None)
         if setting == "power_limit_w":
             sample = next((s for s in telemetry.gpus if s.index == gpu), None)
             if sample is None or sample.power_limit_w is None:
                 why = sample.absent.get("power_limit_w", "not given") if sample else "no reading"
                 raise SettingsError(f"GPU{gpu}: the power limit before is not known ({why}); nothing was changed",
                                     host=session.host.name)  # fmt: skip
-            found[gpu] = GpuSettings(power_limit_w=sample.power_limit_w)
+            settings = GpuSettings(power_limit_w=sample.power_limit_w)
         elif ours is not None and "," in str(ours.now):
             low, _, high = str(ours.now).partition(",")
-            found[gpu] = _settings(setting, ClockRange(int(low), int(high)))
+            settings = _settings(setting, ClockRange(int(low), int(high)))
         else:
-            found[gpu] = _settings(f"reset_{setting}", True)
+            settings = _settings(f"reset_{setting}", True)
+        found[gpu] = Start(settings, ours)
     return found

@@ -14,9 +14,8 @@ from workbench.session.verifying import Verifying
 
 if TYPE_CHECKING:
     from workbench.model.experiment import Arm, Experiment
-    from workbench.model.settings import GpuSettings
     from workbench.model.sweep import Sweep
-    from workbench.session.sweep_gpu import Value
+    from workbench.session.sweep_gpu import Start, Value
     from workbench.store.sweeps import SweepStore
 
 ONE_RUN = "one run at each value: it does not show differences below about 2 %"
@@ -83,8 +82,9 @@ class Sweeping(Verifying):
 
         def work(run: SweepRun) -> Awaitable[None]:
             run.note(ONE_RUN)
+            self.attend()  # a sweep that is killed is one whose heartbeat stops
             settle = SETTLE_S if settle_s is None else settle_s
-            return GpuSweep(self, run, setting, wanted, gpus, start, target, shape, settle, password).go()
+            return GpuSweep(self, run, setting, wanted, start, target, shape, settle, password).go()
 
         return await self._swept(setting, name, unit, points, work)
 
@@ -173,11 +173,11 @@ class Sweeping(Verifying):
         return found
 
     async def _check_all(
-        self, wanted: Sequence[Value], start: Mapping[int, GpuSettings], password: str | None
+        self, wanted: Sequence[Value], start: Mapping[int, Start], password: str | None
     ) -> None:
         """Every value against every GPU, and the way back, before anything is touched."""
         for gpu, back in start.items():
-            for settings in (*(v.wanted for v in wanted), back):
+            for settings in (*(v.wanted for v in wanted), back.settings):
                 commands = await self.plan_gpu(settings, gpu)
                 refused = next((c.right for c in commands if c.right), None)
                 if refused and password is None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # loaded after the first frame, as in all modules of the sess
     from workbench.gpu.journal import Record
     from workbench.gpu.proof import Proof
     from workbench.gpu.rights import Rights
+    from workbench.model.gpu import Telemetry
     from workbench.model.preset import Preset
     from workbench.model.settings import Alteration, GpuSettings, SettingCommand, SettingsReport
 
@@ -127,7 +128,10 @@ class Settings(Serving):
         oldest first. A reload of the driver shows where the GPUs are being read."""
         from workbench.gpu.control import records
 
-        return await records(self.host, self._energy_j())
+        told, log = await records(self.host, self._energy_j())
+        if any(r.gone is not None for r in told):  # the reading may be older than the setting: ask again
+            told, log = await records(self.host, await self._energy_now_j())
+        return told, log
 
     async def _settled(self, report: SettingsReport) -> None:
         for outcome in (*report.outcomes, *report.rolled_back):
@@ -169,11 +173,23 @@ class Settings(Serving):
         what = ", ".join(f"{named(r.entry.gpu_index)} {r.entry.setting} {shown(r.entry.now)}" for r in gone)
         self.notify(Level.INFO, f"GPU settings of before are gone, since {gone[0].gone}: {what}")
         with suppress(WorkbenchError):
-            await forget_gone(self.host, self._energy_j())
+            await forget_gone(self.host, await self._energy_now_j())
 
     def _energy_j(self) -> dict[str, float]:
-        gpus = self.state.telemetry.gpus if self.state.telemetry else ()
-        return {gpu.uuid: gpu.energy_j for gpu in gpus if gpu.energy_j is not None}
+        return _energies(self.state.telemetry)
+
+    async def _energy_now_j(self) -> dict[str, float]:
+        """Read after the journal: a counter that is behind it then has begun anew."""
+        from workbench.gpu.source import read_once
+
+        with suppress(WorkbenchError):
+            return _energies(await read_once(self.host))
+        return {}
+
+
+def _energies(telemetry: Telemetry | None) -> dict[str, float]:
+    gpus = telemetry.gpus if telemetry else ()
+    return {gpu.uuid: gpu.energy_j for gpu in gpus if gpu.energy_j is not None}
 
 
 def named(gpu_index: int) -> str:

@@ -49,7 +49,6 @@ class SimulatedRuns:
         self.effect = effect
         self.restarts, self.shared_starts = restarts, shared_starts
         self.started: str | None = None
-        self.settings_on = False
         self.starts = 0
         self.results: list[BenchResult] = []
         self.spoil: Callable[[ExperimentRun, BenchSummary], BenchSummary] = lambda run, summary: summary
@@ -69,7 +68,7 @@ class SimulatedRuns:
         self._arm = arm
         return self.started
 
-    async def ready(self, run_id: str) -> None:
+    async def ready(self, arm: str, run_id: str) -> None:
         assert run_id == self.started
 
     async def clear(self) -> None:

@@ -83,7 +83,7 @@ class Experiment:
     extensions: int = 0  # how often more pairs were asked for after the outcome had been seen
     thrown_away: tuple[str, ...] = ()  # arms whose first start was made and not measured
     server: str | None = None  # run that the experiment started and has on now: ended at the end
-    settings_on: bool = False  # GPU settings of an arm are on now: given back at the end
+    settings_on: bool = False  # GPU settings of an arm may be on now: given back at the end
 
     @property
     def pairs_done(self) -> int:

@@ -51,10 +51,6 @@ class Arms:
         self._gpu_of: str | None = None  # the arm whose GPU settings are on
         self._words = next((r.spec.prompt_words for r in earlier), None)  # of a prompt: the same in all runs
 
-    @property
-    def settings_on(self) -> bool:
-        return self._gpu_of is not None
-
     async def prepare(self, experiment: Experiment) -> None:
         """Clear what a crash left of this experiment, and see what is there. Raises SettingsError where settings are on
         that are not its own."""
@@ -115,7 +111,6 @@ class Arms:
         session = self._session
         if self._run is not None and self._restarts:
             await self.clear()
-        await self._settings(arm)
         if self._run is None:
             await self._make_room()
             starting = asyncio.ensure_future(session._start(self._editors[arm]))
@@ -134,15 +129,19 @@ class Arms:
         if selected is not None and selected.state in LIVE:
             await self._session._stop(selected.run_id)
 
-    async def ready(self, run_id: str) -> None:
+    async def ready(self, arm: str, run_id: str) -> None:
+        """Settings go on while a server is on, and off before it ends: without persistence mode the driver forgets them
+        when nobody uses the GPU."""
         status = await self._session.wait_ready(run_id)
-        if status.state is ServerState.READY:
-            return
         if status.state is ServerState.STOPPED:
             raise Stopped(f"run {run_id} was stopped")
-        raise _start_failed(status)
+        if status.state is not ServerState.READY:
+            raise _start_failed(status)
+        await self._settings(arm)
 
     async def clear(self) -> None:
+        if self._gpu_of is not None:
+            await self._take_off()
         run_id, self._run = self._run, None
         if run_id is not None:
             await self._session._stop(run_id)

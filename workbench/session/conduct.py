@@ -36,24 +36,20 @@ class Bench(Protocol):
         """The run that is on and was started here."""
         ...
 
-    @property
-    def settings_on(self) -> bool:
-        """Whether GPU settings of an arm are on."""
-        ...
-
     async def compiles_first(self, arm: str) -> bool:
         """Whether this arm's first start does what later ones find done (compiling), and none is known."""
         ...
 
     async def server(self, arm: str) -> str:
-        """GPU settings as the arm has them, and a server: a fresh one where the arms differ in what a restart changes.
-        Its run id; it need not be READY yet."""
+        """A server, a fresh one where the arms differ in what a restart changes. Its run id; it need not be READY."""
         ...
 
-    async def ready(self, run_id: str) -> None: ...
+    async def ready(self, arm: str, run_id: str) -> None:
+        """Waits until it is, and makes the GPU settings those of the arm."""
+        ...
 
     async def clear(self) -> None:
-        """End the server that was started here, if one is on."""
+        """End the server that is on, GPU settings first."""
         ...
 
     async def settle(self, target_c: float | None, within_c: float, tell: Tell) -> float | None:
@@ -163,13 +159,15 @@ class Conduct:
             await self._keep()
 
     async def _server(self, arm: str) -> str:
-        """It is written down before it is READY: what a crash leaves can be ended by whoever resumes."""
+        """Server and settings are written down before they are on: what a crash leaves can be cleared by whoever
+        resumes."""
         run_id = await self._bench.server(arm)
-        now = replace(self.experiment, server=self._bench.started, settings_on=self._bench.settings_on)
+        settings = design.changes_gpus(self.experiment.spec)
+        now = replace(self.experiment, server=self._bench.started, settings_on=settings)
         if now != self.experiment:
             self.experiment = now
             await self._keep()
-        await self._bench.ready(run_id)
+        await self._bench.ready(arm, run_id)
         return run_id
 
     async def _make(self, run: ExperimentRun) -> None:

@@ -93,8 +93,8 @@ class Session(Histories):
                 self.notify_error(error)
 
     async def close(self) -> None:
-        """Servers and GPU settings stay as they are; a benchmark is cancelled, nothing of it is stored; a sweep gives
-        back what it has set."""
+        """Servers and GPU settings stay as they are; a benchmark is cancelled, nothing of it is stored; sweeps and
+        experiments give back what they have set."""
         await self._end_loads()
         await self._let_go()
         await self.host.close()
@@ -102,6 +102,8 @@ class Session(Histories):
     async def _end_loads(self) -> None:
         with suppress(TimeoutError):  # with a cut link nothing can be given back here: that is the guard's
             await asyncio.wait_for(self.cancel_sweep(), _GIVE_BACK_S)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.stop_experiment(), _GIVE_BACK_S)
         await self.cancel_bench()
 
     async def _let_go(self) -> None:

@@ -26,6 +26,7 @@ KEPT_LINES = 20
 _LONGEST_LINE = 4096  # bytes: a progress bar or a dump without line ends must not fill the memory
 _SHOWN_CHARACTERS = 500
 _END_WAIT_S = 5.0
+_LAST_WORDS_S = 0.5  # for what it said last, where children of it still hold its output
 # Colours and cursor movements (ECMA-48), and other characters that a terminal would obey.
 _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[@-_]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -74,7 +75,7 @@ async def run(
     cancelled. BenchError when it cannot be started or does not end in time. A failure of its own is an outcome."""
     secrets = tuple(v for k, v in env.items() if k.endswith("_KEY") and v not in ("", "none"))
     shown = mask_text(shlex.join(argv), secrets)
-    process = await _started(argv, env, shown)
+    process, output = await _started(argv, env, shown)
     t0_unix, began = time.time(), time.monotonic()
     kept: deque[str] = deque(maxlen=KEPT_LINES)
 
@@ -85,7 +86,7 @@ async def run(
             if on_line is not None:
                 on_line(text, time.monotonic() - began)
 
-    ended = asyncio.ensure_future(_to_its_end(process, hear))
+    ended = asyncio.ensure_future(_to_its_end(process, output, hear))
     cancelled = asyncio.ensure_future(cancel.wait()) if cancel else None
     try:
         tasks = [t for t in (ended, cancelled) if t]
@@ -103,34 +104,44 @@ async def run(
         await asyncio.shield(_end_group(process))
 
 
-async def _started(argv: Sequence[str], env: Mapping[str, str], shown: str) -> asyncio.subprocess.Process:
+async def _started(argv: Sequence[str], env: Mapping[str, str], shown: str) -> tuple[asyncio.subprocess.Process, int]:
+    """The process, and the end of its output that is read. A pipe of our own for its output: of one of asyncio's, the end would be waited for, and children may hold it."""
+    read_end, write_end = os.pipe()
     try:
-        return await asyncio.create_subprocess_exec(
+        process = await asyncio.create_subprocess_exec(
             *argv,
             stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
+            stdout=write_end,
+            stderr=write_end,
             start_new_session=True,
             env={**os.environ, **env},
         )
     except (OSError, ValueError) as error:  # ValueError: a NUL in an argument
+        os.close(read_end)
         why = "not found on this machine's PATH" if isinstance(error, FileNotFoundError) else str(error)
         raise BenchError(
             f"{argv[0]} did not start: {why}", command=shown, next_step="it runs on this machine: name it as here"
         ) from None
+    finally:
+        os.close(write_end)
+    return process, read_end
 
 
-async def _to_its_end(process: asyncio.subprocess.Process, hear: Callable[[bytes], None]) -> float:
+async def _to_its_end(process: asyncio.subprocess.Process, output: int, hear: Callable[[bytes], None]) -> float:
     """time.monotonic() of its end: of the process itself, not of children that still hold its output."""
-    assert process.stdout is not None
-    reading = asyncio.ensure_future(_read(process.stdout, hear))
+    reader = asyncio.StreamReader()
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(output, "rb", buffering=0)
+    )
+    reading = asyncio.ensure_future(_read(reader, hear))
     try:
         await process.wait()
         at = time.monotonic()
-        await asyncio.wait([reading], timeout=0.5)  # what it said last
+        await asyncio.wait([reading], timeout=_LAST_WORDS_S)
         return at
     finally:
         reading.cancel()
+        transport.close()
 
 
 async def _read(stream: asyncio.StreamReader, hear: Callable[[bytes], None]) -> None:

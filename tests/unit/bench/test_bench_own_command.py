@@ -1,0 +1,167 @@
+"""A command of the person's own: its end, its last lines, its secrets, and that nothing of it is left."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from procs import alive
+
+from workbench.bench import own_command
+from workbench.bench.own_command import CommandOutcome
+from workbench.bench.runner import BenchCancelled
+from workbench.model.bench import EngineDuring
+from workbench.model.errors import BenchError
+
+
+def python(code: str) -> tuple[str, ...]:
+    return (sys.executable, "-c", code)
+
+
+def ran(argv: Sequence[str], env: dict[str, str] | None = None) -> tuple[CommandOutcome, list[str]]:
+    heard: list[str] = []
+    done = asyncio.run(own_command.run(argv, env or {}, on_line=lambda line, _: heard.append(line)))
+    return done, heard
+
+
+def test_exit_code_time_and_output() -> None:
+    before = time.time()
+    done, heard = ran(
+        python("import sys, time; print('one'); time.sleep(0.2); print('two', file=sys.stderr); sys.exit(3)")
+    )
+    assert done.exit_code == 3 and sorted(done.output) == sorted(heard) == ["one", "two"]
+    assert 0.2 <= done.seconds < 5 and before <= done.t0_unix and done.t1_unix <= time.time() + 0.1
+
+
+def test_only_the_last_lines_are_kept_and_a_progress_bar_is_lines() -> None:
+    done, heard = ran(python("print('\\r'.join(f'{i} %' for i in range(100)))"))
+    assert done.output == tuple(f"{i} %" for i in range(80, 100)) and len(heard) == 100
+
+
+def test_a_line_without_end_does_not_fill_the_memory() -> None:
+    done, _ = ran(python("import sys; sys.stdout.write('x' * 3_000_000)"))
+    assert len(done.output) == 1 and len(done.output[0]) == 500
+
+
+def test_what_a_terminal_would_obey_is_left_out() -> None:
+    done, _ = ran(python(r"print('\x1b[31mred\x1b[0m\x1b]0;title\x07 end')"))
+    assert done.output == ("red0;title end",)
+
+
+def test_the_endpoint_is_in_its_environment_and_the_key_in_none_of_its_output() -> None:
+    env = own_command.environment("http://127.0.0.1:1/v1", "tiny", "sesame-42")
+    done, heard = ran(python("import os; e = os.environ; print(e['OPENAI_BASE_URL'], e['WORKBENCH_MODEL']);"
+                             "print('key', e['OPENAI_API_KEY'])"), env)  # fmt: skip
+    assert done.output == ("http://127.0.0.1:1/v1 tiny", "key ***")
+    assert "sesame" not in repr((done, heard))
+    assert own_command.environment("u", "m", None)["OPENAI_API_KEY"] == "none"
+
+
+def test_the_servers_address_and_model_stand_where_they_are_asked_for() -> None:
+    argv = own_command.filled(["x", "--url={base_url}", "{model}", '{"a": 1}', "$HOME"], "http://h/v1", "tiny")
+    assert argv == ("x", "--url=http://h/v1", "tiny", '{"a": 1}', "$HOME")
+
+
+def test_it_reads_nothing_and_is_no_shell() -> None:
+    assert ran(python("import sys; print(repr(sys.stdin.read()))"))[0].output == ("''",)
+    assert ran((sys.executable, "-c", "import sys; print(sys.argv[1:])", "; echo no", "$(id)"))[0].output == (
+        "['; echo no', '$(id)']",
+    )
+
+
+@pytest.mark.parametrize(("argv", "said"), [(("no-such-program-42",), "not found on this machine's PATH"),
+                                            (("/",), "did not start"), (("a\0b",), "did not start")])  # fmt: skip
+def test_what_does_not_start(argv: tuple[str, ...], said: str) -> None:
+    with pytest.raises(BenchError, match=said):
+        asyncio.run(own_command.run(argv, {}))
+
+
+def test_ended_by_a_signal() -> None:
+    done, _ = ran(python("import os, signal; os.kill(os.getpid(), signal.SIGKILL)"))
+    assert done.exit_code == -signal.SIGKILL
+    assert own_command.summary(done).refused == ("the command was ended by SIGKILL",)
+
+
+def with_child(tmp_path: Path, *, ignores_term: bool) -> tuple[str, ...]:
+    """A command whose child would sleep for a minute; both write their ids."""
+    ignore = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN);" if ignores_term else ""
+    child = f"{ignore} import os, time; open({str(tmp_path / 'child')!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+    return python(f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child.strip()!r}])")
+
+
+async def child_of(tmp_path: Path) -> int:
+    until = time.monotonic() + 20
+    while not (tmp_path / "child").exists() or not (tmp_path / "child").read_text():
+        assert time.monotonic() < until
+        await asyncio.sleep(0.02)
+    return int((tmp_path / "child").read_text())
+
+
+@pytest.mark.parametrize("ignores_term", [False, True])
+def test_cancelling_ends_its_whole_group(tmp_path: Path, ignores_term: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_command, "_END_WAIT_S", 0.5)
+
+    async def cancelled() -> int:
+        cancel = asyncio.Event()
+        task = asyncio.ensure_future(
+            own_command.run(with_child(tmp_path, ignores_term=ignores_term), {}, cancel=cancel)
+        )
+        child = await child_of(tmp_path)
+        cancel.set()
+        with pytest.raises(BenchCancelled, match="cancelled"):
+            await task
+        return child
+
+    assert not alive(asyncio.run(cancelled()))
+
+
+def test_the_deadline_and_a_cancelled_task_end_it_too(tmp_path: Path) -> None:
+    async def both() -> tuple[int, int]:
+        with pytest.raises(BenchError, match="did not end within 0.5 s"):
+            await own_command.run(with_child(tmp_path, ignores_term=False), {}, deadline_s=0.5)
+        (tmp_path / "child").unlink(missing_ok=True)
+        task = asyncio.ensure_future(own_command.run(with_child(tmp_path, ignores_term=False), {}))
+        child = await child_of(tmp_path)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return child, os.getpid()
+
+    child, _ = asyncio.run(both())
+    assert not alive(child)
+
+
+def test_what_it_leaves_running_is_ended_with_it(tmp_path: Path) -> None:
+    code = f"import os, time; open({str(tmp_path / 'child')!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+    leaver = f"""import os, subprocess, sys, time
+subprocess.Popen([sys.executable, '-c', {code!r}])
+while not os.path.exists({str(tmp_path / "child")!r}): time.sleep(0.02)
+print('left')"""
+    done, _ = ran(python(leaver))
+    assert (done.exit_code, done.output) == (0, ("left",)) and done.seconds < 10
+    assert not alive(int((tmp_path / "child").read_text()))
+
+
+# -- its figures -----------------------------------------------------------------------------------------------------
+
+
+def test_tokens_and_requests_are_the_engines_counts() -> None:
+    done = CommandOutcome(0, 100.0, 110.0, ("fine",))
+    engine = EngineDuring(requests_finished=20, prompt_tokens=100, generation_tokens=500, prefix_hit_tokens=4)
+    s = own_command.with_counts(own_command.summary(done), engine)
+    assert (s.requests_ok, s.output_tokens, s.output_tok_s, s.request_s, s.cached_tokens) == (20, 500, 50.0, 2.0, 4)
+    assert s.refused == () and s.command_exit == 0 and s.command_output == ("fine",)
+    assert "its own output has its latencies" in s.absent["ttft_ms"]
+
+
+def test_without_counters_only_time_and_exit_are_known() -> None:
+    why = dict.fromkeys(("requests_finished", "prompt_tokens", "generation_tokens", "prefix_hit_tokens"), "no metrics")
+    s = own_command.with_counts(own_command.summary(CommandOutcome(2, 0.0, 4.0, ())), EngineDuring(absent=why))
+    assert s.output_tok_s is None and "no metrics" in s.absent["output_tok_s"] and s.duration_s == 4.0
+    assert s.refused == ("the command exited with 2",)

@@ -1,0 +1,135 @@
+"""What each request asks: lengths, marks, the person's own prompts, the body."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from workbench.bench import prompt_length
+from workbench.bench.workload import Workload, request_mark
+from workbench.model.bench import BenchSpec
+
+SPEC = BenchSpec("http://127.0.0.1:1", "m", salt="ab", input_tokens=50, max_tokens=100)
+TEXT, TALK = json.dumps("tell me [of] ways"), json.dumps([{"role": "system", "content": "be kind"},
+                                                         {"role": "user", "content": "hi"}])  # fmt: skip
+
+
+def body(spec: BenchSpec, index: int = 0, *, warmup: bool = False) -> dict[str, Any]:
+    fields: dict[str, Any] = json.loads(Workload(spec).body(index, warmup=warmup))
+    return fields
+
+
+# -- synthetic prompts -----------------------------------------------------------------------------------------------
+
+
+def test_marks_are_as_long_in_every_prompt() -> None:
+    marks = {request_mark("ab", f"r/{i}") for i in range(2000)}
+    assert len(marks) == 2000 and all(re.fullmatch(r"\d{12}", mark) for mark in marks)
+
+
+def test_as_many_words_as_the_tokenizer_said_and_no_calibration_changes_them() -> None:
+    workload = Workload(replace(SPEC, prompt_words=17))
+    before = workload.prompt(0, warmup=False)
+    workload.calibrate(5000)
+    assert workload.prompt(0, warmup=False) == before and not workload.calibrated
+    assert len(before.partition(": ")[2].split()) == 17
+
+
+def test_the_same_words_for_a_and_b_and_another_front() -> None:
+    a, b = (Workload(replace(SPEC, salt=salt)).prompt(3, warmup=False) for salt in ("a", "b"))
+    assert a != b and a.partition("] ")[2] == b.partition("] ")[2]
+
+
+def test_lengths_spread_around_the_asked_one_and_are_those_of_the_seed() -> None:
+    spec = replace(SPEC, length_spread=0.2)
+    lengths = [body(spec, i)["max_tokens"] for i in range(400)]
+    assert {min(lengths), max(lengths)} == {80, 120} and 98 < sum(lengths) / 400 < 102
+    assert lengths == [body(replace(spec, salt="other"), i)["max_tokens"] for i in range(400)]
+    assert lengths != [body(replace(spec, seed=1), i)["max_tokens"] for i in range(400)]
+    one = body(spec, 7)
+    assert one["min_tokens"] == one["max_tokens"] == Workload(spec).asked_tokens(7, warmup=False)
+
+
+def test_no_length_is_demanded_where_the_engine_may_end_earlier() -> None:
+    workload = Workload(replace(SPEC, ignore_eos=False))
+    assert workload.asked_tokens(0, warmup=False) is None
+    assert not {"ignore_eos", "min_tokens"} & set(json.loads(workload.body(0, warmup=False)))
+
+
+def test_without_a_stream_no_stream_options_are_sent() -> None:
+    fields = body(replace(SPEC, stream=False))
+    assert fields["stream"] is False and "stream_options" not in fields
+
+
+# -- the person's own prompts ----------------------------------------------------------------------------------------
+
+
+def test_own_prompts_are_used_in_turn_with_a_mark_at_the_front_of_all_text() -> None:
+    spec = replace(SPEC, prompts=(TEXT, TALK))
+    first, second, third = (body(spec, i)["messages"] for i in range(3))
+    assert first == [{"role": "user", "content": f"[{request_mark('ab', 'r/0')}] tell me [of] ways"}]
+    assert second[0] == {"role": "system", "content": f"[{request_mark('ab', 'r/1')}] be kind"}
+    assert second[1] == {"role": "user", "content": "hi"}
+    assert third[0]["content"].endswith("tell me [of] ways") and third != first
+
+
+def test_own_prompts_go_as_they_are_where_the_cache_is_to_stay_in_play() -> None:
+    assert body(replace(SPEC, prompts=(TALK,), shared_prefix=True))["messages"] == json.loads(TALK)
+
+
+def test_an_own_text_for_completions() -> None:
+    assert body(replace(SPEC, prompts=(TEXT,), endpoint="completions"))["prompt"].endswith("] tell me [of] ways")
+
+
+def test_a_picture_keeps_its_place_behind_the_mark() -> None:
+    picture = {"type": "image_url", "image_url": {"url": "data:,"}}
+    sent = body(replace(SPEC, prompts=(json.dumps([{"role": "user", "content": [picture]}]),)))["messages"]
+    assert sent[0]["content"][1:] == [picture] and sent[0]["content"][0]["type"] == "text"
+
+
+# -- the length by the server's tokenizer ----------------------------------------------------------------------------
+
+
+def counted(per_word: float, template: int) -> prompt_length.Count:
+    async def count(asked: Mapping[str, Any]) -> int | None:
+        text = asked["prompt"] if "prompt" in asked else asked["messages"][0]["content"]
+        return round(template + per_word * len(text.split()))
+
+    return count
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 9000), st.sampled_from([1.0, 1.3, 3.0]), st.integers(0, 60))
+def test_the_length_is_met_as_closely_as_a_word_allows(wanted: int, per_word: float, template: int) -> None:
+    found = asyncio.run(prompt_length.measure(replace(SPEC, input_tokens=wanted), counted(per_word, template)))
+    assert found is not None
+    shortest = round(template + per_word * 7)  # mark, five words of the task, one word
+    assert abs(found.tokens - max(wanted, shortest)) <= per_word + 1
+    assert len(Workload(replace(SPEC, prompt_words=found.words)).prompt(0, warmup=False).split()) == found.words + 6
+
+
+def test_a_server_that_does_not_count() -> None:
+    async def none(asked: Mapping[str, Any]) -> int | None:
+        return None
+
+    assert asyncio.run(prompt_length.measure(SPEC, none)) is None
+
+
+@pytest.mark.parametrize("endpoint", ["chat", "completions"])
+def test_what_is_counted_is_what_is_sent(endpoint: str) -> None:
+    seen: list[Mapping[str, Any]] = []
+
+    async def count(asked: Mapping[str, Any]) -> int | None:
+        seen.append(asked)
+        return 10
+
+    asyncio.run(prompt_length.measure(replace(SPEC, endpoint=endpoint), count))
+    assert {name for asked in seen for name in asked} == {"prompt" if endpoint == "completions" else "messages"}

@@ -1,0 +1,97 @@
+"""Files of prompts: every form that is taken, and what is told of lines that hold none."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workbench.bench import prompt_file
+from workbench.model.errors import InputError
+
+USER = [{"role": "user", "content": "hi"}]
+
+
+def write(tmp_path: Path, *lines: Any) -> Path:
+    path = tmp_path / "prompts.jsonl"
+    path.write_bytes(b"\n".join(one if isinstance(one, bytes) else json.dumps(one).encode() for one in lines))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("line", "prompt"),
+    [
+        ({"prompt": "one"}, "one"),
+        ({"text": "two", "id": 7}, "two"),
+        ("three", "three"),
+        ({"messages": USER}, USER),
+        ({"messages": [*USER, {"role": "assistant", "content": "hello"}]}, USER),
+        ({"id": "x", "conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "hello"}]}, USER),
+        ({"conversations": [{"from": "system", "value": "be kind"}, {"from": "user", "value": "hi"}]},
+         [{"role": "system", "content": "be kind"}, *USER]),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]},
+         [{"role": "user", "content": [{"type": "text", "text": "a"}]}]),
+    ],
+)  # fmt: skip
+def test_forms(tmp_path: Path, line: Any, prompt: Any) -> None:
+    found = prompt_file.read(write(tmp_path, line))
+    assert [json.loads(one) for one in found.prompts] == [prompt]
+    assert found.with_messages == isinstance(prompt, list)
+
+
+def test_a_name_with_count_and_digest_is_what_a_result_keeps(tmp_path: Path) -> None:
+    path = write(tmp_path, {"prompt": "very private"}, b"", b"   ", {"prompt": "b"})
+    found = prompt_file.read(path)
+    assert found.name.startswith("prompts.jsonl (2 prompts, sha256 ") and "private" not in found.name
+    other = prompt_file.read(write(tmp_path, {"prompt": "very public"}, {"prompt": "b"}))
+    assert other.name != found.name
+
+
+def test_byte_order_mark_crlf_and_line_separators_inside_a_text(tmp_path: Path) -> None:
+    path = write(tmp_path, b'\xef\xbb\xbf{"prompt": "a\xe2\x80\xa8b"}\r', b'{"text": "c"}\r')
+    assert [json.loads(one) for one in prompt_file.read(path).prompts] == ["a\u2028b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b"{", ":2: not JSON"),
+        (b"\xff\xfe", ":2: not"),
+        ([1], ":2: neither an object nor a string"),
+        ({"question": "a"}, ":2: holds none of prompt, text, messages, conversations (it has question)"),
+        ({"prompt": "  "}, ":2: the prompt is empty"),
+        ({"messages": []}, ":2: no message of a user"),
+        ({"messages": [{"role": "robot", "content": "a"}]}, ':2: a message needs a "role"'),
+        ({"messages": [{"role": "user"}]}, ':2: a message needs a "content"'),
+        ({"conversations": [{"from": "human"}]}, ':2: a turn of "conversations"'),
+        ({"conversations": [{"from": ["x"], "value": "a"}]}, ':2: a turn of "conversations"'),
+        (b"[" * 100_000, ":2: "),
+    ],
+)
+def test_a_line_that_is_no_prompt_is_named(tmp_path: Path, line: Any, said: str) -> None:
+    path = write(tmp_path, {"prompt": "fine"}, line)
+    with pytest.raises(InputError) as caught:
+        prompt_file.read(path)
+    assert str(path) + said in caught.value.message and "one JSON object a line" in str(caught.value.next_step)
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    (tmp_path / "empty").write_text("\n\n")
+    for path, said in ((tmp_path / "gone", "cannot be read"), (tmp_path, "cannot be read"), (tmp_path / "empty", "holds no")):
+        with pytest.raises(InputError, match=said):
+            prompt_file.read(path)
+
+
+@given(data=st.binary(max_size=300))
+def test_any_bytes_are_read_or_refused(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+    path = tmp_path_factory.mktemp("any") / "p"
+    path.write_bytes(data)
+    try:
+        found = prompt_file.read(path)
+    except InputError:
+        return
+    assert found.prompts and all(json.loads(one) for one in found.prompts)

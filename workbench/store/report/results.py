@@ -139,8 +139,8 @@ def _figures(summary: BenchSummary) -> tuple[tuple[str, str], ...]:
 
 def _energy(summary: BenchSummary) -> list[Block]:
     rows = [(t, told(summary, n, u)) for n, (t, u) in ENERGY.items()
-            if getattr(summary, n) is not None or n in ("power_w", "energy_j", "tok_per_joule")
-            and not is_untold(summary, n)]  # fmt: skip
+            if getattr(summary, n) is not None
+            or (n in ("power_w", "energy_j", "tok_per_joule") and not is_untold(summary, n))]  # fmt: skip
     if is_untold(summary, "power_w") and not rows:
         return []
     return [Heading("Energy and GPUs"), Facts((*rows, *_gpu(summary.gpu)))]

@@ -68,7 +68,7 @@ def figure(value: float | None, unit: str = "") -> str:
     if value is None:
         return NA
     size = abs(value)
-    if isinstance(value, int) or size >= 100:
+    if isinstance(value, int) or size >= 100 or not size:
         text = f"{value:,.0f}"
     else:
         digits = 1 if size >= 10 else 2 if size >= 1 else 3 if size >= 0.1 else 4

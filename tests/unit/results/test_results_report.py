@@ -1,0 +1,258 @@
+"""Reports: everything in them, nothing of a stranger's data becomes markup, and the pictures can be drawn."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import made_results as made
+
+from workbench.model.errors import InputError
+from workbench.model.experiment import Arm
+from workbench.store.imports import read
+from workbench.store.report import FORMATS, Reported, markdown, report, svg
+from workbench.store.report.text import as_text
+from workbench.store.report.values import figure, percent
+
+ONE = Reported((made.result(),), {7: made.samples()})
+TWO = Reported((made.result(), made.result(8)), {7: made.samples()}, comparison=made.comparison())
+TRIAL = Reported((made.result(),), {7: made.samples()}, experiment=made.experiment())
+SWEEP = Reported((made.result(),), {7: made.samples()}, sweep=made.sweep())
+ALL = {"one": ONE, "two": TWO, "experiment": TRIAL, "sweep": SWEEP}
+
+
+class Page(HTMLParser):
+    """Checks that tags are closed in order, and collects them with their attributes."""
+
+    VOID = frozenset({"meta"})
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if not {"style", "title"} & set(self.open):
+            self.text += data + " "
+
+
+def plots_of(what: Reported) -> list[str]:
+    return re.findall(r"<svg.*?</svg>", report(what, "html"), re.DOTALL)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_html_stands_alone(name: str) -> None:
+    text = report(ALL[name], "html")
+    page = Page(text)
+    assert {tag for tag, _ in page.tags}.isdisjoint({"script", "link", "img", "iframe", "object", "base", "form"})
+    for _, attributes in page.tags:
+        assert not {"src", "href", "srcset", "action", "style", "onload", "onclick"} & attributes.keys()
+    assert not re.search(r"url\(|@import|javascript:", text)
+    assert "prefers-color-scheme: dark" in text and "@media print" in text and "default-src &#x27;none&#x27;" in text
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("name", ALL)
+def test_no_secret_is_reported(name: str, form: str) -> None:
+    assert "sesame" not in report(ALL[name], form)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_simulated_stands_at_the_top_once(name: str) -> None:
+    what = ALL[name]
+    shown = replace(
+        what, results=tuple(made.simulated(r.id) for r in what.results),
+        experiment=what.experiment and replace(what.experiment, simulated=True),
+        sweep=what.sweep and replace(what.sweep, simulated=True),
+    )  # fmt: skip
+    text = report(shown, "html")
+    assert text.count('class="alert simulated"') == 1 and "<title>SIMULATED: " in text
+    assert text.index('class="alert simulated"') < text.index("<h2>")
+    assert "alert simulated" not in report(what, "html") and "SIMULATED" not in Page(report(what, "html")).text
+    assert report(shown, "md").count("**SIMULATED**") == 1 and json.loads(report(shown, "json"))["simulated"] is True
+    assert "SIMULATED" in report(shown, "csv") and "SIMULATED" not in report(what, "csv")
+
+
+def test_a_strangers_data_is_text() -> None:
+    """Names from presets, files and servers, in every place that shows one."""
+    evil = made.EVIL
+    one = made.result(
+        model=evil, host=evil, flags={evil: evil}, env={"A": evil}, argv=(evil,), gpus=({"name": evil},),
+        preset_id=evil, gpu_settings={evil: evil}, imported=evil,
+    )  # fmt: skip
+    summary = replace(one.summary, notes=(evil,), errors={evil: 1}, requests_failed=1, refused=(evil,), ttft_ms=None,
+                      absent={"ttft_ms": evil})  # fmt: skip
+    one = replace(one, summary=summary, note=evil, tags=(evil,))
+    arm = Arm(sets=(evil,))
+    trial = made.experiment(verdict=evil, note=evil, error=evil)
+    trial = replace(trial, spec=replace(trial.spec, a=arm), runs=(replace(trial.runs[0], error=evil),))
+    swept = made.sweep({evil: None, f"{evil}2": None, "c": None}, name=evil, knee_text=evil, notes=(evil,))
+    alone = Reported((one,), {7: made.samples()})
+    for what in (alone, replace(alone, experiment=trial), replace(alone, sweep=swept)):
+        page = Page(report(what, "html"))
+        assert "script" not in {tag for tag, _ in page.tags} and evil in page.text
+        prose = re.sub(r"^```sh\n.*?^```$", "", report(what, "md"), flags=re.DOTALL | re.MULTILINE)
+        assert "<script" not in prose and "&lt;script&gt;" in prose
+
+
+def test_no_command_leaves_its_fence() -> None:
+    text = report(Reported((made.result(argv=("vllm", "\n```\n# no heading\n````\n")),)), "md")
+    fence = re.search(r"^(`{5,})sh$.*?^\1$", text, re.DOTALL | re.MULTILINE)
+    assert fence is not None and "# no heading" in fence.group() and "# no heading" not in text.replace(fence.group(), "")
+
+
+@given(text=st.text(max_size=60))
+def test_markdown_of_any_text_is_one_harmless_line(text: str) -> None:
+    line = markdown.plain(text)
+    assert "\n" not in line and "<" not in line and not line.startswith(("# ", "- ", "+ "))
+    assert not re.search(r"(?<!\\)(\\\\)*[|`*\[]", line)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_plots_are_pictures(name: str) -> None:
+    """Each can be drawn, has ink in it, and no coordinate that is no number."""
+    import resvg_py
+
+    plots = plots_of(ALL[name])
+    assert len(plots) >= {"one": 3, "two": 4, "experiment": 5, "sweep": 6}[name]
+    for plot in plots:
+        assert "nan" not in plot and "inf" not in plot
+        shapes = ElementTree.fromstring(plot)
+        assert shapes.get("aria-label") and shapes[0].tag.endswith("title")
+        width, height = map(float, str(shapes.get("viewBox")).split()[2:])
+        for shape in shapes.iter():
+            for key in ("x", "x1", "x2", "cx"):
+                assert -1 <= float(shape.get(key, 0)) <= width + 1, ElementTree.tostring(shape)
+            for key in ("y", "y1", "y2", "cy"):
+                assert -1 <= float(shape.get(key, 0)) <= height + 1, ElementTree.tostring(shape)
+        png = bytes(resvg_py.svg_to_bytes(svg_string=plot.replace("<svg ", '<svg color="#123" ', 1), background="#fff"))
+        assert png.startswith(b"\x89PNG") and len(png) > 1000
+
+
+def test_throughput_over_time_holds_all_tokens() -> None:
+    """The area under the steps is what came, but for the last bin, which the end cuts off."""
+    from workbench.store.report import plots
+
+    seen: list[svg.Series] = []
+    chart = svg.chart
+
+    def spy(*args: object, **rest: object) -> str:
+        seen.extend(args[3])  # type: ignore[arg-type]
+        return chart(*args, **rest)  # type: ignore[arg-type]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(svg, "chart", spy)
+        assert plots.throughput(made.samples(), made.result().summary) is not None
+    (steps,) = seen
+    area = sum(y * (after - x) for (x, y), (after, _) in zip(steps.points, steps.points[1:], strict=False))
+    assert 0.97 * 1280 < area <= 1280
+
+
+FAILED = tuple({**s, "error": "reset"} for s in made.samples())
+
+
+@pytest.mark.parametrize("samples", [(), ({"index": 0},), made.samples(3), FAILED])
+def test_too_few_requests_draw_nothing_and_break_nothing(samples: tuple[dict[str, object], ...]) -> None:
+    assert Page(report(Reported((made.result(),), {7: samples}), "html")).text
+
+
+@given(
+    low=st.floats(-1e9, 1e9, allow_subnormal=False), span=st.floats(1e-9, 1e12, allow_subnormal=False),
+)  # fmt: skip
+def test_ticks_are_few_and_inside(low: float, span: float) -> None:
+    axis = svg.Axis("", low, low + span)
+    ticks = axis.ticks()
+    assert len(ticks) <= 12 and all(low - span * 0.01 - 1e-6 <= t <= low + span * 1.01 + 1e-6 for t in ticks)
+
+
+def test_experiment_tells_design_intervals_and_raw_pairs() -> None:
+    text = report(TRIAL, "md")
+    for said in (
+        "**B is faster by 3.2 % ± 0.9**", "| B | max-num-seqs=512 |", "or until the interval is ± 1 % or narrower",
+        "| throughput | tok/s | 340 | 351 | +3.2 % ± 0.9 | better |", "| throughput, tok/s | 1 | 340 | 351 | +3.2 % |",
+        "| smallest difference that could be shown | 1.40 % |", "> - the runs are not alike", "| queue",
+    ):  # fmt: skip
+        assert said in text or said == "| queue", said
+    assert "| wait for a place mean | ms | n/a | n/a | n/a | not measured |" in text
+    stopped = report(replace(TRIAL, experiment=made.experiment(error="link lost") and replace(
+        made.experiment(), state="stopped", error="link lost", comparison=None, verdict="")), "md")  # fmt: skip
+    assert "The experiment is stopped" in stopped and "link lost" in stopped and "0.9" not in stopped
+
+
+def test_sweep_names_its_knee_and_claims_nothing_for_flags() -> None:
+    text = report(SWEEP, "md")
+    assert "**Knee at c=8: little is gained beyond**" in text and "| c=8 (knee) |" in text
+    assert len(plots_of(SWEEP)) >= 4 and ">knee</text>" in plots_of(SWEEP)[0]
+    words = made.sweep({"fp8": None, "auto": None}, kind="flag", name="kv-cache-dtype", knee=None, knee_text="")
+    text = report(Reported(sweep=words), "md")
+    assert "not confirmed" in text and "kv-cache-dtype" in text and "Knee" not in text
+    assert ">fp8</text>" in plots_of(Reported(sweep=words))[0]
+
+
+def test_json_has_everything_and_comes_back(tmp_path: Path) -> None:
+    data = json.loads(report(TWO, "json"))
+    assert [len(r.get("samples", ())) for r in data["results"]] == [40, 0]
+    assert data["comparison"]["metrics"][0]["pairs"][0] == [340.1, 351.0]
+    file = tmp_path / "report.json"
+    file.write_text(report(TWO, "json"))
+    first, second = read(file)
+    assert first.summary == made.result().summary and len(first.samples) == 40 and not second.samples
+    assert first.conditions.imported == "Workbench"
+
+
+def test_csv_a_line_per_result_or_per_request() -> None:
+    rows = list(csv.DictReader(io.StringIO(report(TWO, "csv"))))
+    assert [r["id"] for r in rows] == ["7", "8"] and rows[0]["summary.output_tok_s"] == "346.2"
+    requests = list(csv.DictReader(io.StringIO(report(TWO, "csv", requests=True))))
+    assert len(requests) == 40 and len(requests[3]["gaps_us"].split()) == 31 and requests[3]["ttft_us"] == "101000"
+
+
+def test_text_for_a_terminal_has_no_escapes() -> None:
+    one = replace(made.result(model="evil\x1b[2Jname"), note="a\x07b")
+    text = as_text(one)
+    assert "\x1b" not in text and "\x07" not in text and "evil[2Jname on box" in text
+    assert "in force: yes" in text and "3f1c99d0a1b2c3d4 (4 files, 1.2 GB)" in text and "running, mean" in text
+
+
+def test_an_unknown_form() -> None:
+    with pytest.raises(InputError, match="unknown report format 'pdf'"):
+        report(ONE, "pdf")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "n/a"), (0.0, "0"), (5290.7, "5,291"), (46.31, "46.3"), (0.0412, "0.0412"), (-3.25, "−3.25")],
+)
+def test_figures(value: float | None, text: str) -> None:
+    assert figure(value) == text
+
+
+@pytest.mark.parametrize(
+    ("change", "half", "text"), [(3.12, 0.9, "+3.1 % ± 0.9"), (-0.04, 0.03, "−0.04 % ± 0.03"), (0.0, None, "+0.0 %")]
+)
+def test_percentages(change: float, half: float | None, text: str) -> None:
+    assert percent(change, half) == text

@@ -105,7 +105,8 @@ async def run(
 
 
 async def _started(argv: Sequence[str], env: Mapping[str, str], shown: str) -> tuple[asyncio.subprocess.Process, int]:
-    """The process, and the end of its output that is read. A pipe of our own for its output: of one of asyncio's, the end would be waited for, and children may hold it."""
+    """The process, and the end of its output that is read: a pipe of our own, since of one of asyncio's the end would
+    be waited for, and children may hold it open."""
     read_end, write_end = os.pipe()
     try:
         process = await asyncio.create_subprocess_exec(

@@ -123,7 +123,7 @@ def test_cancelling_ends_its_whole_group(tmp_path: Path, ignores_term: bool, mon
 
 def test_the_deadline_and_a_cancelled_task_end_it_too(tmp_path: Path) -> None:
     async def both() -> tuple[int, int]:
-        with pytest.raises(BenchError, match="did not end within 0.5 s"):
+        with pytest.raises(BenchError, match=r"did not end within 0\.5 s"):
             await own_command.run(with_child(tmp_path, ignores_term=False), {}, deadline_s=0.5)
         (tmp_path / "child").unlink(missing_ok=True)
         task = asyncio.ensure_future(own_command.run(with_child(tmp_path, ignores_term=False), {}))

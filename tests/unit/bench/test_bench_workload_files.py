@@ -81,9 +81,9 @@ def test_a_line_that_is_no_prompt_is_named(tmp_path: Path, line: Any, said: str)
 
 def test_files_that_are_none(tmp_path: Path) -> None:
     (tmp_path / "empty").write_text("\n\n")
-    for path, said in ((tmp_path / "gone", "cannot be read"), (tmp_path, "cannot be read"), (tmp_path / "empty", "holds no")):
+    for name, said in (("gone", "cannot be read"), (".", "cannot be read"), ("empty", "holds no prompt")):
         with pytest.raises(InputError, match=said):
-            prompt_file.read(path)
+            prompt_file.read(tmp_path / name)
 
 
 @given(data=st.binary(max_size=300))

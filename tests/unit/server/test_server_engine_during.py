@@ -1,0 +1,143 @@
+"""The engine's view of a run, and the tokenizer endpoints of the engines."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import httpx
+import pytest
+
+from workbench import engines
+from workbench.model.run import EngineMetrics
+from workbench.server import engine_during, metrics
+from workbench.server.tokenizer import Tokenizer
+
+BEFORE = EngineMetrics(running=0, waiting=0, kv_use_pct=0.0, prompt_tokens=100, generation_tokens=50,
+                       requests_finished=5, prefix_hit_tokens=10, prefix_query_tokens=100, preemptions=1)  # fmt: skip
+AFTER = EngineMetrics(running=0, waiting=0, kv_use_pct=0.0, prompt_tokens=1100, generation_tokens=650,
+                      requests_finished=25, prefix_hit_tokens=60, prefix_query_tokens=1100, preemptions=4,
+                      spec_draft_tokens=80, spec_accepted_tokens=60)  # fmt: skip
+DURING = [EngineMetrics(running=r, waiting=w, kv_use_pct=k) for r, w, k in ((4, 0, 10.0), (8, 6, 30.5), (6, 3, 20.0))]
+
+
+def test_differences_means_and_maxima() -> None:
+    e = engine_during.summarize(BEFORE, DURING, AFTER)
+    assert (e.requests_finished, e.prompt_tokens, e.generation_tokens, e.preemptions) == (20, 1000, 600, 3)
+    assert (e.running_mean, e.running_max, e.waiting_mean, e.waiting_max, e.kv_use_max_pct) == (6.0, 8, 3.0, 6, 30.5)
+    assert (e.prefix_hit_pct, e.prefix_hit_tokens, e.samples) == (5.0, 50, 3)
+    assert e.spec_accepted_pct == 75.0  # a counter that appeared with its first use began at 0
+    assert e.absent == {}
+
+
+def test_what_was_not_read_is_absent_with_the_reason() -> None:
+    e = engine_during.summarize(metrics.nothing("/metrics answers 404"), [], AFTER)
+    assert e.prompt_tokens is None and e.absent["prompt_tokens"] == "/metrics answers 404"
+    assert e.running_mean is None and "shorter than the time" in e.absent["running_mean"]
+    back = engine_during.summarize(AFTER, DURING, BEFORE)
+    assert back.prompt_tokens is None and "went back" in back.absent["prompt_tokens"]
+    nothing = engine_during.nothing("no page")
+    assert all((getattr(nothing, name) is None) == (name in nothing.absent) for name in nothing.absent)
+
+
+def test_disagreements_name_both_counts() -> None:
+    e = engine_during.summarize(BEFORE, DURING, AFTER)
+    assert engine_during.disagreements(e, 20, 1000, 600) == ()
+    assert engine_during.disagreements(e, 19, 1000, None) == ("requests: the engine counted 20, this benchmark 19",)
+
+
+# -- pages -----------------------------------------------------------------------------------------------------------
+
+LLAMA = """\
+# TYPE llamacpp:prompt_tokens_total counter
+llamacpp:prompt_tokens_total 700
+# TYPE llamacpp:prompt_tokens_cached_total counter
+llamacpp:prompt_tokens_cached_total 300
+"""
+
+
+def test_llama_cpp_counts_cached_tokens_beside_the_prompts() -> None:
+    read = metrics.parse(LLAMA, engines.get("llamacpp"))
+    assert (read.prompt_tokens, read.prefix_hit_tokens, read.prefix_hit_pct) == (1000, 300, 30.0)
+
+
+def test_sglang_looks_every_prompt_token_up() -> None:
+    page = 'sglang:prompt_tokens_total{is_streaming="true"} 90.0\n'
+    page += 'sglang:prompt_tokens_total{is_streaming="false"} 10.0\n'
+    page += 'sglang:cached_tokens_total{cache_source="device"} 25.0\n'
+    read = metrics.parse(page, engines.get("sglang"))
+    assert (read.prompt_tokens, read.prefix_hit_pct) == (100, 25.0) and "prefix_query_tokens" not in read.absent
+
+
+@pytest.mark.parametrize(
+    ("page", "engine"),
+    [
+        (LLAMA, "llamacpp"),
+        ("# HELP x\nvllm:num_requests_running{engine=\"0\"} 0.0\n", "vllm"),
+        ("sglang:num_running_reqs 0.0\n", "sglang"),
+        ("# vllm: mentioned only\nprocess_cpu_seconds_total 1\n", None),
+        ("<html>vllm:</html>", None),
+        ("", None),
+    ],
+)  # fmt: skip
+def test_whose_page_it_is(page: str, engine: str | None) -> None:
+    found = metrics.engine_of(page)
+    assert (found.name if found else None) == engine
+
+
+# -- tokenizer endpoints ---------------------------------------------------------------------------------------------
+
+MESSAGES = {"messages": [{"role": "user", "content": "a b"}]}
+TEXT = {"prompt": "a b"}
+
+
+def ask(engine: str, asked: Mapping[str, Any], replies: Mapping[str, Any]) -> tuple[int | None, Tokenizer, list[Any]]:
+    """The count, and what was sent; `replies` by path, a number for a status."""
+    sent: list[Any] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        sent.append((request.url.path, json.loads(request.content)))
+        reply = replies.get(request.url.path, 404)
+        return httpx.Response(reply) if isinstance(reply, int) else httpx.Response(200, json=reply)
+
+    async def go() -> tuple[int | None, Tokenizer]:
+        async with httpx.AsyncClient(transport=httpx.MockTransport(answer), base_url="http://h") as http:
+            tokenizer = Tokenizer(http, engines.get(engine), "m")
+            return await tokenizer.count(asked), tokenizer
+
+    return (*asyncio.run(go()), sent)
+
+
+def test_vllm_counts_messages_with_their_template() -> None:
+    reply = {"count": 9, "max_model_len": 2048, "tokens": [1] * 9}
+    count, tokenizer, sent = ask("vllm", MESSAGES, {"/tokenize": reply})
+    assert (count, tokenizer.max_model_len) == (9, 2048) and sent == [("/tokenize", {"model": "m", **MESSAGES})]
+
+
+def test_llama_cpp_writes_messages_as_a_text_first() -> None:
+    replies = {"/apply-template": {"prompt": "<|user|>a b"}, "/tokenize": {"tokens": [1, 2, 3]}}
+    count, _, sent = ask("llamacpp", MESSAGES, replies)
+    assert count == 3
+    assert sent[1] == ("/tokenize", {"content": "<|user|>a b", "add_special": True, "parse_special": True})
+
+
+def test_tabbyapi_gives_a_length() -> None:
+    assert ask("tabbyapi", TEXT, {"/v1/token/encode": {"tokens": [], "length": 4}})[0] == 4
+
+
+def test_sglang_counts_texts_only() -> None:
+    assert ask("sglang", TEXT, {"/tokenize": {"tokens": [1, 2], "count": 2, "max_model_len": -1}})[0] == 2
+    count, tokenizer, sent = ask("sglang", MESSAGES, {"/tokenize": {"count": 2}})
+    assert count is None and sent == [] and "takes no messages" in str(tokenizer.problem)
+
+
+@pytest.mark.parametrize(
+    ("reply", "problem"),
+    [(404, "/tokenize answers 404"), (401, "/tokenize answers 401"), ([1], "what is no object"), ({}, "gave no count"),
+     ({"count": 0}, "gave no count"), ({"tokens": "abc"}, "gave no count")],
+)  # fmt: skip
+def test_a_server_that_does_not_say(reply: Any, problem: str) -> None:
+    count, tokenizer, _ = ask("vllm", TEXT, {"/tokenize": reply})
+    assert count is None and problem in str(tokenizer.problem)

@@ -37,7 +37,7 @@ def read(path: Path, told: Told | None = None) -> tuple[Imported, ...]:
     Raises InputError that names the file, the field and what is wrong with it; then nothing of the file is taken.
     """
     found: list[Imported] = []
-    for number, document in enumerate(_documents(path), start=1):
+    for number, document in enumerate(list(_documents(path)), start=1):
         at = "" if number == 1 else f"document {number}"
         if not isinstance(document, dict):
             raise InputError(f"{path}: {at or 'the file'} is no JSON object", next_step=_KNOWN)

@@ -1,0 +1,343 @@
+"""Results of other tools. The fixtures are what vllm bench serve 0.32, llama-benchy 0.4 and AIPerf 0.13 wrote when each
+measured a simulated engine of ours; only paths were taken out."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support import made_results as made
+
+from workbench.bench.compare import compare
+from workbench.model.bench import BenchResult
+from workbench.model.errors import InputError, StoreError
+from workbench.store.export import export
+from workbench.store.imports import Imported, Told, read
+from workbench.store.results import ResultsDb
+
+FIXTURES = Path(__file__).parents[2] / "fixtures" / "imports"
+NAMES = ("vllm-0.32.json", "vllm-0.32-detailed.json", "llama-benchy-0.4.json", "aiperf-0.13.json")
+
+
+def fixture(name: str) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((FIXTURES / name).read_text())
+    return document
+
+
+@pytest.fixture
+def wrote(tmp_path: Path) -> Callable[[Any], Path]:
+    def write(document: Any) -> Path:
+        path = tmp_path / "file.json"
+        path.write_text(document if isinstance(document, str) else json.dumps(document))
+        return path
+
+    return write
+
+
+def as_result(one: Imported, number: int = 1) -> BenchResult:
+    return BenchResult(number, one.unix_s, one.spec, one.conditions, one.summary)
+
+
+# -- vllm bench serve ------------------------------------------------------------------------------------------------
+
+
+def test_vllm_with_every_request() -> None:
+    data = fixture("vllm-0.32-detailed.json")
+    (one,) = read(FIXTURES / "vllm-0.32-detailed.json")
+    s = one.summary
+    assert (s.requests_ok, s.requests_failed, s.prompt_tokens, s.output_tokens) == (8, 0, 179, 128)
+    assert (s.output_tok_s, s.duration_s) == (data["output_throughput"], data["duration"])
+    for ours, theirs in (("ttft_ms", "ttft"), ("tpot_ms", "tpot"), ("itl_ms", "itl"), ("e2e_ms", "e2el")):
+        for part, name in (("mean", "mean"), ("p50", "median"), ("p90", "p90"), ("p99", "p99")):
+            # Samples are whole microseconds; the percentiles are computed of them.
+            assert s.latency(ours, part) == pytest.approx(data[f"{name}_{theirs}_ms"], abs=0.002), (ours, part)
+    assert s.ttft_ms is not None and s.ttft_ms.count == 8
+    assert s.power_w is None and s.absent["power_w"] == "not in the imported file"
+    assert (one.spec.concurrency, one.spec.requests, one.spec.max_tokens, one.spec.input_tokens) == (4, 8, 16, 22)
+    assert one.conditions.known_workload == ("requests", "endpoint", "concurrency", "input_tokens", "max_tokens")
+    assert (one.conditions.imported, one.conditions.engine) == ("vllm bench serve", None)
+    assert any("role counts as the first token" in note for note in s.notes)
+    assert len(one.samples) == 8 and {s["output_tokens"] for s in one.samples} == {16}
+    assert min(s["start_s"] for s in one.samples) == 0.0 and "generated_texts" not in str(one.samples)
+
+
+def test_vllm_without_requests_has_parts_only() -> None:
+    data = fixture("vllm-0.32.json")
+    (one,) = read(FIXTURES / "vllm-0.32.json")
+    s = one.summary
+    assert s.ttft_ms is None and s.absent["ttft_ms"] == "the file holds only some of its percentiles"
+    assert s.partial["ttft_ms"] == {
+        "mean": data["mean_ttft_ms"], "p50": data["median_ttft_ms"], "p99": data["p99_ttft_ms"],
+    }  # fmt: skip
+    assert s.latency("ttft_ms", "p90") is None and s.latency("ttft_ms", "p99") == data["p99_ttft_ms"]
+    assert s.e2e_ms is None and "e2e_ms" not in s.partial and s.absent["e2e_ms"] == "not in the imported file"
+    assert one.samples == ()
+
+
+def test_vllm_open_loop_failures_and_several_documents(wrote: Callable[[Any], Path]) -> None:
+    data = fixture("vllm-0.32.json")
+    open_loop = {**data, "request_rate": 3.5, "max_concurrency": None, "burstiness": 0.5, "num_prompts": 10}
+    del open_loop["failed"]  # older versions do not have it
+    nothing = {**data, "completed": 0, "failed": 8, "mean_ttft_ms": 0.0, "output_throughput": 0.0}
+    first, second = read(wrote(json.dumps(open_loop) + "\n" + json.dumps(nothing)))
+    assert (first.spec.rate, first.spec.arrival, first.summary.requests_failed) == (3.5, "gamma 0.5", 2)
+    assert "concurrency" not in first.conditions.known_workload
+    assert second.summary.output_tok_s is None and second.summary.partial == {}
+    assert second.summary.absent["ttft_ms"] == "no request was answered" and second.summary.errors == {"failed": 8}
+    assert first.uid != second.uid
+
+
+def test_vllm_requests_that_failed_are_kept_apart(wrote: Callable[[Any], Path]) -> None:
+    data = fixture("vllm-0.32-detailed.json")
+    data["errors"][2], data["completed"], data["failed"] = "Connection reset", 7, 1
+    (one,) = read(wrote(data))
+    assert one.samples[2]["error"] == "failed" and one.samples[2]["detail"] == "Connection reset"
+    assert one.summary.ttft_ms is not None and one.summary.ttft_ms.count == 7
+
+
+def test_vllm_on_the_completions_endpoint_has_no_role_chunk(wrote: Callable[[Any], Path]) -> None:
+    (one,) = read(wrote({**fixture("vllm-0.32.json"), "endpoint_type": "openai", "backend": "openai"}))
+    assert one.spec.endpoint == "completions" and not any("role" in note for note in one.summary.notes)
+
+
+# -- llama-benchy ----------------------------------------------------------------------------------------------------
+
+
+def test_llama_benchy_is_a_result_per_combination() -> None:
+    data = fixture("llama-benchy-0.4.json")
+    alone, four = read(FIXTURES / "llama-benchy-0.4.json")
+    assert (alone.spec.concurrency, four.spec.concurrency) == (1, 4)
+    raw = sorted(data["benchmarks"][1]["e2e_ttft"]["values"])
+    assert four.summary.ttft_ms is not None and four.summary.ttft_ms.count == len(raw) == four.summary.requests_ok
+    assert four.summary.ttft_ms.p50 == pytest.approx((raw[3] + raw[4]) / 2)
+    assert four.summary.output_tok_s is None and "decode window" in four.summary.absent["output_tok_s"]
+    assert four.summary.absent["requests_failed"] and four.conditions.imported == "llama-benchy 0.4.0"
+    assert alone.unix_s == 1795243505.0  # its time is UTC, and says so
+    assert alone.uid != four.uid
+
+
+def test_llama_benchy_decode_rate_is_per_stream(wrote: Callable[[Any], Path]) -> None:
+    data = fixture("llama-benchy-0.4.json")
+    run = data["benchmarks"][0]
+    run["tg_req_throughput"] = run["tg_throughput"] = {"mean": 50.0, "std": 0.0, "values": [49.0, 51.0]}
+    run |= {"context_size": 4096, "is_context_prefill_phase": True}
+    one = read(wrote(data))[0]
+    assert one.summary.per_stream_tok_s == 50.0 and one.summary.output_tok_s is None
+    assert one.spec.input_tokens == 32 + 4096
+    assert "decode window, all streams: 50.0 tok/s (mean of 2)" in one.summary.notes
+    assert any("fills a context of 4096 tokens" in note for note in one.summary.notes)
+
+
+# -- AIPerf ----------------------------------------------------------------------------------------------------------
+
+
+def test_aiperf_under_our_names() -> None:
+    data = fixture("aiperf-0.13.json")
+    (one,) = read(FIXTURES / "aiperf-0.13.json")
+    s = one.summary
+    assert s.tpot_ms is not None and s.tpot_ms.mean == data["inter_token_latency"]["avg"]
+    assert s.itl_ms is not None and s.itl_ms.p99 == data["inter_chunk_latency"]["p99"] and s.itl_ms.count == 167
+    assert s.e2e_ms is not None and s.e2e_ms.max == data["request_latency"]["max"]
+    assert (s.output_tokens, s.prompt_tokens, s.requests_ok, s.requests_failed) == (192, 208, 12, 0)
+    assert (s.output_tok_s, s.duration_s) == (data["output_token_throughput"]["avg"], 0.153507584)
+    assert (one.spec.model, one.spec.concurrency, one.spec.endpoint) == ("Qwen/Qwen3-0.6B", 4, "chat")
+    assert one.conditions.imported == "AIPerf 0.13.0" and not s.refused
+
+
+def test_aiperf_tokens_of_its_own_tokenizer_are_not_the_servers(wrote: Callable[[Any], Path]) -> None:
+    data = fixture("aiperf-0.13.json")
+    data["input_config"]["endpoint"]["use_server_token_count"] = False
+    data = {name: value for name, value in data.items() if not name.startswith("total_usage_")}
+    (one,) = read(wrote(data))
+    assert one.summary.output_tokens is None and "server's usage" in one.summary.absent["output_tokens"]
+    assert any("client's tokenizer" in note for note in one.summary.notes)
+    data["total_usage_completion_tokens"] = {"unit": "tokens", "avg": 180.0}
+    assert read(wrote(data))[0].summary.output_tokens == 180
+
+
+def test_aiperf_energy_errors_and_an_early_end(wrote: Callable[[Any], Path]) -> None:
+    data = fixture("aiperf-0.13.json") | {
+        "nvidia_total_gpu_power": {"unit": "W", "avg": 512.5},
+        "nvidia_total_gpu_energy": {"unit": "J", "avg": 77.0},
+        "nvidia_output_tokens_per_joule": {"unit": "tokens/J", "avg": 2.5},
+        "error_request_count": {"unit": "requests", "avg": 3.0},
+        "error_summary": [
+            {"error_details": {"code": 503, "message": "busy"}, "count": 2},
+            {"error_details": {"type": "ClientError", "message": "reset"}, "count": 1},
+        ],
+        "is_complete": False,
+        "incomplete_reason": "stalled",
+        "telemetry_data": {"endpoints": {"localhost": {"gpus": {"gpu_0": {
+            "gpu_index": 0, "gpu_name": "RTX PRO 6000", "gpu_uuid": "GPU-1", "metrics": {}}}}}},
+        "request_latency": {"unit": "sec", "avg": 0.5, "p50": 0.4, "p90": 0.6, "p99": 0.7, "min": 0.1, "max": 0.8},
+    }  # fmt: skip
+    (one,) = read(wrote(data))
+    s = one.summary
+    assert (s.power_w, s.energy_j, s.tok_per_joule) == (512.5, 77.0, 2.5)
+    assert (s.requests_failed, s.errors) == (3, {"http 503": 2, "ClientError": 1})
+    assert s.refused == ("AIPerf says that the run is not complete: stalled",)
+    assert one.conditions.gpus == ({"index": 0, "name": "RTX PRO 6000", "uuid": "GPU-1"},)
+    assert s.e2e_ms is not None and s.e2e_ms.mean == 500.0
+
+
+# -- all of them -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_never_like_for_like_with_ours_nor_with_another_tool(name: str) -> None:
+    told = Told(model="org/tiny", engine="vllm", host="box")
+    ours = made.result()
+    for one in read(FIXTURES / name, told):
+        theirs = as_result(one)
+        assert (theirs.conditions.engine, theirs.conditions.host) == ("vllm", "box")
+        compared = compare(ours, theirs)
+        assert not compared.like_for_like
+        assert any("was measured by" in warning for warning in compared.warnings)
+        assert any(d["name"] == "measured by" for d in compared.differences)
+        assert not compare(theirs, theirs).like_for_like
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_the_file_does_not_tell_is_in_no_report(name: str) -> None:
+    for one in read(FIXTURES / name):
+        text = export(as_result(one), "md")
+        assert "Measured by" in text and "| all else | not told by the imported file |" in text
+        for invented in ("| temperature |", "| seed |", "| warmup |", "| ignore eos |"):
+            assert invented not in text
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_same_content_is_the_same_result(name: str, tmp_path: Path) -> None:
+    db = ResultsDb(tmp_path / "results.sqlite3")
+    copied = tmp_path / "again.json"
+    copied.write_text(json.dumps(fixture(name), indent=3))
+    ids = [
+        [db.add(o.spec, o.conditions, o.summary, o.samples, uid=o.uid, unix_s=o.unix_s) for o in read(path)]
+        for path in (FIXTURES / name, copied)
+    ]
+    assert ids[0] == ids[1] and len(db.list()) == len(ids[0])
+    back = db.get(ids[0][0])
+    assert back.summary == read(FIXTURES / name)[0].summary and back.conditions.imported
+    assert [r.id for r in db.list(search=str(back.conditions.imported))] == list(reversed(ids[0]))
+
+
+def test_the_model_must_be_known(wrote: Callable[[Any], Path]) -> None:
+    data = fixture("vllm-0.32.json")
+    del data["model_id"]
+    with pytest.raises(InputError, match="the model is not named") as caught:
+        read(wrote(data))
+    assert "--model" in (caught.value.next_step or "")
+    assert read(wrote(data), Told(model="org/m"))[0].spec.model == "org/m"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "is empty"),
+        ("{", "line 1, column 2"),
+        ('{"a": 1} trailing', "line 1, column 10: Expecting value"),
+        ("[1, 2]", "is no JSON object"),
+        ('{"hello": 1}', "not a result that is known here (its fields: hello)"),
+        ('{"total_input_sequences": 3, "completed": 1}', "embeddings"),
+        ('{"completed": 3, "total_output_tokens_retokenized": 3}', "SGLang"),
+        ('{"a":' * 5000, "nested too deeply"),
+    ],
+)
+def test_files_that_are_none(wrote: Callable[[Any], Path], text: str, said: str) -> None:
+    with pytest.raises(InputError) as caught:
+        read(wrote(text))
+    assert said in caught.value.message and "file.json" in caught.value.message and caught.value.next_step
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "latin.json").write_bytes(b'{"a": "\xff"}')
+    for name, said in (("nowhere.json", "No such file"), ("latin.json", "byte 7 is no UTF-8"), (".", "directory")):
+        with pytest.raises(InputError, match=said):
+            read(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        ("vllm-0.32.json", {"completed": "8"}, "completed: expected a number that is 0 or more, found '8'"),
+        ("vllm-0.32.json", {"completed": 7.5}, "completed: expected a whole number, found 7.5"),
+        ("vllm-0.32.json", {"mean_ttft_ms": -1}, "mean_ttft_ms: expected a number"),
+        ("vllm-0.32.json", {"output_throughput": float("nan")}, "output_throughput: expected a number"),
+        ("vllm-0.32.json", {"date": "yesterday"}, "date: expected a date and time, found 'yesterday'"),
+        ("vllm-0.32-detailed.json", {"itls": [[0.1]]}, "itls: expected a list of 8 lists"),
+        ("vllm-0.32-detailed.json", {"itls": [[0.1], 3, *[[0.1]] * 6]}, "itls: expected a list of lists"),
+        ("vllm-0.32-detailed.json", {"start_times": [1.0]}, "start_times: expected 8 numbers"),
+        ("llama-benchy-0.4.json", {"benchmarks": []}, "benchmarks: expected at least one benchmark"),
+        ("llama-benchy-0.4.json", {"benchmarks": [{}]}, "benchmarks[0].concurrency: expected a whole number"),
+        ("aiperf-0.13.json", {"request_latency": {"unit": "parsec", "avg": 1}}, "request_latency.unit: expected"),
+        ("aiperf-0.13.json", {"request_count": 3}, "request_count: expected an object, found 3"),
+        ("aiperf-0.13.json", {"nvidia_total_gpu_power": {"unit": "mW"}}, "nvidia_total_gpu_power.unit: expected 'W'"),
+        ("aiperf-0.13.json", {"was_cancelled": "no"}, "was_cancelled: expected true or false"),
+    ],
+)  # fmt: skip
+def test_broken_fields_are_named(
+    wrote: Callable[[Any], Path], name: str, change: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        read(wrote(fixture(name) | change))
+    assert said in caught.value.message and caught.value.next_step == "nothing was imported"
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(data=st.data())
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_any_value_in_any_place_is_read_or_refused(wrote: Callable[[Any], Path], data: st.DataObject) -> None:
+    """No traceback, and what is read can be stored, compared and reported."""
+    document = copy.deepcopy(fixture(data.draw(st.sampled_from(NAMES))))
+    place: Any = document
+    while True:
+        keys = sorted(place) if isinstance(place, dict) else range(len(place))
+        key = data.draw(st.sampled_from(list(keys)))
+        if isinstance(place[key], (dict, list)) and place[key] and data.draw(st.booleans()):
+            place = place[key]
+            continue
+        place[key] = data.draw(JSON)
+        break
+    try:
+        found = read(wrote(document))
+    except InputError as error:
+        assert "file.json" in error.message
+        return
+    for one in found:
+        result = as_result(one)
+        assert export(result, "html", one.samples) and compare(made.result(), result).warnings
+
+
+def test_our_own_results_from_elsewhere(wrote: Callable[[Any], Path], tmp_path: Path) -> None:
+    there = replace(made.result(), note="seen there", tags=("x",))
+    (one,) = read(wrote(export(there, "json", made.samples())))
+    assert one.summary == there.summary and len(one.samples) == 40 and (one.note, one.tags) == ("seen there", ("x",))
+    assert one.conditions.imported == "Workbench" and one.conditions.host == "box"
+    assert "sesame" not in str(one)
+
+
+def test_a_result_that_waits_for_its_database_comes_in_as_ours(tmp_path: Path) -> None:
+    """Its file lies in the directory for temporary files where nothing else could be written."""
+    (tmp_path / "file").write_text("")
+    blocked = ResultsDb(tmp_path / "file" / "results.sqlite3")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+        with pytest.raises(StoreError):
+            blocked.add(made.result().spec, made.result().conditions, made.result().summary, made.samples(), unix_s=5.0)
+    (waiting,) = tmp_path.glob("unsaved-result-*.json")
+    (one,) = read(waiting)
+    assert one.conditions.imported is None and one.unix_s == 5.0 and len(one.samples) == 40
+    assert one.uid and one.uid in waiting.name

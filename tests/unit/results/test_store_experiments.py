@@ -1,0 +1,117 @@
+"""Experiments in the results database: all of one comes back, whoever wrote it."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.simulated_runs import result_of
+
+from workbench.model.errors import InputError, StoreError
+from workbench.model.experiment import Arm, Experiment, ExperimentRun, ExperimentSpec
+from workbench.model.settings import ClockRange, GpuSettings
+from workbench.store.experiments import ExperimentsDb
+from workbench.store.results import ResultsDb
+
+ARM = Arm(("max-num-seqs=8",), ("enforce-eager",), ("A=1",), GpuSettings(True, 400.0, ClockRange(210, 2400)))
+SPEC = ExperimentSpec(Arm(), ARM, {"engine": "vllm", "model": "m"}, "vllm-any", {"requests": 8, "command": ("a", "b")},
+                      5, 2.0, "tok_per_joule", 30.0, 3.0, 7, True)  # fmt: skip
+RUNS = (ExperimentRun(0, 0, "A", "done", 4, 10.5, 31.0, None, "run-1", 41.0), ExperimentRun(1, 0, "B", "failed"))
+WHOLE = Experiment(0, 1.5, "box", SPEC, RUNS, "stopped", None, "nothing is claimed", 4.2, True, None, True, "a\nb",
+                   "lost", "", 1, ("A",), "run-1", True)  # fmt: skip
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> ExperimentsDb:
+    return ExperimentsDb(tmp_path / "results.sqlite3")
+
+
+def test_all_of_it_comes_back(db: ExperimentsDb) -> None:
+    one = db.open_experiment(WHOLE)
+    assert one == replace(WHOLE, id=1) and db.experiment(1) == one
+    changed = replace(one, state="done", runs=RUNS[:1])
+    db.save_experiment(changed)
+    assert db.open_experiment(WHOLE).id == 2
+    assert db.experiments() == (replace(WHOLE, id=2), changed)
+
+
+def test_it_lives_beside_results_whichever_came_first(tmp_path: Path) -> None:
+    for first in (True, False):
+        path = tmp_path / f"{first}.sqlite3"
+        results, experiments = ResultsDb(path), ExperimentsDb(path)
+        result = result_of(1, "A", 1.0)
+        if first:
+            experiments.open_experiment(WHOLE)
+        results.add(result.spec, result.conditions, result.summary)
+        assert experiments.open_experiment(WHOLE).id == 1 + first
+        assert len(results.list()) == 1 and len(experiments.experiments()) == 1 + first
+
+
+def test_what_is_not_there_or_damaged_or_newer(db: ExperimentsDb) -> None:
+    assert db.experiments() == ()
+    for call in (lambda: db.experiment(9), lambda: db.save_experiment(replace(WHOLE, id=9))):
+        with pytest.raises(InputError, match="there is no experiment 9"):
+            call()
+    for _ in range(3):
+        db.open_experiment(WHOLE)
+    with sqlite3.connect(db.path) as raw:
+        raw.execute("UPDATE experiments SET data = '{}' WHERE id = 1")
+        raw.execute("UPDATE experiments SET format = 99 WHERE id = 2")
+    raw.close()
+    with pytest.raises(StoreError, match="experiment 1 in the database is damaged"):
+        db.experiment(1)
+    with pytest.raises(StoreError, match="newer Workbench"):
+        db.experiment(2)
+    assert [e.id for e in db.experiments()] == [3]
+
+
+def test_fields_of_a_later_version_are_left_out(db: ExperimentsDb) -> None:
+    db.open_experiment(WHOLE)
+    with sqlite3.connect(db.path) as raw:
+        data = json.loads(raw.execute("SELECT data FROM experiments").fetchone()[0])
+        data["new"] = data["spec"]["new"] = data["spec"]["b"]["gpu"]["new"] = data["runs"][0]["new"] = 1
+        raw.execute("UPDATE experiments SET data = ?", (json.dumps(data),))
+    raw.close()
+    assert db.experiment(1) == replace(WHOLE, id=1)
+
+
+def test_keys_are_not_written(db: ExperimentsDb) -> None:
+    token = "hf_" + "a" * 30
+    plan = {"engine": "vllm", "env": [{"name": "HF_TOKEN", "value": token}]}
+    db.open_experiment(replace(WHOLE, spec=replace(SPEC, plan=plan, a=Arm(envs=(f"HF_TOKEN={token}",)))))
+    assert token.encode() not in db.path.read_bytes()
+
+
+def test_one_workbench_at_a_time(db: ExperimentsDb) -> None:
+    one = db.open_experiment(replace(WHOLE, state="running", error=None))
+    with db.held(one.id):
+        assert db.experiment(1).state == "running"
+        with pytest.raises(InputError, match="carried out by another Workbench"), db.held(one.id):
+            pass
+        with db.held(2):
+            pass
+    left = db.experiment(1)
+    assert left.state == "stopped" and left.error == "Workbench ended while it ran"
+
+
+def test_a_killed_one_is_let_go_of(db: ExperimentsDb) -> None:
+    one = db.open_experiment(replace(WHOLE, state="running", error=None))
+    script = (f"from workbench.store.experiments import ExperimentsDb as D; from pathlib import Path; import sys\n"
+              f"with D(Path({str(db.path)!r})).held({one.id}): print(1, flush=True); sys.stdin.read()")  # fmt: skip
+    with subprocess.Popen([sys.executable, "-c", script], stdin=-1, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None and other.stdout.readline() == b"1\n"
+        assert db.experiment(1).state == "running"
+        other.kill()
+        other.wait()
+    assert db.experiment(1).state == "stopped"
+
+
+def test_a_database_that_is_none(tmp_path: Path) -> None:
+    (tmp_path / "results.sqlite3").write_bytes(b"this is no database, " * 400)
+    with pytest.raises(StoreError):
+        ExperimentsDb(tmp_path / "results.sqlite3").experiments()

@@ -1,6 +1,6 @@
-"""Runs of an experiment without servers: what the simulated engine's speed model gives, with the noise of real machines.
+"""Runs of an experiment without servers: what the simulated engine's speed model gives, with the noise of machines.
 
-    log speed of run i = log model + effect (B) + AR(1) over runs + drift i + start of this server + mean of the requests
+    log speed of run i = log model + effect (B) + AR(1) over runs + drift i + this server's own + mean of the requests
 
 Defaults are the ones of bench.md's simulations of A/B designs: run to run 0.7 % with correlation 0.5 between
 neighbours, drift 0.3 % per run, 6 % from request to request at 128 requests.
@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, Conditions, Distribution
 from workbench.model.experiment import Experiment, ExperimentRun
@@ -78,8 +78,8 @@ class SimulatedRuns:
         return None
 
     async def measure(self, arm: str, run: ExperimentRun, seed: int) -> BenchResult:
-        summary = self.spoil(run, _summary(self._factor(arm, len(self.results))))
-        result = BenchResult(len(self.results) + 1, 0.0, _spec(seed), CONDITIONS[arm], summary)
+        result = result_of(len(self.results) + 1, arm, self._factor(arm, len(self.results)), seed)
+        result = replace(result, summary=self.spoil(run, result.summary))
         self.results.append(result)
         return result
 
@@ -103,6 +103,11 @@ def _spec(seed: int) -> BenchSpec:
 
 _CONDITION = {"host": "sim", "engine": "vllm", "engine_version": "0.33.0", "model": SERVING.model.id, "simulated": True}
 CONDITIONS = {arm: Conditions(**_CONDITION, flags={"knob": arm}) for arm in "AB"}  # type: ignore[arg-type]
+
+
+def result_of(number: int, arm: str, factor: float, seed: int = 0) -> BenchResult:
+    """A run `factor` times as fast as the model says."""
+    return BenchResult(number, 0.0, _spec(seed), CONDITIONS[arm], _summary(factor))
 
 
 def _summary(factor: float) -> BenchSummary:

@@ -107,7 +107,7 @@ def _change(
     error = _standard_error(log_a, log_b, paired)
     if error is not None:
         half = t_quantile((1 + level) / 2, error.df) * error.size
-        # Of the interval's two sides, which differ a little in percent, the one towards zero: it holds no change exactly
+        # Of the interval's two sides, which differ a little in percent, the one towards zero: it holds 0 exactly
         # where the verdict says so.
         interval = 100 * ratio * abs(math.expm1(-half if centre > 0 else half))
         p = _p_value(centre, error)

@@ -59,13 +59,14 @@ def t_power(shift: float, df: float, alpha: float) -> float:
     """P(|T| > t(1 - alpha/2)) for T = (Z + shift) / sqrt(chi2(df) / df), the noncentral t distribution, by Simpson's
     rule over the spread. `shift`: the true difference in units of its standard error. To about 1e-6."""
     limit = t_quantile(1 - alpha / 2, df)
-    end, steps = 1 + 9 / math.sqrt(2 * df), 400
+    end, steps = math.sqrt(1 + 9 / math.sqrt(2 * df)), 600
     log_front = math.log(2) + 0.5 * df * math.log(df / 2) - math.lgamma(df / 2)
 
-    def part(u: float) -> float:
-        if u == 0.0:
-            return math.exp(log_front) if df == 1 else 0.0
-        density = math.exp(log_front + (df - 1) * math.log(u) - 0.5 * df * u * u)
+    def part(v: float) -> float:  # u = v * v: close points where the spread is small, which is where T is large
+        if v == 0.0:
+            return 0.0
+        u = v * v
+        density = math.exp(log_front + (df - 1) * math.log(u) - 0.5 * df * u * u) * 2 * v
         return density * (_normal(shift - limit * u) + _normal(-shift - limit * u))
 
     inner = math.fsum((4 if i % 2 else 2) * part(end * i / steps) for i in range(1, steps))

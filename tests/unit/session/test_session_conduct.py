@@ -1,0 +1,287 @@
+"""An experiment carried out: repeats, ends, interruptions; the interval holds the truth. On simulated_runs.py."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from support.simulated_runs import REALISTIC, Noise, SimulatedRuns
+
+from workbench.bench import experiment as design
+from workbench.model.bench import BenchResult, BenchSummary
+from workbench.model.errors import BenchError, HostError, WorkbenchError
+from workbench.model.experiment import Arm, Experiment, ExperimentRun, ExperimentSpec
+from workbench.session.conduct import Conduct, StartFailed, Stopped
+
+QUIET = Noise(0, 0, 0, 0)
+
+
+class Carried:
+    """One experiment carried out, with all that was kept and told on the way."""
+
+    def __init__(self, runs: SimulatedRuns, experiment: Experiment | None = None, **options: Any) -> None:
+        self.kept: list[Experiment] = []
+        self.told: list[Experiment] = []
+        spec = design.checked(ExperimentSpec(Arm(), Arm(sets=("knob=B",)), {}, **options))
+        self.runs = runs
+        self.conduct = Conduct(
+            experiment or Experiment(1, 0.0, "sim", spec, restarts=runs.restarts),
+            runs, save=self._save, tell=self.told.append, results=runs.results,
+        )  # fmt: skip
+
+    async def _save(self, experiment: Experiment) -> None:
+        self.kept.append(experiment)
+
+    def ended(self) -> Experiment:
+        return asyncio.run(self.conduct.carry_out())
+
+
+def test_order_servers_and_seeds() -> None:
+    runs = SimulatedRuns(0.1, 1, QUIET)
+    one = Carried(runs).ended()
+    assert [r.conditions.flags["knob"] for r in runs.results] == list("ABBAAB")
+    assert [r.spec.seed for r in runs.results] == [0, 0, 1, 1, 2, 2]
+    assert runs.starts == 6 and len({r.run_id for r in one.runs}) == 6, "each run has a server of its own"
+    assert one.state == "done" and one.verdict == "B is faster by 10.0 % ± 0.0 (output tok/s, 3 pairs)"
+    assert (one.phase, one.left_s, one.server, one.error) == ("", None, None, None)
+    assert runs.started is None
+
+
+def test_one_server_where_no_restart_is_needed() -> None:
+    runs = SimulatedRuns(0.0, 1, restarts=False)
+    one = Carried(runs, pairs=4).ended()
+    assert runs.starts == 1 and one.pairs_done == 4
+
+
+def test_progress_is_told_and_every_run_kept() -> None:
+    carried = Carried(SimulatedRuns(0.05, 1))
+    carried.ended()
+    assert [e.pairs_done for e in carried.kept if e.runs and e.runs[-1].state == "done"][-1] == 3
+    kept = [sum(r.state == "done" for r in e.runs) for e in carried.kept]
+    assert set(kept) >= {1, 2, 3, 4, 5, 6} and kept == sorted(kept)
+    phases = [e.phase for e in carried.told]
+    assert "pair 2, B: starting" in phases and "pair 2, B: measuring" in phases
+    assert {r.state for e in carried.told for r in e.runs} == {"starting", "measuring", "done"}
+    widths = [e.comparison.metrics[0].interval_pct for e in carried.told if e.comparison]
+    assert widths[0] is None and widths[-1] is not None, "the interval comes with the second pair"
+    left = [e.left_s for e in carried.told if e.left_s is not None]
+    assert left and left[-1] <= left[0]
+
+
+def spoiled(places: Sequence[int], **figures: Any) -> SimulatedRuns:
+    runs = SimulatedRuns(0.1, 1, QUIET)
+
+    def spoil(run: ExperimentRun, summary: BenchSummary) -> BenchSummary:
+        return replace(summary, **figures) if run.place in places else summary
+
+    runs.spoil = spoil
+    return runs
+
+
+@pytest.mark.parametrize(
+    "figures", [{"requests_failed": 3, "errors": {"reset": 3}}, {"refused": ("the client was the limit",)}]
+)
+def test_a_run_that_may_not_be_used_is_made_again_with_its_partner(figures: dict[str, Any]) -> None:
+    one = Carried(spoiled([3], **figures)).ended()
+    assert [(r.arm, r.state) for r in one.runs] == [
+        ("A", "done"), ("B", "done"), ("B", "dropped"), ("A", "failed"), ("B", "done"), ("A", "done"),
+        ("A", "done"), ("B", "done"),
+    ]  # fmt: skip
+    assert one.state == "done" and one.verdict.startswith("B is faster by 10.0 %")
+    assert one.runs[3].result_id is not None, "the result is kept, and says why it was not used"
+    assert one.comparison is not None and (one.comparison.runs_a, one.comparison.like_for_like) == (3, True)
+
+
+def test_a_pair_that_fails_again_and_again_ends_it() -> None:
+    one = Carried(spoiled(range(2, 99), refused=("hot",))).ended()
+    assert one.state == "failed" and one.error is not None and "pair 2 failed 3 times" in one.error
+    assert one.pairs_done == 1 and sum(r.state == "failed" for r in one.runs) == 3
+    assert one.verdict == "nothing is claimed: 1 pair cannot be told from the noise between runs"
+
+
+class Failing(SimulatedRuns):
+    """`error` comes at the `at`-th start of `arm`, counted from 0, and at all later ones with `always`."""
+
+    def __init__(self, error: BaseException, arm: str, at: int, where: str = "ready", always: bool = True) -> None:
+        super().__init__(0.1, 1, QUIET)
+        self.error, self.where, self.always = error, where, always
+        self.left = {arm: at}
+        self.gave_back = False
+
+    def _perhaps(self, arm: str, where: str) -> None:
+        if arm in self.left and where == self.where:
+            self.left[arm] -= 1
+            if self.left[arm] == -1 or (self.always and self.left[arm] < 0):
+                raise self.error
+
+    async def ready(self, arm: str, run_id: str) -> None:
+        self._perhaps(arm, "ready")
+
+    async def measure(self, arm: str, run: ExperimentRun, seed: int) -> BenchResult:
+        self._perhaps(arm, "measure")
+        return await super().measure(arm, run, seed)
+
+    async def give_back(self, experiment: Experiment) -> Sequence[str]:
+        self.gave_back = True
+        return await super().give_back(experiment)
+
+
+def test_an_arm_that_never_starts_ends_it_at_once_and_keeps_the_other() -> None:
+    runs = Failing(StartFailed("the server did not start: no such backend"), "B", 0)
+    one = Carried(runs).ended()
+    assert one.state == "failed" and one.error == "B: the server did not start: no such backend"
+    assert [(r.arm, r.state) for r in one.runs] == [("A", "dropped"), ("B", "failed")]
+    assert one.runs[0].result_id == 1 and runs.gave_back
+
+
+def test_a_start_that_fails_once_after_others_is_tried_again() -> None:
+    one = Carried(Failing(StartFailed("out of memory"), "B", 1, always=False)).ended()
+    assert one.state == "done" and [r.error for r in one.runs if r.state == "failed"] == ["out of memory"]
+
+
+@pytest.mark.parametrize(
+    ("error", "state", "said"),
+    [
+        (HostError("the link was lost"), "stopped", "the link was lost"),
+        (Stopped("the benchmark was cancelled"), "stopped", "the benchmark was cancelled"),
+        (asyncio.CancelledError(), "stopped", design.INTERRUPTED),
+        (WorkbenchError("no right to set clocks"), "failed", "no right to set clocks"),
+        (BenchError("the worker died"), "failed", "pair 2 failed 3 times; the last time B: the worker died"),
+    ],
+)
+def test_however_it_ends_everything_is_given_back_and_kept(error: BaseException, state: str, said: str) -> None:
+    runs = Failing(error, "B", 1, "measure")
+    carried = Carried(runs)
+    one = carried.ended()
+    assert (one.state, one.error) == (state, said) and runs.gave_back and runs.started is None
+    assert carried.kept[-1] == one and one.pairs_done == 1
+    assert not {r.state for r in one.runs} & {"planned", "starting", "measuring"}
+    assert one.verdict.startswith("nothing is claimed")
+
+
+def test_a_defect_gives_back_too() -> None:
+    runs = Failing(ZeroDivisionError(), "B", 0, "measure")
+    with pytest.raises(ZeroDivisionError):
+        Carried(runs).ended()
+    assert runs.gave_back
+
+
+def test_an_interrupted_one_goes_on_where_it_ended() -> None:
+    """The same pairs as one that was not interrupted, and the half pair made again."""
+    first = Failing(asyncio.CancelledError(), "A", 1, "measure", always=False)  # run 3 of A B B A
+    stopped = Carried(first).ended()
+    assert [r.state for r in stopped.runs] == ["done", "done", "done", "failed"]
+    second = SimulatedRuns(0.1, 1, QUIET)
+    second.results = list(first.results)
+    one = Carried(second, design.taken_up(stopped)).ended()
+    assert [(r.pair, r.arm) for r in one.runs if r.state == "done"] == [(0, "A"), (0, "B"), (1, "B"), (1, "A"),
+                                                                        (2, "A"), (2, "B")]  # fmt: skip
+    assert one.state == "done" and one.verdict.startswith("B is faster by 10.0 %")
+
+
+def test_more_pairs_of_a_finished_one() -> None:
+    runs = SimulatedRuns(0.1, 1)
+    one = Carried(runs).ended()
+    more = design.taken_up(replace(one, spec=replace(one.spec, pairs=5), extensions=1))
+    again = Carried(runs, more).ended()
+    assert again.pairs_done == 5 and len(again.runs) == 10 and again.state == "done"
+
+
+def test_until_the_interval_is_narrow() -> None:
+    one = Carried(SimulatedRuns(0.03, 5), until_pct=1.5, pairs=16).ended()
+    width = one.comparison.metrics[0].interval_pct if one.comparison else None
+    assert width is not None and width <= 1.5 and 4 <= one.pairs_done <= 16
+    assert "within ± 1.5 %" in one.note
+    capped = Carried(SimulatedRuns(0.03, 5), until_pct=0.01, pairs=5).ended()
+    assert capped.state == "done" and "± 0.01 % was not reached: 5 pairs were the most" in capped.note
+
+
+def test_no_pair_is_begun_that_the_time_does_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("workbench.session.conduct.time.monotonic", lambda: now[0])
+
+    class Slow(SimulatedRuns):
+        async def measure(self, arm: str, run: ExperimentRun, seed: int) -> BenchResult:
+            now[0] += 60.0
+            return await super().measure(arm, run, seed)
+
+    one = Carried(Slow(0.1, 1), pairs=8, max_minutes=5.0).ended()
+    assert (one.state, one.pairs_done, one.note) == ("done", 2, "5 min were up after 2 of 8 pairs")
+    short = Carried(Slow(0.1, 1), pairs=8, max_minutes=3.0).ended()
+    assert (short.state, short.pairs_done, short.error) == ("stopped", 1, "3 min were up after 1 of 8 pairs")
+
+
+def test_first_starts_that_compile_are_thrown_away() -> None:
+    class Compiling(SimulatedRuns):
+        async def compiles_first(self, arm: str) -> bool:
+            return arm == "B"
+
+    runs = Compiling(0.1, 1, QUIET)
+    carried = Carried(runs)
+    one = carried.ended()
+    assert one.thrown_away == ("B",) and runs.starts == 7 and len(runs.results) == 6
+    assert "B: first start, thrown away" in [e.phase for e in carried.told]
+    always = SimulatedRuns(0.1, 1, QUIET)
+    assert Carried(always, throw_away=True).ended().thrown_away == ("A", "B") and always.starts == 8
+    never = Compiling(0.1, 1, QUIET)
+    assert Carried(never, throw_away=False).ended().thrown_away == () and never.starts == 6
+
+
+def test_start_temperatures_are_matched_or_told() -> None:
+    class Warm(SimulatedRuns):
+        asked: list[tuple[float | None, float]]
+
+        async def settle(self, target_c: float | None, within_c: float, tell: Any) -> float | None:
+            self.asked = [*getattr(self, "asked", []), (target_c, within_c)]
+            return 40.0 if len(self.asked) != 3 else 52.0
+
+    runs = Warm(0.1, 1, QUIET)
+    one = Carried(runs, match_temperature_c=3.0).ended()
+    assert runs.asked == [(None, 3.0), *[(40.0, 3.0)] * 5]
+    assert one.note == "run 3 (B) began at 52 °C, the first one at 40 °C"
+    assert [r.start_temperature_c for r in one.runs] == [40, 40, 52, 40, 40, 40]
+
+
+# -- the interval holds the truth (the whole table: tests/benchmarks/bench_experiments.py) ---------------------------
+
+
+def many(experiments: int, effect: float, noise: Noise = REALISTIC, **options: Any) -> tuple[float, float]:
+    """Shares of experiments whose interval holds the truth, and that show a difference."""
+
+    async def all_of_them() -> tuple[int, int]:
+        held = shown = 0
+        for seed in range(experiments):
+            one = await Carried(SimulatedRuns(effect, seed, noise), **options).conduct.carry_out()
+            assert one.comparison is not None
+            change = one.comparison.metrics[0]
+            assert change.change_pct is not None and change.interval_pct is not None
+            held += abs(change.change_pct - 100 * effect) <= change.interval_pct
+            shown += change.verdict in ("better", "worse")
+        return held, shown
+
+    held, shown = asyncio.run(all_of_them())
+    return held / experiments, shown / experiments
+
+
+def test_realistic_experiments_hold_the_truth_and_raise_few_false_alarms() -> None:
+    """200 of 3 pairs without a difference and 100 of 5 with 3 %: within 3 standard errors of 95 %."""
+    held, shown = many(200, 0.0, pairs=3)
+    assert held >= 0.904 and shown <= 0.096
+    held, shown = many(100, 0.03, pairs=5)
+    assert held >= 0.885 and shown >= 0.95
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("effect", [0.0, 0.01, 0.03, 0.10])
+@pytest.mark.parametrize("options", [{"pairs": 3}, {"pairs": 5}, {"pairs": 8}, {"pairs": 16, "until_pct": 2.0}],
+                         ids=["3", "5", "8", "until"])  # fmt: skip
+def test_coverage_of_every_design(options: dict[str, Any], effect: float) -> None:
+    """What the issue asks for: 93 to 97 % hold the truth, at most 6 % false alarms (1,500 each: ±0.6 %)."""
+    held, shown = many(1500, effect, **options)
+    assert 0.93 <= held <= 0.97 + 0.01 * ("until_pct" in options), held
+    if effect == 0.0:
+        assert shown <= 0.06, shown

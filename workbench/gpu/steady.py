@@ -43,7 +43,7 @@ _LOOKED_AT: tuple[tuple[str, str, Pick, Callable[[float], float]], ...] = (
 
 
 def _readings(moments: Sequence[Moment], gpu: int, t0_s: float, t1_s: float) -> list[Reading]:
-    return [r for m in moments if t0_s <= m.at_s <= t1_s for r in m.gpus if r.gpu_index == gpu]
+    return [r for m in moments if t0_s <= m.at_s < t1_s for r in m.gpus if r.gpu_index == gpu]
 
 
 def _mean(readings: Sequence[Reading], pick: Pick) -> float | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.model.errors import InputError
 from workbench.session.driving import REQUESTS
-from workbench.session.sweep_run import Ended, SweepRun
+from workbench.session.sweep_run import Ended, SweepRun, broken
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchSpec
@@ -47,7 +47,7 @@ class LevelSweep:
             self._in_time(level, fields, best_tok_s)
             result = await self.run.measured(index, lambda fields=fields: self._measure(fields))  # type: ignore[misc]
             point = self.run.sweep.points[index]
-            if result is None or point.state == "failed":
+            if result is None or broken(result):  # figures that may not be used are no reason to end
                 raise Ended(f"{point.label} failed: {point.error}")
             best_tok_s = max(best_tok_s, point.tok_s or 0.0)
             if result.summary.requests_failed:

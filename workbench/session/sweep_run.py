@@ -77,13 +77,17 @@ class SweepRun:
             self._unsaved = True
 
     async def measured(self, index: int, measure: Callable[[], Awaitable[int]]) -> BenchResult | None:
-        """Measure one point. None, and the reason in the point, when it failed; BenchCancelled goes on up."""
+        """Measure one point, once more where the figures of the first time may not be used. None, and the reason in the
+        point, when it could not be measured; BenchCancelled goes on up."""
         from workbench.bench.runner import BenchCancelled
 
         began = time.monotonic()
         self.point(index, state="measuring")
         try:
             result = await self.session.result(await measure())
+            if result.summary.refused and not broken(result):
+                self.note(f"{self.sweep.points[index].label}: measured again ({result.summary.refused[0]})")
+                result = await self.session.result(await measure())
         except BenchCancelled:
             raise
         except WorkbenchError as error:
@@ -96,18 +100,22 @@ class SweepRun:
         return result
 
 
+def broken(result: BenchResult) -> str | None:
+    """What is wrong with the server, judged by its answers; None where they came."""
+    summary = result.summary
+    failed, asked = summary.requests_failed, summary.requests_ok + summary.requests_failed
+    if failed > FAILED_SHARE * asked:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in summary.errors.items())
+        return f"{failed} of {asked} requests failed ({kinds})"
+    if summary.output_tok_s is None:
+        return f"no tok/s: {summary.absent.get('output_tok_s', 'not measured')}"
+    return None
+
+
 def figures(result: BenchResult) -> dict[str, Any]:
     """What a point shows of a result. One whose requests failed, or that refuses itself, is a failed point."""
     summary = result.summary
-    failed, asked = summary.requests_failed, summary.requests_ok + summary.requests_failed
-    error = None
-    if failed > FAILED_SHARE * asked:
-        kinds = ", ".join(f"{count} {kind}" for kind, count in summary.errors.items())
-        error = f"{failed} of {asked} requests failed ({kinds})"
-    elif summary.refused:
-        error = f"not to be used: {summary.refused[0]}"
-    elif summary.output_tok_s is None:
-        error = f"no tok/s: {summary.absent.get('output_tok_s', 'not measured')}"
+    error = broken(result) or (f"not to be used: {summary.refused[0]}" if summary.refused else None)
     gpu = summary.gpu
     return {
         "state": "failed" if error else "done", "error": error, "result_ids": (result.id,),

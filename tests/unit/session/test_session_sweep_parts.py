@@ -1,0 +1,289 @@
+"""Sweeps without a server: values, levels, grids, what is kept of them, and when they end early."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workbench.bench.runner import BenchCancelled
+from workbench.hosts.fake import FakeHost
+from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, Conditions
+from workbench.model.errors import BenchError, InputError, StoreError
+from workbench.model.settings import ClockRange
+from workbench.model.sweep import Sweep, SweepPoint
+from workbench.session.session import Session
+from workbench.session.sweep_gpu import values_of
+from workbench.session.sweep_levels import levels_of
+from workbench.session.sweep_run import undisturbed
+from workbench.store.sweeps import SweepStore
+
+# -- what was typed
+
+
+def test_values_of_a_power_limit_and_of_clocks() -> None:
+    watts = values_of("power_limit_w", ["600", "350.5", " 300 W "])
+    assert [(v.label, v.x, v.wanted.power_limit_w) for v in watts] == [
+        ("600 W", 600.0, 600.0), ("350.5 W", 350.5, 350.5), ("300 W", 300.0, 300.0)]  # fmt: skip
+    clocks = values_of("gpu_clocks", ["1500", "210-2400"])
+    assert [(v.label, v.x, v.wanted.gpu_clocks) for v in clocks] == [
+        ("1500 MHz", 1500.0, ClockRange(1500, 1500)), ("210-2400 MHz", 2400.0, ClockRange(210, 2400))]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("setting", "texts"),
+    [("power_limit_w", ["300", "much"]), ("power_limit_w", ["300", "-5"]), ("power_limit_w", ["nan", "300"]),
+     ("power_limit_w", ["300"]), ("power_limit_w", ["300", "300.0"]), ("gpu_clocks", ["1500", "2400-210"]),
+     ("gpu_clocks", ["1500", "x"]), ("fan", ["1", "2"]), ("power_limit_w", [])],
+)  # fmt: skip
+def test_values_that_are_none(setting: str, texts: list[str]) -> None:
+    with pytest.raises(InputError):
+        values_of(setting, texts)
+
+
+def test_levels_rise_and_are_there_once() -> None:
+    assert levels_of([8, 1, 8, 2]) == (1, 2, 8)
+    for wrong in ([], [0, 1], [1, 1_000_000]):
+        with pytest.raises(InputError):
+            levels_of(wrong)
+
+
+# -- kept
+
+
+def sweep_of(*states: str, state: str = "running") -> Sweep:
+    points = tuple(SweepPoint(f"{i}", float(i), s) for i, s in enumerate(states))
+    return Sweep(0, 1.0, "here", "power_limit_w", "power limit", "W", points, state)
+
+
+def test_what_is_kept_comes_back_whole(tmp_path: Path) -> None:
+    store = SweepStore(tmp_path / "sweeps")
+    first = store.add(sweep_of("planned"))
+    done = replace(first, state="done", knee=0, knee_text="0: why", notes=("a", "b"), points=(
+        SweepPoint("0", 0.0, "done", (3, 4), 1.5, 0.2, 300.0, 2100.0, 61.0, 40.0, 50.0, 12.0, "yes"),))  # fmt: skip
+    store.save(done)
+    assert store.get(first.id) == done
+    assert [s.id for s in (store.add(sweep_of()), *store.list())] == [2, 2, 1]
+    with pytest.raises(InputError, match="no sweep 9"):
+        store.get(9)
+
+
+def test_a_sweep_whose_process_died_was_stopped_and_keeps_its_points(tmp_path: Path) -> None:
+    store = SweepStore(tmp_path)
+    mine = store.add(sweep_of("done", "measuring", "planned"))
+    assert store.get(mine.id).state == "running"  # its owner, this process, lives
+    path = tmp_path / f"{mine.id}.json"
+    data = json.loads(path.read_text())
+    data["owner"]["start"] = "1"  # another process has this pid now
+    data["from a newer version"] = {}
+    path.write_text(json.dumps(data))
+    found = store.get(mine.id)
+    assert (found.state, [p.state for p in found.points]) == ("stopped", ["done", "skipped", "skipped"])
+    assert found.error and found.points[2].error
+
+
+def test_a_damaged_file_is_told_and_does_not_hide_the_others(tmp_path: Path) -> None:
+    store = SweepStore(tmp_path)
+    store.add(sweep_of("done"))
+    (tmp_path / "2.json").write_text("{")
+    assert [s.id for s in store.list()] == [1] and store.add(sweep_of()).id == 3
+    with pytest.raises(StoreError, match="sweep 2"):
+        store.get(2)
+
+
+def test_no_place_to_keep_it_means_that_nothing_begins(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="cannot be written"):
+        SweepStore(tmp_path / "file" / "sweeps").add(sweep_of())
+
+
+# -- levels, with a scripted server
+
+
+class Levels(Session):
+    """Answers of a server at each level: tok/s, (tok/s, failed requests), [tok/s, why refused], or an error.
+    `recovers`: what was refused once is not a second time."""
+
+    def __init__(self, answers: dict[int, Any], recovers: bool = False) -> None:
+        super().__init__(FakeHost())
+        self.recovers = recovers
+        self.answers = answers
+        self.asked: list[dict[str, Any]] = []
+        self.stored: list[BenchResult] = []
+
+    async def _ready(self, run_id: str | None) -> str:
+        return "run"
+
+    async def bench_run(self, run_id: str, **fields: Any) -> int:
+        self.asked.append(fields)
+        answer = self.answers[fields["concurrency"]]
+        if isinstance(answer, Exception):
+            raise answer
+        tok_s, failed = answer if isinstance(answer, tuple) else (answer, 0)
+        if isinstance(answer, list):
+            tok_s = answer[0]
+            refused = tuple(answer[1:])
+            self.answers[fields["concurrency"]] = answer[0] if self.recovers else answer
+        else:
+            refused = ()
+        asked = fields["requests"]
+        summary = BenchSummary(
+            asked - failed, failed, {"http 503": failed} if failed else {}, 1, 1, 0, 1.0, tok_s, 1.0,
+            None, None, None, None, None, None, None, None, None, refused=refused,
+        )  # fmt: skip
+        spec = BenchSpec("http://x", "m", fields["concurrency"])
+        self.stored.append(BenchResult(len(self.stored) + 1, 0.0, spec, Conditions("here", "vllm", "1", "m"), summary))
+        return len(self.stored)
+
+    async def result(self, result_id: int) -> BenchResult:
+        return self.stored[result_id - 1]
+
+
+def levels(session: Levels, given: list[int], **options: Any) -> Sweep:
+    return asyncio.run(session.concurrency_sweep(given, **options))
+
+
+def states(sweep: Sweep) -> list[str]:
+    return [p.state for p in sweep.points]
+
+
+def test_levels_are_measured_in_order_with_requests_that_grow_and_the_knee_is_named() -> None:
+    session = Levels({1: 100.0, 4: 380.0, 16: 900.0, 64: 950.0})
+    sweep = levels(session, [64, 4, 1, 16])
+    assert states(sweep) == ["done"] * 4 and sweep.state == "done"
+    assert [(f["concurrency"], f["requests"], f["warmup"]) for f in session.asked] == [
+        (1, 16, 1), (4, 32, 4), (16, 128, 16), (64, 512, 64)]  # fmt: skip
+    assert sweep.knee == 2 and sweep.knee_text.startswith("c=16: the lowest latency")
+    assert [p.result_ids for p in sweep.points] == [(1,), (2,), (3,), (4,)]
+    assert session.sweeps.get(sweep.id) == sweep == session.state.sweep
+
+
+def test_given_requests_are_kept_but_never_fewer_than_the_streams() -> None:
+    session = Levels({1: 1.0, 8: 2.0})
+    levels(session, [1, 8], requests=4, warmup=0)
+    assert [(f["requests"], f["warmup"]) for f in session.asked] == [(4, 0), (8, 0)]
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [((300.0, 9), "9 of 128 requests failed (9 http 503)"), (BenchError("the server is gone"), "the server is gone")],
+)
+def test_a_level_that_fails_ends_it_and_the_rest_says_why(answer: Any, said: str) -> None:
+    session = Levels({1: 100.0, 4: 300.0, 16: answer, 64: 900.0})
+    sweep = levels(session, [1, 4, 16, 64])
+    assert states(sweep) == ["done", "done", "failed", "skipped"] and sweep.state == "done"
+    assert sweep.points[2].error == said and said in str(sweep.points[3].error)
+    assert len(session.asked) == 3 and any("ended early" in n for n in sweep.notes)
+    assert sweep.knee is None  # two levels are no curve
+
+
+def test_one_failed_request_of_many_is_told_and_does_not_end_it() -> None:
+    sweep = levels(Levels({1: 1.0, 16: (2.0, 1)}), [1, 16])
+    assert states(sweep) == ["done", "done"] and "c=16: 1 requests failed" in sweep.notes
+
+
+@pytest.mark.parametrize("recovers", [True, False])
+def test_figures_that_may_not_be_used_are_measured_once_more_and_do_not_end_it(recovers: bool) -> None:
+    session = Levels({1: 1.0, 2: [2.0, "the client was the limit"], 4: 4.0}, recovers)
+    sweep = levels(session, [1, 2, 4])
+    assert states(sweep) == ["done", "done" if recovers else "failed", "done"] and len(session.asked) == 4
+    assert any("c=2: measured again (the client was the limit)" in n for n in sweep.notes)
+    assert sweep.points[1].error == (None if recovers else "not to be used: the client was the limit")
+
+
+def test_a_level_that_would_not_end_in_time_is_not_begun() -> None:
+    session = Levels({1: 10.0, 4: 10.0, 16: 10.0})  # 16 requests of 128 tokens at 10 tok/s: more than 3 minutes
+    sweep = levels(session, [1, 4, 16], max_minutes=2.0)
+    assert states(sweep) == ["done", "skipped", "skipped"] and len(session.asked) == 1
+    assert "2 minutes were given" in str(sweep.points[1].error) and "c=4 would take about" in str(sweep.points[1].error)
+
+
+def test_nothing_measured_is_a_failed_sweep() -> None:
+    sweep = levels(Levels({1: BenchError("refused"), 2: 1.0}), [1, 2])
+    assert sweep.state == "failed" and sweep.error and "refused" in sweep.error
+
+
+@pytest.mark.parametrize("how", ["cancel_sweep", "cancel_bench"])
+def test_a_cancelled_sweep_keeps_what_it_has(how: str) -> None:
+    session = Levels({1: 5.0, 2: BenchCancelled("cancelled"), 4: 9.0})
+    if how == "cancel_sweep":
+        session.answers[2] = 6.0
+        take = session.result
+
+        async def cancel_then(result_id: int) -> BenchResult:
+            assert session._sweep_stop is not None
+            if result_id == 2:
+                session._sweep_stop.set()
+            return await take(result_id)
+
+        session.result = cancel_then  # type: ignore[method-assign]
+    sweep = levels(session, [1, 2, 4])
+    assert sweep.state == "stopped" and sweep.points[0].state == "done" and sweep.points[2].state == "skipped"
+    assert session.sweeps.get(sweep.id).state == "stopped"
+
+
+def test_one_sweep_at_a_time() -> None:
+    session = Levels({1: 1.0, 2: 2.0})
+
+    async def go() -> None:
+        first = asyncio.create_task(session.concurrency_sweep([1, 2]))
+        await asyncio.sleep(0)
+        while not session._sweeping.locked():
+            await asyncio.sleep(0.001)
+        with pytest.raises(BenchError, match="a sweep is running"):
+            await session.concurrency_sweep([1])
+        assert (await first).state == "done"
+
+    asyncio.run(go())
+
+
+def test_a_full_disk_does_not_end_a_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = Levels({1: 1.0, 2: 2.0})
+
+    def full(sweep: Sweep) -> None:
+        raise StoreError("no space left")
+
+    added = session.sweeps.add(sweep_of())
+    monkeypatch.setattr(session.sweeps, "add", lambda sweep: replace(sweep, id=added.id))
+    monkeypatch.setattr(session.sweeps, "save", full)
+    sweep = levels(session, [1, 2])
+    assert states(sweep) == ["done", "done"] and session.state.notice is not None
+    assert "no space left" in session.state.notice.text and session.state.notice.number == 1  # told once
+
+
+# -- what must not be interrupted
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_giving_back_is_not_cut_short_by_a_cancellation(times: int) -> None:
+    done = []
+
+    async def give_back() -> None:
+        for step in range(5):
+            await asyncio.sleep(0)
+            done.append(step)
+
+    async def go() -> None:
+        task = asyncio.create_task(undisturbed(give_back()))
+        for _ in range(times):
+            await asyncio.sleep(0)
+            task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert done == [0, 1, 2, 3, 4]
+
+    asyncio.run(go())
+
+
+def test_what_giving_back_raises_comes_through() -> None:
+    async def fails() -> None:
+        raise StoreError("broken")
+
+    with pytest.raises(StoreError, match="broken"):
+        asyncio.run(undisturbed(fails()))
+
+

@@ -1,34 +1,75 @@
 """Capacity and accuracy of the load client against a server that knows its own schedule.
 
-    python tests/benchmarks/bench_client.py [--quick]
+    python tests/benchmarks/bench_client.py [--quick] [--rounds 3] [--no-screen]
 
 Capacity: zero delay, 256 tokens a request: tokens per second, and CPU seconds of the whole worker process (start,
 records and summary included) per million tokens. Accuracy: TTFT 50 ms, ITL 10 ms: reported minus true, in ms, request
-by request and gap by gap. The server shares the machine with the client: read the figures with `nproc` and load.
+by request and gap by gap; the same while `workbench demo` draws its screen in a terminal as often as it can. Steady
+window: its rate against the tokens that the server wrote in that time. Start-up: from the call, and from the exec of
+`workbench bench`, to the first request.
+
+Server and worker are pinned to a core each where there are two, the server before others where that is allowed. Rounds
+go through all rows in turn; each row gives the median and the best of its rounds. What else runs on the machine is in
+the figures: read them with the load.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import os
 import resource
+import subprocess
 import sys
+import tempfile
+import threading
 import time
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support"), str(ROOT / "tests" / "benchmarks")]
 
+from terminal import Terminal, run_s  # noqa: E402
 from truth_server import TruthProcess  # noqa: E402
 
+from workbench.bench import runner  # noqa: E402
 from workbench.bench.records import BenchOutcome  # noqa: E402
-from workbench.bench.runner import run  # noqa: E402
 from workbench.bench.summary import quantile  # noqa: E402
 from workbench.bench.workload import request_mark  # noqa: E402
 from workbench.model.bench import BenchSpec  # noqa: E402
+
+Figures = dict[str, float]
+_spawn = runner._spawn
+
+
+async def _spawn_pinned(env: Any) -> asyncio.subprocess.Process:
+    process = await _spawn(env)
+    if (os.cpu_count() or 1) > 1:
+        os.sched_setaffinity(process.pid, {1})
+    return process
+
+
+@contextmanager
+def truth_server(*options: str) -> Iterator[TruthProcess]:
+    with TruthProcess(*options) as server:
+        pid = server._process.pid
+        if (os.cpu_count() or 1) > 1:
+            os.sched_setaffinity(pid, {0})
+        with contextlib.suppress(PermissionError):
+            os.sched_setscheduler(pid, os.SCHED_RR, os.sched_param(1))
+        yield server
+
+
+def run(url: str, **fields: Any) -> BenchOutcome:
+    return asyncio.run(runner.run(BenchSpec(url, "m", **fields)))
 
 
 def errors_ms(outcome: BenchOutcome, truth: dict[str, dict[str, Any]]) -> tuple[list[float], list[float]]:
@@ -59,62 +100,135 @@ def children_cpu_s() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def capacity(streams: int, requests: int) -> None:
-    with TruthProcess("--ttft-ms", "0", "--itl-ms", "0") as server:
-        spec = BenchSpec(server.url, "m", concurrency=streams, requests=requests, warmup=streams, max_tokens=256)
+def capacity(streams: int, requests: int) -> Figures:
+    with truth_server("--ttft-ms", "0", "--itl-ms", "0") as server:
         before = children_cpu_s()
-        outcome = asyncio.run(run(spec))
+        outcome = run(server.url, concurrency=streams, requests=requests, warmup=streams, max_tokens=256)
         cpu_s = children_cpu_s() - before
     summary = outcome.summary
     assert summary.requests_ok == requests and summary.output_tokens == requests * 256
     tokens = summary.output_tokens + (summary.warmup_output_tokens or 0)
-    print(
-        f"capacity {streams:4} streams: {summary.output_tok_s or 0:10,.0f} tok/s"
-        f"   {1e6 * cpu_s / tokens:6.2f} CPU s per 1M tokens   client {summary.client_cpu_pct} % of a core",
-        flush=True,
-    )
+    return {"tok/s": summary.whole_run_tok_s or 0, "CPU s per 1M tokens": 1e6 * cpu_s / tokens}
 
 
-def accuracy(streams: int, rounds: int, *options: str) -> None:
-    with TruthProcess("--ttft-ms", "50", "--itl-ms", "10", *options) as server:
-        count = streams * rounds
-        spec = BenchSpec(server.url, "m", concurrency=streams, requests=count, warmup=streams, max_tokens=128)
-        outcome = asyncio.run(run(spec))
+def accuracy(streams: int, rounds: int, *options: str) -> Figures:
+    with truth_server("--ttft-ms", "50", "--itl-ms", "10", *options) as server:
+        outcome = run(server.url, concurrency=streams, requests=streams * rounds, warmup=streams, max_tokens=128)
         ttft, gaps = errors_ms(outcome, server.stop())
     off = sorted(abs(g) for g in gaps)
-    print(
-        f"accuracy {streams:4} streams {' '.join(options):20} TTFT error mean {sum(ttft) / len(ttft):7.3f}"
-        f"  p50 {quantile(ttft, 0.5):7.3f}  p99 {quantile(ttft, 0.99):7.3f} ms"
-        f"   gap error |p50| {quantile(off, 0.5):6.3f}  |p99| {quantile(off, 0.99):6.3f}  max {off[-1]:7.3f} ms"
-        f"   client {outcome.summary.client_cpu_pct} % of a core",
-        flush=True,
-    )
+    return {
+        "TTFT error mean": sum(ttft) / len(ttft),
+        "p99": quantile(ttft, 0.99),
+        "gap error p50": quantile(off, 0.5),
+        "gap p99": quantile(off, 0.99),
+        "gap max": off[-1],
+        "client % of a core": outcome.summary.client_cpu_pct or 0.0,
+    }
 
 
-def start_up() -> None:
-    with TruthProcess("--ttft-ms", "0", "--itl-ms", "0") as server:
-        spec = BenchSpec(server.url, "m", concurrency=1, requests=1, warmup=0, max_tokens=1)
-        walls = []
-        for _ in range(5):
-            began = time.time()
-            outcome = asyncio.run(run(spec))
-            walls.append(outcome.t0_unix - began)
-    print(f"start-up: first request {min(walls):.3f} s best, {sorted(walls)[2]:.3f} s median after the call")
+@contextmanager
+def screen() -> Iterator[Terminal]:
+    """`workbench demo`, whose screen a thread keeps drawing: the palette is opened and closed without a pause, and
+    what it sends is read."""
+    with tempfile.TemporaryDirectory() as folder:
+        env = {name: f"{folder}/{name}" for name in ("XDG_STATE_HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME")}
+        argv = [sys.executable, "-m", "workbench", "demo", "--interval", "0.5"]
+        with Terminal(argv, 160, 48, {**env, "PYTHONPATH": str(ROOT)}) as terminal:
+            terminal.until(b"palette")
+            ended = threading.Event()
+
+            def drive() -> None:
+                keys = 0
+                while not ended.is_set():
+                    os.write(terminal.master, (b"?", b"\x1b", b"\t", b"j")[keys % 4])
+                    keys += 1
+                    terminal.drain(0.03)
+
+            thread = threading.Thread(target=drive)
+            thread.start()
+            try:
+                yield terminal
+            finally:
+                ended.set()
+                thread.join()
+
+
+def accuracy_beside_screen(streams: int, rounds: int) -> Figures:
+    with screen() as terminal:
+        cpu_s, sent, began = run_s(terminal.child.pid), terminal.bytes, time.monotonic()
+        figures = accuracy(streams, rounds)
+        wall = time.monotonic() - began
+        figures["screen % of a core"] = 100 * (run_s(terminal.child.pid) - cpu_s) / wall
+        figures["screen KB/s"] = (terminal.bytes - sent) / wall / 1000
+    return figures
+
+
+def steady(streams: int) -> Figures:
+    """Percent that the window's rate is off the tokens that the server wrote between its ends."""
+    with truth_server("--ttft-ms", "50", "--itl-ms", "10", "--jitter", "0.3") as server:
+        outcome = run(
+            server.url, concurrency=streams, requests=8 * streams, warmup=streams, max_tokens=100, length_spread=0.3
+        )
+        truth = server.stop()
+    summary, shift = outcome.summary, time.monotonic() - time.time()
+    begin, end = ((t + shift) * 1e9 for t in (outcome.window_t0_unix, outcome.window_t1_unix))
+    written = sorted(t for one in truth.values() for t in one["done_ns"])
+    true = (bisect_right(written, end) - bisect_right(written, begin)) / (end - begin) * 1e9
+    assert summary.window == "steady" and summary.output_tok_s and summary.whole_run_tok_s
+    return {
+        "steady rate off by %": 100 * (summary.output_tok_s / true - 1),
+        "whole run off by %": 100 * (summary.whole_run_tok_s / true - 1),
+        "in flight": summary.in_flight_mean or 0.0,
+    }
+
+
+def start_up() -> Figures:
+    with truth_server("--ttft-ms", "0", "--itl-ms", "0") as server:
+        began = time.time()
+        outcome = run(server.url, concurrency=1, requests=1, warmup=0, max_tokens=1)
+        called = outcome.t0_unix - began
+    with truth_server("--ttft-ms", "0", "--itl-ms", "0") as server, tempfile.TemporaryDirectory() as folder:
+        env = {name: f"{folder}/{name}" for name in ("XDG_STATE_HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME")}
+        argv = [sys.executable, "-m", "workbench", "bench", "--url", server.url, "--model", "m", "--requests", "1"]
+        argv += ["--concurrency", "1", "--warmup", "0", "--max-tokens", "1"]
+        began_ns = time.monotonic_ns()
+        subprocess.run(argv, env={**os.environ, **env, "PYTHONPATH": str(ROOT)}, capture_output=True, check=False)
+        asked = [int(one["request_ns"]) for one in server.stop().values()]
+    return {"s after the call": called, "s after the exec": (min(asked) - began_ns) / 1e9 if asked else float("nan")}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true", help="half a minute instead of minutes")
-    quick = parser.parse_args().quick
-    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, Python {sys.version.split()[0]}")
-    start_up()
-    for streams in (64,) if quick else (1, 64, 256):
-        capacity(streams, 1000 if quick else 4000)
-    for streams in (1, 16, 64) if quick else (1, 16, 64, 128, 256):
-        accuracy(streams, 1 if quick else 4)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--no-screen", action="store_true")
+    asked = parser.parse_args()
+    quick = asked.quick
+    runner._spawn = _spawn_pinned
+    rows: dict[str, Any] = {"start-up": start_up, "capacity, 64 streams": lambda: capacity(64, 1000 if quick else 4000)}
     if not quick:
-        accuracy(64, 4, "--jitter", "0.3")
-        accuracy(128, 4, "--burst")
+        rows["capacity, 256 streams"] = lambda: capacity(256, 4000)
+        rows["accuracy, 16 streams"] = lambda: accuracy(16, 4)
+        rows["accuracy, 64 streams, jitter"] = lambda: accuracy(64, 4, "--jitter", "0.3")
+        rows["accuracy, 128 streams, burst"] = lambda: accuracy(128, 4, "--burst")
+        rows["accuracy, 256 streams"] = lambda: accuracy(256, 4)
+    rows["accuracy, 128 streams"] = lambda: accuracy(128, 2 if quick else 4)
+    if not asked.no_screen:
+        rows["accuracy, 128 streams, screen"] = lambda: accuracy_beside_screen(128, 2 if quick else 4)
+    rows["steady window, 32 streams"] = lambda: steady(32)
+    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, Python {sys.version.split()[0]}")
+    found: dict[str, list[Figures]] = defaultdict(list)
+    for turn in range(1 if quick else asked.rounds):
+        for name, row in rows.items():
+            found[name].append(row())
+            said = "  ".join(f"{k} {v:,.3f}" for k, v in found[name][-1].items())
+            print(f"  {turn + 1} {name:30} {said}  (load {os.getloadavg()[0]:.1f})", flush=True)
+    for name, rounds in found.items():
+        print(name)
+        for figure in rounds[0]:
+            values = sorted((r[figure] for r in rounds), key=abs)
+            best = values[-1] if figure == "tok/s" else values[0]
+            print(f"    {figure:22} median {median(values):12,.3f}   best {best:12,.3f}")
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ from workbench.model.bench_json import spec_from_json, to_json
 from workbench.model.errors import BenchError, WorkbenchError
 
 _PROGRESS_NS = 200_000_000
+_NICE = -10
 
 
 class Output:
@@ -96,6 +97,7 @@ def main() -> int:
         output.line({"type": "error", **error.as_json()})
         return 1
     output.attach(client)
+    _go_before_others()
     _watch_for_the_end(client, wake_read)
     _report_progress(client, output)
     gc.collect()
@@ -110,6 +112,19 @@ def main() -> int:
     output.line(_summary(client))
     output.finish(wait_s=60.0)
     return 0
+
+
+def _go_before_others() -> None:
+    """What else runs on this machine, the screen first of all, must not make a stamp late. Where it is allowed (root).
+
+    Linux weighs whole sessions against each other (autogroup), and nice only inside one: a session has a value of its
+    own, which is ours to set where we lead it, as under the runner.
+    """
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, 0, _NICE)
+        if os.getsid(0) == os.getpid():
+            with open("/proc/self/autogroup", "w") as autogroup:
+                autogroup.write(str(_NICE))
 
 
 def _read_line(wake: int) -> bytes | None:

@@ -285,6 +285,28 @@ def test_it_imports_nothing_heavy() -> None:
     assert not loaded & {"asyncio", "ssl", "httpx", "numpy", "pydantic", "textual", "sqlite3", "subprocess"}
 
 
+def test_it_goes_before_others_where_it_may() -> None:
+    """By its session's own weight, since Linux weighs sessions: nice alone changes nothing between two of them."""
+    autogroup = Path("/proc/self/autogroup")
+
+    def nice(pid: int) -> tuple[int, str]:
+        return os.getpriority(os.PRIO_PROCESS, pid), read(Path(f"/proc/{pid}/autogroup")).rpartition(" ")[2].strip()
+
+    with ScriptedServer(lambda request, n: [SILENCE]) as server:
+        process = subprocess.Popen(
+            WORKER, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=ENVIRONMENT, start_new_session=True
+        )
+        with process:
+            tell(process, spec_for(server.url))
+            until(process, "progress")
+            before = nice(os.getpid())
+            mine = nice(process.pid)
+            process.kill()
+    if os.geteuid() == 0 and mine[0] != 0:  # root without CAP_SYS_NICE may not
+        assert mine == (-10, "-10" if autogroup.exists() else "")
+    assert before[0] == os.getpriority(os.PRIO_PROCESS, 0)
+
+
 # -- truth -----------------------------------------------------------------------------------------------------------
 
 

@@ -4,9 +4,9 @@ A small process on the host that owns the GPUs, in a session of its own. What it
 under each entry's `watch`, so that nothing else has to agree with it:
 
     heartbeat_s   give back when the entry's owner has been silent for so long; None: its owner is not waited for
-    trial         a name; give back `trial_s` after it was first seen here; `back`: what to go back to then, where the
-                  setting was altered before: {"now": value, "state": …, "watch": {...}}
-    smi tee sysfs how commands are run; sudo: words before them, unless the guard is root
+    trial         a name; give back `trial_s` after it was first seen here
+    back          the fields of the entry that was there before, where a trial is to go back to that, or it was kept
+    smi tee       how commands are called; sudo: words before them, unless the guard is root
 
 A setting that is kept deliberately, or has no `watch`, is left alone. So is one of a boot before this one. At its
 temperature limit a GPU's settings are given back, whoever made them. Ages are told by this host's monotonic clock, and
@@ -33,6 +33,7 @@ from .guard_files import Broken, Files, governors, owner_id, owner_token
 from .heat import Heat
 
 HOST = "host"  # as model/settings.py
+SYSFS = os.environ.get("WORKBENCH_SIM_SYSFS") or restore.SYSFS
 TICK_S = 0.25
 HEAT_S = 1.0
 COMMAND_S = 60.0  # as control.py
@@ -201,10 +202,10 @@ class Guard:
         entry, watch = due.entry, due.entry["watch"]
         setting, value = entry["setting"], restore.wanted_back(target(due))
         failed = None
-        cores = dict(governors(watch.get("sysfs", restore.SYSFS))) if setting == "governor" else {}
+        cores = dict(governors(SYSFS)) if setting == "governor" else {}
         for step in restore.steps(
             entry["gpu_uuid"], setting, value, nvidia_smi=watch.get("smi", "nvidia-smi"), tee=watch.get("tee", "tee"),
-            cores=sorted(cores), sysfs=watch.get("sysfs", restore.SYSFS),
+            cores=sorted(cores), sysfs=SYSFS,
         ):  # fmt: skip
             code, said = command((*self.sudo(watch), *step.argv), step.stdin)
             failed = restore.failure(code, said, "tee" if setting == "governor" else "nvidia-smi") or failed
@@ -215,13 +216,13 @@ class Guard:
 
     def told_of(self, entry: Entry) -> Any:
         """What the host says of a setting now; None where it does not."""
-        setting, watch = entry["setting"], entry["watch"]
+        setting = entry["setting"]
         if setting == "governor":
-            return restore.governor_value(dict(governors(watch.get("sysfs", restore.SYSFS))))
+            return restore.governor_value(dict(governors(SYSFS)))
         field = {"power_limit_w": "power.limit", "persistence": "persistence_mode"}.get(setting)
         if field is None:
             return None
-        smi = watch.get("smi", "nvidia-smi")
+        smi = entry["watch"].get("smi", "nvidia-smi")
         asked = (smi, "-i", entry["gpu_uuid"], "--query-gpu=" + field, "--format=csv,noheader,nounits")
         code, said = command(asked, None)
         if code != 0:
@@ -257,7 +258,7 @@ class Guard:
 
     def hand(self, due: Due, message: str) -> str:
         entry = due.entry
-        by_hand = restore.by_hand(entry["gpu_uuid"], entry["setting"], target(due))
+        by_hand = restore.by_hand(entry["gpu_uuid"], entry["setting"], target(due), SYSFS)
         return f"{named(entry)} was not given back ({due.why}): {message}. By hand: {by_hand}"
 
     def fail(self, why: str) -> None:
@@ -315,8 +316,14 @@ def listed(dues: Sequence[Due]) -> str:
 
 
 def target(due: Due) -> Any:
-    back = due.entry["watch"].get("back") if due.trial else None
+    back = back_of(due)
     return back["now"] if back else due.entry["before"]
+
+
+def back_of(due: Due) -> Any:
+    """What a trial goes back to where the setting was altered before it; and any change of what was kept deliberately."""
+    back = due.entry["watch"].get("back")
+    return back if back and (due.trial or back["state"] == "kept") else None
 
 
 def noted(journal: Mapping[str, Any], results: Sequence[tuple[Due, bool, str]], boot_id: str) -> dict[str, Any]:
@@ -324,7 +331,7 @@ def noted(journal: Mapping[str, Any], results: Sequence[tuple[Due, bool, str]], 
     entries, log = list(journal["entries"]), list(journal["log"])
     for due, ok, message in results:
         key = (due.entry["gpu_uuid"], due.entry["setting"])
-        back = due.entry["watch"].get("back") if due.trial else None
+        back = back_of(due)
         log.append(
             {
                 "unix_s": round(time.time(), 3), "boot_id": boot_id, "who": "guard", "ok": ok, "message": message,

@@ -107,6 +107,7 @@ class SimState:
         activities = [self._activity(i, now) for i in range(profile.count)]
         points = self._advance(now, settings, activities)
         _, temperatures, energies = self._thermal
+        told_c = self.faults().get("celsius", {})
         readings = []
         for i, point in enumerate(points):
             key = f"{profile.name}/{i}"
@@ -122,7 +123,7 @@ class SimState:
                     power_average_w=point.power_w * (1.0 + physics.noise(key + "a", now, 0.002)),
                     power_limit_w=settings[i].power_limit_w or profile.gpu.power_default_w,
                     gpu_util_pct=util,
-                    temperature_c=temperatures[i],
+                    temperature_c=float(told_c.get(str(i), temperatures[i])),
                     energy_j=energies[i],
                     memory_used_bytes=self.memory_used(i),
                     processes=self._processes(i),
@@ -262,6 +263,7 @@ class SimState:
         ignored=["power_limit_w"] these settings answer success and change nothing
         hang="nvmlDeviceGetPowerUsage"  this function never returns ("*": any)
         codes={"nvmlDeviceGetFanSpeed": 3}  these functions answer this NVML code
+        celsius={"0": 95}         GPU 0 says that it is so hot
         missing=["nvmlDeviceGetTemperatureV"]  this driver's library lacks these functions
         """
         with self._locked():

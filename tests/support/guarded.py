@@ -1,0 +1,140 @@
+"""A simulated host whose settings are changed under a guard, for tests: what is in force, what is journalled, the guard's
+process, and an end at which nothing of it is left."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from support.procs import alive, eventually
+
+from workbench.gpu import control, guard_orders, rights
+from workbench.gpu.guard_orders import Terms
+from workbench.hosts.base import Host
+from workbench.hosts.local import LocalHost
+from workbench.model.settings import ClockRange, GpuSettings, SettingsReport
+from workbench.sim import profiles
+from workbench.sim.host import SimulatedHost
+from workbench.sim.state import SimState
+
+T = TypeVar("T")
+FAST = {"tick_s": 0.05, "heat_s": 0.2}
+WANTED = GpuSettings(power_limit_w=450.0, gpu_clocks=ClockRange(1000, 2000))
+WITHIN_S = 5.0  # what the guard has, beside the time that was set
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    async def limited() -> T:
+        async with asyncio.timeout(60):
+            return await work
+
+    return asyncio.run(limited())
+
+
+class GuardedHost:
+    def __init__(self, directory: Path, profile: str = "rtx-pro-6000", inner: Host | None = None) -> None:
+        self.host = SimulatedHost(inner or LocalHost(), profile, str(directory))
+        self.profile = profiles.get(profile)
+        self.gpu = directory / "gpu"
+        self.journal = self.gpu / "journal.json"
+        self.sim = SimState(self.host.driver_state, self.profile)
+
+    # ---- what is done
+    async def change(
+        self,
+        wanted: GpuSettings = WANTED,
+        gpu: str = "0",
+        *,
+        heartbeat_s: float | None = None,
+        trial_s: float | None = None,
+        needed: bool = True,
+    ) -> SettingsReport:
+        """As guarding.Guarding does it."""
+        mine = await rights.rights_on(self.host)
+        commands = control.plan({gpu: wanted}, await control.read_once(self.host), mine)
+        terms = Terms(mine, heartbeat_s, trial_s)
+
+        async def guard() -> Any:
+            view = await guard_orders.start(self.host, terms, **FAST)
+            assert view.running or not needed, view
+            return view
+
+        signs = asyncio.create_task(self._signs_of_life())  # a loaded machine may take long for the change itself
+        try:
+            return await control.apply(self.host, commands, rights=mine, guard=guard, watch=terms.watch)
+        finally:
+            signs.cancel()
+
+    async def _signs_of_life(self) -> None:
+        beat = self.gpu / "guard" / "beats" / guard_orders.owner_id()
+        while True:
+            with suppress(OSError):
+                beat.touch()
+            await asyncio.sleep(0.05)
+
+    async def beat(self) -> guard_orders.Seen:
+        return await guard_orders.look(self.host, guard_orders.owner_id())
+
+    async def look(self) -> guard_orders.Seen:
+        return await guard_orders.look(self.host)
+
+    # ---- what is there
+    def in_force(self, gpu: int = 0) -> tuple[float | None, tuple[int, int] | None]:
+        """(power limit, graphics clock lock) of the simulated driver; None: the default."""
+        setting = self.sim.settings()[gpu]
+        return setting.power_limit_w, setting.gpu_lock_mhz
+
+    @property
+    def altered(self) -> list[tuple[str, Any]]:
+        return [(e["setting"], e["now"]) for e in json.loads(self.journal.read_text())["entries"]]
+
+    @property
+    def log(self) -> str:
+        return (self.gpu / "guard" / "log").read_text()
+
+    @property
+    def state(self) -> dict[str, Any]:
+        return dict(json.loads((self.gpu / "guard" / "state.json").read_text()))
+
+    @property
+    def pid(self) -> int:
+        return int((self.gpu / "guard" / "pid").read_text().split()[0])
+
+    # ---- waiting
+    def given_back(self, within_s: float, gpu: int = 0) -> float:
+        """Seconds until the driver has its defaults again and the journal is empty."""
+        began = time.monotonic()
+        eventually(lambda: self.in_force(gpu) == (None, None) and not self.altered, "settings to be given back", within_s)
+        return time.monotonic() - began
+
+    def stays(self, seconds: float, what: Callable[[], bool]) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            assert what()
+            time.sleep(0.02)
+
+    def ended(self, within_s: float = 5.0) -> None:
+        eventually(lambda: not alive(self.pid), "the guard to end", within_s)
+
+    def kill_guard(self) -> None:
+        with suppress(OSError, ValueError, IndexError):
+            pid = self.pid
+            if alive(pid) and str(self.gpu).encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+                os.kill(pid, signal.SIGKILL)
+                eventually(lambda: not alive(pid), "the guard to be gone")
+
+
+@contextmanager
+def guarded(directory: Path, profile: str = "rtx-pro-6000", inner: Host | None = None) -> Iterator[GuardedHost]:
+    box = GuardedHost(directory, profile, inner)
+    try:
+        yield box
+    finally:
+        box.kill_guard()

@@ -1,0 +1,278 @@
+"""The guard process: when it gives settings back, when it leaves them alone, and what becomes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.guarded import FAST, WANTED, WITHIN_S, GuardedHost, guarded, run
+from support.procs import alive, eventually, state_of
+
+from workbench.gpu import control, guard_orders, journal, owners
+from workbench.gpu.guard_orders import NO_PYTHON
+from workbench.hosts.local import LocalHost
+from workbench.model.errors import SettingsError
+from workbench.model.settings import GpuSettings
+
+ON = (450.0, (1000, 2000))
+OFF = (None, None)
+
+
+@pytest.fixture
+def box(tmp_path: Path) -> Iterator[GuardedHost]:
+    with guarded(tmp_path / "host") as made:
+        yield made
+
+
+def log_lines(box: GuardedHost, what: str) -> list[dict[str, Any]]:
+    return [line for line in json.loads(box.journal.read_text())["log"] if line["what"].startswith(what)]
+
+
+def test_silence_gives_back_and_is_told(box: GuardedHost) -> None:
+    report = run(box.change(heartbeat_s=1.0))
+    assert report.ok and report.guard is not None and report.guard.running and report.guard.heartbeat_s == 1.0
+    assert box.in_force() == ON
+    assert box.given_back(1.0 + WITHIN_S) > 0.2
+    box.ended()
+    assert {line["setting"] for line in log_lines(box, "guard reverted: no heartbeat for 1 s")} == {
+        "power_limit_w", "gpu_clocks",
+    }  # fmt: skip
+    view = run(box.look()).view
+    assert not view.running and view.problem is None
+    assert view.did == "reverted GPU0 gpu_clocks, GPU0 power_limit_w: no heartbeat for 1 s"
+    assert abs((view.did_unix_s or 0) - time.time()) < 30
+    assert "giving back" in box.log and "ending" in box.log
+
+
+def test_a_heartbeat_holds_whatever_its_clock_says(box: GuardedHost) -> None:
+    run(box.change(heartbeat_s=0.8))
+    beat = box.gpu / "guard" / "beats" / guard_orders.owner_id()
+    began = time.monotonic()
+    for turn in range(12):  # times that jump back and forth: it only matters that they change
+        beat.touch()
+        os.utime(beat, (turn, 2_000_000_000 if turn % 2 else turn))
+        box.stays(0.2, lambda: box.in_force() == ON)
+    assert time.monotonic() - began > 2
+    assert run(box.look()).owners == (guard_orders.owner_id(),)
+    box.given_back(0.8 + WITHIN_S)
+
+
+def test_a_trial_runs_out_unless_confirmed(box: GuardedHost) -> None:
+    report = run(box.change(trial_s=1.2))
+    assert report.guard is not None and report.guard.trial_left_s is not None and report.guard.trial_left_s <= 2.2
+    box.given_back(1.2 + WITHIN_S)
+    box.ended()
+    with pytest.raises(SettingsError, match="no trial is on") as late:
+        run(guard_orders.confirm(box.host))
+    assert "not confirmed within 1.2 s" in (late.value.next_step or "")
+
+    run(box.change(trial_s=1.2))
+    view = run(guard_orders.confirm(box.host))
+    assert view.running and view.trial_left_s is None and view.heartbeat_s is None
+    box.stays(1.6, lambda: box.in_force() == ON)
+    assert len(log_lines(box, "confirm")) == 2
+
+
+def test_a_trial_over_settings_of_before_goes_back_to_those(box: GuardedHost) -> None:
+    async def work() -> None:
+        await box.change(GpuSettings(power_limit_w=500.0))
+        pid = box.pid
+        await box.change(GpuSettings(power_limit_w=400.0), trial_s=1.0)
+        assert box.pid == pid, "one guard for both"
+
+    run(work())
+    assert box.in_force()[0] == 400.0
+    eventually(lambda: box.in_force()[0] == 500.0 and box.altered == [("power_limit_w", 500.0)], "the trial's end", 6)
+    assert alive(box.pid)
+    run(control.revert(box.host))
+    assert box.in_force() == OFF and box.altered == []
+    box.ended()
+
+
+def test_at_its_limit_a_gpu_is_given_back_and_no_other(tmp_path: Path) -> None:
+    with guarded(tmp_path / "host", "four-pcie") as box:
+        for gpu in ("0", "1"):
+            run(box.change(GpuSettings(power_limit_w=200.0), gpu))
+        box.sim.set_faults(celsius={"1": 70})
+        box.stays(0.6, lambda: box.in_force(1)[0] == 200.0)
+        limit = box.profile.gpu.slowdown_c + 2  # the simulated driver's own threshold
+        box.sim.set_faults(celsius={"1": limit})
+        eventually(lambda: box.in_force(1) == OFF, "GPU1 to be given back", WITHIN_S)
+        eventually(lambda: box.altered == [("power_limit_w", 200.0)], "the journal")
+        assert box.in_force(0)[0] == 200.0 and alive(box.pid)
+        assert f"GPU1 reached {limit:.0f} °C, its limit is {limit:g} °C" in box.log
+        assert run(box.look()).view.temperature_limits_c == {box.profile.uuid(0): limit}
+
+
+def test_where_the_driver_tells_no_threshold_85_degrees_are_the_limit(box: GuardedHost) -> None:
+    box.sim.set_faults(missing=["nvmlDeviceGetTemperatureThreshold"], celsius={"0": 84})
+    run(box.change())
+    box.stays(0.6, lambda: box.in_force() == ON)
+    assert run(box.look()).view.temperature_limits_c == {box.profile.uuid(0): 85.0}
+    box.sim.set_faults(celsius={"0": 85})
+    box.given_back(WITHIN_S)
+
+
+def test_what_is_kept_is_left_alone(box: GuardedHost) -> None:
+    run(box.change(heartbeat_s=1.0))
+    view = run(guard_orders.keep(box.host))
+    assert not view.running
+    box.ended()
+    assert box.in_force() == ON
+    found = run(control.alterations(box.host))
+    assert [a.extra["state"] for a in found] == ["kept", "kept"] and len(log_lines(box, "keep")) == 2
+    # a change on top, whose owner falls silent, goes back to what was kept
+    run(box.change(GpuSettings(power_limit_w=300.0), heartbeat_s=0.5))
+    eventually(lambda: box.in_force() == ON, "what was kept", 0.5 + WITHIN_S)
+    box.ended()
+    assert {a.extra["state"] for a in run(control.alterations(box.host))} == {"kept"}
+    assert run(control.revert(box.host)).ok and box.in_force() == OFF
+
+
+def test_a_failed_revert_is_tried_again(box: GuardedHost) -> None:
+    run(box.change(heartbeat_s=0.5))
+    box.sim.set_faults(no_permission=True)
+    eventually(lambda: "trying again" in box.log, "the first attempt", 0.5 + WITHIN_S)
+    assert box.in_force() == ON and len(box.altered) == 2
+    view = run(box.look()).view
+    assert view.running and view.problem is not None and "By hand: sudo nvidia-smi -i" in view.problem
+    box.sim.set_faults(no_permission=None)
+    box.given_back(10)
+    box.ended()
+    assert "reverted" in (run(box.look()).view.did or "")
+    assert {line["ok"] for line in log_lines(box, "guard reverted")} == {True, False}
+
+
+@pytest.mark.parametrize("damage", ["truncated", "newer", "gone"])
+def test_a_broken_journal_is_left_as_it_is_and_the_settings_are_given_back(box: GuardedHost, damage: str) -> None:
+    run(box.change(heartbeat_s=1.0))
+    whole = box.journal.read_text()
+    text = {"truncated": whole[: len(whole) // 2], "newer": whole.replace('"version": 1', '"version": 7'), "gone": ""}
+    if damage == "gone":
+        box.journal.unlink()
+    else:
+        box.journal.write_text(text[damage])
+    eventually(lambda: box.in_force() == OFF, "the settings of before", 1.0 + WITHIN_S)
+    box.ended()
+    assert (box.journal.read_text() if box.journal.exists() else "") == text[damage]
+    assert "going by what it said before" in box.log
+
+
+def test_a_lock_is_respected_while_its_owner_lives_and_broken_when_silent(box: GuardedHost) -> None:
+    run(box.change(heartbeat_s=0.6))
+    link = Path(f"{box.journal}.lock")
+    other = owners.owner_token().replace(f":{os.getpid()}:", ":1:")  # init lives, with another start time: set below
+    start = Path("/proc/1/stat").read_text().rpartition(")")[2].split()[19]
+    link.symlink_to(":".join([*other.split(":")[:2], start, *other.split(":")[3:]]))
+    box.stays(1.5, lambda: box.in_force() == ON)
+    link.unlink()
+    box.given_back(WITHIN_S)
+
+    run(box.change(heartbeat_s=0.6))
+    link.symlink_to(owners.owner_token())  # we: alive, but silent, as a process that is stopped in the middle of a plan
+    box.given_back(0.6 + WITHIN_S)
+    eventually(lambda: not link.is_symlink(), "the lock to be let go")
+
+
+def test_it_stands_alone_and_outlives_a_hangup(box: GuardedHost) -> None:
+    run(box.change(heartbeat_s=1.5))
+    words = Path(f"/proc/{box.pid}/stat").read_text().rpartition(") ")[2].split()
+    assert int(words[1]) != os.getpid() and int(words[3]) != os.getsid(0) and os.getsid(box.pid) != os.getpid()
+    assert os.readlink(f"/proc/{box.pid}/fd/0") == "/dev/null"
+    os.kill(box.pid, signal.SIGHUP)
+    box.given_back(1.5 + WITHIN_S)
+
+
+def test_killed_it_is_missed_and_the_next_one_goes_on(box: GuardedHost) -> None:
+    run(box.change(trial_s=2.5))
+    pid, deadline = box.pid, next(iter(box.state["trials"].values()))
+    box.kill_guard()
+    view = run(box.look()).view
+    assert not view.running and view.problem == f"the guard (process {pid}) was killed: nobody watches over the settings"
+    assert run(control.alterations(box.host)), "the next start reports"
+
+    async def again() -> None:
+        async with journal.locked(box.host):
+            assert (await guard_orders.start(box.host, guard_orders.Terms(await control.rights_on(box.host)), **FAST)).running
+
+    run(again())
+    assert box.pid != pid and next(iter(box.state["trials"].values())) == deadline, "the trial does not begin anew"
+    box.given_back(2.5 + WITHIN_S)
+
+
+def test_stopped_it_is_missed(box: GuardedHost) -> None:
+    run(box.change(heartbeat_s=30.0))
+    os.kill(box.pid, signal.SIGSTOP)
+    eventually(lambda: state_of(box.pid) == "T", "SIGSTOP")
+    try:
+        view = run(box.look()).view
+        assert view.problem is not None and f"kill -CONT {box.pid}" in view.problem
+    finally:
+        os.kill(box.pid, signal.SIGCONT)
+
+
+def test_there_is_one_however_many_ask(box: GuardedHost) -> None:
+    run(box.change(heartbeat_s=20.0))
+
+    async def ask() -> list[Any]:
+        terms = guard_orders.Terms(await control.rights_on(box.host))
+        return await asyncio.gather(*(guard_orders.start(box.host, terms, **FAST) for _ in range(4)))
+
+    assert {view.pid for view in run(ask())} == {box.pid}
+
+
+class Bare(LocalHost):
+    """As a host behind ssh without python3; what reads its GPUs is found all the same."""
+
+    kind = "ssh"
+
+    async def run(self, argv: Any, **rest: Any) -> Any:
+        return await super().run(["no-such-python3", *argv[1:]] if argv[0] == "python3" else argv, **rest)
+
+
+def test_without_python3_a_change_is_made_and_told_as_unguarded(tmp_path: Path) -> None:
+    with guarded(tmp_path / "host", inner=Bare()) as box:
+        report = run(box.change(needed=False))
+        assert report.ok and box.in_force() == ON
+        assert report.guard is not None and not report.guard.running and report.guard.problem == NO_PYTHON
+
+
+def test_its_sources_are_all_that_another_machine_needs(tmp_path: Path) -> None:
+    class Far(LocalHost):
+        kind = "ssh"
+
+    with guarded(tmp_path / "host", inner=Far()) as box:
+        run(box.change(WANTED, trial_s=1.0))
+        assert str(Path(guard_orders.__file__).parent).encode() not in Path(f"/proc/{box.pid}/cmdline").read_bytes()
+        box.given_back(1.0 + WITHIN_S)
+
+
+def test_the_governor_is_given_back(box: GuardedHost) -> None:
+    async def change() -> None:
+        from workbench.gpu.guard_orders import Terms, start
+
+        mine = await control.rights_on(box.host)
+        governors = await control.governors_on(box.host)
+        commands = control.plan(
+            {"all": GpuSettings(governor="powersave")}, await control.read_once(box.host), mine, governors
+        )
+        terms = Terms(mine, None, 1.0)
+        report = await control.apply(
+            box.host, commands, rights=mine, guard=lambda: start(box.host, terms, **FAST), watch=terms.watch
+        )
+        assert report.ok
+
+    def governors() -> set[str]:
+        files = Path(box.host.driver_state).glob("sys/devices/system/cpu/cpu*/cpufreq/scaling_governor")
+        return {file.read_text().strip() for file in files}
+
+    run(change())
+    assert governors() == {"powersave"}
+    eventually(lambda: governors() == {"performance"} and box.altered == [], "the governor of before", 1.0 + WITHIN_S)

@@ -27,8 +27,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from scripted_server import HEAD, chat_events
+from scripted_server import HEAD, chat_events, plain
 
+MODELS = plain("200 OK", {"object": "list", "data": [{"id": "m", "object": "model"}]})
+NOT_FOUND = plain("404 Not Found", {"detail": "Not Found"})
 _MARK = re.compile(rb"\[([0-9]{12})\]")
 
 
@@ -103,6 +105,11 @@ class TruthServer:
         stream.inbox += data
         head, blank, rest = stream.inbox.partition(b"\r\n\r\n")
         found = re.search(rb"(?i)content-length: *(\d+)", head)
+        if blank and head.startswith(b"GET "):
+            stream.inbox = b""
+            stream.outbox += MODELS if head.startswith(b"GET /v1/models ") else NOT_FOUND
+            self.flush(stream)
+            return
         if blank and found and len(rest) >= int(found[1]):
             stream.inbox = b""
             self.begin(stream, rest, now)

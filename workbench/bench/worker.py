@@ -123,8 +123,11 @@ def _go_before_others() -> None:
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, _NICE)
         if os.getsid(0) == os.getpid():
-            with open("/proc/self/autogroup", "w") as autogroup:
-                autogroup.write(str(_NICE))
+            autogroup = os.open("/proc/self/autogroup", os.O_WRONLY)
+            try:
+                os.write(autogroup, str(_NICE).encode())
+            finally:
+                os.close(autogroup)
 
 
 def _read_line(wake: int) -> bytes | None:

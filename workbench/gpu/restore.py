@@ -153,11 +153,11 @@ def by_hand(uuid: str, setting: str, value: Any, sysfs: str = SYSFS) -> str:
 
 def gone(entry: Mapping[str, Any], boot_id: str, energy_j: float | None = None) -> str | None:
     """Why a journalled setting is no longer in force: settings end with the boot, and with the driver, whose energy
-    counter (`energy_j` now) starts again from 0."""
+    counter (`energy_j` now) starts again from 0: less than half. A little less is a reading of before the change."""
     if entry["boot_id"] != boot_id:
         return "the host was restarted"
     then = entry.get("energy_j")
-    if then is not None and energy_j is not None and energy_j < then:
+    if then is not None and energy_j is not None and energy_j < then / 2:
         return "the driver was reloaded"
     return None
 

@@ -230,8 +230,10 @@ def test_what_a_restart_took_away_is_told_until_it_is_written_down(bench: Bench)
     async def work() -> None:
         await bench.set(GpuSettings(power_limit_w=200.0))
         uuid = bench.journal["entries"][0]["gpu_uuid"]
-        energy = {uuid: bench.journal["entries"][0]["energy_j"] - 1}
+        then = bench.journal["entries"][0]["energy_j"]
+        before, energy = {uuid: then * 0.9}, {uuid: then * 0.4}
         assert [r.gone for r in (await control.records(bench.host))[0]] == [None]
+        assert [r.gone for r in (await control.records(bench.host, before))[0]] == [None], "a reading of before it"
         assert [r.gone for r in (await control.records(bench.host, energy))[0]] == ["the driver was reloaded"]
         await control.forget_gone(bench.host, energy)
         assert bench.brief() == [] and bench.journal["log"][-1]["what"] == "gone: the driver was reloaded"

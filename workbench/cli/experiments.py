@@ -209,6 +209,12 @@ def _run_line(place: int, experiment: Experiment) -> str:
 
 
 async def resume(arguments: argparse.Namespace) -> int:
+    """On the host that it was made on, where none is named."""
+    from workbench.session.session import Session
+
+    if not (arguments.host or arguments.simulate):
+        made_on = Session.of_host().experiments_db.experiment(arguments.id).host
+        arguments.host = None if made_on == "local" else made_on
     async with connected(arguments) as session:
         before = await session.experiment_called(arguments.id)
         await session.supervisor.runs()

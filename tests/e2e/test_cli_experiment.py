@@ -1,0 +1,189 @@
+"""experiment, resume, show, list: whole experiments on a simulated host."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.command_line import CommandLine
+from support.serving import free_port
+
+Cli = Callable[..., Any]
+PRO = ("--simulate", "rtx-pro-6000")
+SHAPE = ("--requests", "8", "--max-tokens", "48", "--input-tokens", "16", "--warmup", "4", "--concurrency", "4")
+
+
+@pytest.fixture
+def base(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    """Arguments of a small experiment; requests of half a second, so that a busy machine is a small share of it."""
+    monkeypatch.setenv("WORKBENCH_SIM_SPEEDUP", "0.25")
+    return ("vllm-any", "--set", f"port={free_port()}", *SHAPE)
+
+
+def states(cli: Cli) -> list[str]:
+    return [s["state"] for s in cli(*PRO, "servers", "--json").document["servers"]]
+
+
+def test_two_configurations_end_to_end(cli: Cli, base: tuple[str, ...]) -> None:
+    """B runs eagerly, which costs the simulated engine several milliseconds per step: seen with two pairs."""
+    ran = cli(*PRO, "experiment", *base, "--b", "enforce-eager", "--pairs", "2", "--no-throw-away")
+    assert ran.code == 0, ran
+    assert re.search(r"B is slower by \d+\.\d % ± \d+\.\d \(output tok/s, 2 pairs\)", ran.out), ran.out
+    assert "SIMULATED" in ran.out and len(re.findall(r"^  pair \d", ran.out, re.M)) == 2
+    assert "a fresh server for each run" in ran.err and "so far" in ran.err and "pair 2 B" in ran.err
+    shown = cli("experiment", "show", "1", "--json").document
+    assert (shown["state"], shown["pairs_done"], shown["restarts"]) == ("done", 2, True)
+    assert [r["arm"] for r in shown["runs"]] == list("ABBA") and len({r["run_id"] for r in shown["runs"]}) == 4
+    chosen = shown["comparison"]["metrics"][0]
+    assert chosen["verdict"] == "worse" and len(chosen["pairs"]) == 2
+    assert [d["name"] for d in shown["comparison"]["differences"]] == ["enforce-eager"]
+    assert shown["comparison"]["like_for_like"], shown["comparison"]["warnings"]
+    assert cli("experiment", "show", "1").out.splitlines()[-1] == ran.out.splitlines()[-1]
+    assert cli("experiment", "list", "--json").document["experiments"][0]["id"] == 1
+    assert "enforce-eager" in cli("experiment", "list").out
+    results = cli("results", "list", "--json").document["results"]
+    assert sorted(r["tags"][0] for r in results) == ["experiment 1 A"] * 2 + ["experiment 1 B"] * 2
+    words = {r["spec"]["prompt_words"] for r in results}
+    assert len(words) == 1, "all runs have prompts of one length"
+    assert [r["spec"]["seed"] for r in reversed(results)] == [0, 0, 1, 1]
+    assert len({r["spec"]["salt"] for r in results}) == 4
+    assert states(cli) == ["stopped"] * 4
+    done = cli("experiment", "resume", "1", "--json")  # on the host that it was made on
+    assert done.code == 2 and "is finished" in done.document["error"]
+
+
+def test_gpu_settings_as_arms_need_no_restart_and_are_given_back(cli: Cli, base: tuple[str, ...]) -> None:
+    asked = cli(*PRO, "experiment", *base, "--gpu-b", "power-limit=300", "--pairs", "2", "--json")
+    assert asked.code == 2 and "changes GPU settings" in asked.document["error"]
+    ran = cli(*PRO, "experiment", *base, "--gpu-b", "power-limit=300 lock-gpu-clocks=600,600", "--pairs", "2", "--yes",
+              "--json")  # fmt: skip
+    assert ran.code == 0, ran
+    one = ran.document
+    assert one["restarts"] is False and len({r["run_id"] for r in one["runs"]}) == 1
+    limits = [cli("results", "show", str(r["result_id"]), "--json").document["conditions"]["gpu_settings"]
+              for r in one["runs"]]  # fmt: skip
+    assert [x["gpu0.power_limit_w"] for x in limits] == [600, 300, 300, 600]
+    assert ["gpu0.gpu_clocks" in x for x in limits] == [False, True, True, False]
+    assert "slower" in one["verdict"], one["verdict"]
+    gpu = cli(*PRO, "gpu", "status", "--json").document
+    assert gpu["altered"] == [] and gpu["gpus"][0]["power_limit_enforced_w"] == 600
+    assert states(cli) == ["stopped"]
+
+
+def test_an_arm_whose_server_does_not_start(cli: Cli, base: tuple[str, ...]) -> None:
+    ran = cli(*PRO, "experiment", *base, "--env-b", "WORKBENCH_SIM_FAULT=exit_at_start", "--no-throw-away", "--json")
+    assert ran.code == 1, ran
+    one = ran.document
+    assert one["state"] == "failed" and one["error"].startswith("B: the server did not start: ")
+    assert [(r["arm"], r["state"]) for r in one["runs"]] == [("A", "dropped"), ("B", "failed")]
+    assert one["verdict"] == "nothing is claimed: no pair is complete"
+    kept = cli("results", "show", str(one["runs"][0]["result_id"]), "--json").document
+    assert kept["tags"] == ["experiment 1 A"] and kept["requests_ok"] == 8
+    assert set(states(cli)) == {"stopped", "failed"}
+    assert "go on with it: workbench experiment resume 1" in cli("experiment", "show", "1").out
+
+
+@pytest.mark.long
+def test_on_a_run_that_is_left_as_it_was(cli: Cli, base: tuple[str, ...]) -> None:
+    """A against A on what runs already: nothing is started or stopped."""
+    run = cli(*PRO, "start", *base[:3], "--wait", "--json").document["run_id"]
+    ran = cli(*PRO, "experiment", run, *SHAPE, "--pairs", "2", "--json")
+    assert ran.code == 0, ran
+    assert {r["run_id"] for r in ran.document["runs"]} == {run}
+    assert states(cli) == ["ready"]
+    refused = cli(*PRO, "experiment", run, *SHAPE, "--b", "max-num-seqs=2", "--json")
+    assert refused.code == 2 and f"stops run {run}" in refused.document["error"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("experiment", "vllm-any", "--pairs", "1"), "1 pairs cannot be made"),
+        (("experiment", "vllm-any", "--pairs", "3", "--until", "2"), "not allowed with argument"),
+        (("experiment", "vllm-any", "--at-most", "9"), "--at-most is for --until"),
+        (("experiment", "vllm-any", "--metric", "speed"), "no metric is called 'speed'"),
+        (("experiment", "vllm-any", "--a", "max-num-seqs=many"), "A: "),
+        (("experiment", "vllm-any", "--gpu-a", "warp=9"), "--gpu-a"),
+        (("experiment", "vllm-any", "--gpu-a", "power-limit=hot"), "--gpu-a"),
+        (("experiment", "vllm-any", "--b", "'open"), "--b: No closing quotation"),
+        (("experiment", "nothing-called-so"), "nothing-called-so"),
+        (("experiment",), "PRESET|RUN"),
+        (("experiment", "resume"), "id"),
+        (("experiment", "resume", "7"), "there is no experiment 7"),
+        (("experiment", "show", "7"), "there is no experiment 7"),
+    ],
+)
+def test_what_cannot_be_carried_out_is_told_before_anything_starts(cli: Cli, words: tuple[str, ...], said: str) -> None:
+    ran = cli(*PRO, *words, "--json")
+    assert ran.code == 2 and said in ran.document["error"], ran
+    assert cli("experiment", "list", "--json").document == {"experiments": []}
+
+
+# -- interrupted: commands in processes of their own -----------------------------------------------------------------
+
+
+@pytest.fixture
+def line(tmp_path: Path) -> Iterator[CommandLine]:
+    where = {f"XDG_{name}_HOME": str(tmp_path / f"xdg-{name.lower()}") for name in ("CONFIG", "STATE", "CACHE", "DATA")}
+    line = CommandLine(tmp_path, before=PRO, **where, WORKBENCH_SIM_START_S="0.2", WORKBENCH_SIM_SPEEDUP="0.25")
+    yield line
+    line.stop_all()
+    deadline = time.monotonic() + 20
+    while line.left() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not line.left()
+
+
+def until_runs(line: CommandLine, process: subprocess.Popen[str], done: int) -> dict[str, Any]:
+    """The experiment as soon as so many of its runs are kept and another is under way."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        assert process.poll() is None, process.communicate()
+        found = line("experiment", "list").document["experiments"]
+        if found and sum(r["state"] == "done" for r in found[0]["runs"]) >= done and found[0]["server"]:
+            return dict(found[0])
+        time.sleep(0.2)
+    raise AssertionError("the experiment did not come so far")
+
+
+def test_killed_in_the_middle_then_resumed(line: CommandLine) -> None:
+    """Three runs are there, one of them half a pair. What the dead one left on is ended: its server, its settings."""
+    arms = ("--b", "enforce-eager", "--gpu-b", "power-limit=400")
+    words = ("experiment", "vllm-any", "--set", f"port={free_port()}", *SHAPE, *arms, "--pairs", "2", "--yes")
+    with line.spawn(*words, "--no-throw-away") as process:
+        until_runs(line, process, 3)
+        process.kill()
+        process.wait()
+    left = line.ok("experiment", "show", "1")
+    assert left["state"] == "stopped" and left["error"] == "Workbench ended while it ran"
+    assert left["verdict"].startswith("nothing is claimed")
+    resumed = line.ok("experiment", "resume", "1", "--yes", timeout_s=100)
+    assert (resumed["state"], resumed["pairs_done"]) == ("done", 2)
+    assert [r["state"] for r in resumed["runs"]][:3] == ["done", "done", "dropped"]
+    assert [(r["pair"], r["arm"]) for r in resumed["runs"] if r["state"] == "done"] == [(0, "A"), (0, "B"), (1, "B"),
+                                                                                      (1, "A")]  # fmt: skip
+    assert resumed["verdict"].startswith("B is slower"), resumed["verdict"]
+    assert not [s for s in line.ok("servers")["servers"] if s["state"] in ("ready", "starting")]
+    assert line.ok("gpu", "status")["altered"] == []
+
+
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM])
+def test_ended_by_a_signal_gives_back_and_tells(line: CommandLine, number: signal.Signals) -> None:
+    words = ("experiment", "vllm-any", "--set", f"port={free_port()}", *SHAPE, "--gpu-b", "power-limit=400", "--yes")
+    with line.spawn(*words) as process:
+        until_runs(line, process, 1)
+        os.kill(process.pid, number)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 130 and "Traceback" not in err, (out, err)
+    ended = json.loads(out)
+    assert ended["state"] == "stopped" and ended["error"] == "interrupted" and ended["runs"][0]["state"] == "done"
+    assert line.ok("gpu", "status")["altered"] == []
+    assert [s["state"] for s in line.ok("servers")["servers"]] == ["stopped"]

@@ -258,6 +258,8 @@ class ResultsDb:
         except (OSError, sqlite3.Error) as error:
             raise self._problem(error) from error
         try:
+            if not write:
+                db = self._readable(db)
             self._prepare(db)
             db.execute("BEGIN IMMEDIATE" if write else "BEGIN")
             try:
@@ -271,6 +273,23 @@ class ResultsDb:
             raise self._problem(error) from error
         finally:
             db.close()
+
+    def _readable(self, db: sqlite3.Connection) -> sqlite3.Connection:
+        """Where the disk is full or read-only, SQLite cannot make the small file with which it shares a database: then
+        it is read as one that nobody writes, which holds while nothing is left in a journal beside it."""
+        import sqlite3
+
+        try:
+            db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        except sqlite3.OperationalError as error:
+            said = str(error).lower()
+            journal = self.path.with_name(f"{self.path.name}-wal")
+            left = journal.exists() and journal.stat().st_size
+            if "locked" in said or "busy" in said or left or not self.path.exists():
+                raise
+            db.close()
+            return sqlite3.connect(f"{self.path.as_uri()}?mode=ro&immutable=1", uri=True, isolation_level=None)
+        return db
 
     def _prepare(self, db: sqlite3.Connection) -> None:
         version = db.execute("PRAGMA user_version").fetchone()[0]
@@ -337,7 +356,9 @@ class ResultsDb:
                 with contextlib.suppress(OSError):
                     path.unlink()
                 continue
-            step = (cause.next_step if isinstance(cause, StoreError) else None) or "check the disk"
+            step = (cause.next_step if isinstance(cause, StoreError) else None) or "free some space on that disk"
+            if directory != self.path.parent:  # what lies beside the database is taken in by itself
+                step += f"; then: workbench results import {path}"
             return StoreError(f"{said}. The result is kept in {path}", next_step=step)
         return StoreError(f"{said}, and no file could be written either", next_step="free disk space and run it again")
 

@@ -117,7 +117,8 @@ def fill(path: Path, limit: int, elsewhere: str, answers: Any) -> None:
                 break
         else:
             said.append(("nothing", None))
-    answers.put(said)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limit))
+    answers.put((said, len(db.list(limit=None))))
 
 
 def test_files_that_may_not_grow(tmp_path: Path) -> None:
@@ -129,7 +130,7 @@ def test_files_that_may_not_grow(tmp_path: Path) -> None:
     answers = SPAWN.Queue()
     process = SPAWN.Process(target=fill, args=(path, 100_000, str(elsewhere), answers))
     process.start()
-    said = answers.get(timeout=60)
+    said, readable = answers.get(timeout=60)
     process.join(30)
     (first, step), *changes = said
     (waiting,) = db.unsaved()
@@ -138,5 +139,6 @@ def test_files_that_may_not_grow(tmp_path: Path) -> None:
         assert "could not be used" in message and next_step is not None and "free some space" in next_step
     assert json.loads(waiting.read_text())["requests"] == list(made.samples())
     before = len(db.list(limit=None))
+    assert readable == before > 1  # reading goes on even where no byte can be written
     (number,) = db.recover()
     assert len(db.list(limit=None)) == before + 1 and db.samples(number) == made.samples() and db.get(1).note == ""

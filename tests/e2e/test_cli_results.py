@@ -1,0 +1,159 @@
+"""results: search, note, tag, report, import, by the command line."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import made_results as made
+
+from workbench.store import paths
+from workbench.store.experiments import ExperimentsDb
+from workbench.store.results import ResultsDb
+from workbench.store.sweeps import SweepStore
+
+Cli = Callable[..., Any]
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "imports"
+
+
+@pytest.fixture
+def db(clean_environment: None) -> ResultsDb:
+    """Two results, one of them simulated."""
+    db = ResultsDb(paths.results_db())
+    for one in (made.result(), made.result(model="org/other", simulated=True)):
+        db.add(one.spec, one.conditions, one.summary, made.samples(), unix_s=one.unix_s)
+    return db
+
+
+def ids(ran: Any) -> list[int]:
+    return [r["id"] for r in ran.document["results"]]
+
+
+def test_search_note_and_tags(cli: Cli, db: ResultsDb) -> None:
+    assert cli("results", "note", "1", "before", "the", "driver update").code == 0
+    assert cli("results", "tag", "1", "+keep", "grün", "--json").document == {
+        "id": 1, "note": "before the driver update", "tags": ["grün", "keep"],
+    }  # fmt: skip
+    assert cli("results", "tag", "1", "-keep", "+x").out == "#1  tags: grün x  note: before the driver update\n"
+    assert cli("results", "tag", "1").out.startswith("#1  tags: grün x")
+    for words, found in {
+        ("driver", "UPDATE"): [1], ("org/other",): [2], ("simulated",): [2], ("grün",): [1], ("max-num-seqs",): [2, 1],
+        ("580.1", "RTX"): [2, 1], ("nothing",): [],
+    }.items():  # fmt: skip
+        assert ids(cli("results", "search", *words, "--json")) == found, words
+        assert ids(cli("results", "list", "--search", " ".join(words), "--json")) == found, words
+    assert ids(cli("results", "list", "--tag", "x", "--json")) == [1]
+    assert ids(cli("results", "list", "--limit", "1", "--json")) == [2]
+    listed = cli("results", "list").out.splitlines()
+    assert "SIMULATED" in listed[0] and "+grün  +x  before the driver update" in listed[1]
+    assert cli("results", "search", "nothing").out == "no results with 'nothing'\n"
+    assert cli("results", "note", "1", "").out == "#1  tags: grün x  note: none\n"
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (("note", "9", "x"), "there is no result 9"),
+        (("tag", "9", "x"), "there is no result 9"),
+        (("show", "9"), "there is no result 9"),
+        (("report", "9"), "there is no result 9"),
+        (("report", "--experiment", "9"), "there is no experiment 9"),
+        (("report", "--sweep", "9"), "there is no sweep 9"),
+        (("report",), "a report is on results, on one experiment or on one sweep"),
+        (("report", "1", "--sweep", "1"), "a report is on results, on one experiment or on one sweep"),
+        (("report", "1", "-o", "x.pdf"), "no format is known by the name x.pdf"),
+        (("report", "1", "--requests"), "--requests is for CSV"),
+        (("tag", "1", "two words"), "'two words' is no tag"),
+        (("tag", "1", "--", "-"), "'' is no tag"),
+        (("list", "--limit", "0"), "--limit 0 shows nothing"),
+        (("import", "nowhere.json"), "nowhere.json could not be read: No such file or directory"),
+        (("search",), "the following arguments are required: WORD"),
+    ],
+)
+def test_what_cannot_be(cli: Cli, db: ResultsDb, argv: tuple[str, ...], said: str) -> None:
+    ran = cli("results", *argv, "--json") if argv[0] != "tag" else cli("--json", "results", *argv)
+    assert ran.code == 2 and said in ran.document["error"] and ran.document["next_step"]
+
+
+def test_show_tells_all_of_it(cli: Cli, db: ResultsDb) -> None:
+    text = cli("results", "show", "2").out
+    for said in (
+        "org/other on box", "SIMULATED", "steady window", "in force: yes", "idle power taken off", "1.02 tok/J",
+        "The engine's own counters", "3f1c99d0a1b2c3d4 (4 files, 1.2 GB)", "vllm serve org/other --api-key '***'",
+    ):  # fmt: skip
+        assert said in text, said
+    document = cli("results", "show", "2", "--json").document
+    assert document["engine"]["running_max"] == 4 and document["conditions"]["model_digest"] == "3f1c99d0a1b2c3d4"
+    assert "sesame" not in text + json.dumps(document)
+
+
+def test_reports_on_results(cli: Cli, db: ResultsDb, tmp_path: Path) -> None:
+    page = tmp_path / "pull request.html"
+    assert cli("results", "report", "1", "2", "-o", str(page)).out == f"{page}\n"
+    text = page.read_text()
+    assert text.startswith("<!doctype html>") and "B #2 against A #1" in text and "simulated, the other is real" in text
+    again = cli("results", "report", "1", "-o", str(page))
+    assert again.code == 2 and "was not written: File exists" in again.err and page.read_text() == text
+    assert cli("results", "report", "1").out.startswith("# org/tiny on box\n")
+    data = json.loads(cli("results", "report", "1", "2", "--format", "json").out)
+    assert [len(r["samples"]) for r in data["results"]] == [40, 40] and data["comparison"]["a"] == 1
+    assert len(cli("results", "report", "1", "2", "--format", "csv", "--requests").out.splitlines()) == 81
+    assert cli("results", "report", "1", "--format", "csv", "--json").document["format"] == "csv"
+    assert cli("results", "export", "1", "--format", "html").out.count("<svg") == 3
+
+
+def test_reports_on_an_experiment_and_a_sweep(cli: Cli, db: ResultsDb) -> None:
+    numbers = [db.add(one.spec, one.conditions, one.summary) for one in [made.result()] * 6]
+    trial = made.experiment()
+    runs = tuple(replace(run, result_id=n) for run, n in zip(trial.runs, numbers, strict=True))
+    kept = ExperimentsDb(paths.results_db()).open_experiment(replace(trial, runs=runs))
+    text = cli("results", "report", "--experiment", str(kept.id)).out
+    assert "# A/B experiment: org/tiny" in text and "## Raw pairs" in text and "<summary>Result #3</summary>" in text
+    db.delete(numbers[-1])  # a result that is gone takes nothing else along
+    assert "## Raw pairs" in cli("results", "report", "--experiment", str(kept.id)).out
+    sweep = SweepStore(paths.data_dir() / "sweeps").add(made.sweep())
+    assert "Knee at c=8" in cli("results", "report", "--sweep", str(sweep.id), "--format", "html").out
+
+
+def test_imports_stand_beside_ours(cli: Cli, db: ResultsDb) -> None:
+    files = sorted(map(str, FIXTURES.glob("*.json")))
+    found = cli("results", "import", *files, "--engine", "vllm", "--on", "box", "--tag", "peers", "--json").document
+    assert [(r["conditions"]["imported"], r["new"]) for r in found["results"]] == [
+        ("AIPerf 0.13.0", True), ("llama-benchy 0.4.0", True), ("llama-benchy 0.4.0", True),
+        ("vllm bench serve", True), ("vllm bench serve", True),
+    ]  # fmt: skip
+    assert all(r["tags"] == ["peers"] and r["conditions"]["engine"] == "vllm" for r in found["results"])
+    again = cli("results", "import", *files)
+    assert again.code == 0 and again.out.splitlines()[-1] == "5 of 5 were imported before: nothing was added for them"
+    assert ids(cli("results", "list", "--tag", "peers", "--json")) == [7, 6, 5, 4, 3]
+    assert ids(cli("results", "search", "aiperf", "--json")) == [3]
+    compared = cli("compare", "1", "6")
+    assert "not like for like: B #6 was measured by vllm bench serve" in compared.out
+    assert "Measured by vllm bench serve, not by Workbench" in cli("results", "show", "6").out
+
+
+def test_an_import_that_fails_adds_nothing(cli: Cli, db: ResultsDb, tmp_path: Path) -> None:
+    good = (FIXTURES / "vllm-0.32.json").read_text()
+    (tmp_path / "two.json").write_text(good + "\n" + good.replace('"completed": 8', '"completed": "eight"'))
+    ran = cli("results", "import", str(tmp_path / "two.json"), "--json")
+    assert ran.code == 2 and "document 2.completed: expected a number" in ran.document["error"]
+    assert ids(cli("results", "list", "--json")) == [2, 1]
+
+
+def test_a_note_that_could_not_be_written_is_not_lost(cli: Cli, db: ResultsDb, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workbench.store.results.ResultsDb.__init__.__kwdefaults__", {"busy_s": 0.1})
+    other = sqlite3.connect(paths.results_db(), isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    try:
+        ran = cli("results", "note", "1", "it's typed", "once", "--json")
+        tagged = cli("results", "tag", "1", "-old", "new")
+    finally:
+        other.close()
+    assert ran.code == 1 and "locked" in ran.document["error"]
+    assert ran.document["command"] == """workbench results note 1 'it'"'"'s typed once'"""
+    assert tagged.code == 1 and "command: workbench results tag 1 -old new" in tagged.err

@@ -17,6 +17,7 @@ from workbench.gpu import restore, running
 from workbench.gpu.governor import Governors, governors_on
 from workbench.gpu.journal import Entry, Held, Journal, Record
 from workbench.gpu.outcomes import joined
+from workbench.gpu.owners import ALIVE
 from workbench.gpu.plan import commands_for, plan, select
 from workbench.gpu.restore import DEFAULT, LOCKS, UNKNOWN, equal
 from workbench.gpu.rights import Rights, rights_on
@@ -61,10 +62,13 @@ async def apply(
     path = await journals.path_on(host)
     if not commands:
         return SettingsReport((), path, dry_run)
-    settings = {c.setting for c in commands}
+    settings, mine = {c.setting for c in commands}, rights or Rights()
     if dry_run or any(c.right for c in commands):
         seen, state = await look(host, settings), await journals.read(host)
-        told = [judged.planned(c, _told_before(c, state, seen), dry_run) for c in commands]
+        told = []
+        for one in commands:
+            known = _told_before(one, state, seen)
+            told.append(judged.planned(one, known, dry_run, _no_way_back(one, known, mine, seen)))
         return SettingsReport(tuple(told), path, dry_run)
     async with journals.locked(host) as held:
         seen = await look(host, settings)
@@ -76,11 +80,14 @@ async def apply(
             state = state.put(replace(entry, watch=watch(entry, was.get(*entry.key))) if watch else entry)
         await _save_first(held, state)
         watching = await _guarded(held, was, guard)
-        mine = rights or Rights()
         ran = await running.run_all(host, commands, mine)
         after = await look_again(host, settings)
         outcomes = [judged.of_change(c, before[c], ran.get(c), after, seen) for c in commands]
         if all(o.ok for o in outcomes):
+            outcomes = [
+                replace(o, message=joined(o.message, _no_way_back(o.command, before[o.command], mine, seen)))
+                for o in outcomes
+            ]
             return SettingsReport(tuple(await _settle(held, outcomes)), path, guard=watching)
         outcomes, back = await _roll_back(held, was, outcomes, ran, mine, seen)
         return SettingsReport(tuple(outcomes), path, rolled_back=tuple(back), guard=watching)
@@ -97,8 +104,10 @@ async def revert(host: Host, gpu: int | str | None = None, *, rights: Rights | N
         state = held.journal.without_gone(seen.energy_j)
         chosen = _chosen(state.entries, gpu, seen)
         told: list[SettingOutcome] = []
+        others = {r.entry.key for r in state.records() if r.owner == ALIVE}
         for entry, outcomes in await _give_back(host, chosen, rights or await rights_on(host), seen):
-            told += outcomes
+            whose = f"made by {entry.who}, process {entry.owner.get('pid')}, which still runs"
+            told += [replace(o, message=joined(o.message, whose)) if entry.key in others else o for o in outcomes]
             state = _noted(state, "revert", outcomes)
             if all(o.ok for o in outcomes):
                 state = state.drop(entry.key)
@@ -156,6 +165,16 @@ def _before(one: SettingCommand, state: Journal, seen: Seen) -> tuple[Any, str]:
         raise SettingsError(f"the CPU governor before is unknown ({seen.governors.problem}); nothing was changed")
     why = sample.absent.get(one.setting, "the driver does not tell") if sample else ""
     raise SettingsError(f"GPU {one.gpu_index}: {one.setting} before is unknown ({why}); nothing was changed")
+
+
+def _no_way_back(one: SettingCommand, before: tuple[Any, str], rights: Rights, seen: Seen) -> str:
+    """What to say where these rights allow a change but not its undoing; "" where they do, or allow neither."""
+    if one.right is not None or before[0] is None:
+        return ""
+    value = restore.wanted_back(before[0])
+    lacking = [c.right for c in commands_for(one.gpu_index, one.gpu_uuid, one.setting, value, rights, seen.governors)
+               if c.right]  # fmt: skip
+    return f"with these rights it cannot be given back: {lacking[0]}" if lacking else ""
 
 
 def _entry(one: SettingCommand, before: tuple[Any, str], state: Journal, seen: Seen) -> Entry:

@@ -190,7 +190,8 @@ async def read(host: Host) -> Journal:
     if done.returncode == 3:
         return Journal(boot_id=boot_id.strip())
     if done.returncode != 0:
-        raise SettingsError(f"the journal of GPU settings cannot be read: {done.err.strip()}", host=host.name)
+        why = f"the journal of GPU settings cannot be read: {done.err.strip()}; nothing was changed"
+        raise SettingsError(why, host=host.name)
     return parse(text, boot_id.strip(), path, host.name)
 
 

@@ -63,10 +63,10 @@ def of_restoring(entry: Entry, one: SettingCommand, ran: Ran, after: Seen | None
     return SettingOutcome(one, ok, entry.now, one.value, told, in_force, message, "journal")
 
 
-def planned(one: SettingCommand, before: tuple[Any, str], dry_run: bool) -> SettingOutcome:
+def planned(one: SettingCommand, before: tuple[Any, str], dry_run: bool, warning: str = "") -> SettingOutcome:
     """Of a command that is only shown, or kept back since another of its plan is not allowed."""
     refused = one.right or ("" if dry_run else "not run: another command of this plan is not allowed")
-    message = joined(refused, one.note, FOREIGN if before[1] == UNKNOWN else "")
+    message = joined(refused, one.note, FOREIGN if before[1] == UNKNOWN else "", warning)
     return SettingOutcome(one, dry_run and one.right is None, before[0], one.value, None, InForce.NOT_CHECKED, message,
                           before[1])  # fmt: skip
 

@@ -12,6 +12,7 @@ from workbench.hosts.base import CommandNotFound, CommandTimeout, Host
 from workbench.model.errors import HostError
 from workbench.model.settings import SettingCommand
 
+GPU_IS_LOST = 15  # nvidia-smi's exit status: NVML_ERROR_GPU_IS_LOST
 COMMAND_S = 60.0  # with persistence off each call initialises the GPU first: seconds
 
 
@@ -43,10 +44,11 @@ async def run(host: Host, one: SettingCommand, rights: Rights) -> Ran:
         return Ran(error.message)
     except HostError as error:
         return Ran(error.message, unsure=True)
-    # tee repeats what it wrote; only its complaints matter, and it may have written to some of the cores
+    # tee repeats what it wrote; only its complaints matter, and it may have written to some of the cores. A GPU that is
+    # lost may have been lost after the change.
     said = done.err if one.stdin is not None else f"{done.out} {done.err}"
     why = restore.failure(done.returncode, said, name)
-    return Ran(why, unsure=why is not None and one.stdin is not None)
+    return Ran(why, unsure=why is not None and (one.stdin is not None or done.returncode == GPU_IS_LOST))
 
 
 async def run_all(host: Host, commands: Sequence[SettingCommand], rights: Rights) -> dict[SettingCommand, Ran]:

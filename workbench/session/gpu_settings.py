@@ -134,6 +134,7 @@ class Settings(Serving):
         return told, log
 
     async def _settled(self, report: SettingsReport) -> None:
+        self._made = None  # a reading of before
         for outcome in (*report.outcomes, *report.rolled_back):
             self.record(outcome.command.typed, "ok" if outcome.ok else outcome.message)
         with suppress(HostError):  # the link was lost: what was done is told all the same, and read once it is back

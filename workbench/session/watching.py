@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from workbench.session.api import History
 
 INTERVAL_S = 1.0
+_FRESH_S = 5.0  # a reading of a watched host that is younger answers a question
+_MADE_S = 2.0  # and one that was made for a question, the next ones of the same command
 _LOOK_S = 1.0  # how often the age of the readings is judged
 
 
@@ -32,6 +34,7 @@ class NoHistory:
 class Watching(Planning):
     interval_s: float | None = None  # between readings; None: as config.toml says
     _source: TelemetrySource | None = None
+    _made: tuple[Host, float, Telemetry] | None = None  # the last reading made for a question, and when
     _listened: Host | None = None  # whose link we hear of
 
     @property
@@ -129,11 +132,14 @@ class Watching(Planning):
 
     async def reading(self) -> Telemetry:
         """The newest reading, or one made now. SettingsError when the GPUs cannot be read at all."""
-        if self.state.telemetry is not None and self._source is not None and (self._source.age_s or 0) < 5:
+        if self.state.telemetry is not None and self._source is not None and (self._source.age_s or 0) < _FRESH_S:
             return self.state.telemetry
+        if self._made is not None and self._made[0] is self.host and time.monotonic() - self._made[1] < _MADE_S:
+            return self._made[2]
         from workbench.gpu.source import read_once
 
         telemetry = await read_once(self.host)
         if not telemetry.gpus and telemetry.driver.message is None:
             raise SettingsError("no GPU was found", host=self.host.name)
+        self._made = (self.host, time.monotonic(), telemetry)
         return telemetry

@@ -104,6 +104,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if end.text:
             print(end.text)
         return end.code
+    except Code as refused:  # in the middle of it: lost since it began
+        why = "GPU is lost" if refused.code == 15 else "Unknown Error"
+        print(f"Unable to talk to the GPU any more: {why}\n{EARLY}")
+        return refused.code
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:

@@ -181,9 +181,13 @@ def test_a_refusal_stops_the_rest_and_tells_the_command(bench: Bench, mode: str,
         if mode == "lost":  # between the two
             assert first.read_back is None and not second.ok and "GPU is lost" in second.message
             assert not first.ok and "should have been given back, which failed as well" in first.message
-            (back,) = report.rolled_back
+            lock, back = report.rolled_back  # it may have been lost after the lock was made
+            assert not lock.ok and f"By hand: sudo nvidia-smi -i {UUID} --reset-gpu-clocks" in lock.message
             assert not back.ok and f"By hand: sudo nvidia-smi -i {UUID} -pl 600" in back.message
-            assert bench.brief() == [("power_limit_w", 600.0, 450.0, "pending")]
+            assert bench.brief() == [
+                ("power_limit_w", 600.0, 450.0, "pending"),
+                ("gpu_clocks", "unknown", "1000,2000", "pending"),
+            ]
             return
         assert not first.ok and words in first.message and f"sudo nvidia-smi -i {UUID} -pl 450" in first.message
         assert not second.ok and "not run" in second.message
@@ -210,7 +214,7 @@ def test_what_was_done_before_a_failure_is_given_back(bench: Bench) -> None:
         await bench.set(GpuSettings(power_limit_w=450.0))
         program = bench.smi.here / "nvidia-smi"
         program.write_text(
-            program.read_text().replace('if mode == "hang"', 'if "--lock-gpu" in line: sys.exit(15)\nif mode == "hang"')
+            program.read_text().replace('if mode == "hang"', 'if "--lock-gpu" in line: sys.exit(8)\nif mode == "hang"')
         )
         wanted = GpuSettings(
             power_limit_w=300.0, gpu_clocks=ClockRange(1000, 2000), memory_clocks=ClockRange(14001, 14001)
@@ -219,7 +223,7 @@ def test_what_was_done_before_a_failure_is_given_back(bench: Bench) -> None:
         power, sm, memory = report.outcomes
         assert not report.ok and [power.ok, sm.ok, memory.ok] == [False, False, False]
         assert power.message.startswith("done, but a later command of the plan failed: given back")
-        assert "nvidia-smi ended with 15" in sm.message and "not run" in memory.message
+        assert "nvidia-smi ended with 8" in sm.message and "not run" in memory.message
         (back,) = report.rolled_back
         assert back.ok and (back.command.setting, back.before, back.requested) == ("power_limit_w", 300.0, 450.0)
         assert back.read_back == 450.0 and back.in_force is InForce.YES

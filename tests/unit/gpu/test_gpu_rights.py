@@ -275,7 +275,7 @@ def test_a_password_of_someone_whom_sudo_does_not_know(bench: Bench) -> None:
 
     async def work() -> None:
         known = await rights_on(bench.host)
-        with pytest.raises(SettingsError, match="ada may not run sudo on box; nothing was changed"):
+        with pytest.raises(SettingsError, match="ada may not run sudo there; nothing was changed"):
             await with_password(bench.host, known, SECRET)
 
     asyncio.run(asyncio.wait_for(work(), 60))
@@ -297,3 +297,22 @@ def test_rights_do_not_show_their_password() -> None:
     assert SECRET not in repr(held) and SECRET not in str(held)
     assert SECRET not in repr(SettingCommand(0, "GPU-a", "persistence", held.argv(("nvidia-smi",))))
     assert asdict(held)["password"] == SECRET  # so no Rights goes into a document
+
+
+def test_rights_that_allow_a_change_and_not_its_undoing_are_warned_of(bench: Bench) -> None:
+    smi = f"{bench.smi.here / 'nvidia-smi'} -i GPU-00000000-0000-4000-8000-000000000000"
+    bench.sudo.allow(f"NOPASSWD: {smi} -pl 450")
+
+    async def work() -> None:
+        session = Session(bench.host)
+        for dry_run in (True, False):
+            (outcome,) = (await session.apply_gpu(GpuSettings(power_limit_w=450.0), 0, dry_run=dry_run)).outcomes
+            assert outcome.ok and "with these rights it cannot be given back" in outcome.message
+            assert outcome.message.endswith(f"ada ALL=(root) NOPASSWD: {smi} -pl 600")
+        back = await session.revert_gpu()
+        assert not back.ok and back.outcomes[0].command.right and "By hand" in back.outcomes[0].message
+        bench.sudo.allow(f"NOPASSWD: {smi} -pl 450", f"NOPASSWD: {smi} -pl 600")
+        assert (await session.revert_gpu()).ok and bench.smi.setters == ["-pl 450", "-pl 600"]
+        await session.close()
+
+    asyncio.run(asyncio.wait_for(work(), 60))

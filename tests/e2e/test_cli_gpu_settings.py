@@ -1,0 +1,208 @@
+"""gpu set, revert, journal: real processes on simulated drivers; what is shown before, faults, what is left behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.command_line import CommandLine
+from support.typed_screen import TypedScreen
+
+from workbench.sim import profiles
+from workbench.sim.state import SimState
+
+PRO = "rtx-pro-6000"
+Typed = Callable[..., TypedScreen]
+
+
+@pytest.fixture
+def box(clean_environment: None, tmp_path: Path) -> Iterator[CommandLine]:
+    line = CommandLine(tmp_path, before=("--simulate", PRO))
+    yield line
+    line("gpu", "revert")
+
+
+@pytest.fixture
+def typed(box: CommandLine, tmp_path: Path) -> Iterator[Typed]:
+    screens: list[TypedScreen] = []
+
+    def start(*words: str) -> TypedScreen:
+        screens.append(TypedScreen(["--simulate", PRO, *words], (160, 40), box.env, tmp_path))
+        return screens[-1]
+
+    yield start
+    for screen in screens:
+        screen.close()
+
+
+def directory(profile: str = PRO) -> str:
+    return f"{os.environ['XDG_STATE_HOME']}/workbench/sim/{profile}"
+
+
+def driver(profile: str = PRO) -> SimState:
+    return SimState(f"{directory(profile)}/driver", profiles.get(profile))
+
+
+def power(profile: str = PRO) -> list[float | None]:
+    return [setting.power_limit_w for setting in driver(profile).settings()]
+
+
+def governors() -> set[str]:
+    return {p.read_text().strip() for p in Path(directory()).rglob("scaling_governor")}
+
+
+def outcome(document: dict[str, Any], setting: str) -> dict[str, Any]:
+    (found,) = [o for o in document["outcomes"] if o["setting"] == setting]
+    return dict(found)
+
+
+def test_the_whole_way_in_json(box: CommandLine) -> None:
+    asked = ("gpu", "set", "--persistence", "on", "--power-limit", "400", "--lock-gpu-clocks", "1001,2002",
+             "--governor", "powersave")  # fmt: skip
+    dry = box.ok(*asked, "--dry-run")
+    assert dry["commands"][0][0] == "tee" and dry["commands"][2][-2:] == ["-pl", "400"]
+    assert "closest SM clock: 998 MHz for 1001" in outcome(dry, "gpu_clocks")["note"]
+    (gpu,) = dry["gpus"]
+    assert gpu["gpu"] == 0 and gpu["uuid"].startswith("GPU-") and "RTX PRO 6000" in gpu["name"]
+    assert dry["processes"] == [] and dry["guard"] is None and not Path(dry["journal"]).exists()
+    assert power() == [None] and governors() == {"performance"}
+
+    done = box.ok(*asked, "--yes")
+    assert done["before"] == {"host.governor": "performance", "gpu0.persistence": False, "gpu0.power_limit_w": 600.0,
+                              "gpu0.gpu_clocks": "unknown"}  # fmt: skip
+    assert done["requested"] == {"host.governor": "powersave", "gpu0.persistence": True, "gpu0.power_limit_w": 400.0,
+                                 "gpu0.gpu_clocks": "1001,2002"}  # fmt: skip
+    assert done["read_back"] == {**done["requested"], "gpu0.gpu_clocks": None}
+    assert done["in_force"] == {"host.governor": "yes", "gpu0.persistence": "yes", "gpu0.power_limit_w": "yes",
+                                "gpu0.gpu_clocks": "not checked"}  # fmt: skip
+    assert done["rolled_back"] == [] and done["guard"] is not None
+    assert outcome(done, "gpu_clocks")["before_known"] == "unknown"
+    assert power() == [400.0] and governors() == {"powersave"}
+
+    journal = box.ok("gpu", "journal")
+    assert journal["journal"] == done["journal"]
+    told = {e["setting"]: (e["before"], e["before_known"], e["now"], e["owner_state"], e["gone"])
+            for e in journal["entries"]}  # fmt: skip
+    assert told["power_limit_w"] == (600.0, "read", 400.0, "dead", None)
+    assert told["gpu_clocks"] == ("unknown", "unknown", "1001,2002", "dead", None)
+    hand = {e["setting"]: e["by_hand"] for e in journal["entries"]}
+    assert hand["power_limit_w"] == f"sudo nvidia-smi -i {gpu['uuid']} -pl 600"
+    assert hand["governor"].startswith("echo performance | sudo tee ") and "cpu*/cpufreq" in hand["governor"]
+    assert len(journal["log"]) == 4 and all(line["ok"] for line in journal["log"])
+
+    back = box.ok("gpu", "revert")
+    assert back["ok"] and power() == [None] and governors() == {"performance"}
+    assert box.ok("gpu", "revert")["outcomes"] == [] and box.ok("gpu", "journal")["entries"] == []
+
+
+def test_the_command_by_hand_is_one_that_works(box: CommandLine) -> None:
+    box.ok("gpu", "set", "--governor", "schedutil", "--yes")
+    (entry,) = box.ok("gpu", "journal")["entries"]
+    subprocess.run(["sh", "-c", entry["by_hand"].replace("sudo ", "")], check=True, stdout=subprocess.DEVNULL)
+    assert governors() == {"performance"}
+
+
+def test_it_asks_with_the_gpus_and_who_uses_them(box: CommandLine, typed: Typed) -> None:
+    box.ok("gpu", "status")  # makes the host
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as other:
+        driver().publish_load(other.pid, {0: {"memory_bytes": 1 << 30, "busy": 0.0, "memory": 0.0, "compute": 0.0}})
+        screen = typed("gpu", "set", "--power-limit", "400")
+        shown = screen.until("Run these on", "[y/N]")
+        assert "-pl 400" in shown and "GPU0 NVIDIA RTX PRO 6000" in shown
+        assert f"process {other.pid}" in shown and "not started by Workbench here" in shown
+        assert "1 process uses it, 1 not started by Workbench" in shown.replace("\n", "")
+        screen.type("n\n")
+        screen.until("nothing was changed")
+        assert screen.ended() == 1 and power() == [None]
+        dry = box.ok("gpu", "set", "--power-limit", "400", "--dry-run")
+        assert [(p["gpu"], p["pid"], p["ours"]) for p in dry["processes"]] == [(0, other.pid, False)]
+        assert other.stdin is not None
+        other.stdin.close()
+    screen = typed("gpu", "set", "--power-limit", "400")
+    screen.until("[y/N]")
+    screen.type("y\n")
+    screen.until("in force: yes")
+    assert screen.ended() == 0 and power() == [400.0]
+
+
+def test_a_preset_brings_its_settings_only_when_they_are_asked_for(box: CommandLine) -> None:
+    box.ok("presets", "show", "rtx-pro-6000-power-400w")
+    assert power() == [None] if Path(directory()).exists() else True
+    done = box.ok("gpu", "set", "--preset", "rtx-pro-6000-power-400w", "--yes")
+    assert done["requested"] == {"gpu0.persistence": True, "gpu0.power_limit_w": 400.0} and power() == [400.0]
+    for words, said in ((("--preset", "vllm-any"), "carries no GPU settings"),
+                        (("--preset", "rtx-pro-6000-power-400w", "--power-limit", "300"), "brings its own settings"),
+                        (("--preset", "no-such-preset"), "no-such-preset")):  # fmt: skip
+        refused = box("gpu", "set", *words, "--yes")
+        assert refused.code != 0 and said in refused.document["error"] and power() == [400.0]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--power-limit", "9000"), "9000 W is outside what it allows, 150 to 600 W"),
+        (("--power-limit", "nan"), "150 to 600 W"),
+        (("--lock-gpu-clocks", "3000,3200"), "3200 MHz is above its highest SM clock, 3090 MHz"),
+        (("--lock-memory-clocks", "12000"), "no memory clock of 12000 MHz; nearest: 7001 MHz and 13365 MHz"),
+        (("--lock-gpu-clocks", "2000,1000"), "is not MHZ or MIN,MAX"),
+        (("--gpu", "1", "--power-limit", "400"), "no GPU 1 on this host"),
+        (("--gpu", "GPU-11111111-2222-3333-4444-555555555555", "--power-limit", "400"), "no GPU GPU-1111"),
+        (("--governor", "turbo"), "no governor 'turbo'"),
+        (("--trial", "-3", "--power-limit", "400"), "--trial -3: expected seconds"),
+        ((), "no setting was asked for"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_touched(cli: Any, words: tuple[str, ...], said: str) -> None:
+    ran = cli("--simulate", PRO, "gpu", "set", *words, "--yes", "--json")
+    assert ran.code == 2 and said in ran.document["error"], ran.document
+    assert not Path(directory(), "gpu", "journal.json").exists()
+
+
+def test_a_gpu_of_another_host_and_a_gpu_that_is_lost(box: CommandLine) -> None:
+    box.ok("gpu", "status")
+    driver().set_faults(lost=[0])
+    lost = box("gpu", "set", "--power-limit", "400", "--yes")
+    assert lost.code != 0 and "nothing can be set" in lost.document["error"]
+    driver().set_faults(lost=None, lost_after={"gpu_lock_mhz": 0})
+    between = box("gpu", "set", "--lock-gpu-clocks", "1005", "--governor", "powersave", "--power-limit", "400", "--yes")
+    assert between.code == 1 and not any(o["ok"] for o in between.document["outcomes"])
+    given = {o["setting"]: o["ok"] for o in between.document["rolled_back"]}
+    assert given == {"governor": True, "power_limit_w": False, "gpu_clocks": False} and governors() == {"performance"}
+    left = {e["setting"]: e["state"] for e in box.ok("gpu", "journal")["entries"]}
+    assert left == {"power_limit_w": "pending", "gpu_clocks": "pending"}
+    driver().set_faults(lost=None)
+    assert box.ok("gpu", "revert")["ok"] and power() == [None]
+
+
+@pytest.mark.parametrize(
+    ("faults", "said"),
+    [
+        ({"no_permission": True}, "Insufficient Permissions"),
+        ({"codes": {"nvmlDeviceSetPowerManagementLimit": 3}}, "Treating as warning"),
+        ({"ignored": ["power_limit_w"]}, "the driver says 600 W, not 400 W"),
+    ],
+)
+def test_a_driver_that_does_not_do_it(cli: Any, faults: dict[str, Any], said: str) -> None:
+    cli("--simulate", PRO, "gpu", "status")
+    driver().set_faults(**faults)
+    ran = cli("--simulate", PRO, "gpu", "set", "--power-limit", "400", "--yes", "--json")
+    assert ran.code == 1 and said in outcome(ran.document, "power_limit_w")["message"]
+    assert cli("--simulate", PRO, "gpu", "journal", "--json").document["entries"] == []
+
+
+def test_a_journal_that_cannot_be_read_or_written(cli: Any) -> None:
+    path = Path(directory(), "gpu", "journal.json")
+    path.parent.mkdir(parents=True)
+    for text, said in (('{"version": 1, "entr', "is not whole"), ('{"version": 9}', "made by a newer Workbench")):
+        path.write_text(text)
+        for words in (("set", "--power-limit", "400", "--yes"), ("revert",), ("journal",)):
+            ran = cli("--simulate", PRO, "gpu", *words, "--json")
+            assert ran.code != 0 and said in ran.document["error"] and path.read_text() == text
+    path.unlink()
+    path.mkdir()  # nothing can be written there, by root neither
+    ran = cli("--simulate", PRO, "gpu", "set", "--power-limit", "400", "--yes", "--json")
+    assert ran.code != 0 and "nothing was changed" in ran.document["error"] and power() == [None]

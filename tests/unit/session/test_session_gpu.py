@@ -1,0 +1,153 @@
+"""GPU settings as the session sees them: a preset's, who uses the GPUs, whose settings are on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.procs import alive
+
+from workbench.gpu.owners import owner_facts
+from workbench.hosts import detached
+from workbench.model.errors import InputError
+from workbench.model.settings import ClockRange, GpuSettings
+from workbench.session.session import Session
+from workbench.sim import profiles
+from workbench.sim.state import SimState
+
+PRO = "rtx-pro-6000"
+POWER = GpuSettings(power_limit_w=400.0)
+
+
+def on(scenario: Callable[[Session], Awaitable[None]], profile: str = PRO) -> None:
+    async def go() -> None:
+        session = Session.of_host(None, profile)
+        try:
+            await session.connect()
+            await asyncio.wait_for(scenario(session), 60)
+        finally:
+            await session.close()
+
+    asyncio.run(go())
+
+
+def driver(profile: str = PRO) -> SimState:
+    return SimState(f"{os.environ['XDG_STATE_HOME']}/workbench/sim/{profile}/driver", profiles.get(profile))
+
+
+def journal() -> Path:
+    return Path(os.environ["XDG_STATE_HOME"], "workbench", "sim", PRO, "gpu", "journal.json")
+
+
+def rewrite(**changes: Any) -> None:
+    """Change fields of every journalled entry; those of its owner as owner_NAME."""
+    data = json.loads(journal().read_text())
+    for entry in data["entries"]:
+        for name, value in changes.items():
+            if name.startswith("owner_"):
+                entry["owner"][name.removeprefix("owner_")] = value
+            else:
+                entry[name] = value
+    journal().write_text(json.dumps(data))
+
+
+def test_a_presets_settings_are_told_and_never_applied_by_loading(clean_environment: None) -> None:
+    async def scenario(session: Session) -> None:
+        assert session.preset_gpu_settings() == []  # none is loaded
+        await session.load_preset("rtx-pro-6000-power-400w")
+        ((selector, settings, reason),) = session.preset_gpu_settings()
+        assert (selector, settings) == ("0", GpuSettings(persistence=True, power_limit_w=400.0)) and reason
+        (other,) = session.preset_gpu_settings("rtx-pro-6000-clock-power-profile")
+        assert other[1].gpu_clocks == ClockRange(2500, 2800) and other[1].memory_clocks == ClockRange(13365, 13365)
+        assert session.preset_gpu_settings("vllm-any") == []
+        assert driver().settings()[0].power_limit_w is None and not journal().exists()
+
+    on(scenario)
+
+
+def test_a_plan_for_several_gpus_is_one(clean_environment: None) -> None:
+    async def scenario(session: Session) -> None:
+        wanted = {"0": GpuSettings(power_limit_w=200.0), "2": GpuSettings(power_limit_w=220.0)}
+        assert [c.gpu_index for c in await session.plan_gpus(wanted)] == [0, 2]
+        assert (await session.apply_gpus(wanted)).ok
+        assert [s.power_limit_w for s in driver("four-pcie").settings()] == [200.0, None, 220.0, None]
+        with pytest.raises(InputError):
+            await session.apply_gpus({"0": GpuSettings(power_limit_w=210.0), "9": GpuSettings(power_limit_w=210.0)})
+        assert driver("four-pcie").settings()[0].power_limit_w == 200.0
+        assert (await session.revert_gpu()).ok
+
+    on(scenario, "four-pcie")
+
+
+def test_who_uses_the_gpus_and_which_of_them_are_ours(clean_environment: None) -> None:
+    async def scenario(session: Session) -> None:
+        run_dir = f"{await session.host.state_dir()}/runs/20261121-000000-vllm-0000"
+        await session.host.run(["mkdir", "-p", os.path.dirname(run_dir)])
+        ours = await detached.start(session.host, run_dir, ["sleep", "600"])
+        other = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+        try:
+            for pid in (ours.pid, other.pid):
+                driver().publish_load(pid, {0: {"memory_bytes": 1 << 30, "busy": 0.0, "memory": 0.0, "compute": 0.0}})
+            found = {pid: (gpu, is_ours) for gpu, pid, name, is_ours in await session.gpu_processes() if name}
+            assert found == {ours.pid: (0, True), other.pid: (0, False)}
+        finally:
+            other.communicate(timeout=10)
+            await detached.stop(session.host, run_dir, grace_s=1)
+        assert not alive(ours.pid)
+
+    on(scenario)
+
+
+def test_settings_of_a_dead_workbench_are_offered_back_and_of_a_living_one_named(clean_environment: None) -> None:
+    async def scenario(session: Session) -> None:
+        await session.apply_gpu(POWER)
+        await session.read_alterations()
+        assert session.state.offers == () and session.state.alterations[0].extra["owner_state"] == "this"
+        rewrite(owner_pid=2**22)
+        await session.read_alterations()
+        assert session.state.offers == ("GPU settings that Workbench made are still on: r gives back what was before",)
+        with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as living:
+            start = Path(f"/proc/{living.pid}/stat").read_text().rpartition(")")[2].split()[19]
+            rewrite(owner_pid=living.pid, owner_start=start, who="ada@box")
+            await session.read_alterations()
+            assert session.state.offers == (
+                f"GPU settings are on by ada@box, process {living.pid} (another Workbench, which runs)",
+            )
+            report = await session.revert_gpu()
+            whose = f"made by ada@box, process {living.pid}, which still runs"
+            assert report.ok and whose in report.outcomes[0].message
+            assert living.stdin is not None
+            living.stdin.close()
+        await session.apply_gpu(POWER)
+        rewrite(owner_machine="far")
+        await session.read_alterations()
+        assert "from another machine" in session.state.offers[0]
+        dead = {f"owner_{name}": value for name, value in owner_facts().items()} | {"owner_pid": 2**22}
+        rewrite(**dead, state="kept")
+        await session.read_alterations()
+        assert session.state.offers == () and len(session.state.alterations) == 1  # on, and nobody is asked about it
+        assert (await session.revert_gpu()).ok and driver().settings()[0].power_limit_w is None
+
+    on(scenario)
+
+
+def test_after_a_restart_it_is_told_once_that_the_settings_are_gone(clean_environment: None) -> None:
+    async def scenario(session: Session) -> None:
+        await session.apply_gpu(POWER)
+        rewrite(boot_id="an earlier one")
+        await session.read_alterations()
+        notice = session.state.notice
+        assert notice is not None and "gone, since the host was restarted: GPU0 power_limit_w 400 W" in notice.text
+        assert session.state.alterations == () and session.state.offers == ()
+        await session.read_alterations()
+        assert session.state.notice is notice
+        data = json.loads(journal().read_text())
+        assert data["entries"] == [] and data["log"][-1]["what"] == "gone: the host was restarted"
+
+    on(scenario)

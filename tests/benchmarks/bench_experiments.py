@@ -1,4 +1,4 @@
-"""How often an experiment's interval holds the truth, how often it sees a difference that is there, and one that is not.
+"""How often an experiment's interval holds the truth, how often it sees a difference that is there, or is not.
 
     python tests/benchmarks/bench_experiments.py [--experiments 2000] [--markdown]
 
@@ -113,10 +113,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--experiments", type=int, default=2000)
     count = parser.parse_args().experiments
-    print(f"{count} experiments per cell: interval holds the truth % / difference shown % / mean pairs / 80 % power at %")
+    print(f"{count} experiments per cell: interval holds the truth % / difference shown % / mean pairs / 80 % power at")
     for name, effect, found in rows(count):
-        print(f"{name:<12} {100 * effect:>4g} %  {found.coverage_pct:5.1f}  {found.shown_pct:5.1f}  wrong {found.wrong}"
-              f"  {found.pairs / count:4.1f}  {found.smallest / count:4.1f}", flush=True)  # fmt: skip
+        shares = f"{found.coverage_pct:5.1f}  {found.shown_pct:5.1f}  wrong {found.wrong}"
+        print(f"{name:<12} {100 * effect:>4g} %  {shares}  {found.pairs / count:4.1f}  {found.smallest / count:4.1f}")
     for name, found in robustness(count):
         print(f"{name:<34} holds {found.coverage_pct:5.1f} %, false alarms {found.shown_pct:4.1f} %", flush=True)
 

@@ -71,7 +71,8 @@ def _experiment_comparison(pairs: int) -> Comparison:
         half = wide if pairs == 2 else narrow
         better = (change > 0) == higher
         verdict = "no difference shown" if abs(change) < half else "better" if better else "worse"
-        metrics.append(MetricChange(name, unit, a, b, change, half, higher, verdict))
+        raw = ((a, b),) * pairs
+        metrics.append(MetricChange(name, unit, a, b, change, half, higher, verdict, raw))
     differences = ({"kind": "flag", "name": "max-num-seqs", "a": 256, "b": 512},)
     return Comparison(51, 52, differences, tuple(metrics), (), True, True, pairs, pairs)
 

@@ -146,7 +146,8 @@ class FakeMeasuring:
         if not hasattr(self, "all_results"):
             self.all_results = self.state.results
         words = search.lower().split()
-        self.push(results=tuple(r for r in self.all_results if all(w in r.label.lower() for w in words)))
+        found = tuple(r for r in self.all_results if all(w in r.label.lower() for w in words))
+        self.push(results=found, results_search=search)
 
     async def note_result(self, result_id: int, note: str) -> None:
         self._called("note_result", result_id, note)

@@ -1,5 +1,5 @@
-"""A simulated host whose settings are changed under a guard, for tests: what is in force, what is journalled, the guard's
-process, and an end at which nothing of it is left."""
+"""A simulated host whose settings are changed under a guard, for tests: what is in force, what is journalled, the
+guard's process, and an end at which nothing of it is left."""
 
 from __future__ import annotations
 
@@ -111,7 +111,9 @@ class GuardedHost:
     def given_back(self, within_s: float, gpu: int = 0) -> float:
         """Seconds until the driver has its defaults again and the journal is empty."""
         began = time.monotonic()
-        eventually(lambda: self.in_force(gpu) == (None, None) and not self.altered, "settings to be given back", within_s)
+        eventually(
+            lambda: self.in_force(gpu) == (None, None) and not self.altered, "settings to be given back", within_s
+        )
         return time.monotonic() - began
 
     def stays(self, seconds: float, what: Callable[[], bool]) -> None:

@@ -12,7 +12,7 @@ from workbench.bench.workload import Workload
 from workbench.model.bench import BenchSpec
 
 Count = Callable[[Mapping[str, Any]], Awaitable[int | None]]
-_PROMPTS = 3  # counted at each length: words need not all be one token
+_PROMPTS = 6  # counted at each length: words need not all be one token
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,9 +36,18 @@ class SseDecoder:
                 return []
             self._started = True
             data = data.removeprefix(_BOM)
-        *blocks, self._tail = data.split(b"\n\n")
-        if len(self._tail) > _MAX_EVENT_BYTES:
-            raise SseError("an event of more than 16 MiB")
+        end = data.rfind(b"\n\n")
+        if end < 0:
+            self._tail = data
+            if len(data) > _MAX_EVENT_BYTES:
+                raise SseError("an event of more than 16 MiB")
+            return []
+        self._tail = data[end + 2 :]
+        if data.startswith(b"data: "):  # the common case, quickly: nothing but events of one data line
+            lines = data[6:end].split(b"\n\ndata: ")
+            if data.count(b"\n", 0, end) == 2 * len(lines) - 2:
+                return [(b"", line) for line in lines]
+        blocks = data[:end].split(b"\n\n")
         events: list[tuple[bytes, bytes]] = []
         for block in blocks:
             if block.startswith(b"data: ") and b"\n" not in block:

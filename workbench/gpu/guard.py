@@ -321,7 +321,7 @@ def target(due: Due) -> Any:
 
 
 def back_of(due: Due) -> Any:
-    """What a trial goes back to where the setting was altered before it; and any change of what was kept deliberately."""
+    """What a trial, or any change of what was kept deliberately, goes back to where the setting was altered before."""
     back = due.entry["watch"].get("back")
     return back if back and (due.trial or back["state"] == "kept") else None
 

@@ -109,7 +109,7 @@ class Measurement:
         idle = self._idle
         if idle is None:
             self._tell(PREPARING)
-            idle = await self._until_cancelled(meter.idle(gpus, view.in_flight))
+            idle = await self._until_cancelled(meter.idle(gpus, view.load))
         await self._until_cancelled(self._prepare(http, view))
         outcome, engine = await self._load(view)
         telemetry = await meter.after(outcome.t1_unix)

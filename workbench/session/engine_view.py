@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from workbench.engines.base import Engine
     from workbench.model.bench import EngineDuring
+    from workbench.session.meter import Load
 
 INTERVAL_S = 1.0
 SETTLE_S = 3.0  # at most; the counters lag the last answer by up to a second
@@ -63,11 +64,12 @@ class EngineView:
         if self.engine is None:
             self._problem = "/metrics is no page of an engine that Workbench knows"
 
-    async def in_flight(self) -> int | None:
-        """Requests that the engine works on or keeps waiting; None where it does not say."""
+    async def load(self) -> Load:
+        from workbench.session.meter import Load
+
         now = await self.read()
         known = [v for v in (now.running, now.waiting) if v is not None]
-        return sum(known) if known else None
+        return Load(sum(known) if known else None, _counted(now))
 
     async def before(self) -> None:
         self._before = await self.read()

@@ -10,11 +10,11 @@ from dataclasses import asdict, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from workbench.model.errors import BenchError, InputError, PlanError, WorkbenchError
-from workbench.model.experiment import Arm, Experiment, ExperimentSpec
 from workbench.session.sweeping import Sweeping
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchResult, BenchSpec
+    from workbench.model.experiment import Arm, Experiment, ExperimentSpec
     from workbench.model.plan import LaunchPlan
     from workbench.session.editor import PlanEditor
     from workbench.store.experiments import ExperimentsDb
@@ -41,6 +41,7 @@ class Experimenting(Sweeping):
     def experiment_spec(self, a: Arm, b: Arm, **options: Any) -> ExperimentSpec:
         """The design, on the plan under edit. Raises InputError for one that cannot be carried out."""
         from workbench.bench import experiment as design
+        from workbench.model.experiment import ExperimentSpec
         from workbench.model.secrets import mask_plan
 
         unknown = sorted(set(options) - {f.name for f in fields(ExperimentSpec)})
@@ -56,6 +57,7 @@ class Experimenting(Sweeping):
 
     async def experiment(self, a: Arm, b: Arm, **options: Any) -> Experiment:
         from workbench.bench import experiment as design
+        from workbench.model.experiment import Experiment
 
         self._not_two()
         spec = self.experiment_spec(a, b, **options)

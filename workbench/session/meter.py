@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from workbench.gpu.during import summarize
 from workbench.gpu.proof import Proof, judge_all
@@ -33,6 +33,13 @@ IDLE_UTIL_PCT = 1.0
 STEADY = 1.05  # the first second's power over the second's: above it the GPUs were still coming down
 _FIRST_READING_S = 5.0
 _LAST_READING_S = 2.5
+
+
+class Load(NamedTuple):
+    """A server's requests in flight, and what it has counted so far; None where it does not say."""
+
+    in_flight: int | None
+    counted: tuple[int | None, ...] = ()
 
 
 class Meter:
@@ -78,32 +85,39 @@ class Meter:
         moments = [m for m in self._source.during(t0_s, t1_s) if t0_s + RISE_S <= m.at_s <= t1_s]
         return judge_all(alterations, moments, self._source.latest)
 
-    async def idle(self, gpus: Sequence[int], in_flight: Callable[[], Awaitable[int | None]]) -> Idle:
-        """Power of these GPUs before the run, summed. `in_flight` gives the server's requests, None where it does not
-        say: then the GPUs themselves must have been idle."""
+    async def idle(self, gpus: Sequence[int], load: Callable[[], Awaitable[Load]]) -> Idle:
+        """Power of these GPUs before the run, summed, while `load` shows no request. Where the server does not say, the
+        GPUs themselves must be idle. Up to three times as long where power is still falling."""
         from workbench.bench.energy import Idle
 
         if IDLE_S <= 0:
             return Idle()
         if self._source.latest is None or not self._source.latest.infos or not gpus:
             return Idle(why="no GPU of the server is known")
-        before, t0_s = await in_flight(), time.monotonic()
-        if before:
-            return Idle(why=f"{before} requests of others were in flight before the run")
+        before, began_s = await load(), time.monotonic()
+        if before.in_flight:
+            return Idle(why=f"{before.in_flight} requests of others were in flight before the run")
         await asyncio.sleep(IDLE_S)
-        t1_s, after = time.monotonic(), await in_flight()
-        if after:
-            return Idle(why=f"{after} requests of others came before the run")
-        moments = self._source.during(t0_s, t1_s)
-        during = summarize(moments, gpus, t0_s + IDLE_S / 2, t1_s, interval_s=INTERVAL_S)
-        first = summarize(moments, gpus, t0_s, t0_s + IDLE_S / 2, interval_s=INTERVAL_S)
-        if during.power_w is None or first.power_w is None:
-            return Idle(why=during.absent.get("power_w", "the driver gave no power before the run"))
-        if before is None and (during.gpu_util_pct is None or during.gpu_util_pct > IDLE_UTIL_PCT):
+        while True:
+            at_s = time.monotonic()
+            first, second = (self._during(gpus, at_s - part * IDLE_S, IDLE_S / 2) for part in (1.0, 0.5))
+            falling = (first.power_w or 0.0) > STEADY * (second.power_w or 0.0)
+            if not falling or at_s - began_s >= 3 * IDLE_S:
+                break
+            await asyncio.sleep(IDLE_S / 2)
+        if (await load()) != before:
+            return Idle(why="requests of others came before the run")
+        if second.power_w is None:
+            return Idle(why=second.absent.get("power_w", "the driver gave no power before the run"))
+        if before.in_flight is None and (second.gpu_util_pct is None or second.gpu_util_pct > IDLE_UTIL_PCT):
             return Idle(why="nothing says that the server was idle before the run")
-        if first.power_w > STEADY * during.power_w:
-            return Idle(why=f"power was still falling before the run, by then {during.power_w:.0f} W")
-        return Idle(round(during.power_w, 3), "")
+        if falling:
+            return Idle(why=f"power was still falling before the run, by then {second.power_w:.0f} W")
+        return Idle(round(second.power_w, 3), "")
+
+    def _during(self, gpus: Sequence[int], t0_s: float, seconds: float) -> GpuDuring:
+        moments = self._source.during(t0_s, t0_s + seconds)
+        return summarize(moments, gpus, t0_s, t0_s + seconds, interval_s=INTERVAL_S)
 
     def with_gpus(self, outcome: BenchOutcome, gpus: tuple[int, ...], idle: Idle | None = None) -> BenchSummary:
         """The summary with what these GPUs did in its window; None with the reason where that is not known."""
@@ -115,7 +129,7 @@ class Meter:
             return without_energy(outcome.summary, why)
         t0_s, t1_s = _span(outcome)
         seconds = t1_s - t0_s
-        during = summarize(self._source.during(t0_s, t1_s), gpus, t0_s, t1_s, interval_s=INTERVAL_S)
+        during = self._during(gpus, t0_s, seconds)
         if seconds >= SHORTEST_S:
             return with_energy(outcome.summary, during, idle, seconds=seconds)
         what = "the steady window" if outcome.summary.window == "steady" else "the run"

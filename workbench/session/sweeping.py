@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -142,9 +143,9 @@ class Sweeping(Verifying):
 
         return await self._swept("flag", " x ".join(names), "", [(c.label, c.x) for c in combinations], work)
 
+    @abstractmethod
     async def experiment(self, a: Arm, b: Arm, **options: Any) -> Experiment:
         """experiments.py makes it."""
-        raise NotImplementedError
 
     async def stop_experiment(self) -> None:
         """experiments.py ends it."""

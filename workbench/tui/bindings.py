@@ -108,7 +108,8 @@ def bindings_for(where: str) -> list[BindingType]:
 
 def hint(where: str, *actions: str) -> str:
     """ "/ filter   enter load": pane keys for a border, taken from the table."""
-    found = [next(k for k in KEYS if k.action == a and k.where in (where, "")) for a in actions]
+    known = sorted((k for k in KEYS if k.where in (where, "")), key=lambda k: k.where != where)
+    found = [next(k for k in known if k.action == a) for a in actions]
     return "  ".join(f"{k.shown} {k.label if k.where else k.label[:1].lower() + k.label[1:]}" for k in found)
 
 

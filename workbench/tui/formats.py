@@ -103,9 +103,11 @@ def setting_text(setting: str, value: object) -> str:
         return f"{word} {'on' if value else 'off'}"
     if isinstance(value, float | int):
         return f"{word} {value:.0f}{unit}"
+    low, comma, high = str(value).partition(",")
     if isinstance(value, list | tuple) and len(value) == 2:
-        return f"{word} {value[0]}-{value[1]}{unit}"
-    return f"{word} {str(value).replace(',', '-')}{unit if str(value)[:1].isdigit() else ''}"
+        low, comma, high = str(value[0]), ",", str(value[1])
+    text = low if low == high or not comma else f"{low}-{high}"
+    return f"{word} {text}{unit if text[:1].isdigit() else ''}"
 
 
 def gpus_text(indexes: Iterable[int]) -> str:

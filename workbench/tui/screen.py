@@ -174,7 +174,7 @@ class MainScreen(LaunchActions, ServerActions, BenchActions, SweepActions, Exper
             self.command_bar.show(state)
         if changed & (LOG | {"servers", "run_id", "plan"}):
             self.log_pane.show(state)
-        if changed & {"results", "bench", "mark_a", "mark_b", "ceiling", "servers"}:
+        if changed & {"results", "bench", "results_search", "mark_a", "mark_b", "ceiling", "servers"}:
             self.results.show(state)
         if changed & {"comparison", "experiment", "results", "mark_a", "mark_b"}:
             self.compare.show(state)
@@ -257,7 +257,7 @@ class MainScreen(LaunchActions, ServerActions, BenchActions, SweepActions, Exper
             1: (self.presets.query_text and f"/{self.presets.query_text}") or str(len(state.presets) or ""),
             2: f"/{self.flags.query_text}" if self.flags.query_text else engine,
             3: self._log_title(state),
-            4: f"/{self.results.search}" if self.results.search else str(len(state.results) or ""),
+            4: f"/{state.results_search}" if state.results_search else str(len(state.results) or ""),
             5: self.compare.title,
             6: "",
         }

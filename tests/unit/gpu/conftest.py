@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -10,6 +11,8 @@ from typing import Any
 
 import pytest
 from nvml_child import Child, Driver
+from settings_bench import Bench
+from smi_stub import Smi
 
 SOURCE = Path(__file__).resolve().parents[2] / "support" / "nvml_stub" / "nvml_stub.c"
 
@@ -53,3 +56,11 @@ def agent(driver: Driver) -> Iterator[Callable[..., Child]]:
     yield start
     for child in children:
         child.close()
+
+
+@pytest.fixture
+def bench(driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    path = tmp_path / "xdg-state" / "workbench" / "gpu" / "journal.json"
+    smi = Smi(tmp_path / "bin", driver.script, path)
+    monkeypatch.setenv("PATH", f"{smi.here}:{os.environ['PATH']}")
+    return Bench(smi, driver, path)

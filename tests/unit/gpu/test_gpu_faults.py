@@ -229,9 +229,11 @@ def test_a_clock_that_jumps_back_changes_nothing_of_it(bench: Bench) -> None:
 def test_what_a_restart_took_away_is_told_until_it_is_written_down(bench: Bench) -> None:
     async def work() -> None:
         await bench.set(GpuSettings(power_limit_w=200.0))
-        uuid = bench.journal["entries"][0]["gpu_uuid"]
-        then = bench.journal["entries"][0]["energy_j"]
-        before, energy = {uuid: then * 0.9}, {uuid: then * 0.4}
+        text = bench.journal
+        text["entries"][0]["energy_j"] = 1000.0  # a simulated driver has only just been loaded
+        (bench.directory / "gpu" / "journal.json").write_text(json.dumps(text))
+        uuid = text["entries"][0]["gpu_uuid"]
+        before, energy = {uuid: 900.0}, {uuid: 400.0}
         assert [r.gone for r in (await control.records(bench.host))[0]] == [None]
         assert [r.gone for r in (await control.records(bench.host, before))[0]] == [None], "a reading of before it"
         assert [r.gone for r in (await control.records(bench.host, energy))[0]] == ["the driver was reloaded"]

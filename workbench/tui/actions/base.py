@@ -48,8 +48,10 @@ class Actions(_Base):
     def attempt(
         self, work: Coroutine[Any, Any, T] | Callable[[], Coroutine[Any, Any, T]],
         then: Callable[[T], None] | None = None, *, failed: Callable[[], None] | None = None,
+        only: str = "",
     ) -> None:  # fmt: skip
-        """Run `work` beside the screen; an error becomes a message. `then` gets its outcome, `failed` hears of none."""
+        """Run `work` beside the screen; an error becomes a message. `then` gets its outcome, `failed` hears of none.
+        `only`: of works with this name the newest alone goes on."""
 
         async def run() -> None:
             try:
@@ -62,7 +64,7 @@ class Actions(_Base):
                 if then is not None:
                     then(outcome)
 
-        self.run_worker(run(), group="session", exit_on_error=False)
+        self.run_worker(run(), group=only or "session", exclusive=bool(only), exit_on_error=False)
 
     def explain(self, error: Exception) -> None:
         if isinstance(error, WorkbenchError):

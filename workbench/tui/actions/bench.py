@@ -85,7 +85,7 @@ class BenchActions(Actions):
 
         def show(result: BenchResult) -> None:
             from workbench.tui.modals.base import TextModal
-            from workbench.tui.modals.info import result_rows
+            from workbench.tui.modals.result import result_rows
 
             self.app.push_screen(TextModal(f"Result #{result.id}", lambda w: result_rows(result, w)))
 

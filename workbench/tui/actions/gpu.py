@@ -81,7 +81,8 @@ class GpuActions(Actions):
         indexes = sorted({c.gpu_index for c in commands})
 
         def text(width: int) -> list[Row]:
-            rows = [*concerned_rows(state, indexes, processes, width), (), *command_rows(commands, width), ()]
+            rows = [*concerned_rows(state, indexes, processes, width), ()]
+            rows += [*command_rows(commands, width, state.host.sudo_password), ()]
             after = "What is there now is written to disk first; r gives it back."
             if wanted.trial_s is not None:
                 after += f" On trial for {wanted.trial_s:g} s: given back then unless T keeps it."

@@ -73,8 +73,7 @@ class LaunchActions(Actions):
         elif number == 4:
             self.results.lit = not final
             if text != self.results.search:
-                self.results.search = text
-                self.attempt(lambda: self.session.find_results(text))
+                self.attempt(lambda: self.session.find_results(text), only="search")
         elif not final:
             self.log_pane.search = text
         self.refresh_titles()  # type: ignore[attr-defined]

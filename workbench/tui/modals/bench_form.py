@@ -19,8 +19,8 @@ NUMBERS = (
     ("warmup", "warm-up requests", "same shape, not counted"),
 )
 OPTIONAL = (  # empty: not asked for
-    ("rate", "requests a second", "a schedule, whatever the server does; empty: the next when one is done"),
-    ("seconds", "seconds", "no request starts after so long; requests is then the most"),
+    ("rate", "requests a second", "empty: the next when one is done"),
+    ("seconds", "seconds", "no request starts after so long"),
 )
 SWITCHES = (
     ("until_steady", "warm up until steady", "two windows agree within 3 %"),
@@ -67,11 +67,12 @@ class BenchForm(Form):
     def __init__(self, spec: BenchSpec, profiles: Profiles, about: str) -> None:
         self.profiles, self.first = profiles, {name: text_of(getattr(spec, name)) for name in FIELDS}
         super().__init__("Benchmark", _fields(spec, profiles), intro=lambda w: [*paragraph(about, w, "dim"), ()],
-                         check=_check, hints=self._hints, tail=_summary, accept="run")  # fmt: skip
+                         check=_check, tail=self._summary, accept="run", label_cells=22, entry_cells=17)  # fmt: skip
 
-    def _hints(self, values: Values) -> Mapping[str, str]:
-        title = self.profiles.get(values["profile"], ("the last one, or what the preset suggests",))[0]
-        return {"profile": title}
+    def _summary(self, values: Values, width: int) -> list[Row]:
+        """What the profile is for, and what the folded fields amount to."""
+        title = self.profiles.get(values.get("profile", ""), ("as the last one, or as the preset suggests",))[0]
+        return [(), *paragraph(title, width), *_summary(values, width)]
 
     def changed(self, name: str) -> None:
         if name == "profile":
@@ -86,14 +87,14 @@ def _fields(spec: BenchSpec, profiles: Profiles) -> tuple[Field, ...]:
     def detail(name: str) -> bool:
         return name not in ("concurrency", "requests")
 
-    named = [Field("profile", "profile", AS_BEFORE, "", (AS_BEFORE, *profiles))] if profiles else []
+    named = Field("profile", "profile", AS_BEFORE, "left and right change it", (AS_BEFORE, *profiles))
     return (
-        *named,
+        *([named] if profiles else []),
         *(Field(n, label, text_of(getattr(spec, n)), hint, detail=detail(n)) for n, label, hint in NUMBERS),
         *(Field(n, label, text_of(getattr(spec, n)), hint, ("off", "on"), detail=True) for n, label, hint in SWITCHES),
         *(Field(n, label, text_of(getattr(spec, n)), hint, detail=True) for n, label, hint in OPTIONAL),
         Field("arrival", "schedule", spec.arrival, "of requests a second", ("poisson", "constant"), detail=True),
-        Field("prompts_file", "prompts file", "", "JSON lines of your own: prompt, text or messages", detail=True),
+        Field("prompts_file", "prompts file", "", "JSON lines of your own", detail=True),
     )
 
 
@@ -113,4 +114,4 @@ def _summary(values: Values, width: int) -> list[Row]:
     end = f", at most {made['seconds']:g} s" if made["seconds"] is not None else ""
     cache = ", prefix cache in play" if made["shared_prefix"] else ""
     text = f"{what}, {made['max_tokens']} output tokens; {loop}{end}; warm-up {made['warmup']} {warm}{cache}"
-    return [(), *paragraph(text, width, "dim", "  ")]
+    return paragraph(text, width, "dim", "  ")

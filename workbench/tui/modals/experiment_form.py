@@ -49,7 +49,7 @@ def _arm(words: Mapping[str, Sequence[str]]) -> Arm:
 
 
 def line_of(arm: Arm) -> str:
-    return " ".join(shlex.quote(word) if " " in word else word for word in arm_words(arm))
+    return " ".join(shlex.quote(word) if any(c in word for c in " \t\"'\\") else word for word in arm_words(arm))
 
 
 def parse_arm(text: str) -> Arm | str:
@@ -132,9 +132,9 @@ def experiment_form(
         Field("a", "A", line_of(a), wide=True),
         Field("b", "B", line_of(b), wide=True),
         Field("pairs", "pairs", "3"),
-        Field("until", "or until ± percent", ""),
-        Field("metric", "decided by", "tok/s", "chosen now, so that chance has one try only", tuple(METRICS)),
-        Field("temperature", "start within ± C", "", "of the first run's temperature; empty: as it comes", detail=True),
+        Field("until", f"until {G.plus_minus} percent", ""),
+        Field("metric", "decided by", "tok/s", "chosen now and not afterwards", tuple(METRICS)),
+        Field("temperature", f"start {G.plus_minus} C", "", "of the first run's; empty: as it comes", detail=True),
         Field("minutes", "at most minutes", "", "then it stops with what it has", detail=True),
     )  # fmt: skip
 
@@ -144,8 +144,7 @@ def experiment_form(
 
     def hints(values: Values) -> Mapping[str, str]:
         listed = ", ".join(f"{n} show {size}" for n, size in SHOWS.items())
-        return {"pairs": f"of runs, A B B A: {listed} as a rule",
-                "until": f"stops when the interval is {G.plus_minus} so narrow; pairs is then the most"}  # fmt: skip
+        return {"pairs": listed, "until": "pairs is then the most"}
 
     def tail(values: Values, width: int) -> list[Row]:
         wanted = parse(values)
@@ -162,4 +161,4 @@ def experiment_form(
         return [*paragraph(about, width), *paragraph(text, width, "dim", "  "), ()]
 
     return Form("A/B experiment", fields, intro=intro, check=check, hints=hints, tail=tail, accept="start",
-                label_cells=20, entry_cells=16, wide=True)  # fmt: skip
+                label_cells=18, entry_cells=14, wide=True)  # fmt: skip

@@ -52,7 +52,8 @@ def concerned_rows(
     return rows
 
 
-def command_rows(commands: Sequence[SettingCommand], width: int) -> list[Row]:
+def command_rows(commands: Sequence[SettingCommand], width: int, password: bool = False) -> list[Row]:
+    """`password`: one for sudo is asked for below, so that what lacks a right may still run."""
     rows: list[Row] = []
     for c in commands:
         line = f"$ {shlex.join(c.argv)}" + (f" <<< {shlex.quote(c.stdin)}" if c.stdin else "")
@@ -60,7 +61,8 @@ def command_rows(commands: Sequence[SettingCommand], width: int) -> list[Row]:
         rows += [((pad("" if n else who(c.gpu_index), 6), "title"), *line) for n, line in enumerate(lines)]
     rights = dict.fromkeys(c.right for c in commands if c.right)
     for right in rights:
-        rows += paragraph(f"x {right}", width, "bad", "  ")
+        sign, role = ("!", "warn") if password else ("x", "bad")
+        rows += paragraph(f"{sign} {right}", width, role, "  ")
     return rows
 
 
@@ -89,7 +91,7 @@ class ConfirmSettings(Modal[dict[str, str]]):
             label = TextBody(lambda _: [(("sudo password", "dim"),)], focusable=False)
             label.styles.width = 18
             self.field.styles.width = 30
-            hint = TextBody(lambda _: [(("  goes to sudo's input, is kept nowhere", "dim"),)], focusable=False)
+            hint = TextBody(lambda _: [(("  for sudo only, never kept", "dim"),)], focusable=False)
             parts.append(Horizontal(label, self.field, hint, classes="field"))
         return (*parts, Choices(items, self._decide, "no" if self.refused else "yes"))
 
@@ -128,8 +130,11 @@ def report_rows(report: SettingsReport, width: int) -> list[Row]:
 
 
 def _columns(width: int, *cells: str) -> str:
-    sizes = (6, 12, 15, 13, 13) if width >= 96 else (6, 12, 12, 11, 11)
-    return "".join(pad(c, s) for c, s in zip(cells, sizes, strict=False)) + cells[-1]
+    return "".join(pad(c, s) for c, s in zip(cells, _sizes(width), strict=False)) + cells[-1]
+
+
+def _sizes(width: int) -> tuple[int, ...]:
+    return (6, 12, 15, 14, 14) if width >= 96 else (6, 12, 12, 11, 11)
 
 
 def _outcome_rows(o: SettingOutcome, width: int) -> list[Row]:
@@ -142,6 +147,8 @@ def _outcome_rows(o: SettingOutcome, width: int) -> list[Row]:
     values = (text(o.before), text(asked), text(o.read_back))
     line = _columns(width, who(o.command.gpu_index), word, *values, "")
     rows: list[Row] = [((line, "text"), (said, role))]
+    if len(values[0]) >= _sizes(width)[2]:
+        rows += paragraph(f"      before: {values[0]}", width, "text", "      ")
     if o.message:
         rows += paragraph(f"      {o.message}", width, "warn" if not o.ok else "dim", "      ")
     return rows
@@ -166,13 +173,12 @@ def guard_rows(guard: GuardView, trial_left_s: float | None, width: int) -> list
         when = " or when ".join(conditions) or "never by itself: left on deliberately"
         said = f" gives back when {when}" if conditions else f": {when}"
         rows += paragraph(f"guard{pid}{said}", width, "text", "  ")
-        if guard.heartbeat_age_s is not None and guard.heartbeat_s is not None:
-            rows += paragraph(f"  heard from Workbench {elapsed(guard.heartbeat_age_s)} ago", width, "dim", "  ")
     if guard.did:
         rows += paragraph(did_text(guard), width, "warn", "  ")
-    if guard.log:
-        rows += paragraph(f"  its log: {guard.log}", width, "dim", "  ")
-    return rows
+    heard = guard.heartbeat_age_s if guard.heartbeat_s is not None else None
+    more = [f"heard from Workbench {elapsed(heard)} ago"] if heard is not None else []
+    more += [f"log {guard.log}"] if guard.log else []
+    return rows + (paragraph(f"  {', '.join(more)}", width, "dim", "    ") if more else [])
 
 
 def did_text(guard: GuardView) -> str:

@@ -175,7 +175,7 @@ def _hints(state: SessionState) -> Callable[[Values], Mapping[str, str]]:
                 for name, (now, allowed) in _known(state, chosen, known).items()}  # fmt: skip
         named = sorted({i.name.removeprefix("NVIDIA ") for i in known})
         made["gpu"] = f"all or 0..{len(gpus) - 1}   {', '.join(named) or 'no such GPU'}"
-        made["trial"] = "given back after so long unless you keep it (T); empty: no trial"
+        made["trial"] = "given back then, unless you keep it (T)"
         return made
 
     return hints

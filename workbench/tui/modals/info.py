@@ -1,14 +1,12 @@
-"""Pages to read: keys, a preset with what is known of its claims, a result with its conditions, the activity log."""
+"""Pages to read: keys, a preset with what is known of its claims, the activity log."""
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING
 
-from workbench.model.bench import BenchResult, Distribution
 from workbench.session.state import Activity
 from workbench.tui.bindings import KEYS, PANES
-from workbench.tui.formats import NA, clock, figure, masked, setting_text, settings_texts
+from workbench.tui.formats import clock, figure, setting_text
 from workbench.tui.glyphs import G
 from workbench.tui.paint import Row, pad, paragraph
 
@@ -82,56 +80,6 @@ def preset_rows(preset: Preset, width: int) -> list[Row]:
     for h in p.host_settings:
         rows += paragraph(f"  host: {h.name} = {h.value}" + (f" ({h.reason})" if h.reason else ""), width)
     return rows
-
-
-def _distribution(label: str, d: Distribution | None, width: int) -> Row:
-    if d is None:
-        return ((pad(label, 12), "dim"), (NA, "dim"))
-    values = (d.mean, d.p50, d.p90, d.p99, d.max)
-    return ((pad(label, 12), "dim"), ("".join(pad(figure(v, 1), 10, True) for v in values), "text"))
-
-
-def result_rows(result: BenchResult, width: int) -> list[Row]:
-    s, c, spec = result.summary, result.conditions, result.spec
-    rows: list[Row] = []
-    if c.simulated:
-        rows += [((" SIMULATED ", "reverse"), (" these figures come from a simulated GPU and engine", "warn")), ()]
-    failed = f", {s.requests_failed} failed" if s.requests_failed else ""
-    tokens = f"{s.output_tokens} output tokens in {s.duration_s:.1f} s"
-    rows += paragraph(f"{s.requests_ok} requests{failed}, {tokens}", width)
-    if s.errors:
-        rows += paragraph("errors: " + ", ".join(f"{k} {v}" for k, v in s.errors.items()), width, "bad")
-    pairs = [("output", f"{figure(s.output_tok_s)} tok/s"), ("per stream", f"{figure(s.per_stream_tok_s)} tok/s"),
-             ("requests", f"{figure(s.request_s)} /s"), ("power", f"{figure(s.power_w, 0)} W"),
-             ("efficiency", f"{figure(s.tok_per_joule)} tok/J")]  # fmt: skip
-    rows += [((pad(label, 12), "dim"), (text, "text")) for label, text in pairs]
-    rows += [(), ((pad("ms", 12) + "".join(pad(h, 10, True) for h in ("mean", "p50", "p90", "p99", "max")), "head"),)]
-    for label, d in (("TTFT", s.ttft_ms), ("ITL", s.itl_ms), ("TPOT", s.tpot_ms), ("end to end", s.e2e_ms)):
-        rows.append(_distribution(label, d, width))
-    for name, reason in s.absent.items():
-        rows += paragraph(f"n/a {name}: {reason}", width, "dim", "  ")
-    for note in s.notes:
-        rows += paragraph(f"! {note}", width, "warn", "  ")
-    if s.gpu is not None:
-        g = s.gpu
-        clocks = f"SM {figure(g.sm_mhz, 0)} MHz, memory {figure(g.memory_mhz, 0)} MHz"
-        during = f"{clocks}, {figure(g.temperature_c, 0)} C at most"
-        rows += [(), (("GPUs during the run", "title"),), *paragraph(during, width)]
-        for name, share in g.event_reasons.items():
-            rows += paragraph(f"  {name}: {share * 100:.0f} % of the samples", width, "dim")
-    rows += [(), (("Conditions", "title"),)]
-    load = f"{spec.concurrency} streams, {spec.requests} requests, {spec.input_tokens} in / {spec.max_tokens} out"
-    facts = [("load", f"{load}, {spec.warmup} warm-up, client {c.client}"), ("host", c.host),
-             ("engine", f"{c.engine or NA} {c.engine_version or ''}"), ("model", c.model),
-             ("driver", c.driver_version or NA), ("preset", c.preset_id or "-"), ("run", c.run_id or "-"),
-             ("settings", ", ".join(settings_texts(c.gpu_settings)) or "as they were"),
-             ]  # fmt: skip
-    for label, text in facts:
-        lines = paragraph(text, max(20, width - 12))
-        rows += [((pad(label if not i else "", 12), "dim"), *line) for i, line in enumerate(lines)]
-    env = " ".join(f"{k}={masked(k, str(v))}" for k, v in c.env.items())
-    command = " ".join(filter(None, (env, shlex.join(c.argv))))
-    return [*rows, (), *paragraph(f"$ {command}", width, "dim", "  ")] if command else rows
 
 
 def activity_rows(activity: tuple[Activity, ...], width: int) -> list[Row]:

@@ -139,7 +139,7 @@ def _forest(e: Experiment, width: int, trail: Trail) -> list[Row]:
     verdict_cells = 14 if width >= 96 else 9
     spans = [(m.change_pct or 0.0, m.interval_pct or 0.0) for m in metrics]
     spans += [((b / a - 1) * 100, 0.0) for _, a, b in pairs if a]
-    axis = axis_for(spans, min(61, width - label - 2 * size - CHANGE - verdict_cells - 2))
+    axis = axis_for(spans, min(61, width - label - 2 * size - CHANGE - verdict_cells - 4))
     name = metric_name(e.spec.metric)
     head = pad(name, label) + pad("A", size, True) + pad("B", size, True) + pad("change", 9, True) + " " * (CHANGE - 9)
     rows: list[Row] = [((head, "head"), ("  ", "text"), (axis.head(), "head"))]

@@ -91,6 +91,12 @@ class GpuPane(Painted, can_focus=True):
         rows: list[Row] = [((gpu_title(sample, info), "title"), (f"  {sample.uuid}", "dim"))]
         if not sample.live:
             return [*rows, *paragraph(f"x {sample.state}: {sample.message or ''}", width, "bad")]
+        for alteration in state.alterations:
+            if alteration.gpu_index == sample.index:
+                rows += _altered_rows(alteration, width)
+        for index, text in state.gpu_findings:
+            if index == sample.index:
+                rows += paragraph(f"  {text}", width, "warn" if G.alert in text else "text")
         pairs = self._pairs(sample, info)
         columns = max(1, width // 38)
         each = width // columns
@@ -102,12 +108,6 @@ class GpuPane(Painted, can_focus=True):
             rows.append(tuple(row))
         if sample.event_reasons:
             rows += paragraph(f"  clocks held by: {', '.join(sample.event_reasons)}", width, "text")
-        for alteration in state.alterations:
-            if alteration.gpu_index == sample.index:
-                rows += _altered_rows(alteration, width)
-        for index, text in state.gpu_findings:
-            if index == sample.index:
-                rows += paragraph(f"  {text}", width, "warn")
         return [*rows, *self._processes(sample, width), *self._absent(sample, info, width)]
 
     def _pairs(self, s: GpuSample, i: GpuInfo | None) -> list[tuple[str, str]]:

@@ -29,9 +29,13 @@ class Results(PickList):
     def __init__(self) -> None:
         super().__init__(id="results")
         self.state: SessionState | None = None
-        self.search = ""  # what the list is narrowed to
         self._plotted: tuple[object, ...] = ()
         self._plot: list[Row] = []
+
+    @property
+    def search(self) -> str:
+        """What the list is narrowed to."""
+        return self.state.results_search if self.state else ""
 
     def show(self, state: SessionState) -> None:
         new = self.state is not None and len(state.results) > len(self.state.results)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 LEAST_PLOT_ROWS = 7
 MOST_PLOT_ROWS = 22
+SAID_CELLS = 16  # of what the load showed of a setting, or of an error
 Column = tuple[str, int, "Callable[[SweepPoint], str]"]
 
 
@@ -64,7 +65,7 @@ def _columns(s: Sweep, width: int) -> list[Column]:
     if latency_first:
         order = ("tok_s", "ttft_p50_ms", "ttft_p99_ms", "itl_mean_ms", "tok_per_joule", "power_w", "sm_mhz")
         wanted = [w for name in order for w in wanted if w[0] == name]
-    room = width - _label_cells(s) - 4
+    room = width - _label_cells(s) - 4 - (SAID_CELLS if any(p.in_force or p.error for p in s.points) else 0)
     chosen: list[Column] = []
     for name, title, cells, text in wanted:
         if cells <= room and any(getattr(p, name) is not None for p in s.points):
@@ -121,8 +122,9 @@ def _plot(s: Sweep, done: Sequence[int], name: str, title: str, width: int, heig
         if getattr(s.points[n], name) is not None
     ]
     named = f"knee {s.points[s.knee].label}" if s.knee is not None and s.knee in done else ""
-    unit = f" {s.unit}" if s.unit else ""
-    return curve(points, width, height, f"{title} over {s.name}{unit}", joined=joined, role=role, named=named)
+    over = f" over {s.name} {s.unit}".rstrip()
+    whole_title = title + over if len(title + over) + len(named) + 5 <= width else title
+    return curve(points, width, height, whole_title, joined=joined, role=role, named=named)
 
 
 def _tick(s: Sweep, p: SweepPoint) -> str:

@@ -1,0 +1,188 @@
+"""gpu verify, gpu sweep, sweep and bench at several concurrencies, on simulated cards."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.serving import free_port
+
+from workbench.sim import profiles
+from workbench.sim.state import SimState
+
+Cli = Callable[..., Any]
+PRO = ("--simulate", "rtx-pro-6000")
+GUEST = ("--simulate", "rtx-pro-6000-passthrough")
+BRIEF = ("--requests", "8", "--max-tokens", "8", "--input-tokens", "16", "--warmup", "0", "--concurrency", "1")
+
+
+@pytest.fixture(autouse=True)
+def no_idle_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workbench.session.meter.IDLE_S", 0.0)
+
+
+@pytest.fixture
+def settings_end(servers_end: None, cli: Cli) -> Iterator[None]:
+    yield
+    for host in (PRO, GUEST):
+        if os.path.exists(f"{os.environ['XDG_STATE_HOME']}/workbench/sim/{host[1]}/gpu"):
+            assert cli(*host, "gpu", "revert", "--json").document["ok"]
+
+
+def started(cli: Cli, host: tuple[str, str]) -> str:
+    ran = cli(*host, "start", "vllm-any", "--set", f"port={free_port()}", "--wait", "--json")
+    assert ran.code == 0, ran
+    return str(ran.document["run_id"])
+
+
+def limit_w(profile: str = PRO[1]) -> float | None:
+    directory = f"{os.environ['XDG_STATE_HOME']}/workbench/sim/{profile}/driver"
+    return SimState(directory, profiles.get(profile)).settings()[0].power_limit_w
+
+
+# -- verify: requested is not in force
+
+
+def verified(cli: Cli, host: tuple[str, str], *asked: str) -> tuple[int, dict[str, Any], dict[str, Any]]:
+    """Exit code, document and the clock lock's proof, after `gpu set` of `asked`."""
+    assert cli(*host, "gpu", "set", *asked, "--yes", "--json").document["ok"]
+    ran = cli(*host, "gpu", "verify", "--seconds", "2.5", "--json")
+    proof = next(p for p in ran.document["proofs"] if p["setting"] == "gpu_clocks")
+    assert ran.document["in_force"]["gpu0.gpu_clocks"] == proof["in_force"] and proof["samples"] >= 5
+    assert ran.document["simulated"] is True and any(proof["text"] in line for line in ran.document["messages"])
+    return ran.code, ran.document, proof
+
+
+def test_a_passed_through_card_ignores_a_lock_and_verify_says_what_it_did(cli: Cli, settings_end: None) -> None:
+    run_id = started(cli, GUEST)
+    code, found, proof = verified(cli, GUEST, "--lock-gpu-clocks", "3000,3090")
+    assert (code, proof["in_force"], found["target"]) == (1, "no effect", run_id)
+    assert "requested 3000-3090 MHz, observed 2790 MHz for 100 % of" in proof["text"]
+    assert [t["id"] for t in proof["traps"]][:2] == ["clock.max-is-not-sustained", "lock.success-is-a-request"]
+    assert cli("results", "list", "--json").document == {"results": []}  # a proof is no benchmark
+
+
+def test_on_bare_metal_a_lock_is_in_force_and_below_a_power_cap_it_is_capped(cli: Cli, settings_end: None) -> None:
+    started(cli, PRO)
+    code, _, proof = verified(cli, PRO, "--lock-gpu-clocks", "2400,2400")
+    assert (code, proof["in_force"]) == (0, "yes") and "lock 2400 MHz is in force" in proof["text"]
+    code, found, proof = verified(cli, PRO, "--power-limit", "150")
+    assert (code, proof["in_force"], proof["limiter"], proof["share"]) == (0, "capped", "power", 1.0)
+    assert "in force but capped by power for 100 % of the time" in proof["text"]
+    assert proof["short"].endswith("capped by power, 100 %") and found["in_force"]["gpu0.power_limit_w"] == "yes"
+
+
+def test_verify_where_there_is_nothing_to_verify_or_nothing_to_verify_with(cli: Cli, settings_end: None) -> None:
+    nothing = cli(*PRO, "gpu", "verify", "--json")
+    assert nothing.code == 0 and nothing.document["altered"] is False
+    assert "nothing was altered" in nothing.document["messages"][0]
+    cli(*PRO, "gpu", "set", "--power-limit", "400", "--yes")
+    without = cli(*PRO, "gpu", "verify", "--json")
+    assert without.code == 1 and "no server is READY" in without.document["error"]
+    dead = cli(*PRO, "gpu", "verify", "--url", f"http://127.0.0.1:{free_port()}", "--json")
+    assert dead.code == 1 and "does not answer" in dead.document["error"]
+    assert cli(*PRO, "gpu", "verify", "--seconds", "0", "--json").code == 2
+
+
+# -- a GPU setting
+
+
+def test_a_power_sweep_is_stored_and_leaves_the_card_as_it_was(cli: Cli, settings_end: None) -> None:
+    run_id = started(cli, PRO)
+    asked = ("gpu", "sweep", "--power-limit", "600,300", run_id, "--settle", "0", *BRIEF)
+    refused = cli(*PRO, *asked, "--json")
+    assert refused.code == 2 and "--yes" in refused.document["next_step"] and limit_w() is None
+    ran = cli(*PRO, *asked, "--yes", "--json")
+    sweep = ran.document
+    assert (sweep["kind"], sweep["unit"], sweep["simulated"]) == ("power_limit_w", "W", True), ran
+    assert [p["label"] for p in sweep["points"]] == ["600 W", "300 W"] and limit_w() in (600.0, None)
+    for point in sweep["points"]:
+        result = cli("results", "show", str(point["result_ids"][-1]), "--json").document
+        assert result["conditions"]["gpu_settings"]["gpu0.power_limit_w"] == point["x"]
+        assert point["tok_s"] == result["output_tok_s"] and point["ttft_p50_ms"] == result["ttft_ms"]["p50"]
+    assert cli("sweep", "show", str(sweep["id"]), "--json").document == sweep
+    shown = cli("sweep", "list").out
+    assert "power limit" in shown and "SIMULATED" in shown
+    table = cli("sweep", "show", str(sweep["id"])).out
+    assert "SIMULATED" in table and "600 W" in table and "takes 3 measured values" in table
+    assert cli("sweep", "show", "99", "--json").code == 2
+
+
+@contextmanager
+def sweeping(run_id: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that sweeps, once its first value is set."""
+    argv = [sys.executable, "-m", "workbench", *PRO, "gpu", "sweep", "--power-limit", "500,300", run_id, "--yes",
+            "--json", "--settle", "60"]  # fmt: skip
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        end = time.monotonic() + 30
+        while limit_w() != 500.0:
+            assert time.monotonic() < end and process.poll() is None, "waited 30 s for the first value"
+            time.sleep(0.05)
+        yield process
+
+
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM])
+def test_a_sweep_that_is_interrupted_gives_the_card_back(cli: Cli, settings_end: None, number: signal.Signals) -> None:
+    run_id = started(cli, PRO)
+    with sweeping(run_id) as process:
+        process.send_signal(number)
+        out, _ = process.communicate(timeout=30)
+    assert process.returncode in (1, 130) and "error" in json.loads(out)
+    assert limit_w() in (600.0, None)
+    (kept,) = cli("sweep", "list", "--json").document["sweeps"]
+    assert kept["state"] == "stopped" and {p["state"] for p in kept["points"]} == {"skipped"}
+
+
+@pytest.mark.long
+def test_a_sweep_that_is_killed_is_given_back_by_its_guard(cli: Cli, settings_end: None) -> None:
+    config = Path(os.environ["XDG_CONFIG_HOME"]) / "workbench" / "config.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text("[gpu]\nheartbeat_s = 5\n")
+    run_id = started(cli, PRO)
+    with sweeping(run_id) as process:
+        process.kill()
+        process.communicate(timeout=30)
+    end = time.monotonic() + 30
+    while limit_w() not in (600.0, None):
+        assert time.monotonic() < end, "waited 30 s for the guard"
+        time.sleep(0.1)
+    (kept,) = cli("sweep", "list", "--json").document["sweeps"]
+    assert kept["state"] == "stopped" and "Workbench ended while it ran" in kept["error"]
+
+
+# -- concurrency and flags
+
+
+def test_concurrencies_are_a_sweep_and_results(cli: Cli, settings_end: None) -> None:
+    run_id = started(cli, PRO)
+    found = cli(*PRO, "bench", run_id, *BRIEF[:-2], "--concurrency", "1,2,4", "--json").document
+    assert [r["spec"]["concurrency"] for r in found["results"]] == [1, 2, 4]
+    sweep = found["sweep"]
+    assert [p["label"] for p in sweep["points"]] == ["c=1", "c=2", "c=4"] and sweep["kind"] == "concurrency"
+    assert sweep["simulated"] is True and sweep["knee_text"]
+
+
+def test_a_flag_sweep_from_the_command_line(cli: Cli, settings_end: None) -> None:
+    port = free_port()
+    asked = ("sweep", "vllm-any", "--set", f"port={port}", "--flag", "max-num-seqs=4", *BRIEF, "--pairs", "0")
+    sweep = cli(*PRO, *asked, "--json").document
+    assert (sweep["kind"], sweep["name"], sweep["simulated"]) == ("flag", "max-num-seqs", True)
+    assert [p["label"] for p in sweep["points"]] == ["start: max-num-seqs=default", "max-num-seqs=4"]
+    assert all(p["result_ids"] for p in sweep["points"]) and sweep["experiment_id"] is None
+    servers = cli(*PRO, "servers", "--json").document["servers"]
+    assert len(servers) == 2 and {s["state"] for s in servers} == {"stopped"}
+    started(cli, PRO)
+    busy = cli(*PRO, *asked, "--json")
+    assert busy.code == 2 and "would be stopped" in busy.document["error"]
+    for wrong in (("max-num-seqs",), ("max-num-seqs=x",), ("a=1", "b=1", "c=1")):
+        words = [word for flag in wrong for word in ("--flag", flag)]
+        assert cli(*PRO, "sweep", "vllm-any", *words, "--json").code == 2

@@ -1,0 +1,142 @@
+"""What the guard does when the screen that changed a GPU's settings is killed, stopped, or its terminal is not read any
+more: settings come back when the heartbeat is missed, when the trial is over, and when the GPU is too hot."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support import changing_screen
+from support.guarded import WITHIN_S, GuardedHost, guarded, run
+from support.procs import eventually, state_of
+
+ON = (450.0, (1000, 2000))
+HEARTBEAT_S = 3.0
+STALL_S = 10.0  # for a pty that nobody reads to be full, and the screen to take it for stalled (2.5 s)
+OPEN_S = 60.0
+
+
+class Screen:
+    """The screen in a pty that is read until `unread`."""
+
+    def __init__(self, directory: Path, trial: str) -> None:
+        self.master, slave = pty.openpty()
+        self.size(40, 120)
+        self.done = directory / "done"
+        argv = [sys.executable, changing_screen.__file__, str(directory / "host"), trial, str(self.done)]
+        self.process = subprocess.Popen(argv, stdin=slave, stdout=slave, stderr=slave, start_new_session=True)
+        os.close(slave)
+        self.reading = True
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+
+    def size(self, rows: int, columns: int) -> None:
+        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def _read(self) -> None:
+        while self.reading:
+            try:
+                os.read(self.master, 65536)
+            except OSError:
+                return
+
+    def unread(self) -> None:
+        """From now on nobody reads; a few full repaints fill what the kernel takes in between."""
+        self.reading = False
+        for turn in range(12):
+            self.size(40 - turn % 2, 120)
+            os.kill(self.process.pid, signal.SIGWINCH)
+            time.sleep(0.1)
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait(10)
+        os.close(self.master)
+
+
+def killed(screen: Screen) -> None:
+    screen.process.kill()
+
+
+def stopped(screen: Screen) -> None:
+    os.kill(screen.process.pid, signal.SIGSTOP)
+    eventually(lambda: state_of(screen.process.pid) == "T", "SIGSTOP")
+
+
+def stalled(screen: Screen) -> None:
+    screen.unread()
+
+
+FATES = pytest.mark.parametrize("fate", [killed, stopped, stalled])
+
+
+@pytest.fixture
+def box(tmp_path: Path) -> Iterator[GuardedHost]:
+    with guarded(tmp_path / "host") as made:
+        yield made
+
+
+def opened(box: GuardedHost, tmp_path: Path, heartbeat_s: float, trial: str = "-") -> Screen:
+    config = tmp_path / "xdg-config" / "workbench" / "config.toml"
+    config.parent.mkdir(parents=True, exist_ok=True)
+    config.write_text(f"[gpu]\nheartbeat_s = {heartbeat_s}\n")
+    screen = Screen(tmp_path, trial)
+    try:
+        eventually(screen.done.exists, "the screen to change the settings", OPEN_S)
+        assert screen.done.read_text() == "ok" and box.in_force() == ON
+    except BaseException:
+        screen.end()
+        raise
+    return screen
+
+
+@FATES
+def test_a_missed_heartbeat(box: GuardedHost, tmp_path: Path, fate: object) -> None:
+    screen = opened(box, tmp_path, HEARTBEAT_S)
+    try:
+        box.stays(HEARTBEAT_S + 1.5, lambda: box.in_force() == ON)  # it gives signs of life
+        fate(screen)  # type: ignore[operator]
+        took_s = box.given_back(HEARTBEAT_S + WITHIN_S + (STALL_S if fate is stalled else 0))
+        print(f"{fate.__name__}: given back {took_s:.1f} s later, {took_s - HEARTBEAT_S:+.1f} s of the heartbeat's end")
+        assert f"no heartbeat for {HEARTBEAT_S:g} s" in box.log
+        assert (run(box.look()).view.did or "").endswith(f"no heartbeat for {HEARTBEAT_S:g} s")
+        box.ended()
+    finally:
+        screen.end()
+
+
+@FATES
+def test_the_end_of_a_trial(box: GuardedHost, tmp_path: Path, fate: object) -> None:
+    screen = opened(box, tmp_path, 600.0, "6")
+    try:
+        fate(screen)  # type: ignore[operator]
+        box.given_back(6 + WITHIN_S)
+        assert "not confirmed within 6 s" in box.log
+        box.ended()
+    finally:
+        screen.end()
+
+
+@FATES
+def test_too_hot(box: GuardedHost, tmp_path: Path, fate: object) -> None:
+    screen = opened(box, tmp_path, 600.0)
+    try:
+        fate(screen)  # type: ignore[operator]
+        box.stays(0.5, lambda: box.in_force() == ON)
+        box.sim.set_faults(celsius={"0": 93})
+        box.given_back(WITHIN_S)
+        assert "GPU0 reached 93 °C, its limit is 92 °C" in box.log
+        box.ended()
+    finally:
+        screen.end()

@@ -1,0 +1,29 @@
+"""The real screen on a simulated host, which changes GPU settings by itself once it is open.
+
+python changing_screen.py STATE_DIR TRIAL_S|- DONE      DONE: a file that is written when the change is made
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from workbench import tui
+from workbench.hosts.local import LocalHost
+from workbench.model.settings import ClockRange, GpuSettings
+from workbench.session.session import Session
+from workbench.sim.host import SimulatedHost
+
+WANTED = GpuSettings(power_limit_w=450.0, gpu_clocks=ClockRange(1000, 2000))
+
+
+class Changing(Session):
+    async def begin(self) -> None:
+        await super().begin()
+        trial_s = None if sys.argv[2] == "-" else float(sys.argv[2])
+        report = await self.apply_gpu(WANTED, trial_s=trial_s)
+        Path(sys.argv[3]).write_text("ok" if report.ok else repr(report))
+
+
+if __name__ == "__main__":
+    sys.exit(tui.run(Changing(SimulatedHost(LocalHost(), "rtx-pro-6000", sys.argv[1]))))

@@ -1,0 +1,282 @@
+"""GPU settings by keys: the form, whom a change concerns, rights and passwords, trial, guard, proof, leaving."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from support.fake_canned import guard
+from support.fake_session import FakeSession
+
+from workbench.model.errors import SettingsError
+from workbench.model.settings import ClockRange, GpuSettings, InForce, SettingCommand, SettingOutcome, SettingsReport
+from workbench.tui.modals.gpu_settings import parse, suggestion_of
+
+EMPTY = {"gpu": "all", "power": "", "sm": "", "memory": "", "persistence": "", "governor": "", "trial": ""}
+
+
+def names(session: FakeSession) -> list[str]:
+    return [c[0] for c in session.calls if c[0] != "open"]
+
+
+def test_the_commands_are_shown_before_they_run(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        await d.press("g", *"500", "enter")
+        await d.until(lambda: "nvidia-smi -i GPU-0000 -pl 500" in d.text)
+        assert "GPU0  RTX PRO 6000" in d.text
+        assert "991 python3 train.py: not started by Workbench" in d.text and "Others compute on" in d.text
+        assert not d.session.called("apply_gpu")
+        await d.press("enter")
+        await d.until(lambda: d.session.called("apply_gpu"))
+        assert d.session.called("apply_gpu")[0][1:] == (GpuSettings(power_limit_w=500.0), None, None, None)
+        await d.until(lambda: "GPU altered" in d.row(0))
+        await d.press("r", "enter")
+        await d.until(lambda: d.session.called("revert_gpu"))
+        await d.until(lambda: "GPU altered" not in d.row(0))
+
+    drive(scenario, stage="ready")
+
+
+@pytest.mark.parametrize(("typed", "wrong"), [
+    ({"power": "lots"}, "power limit: expected watts, got lots"), ({"gpu": "4"}, "GPU: expected all or 0..3"),
+    ({"sm": "3000,210"}, "the minimum 3000 is above"), ({"persistence": "yes"}, "expected on or off"),
+    ({"power": "400", "trial": "-1"}, "trial: expected seconds"), ({"trial": "60"}, "nothing is asked for"),
+])  # fmt: skip
+def test_what_is_wrong_is_said(typed: dict[str, str], wrong: str) -> None:
+    outcome = parse({**EMPTY, **typed}, 4)
+    assert isinstance(outcome, str) and wrong in outcome
+
+
+def test_all_fields_become_settings() -> None:
+    typed = {"gpu": "2", "power": "450 W", "sm": "210-1755", "memory": "reset", "persistence": "on",
+             "governor": "performance", "trial": "60s"}  # fmt: skip
+    wanted = parse({**EMPTY, **typed}, 4)
+    assert not isinstance(wanted, str)
+    assert wanted.settings == GpuSettings(True, 450.0, ClockRange(210, 1755), reset_memory_clocks=True,
+                                          governor="performance")  # fmt: skip
+    assert (wanted.gpu, wanted.trial_s) == (2, 60.0)
+
+
+def test_the_preset_fills_the_form_and_applies_nothing(drive: Any) -> None:
+    session = FakeSession(4)
+    less_heat = GpuSettings(power_limit_w=450, gpu_clocks=ClockRange(3000, 3090))
+    session.carried = (("0", GpuSettings(persistence=True), "other"), ("all", less_heat, "less heat"))
+
+    async def scenario(d: Any) -> None:
+        await d.session.load_preset("qwen3-vl-2b-dp4")
+        await d.press("g")
+        assert "Filled in from qwen3-vl-2b-dp4: less heat" in d.text
+        assert re.search(r"power limit W +450 +600 W +300\.\.600 W", d.text), d.text
+        assert "3000,3090" in d.text and not d.session.called("plan_gpu")
+        await d.press("ctrl+l", "enter")
+        assert "nothing is asked for" in d.text
+        await d.press("escape")
+        assert names(d.session) == ["load_preset"]
+
+    drive(scenario, session=session)
+
+
+def test_a_suggestion_is_as_one_would_type_it() -> None:
+    found = suggestion_of([("1", GpuSettings(reset_gpu_clocks=True, memory_clocks=ClockRange(9, 9)), "why")], "p")
+    assert found is not None and found.values["gpu"] == "1"
+    assert (found.values["sm"], found.values["memory"], found.values["power"]) == ("reset", "9", "")
+    assert suggestion_of([], "p") is None
+
+
+def test_now_allowed_and_before_follow_the_gpu_that_is_chosen(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        telemetry = d.session.telemetry()
+        gpus = tuple(replace(s, power_limit_w=300.0 + 100 * s.index) for s in telemetry.gpus)
+        d.session.push(telemetry=replace(telemetry, gpus=gpus, t_s=telemetry.t_s + 1))
+        await d.press("g")
+        assert "300-400 W" in d.text
+        await d.press("1")
+        assert "400 W" in d.text and "300-400 W" not in d.text
+
+    drive(scenario, gpus=2)
+
+
+def test_without_the_right_cancel_is_chosen_and_the_line_for_sudoers_is_shown(drive: Any) -> None:
+    session = FakeSession()
+    session.right = "needs root; this line allows it: me ALL=(root) NOPASSWD: /usr/bin/nvidia-smi -i GPU-0000 -pl 500"
+
+    async def scenario(d: Any) -> None:
+        await d.press("g", *"500", "enter")
+        await d.until(lambda: "NOPASSWD: /usr/bin/nvidia-smi" in d.text)
+        await d.press("enter")
+        assert not d.session.called("apply_gpu") and d.app.screen is d.app.main
+
+    drive(scenario, session=session)
+
+
+def test_a_password_is_dots_goes_to_the_session_and_stays_nowhere(drive: Any) -> None:
+    session = FakeSession()
+    session.right = "needs root"
+    session.state = replace(session.state, host=replace(session.state.host, sudo_password=True))
+
+    async def scenario(d: Any) -> None:
+        await d.press("g", *"500", "enter")
+        await d.until(lambda: "sudo password" in d.text)
+        await d.press(*"s3cret")
+        assert "s3cret" not in d.text and "••••••" in d.text
+        modal = d.app.screen
+        await d.press("enter")
+        await d.until(lambda: d.session.called("apply_gpu"))
+        assert d.session.called("apply_gpu")[0][4] == "s3cret" and modal.field.value == ""
+        await d.press("r")
+        await d.until(lambda: "Revert GPU settings" in d.text)
+        await d.press(*"s3cret", "enter")
+        await d.until(lambda: d.session.called("revert_gpu"))
+        assert d.session.called("revert_gpu")[0][2] == "s3cret"
+
+    drive(scenario, session=session)
+
+
+def test_what_failed_was_given_back_and_is_unchecked_stands_on_a_page(drive: Any) -> None:
+    def outcome(setting: str, ok: bool, message: str = "", **more: Any) -> SettingOutcome:
+        command = SettingCommand(0, "GPU-0000", setting, ("nvidia-smi",))
+        return SettingOutcome(command, ok, message=message, **more)
+
+    async def scenario(d: Any) -> None:
+        kept = outcome("gpu_clocks", True, before="unknown (someone else's lock)", requested="3000,3090",
+                       in_force=InForce.NOT_CHECKED)  # fmt: skip
+        failed = outcome("power_limit_w", False, "not supported", before=600.0, requested=900.0, read_back=600.0)
+        report = SettingsReport((kept, failed), "journal.json", rolled_back=(kept,), guard=guard())
+        d.app.main.show_report("GPU settings", report)
+        await d.pilot.pause()
+        said = ("? not checked", "x failed", "not supported", "3000-3090MHz", "unknown (someone", "Given back")
+        for words in (*said, "V puts load on the card", "gives back when Workbench is silent for 60 s", "journal.json"):
+            assert words in d.text, words
+
+    drive(scenario, stage="ready")
+
+
+def test_a_trial_counts_down_and_is_kept_with_one_key(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        await d.press("g", *"500", *["down"] * 5, "6", "0", "enter")
+        await d.until(lambda: "On trial for 60 s" in d.text)
+        await d.press("enter")
+        await d.until(lambda: d.session.called("apply_gpu"))
+        assert d.session.called("apply_gpu")[0][3] == 60.0
+        await d.until(lambda: re.search(r"▲ GPU trial (1m00s|5\d s) \(T keeps", d.row(0)))
+        await d.press("T")
+        await d.until(lambda: d.session.called("confirm_gpu"))
+        await d.until(lambda: "GPU altered" in d.row(0) and "trial" not in d.row(0))
+        await d.press("T")
+        assert "no GPU setting is on trial" in d.text
+
+    drive(scenario, stage="ready")
+
+
+def test_a_change_without_a_guard_and_what_a_guard_did_are_told(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        d.session.push(guard=guard(running=False, problem="python3 is not on the host"))
+        await d.until(lambda: "! no guard" in d.row(0))
+        await d.press("6")
+        assert "! no guard: python3 is not on the host" in d.text
+        d.session.push(guard=guard(running=False, did="reverted: no heartbeat for 60 s", did_unix_s=1.0))
+        await d.until(lambda: d.text.count("reverted: no heartbeat for 60 s") == 2)  # a message, and on the page
+        await d.press("escape")
+        d.session.push(guard=guard(running=False, did="reverted: no heartbeat for 60 s", did_unix_s=1.0, pid=1))
+        await d.pilot.pause()
+        assert d.text.count("reverted: no heartbeat for 60 s") == 1  # told once
+
+    drive(scenario, stage="altered")
+
+
+def test_verify_counts_the_seconds_and_shows_what_the_load_showed(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        await d.press("V")
+        await d.until(lambda: "What the load showed" in d.text)
+        assert "▲ GPU0 SM lock: no effect: requested 3000-3090 MHz, observed 2790 MHz" in d.text
+        assert d.session.called("verify_gpu") == [("verify_gpu", 8.0)]
+        await d.press("r")
+        await d.until(lambda: d.session.called("revert_gpu"))
+
+    drive(scenario, stage="altered")
+
+
+def test_a_failed_verify_stops_counting(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        d.session.fail["verify_gpu"] = SettingsError("the server died")
+        await d.press("V")
+        await d.until(lambda: "the server died" in d.text)
+        d.app.main.count()
+        assert "checking under load" not in d.text
+
+    drive(scenario, stage="altered")
+
+
+def test_there_is_nothing_to_verify_without_a_change_or_a_server(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        await d.press("V")
+        assert "there is nothing to check" in d.text and not d.session.called("verify_gpu")
+
+    drive(scenario, stage="ready")
+
+
+def test_leaving_on_is_deliberate(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        await d.press("6", "L", "enter")
+        assert not d.session.called("keep_gpu")
+        await d.press("L", "y")
+        await d.until(lambda: d.session.called("keep_gpu"))
+
+    drive(scenario, stage="altered")
+
+
+def test_quitting_leaves_servers_and_reverts_gpus(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        await d.press("q")
+        assert "[leave running]" in d.text and "[revert]" in d.text
+        await d.press("enter")
+        await d.until(lambda: not d.app.is_running)
+        assert "revert_gpu" in names(d.session) and not {"stop", "keep_gpu"} & set(names(d.session))
+
+    drive(scenario, stage="altered")
+
+
+def test_quitting_can_stop_the_server_and_leave_the_gpus_as_they_are(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        await d.press("q", "right", "down", "right", "enter")
+        await d.until(lambda: not d.app.is_running)
+        assert {"stop", "keep_gpu"} <= set(names(d.session)) and "revert_gpu" not in names(d.session)
+
+    drive(scenario, stage="altered")
+
+
+def test_what_could_not_be_left_on_keeps_the_screen_open(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        d.session.fail["keep_gpu"] = SettingsError("the guard does not answer")
+        await d.press("q", "right", "enter")
+        await d.until(lambda: "the guard does not answer" in d.text)
+        assert d.app.is_running
+
+    drive(scenario, stage="altered")
+
+
+def test_revert_is_one_key(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        await d.press("r")
+        await d.until(lambda: d.session.called("revert_gpu"))
+        await d.until(lambda: "Reverted: GPU0: " in d.text)
+
+    drive(scenario, stage="altered")
+
+
+def test_a_method_that_a_session_lacks_is_a_message(drive: Any) -> None:
+    class Poor(FakeSession):
+        def __getattribute__(self, name: str) -> Any:
+            if name in ("gpu_processes", "preset_gpu_settings"):
+                raise AttributeError(f"no {name}", name=name, obj=self)
+            return super().__getattribute__(name)
+
+    async def scenario(d: Any) -> None:
+        await d.press("g", *"500", "enter")
+        await d.until(lambda: "who else uses them is not known" in d.text)
+        await d.press("enter")
+        await d.until(lambda: d.session.called("apply_gpu"))
+
+    drive(scenario, stage="ready", session=Poor())

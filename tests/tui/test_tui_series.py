@@ -1,0 +1,378 @@
+"""Sweeps and experiments by keys: their forms, their pages while they run and afterwards, and how they are drawn."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.fake_canned import canned_experiment, canned_sweep
+from support.fake_session import FakeSession
+from support.grid import check
+
+from workbench.model.experiment import Arm
+from workbench.model.plan import PlanChange
+from workbench.model.settings import ClockRange, GpuSettings
+from workbench.tui.modals import sweep_form
+from workbench.tui.modals.experiment_form import Wanted, arms_of, line_of, parse_arm
+from workbench.tui.paint import row_width
+from workbench.tui.widgets.experiment import experiment_rows
+from workbench.tui.widgets.interval import Axis, axis_for, bar
+from workbench.tui.widgets.plot import Point, curve, positions
+from workbench.tui.widgets.sweep import sweep_rows
+
+SIZES = {"80x24": (80, 24), "120x40": (120, 40), "200x60": (200, 60)}
+PAGES = [("experiment", "experiment", "X"), ("experimented", "experimented", "X"), ("sweep", "swept", "S"),
+         ("experiment-form", "compare", "X"), ("sweep-form", "ready", "S"), ("bench-form", "ready", "b"),
+         ("gpu-settings", "altered", "g"), ("result", "compare", "4 enter")]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "stage", "keys"), PAGES, ids=[p[0] for p in PAGES])
+def test_grid_of_pages(drive: Any, name: str, stage: str, keys: str) -> None:
+    async def scenario(d: Any) -> None:
+        from workbench.tui import countdown
+
+        countdown.time = type("Still", (), {"monotonic": staticmethod(lambda: 0.0)})  # what is left does not run down
+        try:
+            await d.press(*keys.split())
+            for size, (columns, rows) in SIZES.items():
+                await d.pilot.resize_terminal(columns, rows)
+                await d.pilot.pause()
+                check(f"{name}-{size}", d.text)
+        finally:
+            import time
+
+            countdown.time = time
+
+    drive(scenario, stage=stage)
+
+
+# experiments
+def test_an_experiment_is_of_what_runs_against_the_plan(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        d.session.set_flag("max-num-seqs", "777")
+        await d.press("X")
+        await d.until(lambda: "A is what runs now, B the plan under edit." in d.text)
+        assert "max-num-seqs=512" in d.text and "max-num-seqs=777" in d.text
+        assert "6 runs of 64 requests at 8 streams: about 6m12s" in d.text
+        await d.press("down", "down", "5")
+        assert "10 runs of" in d.text and "about 10m20s" in d.text
+        await d.press("enter")
+        await d.until(lambda: d.session.called("experiment"))
+        _, a, b, options = d.session.called("experiment")[0]
+        assert (a, b) == (Arm(sets=("max-num-seqs=512",)), Arm(sets=("max-num-seqs=777",)))
+        assert options == {"pairs": 5, "metric": "output_tok_s"}
+        await d.until(lambda: "A/B experiment 7" in d.text and "nothing is claimed yet" in d.text)
+
+    drive(scenario, stage="ready")
+
+
+def test_the_same_twice_is_no_experiment(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        await d.press("X", "enter")
+        await d.until(lambda: "A and B are the same" in d.text)
+        await d.press("down", *"no-flag", "enter")
+        assert "expected flag=value" in d.text and not d.session.called("experiment")
+
+    drive(scenario, stage="ready")
+
+
+def test_a_running_experiment_narrows_under_the_eyes_and_can_be_stopped(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        assert re.search(r"~ A/B 4/6, 2m0\ds left", d.row(0))
+        await d.press("X")
+        assert re.search(r"tok/s +5,814 +6,707 +\+15\.4 % ±5\.9", d.text) and "pair 3, A: measuring" in d.text
+        d.session.push(experiment=canned_experiment())
+        await d.until(lambda: "±1.7" in d.text)
+        assert re.search(r"after 2 +\+15\.4 % ±5\.9", d.text)  # what it was before it narrowed
+        assert "B is better: output_tok_s +15.4 % ± 1.7" in d.text and "R go on" not in d.text
+        d.session.push(experiment=canned_experiment(4))
+        await d.until(lambda: "K stop" in d.text)
+        await d.press("K")
+        await d.until(lambda: "= stopped" in d.text and "R go on" in d.text)
+        await d.press("R")
+        await d.until(lambda: d.session.called("resume_experiment") == [("resume_experiment", 7, None)])
+
+    drive(scenario, stage="experiment")
+
+
+def test_k_stops_from_anywhere_and_quitting_says_what_is_kept(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        await d.press("q")
+        assert "! experiment 7 is running: what it has is kept" in d.text
+        await d.press("escape", "2", "K")
+        await d.until(lambda: d.session.called("stop_experiment"))
+
+    drive(scenario, stage="experiment")
+
+
+def test_experiments_are_listed_and_gone_on_with(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        await d.press("5", "o")
+        await d.until(lambda: "max-num-seqs=256 > max-num-seqs=512" in d.text)
+        await d.press(*"stopped", "enter")
+        await d.until(lambda: "A/B experiment 6" in d.text)
+        await d.press("R")
+        await d.until(lambda: d.session.called("resume_experiment") == [("resume_experiment", 6, None)])
+
+    drive(scenario, stage="compare")
+
+
+def test_pane_five_shows_the_newer_of_comparison_and_experiment(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        d.session.push(experiment=canned_experiment())
+        await d.until(lambda: "5 Compare  experiment 7" in d.text)
+        assert "n=3+3 pairs" in d.text
+        await d.press("c")
+        await d.until(lambda: "5 Compare  experiment" not in d.text and "n=1+1" in d.text)
+        d.session.push(experiment=canned_experiment(2))
+        await d.until(lambda: "1 of 3 pairs, an interval needs two" in d.text)
+
+    drive(scenario, stage="compare", size=(200, 60))
+
+
+def test_arms_of_what_differs() -> None:
+    changes = [PlanChange("flag", "a", 1, 2), PlanChange("flag", "b", None, True), PlanChange("env", "E", "x", None)]
+    assert arms_of(changes) == (Arm(("a=1",), ("b",), ("E=x",)), Arm(("a=2", "b=on"), (), ("E=",)))
+    assert "model" in str(arms_of([PlanChange("model", "model", "m", "n")]))
+
+
+@pytest.mark.parametrize("arm", [
+    Arm(("max-num-seqs=512",), ("enforce-eager",), ("K=v w",)),
+    Arm(sets=('speculative-config={"method":"mtp","n":2}',)),
+    Arm(gpu=GpuSettings(True, 400.0, ClockRange(210, 1755), None, False, True, "performance")),
+    Arm(),
+])  # fmt: skip
+def test_an_arm_is_read_as_it_is_written(arm: Arm) -> None:
+    assert parse_arm(line_of(arm)) == arm
+
+
+@pytest.mark.parametrize("text", ["word", "gpu.power=lots", "gpu.fan=3", 'a="', "$K", "gpu.sm="])
+def test_what_is_no_change_is_said(text: str) -> None:
+    assert isinstance(parse_arm(text), str)
+
+
+# sweeps
+def test_a_power_sweep_starts_between_the_limits(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        await d.press("S")
+        assert "300,350,400,450,500,550,600" in d.text and "that was before is given" in d.text
+        await d.press("enter")
+        await d.until(lambda: d.session.called("gpu_sweep"))
+        values = ["300", "350", "400", "450", "500", "550", "600"]
+        assert d.session.called("gpu_sweep") == [("gpu_sweep", "power_limit_w", values, None, {})]
+        await d.until(lambda: "Sweep of power limit" in d.text and "4 of 7 points" in d.text)
+        assert re.search(r"~ sweep 4/7", d.row(0))
+        await d.press("K")
+        await d.until(lambda: d.session.called("cancel_sweep") and "= stopped" in d.text)
+        await d.press("n")
+        await d.until(lambda: "over" in d.text and "< power limit >" in d.text)
+
+    drive(scenario, stage="ready")
+
+
+def test_sweeps_of_the_concurrency_and_of_a_flag(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        await d.press("2", "down", "S", "right", "right")
+        assert "< concurrency >" in d.text and sweep_form.LEVELS in d.text
+        await d.press("tab", *"1,4,16", "enter")
+        await d.until(lambda: d.session.called("concurrency_sweep") == [("concurrency_sweep", [1, 4, 16], {})])
+        await d.press("escape")
+        d.session.push(sweep=None)
+        await d.press("S", "f")
+        assert "max-num-seqs=256,512,1024" in d.text and "A/B experiment" in d.text
+        await d.press("enter")
+        await d.until(lambda: d.session.called("flag_sweep"))
+        assert d.session.called("flag_sweep")[0][1] == {"max-num-seqs": ["256", "512", "1024"]}
+
+    drive(scenario, stage="ready")
+
+
+@pytest.mark.parametrize(("what", "values", "wrong"), [
+    (sweep_form.POWER, "300,many", "got “many”"), (sweep_form.POWER, "300", "at least two"),
+    (sweep_form.STREAMS, "0,4", "got “0”"), (sweep_form.CLOCKS, "a-b,3", "got “a-b”"),
+])  # fmt: skip
+def test_values_that_are_none_are_said(what: str, values: str, wrong: str) -> None:
+    assert wrong in str(sweep_form.parse({"what": what, "values": values, "flags": "", "gpu": "all"}, 4))
+
+
+def test_two_flags_at_most() -> None:
+    values = {"what": sweep_form.FLAG, "values": "", "gpu": "all", "flags": "a=1,2 b=3,4"}
+    assert sweep_form.parse(values, 1) == sweep_form.Wanted("flag", [], None, {"a": ["1", "2"], "b": ["3", "4"]})
+    assert "one or two" in str(sweep_form.parse({**values, "flags": "a=1,2 b=1,2 c=1,2"}, 1))
+
+
+def test_a_sweep_needs_a_server(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        await d.press("S")
+        assert "there is none" in d.text
+
+    drive(scenario, stage="plan")
+
+
+def test_nothing_is_cancelled_when_nothing_is_measured(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        await d.press("K")
+        assert "nothing is being measured" in d.text
+
+    drive(scenario, stage="ready")
+
+
+def test_the_state_of_measuring_is_redrawn_at_most_for_what_changed(drive: Any) -> None:
+    """A second that passes draws no plot again."""
+
+    async def scenario(d: Any) -> None:
+        await d.press("S")
+        page = d.app.screen
+        drawn = page._plotted
+        d.app.main.tick(d.session.state)
+        assert page._plotted is drawn
+        d.session.push(sweep=replace(canned_sweep(5), id=3))
+        await d.pilot.pause()
+        assert page._plotted is not drawn
+
+    drive(scenario, stage="sweeping")
+
+
+# drawing
+@given(st.floats(-500, 500), st.none() | st.floats(0, 500), st.sampled_from([9, 25, 61]), st.floats(1, 100))
+def test_a_bar_is_as_wide_as_its_axis(change: float, half: float | None, cells: int, limit: float) -> None:
+    axis = Axis(limit, cells)
+    text = "".join(t for t, _ in bar(axis, change, half, "text"))
+    assert len(text) == cells and len(axis.head()) == cells
+    inside = abs(change) <= limit
+    assert ("●" in text) == inside or abs(abs(change) - limit) / limit < 0.1
+
+
+def test_a_narrower_interval_is_drawn_narrower() -> None:
+    axis = axis_for([(15.0, 6.0)], 61)
+    wide, narrow = ("".join(t for t, _ in bar(axis, 15.0, half, "good")) for half in (6.0, 2.0))
+    assert wide.rindex("┤") - wide.index("├") > narrow.rindex("┤") - narrow.index("├")
+    assert wide[axis.middle] == "│"
+
+
+def test_an_axis_holds_the_chosen_metric_and_cuts_off_what_is_far() -> None:
+    assert axis_for([(15.0, 6.0), (40.0, 22.0)], 60).limit_pct == 40.0
+    assert axis_for([(2.0, 1.0), (400.0, 9.0)], 60).limit_pct == 3.0
+    assert axis_for([(0.1, 0.1)], 60).limit_pct == 2.0
+    assert axis_for([], 60).cells == 59
+
+
+@pytest.mark.parametrize("width", [60, 72, 111, 188])
+def test_rows_fit_their_width(width: int) -> None:
+    for done in range(7):
+        for row in experiment_rows(canned_experiment(done), width, left_s=60.0, trail={2: (15.4, 5.9)}):
+            assert row_width(row) <= width, "".join(t for t, _ in row)
+    for done in range(8):
+        for row in sweep_rows(canned_sweep(done), width, 36, left_s=9.0):
+            assert row_width(row) <= width, "".join(t for t, _ in row)
+
+
+def test_the_knee_is_marked_and_named_in_table_and_plot() -> None:
+    text = "\n".join("".join(t for t, _ in row) for row in sweep_rows(canned_sweep(), 111, 36))
+    assert re.search(r"◆ 400 W +5,204 +13\.2", text) and "Knee: 400 W: the highest tok/J" in text
+    assert text.count("◆ knee 400 W") == 2 and text.count("◆") == 5  # row, two titles, two curves
+
+
+def test_words_and_wide_ranges_stand_at_equal_distances() -> None:
+    assert positions([300.0, 350.0, 600.0]) == ([300.0, 350.0, 600.0], True)
+    assert positions([1.0, 4.0, 256.0]) == ([0.0, 1.0, 2.0], True)
+    assert positions([None, None]) == ([0.0, 1.0], False)
+
+
+def test_results_have_no_line_between_them_and_labels_have_no_exponent() -> None:
+    points = [Point(0, 411.0, "#1", "A"), Point(1, 2251.0, "#2", "B")]
+    text = "\n".join("".join(t for t, _ in row) for row in curve(points, 60, 12, "tok/s", joined=False))
+    assert not set(text) & set("▄▀▞▚█") and "e3" not in text and "2,000" in text and "#1" in text
+
+
+@given(st.lists(st.floats(1e-3, 1e7), min_size=1, max_size=9), st.integers(24, 120), st.integers(6, 40))
+def test_a_curve_keeps_its_box(values: list[float], width: int, height: int) -> None:
+    points = [Point(float(n), v, str(n)) for n, v in enumerate(values)]
+    rows = curve(points, width, height, "title")
+    assert len(rows) <= height and all(row_width(row) <= width for row in rows)
+    assert "●" in "".join(t for row in rows[1:] for t, _ in row)
+
+
+# benchmarks and results
+def test_a_profile_writes_its_fields_and_they_can_be_changed(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        await d.press("b", "right", "right")
+        assert "< single-stream >" in d.text and "one request after the other" in d.text
+        await d.press("tab", "tab", "9", "enter")
+        made = d.session.called("bench")[0][1]
+        assert (made["profile"], made["concurrency"], made["requests"]) == ("single-stream", 1, 9)
+        assert made["until_steady"] is True and made["rate"] is None and "prompts_file" not in made
+
+    drive(scenario, stage="ready")
+
+
+def test_details_are_folded_and_checked(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        await d.press("b")
+        assert "requests a second" not in d.text
+        await d.press("ctrl+o")
+        assert "requests a second" in d.text
+        await d.press(*["down"] * 5, *"often", "enter")
+        assert "requests a second: expected a number above 0" in d.text
+        await d.press("ctrl+u", *"2.5", "down", *"30", "down", "c", "down", *"mine.jsonl", "enter")
+        made = d.session.called("bench")[0][1]
+        assert (made["rate"], made["seconds"], made["arrival"]) == (2.5, 30.0, "constant")
+        assert made["prompts_file"] == "mine.jsonl"
+
+    drive(scenario, stage="ready")
+
+
+def test_a_refused_result_says_so_in_the_list_and_loudly_on_its_page(drive: Any) -> None:
+    session = FakeSession()
+
+    async def scenario(d: Any) -> None:
+        from support.fake_canned import canned_result
+
+        why = ("the client was the limit: 91 % of its core",)
+
+        async def result(number: int) -> Any:
+            return canned_result(number, refused=why)
+
+        d.session.result = result
+        d.session.push(results=(d.session.row(41, "again", 5812.0, refused=why, tags=("night",)),))
+        await d.until(lambda: "x refused again #night" in d.text)
+        await d.press("4", "enter")
+        await d.until(lambda: " REFUSED " in d.text)
+        assert "x the client was the limit: 91 % of its core" in d.text
+
+    drive(scenario, stage="ready", session=session, size=(200, 60))
+
+
+def test_results_are_narrowed_down_and_shown_again(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        await d.press("4", "f", *"power")
+        await d.until(lambda: "4 Bench  /power" in d.text and "max-num-seqs=512" not in d.text.split("4 Bench")[1])
+        await d.press("enter", "enter")
+        await d.until(lambda: "Result #39" in d.text)
+        await d.press("escape", "escape")
+        await d.until(lambda: "4 Bench  4" in d.text)
+        assert d.session.called("find_results")[-1] == ("find_results", "")
+
+    drive(scenario, stage="compare")
+
+
+def test_note_and_tags_are_written(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        await d.press("4", "n")
+        await d.until(lambda: "Result #42" in d.text)
+        await d.press(*"warm room", "tab", *"night, x", "enter")
+        await d.until(lambda: d.session.called("tag_result"))
+        assert d.session.called("note_result") == [("note_result", 42, "warm room")]
+        assert d.session.called("tag_result") == [("tag_result", 42, ["night", "x"])]
+
+    drive(scenario, stage="compare")
+
+
+def test_an_arm_may_name_gpu_settings() -> None:
+    found = parse_arm("gpu.power=400W gpu.sm=210-1755 gpu.persistence=off")
+    assert found == Arm(gpu=GpuSettings(False, 400.0, ClockRange(210, 1755)))
+    assert isinstance(Wanted(Arm(), Arm(), {}), tuple)

@@ -1,0 +1,54 @@
+"""Where settings are tested: a fake nvidia-smi whose state the simulated library reads, and the journal on disk."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from nvml_child import Driver
+from smi_stub import Smi
+
+from workbench.gpu import control
+from workbench.hosts.base import HostFacts
+from workbench.hosts.local import LocalHost
+from workbench.model.gpu import Telemetry
+from workbench.model.settings import GpuSettings, SettingCommand, SettingsReport
+
+UUID = "GPU-00000000-0000-4000-8000-000000000000"
+
+
+class Box(LocalHost):
+    """This machine, where nvidia-smi may be run."""
+
+    async def facts(self) -> HostFacts:
+        return HostFacts("box", "local", uid=1000, nvidia_smi="nvidia-smi", simulated="test")
+
+
+class Bench:
+    def __init__(self, smi: Smi, driver: Driver, journal_path: Path) -> None:
+        self.smi, self.driver, self.path, self.host = smi, driver, journal_path, Box()
+        self.reading: Telemetry | None = None  # for the limits, which do not change
+
+    async def set(self, settings: GpuSettings, gpu: str = "0", dry_run: bool = False) -> SettingsReport:
+        return await control.apply(self.host, await self.commands(settings, gpu), dry_run=dry_run)
+
+    async def commands(self, settings: GpuSettings, gpu: str = "0") -> Sequence[SettingCommand]:
+        self.reading = self.reading or await control.read_once(self.host)
+        return control.plan({gpu: settings}, self.reading, await control.rights_on(self.host))
+
+    def entries(self) -> list[dict[str, Any]]:
+        return list(json.loads(self.path.read_text())["entries"])
+
+    def brief(self) -> list[tuple[Any, ...]]:
+        return [(e["setting"], e["before"], e["now"], e["state"]) for e in self.entries()]
+
+
+def run(work: Callable[[], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(60):
+            await work()
+
+    asyncio.run(main())

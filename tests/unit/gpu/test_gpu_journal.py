@@ -1,0 +1,223 @@
+"""The journal of settings: what a restart takes away, what cannot be read or written, and who else holds it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import platform
+import shutil
+from pathlib import Path
+
+import pytest
+from settings_bench import Bench, Box, run
+
+from workbench.gpu import control, journal
+from workbench.hosts.base import FileError
+from workbench.model.errors import SettingsError
+from workbench.model.settings import ClockRange, GpuSettings
+
+
+def test_after_a_restart_the_settings_are_gone(bench: Bench) -> None:
+    async def work() -> None:
+        await bench.set(GpuSettings(power_limit_w=450.0))
+        data = json.loads(bench.path.read_text())
+        data["entries"][0]["boot_id"] = "another boot"
+        bench.path.write_text(json.dumps(data))
+        assert await control.alterations(bench.host) == ()
+        report = await control.revert(bench.host)
+        assert report.outcomes == () and len(bench.smi.setters) == 1
+        left = json.loads(bench.path.read_text())
+        assert left["entries"] == [] and left["log"][-1]["what"] == "gone: the host was restarted"
+
+    run(work)
+
+
+def test_after_a_driver_reload_they_are_gone_too(bench: Bench) -> None:
+    async def work() -> None:
+        await bench.set(GpuSettings(power_limit_w=450.0))
+        bench.driver.set("field.83 * 1000")  # counts from the driver's load
+        assert (await control.revert(bench.host)).outcomes == () and bench.entries() == []
+
+    run(work)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"version": 1, "entries": [{"gpu_uu', "is not whole"),
+        ("", "is not whole"),
+        ('{"version": 2, "entries": [], "log": []}', "version 2, made by a newer Workbench"),
+        ("[1, 2]", "is not a journal"),
+        ('{"version": 1, "entries": [{"x": 1}], "log": []}', "is damaged"),
+    ],
+)
+def test_a_journal_that_cannot_be_read_stops_everything(bench: Bench, text: str, words: str) -> None:
+    bench.path.parent.mkdir(parents=True)
+    bench.path.write_text(text)
+
+    async def work() -> None:
+        for attempt in (bench.set(GpuSettings(power_limit_w=450.0)), control.revert(bench.host)):
+            with pytest.raises(SettingsError) as error:
+                await attempt
+            assert words in str(error.value) and "nothing was changed" in str(error.value)
+        with pytest.raises(SettingsError):
+            await control.alterations(bench.host)
+        assert bench.smi.setters == [] and bench.path.read_text() == text
+
+    run(work)
+
+
+def test_a_full_disk_changes_nothing(bench: Bench) -> None:
+    """And so does a file where the journal's directory must be, which refuses root too."""
+
+    class Full(Box):
+        async def write_file(self, path: str, data: bytes, *, mode: int = 0o600) -> None:
+            raise FileError(f"cannot write {path}: No space left on device", next_step="free some space there")
+
+    async def work() -> None:
+        bench.host = Full()
+        with pytest.raises(SettingsError, match=r"No space left on device.*nothing was changed"):
+            await bench.set(GpuSettings(power_limit_w=450.0))
+        assert bench.smi.setters == []
+        bench.host = Box()
+        bench.path.parent.rmdir()
+        bench.path.parent.write_text("in the way")
+        with pytest.raises(SettingsError, match="nothing was changed"):
+            await bench.set(GpuSettings(power_limit_w=450.0))
+        assert bench.smi.setters == []
+
+    run(work)
+
+
+def test_a_journal_that_fails_after_the_change_still_reports(bench: Bench) -> None:
+    class Filling(Box):
+        writes = 0
+
+        async def write_file(self, path: str, data: bytes, *, mode: int = 0o600) -> None:
+            Filling.writes += 1
+            if Filling.writes > 1:
+                raise FileError(f"cannot write {path}: No space left on device")
+            await super().write_file(path, data, mode=mode)
+
+    async def work() -> None:
+        bench.host = Filling()
+        report = await bench.set(GpuSettings(power_limit_w=450.0))
+        assert report.ok and "still holds the previous values" in report.outcomes[0].message
+        assert bench.brief() == [("power_limit_w", 600.0, 450.0, "pending")]
+        bench.host = Box()
+        assert (await control.revert(bench.host)).ok
+
+    run(work)
+
+
+def test_without_rights_nothing_is_touched(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        reading = await control.read_once(bench.host)
+        none = control.Rights("/usr/bin/nvidia-smi", refusal="needs root", by_sudoers=True, user="ada")
+        commands = control.plan({"0": GpuSettings(power_limit_w=450.0)}, reading, none)
+        report = await control.apply(bench.host, commands)
+        assert not report.ok and "NOPASSWD" in report.outcomes[0].message
+        assert bench.smi.setters == [] and not bench.path.exists()
+
+    run(work)
+
+
+def test_a_value_that_cannot_be_read_before_is_not_changed(bench: Bench) -> None:
+    async def work() -> None:
+        reading = await control.read_once(bench.host)
+        commands = control.plan({"0": GpuSettings(power_limit_w=450.0)}, reading, control.Rights())
+        bench.driver.set("nvmlDeviceGetPowerManagementLimit 0 !4")
+        with pytest.raises(SettingsError, match=r"before is unknown \(no permission\); nothing was changed"):
+            await control.apply(bench.host, commands)
+        bench.driver.set("lost 0 15")
+        with pytest.raises(SettingsError, match="nothing was changed"):
+            await control.apply(bench.host, commands)
+        assert bench.smi.setters == []
+
+    run(work)
+
+
+def test_nvidia_smi_that_went_away(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        reading = await control.read_once(bench.host)
+        commands = control.plan({"0": GpuSettings(gpu_clocks=ClockRange(1, 2))}, reading, control.Rights())
+        (bench.smi.here / "nvidia-smi").unlink()
+        if shutil.which("nvidia-smi"):
+            pytest.skip("this machine has an nvidia-smi of its own")
+        report = await control.apply(bench.host, commands)
+        assert not report.ok and "nvidia-smi" in report.outcomes[0].message and bench.entries() == []
+
+    run(work)
+
+
+def test_two_workbenches_wait_for_one_another(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        monkeypatch.setattr(journal, "WAIT_S", 60)
+        await asyncio.gather(
+            bench.set(GpuSettings(power_limit_w=450.0)), bench.set(GpuSettings(power_limit_w=400.0), "1")
+        )
+        assert {(e["gpu_index"], e["before"]) for e in bench.entries()} == {(0, 600.0), (1, 600.0)}
+        monkeypatch.setattr(journal, "WAIT_S", 0.2)
+        async with journal.locked(bench.host):
+            with pytest.raises(SettingsError, match=f"another Workbench .*process {os.getpid()}.*nothing was changed"):
+                await control.revert(bench.host)
+        assert (await control.revert(bench.host)).ok
+
+    run(work)
+
+
+def test_a_lock_that_a_lost_link_left_is_our_own(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Had it to wait for the end of this very process, nothing could be reverted before Workbench is left."""
+    link = Path(f"{bench.path}.lock")
+    link.parent.mkdir(parents=True)
+    link.symlink_to(journal.owner_token())
+    monkeypatch.setattr(journal, "WAIT_S", 0.2)
+
+    async def work() -> None:
+        assert (await bench.set(GpuSettings(power_limit_w=450.0))).ok
+        assert not link.is_symlink()
+
+    run(work)
+
+
+@pytest.mark.parametrize(
+    "owner",
+    [
+        "dead",
+        "reused pid",
+        "old and elsewhere",
+        "new and elsewhere",
+        "from a clock that was ahead",
+        "of another container here",
+    ],
+)
+def test_the_lock_of_a_dead_owner_is_broken(bench: Bench, monkeypatch: pytest.MonkeyPatch, owner: str) -> None:
+    monkeypatch.setattr(journal, "WAIT_S", 0.2)
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    token = {
+        "dead": f"{boot}:4194304:1:ada@{platform.node()}",
+        "reused pid": f"{boot}:{os.getpid()}:1:ada@{platform.node()}",
+        "old and elsewhere": "another-boot:1:1:ada@far",
+        "from a clock that was ahead": "another-boot:1:1:ada@far",
+        "new and elsewhere": "another-boot:1:1:ada@far",
+        "of another container here": f"{boot}:{os.getpid()}:1:ada@far",
+    }[owner]
+    link = Path(f"{bench.path}.lock")
+    link.parent.mkdir(parents=True)
+    link.symlink_to(token)
+    if owner == "old and elsewhere":
+        os.utime(link, (1, 1), follow_symlinks=False)
+    if owner == "from a clock that was ahead":
+        os.utime(link, (9e9, 9e9), follow_symlinks=False)
+
+    async def work() -> None:
+        if owner in ("new and elsewhere", "of another container here"):
+            with pytest.raises(SettingsError, match="ada@far, process"):
+                await bench.set(GpuSettings(power_limit_w=450.0))
+            assert bench.smi.setters == []
+        else:
+            assert (await bench.set(GpuSettings(power_limit_w=450.0))).ok
+            assert not link.is_symlink()
+
+    run(work)

@@ -1,0 +1,177 @@
+"""One result: what refuses it first, then its figures, what the GPUs and the engine saw, and all its conditions."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+
+from workbench.model.bench import BenchResult, BenchSummary, Distribution
+from workbench.tui.formats import NA, figure, masked, setting_text, settings_texts, value_text, whole
+from workbench.tui.paint import Row, pad, paragraph
+
+LABEL = 12
+
+
+def result_rows(result: BenchResult, width: int) -> list[Row]:
+    s, c = result.summary, result.conditions
+    rows: list[Row] = []
+    if s.refused:
+        rows.append(((" REFUSED ", "reverse"), (" these figures may not be used:", "bad")))
+        for reason in s.refused:
+            rows += paragraph(f"x {reason}", width, "bad", "  ")
+        rows.append(())
+    if c.simulated:
+        rows += [((" SIMULATED ", "reverse"), (" these figures come from a simulated GPU and engine", "warn")), ()]
+    if result.note or result.tags:
+        tags = " ".join(f"#{tag}" for tag in result.tags)
+        rows += [*paragraph(f"{result.note}  {tags}".strip(), width, "strong"), ()]
+    rows += _figures(s, width)
+    rows += [(), *_latencies(s, width)]
+    for name, reason in s.absent.items():
+        rows += paragraph(f"n/a {name}: {reason}", width, "dim", "  ")
+    for note in s.notes:
+        rows += paragraph(f"! {note}", width, "warn", "  ")
+    for line in s.command_output:
+        rows += paragraph(f"| {line}", width, "dim", "  ")
+    return [*rows, *_gpus(s, width), *_engine(s, width), *_conditions(result, width)]
+
+
+def _facts(facts: list[tuple[str, str]], width: int) -> list[Row]:
+    rows: list[Row] = []
+    for label, text in facts:
+        lines = paragraph(text, max(20, width - LABEL))
+        rows += [((pad(label if not i else "", LABEL), "dim"), *line) for i, line in enumerate(lines)]
+    return rows
+
+
+def _figures(s: BenchSummary, width: int) -> list[Row]:
+    failed = f", {s.requests_failed} failed" if s.requests_failed else ""
+    tokens = f"{value_text(s.output_tokens)} output tokens in {s.duration_s:.1f} s"
+    rows = paragraph(f"{s.requests_ok} requests{failed}, {tokens}", width)
+    if s.errors:
+        rows += paragraph("errors: " + ", ".join(f"{k} {v}" for k, v in s.errors.items()), width, "bad")
+    over = s.window + (f" window of {s.window_s:.1f} s" if s.window_s is not None and s.window != "whole run" else "")
+    if s.whole_run_tok_s and s.window != "whole run":
+        over += f", {figure(s.whole_run_tok_s)} over the whole run"
+    facts = [
+        ("output", f"{figure(s.output_tok_s)} tok/s  ({over})"),
+        ("per stream", f"{figure(s.per_stream_tok_s)} tok/s"),
+        ("requests", f"{figure(s.request_s)} /s"),
+    ]
+    if s.in_flight_mean is not None:
+        of = f" of {figure(s.in_flight_nominal)} asked for" if s.in_flight_nominal else ""
+        facts.append(("in flight", f"{figure(s.in_flight_mean)} streams{of}"))
+    if s.client_cpu_pct is not None:
+        facts.append(("client", f"{s.client_cpu_pct:.0f} % of its core"))
+    if s.command_exit is not None:
+        facts.append(("command", f"exit {s.command_exit}"))
+    idle = f", idle {figure(s.idle_power_w, 0)} W" if s.idle_power_w is not None else ""
+    facts.append(("power", f"{figure(s.power_w, 0)} W{idle}"))
+    net = f", {figure(s.net_tok_per_joule)} without idle power" if s.net_tok_per_joule is not None else ""
+    facts.append(("efficiency", f"{figure(s.tok_per_joule)} tok/J{net}"))
+    if s.energy_per_request_j is not None:
+        facts.append(("energy", f"{figure(s.energy_j, 0)} J, {figure(s.energy_per_request_j)} J a request"))
+    return rows + _facts(facts, width)
+
+
+def _latencies(s: BenchSummary, width: int) -> list[Row]:
+    cells = 10 if width >= 62 else 8
+    heads = ("mean", "p50", "p90", "p99", "max")
+    rows: list[Row] = [((pad("ms", LABEL) + "".join(pad(h, cells, True) for h in heads), "head"),)]
+    named = (("TTFT", "ttft_ms"), ("ITL", "itl_ms"), ("TPOT", "tpot_ms"), ("end to end", "e2e_ms"),
+             ("in queue", "queue_ms"))  # fmt: skip
+    for label, name in named:
+        d: Distribution | None = getattr(s, name)
+        known = s.partial.get(name, {})
+        if d is None and name == "queue_ms":
+            continue
+        if d is None and not known:
+            rows.append(((pad(label, LABEL), "dim"), (pad(NA, cells, True), "dim")))
+            continue
+        values = [getattr(d, h) if d is not None else known.get(h) for h in heads]
+        rows.append(((pad(label, LABEL), "dim"), ("".join(pad(figure(v, 1), cells, True) for v in values), "text")))
+    if s.tokens_per_chunk is not None and abs(s.tokens_per_chunk - 1) > 0.005:
+        rows += paragraph(f"{s.tokens_per_chunk:.2f} tokens in a chunk: ITL is between chunks", width, "dim")
+    return rows
+
+
+def _gpus(s: BenchSummary, width: int) -> list[Row]:
+    g = s.gpu
+    if g is None:
+        return []
+    clocks = f"SM {figure(g.sm_mhz, 0)} MHz, memory {figure(g.memory_mhz, 0)} MHz"
+    rows: list[Row] = [(), (("GPUs during the run", "title"),)]
+    rows += paragraph(f"{clocks}, {figure(g.temperature_c, 0)} C at most", width)
+    if len(g.gpus) > 1 and g.power_w_each:
+        each = ", ".join(f"GPU{i} {whole(w, ' W')}" for i, w in zip(g.gpus, g.power_w_each, strict=False))
+        rows += paragraph(each, width)
+    for name, share in g.event_reasons.items():
+        rows += paragraph(f"  {name}: {share * 100:.0f} % of the samples", width, "dim")
+    return rows
+
+
+def _engine(s: BenchSummary, width: int) -> list[Row]:
+    """The engine's own counters; what disagrees with ours is a warning."""
+    e = s.engine
+    if e is None:
+        return []
+    facts: list[tuple[str, str]] = []
+    if e.requests_finished is not None or e.generation_tokens is not None:
+        tokens = f"{value_text(e.prompt_tokens)} prompt and {value_text(e.generation_tokens)} output tokens"
+        facts.append(("counted", f"{value_text(e.requests_finished)} requests, {tokens}, warm-up included"))
+    for label, mean, most in (("running", e.running_mean, e.running_max), ("waiting", e.waiting_mean, e.waiting_max)):
+        if mean is not None or most is not None:
+            facts.append((label, f"{figure(mean)} requests, {value_text(most)} at most"))
+    if e.kv_use_max_pct is not None:
+        facts.append(("KV cache", f"{e.kv_use_max_pct:.0f} % at most"))
+    if e.prefix_hit_pct is not None:
+        facts.append(("prefix hits", f"{e.prefix_hit_pct:.1f} % of the prompt tokens"))
+    if e.preemptions is not None:
+        facts.append(("preempted", f"{e.preemptions} times"))
+    if e.spec_accepted_pct is not None:
+        facts.append(("drafts", f"{e.spec_accepted_pct:.0f} % accepted"))
+    rows: list[Row] = [(), (("What the engine says", "title"),), *_facts(facts, width)] if facts else []
+    for text in e.disagreements:
+        rows += paragraph(f"! {text}", width, "warn", "  ")
+    return rows
+
+
+def load_text(result: BenchResult) -> str:
+    """The shape of the load in one line."""
+    spec = result.spec
+    if spec.command:
+        return shlex.join(spec.command)
+    prompts = spec.prompts_name or f"{spec.input_tokens} in"
+    spread = f" ±{spec.length_spread * 100:.0f} %" if spec.length_spread else ""
+    loop = f"{spec.rate:g} requests/s {spec.arrival}, " if spec.rate is not None else ""
+    end = f", at most {spec.seconds:g} s" if spec.seconds is not None else ""
+    warm = f"{result.summary.warmup_requests or spec.warmup} warm-up" + (" until steady" if spec.until_steady else "")
+    return (f"{spec.profile}: {loop}{spec.concurrency} streams, {spec.requests} requests{end}, {prompts} / "
+            f"{spec.max_tokens}{spread} out, {warm}, client {result.conditions.client}")  # fmt: skip
+
+
+def _conditions(result: BenchResult, width: int) -> list[Row]:
+    c = result.conditions
+    facts = [
+        ("load", load_text(result)),
+        ("host", c.host),
+        ("engine", f"{c.engine or NA} {c.engine_version or ''}"),
+        ("model", c.model),
+        ("driver", c.driver_version or NA),
+        ("preset", c.preset_id or "-"),
+        ("run", c.run_id or "-"),
+        ("settings", ", ".join(settings_texts(c.gpu_settings)) or "as they were"),
+    ]
+    if c.in_force:
+        facts.append(("under load", ", ".join(f"{name} {said}" for name, said in settings_in_force(c.in_force))))
+    if c.imported:
+        facts.insert(0, ("imported", f"measured by {c.imported}"))
+    rows: list[Row] = [(), (("Conditions", "title"),), *_facts(facts, width)]
+    env = " ".join(f"{k}={masked(k, str(v))}" for k, v in c.env.items())
+    command = " ".join(filter(None, (env, shlex.join(c.argv))))
+    return [*rows, (), *paragraph(f"$ {command}", width, "dim", "  ")] if command else rows
+
+
+def settings_in_force(in_force: Mapping[str, str]) -> list[tuple[str, str]]:
+    """{"gpu0.gpu_clocks": "no effect"} -> [("GPU0 sm", "no effect")]."""
+    return [(setting_text(name, "").strip(), said) for name, said in in_force.items()]

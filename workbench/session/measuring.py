@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from workbench.model.errors import BenchError, InputError, WorkbenchError
 from workbench.model.findings import Level
 from workbench.model.run import ServerState, ServerStatus
-from workbench.model.secrets import mask_argv
 from workbench.session.benched import Benched
 from workbench.session.conditions import ceiling_of, conditions_of, rows_of
 from workbench.session.guarding import Guarding
@@ -383,6 +382,8 @@ def _known(result_id: int | None) -> int:
 def _command(spec: BenchSpec, status: ServerStatus | None) -> str:
     target = status.run_id if status else f"--url {spec.url} --model {spec.model}"
     if spec.command:
+        from workbench.model.secrets import mask_argv
+
         return f"workbench bench {target} -- {shlex.join(mask_argv(spec.command))}"
     from workbench.bench.profiles import NAMES
 

@@ -6,6 +6,7 @@ Environment beside WORKBENCH_SIM_PROFILE and WORKBENCH_SIM_STATE:
     WORKBENCH_SIM_START_S     seconds from start to ready
     WORKBENCH_SIM_SPEEDUP     tokens come this many times faster than simulated (1)
     WORKBENCH_SIM_NOISE       relative run-to-run and step-to-step noise (0.005; 0: none)
+    WORKBENCH_SIM_DRIFT       relative size of slow waves in speed that all servers of the machine share (0)
     WORKBENCH_SIM_SEED        seed of the noise (the process id)
     WORKBENCH_SIM_VERSION     engine version to be (the newest flag catalog's)
     WORKBENCH_SIM_FAULT       comma separated: exit_at_start, never_ready, crash_after_ready=S, unresponsive_after=S,
@@ -277,6 +278,7 @@ class EngineServer:
                 clocks=lambda i=i: self.clocks[i],  # type: ignore[misc]
                 speedup=float(os.environ.get("WORKBENCH_SIM_SPEEDUP", "1")),
                 noise=noise,
+                drift_size=float(os.environ.get("WORKBENCH_SIM_DRIFT", "0")),
                 seed=seed + i,
             )
             if plan.engine == "sglang":

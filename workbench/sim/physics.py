@@ -22,6 +22,7 @@ COOL_DOWN_S = 3.0  # clocks stay up this long after the last kernel
 UNLIMITED_MHZ = 0xFFFFFF02
 TDP_MHZ = 0xFFFFFF01
 NOISE_PERIOD_S = 0.5
+DRIFT_PERIODS_S = (43.0, 211.0, 997.0)  # from a few runs of a benchmark to all of an experiment
 
 
 @dataclass(frozen=True)
@@ -149,3 +150,10 @@ def noise(key: str, unix_s: float, amplitude: float) -> float:
     """Deterministic in (key, half second): within ±amplitude, the same for every process that looks."""
     word = zlib.crc32(f"{key}/{int(unix_s / NOISE_PERIOD_S)}".encode())
     return amplitude * (word / 0x7FFFFFFF - 1.0)
+
+
+def drift(unix_s: float, size: float) -> float:
+    """How much faster (relative) a machine is at this time than on average, the same for all that runs on it: room,
+    fans and neighbours, as a slow wave with standard deviation `size`."""
+    waves = (math.sin(2 * math.pi * unix_s / period) for period in DRIFT_PERIODS_S)
+    return size * math.fsum(waves) * math.sqrt(2 / len(DRIFT_PERIODS_S))

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from workbench.sim import speed
-from workbench.sim.physics import Activity
+from workbench.sim.physics import Activity, drift
 from workbench.sim.speed import Serving
 
 BLOCK = 16  # tokens of a prefix-cache block
@@ -114,6 +115,7 @@ class Replica:
         clocks: Callable[[], tuple[float, float]],
         speedup: float = 1.0,
         noise: float = 0.005,
+        drift_size: float = 0.0,
         seed: int | None = None,
     ) -> None:
         self.serving = serving
@@ -125,6 +127,7 @@ class Replica:
         self.speedup = speedup
         self.random = random.Random(seed)
         self.noise = noise
+        self.drift_size = drift_size
         self.factor = 1.0 + self.random.gauss(0.0, noise) if noise else 1.0
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
@@ -206,6 +209,8 @@ class Replica:
         decoding = sum(1 for s in self.running if s.generated)
         one = self._step_time(decoding, prefill)
         jitter = self.factor * (1.0 + self.random.gauss(0.0, self.noise)) if self.noise else 1.0
+        if self.drift_size:
+            jitter /= 1.0 + drift(time.time(), self.drift_size)
         seconds = one.total_s * jitter / self.speedup
         self.moment += seconds
         stepped, memory, compute = self.work

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import statistics
 from dataclasses import replace
 
 import pytest
@@ -119,3 +121,10 @@ def test_noise_is_small_and_the_same_for_everyone(key, at, amplitude):
     value = physics.noise(key, at, amplitude)
     assert abs(value) <= amplitude * 1.001
     assert value == physics.noise(key, at, amplitude)
+
+
+def test_drift_is_slow_of_the_size_that_was_asked_and_the_same_for_everyone() -> None:
+    seen = [physics.drift(0.5e9 + 5.0 * i, 0.01) for i in range(20_000)]
+    assert statistics.fmean(seen) == pytest.approx(0.0, abs=5e-4)
+    assert statistics.pstdev(seen) == pytest.approx(0.01, rel=0.02)
+    assert max(abs(b - a) for a, b in itertools.pairwise(seen)) < 0.01

@@ -141,6 +141,9 @@ class FakeMeasuring:
         self._called("experiments")
         return (canned_experiment(), canned_experiment(4, state="stopped", number=6))
 
+    async def experiment_called(self, experiment_id: int) -> Experiment:
+        return next(e for e in await self.experiments() if e.id == experiment_id)
+
     async def find_results(self, search: str) -> None:
         self._called("find_results", search)
         if not hasattr(self, "all_results"):

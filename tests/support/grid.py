@@ -10,6 +10,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from textual._context import visible_screen_stack
+
 FOLDER = Path(__file__).resolve().parents[1] / "tui" / "grids"
 # read at import: the tests' own environment is cleaned of WORKBENCH_*
 WRITE = os.environ.get("WORKBENCH_GRIDS") == "write"
@@ -17,6 +19,8 @@ WRITE = os.environ.get("WORKBENCH_GRIDS") == "write"
 
 def grid(app: Any) -> str:
     """Characters only, without trailing blanks."""
+    # what is behind a modal is drawn from this, which Textual sets when it draws; without it the rows come out empty
+    visible_screen_stack.set(app._background_screens)
     strips = app.screen._compositor.render_strips(app.size)
     return "\n".join("".join(segment.text for segment in strip).rstrip() for strip in strips) + "\n"
 

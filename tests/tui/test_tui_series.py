@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,12 +15,14 @@ from support.fake_canned import canned_experiment, canned_sweep
 from support.fake_session import FakeSession
 from support.grid import check
 
+from workbench.model.errors import SettingsError
 from workbench.model.experiment import Arm
 from workbench.model.plan import PlanChange
 from workbench.model.settings import ClockRange, GpuSettings
 from workbench.tui.modals import sweep_form
 from workbench.tui.modals.experiment_form import Wanted, arms_of, line_of, parse_arm
 from workbench.tui.paint import row_width
+from workbench.tui.screen import MainScreen
 from workbench.tui.widgets.experiment import experiment_rows
 from workbench.tui.widgets.interval import Axis, axis_for, bar
 from workbench.tui.widgets.plot import Point, curve, positions
@@ -31,22 +35,16 @@ PAGES = [("experiment", "experiment", "X"), ("experimented", "experimented", "X"
 
 
 @pytest.mark.parametrize(("name", "stage", "keys"), PAGES, ids=[p[0] for p in PAGES])
-def test_grid_of_pages(drive: Any, name: str, stage: str, keys: str) -> None:
+def test_grid_of_pages(drive: Any, monkeypatch: pytest.MonkeyPatch, name: str, stage: str, keys: str) -> None:
     async def scenario(d: Any) -> None:
-        from workbench.tui import countdown
+        await d.press(*keys.split())
+        for size, (columns, rows) in SIZES.items():
+            await d.pilot.resize_terminal(columns, rows)
+            await d.pilot.pause()
+            check(f"{name}-{size}", d.text)
 
-        countdown.time = type("Still", (), {"monotonic": staticmethod(lambda: 0.0)})  # what is left does not run down
-        try:
-            await d.press(*keys.split())
-            for size, (columns, rows) in SIZES.items():
-                await d.pilot.resize_terminal(columns, rows)
-                await d.pilot.pause()
-                check(f"{name}-{size}", d.text)
-        finally:
-            import time
-
-            countdown.time = time
-
+    # from before the screen starts to count: what is left does not run down
+    monkeypatch.setattr("workbench.tui.countdown.time", SimpleNamespace(monotonic=lambda: 0.0))
     drive(scenario, stage=stage)
 
 
@@ -197,6 +195,58 @@ def test_sweeps_of_the_concurrency_and_of_a_flag(drive: Any) -> None:
 ])  # fmt: skip
 def test_values_that_are_none_are_said(what: str, values: str, wrong: str) -> None:
     assert wrong in str(sweep_form.parse({"what": what, "values": values, "flags": "", "gpu": "all"}, 4))
+
+
+def test_the_next_key_meets_the_page_of_what_was_started(drive: Any) -> None:
+    """Nothing opens by itself later: keys that are typed on go to the page, before the session has answered."""
+    answer = asyncio.Event()
+
+    async def scenario(d: Any) -> None:
+        begin = d.session.gpu_sweep
+
+        async def slow(*arguments: Any, **named: Any) -> Any:
+            await answer.wait()
+            return await begin(*arguments, **named)
+
+        d.session.gpu_sweep = slow
+        await d.press("S", "enter", "K", "n", "q")  # nothing to stop yet, q closes the page
+        assert isinstance(d.app.screen, MainScreen)
+        await d.press("S", "enter")
+        assert "~ starting: everything is checked" in d.text and "SIMULATED" in d.row(0)
+        answer.set()
+        await d.until(lambda: "4 of 7 points" in d.text)
+        assert "starting" not in d.text
+
+    drive(scenario, stage="ready")
+
+
+@pytest.mark.parametrize(("method", "keys"), [("gpu_sweep", "S enter"), ("experiment", "X enter")])
+def test_what_is_refused_leaves_no_page_and_a_message(drive: Any, method: str, keys: str) -> None:
+    async def scenario(d: Any) -> None:
+        d.session.set_flag("max-num-seqs", "777")
+        d.session.fail[method] = SettingsError("GPU0: no right to change it", host="box", next_step="ask root")
+        await d.press(*keys.split())
+        await d.until(lambda: "box: GPU0: no right to change it" in d.text and "next: ask root" in d.text)
+        assert isinstance(d.app.screen, MainScreen)
+
+    drive(scenario, stage="ready")
+
+
+def test_header_and_page_count_the_same_down(drive: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when the page is opened long after the session has told how long it takes."""
+    now = SimpleNamespace(s=50.0)
+    monkeypatch.setattr("workbench.tui.countdown.time", SimpleNamespace(monotonic=lambda: now.s))
+
+    async def scenario(d: Any) -> None:
+        now.s += 64.0
+        d.app.main.tick(d.session.state)
+        await d.press("X")
+        assert "A/B 4/6, 1m00s left" in d.row(0) and "about 1m00s left" in d.text
+        now.s += 30.0
+        d.app.main.tick(d.session.state)
+        await d.until(lambda: "A/B 4/6, 30 s left" in d.row(0) and "about 30 s left" in d.text)
+
+    drive(scenario, stage="experiment")
 
 
 def test_two_flags_at_most() -> None:

@@ -195,7 +195,13 @@ class SessionApi(Protocol):
         """How long it would take, told before the start; None where no run of this plan is known."""
         ...
 
-    async def experiments(self) -> Sequence[Experiment]: ...
+    async def experiments(self) -> Sequence[Experiment]:
+        """Newest first, without their comparisons."""
+        ...
+
+    async def experiment_called(self, experiment_id: int) -> Experiment:
+        """With the comparison of its results."""
+        ...
 
     # history
     async def find_results(self, search: str) -> None:

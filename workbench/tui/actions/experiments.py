@@ -12,10 +12,13 @@ if TYPE_CHECKING:
     from workbench.model.experiment import Arm, Experiment
     from workbench.session.state import SessionState
     from workbench.tui.modals.experiment_form import Wanted
+    from workbench.tui.modals.live import ExperimentPage
+    from workbench.tui.widgets.status_bar import StatusBar
 
 
 class ExperimentActions(Actions):
     _trails: dict[int, dict[int, tuple[float, float]]] | None = None  # experiment -> pairs -> change, half width
+    status_bar: StatusBar
 
     def series_changed(self, state: SessionState) -> None:
         """A page that is open on an experiment or a sweep is drawn again; how an interval narrowed is kept."""
@@ -43,35 +46,33 @@ class ExperimentActions(Actions):
         if e is None:
             self.say("no experiment is shown", next_step="X makes one, o in 5 lists them")
             return
+        await self.app.push_screen(self._new_experiment_page(), self._experiment_left)
+
+    def _new_experiment_page(self, fixed: Experiment | None = None) -> ExperimentPage:
         from workbench.tui.modals.live import ExperimentPage
 
-        trail = lambda: (self._trails or {}).get(self._shown_id, {})  # noqa: E731
-        await self.app.push_screen(ExperimentPage(self.session.state, trail), self._experiment_chosen)
+        trail = lambda number: (self._trails or {}).get(number, {})  # noqa: E731
+        left = self.status_bar.measured.left
+        return ExperimentPage(self.session.state, left, self._act_on_experiment, trail, fixed)
 
-    @property
-    def _shown_id(self) -> int:
-        e = self.session.state.experiment
-        return e.id if e is not None else -1
-
-    def _experiment_chosen(self, outcome: str | None) -> None:
-        e = self.session.state.experiment
-        if outcome == "stop":
-            self.attempt(lambda: self.session.stop_experiment(), lambda _: self._look_again())
-        elif outcome == "resume" and e is not None:
-            self._resume(e)
-        elif outcome == "more" and e is not None:
-            self._resume(e, pairs=e.spec.pairs + 2)
-        elif outcome == "new":
-            self.call_later(self.new_experiment)
+    async def _experiment_left(self, outcome: str | None) -> None:
+        if outcome == "new":
+            await self.new_experiment()
         elif outcome == "list":
-            self.call_later(self.action_experiments)
+            self.action_experiments()
 
-    def _look_again(self) -> None:
-        self.call_later(self.action_experiment_page)
+    def _act_on_experiment(self, page: ExperimentPage, outcome: str) -> None:
+        """What is asked of the one that the page shows; the page stays."""
+        e = page.shown
+        if outcome == "stop":
+            from workbench.tui.modals.live import STOPPING
 
-    def _resume(self, e: Experiment, pairs: int | None = None) -> None:
-        self.attempt(lambda: self.session.resume_experiment(e.id, pairs=pairs), self._ended)
-        self.set_timer(0.2, self._look_again)
+            page.ask(STOPPING)
+            self.attempt(lambda: self.session.stop_experiment(), failed=page.refused)
+        elif e is not None:
+            pairs = e.spec.pairs + 2 if outcome == "more" else None
+            page.ask("going on")
+            self.attempt(lambda: self.session.resume_experiment(e.id, pairs=pairs), self._ended, failed=page.refused)
 
     def _ended(self, e: Experiment) -> None:
         """The page is drawn by the state; without it the outcome is told."""
@@ -125,13 +126,20 @@ class ExperimentActions(Actions):
             except Exception:  # told where it is started; a form is no place for it
                 return None
 
-        def decided(values: dict[str, str] | None) -> None:
+        async def decided(values: dict[str, str] | None) -> None:
             wanted = parse(values) if values else None
             if isinstance(wanted, Wanted):
-                self.attempt(lambda: self.session.experiment(wanted.a, wanted.b, **wanted.options), self._ended)
-                self.set_timer(0.2, self._look_again)
+                await self._start_experiment(wanted)
 
         self.app.push_screen(experiment_form(a, b, about, load, estimate), decided)
+
+    async def _start_experiment(self, wanted: Wanted) -> None:
+        """Its page stands at once, so that the next key meets it."""
+        page = self._new_experiment_page()
+        page.ask("starting: both configurations are checked before anything is touched", blank=True)
+        await self.app.push_screen(page, self._experiment_left)
+        self.attempt(lambda: self.session.experiment(wanted.a, wanted.b, **wanted.options), self._ended,
+                     failed=page.refused)  # fmt: skip
 
     def action_experiments(self) -> None:
         self.attempt(lambda: self.session.experiments(), self._listed)
@@ -149,32 +157,18 @@ class ExperimentActions(Actions):
             arms = f"{' '.join(arm_words(e.spec.a)) or 'plan'} > {' '.join(arm_words(e.spec.b)) or 'plan'}"
             return f"{e.id:>4} {pad(e.state, 8)} {clock(e.unix_s)}  {e.pairs_done} pairs  {arms}  {e.verdict}"
 
-        by_id = {str(e.id): e for e in found}
         items = [(str(e.id), text(e), "text") for e in found]
 
         def chosen(number: str | None) -> None:
-            if number in by_id:
-                self.show_experiment(by_id[str(number)])
+            if number is not None:
+                self.attempt(lambda: self.session.experiment_called(int(number)), self._show)
 
-        picker = PickModal("Experiments", items, chosen=str(self._shown_id), filter=True, free=False)
+        shown = self.session.state.experiment
+        picker = PickModal("Experiments", items, chosen=str(shown.id) if shown else "", filter=True, free=False)
         self.app.push_screen(picker, chosen)
 
-    def show_experiment(self, e: Experiment) -> None:
-        """One from the list. While another runs, only that one can be gone on with later."""
-        from dataclasses import replace
-
-        from workbench.tui.modals.live import ExperimentPage
-
-        state = replace(self.session.state, experiment=e)
-        page = ExperimentPage(state, lambda: (self._trails or {}).get(e.id, {}))
-        page.fixed = True
-
-        def chosen(outcome: str | None) -> None:
-            if outcome == "resume":
-                self._resume(e)
-            elif outcome == "more":
-                self._resume(e, pairs=e.spec.pairs + 2)
-            elif outcome is not None:
-                self._experiment_chosen(outcome)
-
-        self.app.push_screen(page, chosen)
+    def _show(self, e: Experiment) -> None:
+        """One from the list, with its comparison. The one that is carried out now goes on under the eyes."""
+        now = self.session.state.experiment
+        page = self._new_experiment_page(None if now is not None and now.id == e.id else e)
+        self.app.push_screen(page, self._experiment_left)

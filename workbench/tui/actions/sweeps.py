@@ -10,12 +10,15 @@ from workbench.tui.actions.base import Actions
 
 if TYPE_CHECKING:
     from workbench.model.sweep import Sweep
+    from workbench.tui.modals.live import SweepPage
     from workbench.tui.modals.sweep_form import Wanted
     from workbench.tui.widgets.flags import Flags
+    from workbench.tui.widgets.status_bar import StatusBar
 
 
 class SweepActions(Actions):
     flags: Flags
+    status_bar: StatusBar
 
     async def action_sweep(self) -> None:
         """The one that runs or was last; the form for a new one where there is none."""
@@ -25,18 +28,23 @@ class SweepActions(Actions):
             await self.new_sweep()
 
     async def sweep_page(self) -> None:
+        await self.app.push_screen(self._new_page(), self._sweep_left)
+
+    def _new_page(self) -> SweepPage:
         from workbench.tui.modals.live import SweepPage
 
-        def chosen(outcome: str | None) -> None:
-            if outcome == "stop":
-                self.attempt(lambda: self.session.cancel_sweep(), lambda _: self._look_at_sweep())
-            elif outcome == "new":
-                self.call_later(self.new_sweep)
+        return SweepPage(self.session.state, self.status_bar.measured.left, self._act_on_sweep)
 
-        await self.app.push_screen(SweepPage(self.session.state), chosen)
+    async def _sweep_left(self, outcome: str | None) -> None:
+        if outcome == "new":
+            await self.new_sweep()
 
-    def _look_at_sweep(self) -> None:
-        self.call_later(self.sweep_page)
+    def _act_on_sweep(self, page: SweepPage, outcome: str) -> None:
+        if outcome == "stop":
+            from workbench.tui.modals.live import STOPPING
+
+            page.ask(STOPPING)
+            self.attempt(lambda: self.session.cancel_sweep(), failed=page.refused)
 
     async def new_sweep(self) -> None:
         state = self.session.state
@@ -53,26 +61,27 @@ class SweepActions(Actions):
         spec = self.session.bench_defaults()
         load = f"{spec.requests} requests at {spec.concurrency} streams"
 
-        def decided(values: dict[str, str] | None) -> None:
+        async def decided(values: dict[str, str] | None) -> None:
             wanted = parse(values, count) if values else None
             if isinstance(wanted, Wanted):
-                self._start_sweep(wanted)
+                await self._start_sweep(wanted)
 
         await self.app.push_screen(sweep_form(state, self.flags.current, load), decided)
 
-    def _start_sweep(self, wanted: Wanted) -> None:
-        session = self.session
-        if wanted.kind == "flag":
-            self.attempt(lambda: session.flag_sweep(wanted.flags), self._swept)
-        elif wanted.kind == "concurrency":
-            self.attempt(lambda: session.concurrency_sweep([int(v) for v in wanted.values]), self._swept)
-        else:
-            self.attempt(lambda: session.gpu_sweep(wanted.kind, wanted.values, wanted.gpu), self._swept)
-        self.set_timer(0.2, self._show_sweep)
+    async def _start_sweep(self, wanted: Wanted) -> None:
+        """Its page stands at once, so that the next key meets it."""
+        session, page = self.session, self._new_page()
 
-    async def _show_sweep(self) -> None:
-        if self.session.state.sweep is not None and self.app.screen is self:
-            await self.sweep_page()
+        async def work() -> Sweep:
+            if wanted.kind == "flag":
+                return await session.flag_sweep(wanted.flags)
+            if wanted.kind == "concurrency":
+                return await session.concurrency_sweep([int(v) for v in wanted.values])
+            return await session.gpu_sweep(wanted.kind, wanted.values, wanted.gpu)
+
+        page.ask("starting: everything is checked before anything is touched", blank=True)
+        await self.app.push_screen(page, self._sweep_left)
+        self.attempt(work, self._swept, failed=page.refused)
 
     def _swept(self, sweep: Sweep) -> None:
         from workbench.tui.modals.live import SweepPage

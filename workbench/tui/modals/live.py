@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.binding import Binding, BindingType
 from textual.geometry import Size
+from textual.markup import escape
 from textual.widget import Widget
 
 from workbench.session.state import SessionState
-from workbench.tui.countdown import Countdown
 from workbench.tui.modals.base import ROOM_AROUND, Modal, TextBody
 from workbench.tui.paint import Row
 from workbench.tui.widgets.experiment import Trail, experiment_rows
 from workbench.tui.widgets.sweep import plots, sweep_rows
 
 if TYPE_CHECKING:
+    from workbench.model.experiment import Experiment
     from workbench.model.sweep import Sweep
+
+STOPPING = "stopping: what was measured is kept, settings are given back"
+Left = Callable[[object, "float | None"], "float | None"]  # (what is measured, its left_s) -> seconds left now
+Do = Callable[[Any, str], None]  # (page, outcome): asks it of the session
 
 
 class _Body(TextBody):
@@ -28,16 +33,19 @@ class _Body(TextBody):
 
 
 class Live(Modal[str]):
-    """esc leaves it running. Other keys are outcomes: "new", "stop", "resume", "list"."""
+    """esc leaves it running. "new" and "list" are outcomes; what acts on the measurement itself (`do`) keeps the page
+    open, and the page says what was asked for until the session's state shows it."""
 
-    def __init__(self, title: str, state: SessionState, words: dict[str, str]) -> None:
-        """`words`: outcome -> "key word" for the border, by what can be done now."""
-        super().__init__(title)
-        self.state, self.words = state, words
-        self.countdown = Countdown()
+    LEAVING = ("new", "list")
+    def __init__(self, state: SessionState, words: dict[str, str], left: Left, do: Do) -> None:
+        """`words`: outcome -> "key word" for the border, where it can be done now. `left`: the screen's countdown."""
+        super().__init__("")
+        self.state, self.words, self.left, self.do = state, words, left, do
+        self.asked, self.blank = "", False
+        self._before: object = None
         self.body = _Body(self._rows)
         self.add_class("-wide")
-        self.keys = self._keys()
+        self.box_title, self.keys = self.title_now, self._keys()
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("n", "choose('new')", show=False), Binding("K", "choose('stop')", show=False),
@@ -48,84 +56,156 @@ class Live(Modal[str]):
         return (self.body,)
 
     def _keys(self) -> str:
-        shown = [word for outcome, word in self.words.items() if self.possible(outcome)]
-        return "   ".join([*shown, "esc " + ("goes on behind" if self.running else "close")])
+        shown = [word for outcome, word in self.words.items() if self.possible(outcome) and not self.asked]
+        return "   ".join([*shown, "esc " + ("goes on behind" if self.running or self.asked else "close")])
 
     def action_choose(self, outcome: str) -> None:
-        if outcome in self.words and self.possible(outcome):
+        if self.asked or outcome not in self.words or not self.possible(outcome):
+            return
+        if outcome in self.LEAVING:
             self.dismiss(outcome)
+        else:
+            self.do(self, outcome)
 
-    fixed = False  # shows one of the list, not what is measured now
+    def ask(self, text: str, *, blank: bool = False) -> None:
+        """`text` was asked of the session. `blank`: what was shown before has nothing to do with it."""
+        self.asked, self.blank, self._before = text, blank, self.measured
+        self._draw()
+
+    def _answered(self) -> None:
+        self.asked, self.blank = "", False
+
+    def refused(self) -> None:
+        """The session has raised: a message says why, and there is nothing to wait for."""
+        nothing = self.blank
+        self.asked, self.blank = "", False
+        if nothing and self.is_current:
+            self.dismiss(None)
+        else:
+            self._draw()
 
     def state_changed(self, state: SessionState) -> None:
-        if not self.fixed:
-            self.state = state
+        self.state = state
+        if self.asked and self.measured is not self._before and (self.asked != STOPPING or not self.running):
+            self._answered()
+        self._draw()
+
+    def _draw(self) -> None:
+        if not self.is_attached:
+            return
         self.body.repaint()
-        keys = self._keys()
-        if keys != self.keys and self.is_attached:
+        box, keys, title = self.query_one(".box"), self._keys(), self.title_now
+        if keys != self.keys:
             self.keys = keys
-            self.say_keys(keys)
+            box.border_subtitle = escape(keys)
+        if title != self.box_title:
+            self.box_title = title
+            box.border_title = escape(title)
+
+    def _rows(self, width: int) -> list[Row]:
+        asked = [((f"~ {self.asked}", "warn"),), ()] if self.asked else []
+        return [*asked, *([] if self.blank else self.rows_of(width))]
 
     # what the two give
     @property
+    def title_now(self) -> str:
+        return ""
+
+    @property
+    def measured(self) -> Experiment | Sweep | None:
+        """What the session measures now, or did last."""
+        return None
+
+    @property
+    def shown(self) -> Experiment | Sweep | None:
+        return self.measured
+
+    @property
     def running(self) -> bool:
-        return False
+        return self.shown is not None and self.shown.state == "running"
 
     def possible(self, outcome: str) -> bool:
         return (outcome == "stop") == self.running or outcome == "list"
 
-    def _rows(self, width: int) -> list[Row]:
+    def rows_of(self, width: int) -> list[Row]:
         return []
+
+    @property
+    def left_s(self) -> float | None:
+        """What the page says is what the header says."""
+        return self.left(self.shown, self.shown.left_s) if self.shown is not None and self.running else None
 
 
 class ExperimentPage(Live):
-    def __init__(self, state: SessionState, trail: Callable[[], Trail]) -> None:
-        self.trail = trail
-        number = state.experiment.id if state.experiment else ""
-        words = {"stop": "K stop", "resume": "R go on", "more": "m two more pairs", "new": "n new", "list": "o others"}
-        super().__init__(f"A/B experiment {number}", state, words)
+    WORDS: ClassVar = {"stop": "K stop", "resume": "R go on", "more": "m two more pairs", "new": "n new",
+                       "list": "o others"}  # fmt: skip
+
+    def __init__(self, state: SessionState, left: Left, do: Do, trail: Callable[[int], Trail],
+                 fixed: Experiment | None = None) -> None:  # fmt: skip
+        """`fixed`: one of the list, not what is measured now."""
+        self.trail, self.fixed = trail, fixed
+        super().__init__(state, self.WORDS, left, do)
+
+    def _answered(self) -> None:
+        super()._answered()
+        self.fixed = None
 
     @property
-    def running(self) -> bool:
-        return self.state.experiment is not None and self.state.experiment.state == "running"
+    def title_now(self) -> str:
+        e = self.shown
+        return "A/B experiment" + (f" {e.id}" if e is not None and not self.blank else "")
+
+    @property
+    def measured(self) -> Experiment | None:
+        return self.state.experiment
+
+    @property
+    def shown(self) -> Experiment | None:
+        return self.fixed or self.measured
 
     def possible(self, outcome: str) -> bool:
-        e = self.state.experiment
+        e = self.shown
         if outcome == "resume":
             return e is not None and e.state in ("stopped", "failed")
         if outcome == "more":
             return e is not None and e.state == "done"
+        if outcome == "stop" and self.fixed is not None:
+            return False  # another Workbench's
         return super().possible(outcome)
 
-    def _rows(self, width: int) -> list[Row]:
-        e = self.state.experiment
+    def rows_of(self, width: int) -> list[Row]:
+        e = self.shown
         if e is None:
             return []
-        left = self.countdown.left(e, e.left_s)
-        return experiment_rows(e, width, left_s=left, progress=self.state.bench.progress, trail=self.trail())
+        progress = self.state.bench.progress
+        return experiment_rows(e, width, left_s=self.left_s, progress=progress, trail=self.trail(e.id))
 
 
 class SweepPage(Live):
     _plotted: tuple[object, list[Row]] = (None, [])
 
-    def __init__(self, state: SessionState) -> None:
-        name = state.sweep.name if state.sweep else ""
-        super().__init__(f"Sweep of {name}", state, {"stop": "K stop", "new": "n new"})
+    def __init__(self, state: SessionState, left: Left, do: Do) -> None:
+        super().__init__(state, {"stop": "K stop", "new": "n new"}, left, do)
 
     @property
-    def running(self) -> bool:
-        return self.state.sweep is not None and self.state.sweep.state == "running"
+    def title_now(self) -> str:
+        s = self.measured
+        return "Sweep" + (f" of {s.name}" if s is not None and not self.blank else "")
+
+    @property
+    def measured(self) -> Sweep | None:
+        return self.state.sweep
 
     def possible(self, outcome: str) -> bool:
         return outcome != "list" and super().possible(outcome)
 
-    def _rows(self, width: int) -> list[Row]:
-        s = self.state.sweep
+    def rows_of(self, width: int) -> list[Row]:
+        s = self.measured
         if s is None:
             return []
         height = self.body.content_size.height or self.app.size.height - ROOM_AROUND
-        left = self.countdown.left(s, s.left_s)
-        return sweep_rows(s, width, height, left_s=left, progress=self.state.bench.progress, draw=self._plots)
+        progress = self.state.bench.progress
+        return sweep_rows(s, width, height, left_s=self.left_s, progress=progress, draw=self._plots)
 
     def _plots(self, s: Sweep, width: int, height: int) -> list[Row]:
         """Drawn anew only when a point is new, not with every second."""

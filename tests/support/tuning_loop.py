@@ -67,7 +67,7 @@ class Loop:
         for name in ("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms"):
             figures = result[name]  # on a busy machine many chunks come in one read, with no time between them
             assert figures["mean"] > 0 <= figures["p50"] <= figures["p90"] <= figures["p99"], name
-        assert result["output_tok_s"] * result["duration_s"] == _about(result["output_tokens"])
+        assert result["whole_run_tok_s"] * result["duration_s"] == _about(result["output_tokens"])
         self._say(status, result, theirs)
         return result
 

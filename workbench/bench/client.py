@@ -65,6 +65,7 @@ class Client:
         self.began_unix = 0.0  # when second 0 of the records was
         self.ramp_end_s = 0.0  # when the last of the streams was to start, seconds after the run began
         self.capped = 0  # requests of an open loop that were due while all streams were taken
+        self.unsent = 0  # of an open loop that ends by time: those that were due by then
         self.tick: Callable[[int], None] = lambda now_ns: None
         self.poller: Poller = open_poller()
         self._on_record = on_record
@@ -184,8 +185,9 @@ class Client:
                 self._remake_bodies()
                 self._warmup.reshaped(self._ready[0].index if self._ready else self._phase.next)
 
-    def _clear(self) -> None:
-        self._phase.end = self._phase.next
+    def _clear(self, due_by_ns: int = 0) -> None:
+        """No more starts in this phase."""
+        self.unsent += sum(0 < one.due_ns <= due_by_ns for one in self._ready) + self._phase.give_up(due_by_ns)
         self._ready.clear()
 
     def _start_due(self, now: int) -> int | None:
@@ -203,7 +205,7 @@ class Client:
     def _next_due(self, now: int) -> int | None:
         """When the next request is due; None when there is none."""
         if now >= self._start_until_ns:
-            self._clear()
+            self._clear(self._start_until_ns)
         if not self._waiting():
             return None
         return (self._ready[0] if self._ready else self._prepare()).due_ns
@@ -235,9 +237,10 @@ class Client:
         self._start_until_ns = _NEVER if spec.seconds is None else now + int(spec.seconds * _SECOND_NS)
         self._phase = Phase(False, spec.requests, arrivals(spec, warmup=False), now)
         self.phase = "measuring"
-        if self._hopeless(time.monotonic_ns()):
-            self._give_up(_NO_SUCCESS)
         self.clock.reset()
+        self.capped = self.unsent = 0  # of the warm-up
+        if self._hopeless(now):
+            self._give_up(_NO_SUCCESS)
         self._measured_ns = time.monotonic_ns()
         self.cpu.note(self._measured_ns)
 
@@ -345,7 +348,7 @@ class Client:
         elif refused is not None:
             self._finish(slot, *refused)
         else:
-            exchange.reply.verdict(self.workload.asked_tokens(exchange.index, warmup=exchange.warmup))
+            exchange.verdict(self.workload.asked_tokens(exchange.index, warmup=exchange.warmup))
             self._finish(slot, exchange.reply.error, exchange.reply.detail)
 
     def _remake_bodies(self) -> None:
@@ -453,7 +456,7 @@ class Client:
 
     def _give_up(self, why: str) -> None:
         left = self._waiting()
-        self._clear()
+        self._clear(time.monotonic_ns())
         if left and self.phase == "measuring":
             self.notes.append(f"{why}; {left} of {self.spec.requests} requests were not sent")
 

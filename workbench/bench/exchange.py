@@ -67,6 +67,10 @@ class Exchange:
     def _is_answer(self) -> bool:
         return not self.stream and self.status == 200
 
+    def verdict(self, asked_tokens: int | None) -> None:
+        """The answer is complete and of the asked form: whether it is whole stands in `reply.error`."""
+        self.reply.verdict(asked_tokens, delimited=not (self.stream and self.response.until_close))
+
     def http_error(self) -> tuple[str, str] | None:
         """(kind, message) of an answer that is not of the asked form, None when it is."""
         if self._plain is None or self._is_answer():
@@ -124,4 +128,5 @@ class Exchange:
             finish_reason=reply.finish_reason,
             due_s=round((self.due_ns - run_began_ns) / 1e9, 6) if self.due_ns else None,
             reconnected=self.reconnected,
+            without_done=self.stream and error is None and not reply.done,
         )

@@ -68,6 +68,11 @@ class ResponseReader:
             raise HttpError("closed before the end of the body", truncated=True)
         self.complete = True
 
+    @property
+    def until_close(self) -> bool:
+        """The body does not say where it ends: it may have been cut anywhere."""
+        return self._left is None
+
     def _read_head(self) -> bytes:
         while True:
             end = self._head.find(b"\r\n\r\n")

@@ -46,6 +46,7 @@ class RequestRecord:
     finish_reason: str | None = None
     due_s: float | None = None  # open loop: scheduled for, seconds after the run began
     reconnected: bool = False  # the kept connection had been closed: sent again on a fresh one
+    without_done: bool = False  # ok and streamed, but without [DONE]
 
     @property
     def ok(self) -> bool:

@@ -15,6 +15,7 @@ _CONTENT_KEYS = ("content", "reasoning_content", "reasoning", "text", "refusal")
 _GIVEN_UP = ("abort", "error")  # the engine ended the request, not the model
 _JSON_TEXT = rb'(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})+'
 _PLAIN = bytes(c for c in range(0x20, 0x7F) if c not in b'"\\')  # needs no escape in a JSON text
+_NOTHING = b"\r"  # begins no event: the decoder leaves no CR
 _TEXT = re.compile(_JSON_TEXT)
 _CONTENT_FIELD = re.compile(rb'"(?:content|reasoning_content|reasoning|text)"\s*:\s*"(' + _JSON_TEXT + rb')"')
 
@@ -30,7 +31,7 @@ class Reply:
         self.first_tokens: int | None = None
         self.error: str | None = None
         self.detail: str | None = None
-        self._prefix = b"\0"  # of an event known to carry content only: matches nothing yet
+        self._prefix = _NOTHING  # of an event known to carry content only
         self._suffix = b""
 
     def feed(self, events: list[tuple[bytes, bytes]], stamp_ns: int) -> None:
@@ -39,7 +40,7 @@ class Reply:
         for name, data in events:
             # An event that differs from one already parsed only inside its text is a content chunk as that one was:
             # comparing bytes costs a fifth of parsing JSON.
-            if data.startswith(prefix) and data.endswith(suffix):
+            if not name and data.startswith(prefix) and data.endswith(suffix):
                 text = data[len(prefix) : len(data) - len(suffix)]
                 if text and (not text.translate(None, _PLAIN) or (text.isascii() and _TEXT.fullmatch(text))):
                     self.stamps_ns.append(stamp_ns)
@@ -57,14 +58,17 @@ class Reply:
         del self.stamps_ns[:]  # there are no chunks
         self.first_tokens = None
 
-    def verdict(self, asked_tokens: int | None) -> None:
+    def verdict(self, asked_tokens: int | None, *, delimited: bool = True) -> None:
         """The body is complete: sets `error` where the reply is not whole. `asked_tokens`: None where any length
-        is right."""
+        is right. `delimited`: the body says itself where it ends; else, when the connection's end was its end too,
+        only [DONE] tells a whole reply from a server that died after the finish reason."""
         if self.error is not None:
             return
         if self.finish_reason is None:
             said = "[DONE] without a finish reason" if self.done else "the reply ended without a finish reason"
             self._fail(records.TRUNCATED, said)
+        elif not (delimited or self.done):
+            self._fail(records.TRUNCATED, "the connection was closed without [DONE]")
         elif self.finish_reason in _GIVEN_UP:
             self._fail(records.STREAM_ERROR, f"finish reason {self.finish_reason}")
         tokens = self.output_tokens
@@ -88,6 +92,7 @@ class Reply:
     def _fail(self, kind: str, detail: str) -> None:
         if self.error is None:
             self.error, self.detail = kind, detail
+            self._prefix = _NOTHING
 
     def _parse(self, name: bytes, data: bytes, stamp_ns: int) -> None:
         stripped = data.strip()

@@ -63,6 +63,14 @@ class Phase:
         due = 0 if self.times is None else self.begin_ns + int(next(self.times) * 1e9)
         return index, due
 
+    def give_up(self, now_ns: int) -> int:
+        """End here; how many of the open loop's requests that were not taken were due by `now_ns`."""
+        overdue = 0
+        while self.times is not None and self.left and self.take()[1] <= now_ns:
+            overdue += 1
+        self.end = self.next
+        return overdue
+
 
 def stagger_s(spec: BenchSpec, duration_s: float | None) -> float:
     """Over how long the first requests of the streams are spread; `duration_s` is that of a request.

@@ -28,6 +28,7 @@ class RunFacts:
     calibrated: bool = False
     prompt_words: int | None = None
     capped: int = 0  # requests that were due while all streams were taken
+    unsent: int = 0  # requests that were due before the run's time was over, and never sent
     window: Window | None = None
     reads: int = 0
     unstamped_reads: int = 0
@@ -39,7 +40,7 @@ def refusals(spec: BenchSpec, counted: Sequence[RequestRecord], facts: RunFacts,
     """Why these figures are not those of the server under the asked load; () where they are."""
     good = [r for r in counted if r.ok]
     reasons = (_idle_streams(spec, counted, window), _busy(good, facts), _cached(spec, good, facts),
-               _not_offered(spec, counted))  # fmt: skip
+               _not_offered(spec, counted), _not_sent(spec, counted, facts))  # fmt: skip
     return tuple(r for r in reasons if r)
 
 
@@ -102,6 +103,15 @@ def _not_offered(spec: BenchSpec, counted: Sequence[RequestRecord]) -> str | Non
     )
 
 
+def _not_sent(spec: BenchSpec, counted: Sequence[RequestRecord], facts: RunFacts) -> str | None:
+    """The worst waits of an overloaded open loop are those of requests that it never sent."""
+    due = len(counted) + facts.unsent
+    if facts.unsent <= (1 - LEAST_LOAD) * due:
+        return None
+    why = f"all {spec.concurrency} streams were taken"
+    return f"{facts.unsent} of {due} requests that were due were never sent, since {why}"
+
+
 def notes_of(spec: BenchSpec, counted: Sequence[RequestRecord], facts: RunFacts, window: Window) -> tuple[str, ...]:
     good = [r for r in counted if r.ok]
     notes = list(facts.notes)
@@ -114,6 +124,7 @@ def notes_of(spec: BenchSpec, counted: Sequence[RequestRecord], facts: RunFacts,
     short = sum(r.error == SHORT for r in counted)
     if short:
         notes.append(f"{short} replies ended before the asked length: the server does not follow ignore_eos")
+    notes += _odd_replies(counted, good)
     notes += _prompt_notes(spec, good, facts)
     notes += _schedule_notes(spec, counted, facts)
     if facts.unstamped_reads > _ODD_READS * facts.reads:
@@ -124,6 +135,20 @@ def notes_of(spec: BenchSpec, counted: Sequence[RequestRecord], facts: RunFacts,
             f" late (worst {facts.latest_read_ms:.0f} ms); shorter times than that may be off"
         )
     return tuple(notes)
+
+
+def _odd_replies(counted: Sequence[RequestRecord], good: Sequence[RequestRecord]) -> list[str]:
+    """What was counted as ok all the same."""
+    without_done, without_usage = sum(r.without_done for r in good), sum(r.output_tokens is None for r in good)
+    again = sum(r.reconnected for r in counted)
+    notes = []
+    if without_done:
+        notes.append(f"{without_done} of {len(good)} replies came without [DONE]; their bodies were complete")
+    if without_usage:
+        notes.append(f"{without_usage} of {len(good)} replies carried no token usage: chunks are not tokens")
+    if again:
+        notes.append(f"{again} of {len(counted)} requests were sent anew: the server had closed the kept connection")
+    return notes
 
 
 def _prompt_notes(spec: BenchSpec, good: Sequence[RequestRecord], facts: RunFacts) -> list[str]:
@@ -140,7 +165,7 @@ def _prompt_notes(spec: BenchSpec, good: Sequence[RequestRecord], facts: RunFact
         how = "calibrated in the warm-up" if facts.calibrated else "not calibrated: no warm-up with usage"
         notes = [f"{length} ({spec.input_tokens} asked, {how})"]
     if cached and cached > CACHED_SHARE * prompt and not spec.shared_prefix and not _cached(spec, good, facts):
-        why = "the person's own prompts share them" if spec.prompts else "no more than a chat template can be"
+        why = "all they share is the chat template" if spec.prompts else "no more than a chat template can be"
         notes.append(f"{cached / len(good):.0f} prompt tokens of each came from the prefix cache: {why}")
     return notes
 

@@ -218,6 +218,7 @@ def _summary(client: Client) -> dict[str, Any]:
         calibrated=client.workload.calibrated,
         prompt_words=None if spec.prompts else client.workload.words,
         capped=client.capped,
+        unsent=client.unsent,
         window=window,
         reads=client.clock.reads,
         unstamped_reads=client.clock.unstamped,

@@ -103,6 +103,24 @@ def test_queueing_behind_the_cap_is_not_hidden() -> None:
     assert "the schedule had 100.00" in said and "all 1 streams were taken" in said
 
 
+def test_requests_that_a_hanging_server_kept_from_being_sent_are_not_forgotten() -> None:
+    """Both streams hang until the time is over: what was sent looks fine, and a user would have waited."""
+    with ScriptedServer(lambda request, n: [OK] if n < 10 else slow(0.7)(request, n)) as server:
+        client = bench(server.url, requests=1000, concurrency=2, rate=100.0, arrival="constant", seconds=0.5)
+    due = len(client.counted) + client.unsent
+    assert due == pytest.approx(50, abs=1) and 10 <= len(client.counted) <= 14
+    facts = RunFacts(capped=client.capped, unsent=client.unsent)
+    refused = summarize(client.spec, client.counted, (), facts).refused
+    assert f"{client.unsent} of {due} requests that were due were never sent, since all 2 streams were taken" in refused
+
+
+@pytest.mark.parametrize("fields", [{"rate": 100.0, "requests": 20}, {"seconds": 0.2, "requests": 1000}])
+def test_what_was_never_due_is_not_missed(fields: dict[str, Any]) -> None:
+    with ScriptedServer(lambda request, n: [OK]) as server:
+        client = bench(server.url, concurrency=4, warmup=4, **fields)
+    assert client.unsent == 0 and refusals(client.spec, client.counted, RunFacts(), Window("whole run", 0, 1)) == ()
+
+
 def test_a_backlog_that_was_worked_off_is_told_and_not_refused() -> None:
     made = [record(i, due_s=i / 10, start_s=i / 10 + (0.3 if 3 < i < 8 else 0.0), end_us=50_000) for i in range(30)]
     spec = replace(SPEC, rate=10.0)

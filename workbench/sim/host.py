@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from workbench.hosts.base import Completed, Forward, Host, HostFacts, Stream
+from workbench.hosts.base import Completed, FileError, Forward, Host, HostFacts, Stream
 from workbench.model.errors import InputError
 from workbench.sim import profiles
 
@@ -18,10 +18,11 @@ _TABBYAPI = """import os, sys
 server = {server!r}
 os.execv(sys.executable, [sys.executable, server, "--engine", "tabbyapi", *sys.argv[1:]])
 """
+_NOT_OURS = 3  # exit status of PREPARE on a machine without our stand-ins
 CORES = ("0", "1", "2", "3")
 # $1: the stand-ins, $2: the simulated host's /sys, then its cores. What the governors are outlives us.
 PREPARE = """
-[ -x "$1/nvidia-smi" ] || exit 1
+[ -x "$1/nvidia-smi" ] || exit 3
 printf %s "$PATH"
 cpus=$2/devices/system/cpu
 shift 2
@@ -82,11 +83,14 @@ class SimulatedHost:
             return
         cores = () if self.profile.virtualization else CORES  # a guest has no cpufreq
         done = await self.inner.run(["sh", "-c", PREPARE, "sh", BIN, f"{self.driver_state}/sys", *cores])
-        if done.returncode != 0:
+        if done.returncode == _NOT_OURS:
             raise InputError(
                 f"{self.inner.name} cannot be simulated on: Workbench's own files ({BIN}) are not there",
                 next_step="--simulate works on this machine, and over ssh to itself",
             )
+        if done.returncode != 0:
+            raise FileError(f"cannot write under {self.driver_state}: {done.err.strip()}", host=self.inner.name,
+                            next_step="make it writable, or set XDG_STATE_HOME")  # fmt: skip
         stub = _TABBYAPI.format(server=str(HERE / "engine_server.py"))
         await self.inner.write_file(f"{self._state_dir}/tabbyapi/main.py", stub.encode())
         self._path = done.out

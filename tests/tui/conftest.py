@@ -59,6 +59,17 @@ async def driven(
         yield Driven(app, session, pilot)
 
 
+@pytest.fixture(autouse=True)
+def frames_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of a test's time went into frames that nobody looks at. Rows are made all the same, `text` draws them all;
+    frames as they go to a terminal are for test_tui_terminal.py, whose screens are processes of their own."""
+
+    def nothing(self: Any, *_: Any, **__: Any) -> None:
+        self._dirty_regions.clear()
+
+    monkeypatch.setattr("textual._compositor.Compositor.render_update", nothing)
+
+
 @pytest.fixture
 def drive() -> Callable[..., Any]:
     """`drive(scenario, **how)`: run `async scenario(driven)` in a loop of its own."""

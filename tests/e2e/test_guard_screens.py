@@ -19,8 +19,11 @@ from pathlib import Path
 import pytest
 from support import changing_screen
 from support.guarded import WITHIN_S, GuardedHost, guarded, run
-from support.procs import eventually, state_of
+from support.procs import alive, eventually, state_of
 
+import workbench
+
+ROOT = Path(workbench.__file__).parents[1]  # it may not be installed
 ON = (450.0, (1000, 2000))
 HEARTBEAT_S = 3.0
 STALL_S = 10.0  # for a pty that nobody reads to be full, and the screen to take it for stalled (2.5 s)
@@ -35,7 +38,8 @@ class Screen:
         self.size(40, 120)
         self.done = directory / "done"
         argv = [sys.executable, changing_screen.__file__, str(directory / "host"), trial, str(self.done)]
-        self.process = subprocess.Popen(argv, stdin=slave, stdout=slave, stderr=slave, start_new_session=True)
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color"}
+        self.process = subprocess.Popen(argv, stdin=slave, stdout=slave, stderr=slave, env=env, start_new_session=True)
         os.close(slave)
         self.reading = True
         self.reader = threading.Thread(target=self._read, daemon=True)
@@ -93,7 +97,7 @@ def opened(box: GuardedHost, tmp_path: Path, heartbeat_s: float, trial: str = "-
     config.write_text(f"[gpu]\nheartbeat_s = {heartbeat_s}\n")
     screen = Screen(tmp_path, trial)
     try:
-        eventually(screen.done.exists, "the screen to change the settings", OPEN_S)
+        eventually(lambda: screen.done.exists() or not alive(screen.process.pid), "the screen to change them", OPEN_S)
         assert screen.done.read_text() == "ok" and box.in_force() == ON
     except BaseException:
         screen.end()

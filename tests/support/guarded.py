@@ -66,13 +66,13 @@ class GuardedHost:
             assert view.running or not needed, view
             return view
 
-        signs = asyncio.create_task(self._signs_of_life())  # a loaded machine may take long for the change itself
+        signs = asyncio.create_task(self.signs_of_life())  # a loaded machine may take long for the change itself
         try:
             return await control.apply(self.host, commands, rights=mine, guard=guard, watch=terms.watch)
         finally:
             signs.cancel()
 
-    async def _signs_of_life(self) -> None:
+    async def signs_of_life(self) -> None:
         beat = self.gpu / "guard" / "beats" / guard_orders.owner_id()
         while True:
             with suppress(OSError):

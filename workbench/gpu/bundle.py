@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import json
 import zlib
+from collections.abc import Mapping
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 MODULES = ("events", "nvml", "readings", "agent")
-GUARD = ("restore", "heat", "guard_files", "guard")
+GUARD = ("restore", "heat", "guard_files", "guard_programs", "guard")
 TOO_OLD = 78  # exit status: this python3 cannot run it
 FRAME = b"\nworkbench frame\n"  # what stands before it on stdin is skipped unseen: a password that sudo did not read
 _PROGRAM = """# workbench {title}
@@ -82,6 +84,6 @@ def argv(python: str, **options: float) -> list[str]:
     return [python, "-I", "-S", "-u", "-c", BOOTSTRAP, json.dumps(options)]
 
 
-def guard_argv(python: str, root: str, **options: float) -> list[str]:
-    orders = json.dumps({"root": root, "options": options})
-    return [python, "-I", "-S", "-c", program("guard of GPU settings", "guard"), orders]
+def guard_argv(python: str, orders: Mapping[str, Any]) -> list[str]:
+    """`orders` as guard.main lists them."""
+    return [python, "-I", "-S", "-c", program("guard of GPU settings", "guard"), json.dumps(orders)]

@@ -6,7 +6,6 @@ under each entry's `watch`, so that nothing else has to agree with it:
     heartbeat_s   give back when the entry's owner has been silent for so long; None: its owner is not waited for
     trial         a name; give back `trial_s` after it was first seen here
     back          the fields of the entry that was there before, where a trial is to go back to that, or it was kept
-    smi tee       how commands are called; sudo: words before them, unless the guard is root
 
 A setting that is kept deliberately, or has no `watch`, is left alone. So is one of a boot before this one. At its
 temperature limit a GPU's settings are given back, whoever made them. Ages are told by this host's monotonic clock, and
@@ -17,11 +16,9 @@ Sent to the host: standard library only, Python 3.8.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 import traceback
@@ -29,14 +26,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from . import restore
-from .guard_files import Broken, Files, governors, owner_id, owner_token
+from .guard_files import Broken, Files, owner_id, owner_token
+from .guard_programs import Programs, Unsafe
 from .heat import Heat
+from .restore import HOST
 
-HOST = "host"  # as model/settings.py
-SYSFS = os.environ.get("WORKBENCH_SIM_SYSFS") or restore.SYSFS
 TICK_S = 0.25
 HEAT_S = 1.0
-COMMAND_S = 60.0  # as control.py
 BACKOFF_S = (1.0, 60.0)
 ASLEEP_S = 2.0  # a guard that did not run itself for so long cannot say that others were silent
 APPLYING_S = 10.0  # a trial's owner that still holds the journal so long after its end is taken for frozen
@@ -52,8 +48,8 @@ class Due(NamedTuple):
 
 
 class Guard:
-    def __init__(self, files: Files, tick_s: float = TICK_S, heat_s: float = HEAT_S) -> None:
-        self.files, self.tick_s = files, tick_s
+    def __init__(self, files: Files, programs: Programs, tick_s: float = TICK_S, heat_s: float = HEAT_S) -> None:
+        self.files, self.programs, self.tick_s = files, programs, tick_s
         self.heat = Heat(heat_s)
         self.stamp: list[int] | None = None
         self.entries: list[Entry] = []
@@ -61,8 +57,8 @@ class Guard:
         self.beats: dict[str, tuple[int, float]] = {}  # by owner: its last sign of life, and when we saw it
         self.hot: dict[str, str] = {}  # by GPU: at which temperature it was given up
         before = files.state()
-        same_boot = before.get("boot_id") == files.boot_id
-        self.trials: dict[str, float] = dict(before.get("trials", {})) if same_boot else {}
+        trials = before.get("trials") if before.get("boot_id") == files.boot_id else None
+        self.trials: dict[str, float] = trials if isinstance(trials, dict) else {}
         self.did, self.did_unix_s = before.get("did"), before.get("did_unix_s")
         self.failed: str | None = None
         self.retry_at, self.backoff_s = 0.0, BACKOFF_S[0]
@@ -88,6 +84,9 @@ class Guard:
 
     def turn(self) -> bool:
         """One look at everything; False when there is nothing left to watch."""
+        if not self.programs.root and self.files.asked_to_leave():
+            self.files.log("ending: one that is root takes over")
+            return False
         self.read()
         self.listen()
         self.feel()
@@ -134,7 +133,7 @@ class Guard:
             if owner not in self.beats or self.beats[owner][0] != beat:
                 self.beats[owner] = (beat, now)
         lasts = {e["watch"]["trial"]: e["watch"]["trial_s"] for e in self.entries if e["watch"].get("trial")}
-        self.trials = {trial: self.trials.get(trial, now + lasts[trial]) for trial in lasts}
+        self.trials = {trial: ends_at(self.trials.get(trial), now + lasts[trial]) for trial in lasts}
 
     def feel(self) -> None:
         """Which GPUs reached their limit. That stands until their settings are given back, also when they cool down."""
@@ -199,40 +198,16 @@ class Guard:
             return True  # whoever broke the journal: the settings are given back all the same
 
     def restore(self, due: Due) -> tuple[bool, str]:
-        entry, watch = due.entry, due.entry["watch"]
-        setting, value = entry["setting"], restore.wanted_back(target(due))
+        programs, uuid, setting = self.programs, due.entry["gpu_uuid"], due.entry["setting"]
+        cores = sorted(dict(programs.governors())) if setting == "governor" else ()
         failed = None
-        cores = dict(governors(SYSFS)) if setting == "governor" else {}
         for step in restore.steps(
-            entry["gpu_uuid"], setting, value, nvidia_smi=watch.get("smi", "nvidia-smi"), tee=watch.get("tee", "tee"),
-            cores=sorted(cores), sysfs=SYSFS,
+            uuid, setting, restore.wanted_back(target(due)), nvidia_smi=programs.nvidia_smi, tee=programs.tee,
+            cores=cores, sysfs=programs.sysfs,
         ):  # fmt: skip
-            code, said = command((*self.sudo(watch), *step.argv), step.stdin)
+            code, said = programs.set(step)
             failed = restore.failure(code, said, "tee" if setting == "governor" else "nvidia-smi") or failed
-        return restore.restored(setting, target(due), self.told_of(entry), failed)
-
-    def sudo(self, watch: Mapping[str, Any]) -> Sequence[str]:
-        return () if os.geteuid() == 0 else tuple(watch.get("sudo", ()))
-
-    def told_of(self, entry: Entry) -> Any:
-        """What the host says of a setting now; None where it does not."""
-        setting = entry["setting"]
-        if setting == "governor":
-            return restore.governor_value(dict(governors(SYSFS)))
-        field = {"power_limit_w": "power.limit", "persistence": "persistence_mode"}.get(setting)
-        if field is None:
-            return None
-        smi = entry["watch"].get("smi", "nvidia-smi")
-        asked = (smi, "-i", entry["gpu_uuid"], "--query-gpu=" + field, "--format=csv,noheader,nounits")
-        code, said = command(asked, None)
-        if code != 0:
-            return None
-        if setting == "persistence":
-            return {"enabled": True, "disabled": False}.get(said.strip().lower())
-        try:
-            return float(said)
-        except ValueError:
-            return None
+        return restore.restored(setting, target(due), programs.told(uuid, setting), failed)
 
     def settle(self, results: Sequence[tuple[Due, bool, str]]) -> None:
         """Journal, log and state after the fact. What could not be given back stays in the journal."""
@@ -258,7 +233,7 @@ class Guard:
 
     def hand(self, due: Due, message: str) -> str:
         entry = due.entry
-        by_hand = restore.by_hand(entry["gpu_uuid"], entry["setting"], target(due), SYSFS)
+        by_hand = restore.by_hand(entry["gpu_uuid"], entry["setting"], target(due), self.programs.sysfs)
         return f"{named(entry)} was not given back ({due.why}): {message}. By hand: {by_hand}"
 
     def fail(self, why: str) -> None:
@@ -294,7 +269,7 @@ class Guard:
         until = {trial: round(wall + at - now, 1) for trial, at in self.trials.items()}
         known = self.told.get("trials_until_unix_s", {})  # not told anew for every microsecond of difference
         state = {
-            "running": running, "pid": os.getpid(), "boot_id": self.files.boot_id, "root": os.geteuid() == 0,
+            "running": running, "pid": os.getpid(), "boot_id": self.files.boot_id, "root": self.programs.root,
             "since_unix_s": round(self.since_unix_s, 3), "journal": self.stamp, "trials": self.trials,
             "trials_until_unix_s": {trial: known.get(trial, until[trial]) for trial in until},
             "heartbeats": {owner_id(e): e["watch"].get("heartbeat_s") for e in self.entries},
@@ -313,6 +288,11 @@ def named(entry: Entry) -> str:
 
 def listed(dues: Sequence[Due]) -> str:
     return ", ".join(named(due.entry) for due in dues)
+
+
+def ends_at(known: object, latest: float) -> float:
+    """Of a trial: as a guard before us may have written down, but not later than if it began now."""
+    return min(known, latest) if isinstance(known, (int, float)) else latest
 
 
 def target(due: Due) -> Any:
@@ -351,33 +331,13 @@ def noted(journal: Mapping[str, Any], results: Sequence[tuple[Due, bool, str]], 
     return {**journal, "entries": entries, "log": log}
 
 
-def command(argv: Sequence[str], stdin: str | None) -> tuple[int, str]:
-    """Exit code and what it said. One that hangs in the driver is left behind."""
-    try:
-        process = subprocess.Popen(
-            argv, stdin=subprocess.PIPE if stdin else subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, start_new_session=True,
-        )  # fmt: skip
-    except OSError as error:
-        return 127, f"{argv[0]}: {error.strerror}"
-    try:
-        said, _ = process.communicate(stdin.encode() if stdin else None, timeout=COMMAND_S)
-    except subprocess.TimeoutExpired:
-        with contextlib.suppress(OSError):
-            os.killpg(process.pid, signal.SIGKILL)
-        return 124, f"did not end within {COMMAND_S:g} s"
-    return process.returncode, said.decode("utf-8", "replace")
-
-
 # ---- its start
 
 
-def serve(files: Files, options: Mapping[str, float], answers: int) -> None:
+def serve(guard: Guard, answers: int) -> None:
     """What the detached process does. `answers`: a pipe that hears when the first look is done."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    os.umask(0o077)
-    os.chdir("/")
-    null, log = os.open(os.devnull, os.O_RDWR), os.open(files.home + "/log", os.O_WRONLY | os.O_APPEND)
+    null, log = os.open(os.devnull, os.O_RDWR), os.open(guard.files.home + "/log", os.O_WRONLY | os.O_APPEND)
     for number, handle in ((0, null), (1, log), (2, log)):
         os.dup2(handle, number)
     pipes = [answers]
@@ -387,11 +347,11 @@ def serve(files: Files, options: Mapping[str, float], answers: int) -> None:
             os.write(pipes[0], json.dumps({"pid": os.getpid()}).encode())
             os.close(pipes.pop())
 
-    Guard(files, **options).run(ready)
+    guard.run(ready)
     ready()
 
 
-def detach(files: Files, options: Mapping[str, float]) -> dict[str, Any]:
+def detach(guard: Guard) -> dict[str, Any]:
     """Start the guard in a session of its own, whose parent is gone; what it answers."""
     hears, answers = os.pipe()
     if os.fork() == 0:
@@ -399,7 +359,7 @@ def detach(files: Files, options: Mapping[str, float]) -> dict[str, Any]:
         os.setsid()
         if os.fork() == 0:
             try:
-                serve(files, options, answers)
+                serve(guard, answers)
             except BaseException:
                 os.write(2, traceback.format_exc().encode())
                 os._exit(70)  # EX_SOFTWARE, sysexits.h
@@ -412,28 +372,37 @@ def detach(files: Files, options: Mapping[str, float]) -> dict[str, Any]:
         if not more:
             break
         said += more
-    return json.loads(said.decode()) if said else {"error": f"it ended at once; its log is {files.home}/log"}
+    ended = {"error": f"it ended at once; its log is {guard.files.root}/guard/log"}
+    return json.loads(said.decode()) if said else ended
 
 
-def begin(files: Files, options: Mapping[str, float]) -> dict[str, Any]:
+def begin(files: Files, programs: Programs, options: Mapping[str, float]) -> dict[str, Any]:
     """Become the guard, or wait until the one that is there has seen the journal as it is now."""
     files.prepare()
     until = time.monotonic() + READY_S
     while time.monotonic() < until:
         if files.only_one():
-            return detach(files, options)
+            files.ask_to_leave(False)
+            return detach(Guard(files, programs, **options))
         state = files.state()
-        if state.get("running") and state.get("journal") == files.stamp():
+        if programs.root and state.get("root") is False:
+            files.ask_to_leave(True)
+        elif state.get("running") and state.get("journal") == files.stamp():
             return {"pid": state.get("pid"), "root": state.get("root")}
         time.sleep(0.02)
     return {"error": f"the guard that is there (process {files.state().get('pid')}) does not answer"}
 
 
 def main() -> None:
-    """argv[1]: {"root": the state directory's gpu/, "options": {"tick_s", "heat_s"}}. Prints {"pid"} or {"error"}."""
+    """argv[1]: {"root": the state directory's gpu/, "options": {"tick_s", "heat_s"}, and what Programs takes}. Prints
+    {"pid"} or {"error"}."""
     orders = json.loads(sys.argv[1])
+    os.umask(0o077)
     try:
-        answer = begin(Files(orders["root"]), orders.get("options", {}))
+        files = Files(orders["root"])
+        answer = begin(files, Programs(orders, files.owner), orders.get("options", {}))
     except OSError as error:
         answer = {"error": f"{error.filename or 'guard'}: {error.strerror}"}
+    except Unsafe as why:
+        answer = {"error": str(why)}
     print(json.dumps(answer))  # noqa: T201

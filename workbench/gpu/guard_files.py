@@ -8,9 +8,10 @@ only, Python 3.8. Workbench's side of the same files is journal.py and guard_ord
     guard/state.json    what the guard does; outlives it
     guard/pid           its process id and start time
     guard/log           what it did
+    guard/leave         asks a guard that is not root to make way for one that is
 """
 
-# ruff: noqa: PTH102, PTH105, PTH108, PTH110, PTH112, PTH115, PTH116, PTH120, PTH123, PTH208, PTH211
+# ruff: noqa: PTH103, PTH105, PTH108, PTH110, PTH115, PTH116, PTH120, PTH123, PTH208, PTH211
 # (pathlib is slow to import, and this runs on every host)
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
+
+from . import restore
 
 VERSION = 1  # of journal.json, as journal.py has it
 LOG_LINES = 200
@@ -53,8 +56,14 @@ def start_of(pid: int) -> str:
 
 class Files:
     def __init__(self, root: str) -> None:
-        self.journal, self.link = root + "/journal.json", root + "/journal.json.lock"
-        self.home = root + "/guard"
+        """`root` is where we are from now on, and all paths begin there: whoever can rename a directory above it cannot
+        lead us to another."""
+        self.root = root
+        here = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+        os.fchdir(here)
+        self.owner = os.fstat(here)
+        os.close(here)
+        self.journal, self.link, self.home = "journal.json", "journal.json.lock", "guard"
         self.boot_id, self.node = boot_id(), os.uname().nodename
         self.waiting: tuple[str, float] = ("", 0.0)  # whose lock we wait for, since when
         self.held: int | None = None
@@ -65,23 +74,14 @@ class Files:
         return f"{self.boot_id}:{os.getpid()}:{start_of(os.getpid())}:the guard@{self.node}"
 
     def prepare(self) -> None:
-        owner = os.stat(os.path.dirname(self.home))
-        for path in (self.home, self.home + "/beats"):
-            if not os.path.isdir(path):
-                os.mkdir(path, 0o700)
-                self.give(path, owner)
+        """Files are made for the person alone: see guard.main's umask."""
+        os.makedirs(self.home + "/beats", exist_ok=True)
         for name in ("lock", "pid", "log"):
-            os.close(private(f"{self.home}/{name}", os.O_WRONLY | os.O_CREAT))
-            self.give(f"{self.home}/{name}", owner)
-
-    def give(self, path: str, owner: os.stat_result) -> None:
-        """Run as root, the files stay the person's."""
-        if os.geteuid() == 0 and owner.st_uid != 0:
-            os.chown(path, owner.st_uid, owner.st_gid)
+            open(f"{self.home}/{name}", "a").close()
 
     def only_one(self) -> bool:
         """Whether this is the guard from now on, and any process forked from here; False when there is one already."""
-        handle = os.open(self.home + "/lock", os.O_RDWR | os.O_CREAT, 0o600)
+        handle = os.open(self.home + "/lock", os.O_RDWR)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -89,6 +89,17 @@ class Files:
             return False
         self.held = handle
         return True
+
+    def ask_to_leave(self, wanted: bool) -> None:
+        """The guard that is there, which is not root."""
+        if wanted:
+            open(self.home + "/leave", "a").close()
+        else:
+            with contextlib.suppress(OSError):
+                os.unlink(self.home + "/leave")
+
+    def asked_to_leave(self) -> bool:
+        return os.path.exists(self.home + "/leave")
 
     def let_go(self) -> None:
         if self.held is not None:
@@ -112,7 +123,8 @@ class Files:
             if not isinstance(found["version"], int) or found["version"] > VERSION:
                 raise Broken(f"the journal is of version {found['version']!r}")
             for entry in found["entries"]:
-                entry["gpu_uuid"], entry["setting"], entry["before"], entry["boot_id"], entry["owner"]["pid"]
+                if why := restore.unfit(entry):
+                    raise Broken(f"the journal holds what no Workbench writes ({why})")
             found["log"] = list(found["log"])
         except OSError as error:
             raise Broken(f"the journal cannot be read: {error.strerror}") from None
@@ -125,15 +137,14 @@ class Files:
         self.replace(self.journal, {**journal, "log": journal["log"][-LOG_LINES:]}, sync=True)
 
     def replace(self, path: str, data: Any, *, sync: bool = False) -> None:
-        directory = os.path.dirname(path)
+        directory = os.path.dirname(path) or "."
         new = f"{directory}/.new.guard.{os.getpid()}"
         try:
-            with open(new, "w", opener=private) as file:
+            with open(new, "w") as file:
                 file.write(json.dumps(data, indent=1))
                 file.flush()
                 if sync:
                     os.fsync(file.fileno())
-            self.give(new, os.stat(directory))
             os.replace(new, path)
         except BaseException:
             with contextlib.suppress(OSError):
@@ -206,7 +217,7 @@ class Files:
             self.replace(self.home + "/state.json", state)
 
     def say_pid(self) -> None:
-        with open(self.home + "/pid", "w", opener=private) as file:
+        with open(self.home + "/pid", "w") as file:
             file.write(f"{os.getpid()} {start_of(os.getpid())}\n")
 
     def log(self, text: str) -> None:
@@ -215,14 +226,8 @@ class Files:
         with contextlib.suppress(OSError):
             if os.path.exists(path) and os.stat(path).st_size > LOG_BYTES:
                 os.replace(path, path + ".1")
-                os.close(private(path, os.O_WRONLY | os.O_CREAT))
-                self.give(path, os.stat(self.home))
-            with open(path, "a", opener=private) as file:
+            with open(path, "a") as file:
                 file.write(line)
-
-
-def private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 def owner_id(entry: Mapping[str, Any]) -> str:
@@ -234,12 +239,3 @@ def owner_id(entry: Mapping[str, Any]) -> str:
 def owner_token(entry: Mapping[str, Any]) -> str:
     """How the lock names it."""
     return owner_id(entry).replace(".", ":")
-
-
-def governors(sysfs: str) -> Iterator[tuple[int, str]]:
-    """(core, its governor) of all cores that have one."""
-    root = sysfs + "/devices/system/cpu"
-    for name in os.listdir(root):
-        if name[:3] == "cpu" and name[3:].isdigit():
-            with contextlib.suppress(OSError), open(f"{root}/{name}/cpufreq/scaling_governor") as file:
-                yield int(name[3:]), file.read().strip()

@@ -65,10 +65,7 @@ class Terms:
 
     def watch(self, entry: Entry, old: Entry | None) -> dict[str, Any]:
         """What stands under `watch` of a new entry. `back`: what a trial, or settings that were kept, go back to."""
-        made: dict[str, Any] = {
-            "heartbeat_s": self.heartbeat_s, "smi": self.rights.nvidia_smi, "tee": self.rights.tee,
-            "sudo": list(self.rights.prefix),
-        }  # fmt: skip
+        made: dict[str, Any] = {"heartbeat_s": self.heartbeat_s}
         if self.trial_s is not None:
             made |= {"trial": self.trial, "trial_s": self.trial_s}
         if old is not None and old.boot_id == entry.boot_id and old.state != "pending":
@@ -96,16 +93,18 @@ async def home_on(host: Host) -> str:
 async def start(host: Host, terms: Terms, **options: float) -> GuardView:
     """Start the guard, or have the one that is there look at the journal. Under the journal's lock. A view with a
     `problem` when that cannot be; nothing is raised."""
-    root = f"{await host.state_dir()}/gpu"
-    local = host.kind == "local" and bool(sys.executable)
-    payload = bundle.payload(local, bundle.GUARD)
-    argv: Sequence[str] = bundle.guard_argv(sys.executable if local else "python3", root, **options)
+    root, rights = f"{await host.state_dir()}/gpu", terms.rights
+    orders = {"root": root, "nvidia_smi": rights.nvidia_smi, "tee": rights.tee, "sudo": list(rights.prefix),
+              "options": options}  # fmt: skip
     log = f"{root}/guard/log"
     try:
-        how, why = _as_root(terms.rights, await journals.read(host), argv)
+        how, why = _as_root(rights, await journals.read(host), bundle.guard_argv("python3", orders))
         if why is not None:
             return GuardView(False, problem=why)
-        password = f"{terms.rights.password}\n".encode() if how == SUDO_ASKED else b""
+        local = host.kind == "local" and bool(sys.executable) and not how  # root imports no file of the person's
+        payload = bundle.payload(local, bundle.GUARD)
+        argv = bundle.guard_argv(sys.executable if local else "python3", orders)
+        password = f"{rights.password}\n".encode() if how == SUDO_ASKED else b""
         env = ENGLISH if how else None
         done = await host.run((*how, *argv), input=password + payload, timeout_s=START_S, env=env)
     except CommandNotFound:

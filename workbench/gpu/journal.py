@@ -214,9 +214,12 @@ def parse(text: str, boot_id: str, path: str = "journal", host: str | None = Non
         raise broken(f"is of version {version}, made by a newer Workbench (this one reads {VERSION})")
     try:
         entries = tuple(Entry(**entry) for entry in data["entries"])
-        return Journal(boot_id, entries, tuple(dict(line) for line in data["log"]))
+        log = tuple(dict(line) for line in data["log"])
     except (KeyError, TypeError, ValueError) as error:
         raise broken(f"is damaged ({error})") from None
+    if wrong := [why for why in map(restore.unfit, data["entries"]) if why]:
+        raise broken(f"holds what no Workbench writes ({wrong[0]})")
+    return Journal(boot_id, entries, log)
 
 
 @asynccontextmanager

@@ -9,11 +9,13 @@ differ, "powersave=0-3 performance=4-7".
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+HOST = "host"  # as model/settings.py: in place of a UUID
 DEFAULT = "default"
 UNKNOWN = "unknown"
 LOCKS = ("gpu_clocks", "memory_clocks")
@@ -28,6 +30,13 @@ FAILED = re.compile(
     r"incorrect password|not allowed to",
     re.IGNORECASE,
 )
+
+
+_UUID = re.compile(r"(GPU|MIG)-[A-Za-z0-9/_-]{1,80}")
+_CLOCKS = re.compile(r"\d{1,5},\d{1,5}|default|unknown")
+_GOVERNOR = re.compile(r"[a-z_]{1,32}(=\d{1,4}([-,]\d{1,4})*)?")
+_OWNER = re.compile(r"[A-Za-z0-9_-]*")
+_MOST_W = 10_000
 
 
 class Step(NamedTuple):
@@ -160,6 +169,51 @@ def gone(entry: Mapping[str, Any], boot_id: str, energy_j: float | None = None) 
     if then is not None and energy_j is not None and energy_j < then / 2:
         return "the driver was reloaded"
     return None
+
+
+# ---- what stands in a journal
+
+
+def unfit(entry: Any) -> str | None:
+    """What in an entry of a journal no Workbench writes. By such a file nothing is set: root may be who reads it."""
+    try:
+        setting, uuid, owner, watch = entry["setting"], entry["gpu_uuid"], entry["owner"], entry.get("watch") or {}
+        if setting not in ORDER or not (uuid == HOST if setting == "governor" else _UUID.fullmatch(uuid)):
+            return f"{setting!r} of {uuid!r}"
+        if wrong := [value for value in (entry["before"], entry["now"]) if not fit(setting, value)]:
+            return f"{setting} {wrong[0]!r}"
+        if not all(_OWNER.fullmatch(str(owner.get(part, ""))) for part in ("boot_id", "pid", "start")):
+            return f"owner {owner!r}"
+        if not isinstance(entry["gpu_index"], int) or not isinstance(entry["boot_id"], str):
+            return "gpu_index or boot_id"
+        trial, seconds = watch.get("trial"), [watch.get("heartbeat_s")]
+        seconds += [watch["trial_s"]] if trial else []
+        if not isinstance(trial, (str, type(None))) or not all(s is None or (_number(s) and s > 0) for s in seconds):
+            return f"watch {watch!r}"
+        back = watch.get("back")
+        return unfit({**entry, **back, "state": back["state"]}) if back else None
+    except (AttributeError, KeyError, TypeError, RecursionError) as error:
+        return repr(error)
+
+
+def fit(setting: str, value: Any) -> bool:
+    """Whether `value` can be one of `setting`'s."""
+    if setting == "persistence":
+        return isinstance(value, bool)
+    if setting == "power_limit_w":
+        return _number(value) and 0 < value < _MOST_W
+    if not isinstance(value, str):
+        return False
+    if setting == "governor":
+        try:
+            return bool(split_governor(value)) and all(_GOVERNOR.fullmatch(word) for word in value.split())
+        except ValueError:
+            return False
+    return bool(_CLOCKS.fullmatch(value))
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 # ---- the governors of the cores

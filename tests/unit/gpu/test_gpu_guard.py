@@ -73,10 +73,12 @@ def test_a_trial_runs_out_unless_confirmed(box: GuardedHost) -> None:
         run(guard_orders.confirm(box.host))
     assert "not confirmed within 1.2 s" in (late.value.next_step or "")
 
-    run(box.change(trial_s=1.2))
+    run(box.change(trial_s=20.0))  # a busy machine may take long to come to the confirmation
+    assert len(box.state["trials"]) == 1
     view = run(guard_orders.confirm(box.host))
     assert view.running and view.trial_left_s is None and view.heartbeat_s is None
-    box.stays(1.6, lambda: box.in_force() == ON)
+    assert not box.state["trials"] and "trial_s" not in box.journal.read_text()
+    box.stays(0.5, lambda: box.in_force() == ON)
     assert len(log_lines(box, "confirm")) == 2
 
 

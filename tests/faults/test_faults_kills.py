@@ -1,0 +1,35 @@
+"""SIGKILL at any point of changing GPU settings, holding them and giving them back, of the guard's own giving back, and
+of the guard with the process: what was before is in force in the end, by the guard or by the next start, which says so.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.killed_runs import kills, table
+
+
+def judged(found: list[dict[str, Any]], count: int) -> None:
+    print("\n" + table(found))
+    assert [kill for kill in found if kill["problem"]] == []
+    assert len({kill["number"] for kill in found}) == len(found) == count
+
+
+def test_killed_anywhere(tmp_path: Path) -> None:
+    judged(kills(tmp_path, 8, 3, 1, 100), 8)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(7200)
+def test_killed_anywhere_a_thousand_times(tmp_path: Path) -> None:
+    found = kills(tmp_path, 1000, 1, 2, 7000)
+    judged(found, 1000)
+    phases = Counter(kill["phase"] for kill in found)
+    assert all(phases[phase] >= 30 for phase in ("apply", "hold", "revert", "guard's revert")), phases
+    steps = Counter((kill["phase"], kill["step"]) for kill in found if kill["phase"] in ("apply", "revert"))
+    assert len(steps) >= 15 and min(steps.values()) >= 10, steps
+    assert sum(kill["by_guard"] for kill in found) >= 100 and sum(kill["reported"] for kill in found) >= 100
+    assert Counter(kill["what"] for kill in found).keys() == {"process", "all", "guard"}

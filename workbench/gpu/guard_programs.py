@@ -1,0 +1,140 @@
+"""What the guard runs, and with whose rights it does what. Sent to the host: standard library only, Python 3.8.
+
+A guard that sudo made root serves a person, and reads files that any of the person's programs can change. So:
+
+    which programs it runs is fixed at its start, and nobody but root may be able to change them
+    it takes the person's rights for all that it does with files; only commands are run as root
+    what the journal names is checked (restore.unfit) before it becomes a word of a command
+"""
+
+# ruff: noqa: PTH116, PTH117, PTH120, PTH123, PTH208  (pathlib is slow to import, and this runs on every host)
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from . import restore
+
+COMMAND_S = 60.0  # as running.py
+ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}  # of a root that serves a person
+
+
+class Unsafe(Exception):
+    """The text says what cannot be run as root."""
+
+
+class Programs:
+    def __init__(self, orders: Mapping[str, Any], owner: os.stat_result) -> None:
+        """`orders`: paths of "nvidia_smi" and "tee", and "sudo": words before them for a guard that is not root.
+        `owner` of the state directory."""
+        self.root = os.geteuid() == 0
+        self.person = (owner.st_uid, owner.st_gid) if self.root and owner.st_uid != 0 else None
+        self.sudo = () if self.root else tuple(orders.get("sudo", ()))
+        self.nvidia_smi, self.tee = orders.get("nvidia_smi", "nvidia-smi"), orders.get("tee", "tee")
+        self.files: dict[str, str] = {}  # of programs that are run whatever their path comes to mean
+        if self.person is not None:
+            self.files = {program: unchangeable(program) for program in (self.nvidia_smi, self.tee)}
+            unchangeable(sys.executable)
+            unchangeable(os.__file__)  # and with it the standard library
+            os.environ.clear()
+            os.environ.update(ENVIRONMENT)
+            groups(*self.person)
+            self.become(*self.person)
+        self.sysfs = os.environ.get("WORKBENCH_SIM_SYSFS") or restore.SYSFS
+
+    def become(self, uid: int, gid: int) -> None:
+        """For the kernel's checks; root stays within reach, and the person cannot signal or trace us."""
+        os.seteuid(0)
+        os.setegid(gid)
+        os.seteuid(uid)
+
+    @contextlib.contextmanager
+    def as_root(self) -> Iterator[None]:
+        if self.person is None:
+            yield
+            return
+        self.become(0, 0)
+        try:
+            yield
+        finally:
+            self.become(*self.person)
+
+    def set(self, step: restore.Step) -> tuple[int, str]:
+        return self.run((*self.sudo, *step.argv), step.stdin)
+
+    def run(self, argv: Sequence[str], stdin: str | None = None) -> tuple[int, str]:
+        """Exit code and what it said. One that hangs in the driver is left behind."""
+        with self.as_root():
+            try:
+                process = subprocess.Popen(
+                    argv, executable=self.files.get(argv[0]), cwd="/", start_new_session=True,
+                    stdin=subprocess.PIPE if stdin else subprocess.DEVNULL, stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                )  # fmt: skip
+            except OSError as error:
+                return 127, f"{argv[0]}: {error.strerror}"
+            try:
+                said, _ = process.communicate(stdin.encode() if stdin else None, timeout=COMMAND_S)
+            except subprocess.TimeoutExpired:
+                with contextlib.suppress(OSError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                return 124, f"did not end within {COMMAND_S:g} s"
+        return process.returncode, said.decode("utf-8", "replace")
+
+    def told(self, uuid: str, setting: str) -> Any:
+        """What the host says of a setting now; None where it does not."""
+        if setting == "governor":
+            return restore.governor_value(dict(self.governors()))
+        field = {"power_limit_w": "power.limit", "persistence": "persistence_mode"}.get(setting)
+        if field is None:
+            return None
+        code, said = self.run((self.nvidia_smi, "-i", uuid, "--query-gpu=" + field, "--format=csv,noheader,nounits"))
+        if code != 0:
+            return None
+        if setting == "persistence":
+            return {"enabled": True, "disabled": False}.get(said.strip().lower())
+        try:
+            return float(said)
+        except ValueError:
+            return None
+
+    def governors(self) -> Iterator[tuple[int, str]]:
+        """(core, its governor) of all cores that have one."""
+        root = self.sysfs + "/devices/system/cpu"
+        for name in os.listdir(root):
+            if name[:3] == "cpu" and name[3:].isdigit():
+                with contextlib.suppress(OSError), open(f"{root}/{name}/cpufreq/scaling_governor") as file:
+                    yield int(name[3:]), file.read().strip()
+
+
+def unchangeable(program: str) -> str:
+    """Where its file really is. Unsafe when another than root could change that, or a directory on the way to it."""
+    real = here = os.path.realpath(program if os.path.isabs(program) else "/usr/bin/" + program)
+    while True:
+        try:
+            found = os.stat(here)
+        except OSError as error:
+            raise Unsafe(f"{program}: {error.strerror}") from None
+        others = stat.S_IWOTH if found.st_gid == 0 else stat.S_IWOTH | stat.S_IWGRP
+        sticky = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX  # what is root's in it only root moves
+        if found.st_uid != 0 or (found.st_mode & others and not sticky):
+            raise Unsafe(f"as root it runs only what nobody else can change, and {here} is not of that kind")
+        if here == "/":
+            return real
+        here = os.path.dirname(here)
+
+
+def groups(uid: int, gid: int) -> None:
+    """The person's, by which the GPU's device files may be open to it."""
+    try:
+        os.initgroups(pwd.getpwuid(uid).pw_name, gid)
+    except KeyError:
+        os.setgroups([gid])

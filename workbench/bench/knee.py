@@ -15,6 +15,7 @@ from workbench.model.sweep import SweepPoint
 NEEDED = 3  # measured values: two give a line, not a bend
 SETTING_LOSS = 0.05  # of tok/s that a GPU setting may cost: above the 1-2 % by which single runs differ
 FLAT_LOSS = 0.02  # within this tok/s is called flat: what single runs cannot tell apart
+NO_EFFECT = "no effect"  # SweepPoint.in_force, as InForce has it
 CONCURRENCY_LOSS = 0.10  # throughput grows by doublings there, and latency with it
 
 
@@ -27,8 +28,17 @@ class Knee:
 
 
 def of_setting(points: Sequence[SweepPoint]) -> Knee:
-    """Of a power limit or clock: the most tok/J among the values that lose at most 5 % of the best tok/s."""
-    known = _measured(points)
+    """Of a power limit or clock: the most tok/J among the values that lose at most 5 % of the best tok/s. A value that
+    had no effect is none of the curve's; a curve that is flat, or still rises at its end, has no knee to name."""
+    known = [(i, p) for i, p in _measured(points) if p.in_force != NO_EFFECT]
+    found = _of_curve(known)
+    idle = [p.label for _, p in _measured(points) if p.in_force == NO_EFFECT]
+    if not idle:
+        return found
+    return Knee(found.index, f"{found.text}; left out, since the setting had no effect there: {', '.join(idle)}")
+
+
+def _of_curve(known: Sequence[Placed]) -> Knee:
     if len(known) < NEEDED:
         return Knee(None, _too_few(known))
     best = max(known, key=lambda p: _speed(p[1]))
@@ -36,6 +46,10 @@ def of_setting(points: Sequence[SweepPoint]) -> Knee:
     if any(p.tok_per_joule is None for _, p in known):
         return Knee(None, "tok/J is not known at every value: no knee is named; " + _flat(known, best))
     last = max(known, key=lambda p: p[1].x or 0.0)
+    if all(_speed(p) >= (1 - FLAT_LOSS) * _speed(best[1]) for _, p in known):
+        first = min(known, key=lambda p: p[1].x or 0.0)
+        text = f"no knee is named: tok/s is flat within {_pct(FLAT_LOSS)} from {first[1].label} to {last[1].label}"
+        return Knee(None, f"{text}, so it lies below them, if anywhere; {_thriftiest(known, best)}")
     if fast == [last]:
         text = f"tok/s still rises up to {last[1].label}, the highest value measured: the knee may lie beyond it"
         return Knee(None, f"{text}; {_thriftiest(known, best)}")
@@ -119,6 +133,8 @@ def _thriftiest(known: Sequence[Placed], best: Placed) -> str:
     if not with_thrift:
         return "tok/J is not known"
     most = max(with_thrift, key=lambda p: _thrift(p[1]))[1]
+    if all(_thrift(p) >= (1 - SETTING_LOSS) * _thrift(most) for _, p in with_thrift):
+        return f"tok/J is within {_pct(SETTING_LOSS)} at all of them"
     return f"most tok/J of all: {most.label} ({_thrift(most):.3g}), {_change(most, best[1])} tok/s"
 
 

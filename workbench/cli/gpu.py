@@ -49,6 +49,9 @@ def _gpu_json(info: GpuInfo | None, sample: GpuSample) -> dict[str, Any]:
 
 
 def _say_status(document: Mapping[str, Any], message: str | None) -> None:
+    from workbench.gpu.restore import shown
+    from workbench.session.gpu_settings import named
+
     driver, host = document["driver"], document["host"]
     simulated = "  SIMULATED" if document["simulated"] else ""
     cuda = f", CUDA {driver['cuda_version']}" if driver["cuda_version"] else ""
@@ -64,7 +67,9 @@ def _say_status(document: Mapping[str, Any], message: str | None) -> None:
         if gpu["absent"]:
             say("  n/a: " + "; ".join(f"{k} ({why})" for k, why in gpu["absent"].items()))
     for one in document["altered"]:
-        say(f"altered: GPU{one['gpu_index']} {one['setting']} {one['before']} -> {one['now']} (workbench gpu revert)")
+        where, kept = named(one["gpu_index"]), ", kept on" if one["extra"].get("state") == "kept" else ""
+        change = f"{one['setting']} {shown(one['before'])} -> {shown(one['now'])}"
+        say(f"altered: {where} {change}{kept} (workbench gpu revert)")
 
 
 _CELLS = (

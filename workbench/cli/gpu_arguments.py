@@ -25,7 +25,8 @@ def gpu(sub: Commands) -> None:
     setter.add_argument("--yes", action="store_true", help="do not ask")
     revert = add(actions, "revert", "give back what was there before Workbench changed it")
     revert.add_argument("--gpu", default="all", metavar="I|UUID|host|all")
-    revert.add_argument("--yes", action="store_true")
+    revert.add_argument("--dry-run", action="store_true", help="print the commands only")
+    revert.add_argument("--yes", action="store_true", help="revert never asks: for scripts that give it to both")
     add(actions, "confirm", "end a trial: what was tried stays, and is guarded")
     add(actions, "keep", "leave the settings on deliberately: written down, and no guard watches any more")
     add(actions, "journal", "what Workbench changed here, whose it is, and what was done")
@@ -52,4 +53,5 @@ def _sweep(parser: argparse.ArgumentParser) -> None:
     for name in ("concurrency", "requests", "max-tokens", "input-tokens", "warmup"):
         parser.add_argument(f"--{name}", type=int, default=None, metavar="N")
     parser.add_argument("--seconds", type=float, default=None, metavar="N", help="measured at each value")
+    parser.add_argument("--dry-run", action="store_true", help="print the commands only")
     parser.add_argument("--yes", action="store_true", help="do not ask")

@@ -79,35 +79,37 @@ async def set_(arguments: argparse.Namespace) -> int:
     async with connected(arguments) as session:
         settings = _wanted(arguments, session)
         commands = await session.plan_gpus(settings)
-        concerned = await _concerned(session, commands)
+        concerned = await concerned_by(session, commands)
         if not arguments.json:
-            _say_plan(commands, concerned)
+            say_plan(commands, concerned)
         if not arguments.dry_run and not arguments.yes:
             if arguments.json or not sys.stdin.isatty():
                 raise InputError("nobody can be asked here", next_step="add --yes, or --dry-run to see the commands")
-            if not await asked(f"Run these on {session.host.name} ({_named(concerned)})? [y/N] "):
+            if not await asked(f"Run these on {session.host.name} ({named(concerned, commands)})? [y/N] "):
                 note("nothing was changed")
                 return 1
         password = None
         if not arguments.dry_run and any(c.right for c in commands):
-            password = await _password(session, arguments)
+            password = await password_for(session, arguments)
         report = await session.apply_gpus(
             settings, dry_run=arguments.dry_run, trial_s=arguments.trial, password=password
         )
-        return _said(report, arguments, session.state.simulated, concerned)
+        return _said(report, arguments, session, concerned)
 
 
 async def revert(arguments: argparse.Namespace) -> int:
     async with connected(arguments) as session:
         gpu = None if arguments.gpu == "all" else arguments.gpu
-        report = await session.revert_gpu(gpu)
-        if any(o.command.right for o in report.outcomes):
-            password = await _password(session, arguments)
+        report = await session.revert_gpu(gpu, dry_run=arguments.dry_run)
+        if any(o.command.right for o in report.outcomes) and not arguments.dry_run:
+            password = await password_for(session, arguments)
             if password is not None:
                 report = await session.revert_gpu(gpu, password=password)
         if not report.outcomes and not arguments.json:
             say("nothing to revert")
-        return _said(report, arguments, session.state.simulated)
+        if arguments.dry_run and not arguments.json:
+            say_commands([o.command for o in report.outcomes])
+        return _said(report, arguments, session)
 
 
 async def journal(arguments: argparse.Namespace) -> int:
@@ -159,7 +161,9 @@ def _say_entry(one: Mapping[str, Any]) -> None:
 def _say_done(line: Mapping[str, Any]) -> None:
     where = "host" if line.get("gpu_uuid") == HOST else line.get("gpu_uuid", "")
     how = {True: "ok", False: "FAILED"}.get(line.get("ok", ""), "")
-    change = f"{_shown(line['before'])} -> {_shown(line['now'])}" if "now" in line else ""
+    change = _shown(line["now"]) if "now" in line else ""
+    if "before" in line:
+        change = f"{_shown(line['before'])} -> {change}"
     words = (_time(line.get("unix_s", 0.0)), line.get("who", ""), line.get("what", ""), where, line.get("setting", ""),
              change, how, line.get("message", ""))  # fmt: skip
     say("  ".join(str(word) for word in words if word))
@@ -171,7 +175,7 @@ def _time(unix_s: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_s))
 
 
-async def _concerned(session: Session, commands: Sequence[SettingCommand]) -> dict[str, Any]:
+async def concerned_by(session: Session, commands: Sequence[SettingCommand]) -> dict[str, Any]:
     """The GPUs that a plan changes and what runs on them: `gpus` and `processes`, as JSON has them. A setting of the
     host concerns nothing that could be listed."""
     indexes = {c.gpu_index for c in commands if c.gpu_uuid != HOST}
@@ -192,11 +196,15 @@ async def _concerned(session: Session, commands: Sequence[SettingCommand]) -> di
     }
 
 
-def _say_plan(commands: Sequence[SettingCommand], concerned: Mapping[str, Any]) -> None:
+def say_commands(commands: Sequence[SettingCommand]) -> None:
     for command in commands:
         say(f"$ {command.typed}")
         if command.note:
             say(f"  {command.note}")
+
+
+def say_plan(commands: Sequence[SettingCommand], concerned: Mapping[str, Any]) -> None:
+    say_commands(commands)
     for gpu in concerned["gpus"]:
         say(f"GPU{gpu['gpu']} {gpu['name']}  {gpu['uuid']}")
         for process in concerned["processes"]:
@@ -207,9 +215,10 @@ def _say_plan(commands: Sequence[SettingCommand], concerned: Mapping[str, Any]) 
             say(f"  its processes are not known: {why}")
 
 
-def _named(concerned: Mapping[str, Any]) -> str:
+def named(concerned: Mapping[str, Any], commands: Sequence[SettingCommand]) -> str:
     """ "GPU0, GPU1; 2 processes use them, 1 of them not Workbench's"."""
-    gpus = ", ".join(f"GPU{g['gpu']}" for g in concerned["gpus"]) or "its CPUs"
+    cpus = ["its CPUs"] if any(c.gpu_uuid == HOST for c in commands) else []
+    gpus = ", ".join([*(f"GPU{g['gpu']}" for g in concerned["gpus"]), *cpus])
     count = len({p["pid"] for p in concerned["processes"]})
     if not count:
         return gpus
@@ -218,7 +227,7 @@ def _named(concerned: Mapping[str, Any]) -> str:
     return f"{gpus}; {use} {'it' if len(concerned['gpus']) == 1 else 'them'}, {others} not started by Workbench"
 
 
-async def _password(session: Session, arguments: argparse.Namespace) -> str | None:
+async def password_for(session: Session, arguments: argparse.Namespace) -> str | None:
     """For sudo, from the terminal, where that helps and somebody is there."""
     if not session.state.host.sudo_password or arguments.json or not sys.stdin.isatty():
         return None
@@ -242,8 +251,9 @@ def _outcome_json(o: SettingOutcome) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def report_json(report: SettingsReport, simulated: bool) -> dict[str, Any]:
+def report_json(report: SettingsReport, host: str, simulated: bool) -> dict[str, Any]:
     return {
+        "host": host,
         "commands": [list(o.command.argv) for o in report.outcomes],
         "outcomes": [_outcome_json(o) for o in report.outcomes],
         "before": {_key(o): o.before for o in report.outcomes},
@@ -257,10 +267,10 @@ def report_json(report: SettingsReport, simulated: bool) -> dict[str, Any]:
 
 
 def _said(
-    report: SettingsReport, arguments: argparse.Namespace, simulated: bool, concerned: Mapping[str, Any] | None = None
+    report: SettingsReport, arguments: argparse.Namespace, session: Session, concerned: Mapping[str, Any] | None = None
 ) -> int:
     if arguments.json:
-        emit({**report_json(report, simulated), **(concerned or {})})
+        emit({**report_json(report, session.host.name, session.state.simulated), **(concerned or {})})
         return 0 if report.ok else 1
     for outcome in report.outcomes:
         told = "would run" if report.dry_run else "ok" if outcome.ok else "FAILED"
@@ -275,7 +285,8 @@ def _said(
 def _say_outcome(outcome: SettingOutcome, told: str, dry_run: bool) -> None:
     force = "" if dry_run else f" (in force: {outcome.in_force})"
     change = f"{_shown(outcome.before)} -> {_shown(outcome.requested)}"
-    say(f"{outcome.command.where} {outcome.command.setting}: {told}{force}  {change}  {outcome.message}".rstrip())
+    said = outcome.message.removeprefix(outcome.command.note).removeprefix("; ")  # the note stands under its command
+    say(f"{outcome.command.where} {outcome.command.setting}: {told}{force}  {change}  {said}".rstrip())
 
 
 def _shown(value: Any) -> str:

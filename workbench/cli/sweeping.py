@@ -6,24 +6,27 @@ import argparse
 import asyncio
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from workbench.cli.dispatch import Command, emit
 from workbench.cli.experiment_arguments import shape_of
+from workbench.cli.gpu_settings import concerned_by, named, password_for, say_commands, say_plan
 from workbench.cli.library import take_plan
 from workbench.cli.opened import asked, connected, note, say
 from workbench.cli.servers import found
 from workbench.model.errors import InputError, WorkbenchError
 from workbench.model.run import ServerState
-from workbench.model.settings import InForce
+from workbench.model.settings import InForce, SettingCommand
 
 if TYPE_CHECKING:
     from workbench.model.sweep import Sweep, SweepPoint
     from workbench.session.session import Session
     from workbench.session.state import SessionState
+
+    Plan = Mapping[str, Sequence[SettingCommand]]
 
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 _SHAPE = ("concurrency", "requests", "max_tokens", "input_tokens", "warmup", "seconds")
@@ -88,21 +91,54 @@ async def gpu_sweep(arguments: argparse.Namespace) -> int:
     bench = {name: getattr(arguments, name) for name in _SHAPE}
     async with connected(arguments) as session, _ended_by_signals():
         run_id = await _ready_run(session, arguments.run)
-        if not arguments.yes:
-            await _agreed(session, arguments, f"Set {', '.join(values)} one after the other")
+        password = None
+        if arguments.dry_run or not arguments.yes or sys.stdin.isatty():
+            if run_id is None and arguments.url is None and arguments.gpu is None:
+                run_id = await session.run_at_hand()
+            plan = await session.plan_gpu_sweep(setting, values, arguments.gpu, run_id=run_id)
+            if arguments.dry_run:
+                return await _shown_only(session, arguments, plan)
+            if not arguments.yes:
+                await _agreed(session, arguments, f"Set {', '.join(values)} one after the other", plan)
+            if any(c.right for commands in plan.values() for c in commands):
+                password = await password_for(session, arguments)
         with _told(session, arguments.json):
             sweep = await session.gpu_sweep(
                 setting, values, arguments.gpu, run_id=run_id, url=arguments.url, settle_s=arguments.settle,
-                **{k: v for k, v in bench.items() if v is not None},
+                password=password, **{k: v for k, v in bench.items() if v is not None},
             )  # fmt: skip
     return said(sweep, arguments.json)
 
 
-async def _agreed(session: Session, arguments: argparse.Namespace, what: str) -> None:
+async def _agreed(session: Session, arguments: argparse.Namespace, what: str, plan: Plan) -> None:
     if arguments.json or not sys.stdin.isatty():
-        raise InputError("nobody can be asked here", next_step="add --yes")
-    if not await asked(f"{what} on {session.host.name}, and give back at the end what is there now? [y/N] "):
+        raise InputError("nobody can be asked here", next_step="add --yes, or --dry-run to see the commands")
+    first = next(iter(plan.values()))
+    concerned = await concerned_by(session, first)
+    say_plan(first, concerned)
+    where = f"{session.host.name} ({named(concerned, first)})"
+    if not await asked(f"{what} on {where}, and give back at the end what is there now? [y/N] "):
         raise InputError("nothing was changed")
+
+
+async def _shown_only(session: Session, arguments: argparse.Namespace, plan: Plan) -> int:
+    """The commands of a sweep that is not run. 1 where a right for one of them is missing."""
+    rights = list(dict.fromkeys(c.right for commands in plan.values() for c in commands if c.right))
+    if arguments.json:
+        concerned = await concerned_by(session, next(iter(plan.values())))
+        emit({
+            "host": session.host.name, "dry_run": True, "ok": not rights, "simulated": session.state.simulated,
+            "steps": [{"label": label, "commands": [list(c.argv) for c in commands]}
+                      for label, commands in plan.items()],
+            "commands": [list(c.argv) for commands in plan.values() for c in commands], "rights": rights, **concerned,
+        })  # fmt: skip
+        return int(bool(rights))
+    for label, commands in plan.items():
+        say(f"# {label}")
+        say_commands(commands)
+    for right in rights:
+        note(right)
+    return int(bool(rights))
 
 
 # -- flags -----------------------------------------------------------------------------------------------------------

@@ -65,10 +65,12 @@ async def apply(
     settings, mine = {c.setting for c in commands}, rights or Rights()
     if dry_run or any(c.right for c in commands):
         seen, state = await look(host, settings), await journals.read(host)
+        stays = {c.gpu_uuid for c in commands if c.setting == "persistence" and c.value}
         told = []
         for one in commands:
             known = _told_before(one, state, seen)
-            told.append(judged.planned(one, known, dry_run, _no_way_back(one, known, mine, seen)))
+            lost = "" if one.gpu_uuid in stays else judged.volatile(one, seen)
+            told.append(judged.planned(one, known, dry_run, joined(_no_way_back(one, known, mine, seen), lost)))
         return SettingsReport(tuple(told), path, dry_run)
     async with journals.locked(host) as held:
         seen = await look(host, settings)
@@ -93,10 +95,15 @@ async def apply(
         return SettingsReport(tuple(outcomes), path, rolled_back=tuple(back), guard=watching)
 
 
-async def revert(host: Host, gpu: int | str | None = None, *, rights: Rights | None = None) -> SettingsReport:
+async def revert(
+    host: Host, gpu: int | str | None = None, *, dry_run: bool = False, rights: Rights | None = None
+) -> SettingsReport:
     """Give back the recorded values, of one GPU, of the "host", or all; verified. What could not be given back stays in
     the journal, with the command to run by hand. With nothing to revert the report is empty."""
     path = await journals.path_on(host)
+    if dry_run:
+        would = await _would_give_back(host, gpu, rights)
+        return SettingsReport(tuple(would), path, dry_run)
     async with journals.locked(host) as held:
         if not held.journal.entries:
             return SettingsReport((), path)
@@ -277,11 +284,27 @@ async def _give_back(
     host: Host, entries: Sequence[Entry], rights: Rights, seen: Seen
 ) -> list[tuple[Entry, list[SettingOutcome]]]:
     """Set what each entry had before, whatever becomes of the others, and look at what the host then tells."""
-    ordered = sorted(entries, key=lambda e: (e.gpu_uuid == HOST, e.gpu_index, restore.order(e.setting)))
+    ordered = _in_order(entries)
     pairs = [(entry, _restoring(entry, rights, seen)) for entry in ordered]
     ran = await running.try_all(host, [one for _, commands in pairs for one in commands], rights)
     after = await look_again(host, {e.setting for e in ordered}) if pairs else seen
     return [(e, [judged.of_restoring(e, one, ran[one], after) for one in commands]) for e, commands in pairs]
+
+
+async def _would_give_back(host: Host, gpu: int | str | None, rights: Rights | None) -> list[SettingOutcome]:
+    state = await journals.read(host)
+    if not state.entries:
+        return []
+    seen, mine = await look(host, {e.setting for e in state.entries}), rights or await rights_on(host)
+    return [
+        judged.planned(one, (entry.now, "journal"), True, judged.FOREIGN if entry.before == UNKNOWN else "")
+        for entry in _in_order(_chosen(state.without_gone(seen.energy_j).entries, gpu, seen))
+        for one in _restoring(entry, mine, seen)
+    ]
+
+
+def _in_order(entries: Sequence[Entry]) -> list[Entry]:
+    return sorted(entries, key=lambda e: (e.gpu_uuid == HOST, e.gpu_index, restore.order(e.setting)))
 
 
 def _restoring(entry: Entry, rights: Rights, seen: Seen) -> tuple[SettingCommand, ...]:

@@ -29,20 +29,21 @@ def of_change(
     if ran is None:
         return outcome(False, InForce.NOT_CHECKED, "not run: the one before failed")
     if ran.failure and not (ran.unsure and equal(one.setting, told, one.value)):  # done, its answer was lost
-        return outcome(False, InForce.NOT_CHECKED, f"{ran.failure}. By hand: {by_hand(one, after or seen)}")
-    volatile = _volatile(one, after or seen)
+        hand = f"By hand: {by_hand(one, after or seen)}"
+        return outcome(False, InForce.NOT_CHECKED, f"{ran.failure.rstrip('. ')}. {hand}")
+    lost = volatile(one, after or seen)
     if one.setting in LOCKS:
         message = NOT_CHECKED_LOCK if one.value != DEFAULT else "reset to the driver's default"
-        return outcome(True, InForce.NOT_CHECKED, one.note, message, FOREIGN if how == UNKNOWN else "", volatile)
+        return outcome(True, InForce.NOT_CHECKED, one.note, message, FOREIGN if how == UNKNOWN else "", lost)
     if told is None:
-        return outcome(True, InForce.NOT_CHECKED, "accepted, but the driver does not tell the value now", volatile)
+        return outcome(True, InForce.NOT_CHECKED, "accepted, but the driver does not tell the value now", lost)
     if not equal(one.setting, told, one.value):
         return outcome(False, InForce.NO_EFFECT, restore.no_effect(one.setting, one.value, told))
     sample = after.sample(one.gpu_uuid) if after else None
     enforced = sample.power_limit_enforced_w if sample is not None and one.setting == "power_limit_w" else None
     if enforced is not None and enforced < one.value - WATTS_EQUAL:
-        return outcome(True, InForce.CAPPED, f"the driver enforces {enforced:g} W: another limit is lower", volatile)
-    return outcome(True, InForce.YES, volatile)
+        return outcome(True, InForce.CAPPED, f"the driver enforces {enforced:g} W: another limit is lower", lost)
+    return outcome(True, InForce.YES, lost)
 
 
 def of_restoring(entry: Entry, one: SettingCommand, ran: Ran, after: Seen | None) -> SettingOutcome:
@@ -87,7 +88,8 @@ def joined(*parts: str) -> str:
     return "; ".join(part for part in parts if part)
 
 
-def _volatile(one: SettingCommand, seen: Seen) -> str:
+def volatile(one: SettingCommand, seen: Seen) -> str:
+    """What to say where a setting lasts only as long as somebody uses the GPU; "" elsewhere."""
     if one.setting in ("persistence", "governor"):
         return ""
     sample = seen.sample(one.gpu_uuid)

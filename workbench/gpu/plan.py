@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from workbench.gpu import clocks, restore
+from workbench.gpu import clocks, restore, traps
 from workbench.gpu.governor import Governors
 from workbench.gpu.restore import DEFAULT, change_of
 from workbench.gpu.rights import Rights
@@ -57,7 +57,7 @@ def select(selector: str, telemetry: Telemetry) -> tuple[GpuInfo, ...]:
     infos = telemetry.infos
     if selector == "all":
         found = infos
-    elif selector.isdigit():
+    elif selector.isdecimal() and len(selector) < 10:
         found = tuple(i for i in infos if i.index == int(selector))
     else:
         found = tuple(i for i in infos if i.uuid and i.uuid.lower() == selector.lower())
@@ -110,28 +110,35 @@ def _changes(settings: GpuSettings) -> Iterator[tuple[str, Any]]:
 
 def _check(info: GpuInfo, settings: GpuSettings, telemetry: Telemetry) -> dict[str, str]:
     """InputError for what cannot be; else what is to be said of each setting."""
-    name = f"GPU {info.index} ({info.name})"
+    name = f"GPU {info.index} ({info.name})" if info.name else f"GPU {info.index}"
     sample = next((s for s in telemetry.gpus if s.index == info.index), None)
     if sample is None or sample.state is not GpuState.LIVE:
         why = sample.message or sample.state.value if sample else "gives no reading"
-        raise InputError(f"{name}: {why}; nothing can be set on it")
+        raise SettingsError(f"{name}: {why}; nothing can be set on it")
     notes: dict[str, str] = {}
     if settings.power_limit_w is not None:
         _check_power(name, info, settings.power_limit_w)
     if settings.gpu_clocks is not None:
         _both(name, "graphics", settings.reset_gpu_clocks)
-        notes["gpu_clocks"] = clocks.check(name, "SM", settings.gpu_clocks, info.sm_max_mhz, info.supported_sm_mhz)
+        taken = clocks.check(name, "SM", settings.gpu_clocks, info.sm_max_mhz, info.supported_sm_mhz)
+        notes["gpu_clocks"] = _note(taken, traps.of_lock("gpu_clocks", settings.gpu_clocks, info))
     if settings.memory_clocks is not None or settings.reset_memory_clocks:
         if info.memory_max_mhz is None:
             why = info.absent.get("memory_max_mhz", "not given")
             unified = "its memory is the host's; " if info.unified_memory else ""
-            raise InputError(f"{name} has no memory clock that can be set ({unified}highest memory clock: {why})")
+            raise InputError(f"{name} has no memory clock that can be set ({unified}highest memory clock: {why})",
+                             next_step=traps.instead(info))  # fmt: skip
         if settings.memory_clocks is not None:
             _both(name, "memory", settings.reset_memory_clocks)
-            notes["memory_clocks"] = clocks.check(
+            taken = clocks.check(
                 name, "memory", settings.memory_clocks, info.memory_max_mhz, info.supported_memory_mhz
             )
+            notes["memory_clocks"] = _note(taken, traps.of_lock("memory_clocks", settings.memory_clocks, info))
     return notes
+
+
+def _note(*parts: str) -> str:
+    return "; ".join(part for part in parts if part)
 
 
 def _both(name: str, which: str, reset: bool) -> None:
@@ -142,8 +149,8 @@ def _both(name: str, which: str, reset: bool) -> None:
 def _check_power(name: str, info: GpuInfo, watts: float) -> None:
     if info.power_min_w is None or info.power_max_w is None:
         why = info.absent.get("power_max_w", "the driver gives no limits")
-        raise InputError(f"{name} has no power limit that can be set ({why})")
+        raise InputError(f"{name} has no power limit that can be set ({why})", next_step=traps.instead(info))
     if not info.power_min_w <= watts <= info.power_max_w:
         raise InputError(
-            f"{name}: {watts:g} W is outside what it allows, {info.power_min_w:g} to {info.power_max_w:g} W"
+            f"{name}: {watts:.10g} W is outside what it allows, {info.power_min_w:g} to {info.power_max_w:g} W"
         )

@@ -99,7 +99,7 @@ def judge(alteration: Alteration, moments: Sequence[Moment], info: GpuInfo | Non
 def _range(value: object) -> tuple[int, int] | None:
     """The two of "3000,3090"; None for a reset."""
     low, comma, high = str(value).partition(",")
-    return (int(low), int(high)) if comma and low.isdigit() and high.isdigit() else None
+    return (int(low), int(high)) if comma and low.isdecimal() and high.isdecimal() else None
 
 
 def _clocks(one: Alteration, asked: tuple[int, int], readings: Sequence[Reading], info: GpuInfo | None) -> Proof:

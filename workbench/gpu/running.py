@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -13,6 +14,11 @@ from workbench.model.errors import HostError
 from workbench.model.settings import SettingCommand
 
 GPU_IS_LOST = 15  # nvidia-smi's exit status: NVML_ERROR_GPU_IS_LOST
+NO_PERMISSION = re.compile("insufficient permissions|does not have permission", re.IGNORECASE)
+NOT_ROOT_ENOUGH = (
+    "NO_PERMISSION: root here is not root for the driver, as in an unprivileged container or one without "
+    "CAP_SYS_ADMIN: change settings on the machine that runs it"
+)
 COMMAND_S = 60.0  # with persistence off each call initialises the GPU first: seconds
 
 
@@ -48,6 +54,8 @@ async def run(host: Host, one: SettingCommand, rights: Rights) -> Ran:
     # lost may have been lost after the change.
     said = done.err if one.stdin is not None else f"{done.out} {done.err}"
     why = restore.failure(done.returncode, said, name)
+    if why and name == "nvidia-smi" and NO_PERMISSION.search(why):
+        why = f"{why.rstrip('.')}; {NOT_ROOT_ENOUGH}"
     return Ran(why, unsure=why is not None and (one.stdin is not None or done.returncode == GPU_IS_LOST))
 
 

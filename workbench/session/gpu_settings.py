@@ -55,7 +55,12 @@ class Settings(Serving):
         from workbench.gpu.control import governors_on, plan
 
         governors = await governors_on(self.host) if any(w.governor for w in wanted.values()) else None
-        return plan(wanted, await self.reading(), rights or await self.rights(), governors)
+        reading, rights = await self.reading(), rights or await self.rights()
+        try:
+            return plan(wanted, reading, rights, governors)
+        except WorkbenchError as error:
+            error.host = error.host or self.host.name
+            raise
 
     async def apply_gpu(
         self,
@@ -94,12 +99,15 @@ class Settings(Serving):
 
         return await apply(self.host, commands, dry_run=dry_run, rights=rights)
 
-    async def revert_gpu(self, gpu: int | str | None = None, *, password: str | None = None) -> SettingsReport:
+    async def revert_gpu(
+        self, gpu: int | str | None = None, *, dry_run: bool = False, password: str | None = None
+    ) -> SettingsReport:
         from workbench.gpu.control import revert
 
         with self.busy("reverting GPU settings"):
-            report = await revert(self.host, gpu, rights=await self._rights_with(password))
-        await self._settled(report)
+            report = await revert(self.host, gpu, dry_run=dry_run, rights=await self._rights_with(password))
+        if not dry_run:
+            await self._settled(report)
         return report
 
     def preset_gpu_settings(self, preset_id: str | None = None) -> Sequence[tuple[str, GpuSettings, str]]:

@@ -78,7 +78,7 @@ def _power(text: str) -> Value:
 
 def _clocks(setting: str, text: str) -> Value:
     low, dash, high = text.strip().partition("-")
-    if not low.isdigit() or (dash and not high.isdigit()) or int(low) > int(high or low):
+    if len(text) > 20 or not low.isdecimal() or (dash and not high.isdecimal()) or int(low) > int(high or low):
         raise InputError(f"{text!r} is neither MHZ nor MIN-MAX", next_step="for example 1500,2000,210-2400")
     span = ClockRange(int(low), int(high or low))
     label = f"{low}-{high} MHz" if dash else f"{low} MHz"
@@ -111,6 +111,7 @@ class GpuSweep:
     settle_s: float = SETTLE_S
     password: str | None = field(default=None, repr=False)
     _touched: bool = False
+    _read_back: tuple[InForce, ...] = ()  # of the value that is on: what setting it has shown
 
     @property
     def gpus(self) -> tuple[int, ...]:
@@ -144,6 +145,7 @@ class GpuSweep:
             report = await self._apply(dict.fromkeys(self.gpus, value.wanted))
         except SettingsError as error:
             return error.message
+        self._read_back = tuple(o.in_force for o in report.outcomes)
         failed = next((o for o in report.outcomes if not o.ok), None)
         return f"GPU{failed.command.gpu_index}: {failed.message}" if failed else None
 
@@ -205,7 +207,9 @@ class GpuSweep:
         return said[0]
 
     def _in_force(self, result: BenchResult) -> str | None:
+        """The worst that the load has shown of it; of a value that was there at the start, what the driver says."""
         told = [result.conditions.in_force.get(f"gpu{gpu}.{self.setting}") for gpu in self.gpus]
+        told = told if any(told) else [str(v) for v in self._read_back]
         return next((str(v) for v in _WORST if str(v) in told), None)
 
     async def _server_goes_on(self, why: str) -> None:

@@ -15,10 +15,12 @@ from workbench.session.verifying import Verifying
 
 if TYPE_CHECKING:
     from workbench.model.experiment import Arm, Experiment
+    from workbench.model.settings import SettingCommand
     from workbench.model.sweep import Sweep
     from workbench.session.sweep_gpu import Start, Value
     from workbench.store.sweeps import SweepStore
 
+BACK = "back to the start"
 ONE_RUN = "one run at each value: it does not show differences below about 2 %"
 
 
@@ -77,7 +79,7 @@ class Sweeping(Verifying):
         target = (None, url) if url else (await self._ready(run_id), None)
         gpus = await self._gpus_to_sweep(gpu, target[0])
         start = await start_of(self, setting, gpus)
-        await self._check_all(wanted, start, password)
+        await self._commands_of(wanted, start, password, allowed=True)
         name, unit = NAMES[setting]
         points = [(v.label, v.x) for v in wanted]
 
@@ -88,6 +90,16 @@ class Sweeping(Verifying):
             return GpuSweep(self, run, setting, wanted, start, target, shape, settle, password).go()
 
         return await self._swept(setting, name, unit, points, work)
+
+    async def plan_gpu_sweep(
+        self, setting: str, values: Sequence[str], gpu: int | str | None = None, *, run_id: str | None = None
+    ) -> Mapping[str, Sequence[SettingCommand]]:
+        """What a sweep would run at each value, by its label, and after the last, as BACK. Nothing is changed."""
+        from workbench.session.sweep_gpu import start_of, values_of
+
+        wanted = values_of(setting, values)
+        gpus = await self._gpus_to_sweep(gpu, run_id)
+        return await self._commands_of(wanted, await start_of(self, setting, gpus), None)
 
     async def concurrency_sweep(
         self,
@@ -173,16 +185,19 @@ class Sweeping(Verifying):
             raise SettingsError(telemetry.driver.message or "no GPU was found", host=self.host.name)
         return found
 
-    async def _check_all(
-        self, wanted: Sequence[Value], start: Mapping[int, Start], password: str | None
-    ) -> None:
-        """Every value against every GPU, and the way back, before anything is touched."""
-        for gpu, back in start.items():
-            for settings in (*(v.wanted for v in wanted), back.settings):
-                commands = await self.plan_gpu(settings, gpu)
-                refused = next((c.right for c in commands if c.right), None)
-                if refused and password is None:
-                    raise SettingsError(f"GPU{gpu}: {refused}", host=self.host.name)
+    async def _commands_of(
+        self, wanted: Sequence[Value], start: Mapping[int, Start], password: str | None, *, allowed: bool = False
+    ) -> dict[str, Sequence[SettingCommand]]:
+        """Every value against every GPU, and the way back, before anything is touched. `allowed`: SettingsError where
+        one of them may not be run."""
+        rights = await self._rights_with(password)
+        by_value = {v.label: {str(gpu): v.wanted for gpu in start} for v in wanted}
+        by_value[BACK] = {str(gpu): back.settings for gpu, back in start.items()}
+        found = {label: await self.plan_gpus(settings, rights) for label, settings in by_value.items()}
+        refused = next((c for commands in found.values() for c in commands if c.right), None)
+        if allowed and refused is not None:
+            raise SettingsError(f"{refused.where}: {refused.right}", host=self.host.name)
+        return found
 
     # ---- around all of them
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.bench.knee import CONCURRENCY_LOSS, NEEDED, SETTING_LOSS, of_concurrency, of_setting
+from workbench.bench.knee import CONCURRENCY_LOSS, FLAT_LOSS, NEEDED, SETTING_LOSS, of_concurrency, of_setting
 from workbench.model.sweep import SweepPoint
 
 
@@ -53,7 +53,29 @@ def test_what_was_not_measured_is_no_value(rule: object) -> None:
 
 def test_without_power_no_setting_is_called_thrifty() -> None:
     found = of_setting([point(w, 70.0) for w in (300, 400, 500)])
-    assert found.index is None and "tok/J is not known" in found.text and "flattens at 300 W" in found.text
+    assert found.index is None and "tok/J is not known" in found.text
+    found = of_setting([point(w, t) for w, t in ((300, 60.0), (400, 70.0), (500, 70.0))])
+    assert found.index is None and "tok/J is not known" in found.text and "flattens at 400 W" in found.text
+
+
+def test_a_flat_curve_has_no_knee() -> None:
+    """Limits that do not bind: what differs is noise, and the most tok/J of it would be a name for noise."""
+    drawn = of_setting([point(w, t, 370) for w, t in ((400, 712.0), (500, 715.0), (600, 709.0))])
+    assert drawn.index is None and "tok/s is flat within 2 % from 400 W to 600 W" in drawn.text
+    assert "tok/J is within 5 % at all of them" in drawn.text
+    saves = of_setting([point(w, t, w) for w, t in ((400, 712.0), (500, 715.0), (600, 709.0))])
+    assert saves.index is None and "most tok/J of all: 400 W (1.78)" in saves.text
+
+
+def test_a_value_that_had_no_effect_is_not_a_point_of_the_curve() -> None:
+    """Locks up to 3000 MHz on a card that holds 2790: the highest is not the best of the curve."""
+    curve = [point(x, t, w, " MHz") for x, t, w in ((1200, 530, 185), (2000, 690, 250), (2400, 700, 300))]
+    ignored = replace(point(3000, 900, 430, " MHz"), in_force="no effect")
+    found = of_setting([*curve, ignored])
+    assert found.index == 1 and "700 at 2400 MHz" in found.text and "3000 MHz: " not in found.text
+    assert found.text.endswith("left out, since the setting had no effect there: 3000 MHz")
+    few = of_setting([*curve[:2], ignored])
+    assert few.index is None and "there are 2; left out" in few.text
 
 
 curves = st.lists(
@@ -69,7 +91,8 @@ def test_setting_knee_on_any_curve(points: list[SweepPoint], random: object) -> 
     fast = [p for p in points if (p.tok_s or 0) >= (1 - SETTING_LOSS) * best]
     if found.index is None:
         last = max(points, key=lambda p: p.x or 0)
-        assert len(points) < NEEDED or fast == [last]
+        flat = all((p.tok_s or 0) >= (1 - FLAT_LOSS) * best for p in points)
+        assert len(points) < NEEDED or fast == [last] or flat
     else:
         knee = points[found.index]
         assert knee in fast and all((knee.tok_per_joule or 0) >= (p.tok_per_joule or 0) for p in fast)

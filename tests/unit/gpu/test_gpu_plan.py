@@ -60,6 +60,7 @@ def test_one_command_per_change_by_uuid_persistence_first() -> None:
     [
         ("0", GpuSettings(power_limit_w=700), "700 W is outside what it allows, 150 to 600 W"),
         ("0", GpuSettings(power_limit_w=0), "150 to 600 W"),
+        ("0", GpuSettings(power_limit_w=149.9999), "149.9999 W is outside"),
         ("0", GpuSettings(power_limit_w=float("nan")), "150 to 600 W"),
         ("0", GpuSettings(gpu_clocks=ClockRange(3000, 3200)), "3200 MHz is above its highest SM clock, 3090"),
         ("0", GpuSettings(gpu_clocks=ClockRange(2000, 1000)), "MIN not above MAX"),
@@ -89,7 +90,7 @@ def test_one_bad_gpu_refuses_the_whole_plan() -> None:
 
 def test_a_lost_gpu_and_a_missing_driver() -> None:
     lost = replace(HOST, gpus=(GpuSample(0, "GPU-a", GpuState.LOST, "GPU is lost"), *HOST.gpus[1:]))
-    with pytest.raises(InputError, match="GPU is lost; nothing can be set"):
+    with pytest.raises(SettingsError, match="GPU is lost; nothing can be set"):
         plan({"0": GpuSettings(persistence=True)}, lost, ROOT)
     gone = replace(HOST, driver=DriverInfo(DriverStatus.NO_DRIVER, "not loaded"), infos=(), gpus=())
     with pytest.raises(SettingsError, match="not loaded"):
@@ -161,7 +162,8 @@ LISTING = replace(HOST, infos=(LISTED, *HOST.infos[1:]))
 @pytest.mark.parametrize(
     ("settings", "note"),
     [
-        (GpuSettings(gpu_clocks=ClockRange(3000, 3090)), ""),
+        (GpuSettings(gpu_clocks=ClockRange(2400, 3090)), ""),
+        (GpuSettings(gpu_clocks=ClockRange(3000, 3090)), "the highest clock of a card's table is not one that it sust"),
         (GpuSettings(gpu_clocks=ClockRange(1001, 1001)), "nvidia-smi takes the closest SM clock: 998 MHz for 1001"),
         (GpuSettings(gpu_clocks=ClockRange(0, 2205)), "nvidia-smi takes the closest SM clock: 180 MHz for 0"),
         (GpuSettings(memory_clocks=ClockRange(13365, 13365)), ""),
@@ -174,6 +176,42 @@ def test_what_nvidia_smi_will_make_of_a_clock_is_said(settings: GpuSettings, not
     assert note in one.note and bool(note) == bool(one.note)
     asked = settings.gpu_clocks or settings.memory_clocks
     assert one.value == str(asked)  # as asked: it is nvidia-smi that rounds
+
+
+WORKSTATION = "NVIDIA RTX PRO 6000 Blackwell Workstation Edition"
+
+
+@pytest.mark.parametrize(
+    ("name", "mhz", "notes"),
+    [
+        (WORKSTATION, 14001, ("13365 MHz is the normal memory clock of this card", "on GB202 a memory lock")),
+        (WORKSTATION, 13365, ("13365 MHz is where this card's memory runs under compute", "on GB202 a memory lock")),
+        (WORKSTATION, 7001, ("on GB202 a memory lock can cost performance",)),
+        ("NVIDIA GeForce RTX 5060 Ti", 7001, ()),
+    ],
+)
+def test_what_is_known_of_a_memory_lock_is_said_before_it_is_set(name: str, mhz: int, notes: tuple[str, ...]) -> None:
+    named = replace(LISTING, infos=(replace(LISTED, name=name), *HOST.infos[1:]))
+    (one,) = plan({"0": GpuSettings(memory_clocks=ClockRange(mhz, mhz))}, named, ROOT)
+    assert all(text in one.note for text in notes) and bool(one.note) == bool(notes)
+    assert ("13365" in one.note) == (len(notes) == 2)
+
+
+@pytest.mark.parametrize("wanted", [GpuSettings(power_limit_w=100), GpuSettings(memory_clocks=ClockRange(1, 2))])
+def test_a_gb10_says_what_it_has_instead(wanted: GpuSettings) -> None:
+    with pytest.raises(InputError) as refused:
+        plan({"2": wanted}, HOST, ROOT)
+    assert refused.value.next_step == "GB10 has no power limit and no memory lock; its SM clock can be locked"
+
+
+@given(st.text(max_size=12) | st.from_regex(r"[\u00b2\u0660-\u0669 -]?[0-9]{1,30}", fullmatch=True))
+def test_any_text_names_a_gpu_that_is_there_or_is_refused(selector: str) -> None:
+    try:
+        found = select(selector, HOST)
+    except InputError as error:
+        assert "it has 0 (RTX PRO 6000, GPU-a)" in error.message
+    else:
+        assert selector == "all" or int(selector) in (i.index for i in found)
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def overrides(values: Values) -> dict[str, Any] | str:
         made["profile"] = values["profile"]
     for name, label, _ in NUMBERS:
         low = 0 if name == "warmup" else 1
-        if not values[name].isdigit() or int(values[name]) < low:
+        if not values[name].isdecimal() or int(values[name]) < low:
             return f"{label}: expected a whole number of at least {low}, got “{values[name]}”"
         made[name] = int(values[name])
     for name, label, _ in OPTIONAL:

@@ -106,7 +106,7 @@ def parse(values: Values) -> Wanted | str:
         arms.append(arm)
     if arms[0] == arms[1]:
         return "A and B are the same: write what B changes"
-    if not values["pairs"].isdigit() or int(values["pairs"]) < 2:
+    if not values["pairs"].isdecimal() or int(values["pairs"]) < 2:
         return f"pairs: expected a whole number of at least 2, got “{values['pairs']}”"
     options: dict[str, Any] = {"pairs": int(values["pairs"]), "metric": METRICS[values["metric"]]}
     for name, option, unit in (("until", "until_pct", "% "), ("minutes", "max_minutes", "min "),

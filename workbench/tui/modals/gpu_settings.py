@@ -30,7 +30,7 @@ def parse(values: Values, count: int) -> Wanted | str:
     which = values.get("gpu", "all").lower()
     gpu: int | None = None
     if which not in ("", "all"):
-        if not which.isdigit() or int(which) >= count:
+        if not which.isdecimal() or int(which) >= count:
             return f"GPU: expected all or 0..{count - 1}, got {values['gpu']}"
         gpu = int(which)
     persistence = {"": None, "on": True, "off": False}.get(values["persistence"].lower(), "?")
@@ -75,7 +75,7 @@ def clocks_of(text: str) -> ClockRange | str | None:
     if text == "reset":
         return "reset"
     parts = [p.strip() for p in text.replace("-", ",").split(",")]
-    if len(parts) > 2 or not all(p.isdigit() for p in parts):
+    if len(parts) > 2 or not all(p.isdecimal() for p in parts):
         return f"expected MHz, MIN,MAX or reset, got {text}"
     low, high = int(parts[0]), int(parts[-1])
     return ClockRange(low, high) if low <= high else f"the minimum {low} is above the maximum {high}"
@@ -130,7 +130,7 @@ def settings_form(state: SessionState, suggested: Suggestion | None = None) -> S
     telemetry = state.telemetry
     gpus = telemetry.gpus if telemetry else ()
     given = dict(suggested.values) if suggested else {}
-    if given.get("gpu", "all") != "all" and not (given["gpu"].isdigit() and int(given["gpu"]) < len(gpus)):
+    if given.get("gpu", "all") != "all" and not (given["gpu"].isdecimal() and int(given["gpu"]) < len(gpus)):
         given["gpu"] = "all"
 
     def check(values: Values) -> str | None:

@@ -72,7 +72,7 @@ def parse(values: Values, count: int) -> Wanted | str:
     gpu = None
     which = values.get("gpu", "all").lower()
     if which not in ("", "all"):
-        if not which.isdigit() or int(which) >= count:
+        if not which.isdecimal() or int(which) >= count:
             return f"GPU: expected all or 0..{count - 1}, got {which}"
         gpu = int(which)
     if what == FLAG:

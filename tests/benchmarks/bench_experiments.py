@@ -1,19 +1,22 @@
 """How often an experiment's interval holds the truth, how often it sees a difference that is there, or is not.
 
-    python tests/benchmarks/bench_experiments.py [--experiments 2000] [--markdown]
+    python tests/benchmarks/bench_experiments.py [--experiments 1000] [--processes 2] [--markdown]
 
 Each experiment is the product's own from design to verdict (session/conduct.py, bench/experiment.py, bench/compare.py);
 only its runs come from the simulated engine's speed model with the noise of tests/support/simulated_runs.py instead of
-from servers. tests/e2e/test_experiments_long.py does some tens through servers and clients.
+from servers. bench_experiments_served.py does some hundreds through servers and clients.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
+import math
 import sys
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parents[2])]
@@ -24,6 +27,7 @@ from workbench.bench import experiment as design  # noqa: E402
 from workbench.model.experiment import Arm, Experiment, ExperimentSpec  # noqa: E402
 from workbench.session.conduct import Conduct  # noqa: E402
 
+SHOWN = ("better", "worse")
 EFFECTS = (0.0, 0.01, 0.02, 0.03, 0.05, 0.10)
 DESIGNS: dict[str, dict[str, object]] = {
     "3 pairs": {"pairs": 3},
@@ -31,6 +35,19 @@ DESIGNS: dict[str, dict[str, object]] = {
     "8 pairs": {"pairs": 8},
     "until ± 2 %": {"pairs": 16, "until_pct": 2.0},
     "until ± 1 %": {"pairs": 24, "until_pct": 1.0},
+}
+KINDS = {
+    "as in the table": REALISTIC,
+    "no drift": replace(REALISTIC, drift=0.0),
+    "drift 1 % per run": replace(REALISTIC, drift=0.01),
+    "no correlation": replace(REALISTIC, correlation=0.0),
+    "correlation 0.8": replace(REALISTIC, correlation=0.8),
+    "servers differ by 1 %": replace(REALISTIC, start=0.01),
+    "the machine warms up, 3 %": replace(REALISTIC, warm_up=0.03),
+    "second of a pair 1 % faster": replace(REALISTIC, second=0.01),
+    "one run in 12 disturbed": replace(REALISTIC, outliers=1 / 12),
+    "all of these but correlation": replace(REALISTIC, start=0.01, warm_up=0.03, second=0.01, outliers=1 / 12),
+    "other metrics for themselves": replace(REALISTIC, apart=0.02),
 }
 
 
@@ -42,27 +59,27 @@ class Cell:
     held: int = 0  # the interval holds the truth
     shown: int = 0  # better or worse
     wrong: int = 0  # shown with the wrong sign
+    others: int = 0  # any other metric called better or worse
     pairs: int = 0
     smallest: float = 0.0
 
     def take(self, experiment: Experiment, effect: float) -> None:
         assert experiment.comparison is not None and experiment.state == "done", experiment.error
-        change = experiment.comparison.metrics[0]
+        change, *others = experiment.comparison.metrics
         assert change.change_pct is not None and change.interval_pct is not None
         self.experiments += 1
         self.held += abs(change.change_pct - 100 * effect) <= change.interval_pct
-        self.shown += change.verdict in ("better", "worse")
+        self.shown += change.verdict in SHOWN
         self.wrong += change.verdict == "worse" and effect > 0
+        self.others += any(other.verdict in SHOWN for other in others)
         self.pairs += experiment.pairs_done
         self.smallest += experiment.smallest_pct or 0.0
 
-    @property
-    def coverage_pct(self) -> float:
-        return 100 * self.held / self.experiments
+    def __add__(self, other: Cell) -> Cell:
+        return Cell(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
-    @property
-    def shown_pct(self) -> float:
-        return 100 * self.shown / self.experiments
+    def share_pct(self, name: str) -> float:
+        return 100 * float(getattr(self, name)) / self.experiments
 
 
 async def _kept(_: Experiment) -> None:
@@ -70,55 +87,116 @@ async def _kept(_: Experiment) -> None:
 
 
 async def one(options: dict[str, object], runs: SimulatedRuns) -> Experiment:
+    """`extend_to`: so many pairs once those of the design have shown nothing, as `experiment resume ID --pairs`."""
+    options = dict(options)
+    more = options.pop("extend_to", None)
     spec = design.checked(ExperimentSpec(Arm(), Arm(sets=("knob=B",)), {}, **options))  # type: ignore[arg-type]
     new = Experiment(1, 0.0, "sim", spec, restarts=runs.restarts)
-    return await Conduct(new, runs, save=_kept).carry_out()
+    ended = await Conduct(new, runs, save=_kept).carry_out()
+    if more is None or ended.comparison is None or ended.comparison.metrics[0].verdict in SHOWN:
+        return ended
+    again = replace(ended, spec=replace(spec, pairs=int(str(more))), extensions=1)
+    return await Conduct(design.taken_up(again), runs, save=_kept, results=runs.results).carry_out()
 
 
-def cell(
-    options: dict[str, object], effect: float, experiments: int, noise: Noise = REALISTIC, seed: int = 0, **how: bool
-) -> Cell:
+def cell(options: dict[str, object], effect: float, seeds: range, noise: Noise = REALISTIC, **how: bool) -> Cell:
+    """One experiment for each seed."""
+
     async def all_of_them() -> Cell:
         found = Cell()
-        for number in range(experiments):
-            found.take(await one(options, SimulatedRuns(effect, seed + number, noise, **how)), effect)
+        for seed in seeds:
+            found.take(await one(options, SimulatedRuns(effect, seed, noise, **how)), effect)
         return found
 
     return asyncio.run(all_of_them())
 
 
-def rows(experiments: int) -> Iterable[tuple[str, float, Cell]]:
-    for name, options in DESIGNS.items():
-        for effect in EFFECTS:
-            yield name, effect, cell(options, effect, experiments, seed=int(1e6 * effect) * experiments)
+class Cells:
+    """Cells in parts of 250 experiments, on several processes."""
+
+    def __init__(self, pool: ProcessPoolExecutor, experiments: int) -> None:
+        self.pool, self.experiments = pool, experiments
+        self.begun = 0
+
+    def begin(
+        self, options: dict[str, object], effect: float, noise: Noise = REALISTIC, **how: bool
+    ) -> list[Future[Cell]]:
+        """No two cells have a seed in common."""
+        first = self.begun * self.experiments
+        self.begun += 1
+        ends = [*range(first, first + self.experiments, 250), first + self.experiments]
+        parts = (range(a, b) for a, b in itertools.pairwise(ends))
+        return [self.pool.submit(cell, options, effect, seeds, noise, **how) for seeds in parts]
 
 
-def robustness(experiments: int) -> Iterable[tuple[str, Cell]]:
-    """Five pairs, no true difference, other kinds of noise."""
-    kinds = {
-        "as above": REALISTIC,
-        "no drift": replace(REALISTIC, drift=0.0),
-        "drift 1 % per run": replace(REALISTIC, drift=0.01),
-        "no correlation": replace(REALISTIC, correlation=0.0),
-        "correlation 0.8": replace(REALISTIC, correlation=0.8),
-        "servers differ by 1 %": replace(REALISTIC, start=0.01),
-    }
-    for name, noise in kinds.items():
-        yield name, cell({"pairs": 5}, 0.0, experiments, noise, seed=7)
-    differ = replace(REALISTIC, start=0.01)
-    yield "the same, one start for two runs", cell({"pairs": 5}, 0.0, experiments, differ, seed=7, shared_starts=True)
+def found(parts: Sequence[Future[Cell]]) -> Cell:
+    return sum((part.result() for part in parts), Cell())
+
+
+def table(cells: Cells) -> Iterable[tuple[str, float, Cell]]:
+    begun = [(name, effect, cells.begin(options, effect)) for name, options in DESIGNS.items() for effect in EFFECTS]
+    return ((name, effect, found(parts)) for name, effect, parts in begun)
+
+
+def robustness(cells: Cells) -> Iterable[tuple[str, Cell]]:
+    """No true difference, other kinds of noise; then what the product does not do, and what it does once it was asked
+    for more."""
+    five, until = {"pairs": 5}, {"pairs": 64, "until_pct": 1.0}
+    begun = [(name, cells.begin(five, 0.0, noise)) for name, noise in KINDS.items()]
+    begun += [(f"until ± 1 %, {name}", cells.begin(until, 0.0, KINDS[name])) for name in ("no drift", "no correlation",
+              "one run in 12 disturbed")]  # fmt: skip
+    differ = KINDS["servers differ by 1 %"]
+    begun.append(("the same server for two runs", cells.begin(five, 0.0, differ, shared_starts=True)))
+    for before, after in ((3, 5), (3, 8), (5, 8)):
+        more = {"pairs": before, "extend_to": after}
+        begun.append((f"{before} pairs, to {after} where nothing was shown", cells.begin(more, 0.0)))
+    return ((name, found(parts)) for name, parts in begun)
+
+
+def whole(rows: Sequence[tuple[str, float, Cell]], name: str) -> Cell:
+    """All cells of a design: noise, interval and spread know nothing of the effect, so they may be counted together."""
+    return sum((found for title, _, found in rows if title == name), Cell())
+
+
+def markdown(rows: Sequence[tuple[str, float, Cell]]) -> Iterable[str]:
+    yield "| | " + " | ".join(f"{100 * e:g} %" for e in EFFECTS) + " | interval holds the truth | pairs made |"
+    yield "|---|" + "--:|" * (len(EFFECTS) + 2)
+    for name in DESIGNS:
+        cells = [found for title, _, found in rows if title == name]
+        shown = " | ".join(f"{100 * one.shown / one.experiments:.{1 if one is cells[0] else 0}f} %" for one in cells)
+        together = whole(rows, name)
+        pairs = together.pairs / together.experiments
+        yield f"| {name} | {shown} | {together.share_pct('held'):.1f} % | {pairs:.1f} |"
+
+
+def told(found: Cell) -> str:
+    pairs, smallest = found.pairs / found.experiments, found.smallest / found.experiments
+    return (f"holds {found.held:>5} of {found.experiments} ({found.share_pct('held'):.1f} %)  shown "
+            f"{found.share_pct('shown'):5.1f} %  wrong way {found.wrong}  any other metric "
+            f"{found.share_pct('others'):4.1f} %  pairs {pairs:4.1f}  smallest {smallest:.1f} %")  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--experiments", type=int, default=2000)
-    count = parser.parse_args().experiments
-    print(f"{count} experiments per cell: interval holds the truth % / difference shown % / mean pairs / 80 % power at")
-    for name, effect, found in rows(count):
-        shares = f"{found.coverage_pct:5.1f}  {found.shown_pct:5.1f}  wrong {found.wrong}"
-        print(f"{name:<12} {100 * effect:>4g} %  {shares}  {found.pairs / count:4.1f}  {found.smallest / count:4.1f}")
-    for name, found in robustness(count):
-        print(f"{name:<34} holds {found.coverage_pct:5.1f} %, false alarms {found.shown_pct:4.1f} %", flush=True)
+    parser.add_argument("--experiments", type=int, default=1000, help="for each cell")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--markdown", action="store_true", help="the README's table too")
+    given = parser.parse_args()
+    count = given.experiments
+    print(f"{count} experiments per cell, ± {196 * math.sqrt(0.05 * 0.95 / count):.1f} % by chance")
+    with ProcessPoolExecutor(given.processes) as pool:
+        cells = Cells(pool, count)
+        rows = []
+        for name, effect, found_here in table(cells):
+            rows.append((name, effect, found_here))
+            print(f"{name:<12} {100 * effect:>4g} %  {told(found_here)}", flush=True)
+        for name in DESIGNS:
+            print(f"{name:<12}  all    {told(whole(rows, name))}", flush=True)
+        if given.markdown:
+            print(*markdown(rows), sep="\n", flush=True)
+        print("no true difference:")
+        for name, found_here in robustness(cells):
+            print(f"{name:<38} {told(found_here)}", flush=True)
 
 
 if __name__ == "__main__":

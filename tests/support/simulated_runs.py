@@ -32,6 +32,10 @@ class Noise:
     drift: float = 0.003
     request: float = 0.06
     start: float = 0.0  # from server to server
+    warm_up: float = 0.0  # how much slower a warm machine is than the cold one of the first run, reached within 5 runs
+    second: float = 0.0  # how much faster the second run of a pair is than its first
+    outliers: float = 0.0  # share of runs that somebody disturbs: slower by 2 to 8 %
+    apart: float = 0.0  # of each other metric by itself, on top of what it has in common with the speed
 
 
 REALISTIC = Noise()
@@ -79,7 +83,8 @@ class SimulatedRuns:
 
     async def measure(self, arm: str, run: ExperimentRun, seed: int) -> BenchResult:
         result = result_of(len(self.results) + 1, arm, self._factor(arm, len(self.results)), seed)
-        result = replace(result, summary=self.spoil(run, result.summary))
+        summary = self._apart(result.summary) if self.noise.apart else result.summary
+        result = replace(result, summary=self.spoil(run, summary))
         self.results.append(result)
         return result
 
@@ -94,7 +99,17 @@ class SimulatedRuns:
             self._wander = noise.correlation * self._wander + fresh
         requests = gauss(0, noise.request / math.sqrt(REQUESTS))
         truth = math.log1p(self.effect) if arm == "B" else 0.0
-        return math.exp(truth + self._wander + noise.drift * place + self._start_effect + requests)
+        around = noise.drift * place + noise.warm_up * math.exp(-place / 2) + noise.second * (place % 2)
+        if noise.outliers and self.random.random() < noise.outliers:
+            around -= self.random.uniform(0.02, 0.08)
+        return math.exp(truth + self._wander + around + self._start_effect + requests)
+
+    def _apart(self, summary: BenchSummary) -> BenchSummary:
+        def moved(of: Distribution | None) -> Distribution | None:
+            return of and _spread(of.mean * math.exp(self.random.gauss(0, self.noise.apart)))
+
+        changed = {name: moved(getattr(summary, name)) for name in ("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms")}
+        return replace(summary, **changed)  # type: ignore[arg-type]
 
 
 def _spec(seed: int) -> BenchSpec:

@@ -19,6 +19,7 @@ _TEMPERATURE_C = 5.0
 _BUSY_CLIENT_PCT = 70.0
 _CACHED_SHARE = 0.01
 _NOT_WORKLOAD = {"url", "model", "salt", "api_key_env", "timeout_s", "stall_s", "deadline_s", "profile"}
+_WORKLOAD = tuple(f.name for f in fields(BenchSpec) if f.name not in _NOT_WORKLOAD)
 _WHERE = ("host", "client", "driver_version", "cuda_version", "engine_version", "workbench_version")
 _MUST_MATCH = {
     "model": "different models",
@@ -85,10 +86,10 @@ def _differences(a: BenchResult, b: BenchResult) -> Iterable[dict[str, Any]]:
     for name in _WHERE:
         yield from _if_different(name, name, getattr(x, name), getattr(y, name))
     yield from _if_different("simulated", "simulated", x.simulated, y.simulated)
-    for field in fields(BenchSpec):
-        if field.name not in _NOT_WORKLOAD and all(_told(c, field.name) for c in (x, y)):
-            u, v = getattr(a.spec, field.name), getattr(b.spec, field.name)
-            yield from _if_different("workload", field.name, _plain(u), _plain(v))
+    for name in _WORKLOAD:
+        u, v = getattr(a.spec, name), getattr(b.spec, name)
+        if u != v and all(_told(c, name) for c in (x, y)):
+            yield {"kind": "workload", "name": name, "a": _plain(u), "b": _plain(v)}
 
 
 def _told(conditions: Conditions, name: str) -> bool:

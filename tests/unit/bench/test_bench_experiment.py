@@ -99,7 +99,7 @@ def test_restarts_follow_from_what_differs() -> None:
 @pytest.mark.parametrize(
     "options",
     [{"pairs": 1}, {"pairs": 65}, {"metric": "speed"}, {"metric": "ttft_ms.p42"}, {"until_pct": 0.0, "pairs": 9},
-     {"until_pct": 2.0, "pairs": 3}, {"max_minutes": 0.0}, {"match_temperature_c": float("inf")}],
+     {"until_pct": 2.0, "pairs": 4}, {"max_minutes": 0.0}, {"match_temperature_c": float("inf")}],
 )  # fmt: skip
 def test_designs_that_cannot_be_carried_out(options: dict[str, Any]) -> None:
     with pytest.raises(InputError):
@@ -139,17 +139,17 @@ def test_a_fixed_number_ends_by_number_whatever_is_seen() -> None:
     assert design.enough(measured(wobble(3, 0.001, 1.5), "running")) == "3 pairs"
 
 
-def test_until_ends_by_width_and_not_before_four_pairs() -> None:
+def test_until_ends_by_width_and_not_before_five_pairs() -> None:
     options = {"until_pct": 2.0, "pairs": 16}
-    assert design.enough(measured(wobble(3, 1e-4, 1.5), "running", **options)) is None
-    assert design.enough(measured(wobble(4, 1e-4, 1.5), "running", **options)) == "the interval is within ± 2 %"
+    assert design.enough(measured(wobble(4, 1e-4, 1.5), "running", **options)) is None
+    assert design.enough(measured(wobble(5, 1e-4, 1.5), "running", **options)) == "the interval is within ± 2 %"
     assert design.enough(measured(wobble(8, 0.10, 1.5), "running", **options)) is None
     assert "was not reached" in (design.enough(measured(wobble(16, 0.10), "running", **options)) or "")
 
 
 def test_how_many_pairs_it_will_take() -> None:
     options = {"until_pct": 1.0, "pairs": 30}
-    assert design.pairs_wanted(experiment("done", "done", **options)) == 4
+    assert design.pairs_wanted(experiment("done", "done", **options)) == 5
     wanted = design.pairs_wanted(measured(wobble(4, 0.01), "running", **options))
     width = [100 * t_quantile(0.9825, n - 1) * 0.01 / n**0.5 for n in (wanted - 1, wanted)]
     assert width[0] > 1.0 >= width[1]
@@ -223,8 +223,8 @@ def test_more_pairs_after_a_look_and_looking_until_cost_width() -> None:
     once = measured(wobble(6, 0.01))
     results = {n: result_of(n, r.arm, 1.0) for n, r in enumerate(once.runs, 1)}
     again = design.judged(replace(once, extensions=1), results)
-    assert (design.level(once), design.level(again)) == (0.95, 0.975)
-    assert again.comparison is not None and any("97.5 % one" in note for note in again.comparison.notes)
+    assert (design.level(once), design.level(again)) == (0.95, 0.9875)
+    assert again.comparison is not None and any("98.75 % one" in note for note in again.comparison.notes)
     assert design.level(experiment(until_pct=2.0, pairs=9)) == 0.965
 
 

@@ -20,6 +20,7 @@ HINT, SINGLE_PAIR, NOT_MEASURED = "hint only", "single pair", "not measured"
 LEVEL = 0.95
 _P99_NEEDS = 1000  # samples in a run, below which p99 is a handful of values: p90 is shown instead
 _LATENCIES = ("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms")
+_OF_A_RATE = ("ttft_from_schedule_ms", "e2e_from_schedule_ms")  # the wait for a stream included: only an open loop's
 _PARTS = ("mean", "p50", "p90", "p99")
 _UNITS = {  # figure of a summary -> unit, whether more is better
     "output_tok_s": ("tok/s", True),
@@ -53,7 +54,7 @@ def metric_called(name: str) -> Metric:
     latency, _, part = name.partition(".")
     if name in _UNITS:
         return Metric(name, *_UNITS[name])
-    if latency in _LATENCIES and part in _PARTS:
+    if latency in (*_LATENCIES, *_OF_A_RATE) and part in _PARTS:
         return Metric(name, "ms", False)
     known = [*_UNITS, *(f"{each}.p50" for each in _LATENCIES)]
     raise InputError(f"no metric is called {name!r}", next_step=f"one of {', '.join(known)} (or .mean, .p90, .p99)")
@@ -62,8 +63,10 @@ def metric_called(name: str) -> Metric:
 def shown_metrics(runs: Sequence[BenchResult], chosen: str | None = None) -> tuple[Metric, ...]:
     """Those of a comparison, the chosen one first."""
     names = ["output_tok_s", "tok_per_joule"]
-    for latency in _LATENCIES:
+    for latency in (*_LATENCIES, *_OF_A_RATE):
         counts = [d.count for r in runs if (d := getattr(r.summary, latency)) is not None]
+        if latency in _OF_A_RATE and not counts:
+            continue
         tail = "p99" if counts and min(counts) >= _P99_NEEDS else "p90"
         names += [f"{latency}.{part}" for part in ("mean", "p50", tail)]
     names += ["per_stream_tok_s", "request_s", "power_w"]

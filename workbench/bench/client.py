@@ -25,6 +25,7 @@ from workbench.model.bench import BenchProgress, BenchSpec
 
 _SWEEP_NS = 100_000_000  # how often time limits are looked at
 _SECOND_NS = 1_000_000_000
+_GRAIN_NS = 10_000_000  # what was due so shortly before the end may be late by chance
 _HOPELESS_AFTER_NS = 10 * _SECOND_NS
 _NO_SUCCESS = "stopped early: not one request had succeeded"
 _NOT_HEARD = "stopped early: the server was no longer heard"
@@ -205,7 +206,7 @@ class Client:
     def _next_due(self, now: int) -> int | None:
         """When the next request is due; None when there is none."""
         if now >= self._start_until_ns:
-            self._clear(self._start_until_ns)
+            self._clear(self._start_until_ns - _GRAIN_NS)
         if not self._waiting():
             return None
         return (self._ready[0] if self._ready else self._prepare()).due_ns
@@ -468,9 +469,10 @@ class Client:
         in_flight = self._in_flight()
         started = len(seen) + len(self._ended) + in_flight
         total = max(self.spec.warmup, started) if warming else self.spec.requests
-        if self.spec.seconds is not None and not warming and not self._waiting():
-            total = started
         elapsed_s = (time.monotonic_ns() - since) / 1e9 if since else 0.0
+        if self.spec.seconds is not None and not warming:  # by time: as many as there will be at this pace
+            left = max(1.0, self.spec.seconds / max(elapsed_s, 0.1)) if self._waiting() else 1.0
+            total = min(total, round(started * left))
         return BenchProgress(
             done=sum(r.ok for r in seen),
             failed=sum(not r.ok for r in seen),

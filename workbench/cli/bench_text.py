@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from workbench.bench.repeats import Spread
     from workbench.model.bench import BenchResult, BenchSummary, Distribution, EngineDuring, GpuDuring
 
-_LATENCIES = (("queue_ms", "queue"), ("ttft_ms", "TTFT"), ("itl_ms", "ITL"), ("tpot_ms", "TPOT"),
-              ("e2e_ms", "end to end"))  # fmt: skip
+_LATENCIES = (("ttft_ms", "TTFT"), ("itl_ms", "ITL"), ("tpot_ms", "TPOT"), ("e2e_ms", "end to end"))
+_OF_A_RATE = (("queue_ms", "waited"), ("ttft_from_schedule_ms", "TTFT"), ("e2e_from_schedule_ms", "end to end"))
 
 
 def lines(result: BenchResult) -> Iterator[str]:
@@ -32,6 +32,8 @@ def lines(result: BenchResult) -> Iterator[str]:
     if not spec.command:
         yield from _latencies(summary)
     yield from _energy(summary)
+    for name, found in result.conditions.findings.items():
+        yield f"  setting    {name}: {found}"
     if summary.engine is not None:
         yield f"  engine     {_engine(summary.engine)}"
     for line in summary.command_output:
@@ -51,12 +53,18 @@ def _over(summary: BenchSummary) -> str:
 
 def _latencies(summary: BenchSummary) -> Iterator[str]:
     for name, title in _LATENCIES:
-        found: Distribution | None = getattr(summary, name)
-        if found is not None:
-            yield (f"  {title:<10} mean {found.mean:.1f}  p50 {found.p50:.1f}  p90 {found.p90:.1f}"
-                   f"  p99 {found.p99:.1f} ms")  # fmt: skip
-        elif name != "queue_ms":
-            yield f"  {title:<10} n/a ({summary.absent.get(name, 'not given')})"
+        yield f"  {title:<10} {_parts(getattr(summary, name)) or 'n/a (' + summary.absent.get(name, 'not given') + ')'}"
+    if summary.queue_ms is not None:
+        yield "  and from when each request was due, waiting for one of the streams included:"
+    for name, title in _OF_A_RATE:
+        if parts := _parts(getattr(summary, name)):
+            yield f"  {title:<10} {parts}"
+
+
+def _parts(found: Distribution | None) -> str:
+    if found is None:
+        return ""
+    return f"mean {found.mean:.1f}  p50 {found.p50:.1f}  p90 {found.p90:.1f}  p99 {found.p99:.1f} ms"
 
 
 def _energy(summary: BenchSummary) -> Iterator[str]:

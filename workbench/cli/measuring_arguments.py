@@ -30,11 +30,16 @@ def measuring(sub: Commands) -> None:
 def _load(bench: argparse.ArgumentParser) -> None:
     bench.add_argument("--profile", metavar="NAME", help=", ".join(PROFILES))
     bench.add_argument("--concurrency", default=None, metavar="N[,N…]", help="streams; several: one after the other")
-    for name in ("requests", "max-tokens", "input-tokens", "warmup", "seed"):
-        bench.add_argument(f"--{name}", type=int, default=None, metavar="N")
-    bench.add_argument("--seconds", type=float, metavar="S", help="no request starts after so long")
+    for name, what in (
+        ("requests", "counted ones (default: 8 per stream; 30 s of a --rate)"), ("max-tokens", "of each answer"),
+        ("input-tokens", "of each prompt"), ("warmup", "requests before that are not counted"),
+        ("seed", "of lengths and arrivals"),
+    ):  # fmt: skip
+        bench.add_argument(f"--{name}", type=int, default=None, metavar="N", help=what)
+    bench.add_argument("--seconds", type=float, metavar="S", help="in place of --requests: none starts after so long")
     bench.add_argument("--max-minutes", type=float, metavar="M", help="of several concurrencies")
-    bench.add_argument("--rate", type=float, metavar="R", help="requests per second on a schedule; --concurrency caps")
+    bench.add_argument("--rate", type=float, metavar="R",
+                       help="requests per second on a schedule; at most --concurrency (256) in flight")
     bench.add_argument("--arrival", choices=("poisson", "constant"), help="of --rate")
     bench.add_argument("--length-spread", type=float, metavar="SHARE", help="0.2: 80 to 120 %% of --max-tokens each")
     bench.add_argument("--until-steady", action=argparse.BooleanOptionalAction, default=None,

@@ -10,6 +10,7 @@ from workbench.model.flags import FlagSetting
 from workbench.model.plan import Command, LaunchPlan
 
 MASK = "***"
+SERVER_KEY_VARIABLE = "WORKBENCH_SERVER_KEY"  # carries the key of a run of ours to the load client, by environment only
 
 # Not "reasoning-start-token", "bucket-time-to-first-token", "…-per-token", "allow-credentials", "cors-credentials".
 _SECRET_NAME = re.compile(

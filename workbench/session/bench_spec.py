@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from workbench.model.errors import InputError
@@ -12,12 +13,19 @@ if TYPE_CHECKING:
     from workbench.model.preset import Benchmark
 
 ROUNDS = 8  # requests per stream where only the concurrency was given
+OPEN_STREAMS = 256  # at most in flight at a rate: a cap that is met falsifies it
+OPEN_S = 30.0  # of a rate for which no end was given
+UNCOUNTED = 1_000_000  # requests of a run that ends by time
 # What makes a benchmark the same one again: not where it went, nor what is made anew for each run.
 SHAPE = (
     "profile", "concurrency", "requests", "max_tokens", "input_tokens", "warmup", "endpoint", "temperature",
     "ignore_eos", "seed", "shared_prefix", "extra_body", "rate", "arrival", "stream", "seconds", "length_spread",
     "until_steady", "prompts", "prompts_name", "command",
 )  # fmt: skip
+_OPTIONS = {  # fields of a request that the client counts on
+    "model": "--model NAME", "messages": "--prompts FILE", "prompt": "--prompts FILE", "max_tokens": "--max-tokens N",
+    "stream": "--no-stream", "stream_options": "usage is asked for by itself",
+}  # fmt: skip
 _COUNTS = ("concurrency", "requests", "max_tokens", "input_tokens")
 
 
@@ -37,12 +45,21 @@ def spec_from(suggested: Benchmark | None, overrides: Mapping[str, Any]) -> Benc
         base = {**_profile_of(suggested), **_suggested(suggested)}
     else:
         base = profiles.fields("quick")
-    if "concurrency" in given and "requests" not in given and "seconds" not in given:
-        _check_counts(given)
-        base |= {"requests": ROUNDS * given["concurrency"], "warmup": max(1, given["concurrency"])}
+    _check(given)
+    base |= _as_many(given)
     merged = {**base, **given}
     _check(merged)
     return BenchSpec(**{"url": "", "model": "", **merged})
+
+
+def _as_many(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Requests and streams that fit what was given, where they were not."""
+    fitting: dict[str, Any] = {}
+    if "rate" in given:
+        fitting = {"requests": max(16, ceil(OPEN_S * given["rate"])), "concurrency": OPEN_STREAMS}
+    elif "concurrency" in given:
+        fitting = {"requests": ROUNDS * given["concurrency"], "warmup": max(1, given["concurrency"])}
+    return {**fitting, "requests": UNCOUNTED} if "seconds" in given else fitting
 
 
 def _profile_of(suggested: Benchmark) -> dict[str, Any]:
@@ -88,6 +105,9 @@ def _check(fields: Mapping[str, Any]) -> None:
         raise InputError("lengths spread by a share from 0 to below 1", next_step="for example 0.2 for ±20 %")
     if not isinstance(fields.get("extra_body", {}), Mapping):
         raise InputError("the extra body fields are no JSON object", next_step='for example {"top_k": 1}')
+    for name, option in _OPTIONS.items():
+        if name in fields.get("extra_body", {}):
+            raise InputError(f"the extra body fields have {name!r}, which is not theirs to set", next_step=option)
     messages = any(prompt.startswith("[") for prompt in fields.get("prompts", ()))
     if messages and fields.get("endpoint") == "completions":
         raise InputError("the file holds messages, which completions do not take", next_step="--endpoint chat")

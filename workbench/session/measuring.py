@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 SHOWN_RESULTS = 100  # newest results in the state
 _AGAIN = "restart, benchmark, compare"
 _IDLE_HOLDS_S = 900.0
-_KEY_VARIABLE = "WORKBENCH_SERVER_KEY"  # carries a run's API key to the worker, in its environment only
 
 
 class Measuring(Guarding):
@@ -38,6 +37,7 @@ class Measuring(Guarding):
     _queued: dict[str, Any] | None = None
     _cancel: asyncio.Event | None = None  # of the benchmark that is running
     _benched: str | None = None  # its run
+    _asked: BenchSpec | None = None  # the shape of the person's last benchmark; loads of sweeps and proofs are none
 
     def __init__(self, host: Host) -> None:
         super().__init__(host)
@@ -130,19 +130,30 @@ class Measuring(Guarding):
 
     def bench_defaults(self) -> BenchSpec:
         server = self.state.server
-        return self.state.bench.spec or self.spec_of(server.preset_id if server else None, {})
+        return self._asked or self.spec_of(server.preset_id if server else None, {})
+
+    def bench_shape(self) -> dict[str, Any]:
+        from workbench.model.bench import BenchSpec
+        from workbench.session.bench_spec import SHAPE
+
+        spec, plain = self.bench_defaults(), BenchSpec(url="", model="")
+        counts = ("concurrency", "requests", "max_tokens", "input_tokens", "warmup")
+        return {n: getattr(spec, n) for n in SHAPE
+                if n in counts or (n != "profile" and getattr(spec, n) != getattr(plain, n))}  # fmt: skip
 
     async def bench(self, **overrides: Any) -> int | None:
         status = self.state.server
         if status is None:
             raise BenchError("no server is selected", host=self.host.name, next_step="s starts the plan")
+        asked = self.spec_of(status.preset_id, overrides)  # what cannot be run is told now
         if status.state is ServerState.STARTING:
-            self.spec_of(status.preset_id, overrides)  # what cannot be run is told now
+            self._asked = asked
             self._queued = overrides
             self.update(bench=replace(self.state.bench, queued=True, error=None))
             return None
         if status.state is not ServerState.READY:
             raise BenchError(f"the server is {status.state}, not READY", host=self.host.name, next_step="s starts it")
+        self._asked = asked
         return await self.bench_run(status.run_id, **overrides)
 
     def server_ready(self, status: ServerStatus) -> None:
@@ -184,6 +195,8 @@ class Measuring(Guarding):
     ) -> AsyncIterator[tuple[BenchSpec, Benched, dict[str, str]]]:
         """What a load on a READY run needs: the whole spec, whom it measures, and the worker's environment. No other
         load runs meanwhile."""
+        from workbench.model.secrets import SERVER_KEY_VARIABLE
+
         status = self.supervisor.status(run_id)
         if status.state is not ServerState.READY or status.port is None:
             raise BenchError(f"run {run_id} is {status.state}, not READY", host=self.host.name,
@@ -193,8 +206,8 @@ class Measuring(Guarding):
             spec = replace(spec, url=f"http://127.0.0.1:{port}",
                            model=spec.model or status.served_model or status.model)  # fmt: skip
             key = self.supervisor.api_key(run_id)
-            env = {_KEY_VARIABLE: key} if key and spec.api_key_env is None else {}
-            spec = replace(spec, api_key_env=_KEY_VARIABLE) if env else spec
+            env = {SERVER_KEY_VARIABLE: key} if key and spec.api_key_env is None else {}
+            spec = replace(spec, api_key_env=SERVER_KEY_VARIABLE) if env else spec
             yield spec, Benched(self.host.name, status, self.supervisor.record(run_id)), env
 
     @asynccontextmanager
@@ -301,6 +314,7 @@ class Measuring(Guarding):
             simulated=self.state.simulated or benched.simulated or bool(benched.status and benched.status.simulated),
             ceiling_tok_s=ceiling_of(benched.plan, [i for i in _infos(telemetry) if i.index in gpus]),
             in_force={f"{p.place}.{p.setting}": str(p.in_force) for p in measured.proofs},
+            findings={f"{p.place}.{p.setting}": p.text for p in measured.proofs},
             model=await self._model_bytes(benched),
         )
         samples = [r.as_json() for r in outcome.requests]
@@ -351,7 +365,7 @@ class Measuring(Guarding):
 
         shape = {name: getattr(spec, name) for name in SHAPE}
         if spec.prompts_name or spec.command:
-            last = self.state.bench.spec
+            last = self._asked or self.state.bench.spec
             if last is None or (last.prompts_name, last.command) != (spec.prompts_name, spec.command):
                 what = spec.prompts_name or "a command of your own"
                 raise BenchError(f"the last result is of {what}, which this session has not run",
@@ -380,19 +394,15 @@ def _known(result_id: int | None) -> int:
 
 
 def _command(spec: BenchSpec, status: ServerStatus | None) -> str:
-    target = status.run_id if status else f"--url {spec.url} --model {spec.model}"
+    """As it may be shown: without secrets."""
+    from workbench.model.bench_command import options
+    from workbench.model.secrets import mask_argv
+    from workbench.store.masking import masked
+
+    words = [status.run_id] if status else ["--url", spec.url, "--model", spec.model]
     if spec.command:
-        from workbench.model.secrets import mask_argv
-
-        return f"workbench bench {target} -- {shlex.join(mask_argv(spec.command))}"
-    from workbench.bench.profiles import NAMES
-
-    profile = f" --profile {spec.profile}" if spec.profile in NAMES else ""
-    return (
-        f"workbench bench {target}{profile} --concurrency {spec.concurrency}"
-        f" --requests {spec.requests} --max-tokens {spec.max_tokens} --input-tokens {spec.input_tokens}"
-        f" --warmup {spec.warmup}"
-    )
+        return shlex.join(["workbench", "bench", *words, "--", *mask_argv(spec.command)])
+    return shlex.join(["workbench", "bench", *words, *options(replace(spec, extra_body=masked(spec.extra_body)))])
 
 
 def ceiling_view(results: Sequence[BenchResult]) -> CeilingView | None:

@@ -54,7 +54,7 @@ _IN_CONDITIONS = (
     "engine_version", "argv", "flags", "env", "preset_id", "run_id", "driver_version", "gpus", "gpu_settings",
     "imported", "model_digest",
 )  # fmt: skip
-_IN_SPEC = ("profile", "prompts_name", "command", "endpoint")
+_IN_SPEC = ("profile", "prompts_name", "command", "endpoint", "extra_body")
 _SEARCHED = (
     "("
     + " || ' ' || ".join(

@@ -120,6 +120,14 @@ def test_the_tail_is_p99_only_where_there_are_samples_for_it() -> None:
     assert not {"ttft_ms.p90", "tpot_ms.p99"} & names
 
 
+def test_at_a_rate_the_wait_before_a_stream_was_free_is_compared_too() -> None:
+    """The server alone seems as fast as before: the schedule tells."""
+    waits = {"ttft_from_schedule_ms": replace(result(1).summary.ttft_ms, p50=900.0), "e2e_from_schedule_ms": None}
+    c = compare(result(1), result(2, summary=waits))
+    assert metric(c, "ttft_from_schedule_ms.p50").b == 900.0
+    assert not any("from_schedule" in m.metric for m in compare(result(1), result(2)).metrics)
+
+
 def test_an_absent_figure_is_not_measured() -> None:
     c = compare(result(1), result(2, summary={"tok_per_joule": None, "itl_ms": None}))
     for name, a in (("tok_per_joule", 0.2), ("itl_ms.mean", 10.0)):

@@ -102,6 +102,12 @@ def test_newest_first_limited_and_searched(db: ResultsDb) -> None:
     assert db.get(2).tags == ("a", "grün") and db.get(1).note == "100% baseline"
 
 
+def test_extra_body_fields_are_searched(db: ResultsDb) -> None:
+    db.add(replace(SPEC, extra_body={"top_p": 0.5}), CONDITIONS, SUMMARY)
+    add(db)
+    assert [r.id for r in db.list(search="top_p 0.5")] == [1]
+
+
 def test_delete_takes_the_samples_with_it_and_no_id_comes_back(db: ResultsDb) -> None:
     first, second = add(db), add(db)
     db.delete(second)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,3 +83,45 @@ def test_a_preset_cannot_carry_a_command() -> None:
     with pytest.raises(ValueError, match="prompts"):
         Benchmark.model_validate({"prompts": ["x"]})
     assert spec_from(SUGGESTED, {}).command == ()
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"rate": 5.0}, (256, 150, 8)),  # half a minute, and no cap that would be met
+        ({"rate": 0.1}, (256, 16, 8)),
+        ({"rate": 5.0, "seconds": 60.0}, (256, 1_000_000, 8)),
+        ({"rate": 5.0, "concurrency": 4, "requests": 9}, (4, 9, 8)),
+        ({"seconds": 60.0}, (8, 1_000_000, 8)),  # the time is the end, not the profile's 64 requests
+        ({"seconds": 60.0, "concurrency": 16}, (16, 1_000_000, 16)),
+        ({"seconds": 60.0, "requests": 10}, (8, 10, 8)),
+    ],
+)
+def test_a_rate_and_an_end_by_time_bring_what_fits_them(given: dict[str, Any], expected: tuple[int, ...]) -> None:
+    spec = spec_from(None, given)
+    assert (spec.concurrency, spec.requests, spec.warmup) == expected
+
+
+@pytest.mark.parametrize("name", ["model", "messages", "prompt", "max_tokens", "stream", "stream_options"])
+def test_body_fields_that_the_client_counts_on_are_not_for_extra_body(name: str) -> None:
+    with pytest.raises(InputError, match=f"have '{name}'"):
+        spec_from(None, {"extra_body": {name: 1}})
+
+
+def test_the_command_of_a_benchmark_asks_for_the_same_again() -> None:
+    """Through the command line's own parser, on top of another preset's suggestion."""
+    from workbench.cli.measuring import _levels, _overrides
+    from workbench.cli.parser import parse
+    from workbench.model.bench_command import options
+
+    for given in (
+        {},
+        {"profile": "batch", "seed": 7, "extra_body": {"top_k": 3, "x": "é \"y'"}, "shared_prefix": True},
+        {"rate": 2.5, "arrival": "constant", "seconds": 12.5, "endpoint": "completions", "stream": False},
+        {"concurrency": 3, "length_spread": 0.25, "until_steady": True, "api_key_env": "MY_KEY"},
+    ):
+        spec = replace(spec_from(None, given), url="http://x", model="m")
+        arguments = parse(["bench", "--url", spec.url, "--model", spec.model, *options(spec)])
+        levels = _levels(arguments.concurrency)
+        again = spec_from(SUGGESTED, {**_overrides(arguments), "concurrency": levels[0], "url": spec.url})
+        assert replace(again, profile=spec.profile) == spec, given

@@ -8,6 +8,8 @@ from dataclasses import fields
 from typing import Any
 
 from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, EngineDuring, GpuDuring
+from workbench.model.bench_command import options
+from workbench.model.secrets import SERVER_KEY_VARIABLE
 from workbench.store.report import plots
 from workbench.store.report.blocks import Alert, Block, Code, Facts, Figures, Fold, Heading, Items, Table, Text
 from workbench.store.report.values import (
@@ -96,7 +98,9 @@ def headline(summary: BenchSummary) -> Figures:
     if summary.output_tok_s is None:
         over = summary.absent.get("output_tok_s", "not measured")
     items = [("output", figure(summary.output_tok_s, "tok/s"), over)]
-    for name in ("ttft_ms", "itl_ms"):
+    # At a rate a user's wait begins when the request is due, not when a stream was free for it.
+    first = "ttft_ms" if summary.ttft_from_schedule_ms is None else "ttft_from_schedule_ms"
+    for name in (first, "itl_ms"):
         middle, tail = summary.latency(name, "p50"), summary.latency(name, "p99")
         if middle is not None:
             items.append((f"{LATENCIES[name]} p50", figure(middle, "ms"), f"p99 {figure(tail, 'ms')}"))
@@ -194,6 +198,7 @@ def conditions(result: BenchResult) -> list[Block]:
         rows.append(("limit by memory bandwidth", figure(made.ceiling_tok_s, "tok/s per stream")))
     rows += [(f"GPU setting {name}", _with_force(value_text(value), made.in_force.get(name)))
              for name, value in made.gpu_settings.items()]  # fmt: skip
+    rows += [(f"under load {name}", text) for name, text in made.findings.items()]
     found: list[Block] = [Facts(tuple(rows))]
     if made.argv:
         env = [f"{name}={shlex.quote(str(value))}" for name, value in made.env.items()]
@@ -222,7 +227,7 @@ def workload(result: BenchResult) -> tuple[tuple[str, str], ...]:
         rows.append(("extra body", value_text(spec.extra_body)))
     if spec.command:
         rows.append(("command", shlex.join(spec.command)))
-    if spec.api_key_env:
+    if spec.api_key_env and spec.api_key_env != SERVER_KEY_VARIABLE:
         rows.append(("API key from", spec.api_key_env))
     if known:
         rows.append(("all else", "not told by the imported file"))
@@ -236,11 +241,7 @@ def command_of(result: BenchResult) -> str:
     spec, made = result.spec, result.conditions
     words = ["workbench", *(["--host", made.host] if made.host != "local" and made.run_id else []), "bench"]
     words += [made.run_id] if made.run_id else ["--url", spec.url, "--model", spec.model]
-    for name in ("concurrency", "requests", "max_tokens", "input_tokens", "warmup"):
-        words += [f"--{name.replace('_', '-')}", str(getattr(spec, name))]
-    words += ["--rate", f"{spec.rate:g}"] if spec.rate else []
-    words += ["--shared-prefix"] if spec.shared_prefix else []
-    return shlex.join(words)
+    return shlex.join([*words, *(["--", *spec.command] if spec.command else options(spec))])
 
 
 def _notes(result: BenchResult) -> list[Block]:

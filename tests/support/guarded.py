@@ -133,6 +133,15 @@ class GuardedHost:
                 eventually(lambda: not alive(pid), "the guard to be gone")
 
 
+class Bare(LocalHost):
+    """As a host behind ssh without python3; what reads its GPUs is found all the same."""
+
+    kind = "ssh"
+
+    async def run(self, argv: Any, **rest: Any) -> Any:
+        return await super().run(["no-such-python3", *argv[1:]] if argv[0] == "python3" else argv, **rest)
+
+
 @contextmanager
 def guarded(directory: Path, profile: str = "rtx-pro-6000", inner: Host | None = None) -> Iterator[GuardedHost]:
     box = GuardedHost(directory, profile, inner)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.guarded import FAST, WANTED, WITHIN_S, GuardedHost, guarded, run
+from support.guarded import FAST, WANTED, WITHIN_S, Bare, GuardedHost, guarded, run
 from support.procs import alive, eventually, state_of
 
 from workbench.gpu import control, guard_orders, journal, owners
@@ -232,15 +232,6 @@ def test_there_is_one_however_many_ask(box: GuardedHost) -> None:
         return await asyncio.gather(*(guard_orders.start(box.host, terms, **FAST) for _ in range(4)))
 
     assert {view.pid for view in run(ask())} == {box.pid}
-
-
-class Bare(LocalHost):
-    """As a host behind ssh without python3; what reads its GPUs is found all the same."""
-
-    kind = "ssh"
-
-    async def run(self, argv: Any, **rest: Any) -> Any:
-        return await super().run(["no-such-python3", *argv[1:]] if argv[0] == "python3" else argv, **rest)
 
 
 def test_without_python3_a_change_is_made_and_told_as_unguarded(tmp_path: Path) -> None:

@@ -194,6 +194,7 @@ class Conditions:
     model_digest: str | None = None  # of the model's files on the host: names, sizes, first and last 64 KiB of each
     model_bytes: str = ""  # how sure that is, or why there is none
     imported: str | None = None  # the tool that measured this where it was not Workbench: "vllm bench serve"
+    findings: Mapping[str, str] = field(default_factory=dict)  # of `in_force`, in words: what was asked, seen, and why
     known_workload: tuple[str, ...] = ()  # fields of the spec that an imported file told; the others mean nothing
 
 

@@ -67,6 +67,7 @@ def conditions_of(
     simulated: bool,
     ceiling_tok_s: float | None,
     in_force: Mapping[str, str] | None = None,
+    findings: Mapping[str, str] | None = None,
     model: ModelBytes | None = None,
 ) -> Conditions:
     from workbench.model.bench import Conditions
@@ -93,6 +94,7 @@ def conditions_of(
         ),
         gpu_settings=settings_of(telemetry, alterations, gpus),
         in_force=in_force or {},
+        findings=findings or {},
         client=client,
         workbench_version=__version__,
         simulated=simulated,

@@ -164,6 +164,7 @@ def _conditions(result: BenchResult, width: int) -> list[Row]:
     ]
     if c.in_force:
         facts.append(("under load", ", ".join(f"{name} {said}" for name, said in settings_in_force(c.in_force))))
+    facts += [("", text) for text in c.findings.values()]
     if c.imported:
         facts.insert(0, ("imported", f"measured by {c.imported}"))
     rows: list[Row] = [(), (("Conditions", "title"),), *_facts(facts, width)]

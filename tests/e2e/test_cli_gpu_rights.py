@@ -1,0 +1,178 @@
+"""gpu set, sweep and revert with each kind of rights, as a person at a terminal and as a script meets them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.command_line import CommandLine
+from support.serving import free_port
+from support.sudoer import Sudoer, Watched
+from support.typed_screen import TypedScreen
+
+SECRET = "Tr0ub4dor&3 quartz"
+ASKED = ("gpu", "set", "--power-limit", "400", "--lock-gpu-clocks", "1005")
+Cli = Callable[..., Any]
+Typed = Callable[..., TypedScreen]
+
+
+@pytest.fixture
+def ada(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sudoer]:
+    made = Sudoer(tmp_path, SECRET)
+    for name, value in made.env.items():
+        monkeypatch.setenv(name, value)
+    yield made
+    made.sudo.allow("NOPASSWD: ALL")
+    made.uid(1000)
+    assert cli("gpu", "revert", "--json").code == 0
+
+
+@pytest.fixture
+def typed(ada: Sudoer, tmp_path: Path) -> Iterator[Typed]:
+    screens: list[TypedScreen] = []
+
+    def start(*words: str) -> TypedScreen:
+        screens.append(TypedScreen(words, (200, 50), CommandLine(tmp_path).env, tmp_path))
+        return screens[-1]
+
+    yield start
+    for screen in screens:
+        screen.close()
+
+
+def ok(cli: Cli, *words: str) -> Any:
+    ran = cli(*words, "--json")
+    assert ran.code == 0, ran
+    return ran.document
+
+
+def with_password(screen: TypedScreen, secret: str = SECRET) -> str:
+    """Answer yes, where that is asked, and then sudo's password; the text at the end."""
+    if "[y/N]" in screen.until(lambda text: "[y/N]" in text or "[sudo]" in text):
+        screen.type("y\n")
+    screen.until("[sudo] password for ada on local (sent to sudo only):")
+    screen.type(f"{secret}\n")
+    return screen.settle(1.0)
+
+
+def test_without_a_rule_each_command_comes_with_the_line_that_allows_it(cli: Cli, ada: Sudoer) -> None:
+    for words in (("--yes",), ("--dry-run",)):
+        done = cli(*ASKED, *words, "--json")
+        assert done.code == 1 and ada.power_w is None and done.document["host"] == "local"
+        rights = [o["right"] for o in done.document["outcomes"]]
+        assert all("needs root on local (ada is not, and sudo does not allow it)" in right for right in rights)
+        lines = [right.rpartition("allows it: ada ALL=(root) ")[2] for right in rights]
+    assert lines[0].endswith("-pl 400") and lines[1].endswith(r"--lock-gpu-clocks\=1005\,1005")
+    ada.sudo.allow(*lines)  # the lines are what helps, and the way back has its own
+    done = ok(cli, *ASKED, "--yes")
+    assert (ada.power_w, ada.lock_mhz) == (400.0, (1005, 1005))
+    assert all("it cannot be given back: needs root" in o["message"] for o in done["outcomes"])
+    back = cli("gpu", "revert", "--json")
+    assert back.code == 1 and ada.power_w == 400.0 and len(ok(cli, "gpu", "journal")["entries"]) == 2
+    ada.sudo.allow(*lines, *(o["right"].rpartition("(root) ")[2] for o in back.document["outcomes"]))
+    assert ok(cli, "gpu", "revert")["ok"] and (ada.power_w, ada.lock_mhz) == (None, None)
+
+
+def test_the_password_reaches_sudo_and_nothing_else(cli: Cli, ada: Sudoer, typed: Typed, tmp_path: Path) -> None:
+    """Typed at the prompts of set and revert: on no command line, in no environment, in no file, never shown."""
+    ada.sudo.allow("ALL")
+    refused = cli(*ASKED, "--yes", "--json")  # nobody to ask
+    assert refused.code == 1 and "sudo asks for a password" in refused.document["outcomes"][0]["message"]
+    shown = []
+    with Watched() as watched:
+        for secret, wanted, said in ((f"not {SECRET}", None, "sudo does not take this password; nothing was changed"),
+                                     (SECRET, 400.0, "in force: yes")):  # fmt: skip
+            screen = typed(*ASKED)
+            with_password(screen, secret)
+            screen.until(said)
+            assert screen.ended() == (0 if wanted else 1) and ada.power_w == wanted
+            shown.append(screen.raw)
+        screen = typed("gpu", "revert")
+        with_password(screen)
+        screen.until("as it was before")
+        assert screen.ended() == 0 and (ada.power_w, ada.lock_mhz) == (None, None)
+        shown.append(screen.raw)
+    assert watched.of("-pl\x00400") and not watched.of(SECRET)  # commands were seen, and the password in none
+    shown += [str(ok(cli, *words)) for words in (("gpu", "journal"), ("gpu", "status"), ("doctor",))]
+    assert not any(SECRET in text for text in shown)
+    _in_no_file(tmp_path)
+
+
+def _in_no_file(directory: Path) -> None:
+    files = [p for p in directory.rglob("*") if p.is_file() and p.name != "sudo.json"]  # that is sudo's own
+    assert len(files) > 8 and not [p for p in files if SECRET.encode() in p.read_bytes()]
+
+
+@pytest.mark.long
+def test_a_sweep_names_whom_it_concerns_and_takes_the_password(
+    cli: Cli, ada: Sudoer, typed: Typed, tmp_path: Path
+) -> None:
+    ada.sudo.allow("ALL")
+    run_id = ok(cli, "start", "vllm-any", "--set", f"port={free_port()}", "--wait")["run_id"]
+    with Watched() as watched:
+        screen = typed("gpu", "sweep", "--power-limit", "500,300", run_id, "--settle", "0", "--seconds", "3")
+        asked = screen.until("one after the other on local (GPU0; 1 process uses it, 0 not started by Workbench)")
+        assert "-pl 500" in asked and "GPU0 NVIDIA RTX PRO 6000" in asked
+        with_password(screen)
+        screen.until("sweep 1: power limit", seconds=120)
+        assert screen.ended() == 0 and ada.power_w is None
+    assert watched.of("-pl\x00500") and not watched.of(SECRET)
+    sweep = ok(cli, "sweep", "show", "1")
+    result = ok(cli, "results", "show", str(sweep["points"][0]["result_ids"][0]))
+    markdown = cli("results", "export", str(result["id"]), "--format", "md").out
+    assert not any(SECRET in text for text in (screen.raw, str(sweep), str(result), markdown)) and "500 W" in str(sweep)
+    _in_no_file(tmp_path)
+
+
+def test_rules_that_ask_for_nothing_and_root(cli: Cli, ada: Sudoer) -> None:
+    ada.sudo.allow(f"NOPASSWD: {ada.here}/nvidia-smi *")
+    done = ok(cli, *ASKED, "--yes")
+    assert done["commands"][0][:3] == ["sudo", "-n", f"{ada.here}/nvidia-smi"] and ada.power_w == 400.0
+    assert ok(cli, "gpu", "revert")["ok"] and ada.power_w is None
+    governor = cli("gpu", "set", "--governor", "performance", "--dry-run", "--json")  # no cpufreq in many machines
+    assert governor.code in (1, 2)
+    ada.uid(0)
+    if not _capable():
+        return
+    assert ok(cli, *ASKED, "--dry-run")["commands"][0][0] == "nvidia-smi"
+
+
+def _capable() -> bool:
+    """Whether this process is root for the driver: CAP_SYS_ADMIN, in the first user namespace."""
+    (line,) = [row for row in Path("/proc/self/status").read_text().splitlines() if row.startswith("CapEff")]
+    first = Path("/proc/self/uid_map").read_text().split() == ["0", "0", "4294967295"]
+    return first and bool(int(line.split()[1], 16) >> 21 & 1)
+
+
+def test_root_of_an_unprivileged_container_is_told_what_it_is(ada: Sudoer, tmp_path: Path) -> None:
+    """uid 0 in a user namespace of its own, which is what such a container is."""
+    unshare = shutil.which("unshare")
+    if unshare is None or subprocess.run([unshare, "-Ur", "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no user namespace can be made here")
+    ada.uid(0)
+    argv = [unshare, "-Ur", sys.executable, "-m", "workbench", *ASKED, "--yes"]
+    env = CommandLine(tmp_path).env
+    done = subprocess.run(argv, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and ada.power_w is None
+    assert "root in this unprivileged container is not root for the driver, which answers NO_PERMISSION" in done.stdout
+    assert "change GPU settings on the machine that runs the container" in done.stdout
+
+
+def test_a_driver_that_says_no_permission_to_root_is_explained(cli: Any) -> None:
+    from workbench.sim import profiles
+    from workbench.sim.state import SimState
+
+    host = ("--simulate", "gb10")
+    cli(*host, "gpu", "status")
+    driver = f"{os.environ['XDG_STATE_HOME']}/workbench/sim/gb10/driver"
+    SimState(driver, profiles.get("gb10")).set_faults(no_permission=True)
+    ran = cli(*host, "gpu", "set", "--lock-gpu-clocks", "1005", "--yes", "--json")
+    (outcome,) = ran.document["outcomes"]
+    assert ran.code == 1 and "NO_PERMISSION: root here is not root for the driver" in outcome["message"]
+    assert "change settings on the machine that runs it. By hand: sudo nvidia-smi -i GPU-" in outcome["message"]

@@ -1,0 +1,96 @@
+"""This machine as ada has it: a simulated driver that takes changes from root only, and a sudo that decides.
+
+Nothing says that it is a simulated host: rights are looked for as on a real one.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from pathlib import Path
+
+from support.fake_sudo import Sudo
+
+from workbench.sim import profiles
+from workbench.sim.state import SimState
+
+SIM = Path(__file__).resolve().parents[2] / "workbench" / "sim"
+PROFILE = "rtx-pro-6000"
+ID = """#!/bin/sh
+case "$1" in
+    -u) cat {here}/uid ;;
+    -un) echo ada ;;
+    *) exec /usr/bin/id "$@" ;;
+esac
+"""
+STAND_IN = """#!{python}
+import os, sys
+os.environ.update(WORKBENCH_SIM_PROFILE={profile!r}, WORKBENCH_SIM_STATE={state!r})
+os.execv({sim!r} + "/bin/{name}", ["{name}", *sys.argv[1:]])
+"""
+DRIVER = """
+import os, runpy
+os.environ.update(WORKBENCH_SIM_PROFILE={profile!r}, WORKBENCH_SIM_STATE={state!r})
+globals().update(runpy.run_path({sim!r} + "/driver.py"))
+"""
+
+
+class Sudoer:
+    """`env` for a process of ada's; `power_w` and `lock_mhz` of her only GPU."""
+
+    def __init__(self, directory: Path, password: str) -> None:
+        self.here = directory / "ada"
+        self.here.mkdir()
+        facts = {"here": self.here, "profile": PROFILE, "state": str(self.here / "driver"), "python": sys.executable,
+                 "sim": str(SIM)}  # fmt: skip
+        for name, text in (("id", ID), ("nvidia-smi", STAND_IN), ("vllm", STAND_IN)):
+            (self.here / name).write_text(text.format(name=name, **facts))
+            (self.here / name).chmod(0o755)
+        (self.here / "driver.py").write_text(DRIVER.format(**facts))
+        self.sudo = Sudo(self.here, password=password)
+        self.uid(1000)
+        self.env = {"PATH": f"{self.here}:{os.environ['PATH']}", "WORKBENCH_SIM_DRIVER": str(self.here / "driver.py"),
+                    "WORKBENCH_SIM_START_S": "0.2"}  # fmt: skip
+        self._driver = SimState(str(self.here / "driver"), profiles.get(PROFILE))
+
+    def uid(self, number: int) -> None:
+        (self.here / "uid").write_text(f"{number}\n")
+
+    @property
+    def power_w(self) -> float | None:
+        return self._driver.settings()[0].power_limit_w
+
+    @property
+    def lock_mhz(self) -> tuple[int, int] | None:
+        return self._driver.settings()[0].gpu_lock_mhz
+
+
+class Watched:
+    """Every command line and environment that processes have which begin while this is on."""
+
+    def __init__(self) -> None:
+        self.seen: set[bytes] = set()
+        self._before = set(filter(str.isdecimal, os.listdir("/proc")))
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def _look(self) -> None:
+        while not self._end.wait(0.01):
+            for pid in set(filter(str.isdecimal, os.listdir("/proc"))) - self._before:
+                for name in ("cmdline", "environ"):
+                    try:
+                        self.seen.add(Path("/proc", pid, name).read_bytes())
+                    except OSError:
+                        continue
+
+    def __enter__(self) -> Watched:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join()
+
+    def of(self, text: str) -> list[bytes]:
+        return [one for one in self.seen if text.encode() in one]

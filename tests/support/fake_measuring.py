@@ -61,9 +61,16 @@ class FakeMeasuring:
                 for i in which for name, value, words in self._wanted(wanted)]  # fmt: skip
 
     async def apply_gpu(
-        self, wanted: GpuSettings, gpu: int | None = None, *, trial_s: float | None = None, password: str | None = None
-    ) -> SettingsReport:
+        self, wanted: GpuSettings, gpu: int | None = None, *, dry_run: bool = False, trial_s: float | None = None,
+        password: str | None = None,
+    ) -> SettingsReport:  # fmt: skip
         commands = await self.plan_gpu(wanted, gpu)
+        if dry_run:
+            known = {"gpu_clocks": ("unknown", "unknown"), "memory_clocks": ("default", "default")}
+            return SettingsReport(tuple(
+                SettingOutcome(c, not c.right, *(known.get(c.setting) or (600.0,))[:1], c.value,
+                               before_known=known.get(c.setting, ("", "read"))[1]) for c in commands),
+                dry_run=True)  # fmt: skip
         self._called("apply_gpu", wanted, gpu, trial_s, password)
         self.push(alterations=tuple(Alteration(c.gpu_index, c.gpu_uuid, c.setting, 600.0, c.value, NOW)
                                     for c in commands), guard=guard(trial_left_s=trial_s))  # fmt: skip
@@ -133,6 +140,9 @@ class FakeMeasuring:
     async def stop_experiment(self) -> None:
         self._called("stop_experiment")
         self.push(experiment=canned_experiment(4, state="stopped"))
+
+    def bench_shape(self) -> Mapping[str, Any]:
+        return {"concurrency": 8, "requests": 64, "max_tokens": 128, "input_tokens": 128, "warmup": 8}
 
     def experiment_estimate_s(self, a: Arm, b: Arm, **options: Any) -> float | None:
         return 62.0 * 2 * int(options.get("pairs", 3))

@@ -62,7 +62,7 @@ def test_an_experiment_is_of_what_runs_against_the_plan(drive: Any) -> None:
         await d.until(lambda: d.session.called("experiment"))
         _, a, b, options = d.session.called("experiment")[0]
         assert (a, b) == (Arm(sets=("max-num-seqs=512",)), Arm(sets=("max-num-seqs=777",)))
-        assert options == {"pairs": 5, "metric": "output_tok_s"}
+        assert options == {"pairs": 5, "metric": "output_tok_s", "bench": d.session.bench_shape()}
         await d.until(lambda: "A/B experiment 7" in d.text and "nothing is claimed yet" in d.text)
 
     drive(scenario, stage="ready")
@@ -161,7 +161,8 @@ def test_a_power_sweep_starts_between_the_limits(drive: Any) -> None:
         await d.press("enter")
         await d.until(lambda: d.session.called("gpu_sweep"))
         values = ["300", "350", "400", "450", "500", "550", "600"]
-        assert d.session.called("gpu_sweep") == [("gpu_sweep", "power_limit_w", values, None, {})]
+        shape = {"concurrency": 8, "max_tokens": 128, "input_tokens": 128}  # of the last benchmark; each the same time
+        assert d.session.called("gpu_sweep") == [("gpu_sweep", "power_limit_w", values, None, shape)]
         await d.until(lambda: "Sweep of power limit" in d.text and "4 of 7 points" in d.text)
         assert re.search(r"~ sweep 4/7", d.row(0))
         await d.press("K")
@@ -177,7 +178,8 @@ def test_sweeps_of_the_concurrency_and_of_a_flag(drive: Any) -> None:
         await d.press("2", "down", "S", "right", "right")
         assert "< concurrency >" in d.text and sweep_form.LEVELS in d.text
         await d.press("tab", *"1,4,16", "enter")
-        await d.until(lambda: d.session.called("concurrency_sweep") == [("concurrency_sweep", [1, 4, 16], {})])
+        shape = {"max_tokens": 128, "input_tokens": 128}
+        await d.until(lambda: d.session.called("concurrency_sweep") == [("concurrency_sweep", [1, 4, 16], shape)])
         await d.press("escape")
         d.session.push(sweep=None)
         await d.press("S", "f")

@@ -110,7 +110,11 @@ class SessionApi(Protocol):
         ...
 
     def bench_defaults(self) -> BenchSpec:
-        """The shape that the selected run's preset suggests, or the last one that was run."""
+        """The shape that the selected run's preset suggests, or the last one that was asked for with `bench`."""
+        ...
+
+    def bench_shape(self) -> Mapping[str, Any]:
+        """The same as fields of BenchSpec, for a sweep or an experiment."""
         ...
 
     def bench_profiles(self) -> Mapping[str, tuple[str, Mapping[str, Any]]]:
@@ -146,10 +150,12 @@ class SessionApi(Protocol):
         ...
 
     async def apply_gpu(
-        self, wanted: GpuSettings, gpu: int | None = None, *, trial_s: float | None = None, password: str | None = None
-    ) -> SettingsReport:
-        """Change, read back, and put a guard over it. `trial_s`: given back after that unless confirmed. `password`:
-        for sudo's stdin only, where `state.host.sudo_password` says that one helps."""
+        self, wanted: GpuSettings, gpu: int | None = None, *, dry_run: bool = False, trial_s: float | None = None,
+        password: str | None = None,
+    ) -> SettingsReport:  # fmt: skip
+        """Change, read back, and put a guard over it. `trial_s`: given back after that unless confirmed. `password`: for
+        sudo's stdin only, where `state.host.sudo_password` says that one helps. `dry_run`: nothing is changed; what
+        would be run, with what is there before and how that is known."""
         ...
 
     async def revert_gpu(self, gpu: int | None = None, *, password: str | None = None) -> SettingsReport: ...

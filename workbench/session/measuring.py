@@ -19,6 +19,8 @@ from workbench.session.guarding import Guarding
 from workbench.session.state import BenchState, CeilingView
 
 if TYPE_CHECKING:
+    from asyncio.subprocess import Process
+
     from workbench.bench.energy import Idle
     from workbench.hosts.base import Host
     from workbench.model.bench import BenchProgress, BenchResult, BenchSpec, Comparison
@@ -177,8 +179,8 @@ class Measuring(Guarding):
 
     async def bench_run(self, run_id: str, **overrides: Any) -> int:
         """Benchmark a READY run through a forwarded port; the id of the stored result."""
-        async with self.aim_at_run(run_id, overrides) as (spec, benched, env):
-            return await self._measure(spec, benched, env)
+        async with _worker_ahead(overrides) as worker, self.aim_at_run(run_id, overrides) as (spec, benched, env):
+            return await self._measure(spec, benched, env, worker)
 
     async def bench_url(self, url: str, **overrides: Any) -> int:
         """Benchmark a server that others started, by its base URL; the id of the stored result.
@@ -186,8 +188,8 @@ class Measuring(Guarding):
         A loopback address is one of the session's host. What is elsewhere is measured without GPU figures: whose they
         would be is not known.
         """
-        async with self.aim_at_url(url, overrides) as (spec, benched, env):
-            return await self._measure(spec, benched, env)
+        async with _worker_ahead(overrides) as worker, self.aim_at_url(url, overrides) as (spec, benched, env):
+            return await self._measure(spec, benched, env, worker)
 
     @asynccontextmanager
     async def aim_at_run(
@@ -242,14 +244,16 @@ class Measuring(Guarding):
             finally:
                 self._cancel = self._benched = None
 
-    async def _measure(self, spec: BenchSpec, benched: Benched, env: dict[str, str]) -> int:
+    async def _measure(
+        self, spec: BenchSpec, benched: Benched, env: dict[str, str], worker: Process | None = None
+    ) -> int:
         """Run `spec`, add what the GPUs did meanwhile, store it."""
         from workbench.bench import runner
 
         self.update(bench=BenchState(running=True, spec=spec, last_id=self.state.bench.last_id))
         error: str | None = None
         try:
-            result_id = await self._run_and_store(spec, benched, env)
+            result_id = await self._run_and_store(spec, benched, env, worker)
         except runner.BenchCancelled:
             error = "cancelled"
             raise
@@ -263,7 +267,9 @@ class Measuring(Guarding):
         self.update(bench=replace(self.state.bench, last_id=result_id))  # a row of the results by now
         return result_id
 
-    async def _run_and_store(self, spec: BenchSpec, benched: Benched, env: dict[str, str]) -> int:
+    async def _run_and_store(
+        self, spec: BenchSpec, benched: Benched, env: dict[str, str], worker: Process | None
+    ) -> int:
         from workbench.session.benched import Measurement
 
         assert self._cancel is not None
@@ -276,6 +282,7 @@ class Measuring(Guarding):
         measured = await Measurement(
             self.host, spec, benched, env,
             cancel=self._cancel, on_progress=self._progress, alterations=self.state.alterations, idle=idle,
+            worker=worker,
         ).run()  # fmt: skip
         if idle is None and measured.idle is not None and measured.idle.power_w is not None:
             self._idles = {standing: (measured.idle, time.monotonic())}
@@ -372,6 +379,18 @@ class Measuring(Guarding):
                                  host=self.host.name, next_step="run that benchmark again first")  # fmt: skip
             shape["prompts"] = last.prompts
         return shape
+
+
+@asynccontextmanager
+async def _worker_ahead(overrides: dict[str, Any]) -> AsyncIterator[Process | None]:
+    """The load client's process, which takes 0.2 s to start: in that time the server and the GPUs are asked."""
+    if overrides.get("command"):
+        yield None
+        return
+    from workbench.bench import runner
+
+    async with runner.ahead() as worker:
+        yield worker
 
 
 @asynccontextmanager

@@ -31,7 +31,7 @@ class Viewer(Protocol):
     @property
     def log_visible(self) -> bool: ...
     def show(self, state: SessionState, changed: frozenset[str]) -> None: ...
-    def tick(self, state: SessionState) -> None: ...
+    def tick(self, state: SessionState, drawn: bool = False) -> None: ...
 
 
 class Bridge:
@@ -94,10 +94,10 @@ class Bridge:
             self.viewer.show(self.session.state, LOG)
 
     def _tick(self) -> None:
-        """Elapsed times and the age of the data. Skipped when telemetry has just repainted them anyway."""
+        """Elapsed times and the age of the data, which telemetry may just have repainted anyway."""
         self._clock = self._loop.call_later(CLOCK_PERIOD_S, self._tick)
         if self._behind():
             return
         self.session.alive()  # a terminal that takes nothing any more must not hold GPU settings
-        if self._loop.time() - self._last_flush_s > 0.9 * CLOCK_PERIOD_S:
-            self._context.run(self.viewer.tick, self.session.state)
+        drawn = self._loop.time() - self._last_flush_s <= 0.9 * CLOCK_PERIOD_S
+        self._context.run(self.viewer.tick, self.session.state, drawn)

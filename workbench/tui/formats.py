@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from workbench.model.settings import Alteration
+    from workbench.session.state import SessionState
 
 NA = "n/a"
 GIB = 1024**3
@@ -44,6 +45,25 @@ def figure(value: float | None, digits: int | None = None) -> str:
 
 def whole(value: float | None, unit: str = "") -> str:
     return NA if value is None else f"{value:.0f}{unit}"
+
+
+def progress_text(state: SessionState) -> str:
+    """How far the benchmark is that runs now: "measuring 31/64", "measuring 8/20 s" of one that ends by time; ""
+    without one."""
+    bench = state.bench
+    if not bench.running or bench.progress is None:
+        return ""
+    p, seconds = bench.progress, bench.spec.seconds if bench.spec else None
+    if is_checking(state):  # a load for its own sake has no end that is known here
+        return f"{elapsed(p.elapsed_s)}"
+    if seconds and p.phase == "measuring":
+        return f"{p.phase} {min(p.elapsed_s, seconds):.0f}/{seconds:g} s"
+    return f"{p.phase} {p.done}/{p.total}" if p.phase == "measuring" else p.phase
+
+
+def is_checking(state: SessionState) -> bool:
+    """Whether the load that runs now shows what GPU settings do, and is no benchmark."""
+    return any(what.startswith("verifying") for what in state.busy)
 
 
 def countdown(seconds: float) -> str:
@@ -92,6 +112,8 @@ _SETTINGS = {
     "governor": ("governor", ""),
 }
 
+_NAMED = {"power_limit_w": "power limit", "gpu_clocks": "SM clock lock", "memory_clocks": "memory clock lock"}
+
 
 def setting_text(setting: str, value: object) -> str:
     """ "power 500W", "sm 210-1755MHz", "persistence on"; "gpu0.power_limit_w" is "GPU0 power 500W"."""
@@ -108,6 +130,13 @@ def setting_text(setting: str, value: object) -> str:
         low, comma, high = str(value[0]), ",", str(value[1])
     text = low if low == high or not comma else f"{low}-{high}"
     return f"{word} {text}{unit if text[:1].isdigit() else ''}"
+
+
+def in_words(text: str) -> str:
+    """Settings by the words of the screen where a message has their names: "power_limit_w" -> "power limit"."""
+    for name, word in _NAMED.items():
+        text = text.replace(name, word)
+    return text
 
 
 def gpus_text(indexes: Iterable[int]) -> str:

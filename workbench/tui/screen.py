@@ -201,12 +201,14 @@ class MainScreen(LaunchActions, ServerActions, BenchActions, SweepActions, Exper
             self.gpu_pane.show(state)
         self.lay_out()
 
-    def tick(self, state: SessionState) -> None:
-        """Once a second when nothing else has been drawn: elapsed times, ages, a message that has been read."""
-        self._show_telemetry(state)
+    def tick(self, state: SessionState, drawn: bool = False) -> None:
+        """Once a second: elapsed times and ages, unless just `drawn`; what is left; a message that has been read. It
+        has not been while a page lay over it."""
+        if not drawn:
+            self._show_telemetry(state)
         self.series_changed(state)
         self.count()
-        if self._notice_until and time.monotonic() > self._notice_until:
+        if self._notice_until and time.monotonic() > self._notice_until and self.is_current:
             self.hush()
 
     def _host_changed(self, state: SessionState) -> None:
@@ -279,6 +281,9 @@ class MainScreen(LaunchActions, ServerActions, BenchActions, SweepActions, Exper
     # messages
     def tell(self, notice: Notice) -> None:
         self.notice_bar.show(notice, self.app.size.width)
+        told = getattr(self.app.screen, "told", None)  # a page that stays open shows it too
+        if told is not None:
+            told(notice)
         seconds = NOTICE_S.get(notice.level, INFO_S)
         self._notice_until = time.monotonic() + seconds if seconds else 0.0
 

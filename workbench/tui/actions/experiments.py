@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from workbench.model.findings import Level
 from workbench.tui.actions.base import Actions
@@ -117,28 +117,28 @@ class ExperimentActions(Actions):
     def _ask(self, a: Arm, b: Arm, about: str) -> None:
         from workbench.tui.modals.experiment_form import Wanted, experiment_form, parse
 
-        spec = self.session.bench_defaults()
+        spec, shape = self.session.bench_defaults(), dict(self.session.bench_shape())
         load = f"{spec.requests} requests at {spec.concurrency} streams"
 
         def estimate(wanted: Wanted) -> float | None:
             try:
-                return self.session.experiment_estimate_s(wanted.a, wanted.b, **wanted.options)
+                return self.session.experiment_estimate_s(wanted.a, wanted.b, bench=shape, **wanted.options)
             except Exception:  # told where it is started; a form is no place for it
                 return None
 
         async def decided(values: dict[str, str] | None) -> None:
             wanted = parse(values) if values else None
             if isinstance(wanted, Wanted):
-                await self._start_experiment(wanted)
+                await self._start_experiment(wanted, shape)
 
         self.app.push_screen(experiment_form(a, b, about, load, estimate), decided)
 
-    async def _start_experiment(self, wanted: Wanted) -> None:
+    async def _start_experiment(self, wanted: Wanted, shape: Mapping[str, Any]) -> None:
         """Its page stands at once, so that the next key meets it."""
         page = self._new_experiment_page()
         page.ask("starting: both configurations are checked before anything is touched", blank=True)
         await self.app.push_screen(page, self._experiment_left)
-        self.attempt(lambda: self.session.experiment(wanted.a, wanted.b, **wanted.options), self._ended,
+        self.attempt(lambda: self.session.experiment(wanted.a, wanted.b, bench=shape, **wanted.options), self._ended,
                      failed=page.refused)  # fmt: skip
 
     def action_experiments(self) -> None:

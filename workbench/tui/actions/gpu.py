@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from workbench.model.errors import InputError
 from workbench.model.findings import Level
 from workbench.model.run import ServerState
 from workbench.tui.actions.base import Actions
 
 if TYPE_CHECKING:
-    from workbench.model.settings import GuardView, SettingCommand, SettingsReport
+    from workbench.model.settings import GuardView, SettingOutcome, SettingsReport
     from workbench.session.state import SessionState
     from workbench.tui.modals.gpu_confirm import Process
     from workbench.tui.modals.gpu_settings import Suggestion, Wanted
@@ -40,14 +41,25 @@ class GpuActions(Actions):
             return
         from workbench.tui.modals.gpu_settings import Wanted, parse, settings_form
 
-        count = len(state.telemetry.gpus)
+        suggested, count = self._suggested(state), len(state.telemetry.gpus)
+
+        async def ask(typed: dict[str, str] | None = None, problem: str = "") -> None:
+            await self.app.push_screen(settings_form(self.session.state, suggested, typed, problem), asked)
+
+        async def work(wanted: Wanted, values: dict[str, str]) -> None:
+            try:
+                found = await self._planned(wanted)
+            except InputError as error:  # what the card does not take is put right where it was typed
+                await ask(values, f"{error.message}" + (f"; {error.next_step}" if error.next_step else ""))
+            else:
+                self._confirm(wanted, *found)
 
         def asked(values: dict[str, str] | None) -> None:
             wanted = parse(values, count) if values else None
-            if isinstance(wanted, Wanted):
-                self.attempt(lambda: self._commands(wanted), lambda found: self._confirm(wanted, *found))
+            if isinstance(wanted, Wanted) and values:
+                self.attempt(lambda: work(wanted, values))
 
-        await self.app.push_screen(settings_form(state, self._suggested(state)), asked)
+        await ask()
 
     def _suggested(self, state: SessionState) -> Suggestion | None:
         """What the preset of the plan mentions. It is only written into the form."""
@@ -59,9 +71,10 @@ class GpuActions(Actions):
         carried = self.try_now(lambda: self.session.preset_gpu_settings(preset_id))
         return suggestion_of(carried, preset_id) if carried else None
 
-    async def _commands(self, wanted: Wanted) -> tuple[Sequence[SettingCommand], Sequence[Process] | None]:
-        commands = await self.session.plan_gpu(wanted.settings, wanted.gpu)
-        return commands, await self._processes()
+    async def _planned(self, wanted: Wanted) -> tuple[Sequence[SettingOutcome], Sequence[Process] | None]:
+        """Every command with what is there before; nothing is changed."""
+        report = await self.session.apply_gpu(wanted.settings, wanted.gpu, dry_run=True)
+        return report.outcomes, await self._processes()
 
     async def _processes(self) -> Sequence[Process] | None:
         """None where it cannot be told: the page says so, and the change is still the person's to decide."""
@@ -72,18 +85,19 @@ class GpuActions(Actions):
             return None
 
     def _confirm(
-        self, wanted: Wanted, commands: Sequence[SettingCommand], processes: Sequence[Process] | None
+        self, wanted: Wanted, planned: Sequence[SettingOutcome], processes: Sequence[Process] | None
     ) -> None:
-        from workbench.tui.modals.gpu_confirm import ConfirmSettings, command_rows, concerned_rows
+        from workbench.tui.modals.gpu_confirm import ConfirmSettings, change_rows, command_rows, concerned_rows
         from workbench.tui.paint import Row, paragraph
 
         state = self.session.state
+        commands = [o.command for o in planned]
         indexes = sorted({c.gpu_index for c in commands})
 
         def text(width: int) -> list[Row]:
-            rows = [*concerned_rows(state, indexes, processes, width), ()]
+            rows = [*concerned_rows(state, indexes, processes, width), (), *change_rows(planned, width), ()]
             rows += [*command_rows(commands, width, state.host.sudo_password), ()]
-            after = "What is there now is written to disk first; r gives it back."
+            after = "What is there before is written to disk first; r gives it back."
             if wanted.trial_s is not None:
                 after += f" On trial for {wanted.trial_s:g} s: given back then unless T keeps it."
             return [*rows, *paragraph(after, width, "dim")]
@@ -147,6 +161,7 @@ class GpuActions(Actions):
                 then = f"on trial for {trial:.0f} s: T keeps them, r puts them back"
             self.say(said, next_step=None if texts else then)
             return
+        self.hush()  # type: ignore[attr-defined]
         from workbench.tui.modals.gpu_confirm import report_rows
         from workbench.tui.modals.page import Page
 
@@ -204,29 +219,14 @@ class GpuActions(Actions):
         if state.bench.running:
             self.say("a benchmark is running: it checks the settings itself")
             return
-        self.count_down(f"checking under load for {VERIFY_S:g} s: {server.engine} is kept busy", VERIFY_S)
+        self.count_down(f"checking under load: {server.engine} is kept busy", VERIFY_S)
         self.attempt(lambda: self.session.verify_gpu(VERIFY_S), self._verified, failed=self.stop_counting)
 
     def _verified(self, findings: Sequence[str]) -> None:
         self.stop_counting()
         self.hush()  # type: ignore[attr-defined]
-        from workbench.tui.glyphs import G
+        from workbench.tui.modals.gpu_confirm import finding_rows
         from workbench.tui.modals.page import Page
-        from workbench.tui.paint import Row, paragraph
-
-        def text(width: int) -> list[Row]:
-            rows: list[Row] = []
-            for finding in findings:
-                bad = any(word in finding for word in ("no effect", "capped", "not "))
-                sign = G.alert if bad else "ok"
-                lines = finding.splitlines() or [""]
-                rows += paragraph(f"{sign} {lines[0]}", width, "warn" if bad else "good", "  ")
-                for line in lines[1:]:
-                    rows += paragraph(f"  {line}", width, "text", "  ")
-                rows.append(())
-            said = rows or [*paragraph("The load showed nothing that could be judged.", width, "dim"), ()]
-            where = "It stands on the GPU's row until its settings change, and goes with every result."
-            return [*said, *paragraph(where, width, "dim")]
 
         keys = {"r": ("revert", self.action_revert), "V": ("again", self.action_verify)}
-        self.app.push_screen(Page("What the load showed", text, wide=True, keys=keys))
+        self.app.push_screen(Page("What the load showed", lambda w: finding_rows(findings, w), wide=True, keys=keys))

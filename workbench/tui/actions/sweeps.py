@@ -59,25 +59,27 @@ class SweepActions(Actions):
 
         count = len(state.telemetry.gpus) if state.telemetry else 0
         spec = self.session.bench_defaults()
-        load = f"{spec.requests} requests at {spec.concurrency} streams"
 
         async def decided(values: dict[str, str] | None) -> None:
             wanted = parse(values, count) if values else None
             if isinstance(wanted, Wanted):
                 await self._start_sweep(wanted)
 
-        await self.app.push_screen(sweep_form(state, self.flags.current, load), decided)
+        await self.app.push_screen(sweep_form(state, self.flags.current, spec), decided)
 
     async def _start_sweep(self, wanted: Wanted) -> None:
         """Its page stands at once, so that the next key meets it."""
-        session, page = self.session, self._new_page()
+        session, page, shape = self.session, self._new_page(), dict(self.session.bench_shape())
 
         async def work() -> Sweep:
             if wanted.kind == "flag":
-                return await session.flag_sweep(wanted.flags)
+                return await session.flag_sweep(wanted.flags, **shape)
+            for name in ("requests", "warmup"):  # they follow from the level, or each value is given the same time
+                shape.pop(name, None)
             if wanted.kind == "concurrency":
-                return await session.concurrency_sweep([int(v) for v in wanted.values])
-            return await session.gpu_sweep(wanted.kind, wanted.values, wanted.gpu)
+                shape.pop("concurrency", None)
+                return await session.concurrency_sweep([int(v) for v in wanted.values], **shape)
+            return await session.gpu_sweep(wanted.kind, wanted.values, wanted.gpu, **shape)
 
         page.ask("starting: everything is checked before anything is touched", blank=True)
         await self.app.push_screen(page, self._sweep_left)

@@ -57,7 +57,8 @@ class ViewActions(Actions):
         done = min(seconds, time.monotonic() - began_s)
         from workbench.tui.widgets.results import gauge
 
-        self.say(f"{text}  {gauge(done / seconds, 20)} {done:.0f}/{seconds:.0f} s")
+        cells = max(4, min(20, self.app.size.width - len(text) - 24))
+        self.say(f"{text}  {gauge(done / seconds, cells)} {done:.0f}/{seconds:.0f} s")
 
     # log
     def action_follow(self) -> None:

@@ -153,7 +153,8 @@ def experiment_form(
         seconds = estimate(wanted)
         count = 2 * wanted.options["pairs"]
         most = "at most " if "until_pct" in wanted.options else ""
-        time = f"about {elapsed(seconds)}" if seconds is not None else "a time not known yet: no run of this plan is"
+        unknown = "how long is not known before a first benchmark of this shape"
+        time = f"about {elapsed(seconds)}" if seconds is not None else unknown
         return [(), *paragraph(f"{most}{count} runs of {load}: {time}", width, "strong", "  ")]
 
     def intro(width: int) -> list[Row]:

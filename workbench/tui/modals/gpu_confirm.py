@@ -12,7 +12,7 @@ from textual.widget import Widget
 
 from workbench.model.settings import HOST_INDEX, GuardView, InForce, SettingCommand, SettingOutcome, SettingsReport
 from workbench.session.state import SessionState
-from workbench.tui.formats import NA, elapsed, setting_text, short_gpu_name
+from workbench.tui.formats import NA, elapsed, gpus_text, in_words, setting_text, short_gpu_name
 from workbench.tui.glyphs import G
 from workbench.tui.modals.base import Choices, Modal, TextBody
 from workbench.tui.paint import Row, pad, paragraph
@@ -25,6 +25,14 @@ FORCE = {
     InForce.NO_EFFECT: (f"{G.alert} no effect", "warnb"),
     InForce.NOT_CHECKED: ("? not checked", "dim"),
 }
+
+
+KNOWN = {"read": "read from the driver", "journal": "set by Workbench before", "default": "the driver's default",
+         "unknown": "someone else's lock cannot be read"}  # fmt: skip
+
+
+def setting_value(setting: str, value: object) -> str:
+    return NA if value is None else setting_text(setting, value).split(" ", 1)[-1]
 
 
 def who(index: int) -> str:
@@ -50,6 +58,63 @@ def concerned_rows(
     elif any(not ours for *_, ours in processes):
         rows += paragraph("! Others compute on these GPUs: the change concerns them too.", width, "warn", "  ")
     return rows
+
+
+def change_rows(planned: Sequence[SettingOutcome], width: int) -> list[Row]:
+    """From what to what, GPUs that change alike in one row; how it is known what is there now, and what to know before
+    it is run."""
+    alike: dict[tuple[str, str, str, str], list[int]] = {}
+    notes: list[str] = []
+    for o in planned:
+        word, before = setting_text(o.command.setting, "").strip(), setting_value(o.command.setting, o.before)
+        wanted = setting_value(o.command.setting, o.command.value)
+        alike.setdefault((word, before, wanted, KNOWN.get(o.before_known, o.before_known)), []).append(
+            o.command.gpu_index)  # fmt: skip
+        notes += sentences(f"{o.command.note}; {o.message}")
+    cells = (10, 13, 16, 16)
+    heads = zip(("", "setting", "before", "asked for"), cells, strict=True)
+    rows: list[Row] = [(("".join(pad(text, size) for text, size in heads), "head"),)]
+    for (word, before, wanted, known), indexes in alike.items():
+        row = [pad(text, size) for text, size in zip((gpus_text(indexes), word, before, wanted), cells, strict=True)]
+        rows.append(((row[0], "title"), (row[1], "text"), (row[2], "text"), (row[3], "strong"), (known, "dim")))
+    for note in dict.fromkeys(notes):
+        rows += paragraph(f"! {note}", width, "warn", "  ")
+    return rows
+
+
+def sentences(text: str) -> list[str]:
+    """Of "this; that", each by itself."""
+    return [part.strip() for part in text.split("; ") if part.strip()]
+
+
+def finding_rows(findings: Sequence[str], width: int) -> list[Row]:
+    """What a load showed of each setting, GPUs of which the same is said together."""
+    alike: dict[str, list[int]] = {}
+    for finding in findings:
+        place, colon, text = finding.partition(": ")
+        gpu = place.removeprefix("GPU")
+        known = bool(colon) and (gpu.isdecimal() or place == "host")
+        alike.setdefault(text if known else finding, []).extend(
+            [HOST_INDEX if place == "host" else int(gpu)] if known else [])  # fmt: skip
+    rows: list[Row] = []
+    for text, indexes in alike.items():
+        first, *more = sentences(text) or [""]
+        sign, role = _sign(first)
+        where = f"{gpus_text(indexes)}: " if indexes else ""
+        rows += paragraph(f"{sign} {where}{first}", width, role, "  ")
+        rows += [row for line in more for row in paragraph(f"  {line}", width, "text", "  ")]
+        rows.append(())
+    said = rows or [*paragraph("The load showed nothing that could be judged.", width, "dim"), ()]
+    where = "It stands on the GPU's row until its settings change, and goes with every result."
+    return [*said, *paragraph(where, width, "dim")]
+
+
+def _sign(text: str) -> tuple[str, str]:
+    if "no effect" in text:
+        return G.alert, "warnb"
+    if "capped by" in text:
+        return G.alert, "warn"
+    return ("ok", "good") if "is in force" in text else ("!", "text")
 
 
 def command_rows(commands: Sequence[SettingCommand], width: int, password: bool = False) -> list[Row]:
@@ -138,19 +203,16 @@ def _sizes(width: int) -> tuple[int, ...]:
 
 
 def _outcome_rows(o: SettingOutcome, width: int) -> list[Row]:
-    def text(value: object) -> str:
-        return NA if value is None else setting_text(o.command.setting, value).split(" ", 1)[-1]
-
     word = setting_text(o.command.setting, "").strip()
     asked = o.requested if o.requested is not None else o.command.value
     said, role = FORCE[o.in_force] if o.ok else ("x failed", "bad")
-    values = (text(o.before), text(asked), text(o.read_back))
+    values = [setting_value(o.command.setting, value) for value in (o.before, asked, o.read_back)]
     line = _columns(width, who(o.command.gpu_index), word, *values, "")
     rows: list[Row] = [((line, "text"), (said, role))]
     if len(values[0]) >= _sizes(width)[2]:
         rows += paragraph(f"      before: {values[0]}", width, "text", "      ")
-    if o.message:
-        rows += paragraph(f"      {o.message}", width, "warn" if not o.ok else "dim", "      ")
+    for line in sentences(o.message):
+        rows += paragraph(f"      {line}", width, "warn" if not o.ok else "dim", "        ")
     return rows
 
 
@@ -185,4 +247,4 @@ def did_text(guard: GuardView) -> str:
     from workbench.tui.formats import clock
 
     at = f" at {clock(guard.did_unix_s)}" if guard.did_unix_s else ""
-    return f"{G.alert} the guard{at}: {guard.did}"
+    return f"{G.alert} the guard{at}: {in_words(guard.did or '')}"

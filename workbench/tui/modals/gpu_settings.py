@@ -126,10 +126,13 @@ class SettingsForm(Form):
         return "text"
 
 
-def settings_form(state: SessionState, suggested: Suggestion | None = None) -> SettingsForm:
+def settings_form(
+    state: SessionState, suggested: Suggestion | None = None, typed: Mapping[str, str] | None = None, problem: str = ""
+) -> SettingsForm:
+    """`typed`: what stood in the fields before, with the `problem` that was found in it."""
     telemetry = state.telemetry
     gpus = telemetry.gpus if telemetry else ()
-    given = dict(suggested.values) if suggested else {}
+    given = dict(typed or (suggested.values if suggested else {}))
     if given.get("gpu", "all") != "all" and not (given["gpu"].isdecimal() and int(given["gpu"]) < len(gpus)):
         given["gpu"] = "all"
 
@@ -139,7 +142,7 @@ def settings_form(state: SessionState, suggested: Suggestion | None = None) -> S
 
     def intro(width: int) -> list[Row]:
         rows: list[Row] = []
-        if suggested is not None:
+        if suggested is not None and typed is None:
             why = f": {suggested.reason}" if suggested.reason else ""
             rows += paragraph(f"Filled in from {suggested.preset_id}{why}", width, "text", "  ")
         if state.host.can_change_gpus:
@@ -148,10 +151,12 @@ def settings_form(state: SessionState, suggested: Suggestion | None = None) -> S
         return [*rows, ()] if rows else []
 
     heading = f"{'':<{LABEL}}{'asked for':<{ENTRY}}  {'now':<{NOW}}{'allowed':<{ALLOWED}}before"
-    return SettingsForm(
+    form = SettingsForm(
         "GPU settings", _fields(len(gpus), given), intro=intro if suggested or state.host.can_change_gpus else None,
         check=check, hints=_hints(state), heading=heading, accept="show commands", label_cells=LABEL,
         entry_cells=ENTRY, wide=True, keys="ctrl+l empty" if suggested else "")  # fmt: skip
+    form.problem = problem
+    return form
 
 
 def _fields(count: int, given: Mapping[str, str]) -> tuple[Field, ...]:

@@ -10,9 +10,12 @@ from textual.geometry import Size
 from textual.markup import escape
 from textual.widget import Widget
 
-from workbench.session.state import SessionState
+from workbench.model.findings import Level
+from workbench.session.state import Notice, SessionState
+from workbench.tui.formats import progress_text
 from workbench.tui.modals.base import ROOM_AROUND, Modal, TextBody
 from workbench.tui.paint import Row
+from workbench.tui.widgets.bars import notice_rows
 from workbench.tui.widgets.experiment import Trail, experiment_rows
 from workbench.tui.widgets.sweep import plots, sweep_rows
 
@@ -42,6 +45,7 @@ class Live(Modal[str]):
         super().__init__("")
         self.state, self.words, self.left, self.do = state, words, left, do
         self.asked, self.blank = "", False
+        self.notice: Notice | None = None
         self._before: object = None
         self.body = _Body(self._rows)
         self.add_class("-wide")
@@ -69,7 +73,7 @@ class Live(Modal[str]):
 
     def ask(self, text: str, *, blank: bool = False) -> None:
         """`text` was asked of the session. `blank`: what was shown before has nothing to do with it."""
-        self.asked, self.blank, self._before = text, blank, self.measured
+        self.asked, self.blank, self._before, self.notice = text, blank, self.measured, None
         self._draw()
 
     def _answered(self) -> None:
@@ -102,9 +106,18 @@ class Live(Modal[str]):
             self.box_title = title
             box.border_title = escape(title)
 
+    def told(self, notice: Notice) -> None:
+        """A message for the person, while this page lies over the place of messages."""
+        if notice.level in (Level.WARN, Level.ERROR):
+            self.notice = notice
+            self._draw()
+
     def _rows(self, width: int) -> list[Row]:
-        asked = [((f"~ {self.asked}", "warn"),), ()] if self.asked else []
-        return [*asked, *([] if self.blank else self.rows_of(width))]
+        top: list[Row] = [((f"~ {self.asked}", "warn"),), ()] if self.asked else []
+        if self.notice is not None:
+            top += [*notice_rows(self.notice, width), ()]
+        height = self.body.content_size.height or self.app.size.height - ROOM_AROUND
+        return top if self.blank else [*top, *self.rows_of(width, height - len(top))]
 
     # what the two give
     @property
@@ -127,7 +140,7 @@ class Live(Modal[str]):
     def possible(self, outcome: str) -> bool:
         return (outcome == "stop") == self.running or outcome == "list"
 
-    def rows_of(self, width: int) -> list[Row]:
+    def rows_of(self, width: int, height: int) -> list[Row]:
         return []
 
     @property
@@ -173,12 +186,11 @@ class ExperimentPage(Live):
             return False  # another Workbench's
         return super().possible(outcome)
 
-    def rows_of(self, width: int) -> list[Row]:
+    def rows_of(self, width: int, height: int) -> list[Row]:
         e = self.shown
         if e is None:
             return []
-        progress = self.state.bench.progress
-        return experiment_rows(e, width, left_s=self.left_s, progress=progress, trail=self.trail(e.id))
+        return experiment_rows(e, width, left_s=self.left_s, now=progress_text(self.state), trail=self.trail(e.id))
 
 
 class SweepPage(Live):
@@ -199,13 +211,11 @@ class SweepPage(Live):
     def possible(self, outcome: str) -> bool:
         return outcome != "list" and super().possible(outcome)
 
-    def rows_of(self, width: int) -> list[Row]:
+    def rows_of(self, width: int, height: int) -> list[Row]:
         s = self.measured
         if s is None:
             return []
-        height = self.body.content_size.height or self.app.size.height - ROOM_AROUND
-        progress = self.state.bench.progress
-        return sweep_rows(s, width, height, left_s=self.left_s, progress=progress, draw=self._plots)
+        return sweep_rows(s, width, height, left_s=self.left_s, now=progress_text(self.state), draw=self._plots)
 
     def _plots(self, s: Sweep, width: int, height: int) -> list[Row]:
         """Drawn anew only when a point is new, not with every second."""

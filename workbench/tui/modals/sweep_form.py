@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from workbench.model.bench import BenchSpec
 from workbench.model.flags import FlagKind, FlagRow
 from workbench.session.state import SessionState
 from workbench.tui.formats import value_text
@@ -98,7 +99,8 @@ def parse(values: Values, count: int) -> Wanted | str:
     return Wanted(KINDS[what], [v.replace("-", ",") for v in listed], gpu, {})
 
 
-def sweep_form(state: SessionState, flag: FlagRow | None, load: str) -> Form:
+def sweep_form(state: SessionState, flag: FlagRow | None, load: BenchSpec) -> Form:
+    """`load`: the shape of the last benchmark, which is measured at each value."""
     count = len(state.telemetry.gpus) if state.telemetry else 0
     kinds = tuple(KINDS) if count else (STREAMS, FLAG)
     first = kinds[0]
@@ -121,7 +123,7 @@ def sweep_form(state: SessionState, flag: FlagRow | None, load: str) -> Form:
                       wide=True, suggest=lambda what: suggested(what, state))  # fmt: skip
 
 
-def _about(values: Values, count: int, load: str) -> str:
+def _about(values: Values, count: int, load: BenchSpec) -> str:
     wanted = parse(values, count)
     if isinstance(wanted, str):
         return wanted
@@ -129,12 +131,14 @@ def _about(values: Values, count: int, load: str) -> str:
         points = 1
         for listed in wanted.flags.values():
             points *= len(listed)
-        return (f"{points} starts of the server, each with {load}; the best is then confirmed against the start in an "
-                "A/B experiment. Nothing is claimed for the others.")  # fmt: skip
-    what = f"{len(wanted.values)} points, each settled and then measured"
+        return (f"{points} starts of the server, each with {load.requests} requests at {load.concurrency} streams; the "
+                "best is then confirmed against the start in an A/B experiment. Nothing is claimed for the others.")
+    count_of = f"{len(wanted.values)} points"
+    tokens = f"{load.input_tokens} prompt and {load.max_tokens} output tokens"
     if wanted.kind == "concurrency":
-        return f"{what}; it ends early when errors or the deadline say so. The knee is named."
-    return f"{what} with {load}; the setting that was before is given back at the end and on any failure."
+        return f"{count_of} of {tokens} each request; it ends early at errors. The knee is named."
+    return (f"{count_of}, each settled under load and then measured for the same time at {load.concurrency} streams of "
+            f"{tokens}; the setting that was before is given back at the end and on any failure.")  # fmt: skip
 
 
 class _SweepForm(Form):

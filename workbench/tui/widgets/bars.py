@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from workbench.model.findings import Level
 from workbench.session.state import Notice, SessionState
 from workbench.tui.bindings import footer_keys
-from workbench.tui.formats import masked
+from workbench.tui.formats import in_words, masked
 from workbench.tui.paint import Painted, Row, cut, fit, paragraph, row_width, spread
 
 TABS = ("Presets", "Launch", "Log", "Bench", "Compare", "GPUs")
@@ -107,6 +107,16 @@ class CommandBar(Painted):
         return spread(tuple(left), right, width)
 
 
+def notice_rows(notice: Notice, width: int) -> list[Row]:
+    """What happened, and below it the next step."""
+    sign, role = NOTICE_SIGNS[notice.level]
+    room = max(10, width - 2)
+    lines = paragraph(in_words(notice.text), room, "strong" if notice.level is Level.ERROR else "text")
+    if notice.next_step:
+        lines += paragraph(f"next: {notice.next_step}", room, "text", "      ")
+    return [((sign if not i else "  ", role), *line) for i, line in enumerate(lines)]
+
+
 class NoticeBar(Painted):
     """A message for the person: what happened and the next step. Hidden when there is none; esc takes it away."""
 
@@ -128,14 +138,7 @@ class NoticeBar(Painted):
     def _lines(self, width: int) -> list[Row]:
         if self.notice is None:
             return []
-        sign, role = NOTICE_SIGNS[self.notice.level]
-        text_role = "strong" if self.notice.level is Level.ERROR else "text"
-        room = max(10, width - 7)  # beside the sign and "esc"
-        lines = paragraph(self.notice.text, room, text_role)
-        if self.notice.next_step:
-            lines += paragraph(f"next: {self.notice.next_step}", room, "text", "      ")
-        lines = lines[: self.MOST_ROWS]
-        return [((sign if not i else "  ", role), *line) for i, line in enumerate(lines)]
+        return notice_rows(self.notice, width - 5)[: self.MOST_ROWS]  # "esc" stands beside them
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
         rows = self._lines(width)

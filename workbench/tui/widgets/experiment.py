@@ -12,7 +12,7 @@ from workbench.tui.widgets.compare import FIRST, VERDICTS, metric_name
 from workbench.tui.widgets.interval import Axis, axis_for, bar
 
 if TYPE_CHECKING:
-    from workbench.model.bench import BenchProgress, MetricChange
+    from workbench.model.bench import MetricChange
     from workbench.model.experiment import Arm, Experiment, ExperimentRun
     from workbench.model.settings import GpuSettings
 
@@ -40,10 +40,11 @@ def arm_words(arm: Arm) -> list[str]:
 
 
 def experiment_rows(
-    e: Experiment, width: int, *, left_s: float | None = None, progress: BenchProgress | None = None,
+    e: Experiment, width: int, *, left_s: float | None = None, now: str = "",
     trail: Trail | None = None,
 ) -> list[Row]:  # fmt: skip
-    rows = [_state_row(e, width, left_s, progress)]
+    """`now`: how far the benchmark is that runs."""
+    rows = [_state_row(e, width, left_s, now)]
     for arm, words, role in (("A", arm_words(e.spec.a), "a"), ("B", arm_words(e.spec.b), "b")):
         text = "  ".join(words) or "the plan as it is loaded"
         rows += [((f"{arm} " if not n else "  ", role), *line) for n, line in enumerate(paragraph(text, width - 2))]
@@ -69,15 +70,15 @@ def design_text(e: Experiment) -> str:
     return f"{count} in the order A B B A; {restart}{warm}" + (f"; each run {load}" if load else "")
 
 
-def _state_row(e: Experiment, width: int, left_s: float | None, progress: BenchProgress | None) -> Row:
+def _state_row(e: Experiment, width: int, left_s: float | None, doing: str) -> Row:
     sign, word, role = STATES.get(e.state, ("?", e.state, "warn"))
     left: list[tuple[str, str]] = [(f"{sign} {word}", role)]
     now = next((r for r in e.runs if r.state in ("starting", "measuring")), None)
     if e.phase and e.state == "running":
         left.append((f"  {e.phase}", "text"))
     elif now is not None:
-        count = f" {progress.done}/{progress.total}" if progress and now.state == "measuring" else ""
-        left.append((f"  pair {now.pair + 1}, {now.arm}: {now.state}{count}", "text"))
+        said = doing if doing and now.state == "measuring" else now.state
+        left.append((f"  pair {now.pair + 1}, {now.arm}: {said}", "text"))
     elif e.state in ("stopped", "failed"):
         left.append((f"  {e.pairs_done} of {e.spec.pairs} pairs are kept; R goes on with it", "text"))
     right: list[tuple[str, str]] = []

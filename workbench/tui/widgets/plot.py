@@ -15,6 +15,7 @@ CURVE = frozenset("▖▗▘▝▀▄▌▐▚▞▙▛▜▟█")
 POINT, KNEE = G.on, "◆" if G is not ASCII else "#"
 PLAIN = str.maketrans({**dict.fromkeys("┌┐└┘┤├┬┴┼", "+"), "─": "-", "│": "|", **dict.fromkeys(CURVE, ".")})
 LEAST = (24, 6)  # columns and rows below which a plot says nothing
+LEAST_SPAN = 0.1  # of the largest value: the y axis shows at least so much
 LOG_FROM = 8.0  # from this ratio of the largest x to the smallest the points stand at equal distances
 
 
@@ -92,7 +93,11 @@ def _drawn(points: Sequence[Point], width: int, height: int, joined: bool) -> li
 
 
 def _nice(low: float, high: float, count: int) -> tuple[float, float, list[float]]:
-    """Limits around the values and round ticks between them."""
+    """Limits around the values and round ticks between them. What differs by little must not look like a slope."""
+    least = LEAST_SPAN * max(abs(low), abs(high))
+    if 0 < high - low < least:
+        middle = (high + low) / 2
+        low, high = middle - least / 2, middle + least / 2
     span = (high - low) or abs(high) or 1.0
     raw = span / count
     size = 10.0 ** math.floor(math.log10(raw))

@@ -8,7 +8,7 @@ from typing import Any
 from workbench.model.run import ServerState
 from workbench.session.state import BenchRow, SessionState
 from workbench.tui.bindings import bindings_for
-from workbench.tui.formats import elapsed, figure, preset_name
+from workbench.tui.formats import elapsed, figure, is_checking, preset_name
 from workbench.tui.glyphs import G
 from workbench.tui.paint import Row, cut, fit, pad, paragraph
 from workbench.tui.widgets.pick_list import PickList
@@ -102,7 +102,7 @@ class Results(PickList):
 
     def _progress(self, width: int) -> list[Row]:
         bench = self.state.bench if self.state else None
-        if bench is None:
+        if bench is None or self.state is None:
             return []
         if bench.error:
             return paragraph(f"x {bench.error}", width, "bad")[:2]
@@ -114,11 +114,17 @@ class Results(PickList):
         if progress is None:
             return [((f"~ bench starting {G.more}", "warn"),)]
         rate = f"{figure(progress.output_tok_s)} tok/s" if progress.output_tokens else f"{progress.in_flight} in flight"
-        text = f" {progress.done}/{progress.total}  {rate}  {elapsed(progress.elapsed_s)}"
+        if is_checking(self.state):
+            text = f"~ checking GPU settings under load  {rate}  {elapsed(progress.elapsed_s)}"
+            return [((cut(text, width), "warn"),)]
+        seconds = bench.spec.seconds if bench.spec else None
+        share = progress.elapsed_s / seconds if seconds else progress.done / max(1, progress.total)
+        text = f" {progress.done}" if seconds else f" {progress.done}/{progress.total}"
+        text += f"  {rate}  {elapsed(progress.elapsed_s)}" + (f" of {seconds:g}s" if seconds else "")
         if progress.failed:
             text += f"  {progress.failed} failed"
         cells = max(6, min(40, width - len(text) - len(progress.phase) - 4))
-        bar = gauge(progress.done / max(1, progress.total), cells)
+        bar = gauge(min(1.0, share), cells)
         return [((f"~ {progress.phase} ", "warn"), (bar, "warn"), (cut(text, width), "text"))]
 
     def foot_rows(self, width: int, height: int) -> list[Row]:

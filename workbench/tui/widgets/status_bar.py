@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from workbench.model.run import ServerState, ServerStatus
 from workbench.session.state import SessionState
 from workbench.tui.countdown import Countdown
-from workbench.tui.formats import countdown, elapsed, figure, preset_name
+from workbench.tui.formats import countdown, elapsed, figure, is_checking, preset_name, progress_text
 from workbench.tui.glyphs import G
-from workbench.tui.paint import Painted, Row, fit, row_width
+from workbench.tui.paint import Painted, Row, cut_middle, fit, row_width
 
+LEAST_HOST_CELLS = 14
 STALE_AFTER_S = 3.5  # three missed ticks at 1 s and a little
 
 SERVER_WORDS: dict[ServerState, tuple[str, str, str]] = {
@@ -26,11 +27,14 @@ SERVER_WORDS: dict[ServerState, tuple[str, str, str]] = {
 }
 
 
-def server_runs(server: ServerStatus | None, now_s: float) -> Row:
-    """ "● READY vllm :8000 12m41s". Times are the host's: they are compared with this machine's clock only roughly."""
+def server_runs(server: ServerStatus | None, now_s: float, *, least: bool = False) -> Row:
+    """ "● READY vllm :8000 12m41s". Times are the host's: they are compared with this machine's clock only roughly.
+    `least`: "● READY :8000" of a server that serves."""
     if server is None:
         return ((f"{G.off} no server", "dim"),)
     glyph, word, role = SERVER_WORDS[server.state]
+    if least and server.state is ServerState.READY:
+        return ((f"{glyph} {word}", role), (f" :{server.port}" if server.port else "", "text"))
     runs: list[tuple[str, str]] = [(f"{glyph} {word}", role), (f" {server.engine}", "text")]
     if server.port:
         runs.append((f" :{server.port}", "text"))
@@ -76,17 +80,20 @@ class StatusBar(Painted):
         self.state = state
         self.repaint()
 
-    def parts(self, state: SessionState, *, brief: bool = False) -> list[Row]:
-        """Most needed first; `brief` without what a narrow screen can do without."""
+    def parts(self, state: SessionState, *, brief: bool = False, least: bool = False) -> list[Row]:
+        """Most needed first; `brief` without what a narrow screen can do without, `least` without what it must do
+        without so that altered GPUs are seen."""
         now_s = time.time()
         link = link_runs(state, now_s)
         if brief and state.host.simulated and state.host.link == "connected":
             link = ((state.host.name, "strong"),)  # the name says that it is simulated
-        parts = [link, server_runs(state.server, now_s)]
-        work = self.work(state)
+            if least:  # and so does the end of the row
+                link = ((cut_middle(state.host.name.removeprefix("sim:"), LEAST_HOST_CELLS), "strong"),)
+        parts = [link, server_runs(state.server, now_s, least=least)]
+        work = self.work(state, brief=least)
         if work:
             parts.append(work)
-        parts += self.guarded(state, brief=brief, busy=bool(work))
+        parts += self.guarded(state, brief=brief, busy=bool(work) or least)
         if state.plan is not None:
             plan = state.plan
             name = plan.plan.preset_id or plan.plan.model or "plan"
@@ -96,16 +103,18 @@ class StatusBar(Painted):
             parts.append((("bench idle", "dim"),))
         return parts
 
-    def work(self, state: SessionState) -> Row:
+    def work(self, state: SessionState, *, brief: bool = False) -> Row:
         """What is under way, with its figures; empty when nothing is."""
         bench = state.bench
         longer = self.series(state)
         if longer:
             return ((longer, "warn"),)
+        if bench.running and is_checking(state):
+            return (("~ checking under load", "warn"),)
         if bench.running and bench.progress is not None:
-            p = bench.progress
-            rate = f" {figure(p.output_tok_s)} tok/s" if p.output_tok_s else ""
-            return ((f"~ bench {p.done}/{p.total}{rate}", "warn"),)
+            rate = f" {figure(bench.progress.output_tok_s)} tok/s" if bench.progress.output_tok_s and not brief else ""
+            said = progress_text(state).removeprefix("measuring ")
+            return ((f"~ bench {said}{rate}", "warn"),)
         if bench.running:
             return (("~ bench", "warn"),)
         if bench.queued:
@@ -156,7 +165,10 @@ class StatusBar(Painted):
         room = max(0, width - row_width(tail))
         row = _joined(self.parts(state))
         if row_width(row) > room:
-            row = _joined(self.parts(state, brief=True))
+            brief = self.parts(state, brief=True)
+            row = _joined(brief)
+            if state.alterations and row_width(_joined(brief[: -1 if state.plan else None])) > room:
+                row = _joined(self.parts(state, brief=True, least=True))
         return [(*fit(row, room), *tail)]
 
 

@@ -10,20 +10,23 @@ from workbench.tui.paint import Row, fit, pad, paragraph, spread
 from workbench.tui.widgets.experiment import STATES
 
 if TYPE_CHECKING:
-    from workbench.model.bench import BenchProgress
     from workbench.model.sweep import Sweep, SweepPoint
 
 LEAST_PLOT_ROWS = 7
 MOST_PLOT_ROWS = 22
+SETTLING = {"power_limit_w": "settling under load", "gpu_clocks": "settling under load", "flag": "the server starts"}
+AFTER = {"power_limit_w": "giving back what was there", "gpu_clocks": "giving back what was there",
+         "flag": "confirming the best"}  # fmt: skip
 SAID_CELLS = 16  # of what the load showed of a setting, or of an error
 Column = tuple[str, int, "Callable[[SweepPoint], str]"]
 
 
 def sweep_rows(
-    s: Sweep, width: int, height: int, *, left_s: float | None = None, progress: BenchProgress | None = None,
+    s: Sweep, width: int, height: int, *, left_s: float | None = None, now: str = "",
     draw: Callable[[Sweep, int, int], list[Row]] | None = None,
 ) -> list[Row]:  # fmt: skip
-    rows = [_state_row(s, width, left_s, progress), (), *_table(s, width)]
+    """`now`: how far the benchmark is that runs."""
+    rows = [_state_row(s, width, left_s, now), (), *_table(s, width)]
     if s.knee_text:
         rows += [(), *paragraph(f"Knee: {s.knee_text}", width, "warnb", "  ")]
     if s.error:
@@ -36,17 +39,19 @@ def sweep_rows(
     return rows
 
 
-def _state_row(s: Sweep, width: int, left_s: float | None, progress: BenchProgress | None) -> Row:
+def _state_row(s: Sweep, width: int, left_s: float | None, doing: str) -> Row:
     sign, word, role = STATES.get(s.state, ("?", s.state, "warn"))
     done = sum(p.state == "done" for p in s.points)
     left: list[tuple[str, str]] = [(f"{sign} {word}", role), (f"  {done} of {len(s.points)} points", "text")]
     now = next((p for p in s.points if p.state == "measuring"), None)
     if now is not None:
-        count = f" {progress.done}/{progress.total}" if progress else ""
-        left.append((f", {now.label}{count}", "text"))
+        left.append((f"; {now.label}: {doing or SETTLING.get(s.kind, 'starting')}", "text"))
+    elif s.state == "running" and all(p.state not in ("planned", "measuring") for p in s.points):
+        left.append((f"; {AFTER.get(s.kind, '')}", "text"))
     right: list[tuple[str, str]] = [(" SIMULATED ", "reverse")] if s.simulated else []
-    if s.state == "running" and left_s is not None:
-        right.insert(0, (f"about {countdown(left_s)} left ", "strong"))
+    if s.state == "running" and now is not None:
+        text = f"about {countdown(left_s)} left " if left_s is not None else "time left: after the first point "
+        right.insert(0, (text, "strong" if left_s is not None else "dim"))
     return spread(tuple(left), tuple(right), width)
 
 
@@ -91,8 +96,10 @@ def _table(s: Sweep, width: int) -> list[Row]:
             sign, role = f"{KNEE} ", "warnb"
         figures = "".join(pad(text(p) if p.state == "done" else "", cells, True) for _, cells, text in columns)
         row: Row = ((f" {sign}", role), (pad(p.label, label), "text" if p.state == "done" else role), (figures, "text"))
-        said = p.error or p.in_force or ("" if p.state in ("done", "planned") else p.state)
-        rows.append((*row, (f"  {said}", "bad" if p.error else "dim")) if said else row)
+        held = {"yes": "in force"}.get(p.in_force or "", p.in_force)
+        said = p.error or held or ("" if p.state in ("done", "planned") else p.state)
+        role = "bad" if p.error and p.state != "skipped" else "warn" if held and p.in_force != "yes" else "dim"
+        rows.append((*row, (f"  {said}", role)) if said else row)
     return [fit(row, width) for row in rows]
 
 

@@ -20,6 +20,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -45,6 +46,12 @@ class Due(NamedTuple):
     entry: Entry
     why: str
     trial: bool  # go back to what was before the trial only
+
+
+class Result(NamedTuple):
+    due: Due
+    ok: bool
+    message: str
 
 
 class Guard:
@@ -183,8 +190,7 @@ class Guard:
             if not due:
                 return
             self.files.log("giving back: " + "; ".join(f"{named(d.entry)} ({d.why})" for d in due))
-            results = [(d, *self.restore(d)) for d in due]
-            self.settle(results)
+            self.settle(self.restore_all(due))
         finally:
             self.files.release()
 
@@ -197,19 +203,38 @@ class Guard:
                 return False
             return True  # whoever broke the journal: the settings are given back all the same
 
-    def restore(self, due: Due) -> tuple[bool, str]:
-        programs, uuid, setting = self.programs, due.entry["gpu_uuid"], due.entry["setting"]
-        cores = sorted(dict(programs.governors())) if setting == "governor" else ()
-        failed = None
-        for step in restore.steps(
-            uuid, setting, restore.wanted_back(target(due)), nvidia_smi=programs.nvidia_smi, tee=programs.tee,
-            cores=cores, sysfs=programs.sysfs,
-        ):  # fmt: skip
-            code, said = programs.set(step)
-            failed = restore.failure(code, said, "tee" if setting == "governor" else "nvidia-smi") or failed
-        return restore.restored(setting, target(due), programs.told(uuid, setting), failed)
+    def restore_all(self, due: Sequence[Due]) -> list[Result]:
+        """All GPUs at once, each one's settings in order: nvidia-smi can take seconds, and hang for one GPU alone."""
+        gpus: dict[str, list[int]] = {}
+        for number, one in enumerate(due):
+            gpus.setdefault(one.entry["gpu_uuid"], []).append(number)
+        found: dict[int, Result] = {}
+        threads = [
+            threading.Thread(target=lambda numbers=numbers: found.update((n, self.restore(due[n])) for n in numbers))
+            for numbers in gpus.values()
+        ]
+        with self.programs.as_root():
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        return [found[number] for number in sorted(found)]
 
-    def settle(self, results: Sequence[tuple[Due, bool, str]]) -> None:
+    def restore(self, due: Due) -> Result:
+        programs, uuid, setting, failed = self.programs, due.entry["gpu_uuid"], due.entry["setting"], None
+        try:
+            cores = sorted(dict(programs.governors())) if setting == "governor" else ()
+            for step in restore.steps(
+                uuid, setting, restore.wanted_back(target(due)), nvidia_smi=programs.nvidia_smi, tee=programs.tee,
+                cores=cores, sysfs=programs.sysfs,
+            ):  # fmt: skip
+                code, said = programs.set(step)
+                failed = restore.failure(code, said, "tee" if setting == "governor" else "nvidia-smi") or failed
+            return Result(due, *restore.restored(setting, target(due), programs.told(uuid, setting), failed))
+        except Exception as error:
+            return Result(due, False, f"a defect in the guard: {error!r}")
+
+    def settle(self, results: Sequence[Result]) -> None:
         """Journal, log and state after the fact. What could not be given back stays in the journal."""
         done = [due for due, ok, _ in results if ok]
         for due, ok, message in results:
@@ -306,7 +331,7 @@ def back_of(due: Due) -> Any:
     return back if back and (due.trial or back["state"] == "kept") else None
 
 
-def noted(journal: Mapping[str, Any], results: Sequence[tuple[Due, bool, str]], boot_id: str) -> dict[str, Any]:
+def noted(journal: Mapping[str, Any], results: Sequence[Result], boot_id: str) -> dict[str, Any]:
     """The journal with what was given back."""
     entries, log = list(journal["entries"]), list(journal["log"])
     for due, ok, message in results:

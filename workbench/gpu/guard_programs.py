@@ -58,6 +58,7 @@ class Programs:
 
     @contextlib.contextmanager
     def as_root(self) -> Iterator[None]:
+        """For commands. Of the whole process: no file is touched meanwhile."""
         if self.person is None:
             yield
             return
@@ -72,21 +73,20 @@ class Programs:
 
     def run(self, argv: Sequence[str], stdin: str | None = None) -> tuple[int, str]:
         """Exit code and what it said. One that hangs in the driver is left behind."""
-        with self.as_root():
-            try:
-                process = subprocess.Popen(
-                    argv, executable=self.files.get(argv[0]), cwd="/", start_new_session=True,
-                    stdin=subprocess.PIPE if stdin else subprocess.DEVNULL, stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                )  # fmt: skip
-            except OSError as error:
-                return 127, f"{argv[0]}: {error.strerror}"
-            try:
-                said, _ = process.communicate(stdin.encode() if stdin else None, timeout=COMMAND_S)
-            except subprocess.TimeoutExpired:
-                with contextlib.suppress(OSError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                return 124, f"did not end within {COMMAND_S:g} s"
+        try:
+            process = subprocess.Popen(
+                argv, executable=self.files.get(argv[0]), cwd="/", start_new_session=True,
+                stdin=subprocess.PIPE if stdin else subprocess.DEVNULL, stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+            )  # fmt: skip
+        except OSError as error:
+            return 127, f"{argv[0]}: {error.strerror}"
+        try:
+            said, _ = process.communicate(stdin.encode() if stdin else None, timeout=COMMAND_S)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(OSError):
+                os.killpg(process.pid, signal.SIGKILL)
+            return 124, f"did not end within {COMMAND_S:g} s"
         return process.returncode, said.decode("utf-8", "replace")
 
     def told(self, uuid: str, setting: str) -> Any:

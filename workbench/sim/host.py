@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -72,6 +73,7 @@ class SimulatedHost:
             "WORKBENCH_SIM_STATE": self.driver_state,
             "WORKBENCH_SIM_DRIVER": DRIVER,
             "WORKBENCH_SIM_SYSFS": f"{self.driver_state}/sys",
+            "WORKBENCH_SIM_PYTHON": sys.executable or "python3",
         }
 
     async def connect(self) -> None:

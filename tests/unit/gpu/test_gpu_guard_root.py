@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -184,6 +185,16 @@ def test_programs_are_those_of_its_start(served: Served) -> None:
     served.start()
     eventually(lambda: served.altered() == [], "the settings of before")
     assert not (served.roots / "pwned").exists() and len(served.calls) == 2
+
+
+def test_a_gpu_that_hangs_does_not_hold_up_another(served: Served) -> None:
+    hung = UUID.replace("GPU-0", "GPU-f")
+    served.smi.write_text(served.smi.read_text().replace("case", f"case $* in *{hung}*) exec sleep 8 ;; esac\ncase"))
+    served.write(served.entry(gpu_uuid=hung), served.entry(gpu_index=1))
+    began = time.monotonic()
+    served.start()
+    eventually(lambda: any(f"-i {UUID} -pl 600" in call for call in served.calls), "the other one's")
+    assert time.monotonic() - began < 7
 
 
 @pytest.mark.parametrize("whose", ["the file", "its directory", "a link to it"])

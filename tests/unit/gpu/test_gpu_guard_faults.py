@@ -1,0 +1,79 @@
+"""The guard on a full disk, after a restart of the host, beside what it does not understand; and what it leaves."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.guarded import WITHIN_S, GuardedHost, guarded, run
+from support.procs import alive, eventually
+
+from workbench.gpu import control, guard_files
+
+ON, OFF = (450.0, (1000, 2000)), (None, None)
+
+
+@pytest.fixture
+def box(tmp_path: Path) -> Iterator[GuardedHost]:
+    with guarded(tmp_path / "host") as made:
+        yield made
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[GuardedHost]:
+    """Its journal lies on a disk of 64 KiB."""
+    disk = tmp_path / "host" / "gpu"
+    disk.mkdir(parents=True)
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", disk], check=False, capture_output=True
+    ).returncode:
+        pytest.skip("no disk can be mounted here")
+    try:
+        with guarded(tmp_path / "host") as made:
+            yield made
+    finally:
+        subprocess.run(["umount", "--lazy", disk], check=True)
+
+
+def test_on_a_full_disk_it_gives_back_and_writes_it_down_later(small: GuardedHost) -> None:
+    run(small.change(heartbeat_s=1.0))
+    before = small.journal.read_text()
+    ballast = small.gpu / "ballast"
+    with pytest.raises(OSError, match="No space left"), ballast.open("wb", buffering=0) as file:
+        while True:
+            file.write(b"x" * 1024)
+    eventually(lambda: small.in_force() == OFF, "the settings of before", 1.0 + WITHIN_S)
+    assert small.journal.read_text() == before and alive(small.pid)
+    assert [path.name for path in small.gpu.glob(".new*")] == []
+    ballast.unlink()
+    eventually(lambda: small.altered == [], "the journal to be brought up to date", 20)
+    small.ended()
+
+
+def test_settings_of_another_boot_are_gone_with_it(box: GuardedHost) -> None:
+    run(box.change(heartbeat_s=1.0))
+    text = box.journal.read_text().replace(Path("/proc/sys/kernel/random/boot_id").read_text().strip(), "a-boot-before")
+    box.journal.write_text(text)
+    box.ended()
+    assert box.in_force() == ON and box.journal.read_text() == text and "nothing is left to watch" in box.log
+    assert run(control.alterations(box.host)) == ()
+
+
+def test_its_files_stay_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # back after it: the guard's files begin where it is
+    (tmp_path / "gpu").mkdir()
+    files = guard_files.Files(str(tmp_path / "gpu"))
+    files.prepare()
+    monkeypatch.setattr(guard_files, "LOG_BYTES", 20_000)
+    for turn in range(1200):
+        files.log(f"GPU{turn} power_limit_w: FAILED: a reason of some length that is written down each time")
+    logs = sorted((tmp_path / "gpu" / "guard").glob("log*"))
+    assert [path.name for path in logs] == ["log", "log.1"]
+    assert sum(path.stat().st_size for path in logs) < 2 * guard_files.LOG_BYTES + 1000
+    assert "GPU1199 " in logs[0].read_text() or "GPU1199 " in logs[1].read_text()
+    files.save({"version": 1, "entries": [], "log": [{"n": n} for n in range(5000)]})
+    kept = json.loads((tmp_path / "gpu" / "journal.json").read_text())["log"]
+    assert len(kept) == guard_files.LOG_LINES and kept[-1] == {"n": 4999}

@@ -154,19 +154,58 @@ def test_a_preset_brings_its_settings_only_when_they_are_asked_for(box: CommandL
         (("--governor", "turbo"), "no governor 'turbo'"),
         (("--trial", "-3", "--power-limit", "400"), "--trial -3: expected seconds"),
         ((), "no setting was asked for"),
+        (("--gpu", "\u00b2", "--power-limit", "400"), "no GPU \u00b2 on this host; it has 0 ("),
+        (("--gpu", "9" * 5000, "--power-limit", "400"), "on this host; it has 0 ("),
+        (("--lock-gpu-clocks", "9" * 5000), "is not MHZ or MIN,MAX"),
+        (("--power-limit", "149.9999"), "149.9999 W is outside what it allows, 150 to 600 W"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_touched(cli: Any, words: tuple[str, ...], said: str) -> None:
     ran = cli("--simulate", PRO, "gpu", "set", *words, "--yes", "--json")
     assert ran.code == 2 and said in ran.document["error"], ran.document
+    words_alone = said.startswith(("is not", "--trial", "no setting"))  # wrong on any host
+    assert ran.document["host"] == (None if words_alone else f"sim:{PRO}")
     assert not Path(directory(), "gpu", "journal.json").exists()
+
+
+def test_a_dry_run_writes_nothing_and_says_what_it_would_run(cli: Any) -> None:
+    host = ("--simulate", PRO)
+    cli(*host, "gpu", "status")
+    files = {p: p.read_bytes() for p in Path(directory()).rglob("*") if p.is_file()}
+    dry = cli(*host, "gpu", "set", "--lock-memory-clocks", "13365", "--power-limit", "400", "--dry-run").out
+    assert "--lock-memory-clocks=13365,13365\n  13365 MHz is where this card's memory runs under compute" in dry
+    assert dry.count("on GB202 a memory lock can cost performance") == 1  # once, beside its command
+    assert "would run  600 W -> 400 W  persistence mode is off: the setting is lost when the last program" in dry
+    assert "persistence mode is off" not in cli(*host, "gpu", "set", "--power-limit", "400", "--persistence", "on",
+                                                "--dry-run").out  # fmt: skip
+    assert cli(*host, "gpu", "revert", "--dry-run", "--json").document["commands"] == []
+    assert {p: p.read_bytes() for p in Path(directory()).rglob("*") if p.is_file()} == files and power() == [None]
+
+
+def test_what_is_kept_is_shown_and_what_a_revert_would_run(cli: Any) -> None:
+    host = ("--simulate", PRO)
+    assert cli(*host, "gpu", "set", "--governor", "powersave", "--power-limit", "400", "--yes").code == 0
+    assert cli(*host, "gpu", "keep").code == 0
+    text = cli(*host, "gpu", "journal").out
+    assert "  set  GPU-" in text and "600 W -> 400 W" in text and "  keep  host  governor  powersave  ok" in text
+    status = cli(*host, "gpu", "status").out
+    assert "altered: host governor performance -> powersave, kept on (workbench gpu revert)" in status
+    assert "altered: GPU0 power_limit_w 600 W -> 400 W, kept on" in status
+    before = Path(directory(), "gpu", "journal.json").read_bytes()
+    dry = cli(*host, "gpu", "revert", "--dry-run", "--json").document
+    assert dry["dry_run"] and dry["host"] == f"sim:{PRO}" and dry["commands"][0][-2:] == ["-pl", "600"]
+    assert dry["requested"] == {"gpu0.power_limit_w": 600.0, "host.governor": "performance"}
+    assert "$ echo performance | tee" in cli(*host, "gpu", "revert", "--dry-run").out
+    assert Path(directory(), "gpu", "journal.json").read_bytes() == before and power() == [400.0]
+    assert cli(*host, "gpu", "revert", "--json").document["ok"] and power() == [None]
 
 
 def test_a_gpu_of_another_host_and_a_gpu_that_is_lost(box: CommandLine) -> None:
     box.ok("gpu", "status")
     driver().set_faults(lost=[0])
     lost = box("gpu", "set", "--power-limit", "400", "--yes")
-    assert lost.code != 0 and "nothing can be set" in lost.document["error"]
+    assert lost.code == 1 and "GPU 0: GPU is lost" in lost.document["error"]
+    assert "nothing can be set" in lost.document["error"] and lost.document["host"] == f"sim:{PRO}"
     driver().set_faults(lost=None, lost_after={"gpu_lock_mhz": 0})
     between = box("gpu", "set", "--lock-gpu-clocks", "1005", "--governor", "powersave", "--power-limit", "400", "--yes")
     assert between.code == 1 and not any(o["ok"] for o in between.document["outcomes"])

@@ -62,6 +62,18 @@ def verified(cli: Cli, host: tuple[str, str], *asked: str) -> tuple[int, dict[st
     return ran.code, ran.document, proof
 
 
+def stored(cli: Cli, host: tuple[str, str], run_id: str) -> tuple[dict[str, str], dict[str, str]]:
+    """What a benchmark keeps of each setting, as a word and in words; a person is shown the words."""
+    asked = ("bench", run_id, "--seconds", "2.5", "--requests", "2000", "--concurrency", "16", "--max-tokens", "64",
+             "--input-tokens", "16", "--warmup", "0")  # fmt: skip
+    result = cli(*host, *asked, "--json").document
+    kept = cli("results", "show", str(result["id"]), "--json").document["conditions"]
+    text = cli("results", "show", str(result["id"])).out
+    report = cli("results", "export", str(result["id"]), "--format", "md").out
+    assert kept["findings"] and all(found in text and found in report for found in kept["findings"].values()), text
+    return kept["in_force"], kept["findings"]
+
+
 def test_a_passed_through_card_ignores_a_lock_and_verify_says_what_it_did(cli: Cli, settings_end: None) -> None:
     run_id = started(cli, GUEST)
     code, found, proof = verified(cli, GUEST, "--lock-gpu-clocks", "3000,3090")
@@ -69,22 +81,40 @@ def test_a_passed_through_card_ignores_a_lock_and_verify_says_what_it_did(cli: C
     assert "requested 3000-3090 MHz, observed 2790 MHz for 100 % of" in proof["text"]
     assert [t["id"] for t in proof["traps"]][:2] == ["clock.max-is-not-sustained", "lock.success-is-a-request"]
     assert cli("results", "list", "--json").document == {"results": []}  # a proof is no benchmark
+    assert cli(*GUEST, "gpu", "set", "--lock-memory-clocks", "14001", "--yes", "--json").document["ok"]
+    in_force, findings = stored(cli, GUEST, run_id)
+    assert in_force == {"gpu0.gpu_clocks": "no effect", "gpu0.memory_clocks": "no effect"}
+    assert "requested 3000-3090 MHz, observed 2790 MHz for 100 % of" in findings["gpu0.gpu_clocks"]
+    memory = findings["gpu0.memory_clocks"]
+    assert "observed 13365 MHz" in memory and "13365 MHz is the normal memory clock of this card under comp" in memory
+    assert "on GB202 a memory lock can cost performance" in memory
 
 
 def test_on_bare_metal_a_lock_is_in_force_and_below_a_power_cap_it_is_capped(cli: Cli, settings_end: None) -> None:
-    started(cli, PRO)
+    run_id = started(cli, PRO)
     code, _, proof = verified(cli, PRO, "--lock-gpu-clocks", "2400,2400")
     assert (code, proof["in_force"]) == (0, "yes") and "lock 2400 MHz is in force" in proof["text"]
     code, found, proof = verified(cli, PRO, "--power-limit", "150")
     assert (code, proof["in_force"], proof["limiter"], proof["share"]) == (0, "capped", "power", 1.0)
     assert "in force but capped by power for 100 % of the time" in proof["text"]
     assert proof["short"].endswith("capped by power, 100 %") and found["in_force"]["gpu0.power_limit_w"] == "yes"
+    in_force, findings = stored(cli, PRO, run_id)
+    assert in_force == {"gpu0.power_limit_w": "yes", "gpu0.gpu_clocks": "capped"}
+    assert "in force but capped by power for 100 % of the time: observed " in findings["gpu0.gpu_clocks"]
+    assert "it held the clocks down for 100 % of the time" in findings["gpu0.power_limit_w"]
 
 
 def test_verify_where_there_is_nothing_to_verify_or_nothing_to_verify_with(cli: Cli, settings_end: None) -> None:
     nothing = cli(*PRO, "gpu", "verify", "--json")
     assert nothing.code == 0 and nothing.document["altered"] is False
     assert "nothing was altered" in nothing.document["messages"][0]
+    cli(*PRO, "gpu", "set", "--power-limit", "400", "--yes")
+    assert cli(*PRO, "gpu", "verify", "--json").code == 1
+    cli(*PRO, "gpu", "revert", "--json")
+    cli(*PRO, "gpu", "set", "--governor", "powersave", "--persistence", "on", "--yes")
+    read = cli(*PRO, "gpu", "verify", "--json")  # which the host tells, under load or not
+    assert read.code == 0 and read.document["in_force"] == {"host.governor": "yes", "gpu0.persistence": "yes"}
+    assert read.document["target"] is None and "GPU0: persistence mode is on" in read.document["messages"]
     cli(*PRO, "gpu", "set", "--power-limit", "400", "--yes")
     without = cli(*PRO, "gpu", "verify", "--json")
     assert without.code == 1 and "no server is READY" in without.document["error"]
@@ -101,6 +131,12 @@ def test_a_power_sweep_is_stored_and_leaves_the_card_as_it_was(cli: Cli, setting
     asked = ("gpu", "sweep", "--power-limit", "600,300", run_id, "--settle", "0", *BRIEF)
     refused = cli(*PRO, *asked, "--json")
     assert refused.code == 2 and "--yes" in refused.document["next_step"] and limit_w() is None
+    dry = cli(*PRO, *asked, "--dry-run", "--json").document
+    assert [s["label"] for s in dry["steps"]] == ["600 W", "300 W", "back to the start"]
+    assert [c[-2:] for c in dry["commands"]] == [["-pl", w] for w in ("600", "300", "600")] and limit_w() is None
+    assert [p["ours"] for p in dry["processes"]] == [True] and dry["gpus"][0]["gpu"] == 0
+    assert "# back to the start\n$ nvidia-smi -i GPU-" in cli(*PRO, *asked, "--dry-run").out
+    assert cli("sweep", "list", "--json").document == {"sweeps": []}
     ran = cli(*PRO, *asked, "--yes", "--json")
     sweep = ran.document
     assert (sweep["kind"], sweep["unit"], sweep["simulated"]) == ("power_limit_w", "W", True), ran
@@ -115,6 +151,16 @@ def test_a_power_sweep_is_stored_and_leaves_the_card_as_it_was(cli: Cli, setting
     table = cli("sweep", "show", str(sweep["id"])).out
     assert "SIMULATED" in table and "600 W" in table and "takes 3 measured values" in table
     assert cli("sweep", "show", "99", "--json").code == 2
+
+
+@pytest.mark.long
+def test_locks_that_change_nothing_are_no_curve(cli: Cli, settings_end: None) -> None:
+    run_id = started(cli, GUEST)
+    asked = ("--lock-gpu-clocks", "1500,2000,2400", run_id, "--settle", "0", "--seconds", "3", "--concurrency", "16")
+    sweep = cli(*GUEST, "gpu", "sweep", *asked, "--yes", "--json").document
+    assert [p["in_force"] for p in sweep["points"]] == ["no effect"] * 3 and sweep["knee"] is None
+    assert sweep["knee_text"].endswith("the setting had no effect there: 1500 MHz, 2000 MHz, 2400 MHz")
+    assert {round(p["sm_mhz"]) for p in sweep["points"]} == {2790}
 
 
 @contextmanager

@@ -163,6 +163,11 @@ def _hinted(change: MetricChange, stands: bool) -> MetricChange:
     return change if stands or change.verdict not in (BETTER, WORSE) else replace(change, verdict=HINT)
 
 
+def unclaimed(found: Iterable[MetricChange]) -> tuple[MetricChange, ...]:
+    """The same figures where nothing may be concluded: of runs that are not alike, or not all made yet."""
+    return tuple(_hinted(change, False) for change in found)
+
+
 def _positive(values: list[float | None]) -> list[float] | None:
     """The values where each is there and above 0, as logarithms need."""
     known = [v for v in values if v is not None and v > 0]

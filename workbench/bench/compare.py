@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from workbench.bench.changes import LEVEL, Pick, average, changes
-from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, Comparison, Conditions
+from workbench.bench.changes import LEVEL, NOT_MEASURED, Pick, average, changes, unclaimed
+from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, Comparison, Conditions, MetricChange
 
 _CLOCK_PCT = 2.0
 _TEMPERATURE_C = 5.0
@@ -51,18 +51,20 @@ def compare(
         raise ValueError("both sides need a result, and pairs need as many of A as of B")
     differences = tuple(_differences(left[0], right[0]))
     warnings = tuple(dict.fromkeys([*_mismatches(differences), *_run_warnings(left, right, paired)]))
+    metrics = changes(left, right, paired=paired, chosen=chosen, level=level)
     return Comparison(
         a=left[0].id,
         b=right[0].id,
         differences=differences,
-        metrics=changes(left, right, paired=paired, chosen=chosen, level=level),
+        metrics=unclaimed(metrics) if warnings else metrics,
         warnings=warnings,
         like_for_like=not warnings,
         simulated=any(r.conditions.simulated for r in (*left, *right)),
         runs_a=len(left),
         runs_b=len(right),
-        notes=(*_notes(left, right), *(_circumstances(left, right) if paired else ())),
-    )
+        notes=(*_notes(left, right), *_unmeasured(metrics, (*left, *right)),
+               *(_circumstances(left, right) if paired else ())),
+    )  # fmt: skip
 
 
 # -- configuration ---------------------------------------------------------------------------------------------------
@@ -216,6 +218,15 @@ def _mean(runs: Sequence[BenchResult], pick: Pick) -> float | None:
 
 def _gpu_mean(runs: Sequence[BenchResult], attribute: str) -> float | None:
     return _mean(runs, lambda s: getattr(s.gpu, attribute) if s.gpu else None)
+
+
+def _unmeasured(metrics: Iterable[MetricChange], runs: Sequence[BenchResult]) -> Iterable[str]:
+    """Why figures are n/a, those with one reason together."""
+    reasons: dict[str, list[str]] = {}
+    for name in (m.metric for m in metrics if m.verdict == NOT_MEASURED):
+        whys = (r.summary.absent.get(name.partition(".")[0]) for r in runs)
+        reasons.setdefault(next(filter(None, whys), "no value in at least one run"), []).append(name)
+    return (f"not measured: {', '.join(names)} ({why})" for why, names in reasons.items())
 
 
 def _notes(left: Sequence[BenchResult], right: Sequence[BenchResult]) -> tuple[str, ...]:

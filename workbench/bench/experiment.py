@@ -20,7 +20,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from workbench.bench.changes import BETTER, LEVEL, WORSE, average, metric_called, variance
+from workbench.bench.changes import BETTER, LEVEL, WORSE, average, metric_called, unclaimed, variance
 from workbench.bench.compare import compare
 from workbench.bench.student import detectable_shift, t_quantile
 from workbench.model.bench import BenchResult, BenchSummary, MetricChange
@@ -214,7 +214,9 @@ def judged(experiment: Experiment, results: Mapping[int, BenchResult]) -> Experi
     experiment = replace(experiment, comparison=comparison)
     change = comparison.metrics[0]
     experiment = replace(experiment, smallest_pct=_smallest(change, level(experiment)))
-    return replace(experiment, verdict=_sentence(experiment, change))
+    if experiment.state != "done":
+        comparison = replace(comparison, metrics=unclaimed(comparison.metrics))
+    return replace(experiment, comparison=comparison, verdict=_sentence(experiment, change))
 
 
 def _chosen_change(experiment: Experiment) -> MetricChange | None:
@@ -239,7 +241,8 @@ def _notes(experiment: Experiment) -> list[str]:
              "correction for their number is called better or worse"]  # fmt: skip
     at = 100 * level(experiment)
     if experiment.spec.until_pct is not None:
-        notes.append(f"the interval was looked at after every pair: it is a {at:g} % one, to hold the truth in 95 %")
+        notes.append(f"the interval was looked at after every pair: it is a {at:g} % one, so that it still holds the "
+                     "truth in about 95 %")  # fmt: skip
     if experiment.extensions:
         notes.append(f"more pairs were asked for after the outcome was seen: the interval is a {at:g} % one")
     return notes

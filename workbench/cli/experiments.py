@@ -91,7 +91,7 @@ def _gpu(words: Sequence[str], arm: str) -> GpuSettings:
 
 def _option(word: str) -> list[str]:
     name, equals, value = word.partition("=")
-    if name.lstrip("-") in ("gpu", "dry-run", "yes", "json"):
+    if name.lstrip("-") in ("gpu", "dry-run", "yes", "json", "trial", "preset"):
         raise InputError(f"{name} is no GPU setting")
     return [f"--{name.lstrip('-')}", *([value] if equals else [])]
 
@@ -136,8 +136,7 @@ def _tell_plan(session: Session, spec: ExperimentSpec, takes_s: float | None) ->
 
 
 def _words(arm: Arm) -> str:
-    settings = [f"{k}={v}" for k, v in asdict(arm.gpu).items() if v not in (None, False)]
-    return " ".join([*arm.sets, *(f"-{name}" for name in arm.unsets), *arm.envs, *settings]) or "as the base"
+    return " ".join([*arm.sets, *(f"-{name}" for name in arm.unsets), *arm.envs, *arm.gpu.words]) or "as the base"
 
 
 def _minutes(seconds: float) -> str:

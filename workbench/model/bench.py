@@ -214,8 +214,9 @@ class MetricChange:
     """One line of a comparison: B against A.
 
     `verdict`: "better", "worse" or "no difference shown" where several runs of each give an interval,
-    "hint only" for a metric that was not chosen beforehand and is outside its interval, but not so far that chance
-    can be ruled out among so many metrics, "single pair" where there is no interval (nothing is claimed),
+    "hint only" where that says better or worse but nothing may be claimed of it (a metric that was not chosen
+    beforehand and may be out by chance among so many; runs that are not alike; an experiment that is not finished),
+    "single pair" where there is no interval (nothing is claimed),
     "not measured" where a value is absent.
     """
 

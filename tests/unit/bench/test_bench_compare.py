@@ -225,6 +225,20 @@ def test_several_runs_give_an_interval_and_a_verdict() -> None:
     assert (c.runs_a, c.runs_b, c.notes) == (3, 3, ())
 
 
+def test_runs_that_are_not_alike_claim_nothing_however_many() -> None:
+    b = [replace(r, conditions=replace(r.conditions, driver_version="999")) for r in runs(4, 110, 111, 109)]
+    c = compare(runs(1, 100, 101, 99), b)
+    assert c.warnings == ("different drivers: 580.1 and 999",)
+    speed = metric(c, "output_tok_s")
+    assert speed.verdict == "hint only" and speed.change_pct == pytest.approx(10, abs=0.1)
+
+
+def test_what_is_not_measured_says_why() -> None:
+    why = dict.fromkeys(("tok_per_joule", "power_w"), "too short")
+    c = compare(result(1), result(2, summary={"tok_per_joule": None, "power_w": None, "absent": why}))
+    assert "not measured: tok_per_joule, power_w (too short)" in c.notes
+
+
 def test_a_change_inside_the_noise_is_no_difference_shown() -> None:
     c = compare(runs(1, 100, 110, 90), runs(4, 103, 113, 93))
     assert metric(c, "output_tok_s").verdict == "no difference shown"

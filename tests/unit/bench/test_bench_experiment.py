@@ -96,6 +96,15 @@ def test_restarts_follow_from_what_differs() -> None:
     assert design.changes_gpus(spec(b=gpu)) and not design.changes_gpus(spec())
 
 
+def test_gpu_settings_in_words_are_what_gpu_set_takes() -> None:
+    from workbench.cli.experiments import _gpu
+
+    words = "persistence=on power-limit=412.5 lock-gpu-clocks=210,2400 lock-memory-clocks=810,9001 reset-gpu-clocks"
+    for typed in (words, "persistence=off governor=performance reset-memory-clocks", "power-limit=400"):
+        assert " ".join(_gpu(typed.split(), "b").words) == typed
+    assert GpuSettings().words == ()
+
+
 @pytest.mark.parametrize(
     "options",
     [{"pairs": 1}, {"pairs": 65}, {"metric": "speed"}, {"metric": "ttft_ms.p42"}, {"until_pct": 0.0, "pairs": 9},
@@ -186,6 +195,10 @@ def test_nothing_is_claimed_of_what_is_not_finished_or_not_alike() -> None:
     assert measured(pairs, "running").verdict.startswith("so far +10.")
     for state in ("stopped", "failed"):
         assert measured(pairs, state).verdict.startswith("nothing is claimed: it was not finished; so far +10.")
+    for state in ("running", "stopped", "failed"):
+        compared = measured(pairs, state).comparison
+        assert compared is not None and compared.metrics[0].verdict == HINT
+        assert not {m.verdict for m in compared.metrics} & {"better", "worse"}
     assert measured(pairs[:1]).verdict == "nothing is claimed: 1 pair cannot be told from the noise between runs"
     assert measured([]).verdict == "nothing is claimed: no pair is complete"
     assert measured([], "running").verdict == ""
@@ -199,6 +212,7 @@ def test_nothing_is_claimed_when_results_are_gone_or_unlike() -> None:
     other = replace(results[2], conditions=replace(CONDITIONS["B"], driver_version="999"))
     unlike = design.judged(one, {**results, 2: other})
     assert unlike.verdict.startswith("nothing is claimed: not like for like (")
+    assert unlike.comparison is not None and unlike.comparison.metrics[0].verdict == HINT
 
 
 def test_equal_configurations_that_differ_are_a_fault_of_the_setup() -> None:

@@ -93,14 +93,7 @@ def _design(experiment: Experiment) -> tuple[tuple[str, str], ...]:
 
 def _arms(a: Arm, b: Arm) -> Table:
     def words(arm: Arm) -> str:
-        parts = [*arm.sets, *(f"without {name}" for name in arm.unsets), *arm.envs]
-        gpu = arm.gpu
-        for name in ("power_limit_w", "gpu_clocks", "memory_clocks", "persistence", "governor"):
-            value = getattr(gpu, name)
-            if value is not None:
-                parts.append(f"{name.replace('_', ' ')} {value if not isinstance(value, bool) else value_text(value)}")
-        resets = ("reset_gpu_clocks", "reset_memory_clocks")
-        parts += [name.replace("_", " ") for name in resets if getattr(gpu, name)]
+        parts = [*arm.sets, *(f"without {name}" for name in arm.unsets), *arm.envs, *arm.gpu.words]
         return ", ".join(parts) or "the base as it is"
 
     return Table(("arm", "changes on the common base"), (("A", words(a)), ("B", words(b))))

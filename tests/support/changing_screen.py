@@ -22,7 +22,9 @@ class Changing(Session):
         await super().begin()
         trial_s = None if sys.argv[2] == "-" else float(sys.argv[2])
         report = await self.apply_gpu(WANTED, trial_s=trial_s)
-        Path(sys.argv[3]).write_text("ok" if report.ok else repr(report))
+        done = Path(sys.argv[3])
+        done.with_suffix(".new").write_text("ok" if report.ok else repr(report))
+        done.with_suffix(".new").rename(done)
 
 
 if __name__ == "__main__":

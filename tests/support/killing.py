@@ -15,7 +15,6 @@ import itertools
 import json
 import os
 import random
-import shlex
 import shutil
 import signal
 import sys
@@ -253,15 +252,12 @@ for file; do printf '%s\\n' "$text" >"$file.new" && mv "$file.new" "$file"; done
 """
 
 
-def quick(directory: Path) -> None:
-    """Stand-ins start in a third of the time without site; and a tee for cores that are plain files."""
-    here = directory / "bin"
-    here.mkdir(parents=True)
-    python = f'exec {shlex.quote(os.path.realpath(sys.executable))} -S "$@"\n'
-    for name, text in (("python3", python), ("tee", TEE)):
-        (here / name).write_text("#!/bin/sh\n" + text)
-        (here / name).chmod(0o755)
-    os.environ["PATH"] = f"{here}:{os.environ['PATH']}"
+def bring_tee(directory: Path) -> None:
+    tee = directory / "bin" / "tee"
+    tee.parent.mkdir(parents=True)
+    tee.write_text("#!/bin/sh\n" + TEE)
+    tee.chmod(0o755)
+    os.environ["PATH"] = f"{tee.parent}:{os.environ['PATH']}"
 
 
 def rehearse(directory: Path, reading: Telemetry) -> list[tuple[str, float]]:
@@ -296,7 +292,7 @@ def one(number: int, seed: int, directory: Path, reading: Telemetry, steps: Sequ
 
 
 def main(directory: Path, first: int, count: int, seed: int) -> None:
-    quick(directory)
+    bring_tee(directory)
     reading = run(control.read_once(GuardedHost(directory / "limits").host))
     steps = rehearse(directory / "rehearsal", reading)
     for number in range(first, first + count):

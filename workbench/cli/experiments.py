@@ -43,7 +43,7 @@ async def experiment(arguments: argparse.Namespace) -> int:
         _tell_plan(session, spec, session.experiment_estimate_s(a, b, **options))
         await _may_begin(session, spec, arguments)
         with _in_order():
-            session.subscribe(_teller(arguments.json))
+            session.subscribe(_teller())
             ended = await session.experiment(a, b, **options)
     return _said(ended, arguments.json)
 
@@ -177,9 +177,9 @@ def _in_order() -> Iterator[None]:
             loop.remove_signal_handler(number)
 
 
-def _teller(as_json: bool) -> Any:
-    """Progress as lines on stderr: what is done now, each run's figure, the interval after each pair."""
-    told: dict[str, Any] = {}
+def _teller(known: int = 0) -> Any:
+    """Progress as lines on stderr: each run's figure, the interval after each pair. `known`: runs from before."""
+    told: dict[str, Any] = {f"run {place}": True for place in range(known)}
 
     def tell(state: SessionState, changed: frozenset[str]) -> None:
         now = state.experiment
@@ -219,7 +219,7 @@ async def resume(arguments: argparse.Namespace) -> int:
         await session.supervisor.runs()
         await _may_begin(session, before.spec, arguments)
         with _in_order():
-            session.subscribe(_teller(arguments.json))
+            session.subscribe(_teller(len(before.runs)))
             ended = await session.resume_experiment(arguments.id, pairs=arguments.pairs)
     return _said(ended, arguments.json)
 

@@ -24,6 +24,10 @@ class StartFailed(ServerError):
     """The server of an arm did not become READY."""
 
 
+class NothingServed(BenchError):
+    """Not one request of a run succeeded."""
+
+
 class Stopped(WorkbenchError):
     """The person ended what the experiment was doing, or its time was up too early."""
 
@@ -189,7 +193,10 @@ class Conduct:
         why = design.unfit(result.summary, self.experiment.spec.metric)
         if why is not None:
             await self._failed(run, why)
-            self._give_up(run, BenchError(why))
+            if result.summary.requests_ok:
+                self._give_up(run, BenchError(why))
+            else:
+                self._give_up(run, NothingServed(why, next_step=f"workbench logs {run.run_id} may say why"))
             return
         self._results[result.id] = result
         value = metric_called(self.experiment.spec.metric).of(result.summary)
@@ -212,7 +219,7 @@ class Conduct:
     def _give_up(self, run: ExperimentRun, failure: WorkbenchError) -> None:
         """After a failure that repeating will not mend; else the pair is made again."""
         never = not any(r.arm == run.arm and r.state in ("done", "dropped") for r in self.experiment.runs)
-        if isinstance(failure, StartFailed) and never:
+        if isinstance(failure, (StartFailed, NothingServed)) and never:
             raise BenchError(f"{run.arm}: {failure.message}", next_step=failure.next_step)
         tries = design.tries(self.experiment, run.pair)
         if tries >= design.TRIES:

@@ -87,7 +87,8 @@ class Experimenting(Sweeping):
         if experiment.state == "done":
             if design.enough(experiment) is not None:
                 raise InputError(f"experiment {experiment_id} is finished: {experiment.verdict}",
-                                 next_step="give --pairs with a higher number to make more")  # fmt: skip
+                                 next_step="start one with a narrower --until" if experiment.spec.until_pct is not None
+                                 else "give --pairs with a higher number to make more")  # fmt: skip
             experiment = replace(experiment, extensions=experiment.extensions + 1)
         plan, a, b = self._with_secrets(experiment.spec)
         self.take_plan(plan, f"experiment {experiment_id}")

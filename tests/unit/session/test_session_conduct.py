@@ -102,6 +102,15 @@ def test_a_pair_that_fails_again_and_again_ends_it() -> None:
     assert one.verdict == "nothing is claimed: 1 pair cannot be told from the noise between runs"
 
 
+def test_an_arm_that_answers_no_request_is_not_tried_again() -> None:
+    none = {"requests_ok": 0, "requests_failed": 128, "errors": {"http 400": 128}}
+    one = Carried(spoiled([1], **none)).ended()
+    assert one.state == "failed" and len(one.runs) == 2
+    assert one.error == "B: 128 of 128 requests failed (128 http 400) (workbench logs run-2 may say why)"
+    later = Carried(spoiled([2], **none)).ended()
+    assert later.state == "done", "an arm that has answered before is"
+
+
 class Failing(SimulatedRuns):
     """`error` comes at the `at`-th start of `arm`, counted from 0, and at all later ones with `always`."""
 

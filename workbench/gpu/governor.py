@@ -15,7 +15,7 @@ READ = r"""
 root=${WORKBENCH_SIM_SYSFS:-/sys}
 echo "$root"
 for cpufreq in "$root"/devices/system/cpu/cpu[0-9]*/cpufreq; do
-    read -r governor 2>/dev/null <"$cpufreq/scaling_governor" || continue
+    read -r governor 2>/dev/null <"$cpufreq/scaling_governor" && [ -n "$governor" ] || continue
     available=
     read -r available 2>/dev/null <"$cpufreq/scaling_available_governors"
     cpu=${cpufreq%/cpufreq}

@@ -1,0 +1,114 @@
+"""Whatever is typed, whatever nvidia-smi, sudo or a kernel prints: a setting, a refusal in words, or nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from workbench.cli.gpu_settings import _clocks as typed_clocks
+from workbench.gpu.governor import Governors, governors_on
+from workbench.gpu.plan import plan
+from workbench.gpu.restore import FAILED, change_of, failure
+from workbench.gpu.rights import Rights, granted
+from workbench.hosts.local import LocalHost
+from workbench.model.errors import InputError
+from workbench.model.gpu import DriverInfo, GpuInfo, GpuSample, HostSample, Telemetry
+from workbench.model.settings import ClockRange, GpuSettings
+from workbench.session.sweep_gpu import values_of
+
+INFO = GpuInfo(0, "GPU-a", "RTX PRO 6000", sm_max_mhz=3090, memory_max_mhz=14001, power_min_w=150.0, power_max_w=600.0)
+HOST = Telemetry(0.0, 0.0, DriverInfo(), HostSample(), (INFO,), (GpuSample(0, "GPU-a"),))
+numbers = st.from_regex(r"[ +-]?[0-9\u0660-\u0669\u00b2]{1,30}", fullmatch=True)
+ranges = st.tuples(numbers, st.sampled_from([",", "-", ", ", ""]), numbers | st.just("")).map("".join)
+
+
+@given(st.text(max_size=20) | ranges)
+@example("9" * 5000)
+def test_any_text_is_a_range_of_clocks_or_is_refused(text: str) -> None:
+    try:
+        found = typed_clocks(text, "--lock-gpu-clocks")
+    except InputError as error:
+        assert "is not MHZ or MIN,MAX" in error.message and error.next_step
+    else:
+        assert found is not None and 0 <= found.min_mhz <= found.max_mhz
+
+
+@given(st.sampled_from(["power_limit_w", "gpu_clocks", "memory_clocks", "persistence"]),
+       st.lists(st.text(max_size=12) | ranges | st.just("9" * 5000), max_size=4))  # fmt: skip
+def test_any_words_are_values_of_a_sweep_or_are_refused(setting: str, texts: list[str]) -> None:
+    try:
+        found = values_of(setting, texts)
+    except InputError as error:
+        assert error.message and error.next_step
+        return
+    assert len(found) == len(texts) >= 2 and len({v.label for v in found}) == len(found)
+    for value in found:
+        one = getattr(value.wanted, setting)
+        assert one.min_mhz <= one.max_mhz == value.x if isinstance(one, ClockRange) else 0 < one == value.x
+
+
+@given(st.text(max_size=30))
+def test_no_governor_but_those_of_the_cores_becomes_a_command(name: str) -> None:
+    cores = Governors({0: "powersave"}, ("performance", "powersave"))
+    try:
+        (one,) = plan({"all": GpuSettings(governor=name)}, HOST, Rights(), cores)
+    except InputError as error:
+        assert name not in cores.available and "no governor" in error.message
+    else:
+        assert name in cores.available and one.stdin == f"{name}\n"
+
+
+SAYS = ("Treating as warning and moving on.", "Insufficient Permissions", "Terminating early due to previous errors.",
+        "Unable to determine the device handle", "No devices were found", "is not supported for GPU")  # fmt: skip
+
+
+@given(st.text(), st.sampled_from(SAYS), st.text(), st.booleans(), st.integers(-1, 255))
+def test_what_nvidia_smi_says_decides_whatever_its_exit_status(
+    before: str, phrase: str, after: str, upper: bool, code: int
+) -> None:
+    said = f"{before} {phrase.upper() if upper else phrase} {after}"
+    assert failure(code, said) and failure(code or 1, before)  # a status other than 0 alone is a failure too
+    quiet = " ".join(before.split())
+    assert failure(0, before) == (quiet if FAILED.search(quiet) else None)
+
+
+@given(st.text())
+def test_any_listing_of_sudo_can_be_read(rules: str) -> None:
+    assert granted(rules, ("/usr/bin/nvidia-smi", "-pm", "1")) in ("free", "asks", "")
+
+
+wanted = st.one_of(
+    st.tuples(st.just("persistence"), st.booleans()),
+    st.tuples(st.just("power_limit_w"), st.floats(1, 2000)),
+    st.tuples(st.sampled_from(["gpu_clocks", "memory_clocks"]),
+              st.just("default") | st.tuples(*[st.integers(0, 20000)] * 2).map(lambda t: f"{t[0]},{t[1]}")),
+)  # fmt: skip
+
+
+@given(st.uuids(), wanted, wanted)
+def test_the_proposed_sudoers_line_allows_its_command_and_no_other(uuid: object, one: tuple, other: tuple) -> None:  # type: ignore[type-arg]
+    asked = Rights("/usr/bin/nvidia-smi", ("sudo", "-n"), by_sudoers=True, user="ada")
+    argv, another = (asked.argv(("nvidia-smi", "-i", f"GPU-{uuid}", *change_of(*w))) for w in (one, other))
+    needed = asked.needed_for(argv)
+    assert needed is not None
+    listed = "    (root) " + needed.rpartition("ada ALL=(root) ")[2]  # as `sudo -l` prints the line
+    assert granted(listed, argv[2:]) == "free"
+    assert granted(listed, another[2:]) == ("free" if another == argv else "")
+
+
+def test_cores_whose_governor_cannot_be_read_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An offline core: its file is there and holds nothing, or cannot be read at all."""
+    for cpu, governor in enumerate(("powersave\n", "\n", "", None)):
+        cpufreq = tmp_path / "devices" / "system" / "cpu" / f"cpu{cpu}" / "cpufreq"
+        cpufreq.mkdir(parents=True)
+        if governor is not None:
+            (cpufreq / "scaling_governor").write_text(governor)
+        (cpufreq / "scaling_available_governors").write_text("performance powersave\n" if cpu != 1 else "")
+    monkeypatch.setenv("WORKBENCH_SIM_SYSFS", os.fspath(tmp_path))
+    found = asyncio.run(governors_on(LocalHost()))
+    assert found.by_core == {0: "powersave"} and found.available == ("performance", "powersave")

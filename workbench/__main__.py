@@ -17,6 +17,8 @@ _DEFAULTS = {
 def main() -> int:
     for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
+    # httpx loads its own command line where rich and click are installed: 0.1 s for what nobody here calls.
+    sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
     # Collecting garbage while modules load finds none and costs a tenth of the time to the first frame. The command
     # line switches it on again before a command works; the screen does when it stands.
     gc.disable()

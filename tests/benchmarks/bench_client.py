@@ -50,8 +50,8 @@ Figures = dict[str, float]
 _spawn = runner._spawn
 
 
-async def _spawn_pinned(env: Any) -> asyncio.subprocess.Process:
-    process = await _spawn(env)
+async def _spawn_pinned() -> asyncio.subprocess.Process:
+    process = await _spawn()
     if (os.cpu_count() or 1) > 1:
         os.sched_setaffinity(process.pid, {1})
     return process

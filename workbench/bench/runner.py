@@ -9,7 +9,9 @@ import os
 import secrets
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,24 +32,36 @@ class BenchCancelled(BenchError):
     """The run was ended by `cancel`: there is no result."""
 
 
+@asynccontextmanager
+async def ahead() -> AsyncIterator[Process]:
+    """A worker for one `run`, which starts while that is prepared. It is ended with the block at the latest."""
+    process = await _spawn()
+    try:
+        yield process
+    finally:
+        await asyncio.shield(_end(process))
+
+
 async def run(
     spec: BenchSpec,
     *,
     on_progress: Callable[[BenchProgress], None] | None = None,
     cancel: asyncio.Event | None = None,
     env: Mapping[str, str] | None = None,
+    worker: Process | None = None,
 ) -> BenchOutcome:
     """One benchmark from start to end. The worker is a session of its own, and its whole group is ended on `cancel`
     (then BenchCancelled), when this task is cancelled, and on any error.
 
-    `env` is added to the worker's environment: where the variable that `spec.api_key_env` names is not in ours.
+    `env` holds the variable that `spec.api_key_env` names where it is not in our environment. `worker`: from `ahead`.
 
     Raises BenchError when the run could not be made. Requests that failed are no error: the summary counts them.
     """
     spec = spec if spec.salt else replace(spec, salt=secrets.token_hex(4))
-    process = await _spawn(env or {})
+    process = worker or await _spawn()
+    key = (env or {}).get(spec.api_key_env or "")
     stderr = asyncio.ensure_future(_tail(process.stderr))
-    reading = asyncio.ensure_future(_converse(process, spec, on_progress))
+    reading = asyncio.ensure_future(_converse(process, spec, key, on_progress))
     cancelled = asyncio.ensure_future(cancel.wait()) if cancel else None
     try:
         await asyncio.wait([t for t in (reading, cancelled) if t], return_when=asyncio.FIRST_COMPLETED)
@@ -65,7 +79,7 @@ async def run(
         stderr.cancel()
 
 
-async def _spawn(env: Mapping[str, str]) -> asyncio.subprocess.Process:
+async def _spawn() -> Process:
     path = os.pathsep.join(p for p in (str(_PACKAGE_ROOT), os.environ.get("PYTHONPATH", "")) if p)
     try:
         return await asyncio.create_subprocess_exec(
@@ -75,7 +89,7 @@ async def _spawn(env: Mapping[str, str]) -> asyncio.subprocess.Process:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             start_new_session=True,
-            env={**os.environ, **env, "PYTHONPATH": path},
+            env={**os.environ, "PYTHONPATH": path},
             limit=_LINE_LIMIT_BYTES,
         )
     except OSError as error:
@@ -85,12 +99,13 @@ async def _spawn(env: Mapping[str, str]) -> asyncio.subprocess.Process:
 
 
 async def _converse(
-    process: asyncio.subprocess.Process, spec: BenchSpec, on_progress: Callable[[BenchProgress], None] | None
+    process: Process, spec: BenchSpec, key: str | None, on_progress: Callable[[BenchProgress], None] | None
 ) -> BenchOutcome | None:
     """The outcome, None when the worker ended without one."""
     assert process.stdin is not None and process.stdout is not None
     with contextlib.suppress(ConnectionError):  # it died: its end tells why
-        process.stdin.write(json.dumps(to_json(spec)).encode() + b"\n")
+        asked = {**to_json(spec), **({"api_key": key} if key else {})}
+        process.stdin.write(json.dumps(asked).encode() + b"\n")
         await process.stdin.drain()
     requests: list[RequestRecord] = []
     while line := await process.stdout.readline():
@@ -129,7 +144,7 @@ async def _tail(stream: asyncio.StreamReader | None) -> bytes:
     return kept
 
 
-async def _died(process: asyncio.subprocess.Process, stderr: asyncio.Future[bytes]) -> BenchError:
+async def _died(process: Process, stderr: asyncio.Future[bytes]) -> BenchError:
     code = await process.wait()
     with contextlib.suppress(asyncio.TimeoutError):
         await asyncio.wait_for(asyncio.shield(stderr), _END_WAIT_S)
@@ -141,7 +156,7 @@ async def _died(process: asyncio.subprocess.Process, stderr: asyncio.Future[byte
     )
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
+async def _end(process: Process) -> None:
     """End the worker's group: it leads its own session, so that the group id is its pid while it is not reaped."""
     if process.stdin is not None:
         process.stdin.close()

@@ -1,8 +1,9 @@
 """The benchmark's own process: `python -m workbench.bench.worker`.
 
-In: one line of JSON on stdin, a BenchSpec. Out: JSON lines on stdout, by "type": "progress" (at most five a second),
-"request" (each finished one, warm-up included), then one "summary" or "error". It ends at once when told to (SIGTERM)
-and when its parent is gone (end of file on stdin), with a line of type "stopped" where that can still be written.
+In: one line of JSON on stdin, a BenchSpec, with the API key as `api_key` where it is not in the environment. Out:
+JSON lines on stdout, by "type": "progress" (at most five a second), "request" (each finished one, warm-up included),
+then one "summary" or "error". It ends at once when told to (SIGTERM) and when its parent is gone (end of file on
+stdin), with a line of type "stopped" where that can still be written.
 Imports the standard library and plain data only.
 """
 
@@ -146,12 +147,13 @@ def _read_line(wake: int) -> bytes | None:
 
 def _client(line: bytes, output: Output) -> Client:
     try:
-        spec = spec_from_json(json.loads(line))
+        asked = json.loads(line)
+        key = asked.pop("api_key", None)
+        spec = spec_from_json(asked)
     except (ValueError, TypeError, AttributeError) as error:
         raise BenchError(f"not a benchmark specification: {error}") from None
-    key = None
     if spec.api_key_env:
-        key = os.environ.get(spec.api_key_env)
+        key = key or os.environ.get(spec.api_key_env)
         if not key:
             raise BenchError(
                 f"the environment variable {spec.api_key_env} for the API key is not set",

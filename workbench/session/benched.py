@@ -13,6 +13,8 @@ from workbench.model.errors import BenchError
 from workbench.session.conditions import gpus_of
 
 if TYPE_CHECKING:
+    from asyncio.subprocess import Process
+
     import httpx
 
     from workbench.bench.energy import Idle
@@ -64,8 +66,8 @@ class Measured:
 
 
 class Measurement:
-    """`run` once. `idle`: power of the idle GPUs where it is known from before. Raises BenchCancelled when `cancel` is
-    set, whatever is under way, and BenchError when there is nothing to measure."""
+    """`run` once. `idle`: power of the idle GPUs where it is known from before; `worker`: from `runner.ahead`. Raises
+    BenchCancelled when `cancel` is set, whatever is under way, and BenchError when there is nothing to measure."""
 
     def __init__(
         self,
@@ -78,10 +80,11 @@ class Measurement:
         on_progress: Callable[[BenchProgress], None],
         alterations: Sequence[Alteration] = (),
         idle: Idle | None = None,
+        worker: Process | None = None,
     ) -> None:
         self._host, self._spec, self._benched, self._env = host, spec, benched, env
         self._cancel, self._on_progress = cancel, on_progress
-        self._alterations, self._idle = alterations, idle
+        self._alterations, self._idle, self._worker = alterations, idle, worker
         self._length: Length | None = None
 
     async def run(self) -> Measured:
@@ -91,7 +94,8 @@ class Measurement:
                 return await self._unmetered(http, view)
             from workbench.session.meter import Meter
 
-            async with Meter(self._host) as meter:
+            async with Meter(self._host, wait=False) as meter:
+                await self._until_cancelled(asyncio.gather(meter.ready(), view.identify()))
                 return await self._metered(http, view, meter)
 
     async def _unmetered(self, http: httpx.AsyncClient, view: EngineView) -> Measured:
@@ -170,7 +174,9 @@ class Measurement:
     async def _client(self) -> BenchOutcome:
         from workbench.bench import runner
 
-        return await runner.run(self._spec, on_progress=self._on_progress, cancel=self._cancel, env=self._env)
+        return await runner.run(
+            self._spec, on_progress=self._on_progress, cancel=self._cancel, env=self._env, worker=self._worker
+        )
 
     async def _own_command(self) -> BenchOutcome:
         from workbench.bench import own_command
@@ -231,9 +237,11 @@ class Measurement:
         await asyncio.to_thread(importlib.import_module, "httpx")  # 0.1 s in which the screen would stand still
         import httpx
 
-        key = self._key()
+        key, url = self._key(), self._spec.url
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        async with httpx.AsyncClient(base_url=self._spec.url, headers=headers, trust_env=False) as http:
+        # Certificates of all the world take 0.06 s to load.
+        verify = url.startswith("https:")
+        async with httpx.AsyncClient(base_url=url, headers=headers, trust_env=False, verify=verify) as http:
             yield http
 
     def _key(self) -> str | None:

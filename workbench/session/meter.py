@@ -43,16 +43,22 @@ class Load(NamedTuple):
 
 
 class Meter:
-    """`async with Meter(host) as meter:` around the run; then `after` and `with_gpus`."""
+    """`async with Meter(host) as meter:` around the run; then `after` and `with_gpus`. `wait=False`: `ready` is the
+    caller's to await, beside something else."""
 
-    def __init__(self, host: Host) -> None:
-        self._source = TelemetrySource(host, INTERVAL_S)
+    def __init__(self, host: Host, *, wait: bool = True) -> None:
+        self._source, self._wait = TelemetrySource(host, INTERVAL_S), wait
 
     async def __aenter__(self) -> Meter:
         await self._source.start()
+        if self._wait:
+            await self.ready()
+        return self
+
+    async def ready(self) -> None:
+        """There is a reading, or it is known that there will be none."""
         with suppress(HostError, TimeoutError):  # without GPUs the run is measured all the same; `absent` says why
             await self._source.first(_FIRST_READING_S)
-        return self
 
     async def __aexit__(self, *exc: object) -> None:
         await self._source.close()

@@ -113,6 +113,25 @@ def test_the_key_goes_into_the_header_and_nowhere_else(monkeypatch: pytest.Monke
     assert "sesame" not in repr(outcome)
 
 
+def test_a_worker_that_started_ahead_gets_the_key_when_it_is_known_and_ends_with_its_block() -> None:
+    """Not in its environment, which is made before and which others may read."""
+
+    async def scenario(server: ScriptedServer) -> int:
+        async with runner.ahead() as worker:
+            spec = spec_for(server.url, api_key_env="THE_RUNS_OWN")
+            outcome = await run(spec, env={"THE_RUNS_OWN": "sesame-43"}, worker=worker)
+            assert outcome.summary.requests_ok == 8 and "sesame" not in repr(outcome)
+            assert b"sesame" not in Path(f"/proc/{os.getpid()}/environ").read_bytes()
+        async with runner.ahead() as unused:
+            assert b"sesame" not in Path(f"/proc/{unused.pid}/environ").read_bytes()
+        assert worker.returncode == 0 and unused.returncode is not None
+        return unused.pid
+
+    with ScriptedServer(lambda request, n: [OK]) as server:
+        assert gone(asyncio.run(scenario(server)))
+        assert {r.headers["authorization"] for r in server.requests} == {"Bearer sesame-43"}
+
+
 @pytest.mark.parametrize(
     ("fields", "said"),
     [

@@ -138,3 +138,16 @@ def test_nobody_listening_is_not_ready() -> None:
     answer = asyncio.run(go())
     assert answer.health is False
     assert answer.reason is not None
+
+
+def test_plain_http_loads_no_certificates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """0.06 s that stood between a command and its first request."""
+    import ssl
+
+    def loaded(*_: object, **__: object) -> ssl.SSLContext:
+        raise AssertionError("certificates were loaded")
+
+    monkeypatch.setattr(ssl, "create_default_context", loaded)
+    assert readiness.client("http://127.0.0.1:1") is not None
+    with pytest.raises(AssertionError, match="certificates were loaded"):
+        readiness.client("https://127.0.0.1:1")

@@ -1,6 +1,6 @@
 """Capacity and accuracy of the load client against a server that knows its own schedule.
 
-    python tests/benchmarks/bench_client.py [--quick] [--rounds 3] [--no-screen]
+    python tests/benchmarks/bench_client.py [--quick] [--rounds 3] [--no-screen] [--peer NAME=COMMAND …]
 
 Capacity: zero delay, 256 tokens a request: tokens per second, and CPU seconds of the whole worker process (start,
 records and summary included) per million tokens. Accuracy: TTFT 50 ms, ITL 10 ms: reported minus true, in ms, request
@@ -9,8 +9,8 @@ window: its rate against the tokens that the server wrote in that time. Start-up
 `workbench bench`, to the first request.
 
 Server and worker are pinned to a core each where there are two, the server before others where that is allowed. Rounds
-go through all rows in turn; each row gives the median and the best of its rounds. What else runs on the machine is in
-the figures: read them with the load.
+go through all rows in turn, peers' (peers.py) among them; each row gives the median and the best of its rounds, and the
+limit where one is set. What else runs on the machine is in the figures: read them with the load.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import argparse
 import asyncio
 import contextlib
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -37,6 +36,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support"), str(ROOT / "tests" / "benchmarks")]
 
+from peers import Peer, children_cpu_s  # noqa: E402
 from terminal import Terminal, run_s  # noqa: E402
 from truth_server import TruthProcess  # noqa: E402
 
@@ -47,6 +47,16 @@ from workbench.bench.workload import request_mark  # noqa: E402
 from workbench.model.bench import BenchSpec  # noqa: E402
 
 Figures = dict[str, float]
+ASKED = {  # row, figure -> the limit
+    ("start-up", "s after the exec"): "<= 0.6",
+    ("capacity, 64 streams", "tok/s"): ">= 170,000",
+    ("capacity, 64 streams", "CPU s per 1M tokens"): "<= 5",
+    **{
+        (f"accuracy, 128 streams{beside}", figure): limit
+        for beside in ("", ", screen")
+        for figure, limit in (("TTFT error mean", "<= 0.5"), ("p99", "<= 2"), ("gap p99", "<= 1"))
+    },
+}
 _spawn = runner._spawn
 
 
@@ -93,11 +103,6 @@ def beyond(seen_us: int, least_ns: int, most_ns: int) -> float:
     if seen_ns + 1000 < least_ns:
         return (seen_ns - least_ns) / 1e6
     return max(0, seen_ns - most_ns) / 1e6
-
-
-def children_cpu_s() -> float:
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
 
 
 def capacity(streams: int, requests: int) -> Figures:
@@ -202,6 +207,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="half a minute instead of minutes")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--no-screen", action="store_true")
+    parser.add_argument("--peer", action="append", default=[], metavar="NAME=COMMAND", help="see peers.py")
     asked = parser.parse_args()
     quick = asked.quick
     runner._spawn = _spawn_pinned
@@ -216,6 +222,8 @@ def main() -> None:
     if not asked.no_screen:
         rows["accuracy, 128 streams, screen"] = lambda: accuracy_beside_screen(128, 2 if quick else 4)
     rows["steady window, 32 streams"] = lambda: steady(32)
+    for peer in map(Peer, asked.peer):
+        rows |= peer_rows(peer, quick)
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, Python {sys.version.split()[0]}")
     found: dict[str, list[Figures]] = defaultdict(list)
     for turn in range(1 if quick else asked.rounds):
@@ -223,12 +231,29 @@ def main() -> None:
             found[name].append(row())
             said = "  ".join(f"{k} {v:,.3f}" for k, v in found[name][-1].items())
             print(f"  {turn + 1} {name:30} {said}  (load {os.getloadavg()[0]:.1f})", flush=True)
+    tell(found)
+
+
+def peer_rows(peer: Peer, quick: bool) -> dict[str, Any]:
+    def capacity_of() -> Figures:
+        with truth_server("--ttft-ms", "0", "--itl-ms", "0") as server:
+            return peer.measure(server, streams=64, requests=1000 if quick else 4000, tokens=256)
+
+    def accuracy_of() -> Figures:
+        with truth_server("--ttft-ms", "50", "--itl-ms", "10") as server:
+            return peer.measure(server, streams=128, requests=256 if quick else 512, tokens=128)
+
+    return {f"{peer.name}: capacity, 64 streams": capacity_of, f"{peer.name}: accuracy, 128 streams": accuracy_of}
+
+
+def tell(found: dict[str, list[Figures]]) -> None:
     for name, rounds in found.items():
         print(name)
         for figure in rounds[0]:
             values = sorted((r[figure] for r in rounds), key=abs)
             best = values[-1] if figure == "tok/s" else values[0]
-            print(f"    {figure:22} median {median(values):12,.3f}   best {best:12,.3f}")
+            limit = ASKED.get((name, figure), "")
+            print(f"    {figure:22} median {median(values):12,.3f}   best {best:12,.3f}   {limit and 'asked ' + limit}".rstrip())
 
 
 if __name__ == "__main__":

@@ -115,7 +115,8 @@ class TruthServer:
             self.begin(stream, rest, now)
 
     def begin(self, stream: Stream, body: bytes, now: int) -> None:
-        tokens = json.loads(body)["max_tokens"]
+        asked = json.loads(body)
+        tokens = asked.get("max_tokens") or asked["max_completion_tokens"]
         mark = _MARK.search(body)
         stream.pieces, stream.next = self.pieces(tokens), 0
         stream.truth = {"mark": mark[1].decode() if mark else "", "request_ns": now, "sent_ns": [], "done_ns": []}
@@ -182,11 +183,13 @@ class TruthProcess:
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         self.url = f"http://127.0.0.1:{json.loads(self._process.stdout.readline())['port']}"
+        self.records: list[dict[str, Any]] = []  # after `stop`, in order
 
     def stop(self) -> dict[str, dict[str, Any]]:
         self._process.terminate()
         self._process.wait(10)
-        return {r["mark"]: r for r in map(json.loads, self._file.read_text().splitlines())}
+        self.records = [json.loads(line) for line in self._file.read_text().splitlines()]
+        return {r["mark"]: r for r in self.records}
 
     def __enter__(self) -> TruthProcess:
         return self

@@ -222,7 +222,7 @@ def test_a_gpu_of_another_host_and_a_gpu_that_is_lost(box: CommandLine) -> None:
     [
         ({"no_permission": True}, "Insufficient Permissions"),
         ({"codes": {"nvmlDeviceSetPowerManagementLimit": 3}}, "Treating as warning"),
-        ({"ignored": ["power_limit_w"]}, "the driver says 600 W, not 400 W"),
+        ({"ignored": ["power_limit_w"]}, "the driver says 600 W, not 400 W; persistence mode is off: the setti"),
     ],
 )
 def test_a_driver_that_does_not_do_it(cli: Any, faults: dict[str, Any], said: str) -> None:

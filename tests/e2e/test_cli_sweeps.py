@@ -141,6 +141,7 @@ def test_a_power_sweep_is_stored_and_leaves_the_card_as_it_was(cli: Cli, setting
     sweep = ran.document
     assert (sweep["kind"], sweep["unit"], sweep["simulated"]) == ("power_limit_w", "W", True), ran
     assert [p["label"] for p in sweep["points"]] == ["600 W", "300 W"] and limit_w() in (600.0, None)
+    assert sweep["points"][0]["in_force"] == "yes"  # it was there at the start: no change to prove, and it reads so
     for point in sweep["points"]:
         result = cli("results", "show", str(point["result_ids"][-1]), "--json").document
         assert result["conditions"]["gpu_settings"]["gpu0.power_limit_w"] == point["x"]

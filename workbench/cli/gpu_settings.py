@@ -242,6 +242,15 @@ def _key(outcome: SettingOutcome) -> str:
     return f"{where}.{outcome.command.setting}"
 
 
+def _by_key(outcomes: Sequence[SettingOutcome], field: str) -> dict[str, Any]:
+    """Governors that differ between cores take a command each: their values stand beside one another."""
+    found: dict[str, Any] = {}
+    for outcome in outcomes:
+        key, value = _key(outcome), getattr(outcome, field)
+        found[key] = value if found.get(key, value) == value else f"{found[key]} {value}"
+    return found
+
+
 def _outcome_json(o: SettingOutcome) -> dict[str, Any]:
     return {
         "gpu": o.command.gpu_index, "uuid": o.command.gpu_uuid, "setting": o.command.setting, "ok": o.ok,
@@ -256,9 +265,9 @@ def report_json(report: SettingsReport, host: str, simulated: bool) -> dict[str,
         "host": host,
         "commands": [list(o.command.argv) for o in report.outcomes],
         "outcomes": [_outcome_json(o) for o in report.outcomes],
-        "before": {_key(o): o.before for o in report.outcomes},
-        "requested": {_key(o): o.requested for o in report.outcomes},
-        "read_back": {_key(o): o.read_back for o in report.outcomes},
+        "before": _by_key(report.outcomes, "before"),
+        "requested": _by_key(report.outcomes, "requested"),
+        "read_back": _by_key(report.outcomes, "read_back"),
         "in_force": {_key(o): str(o.in_force) for o in report.outcomes},
         "rolled_back": [_outcome_json(o) for o in report.rolled_back],
         "guard": asdict(report.guard) if report.guard else None,

@@ -12,7 +12,9 @@ from workbench.gpu.seen import Seen
 from workbench.model.settings import InForce, SettingCommand, SettingOutcome
 
 NOT_CHECKED_LOCK = "accepted; a clock lock cannot be read back: whether it holds shows under load"
-VOLATILE = "persistence mode is off: the setting is lost when the last program that uses the GPU ends"
+VOLATILE = (
+    "persistence mode is off: the setting is lost when the last program that uses the GPU ends; persistence on keeps it"
+)
 FOREIGN = "what was before is unknown: a lock by someone else cannot be read back, so giving back means the default"
 
 
@@ -38,7 +40,7 @@ def of_change(
     if told is None:
         return outcome(True, InForce.NOT_CHECKED, "accepted, but the driver does not tell the value now", lost)
     if not equal(one.setting, told, one.value):
-        return outcome(False, InForce.NO_EFFECT, restore.no_effect(one.setting, one.value, told))
+        return outcome(False, InForce.NO_EFFECT, restore.no_effect(one.setting, one.value, told), lost)
     sample = after.sample(one.gpu_uuid) if after else None
     enforced = sample.power_limit_enforced_w if sample is not None and one.setting == "power_limit_w" else None
     if enforced is not None and enforced < one.value - WATTS_EQUAL:

@@ -51,6 +51,7 @@ class Start:
 
     settings: GpuSettings
     entry: Entry | None = None
+    unknown: bool = False  # a lock of somebody else may have been on, which no driver tells
 
 
 def values_of(setting: str, texts: Sequence[str]) -> tuple[Value, ...]:
@@ -118,6 +119,9 @@ class GpuSweep:
         return tuple(self.start)
 
     async def go(self) -> None:
+        unknown = [f"GPU{gpu}" for gpu, start in self.start.items() if start.unknown]
+        if unknown:
+            self.run.note(f"{', '.join(unknown)}: a lock of before cannot be read, so at the end it is the default")
         in_a_row = 0
         try:
             for index, value in enumerate(self.values):
@@ -284,8 +288,10 @@ class GpuSweep:
 async def start_of(session: Sweeping, setting: str, gpus: Sequence[int]) -> dict[int, Start]:
     """What each GPU has now. SettingsError where that cannot be known."""
     from workbench.gpu import journal
+    from workbench.gpu.restore import LOCKS, UNKNOWN
 
-    records = (await journal.read(session.host)).records()
+    state = await journal.read(session.host)
+    records = state.records()
     telemetry = await session.reading()
     found = {}
     for gpu in gpus:
@@ -303,5 +309,6 @@ async def start_of(session: Sweeping, setting: str, gpus: Sequence[int]) -> dict
             settings = _settings(setting, ClockRange(int(low), int(high)))
         else:
             settings = _settings(f"reset_{setting}", True)
-        found[gpu] = Start(settings, ours)
+        known = state.known_lock(info.uuid, setting)[0] if info and setting in LOCKS else None
+        found[gpu] = Start(settings, ours, known == UNKNOWN)
     return found

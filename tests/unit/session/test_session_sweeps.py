@@ -146,12 +146,14 @@ def test_back_to_an_earlier_change_of_ours_with_its_journal_entry() -> None:
 
 def test_back_to_no_lock_and_back_to_the_lock_that_was_on() -> None:
     async def scenario(session: Scripted) -> None:
-        await session.gpu_sweep("gpu_clocks", ["1500", "210-2000"], **QUICK)
+        first = await session.gpu_sweep("gpu_clocks", ["1500", "210-2000"], **QUICK)
+        assert any("a lock of before cannot be read, so at the end it is the default" in n for n in first.notes)
         assert driver().settings()[0].gpu_lock_mhz is None
         assert (await session.apply_gpu(GpuSettings(gpu_clocks=ClockRange(2100, 2100)))).ok
         locked = driver().settings()[0].gpu_lock_mhz
         sweep = await session.gpu_sweep("gpu_clocks", ["1500", "1800"], **QUICK)
         assert states(sweep) == ["done", "done"] and driver().settings()[0].gpu_lock_mhz == locked
+        assert not any("a lock of before" in note for note in sweep.notes)
         await session.revert_gpu()
 
     settings_only(scenario)

@@ -252,8 +252,9 @@ def tell(found: dict[str, list[Figures]]) -> None:
         for figure in rounds[0]:
             values = sorted((r[figure] for r in rounds), key=abs)
             best = values[-1] if figure == "tok/s" else values[0]
-            limit = ASKED.get((name, figure), "")
-            print(f"    {figure:22} median {median(values):12,.3f}   best {best:12,.3f}   {limit and 'asked ' + limit}".rstrip())
+            limit = ASKED.get((name, figure))
+            asked = f"   asked {limit}" if limit else ""
+            print(f"    {figure:22} median {median(values):12,.3f}   best {best:12,.3f}{asked}")
 
 
 if __name__ == "__main__":

@@ -203,7 +203,8 @@ def compare(arguments: argparse.Namespace) -> int:
         return emit(asdict(comparison))
     say(f"A #{comparison.a} vs B #{comparison.b}{'  SIMULATED' if comparison.simulated else ''}")
     for one in comparison.differences:
-        say(f"  {one['kind']} {one['name']}: {one['a']} -> {one['b']}")
+        name = one["name"] if one["kind"] == one["name"] else f"{one['kind']} {one['name']}"
+        say(f"  {name}: {one['a']} -> {one['b']}")
     if not comparison.differences:
         say("  the same configuration")
     for change in comparison.metrics:

@@ -47,9 +47,10 @@ def _say_rows(found: Sequence[BenchResult]) -> None:
     for row, result in zip(rows_of(found), found, strict=True):
         rate = f"{row.output_tok_s:,.1f}" if row.output_tok_s is not None else "n/a"
         known = result.conditions.known_workload
-        streams = row.concurrency if not known or "concurrency" in known else "n/a"
+        streams = f"c={row.concurrency}" if not known or "concurrency" in known else "c=n/a"
+        load = f"{result.spec.rate:g}/s" if result.spec.rate else streams  # at a rate the streams are but a cap
         words = [
-            f"#{row.id:<5} {row.engine or '-':<9} {row.model}", f"c={streams}", f"{rate} tok/s", row.label,
+            f"#{row.id:<5} {row.engine or '-':<9} {row.model}", load, f"{rate} tok/s", row.label,
             *(["REFUSED"] if row.refused else []), *(["SIMULATED"] if row.simulated else []),
             *(f"+{tag}" for tag in row.tags), *([row.note] if row.note else []),
         ]  # fmt: skip

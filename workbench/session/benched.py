@@ -55,7 +55,8 @@ class Benched:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """`idle` is None where it was not measured now; `gpus` are the indices of the server's."""
+    """`idle` is None where it was not measured now; `gpus` are the indices of the server's; `engine` is known by the
+    run or by its metrics page."""
 
     outcome: BenchOutcome
     summary: BenchSummary
@@ -63,6 +64,7 @@ class Measured:
     telemetry: Telemetry | None = None
     proofs: tuple[Proof, ...] = ()
     idle: Idle | None = None
+    engine: str | None = None
 
 
 class Measurement:
@@ -90,13 +92,15 @@ class Measurement:
     async def run(self) -> Measured:
         async with self._http() as http:
             view = self._view(http)
-            if not self._benched.gpus_known:
-                return await self._unmetered(http, view)
-            from workbench.session.meter import Meter
+            measured = await (self._beside_meter if self._benched.gpus_known else self._unmetered)(http, view)
+            return replace(measured, engine=view.engine.name if view.engine else None)
 
-            async with Meter(self._host, wait=False) as meter:
-                await self._until_cancelled(asyncio.gather(meter.ready(), view.identify()))
-                return await self._metered(http, view, meter)
+    async def _beside_meter(self, http: httpx.AsyncClient, view: EngineView) -> Measured:
+        from workbench.session.meter import Meter
+
+        async with Meter(self._host, wait=False) as meter:
+            await self._until_cancelled(asyncio.gather(meter.ready(), view.identify()))
+            return await self._metered(http, view, meter)
 
     async def _unmetered(self, http: httpx.AsyncClient, view: EngineView) -> Measured:
         from workbench.bench.energy import without_energy

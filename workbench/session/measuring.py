@@ -324,6 +324,7 @@ class Measuring(Guarding):
             findings={f"{p.place}.{p.setting}": p.text for p in measured.proofs},
             model=await self._model_bytes(benched),
         )
+        conditions = replace(conditions, engine=conditions.engine or measured.engine)
         samples = [r.as_json() for r in outcome.requests]
         return await asyncio.to_thread(self.results_db.add, spec, conditions, measured.summary, samples)
 

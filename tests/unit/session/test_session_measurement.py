@@ -20,6 +20,8 @@ from workbench.model.errors import BenchError
 from workbench.model.run import ServerState
 from workbench.session import meter
 from workbench.session.session import Session
+from workbench.store import paths
+from workbench.store.export import FORMATS, export
 
 SHAPE = {"concurrency": 4, "requests": 32, "max_tokens": 64, "input_tokens": 64, "warmup": 4}
 KEY = "sesame-42"
@@ -195,7 +197,11 @@ def test_by_url_the_engine_is_known_by_its_page(
         result = await session.result(await session.bench_url(url_of(session, run_id), **SHAPE, api_key_env="MY_KEY"))
         e = result.summary.engine
         assert e is not None and (e.requests_finished, e.disagreements) == (36, ())
-        assert result.spec.prompt_words is not None and KEY not in repr(result)
+        assert result.spec.prompt_words is not None and result.conditions.engine == "vllm"
+        told = [repr(result), repr(session.state), *(export(result, form) for form in FORMATS)]
+        told += [p.read_text("latin-1") for p in paths.results_db().parent.rglob("*") if p.is_file()]
+        assert len(told) > 6 and not any(KEY in text for text in told)
+        assert "--api-key-env MY_KEY" in repr(session.state.activity)
 
     shared(scenario)
 

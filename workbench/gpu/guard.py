@@ -8,8 +8,9 @@ under each entry's `watch`, so that nothing else has to agree with it:
     back          the fields of the entry that was there before, where a trial is to go back to that, or it was kept
 
 A setting that is kept deliberately, or has no `watch`, is left alone. So is one of a boot before this one. At its
-temperature limit a GPU's settings are given back, whoever made them. Ages are told by this host's monotonic clock, and
-a heartbeat is a file whose time changes: no clock that jumps, here or elsewhere, matters.
+temperature limit a GPU's settings are given back, whoever made them; and all are when the guard is told to end
+(SIGTERM), as systemd does at a logout where processes must not outlive it: nobody would watch over them. Ages are told
+by this host's monotonic clock, and a heartbeat is a file whose time changes: no clock that jumps matters.
 
 Sent to the host: standard library only, Python 3.8.
 """
@@ -38,6 +39,7 @@ BACKOFF_S = (1.0, 60.0)
 ASLEEP_S = 2.0  # a guard that did not run itself for so long cannot say that others were silent
 APPLYING_S = 10.0  # a trial's owner that still holds the journal so long after its end is taken for frozen
 READY_S = 10.0
+JUMP_S = 1.0
 
 Entry = Any  # one of journal.json's, as a dict
 
@@ -46,6 +48,10 @@ class Due(NamedTuple):
     entry: Entry
     why: str
     trial: bool  # go back to what was before the trial only
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.entry["gpu_uuid"], self.entry["setting"]
 
 
 class Result(NamedTuple):
@@ -69,9 +75,14 @@ class Guard:
         self.did, self.did_unix_s = before.get("did"), before.get("did_unix_s")
         self.failed: str | None = None
         self.retry_at, self.backoff_s = 0.0, BACKOFF_S[0]
+        self.tried: set[tuple[str, str]] = set()  # only these wait until then
         self.ran_at = time.monotonic()
         self.since_unix_s = time.time()
         self.told: dict[str, Any] = {}
+        self.to_end = False
+
+    def told_to_end(self, *_: object) -> None:
+        self.to_end = True
 
     def run(self, ready: Callable[[], None]) -> None:
         """Until nothing is left to watch. A fault of ours must not leave the settings without a guard."""
@@ -98,11 +109,11 @@ class Guard:
         self.listen()
         self.feel()
         due = self.due()
-        if due and time.monotonic() >= self.retry_at:
+        if time.monotonic() >= self.retry_at or any(one.key not in self.tried for one in due):
             self.give_back(due)
             self.ran_at = time.monotonic()
         if not due:
-            self.failed, self.retry_at, self.backoff_s = None, 0.0, BACKOFF_S[0]
+            self.failed, self.retry_at, self.backoff_s, self.tried = None, 0.0, BACKOFF_S[0], set()
         return bool(self.entries) or not self.end()
 
     def read(self) -> None:
@@ -164,6 +175,8 @@ class Guard:
                 found.append(Due(entry, f"no heartbeat for {watch['heartbeat_s']:g} s", False))
             elif entry["gpu_uuid"] in self.hot:
                 found.append(Due(entry, self.hot[entry["gpu_uuid"]], False))
+            elif self.to_end:
+                found.append(Due(entry, "the guard was told to end", False))
             elif watch.get("trial") and time.monotonic() >= self.trials[watch["trial"]]:
                 found.append(Due(entry, f"not confirmed within {watch['trial_s']:g} s", True))
         return found
@@ -181,7 +194,7 @@ class Guard:
 
     def give_back(self, due: Sequence[Due]) -> None:
         """Under the journal's lock, by the journal as it is then: it may just have been confirmed or reverted."""
-        if not self.lock(self.silent_owners(due)):
+        if not due or not self.lock(self.silent_owners(due)):
             return
         try:
             self.read()
@@ -205,20 +218,22 @@ class Guard:
 
     def restore_all(self, due: Sequence[Due]) -> list[Result]:
         """All GPUs at once, each one's settings in order: nvidia-smi can take seconds, and hang for one GPU alone."""
-        gpus: dict[str, list[int]] = {}
-        for number, one in enumerate(due):
-            gpus.setdefault(one.entry["gpu_uuid"], []).append(number)
-        found: dict[int, Result] = {}
-        threads = [
-            threading.Thread(target=lambda numbers=numbers: found.update((n, self.restore(due[n])) for n in numbers))
-            for numbers in gpus.values()
-        ]
+        self.tried = {one.key for one in due}
+        found: dict[tuple[str, str], Result] = {}
+
+        def restore_gpu(uuid: str) -> None:
+            for one in due:
+                if one.entry["gpu_uuid"] == uuid:
+                    found[one.key] = self.restore(one)
+
+        uuids = sorted({one.entry["gpu_uuid"] for one in due})
+        threads = [threading.Thread(target=restore_gpu, args=(uuid,)) for uuid in uuids]
         with self.programs.as_root():
             for thread in threads:
                 thread.start()
             for thread in threads:
                 thread.join()
-        return [found[number] for number in sorted(found)]
+        return [found[one.key] for one in due]
 
     def restore(self, due: Due) -> Result:
         programs, uuid, setting, failed = self.programs, due.entry["gpu_uuid"], due.entry["setting"], None
@@ -245,7 +260,7 @@ class Guard:
             self.files.log(self.did)
         left = "; ".join(self.hand(due, message) for due, ok, message in results if not ok)
         if self.broken is not None:  # such a file is not ours to replace
-            keys = {(due.entry["gpu_uuid"], due.entry["setting"]) for due in done}
+            keys = {due.key for due in done}
             self.entries = [e for e in self.entries if (e["gpu_uuid"], e["setting"]) not in keys]
         else:
             try:
@@ -282,7 +297,7 @@ class Guard:
         self.read()
         if not self.entries:
             self.files.log("nothing is left to watch; ending")
-            self.files.forget_beats(())
+            self.files.forget_beats()
             self.tell(running=False)
             self.files.let_go()
         self.files.release()
@@ -291,12 +306,13 @@ class Guard:
     def tell(self, running: bool = True) -> None:
         wall, now = time.time(), time.monotonic()
         limits = {u: self.heat.limits[u] for u in self.heat.wanted if u in self.heat.limits}
+        known = self.told.get("trials_until_unix_s", {})  # not told anew before the clock has jumped
         until = {trial: round(wall + at - now, 1) for trial, at in self.trials.items()}
-        known = self.told.get("trials_until_unix_s", {})  # not told anew for every microsecond of difference
+        until = {t: known[t] if abs(known.get(t, 0.0) - at) < JUMP_S else at for t, at in until.items()}
         state = {
             "running": running, "pid": os.getpid(), "boot_id": self.files.boot_id, "root": self.programs.root,
             "since_unix_s": round(self.since_unix_s, 3), "journal": self.stamp, "trials": self.trials,
-            "trials_until_unix_s": {trial: known.get(trial, until[trial]) for trial in until},
+            "trials_until_unix_s": until,
             "heartbeats": {owner_id(e): e["watch"].get("heartbeat_s") for e in self.entries},
             "limits_c": limits, "did": self.did, "did_unix_s": self.did_unix_s,
             "problem": self.failed or self.broken or self.heat.problem,
@@ -335,8 +351,7 @@ def noted(journal: Mapping[str, Any], results: Sequence[Result], boot_id: str) -
     """The journal with what was given back."""
     entries, log = list(journal["entries"]), list(journal["log"])
     for due, ok, message in results:
-        key = (due.entry["gpu_uuid"], due.entry["setting"])
-        back = back_of(due)
+        key, back = due.key, back_of(due)
         log.append(
             {
                 "unix_s": round(time.time(), 3), "boot_id": boot_id, "who": "guard", "ok": ok, "message": message,
@@ -362,6 +377,7 @@ def noted(journal: Mapping[str, Any], results: Sequence[Result], boot_id: str) -
 def serve(guard: Guard, answers: int) -> None:
     """What the detached process does. `answers`: a pipe that hears when the first look is done."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, guard.told_to_end)
     null, log = os.open(os.devnull, os.O_RDWR), os.open(guard.files.home + "/log", os.O_WRONLY | os.O_APPEND)
     for number, handle in ((0, null), (1, log), (2, log)):
         os.dup2(handle, number)

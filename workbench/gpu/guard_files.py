@@ -197,11 +197,10 @@ class Files:
         except OSError:
             return 0
 
-    def forget_beats(self, living: tuple[str, ...]) -> None:
+    def forget_beats(self) -> None:
         with contextlib.suppress(OSError):
             for name in os.listdir(self.home + "/beats"):
-                if name not in living:
-                    os.unlink(self.home + "/beats/" + name)
+                os.unlink(self.home + "/beats/" + name)
 
     def state(self) -> dict[str, Any]:
         """What the guard before left; {} when it cannot be read."""

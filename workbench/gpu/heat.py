@@ -161,12 +161,12 @@ class Heat(threading.Thread):
 
     def run(self) -> None:
         while True:
-            refused = self.read() if self.wanted else False
-            self.wake.wait(RETRY_S if refused else self.pace_s if self.wanted else None)
+            told = self.read() if self.wanted else False
+            self.wake.wait(self.pace_s if told else RETRY_S if self.wanted else None)
             self.wake.clear()
 
     def read(self) -> bool:
-        """One round; whether something could not be read."""
+        """One round; whether any GPU told its temperature: one that is lost does not make the others wait."""
         self.asking_since, problem = time.monotonic(), None
         for uuid in self.wanted:
             try:
@@ -177,10 +177,10 @@ class Heat(threading.Thread):
             except (Refused, OSError) as why:
                 self.celsius.pop(uuid, None)
                 problem = f"the temperature of {uuid} is not watched: {self.reason(why)}"
-        if problem and not self.celsius:
+        if not self.celsius:
             self.sensors = None  # a fresh start of NVML is what can help
         self.refusal, self.asking_since = problem, 0.0
-        return problem is not None
+        return bool(self.celsius)
 
     def reason(self, why: Exception) -> str:
         return str(why) if isinstance(why, OSError) else f"the driver answers NVML error {why.args[0]}"

@@ -192,6 +192,15 @@ def test_it_stands_alone_and_outlives_a_hangup(box: GuardedHost) -> None:
     box.given_back(1.5 + WITHIN_S)
 
 
+def test_told_to_end_it_gives_back_first(box: GuardedHost) -> None:
+    """SIGTERM: a logout that ends all, or the host goes down."""
+    run(box.change())
+    os.kill(box.pid, signal.SIGTERM)
+    box.given_back(WITHIN_S)
+    box.ended()
+    assert (run(box.look()).view.did or "").endswith("the guard was told to end")
+
+
 def test_killed_it_is_missed_and_the_next_one_goes_on(box: GuardedHost) -> None:
     run(box.change(trial_s=2.5))
     pid, deadline = box.pid, next(iter(box.state["trials"].values()))

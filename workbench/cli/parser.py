@@ -111,7 +111,7 @@ def _screens(sub: Commands) -> None:
     demo.add_argument("--host-profile", default="rtx-pro-6000", metavar="NAME")
     demo.add_argument("--list", action="store_true", help="names of the simulated hosts")
     _screen_options(demo)
-    shot = add(sub, "screenshots", "render the screen's pictures (SVG and PNG) from a simulated host")
+    shot = add(sub, "screenshots", "render the screen's pictures from simulated hosts")
     shot.add_argument("directory", nargs="?", default="screenshots")
 
 

@@ -204,11 +204,13 @@ class MainScreen(LaunchActions, ServerActions, BenchActions, SweepActions, Exper
     def tick(self, state: SessionState, drawn: bool = False) -> None:
         """Once a second: elapsed times and ages, unless just `drawn`; what is left; a message that has been read. It
         has not been while a page lay over it."""
-        if not drawn:
+        if drawn:
+            self.status_bar.show(state)  # it counts down with the page
+        else:
             self._show_telemetry(state)
         self.series_changed(state)
         self.count()
-        if self._notice_until and time.monotonic() > self._notice_until and self.is_current:
+        if self._notice_until and time.monotonic() > self._notice_until and self.app.screen is self:
             self.hush()
 
     def _host_changed(self, state: SessionState) -> None:

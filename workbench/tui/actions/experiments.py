@@ -68,11 +68,12 @@ class ExperimentActions(Actions):
             from workbench.tui.modals.live import STOPPING
 
             page.ask(STOPPING)
-            self.attempt(lambda: self.session.stop_experiment(), failed=page.refused)
+            self.attempt(lambda: self.session.stop_experiment(), failed=lambda: page.refused(self.session.state))
         elif e is not None:
             pairs = e.spec.pairs + 2 if outcome == "more" else None
             page.ask("going on")
-            self.attempt(lambda: self.session.resume_experiment(e.id, pairs=pairs), self._ended, failed=page.refused)
+            self.attempt(lambda: self.session.resume_experiment(e.id, pairs=pairs), self._ended,
+                         failed=lambda: page.refused(self.session.state))  # fmt: skip
 
     def _ended(self, e: Experiment) -> None:
         """The page is drawn by the state; without it the outcome is told."""
@@ -139,7 +140,7 @@ class ExperimentActions(Actions):
         page.ask("starting: both configurations are checked before anything is touched", blank=True)
         await self.app.push_screen(page, self._experiment_left)
         self.attempt(lambda: self.session.experiment(wanted.a, wanted.b, bench=shape, **wanted.options), self._ended,
-                     failed=page.refused)  # fmt: skip
+                     failed=lambda: page.refused(self.session.state))  # fmt: skip
 
     def action_experiments(self) -> None:
         self.attempt(lambda: self.session.experiments(), self._listed)

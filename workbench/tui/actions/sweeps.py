@@ -44,7 +44,7 @@ class SweepActions(Actions):
             from workbench.tui.modals.live import STOPPING
 
             page.ask(STOPPING)
-            self.attempt(lambda: self.session.cancel_sweep(), failed=page.refused)
+            self.attempt(lambda: self.session.cancel_sweep(), failed=lambda: page.refused(self.session.state))
 
     async def new_sweep(self) -> None:
         state = self.session.state
@@ -83,7 +83,7 @@ class SweepActions(Actions):
 
         page.ask("starting: everything is checked before anything is touched", blank=True)
         await self.app.push_screen(page, self._sweep_left)
-        self.attempt(work, self._swept, failed=page.refused)
+        self.attempt(work, self._swept, failed=lambda: page.refused(self.session.state))
 
     def _swept(self, sweep: Sweep) -> None:
         from workbench.tui.modals.live import SweepPage

@@ -78,7 +78,7 @@ def change_rows(planned: Sequence[SettingOutcome], width: int) -> list[Row]:
         row = [pad(text, size) for text, size in zip((gpus_text(indexes), word, before, wanted), cells, strict=True)]
         rows.append(((row[0], "title"), (row[1], "text"), (row[2], "text"), (row[3], "strong"), (known, "dim")))
     for note in dict.fromkeys(notes):
-        rows += paragraph(f"! {note}", width, "warn", "  ")
+        rows += [(("! " if not n else "  ", "warn"), *line) for n, line in enumerate(paragraph(note, width - 2))]
     return rows
 
 
@@ -97,7 +97,7 @@ def finding_rows(findings: Sequence[str], width: int) -> list[Row]:
         alike.setdefault(text if known else finding, []).extend(
             [HOST_INDEX if place == "host" else int(gpu)] if known else [])  # fmt: skip
     rows: list[Row] = []
-    for text, indexes in alike.items():
+    for text, indexes in sorted(alike.items(), key=lambda one: _SEVERE.index(_sign(one[0])[1])):
         first, *more = sentences(text) or [""]
         sign, role = _sign(first)
         where = f"{gpus_text(indexes)}: " if indexes else ""
@@ -114,7 +114,10 @@ def _sign(text: str) -> tuple[str, str]:
         return G.alert, "warnb"
     if "capped by" in text:
         return G.alert, "warn"
-    return ("ok", "good") if "is in force" in text else ("!", "text")
+    return ("ok", "good") if "is in force" in text or text.endswith(" is on") else ("!", "text")
+
+
+_SEVERE = ("warnb", "warn", "text", "good")  # what does not hold stands first
 
 
 def command_rows(commands: Sequence[SettingCommand], width: int, password: bool = False) -> list[Row]:

@@ -150,7 +150,8 @@ def settings_form(
             rows += paragraph("  enter shows the commands and the rights that they need", width, "dim")
         return [*rows, ()] if rows else []
 
-    heading = f"{'':<{LABEL}}{'asked for':<{ENTRY}}  {'now':<{NOW}}{'allowed':<{ALLOWED}}before"
+    before = "before" if state.alterations else ""
+    heading = f"{'':<{LABEL}}{'asked for':<{ENTRY}}  {'now':<{NOW}}{'allowed':<{ALLOWED}}{before}"
     form = SettingsForm(
         "GPU settings", _fields(len(gpus), given), intro=intro if suggested or state.host.can_change_gpus else None,
         check=check, hints=_hints(state), heading=heading, accept="show commands", label_cells=LABEL,

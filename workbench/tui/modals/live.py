@@ -79,11 +79,12 @@ class Live(Modal[str]):
     def _answered(self) -> None:
         self.asked, self.blank = "", False
 
-    def refused(self) -> None:
-        """The session has raised: a message says why, and there is nothing to wait for."""
+    def refused(self, state: SessionState) -> None:
+        """The session has raised: a message says why, and there is nothing to wait for. What it had begun stays."""
+        self.state_changed(state)
         nothing = self.blank
         self.asked, self.blank = "", False
-        if nothing and self.is_current:
+        if nothing and self.app.screen is self:
             self.dismiss(None)
         else:
             self._draw()

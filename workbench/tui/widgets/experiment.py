@@ -153,6 +153,8 @@ def _forest(e: Experiment, width: int, trail: Trail) -> list[Row]:
         if count < now:
             rows.append(_line(f"after {count}", None, None, _change(change, half), bar(axis, change, half, "faint"),
                               (label, size), "faint", "", bare=True))  # fmt: skip
+    if len(pairs) == 1:  # the pair's own row says it
+        metrics = [m for m in metrics if m.metric != e.spec.metric]
     rows += [_metric_line(m, axis, (label, size), verdict_cells, m.metric == e.spec.metric) for m in metrics]
     return rows
 
@@ -162,7 +164,7 @@ def _change(change: float, half: float | None) -> str:
 
 
 def _metric_line(m: MetricChange, axis: Axis, sizes: tuple[int, int], verdict_cells: int, chosen: bool) -> Row:
-    word, role = VERDICTS.get(m.verdict, (m.verdict, "dim"))
+    word, role = VERDICTS.get(m.verdict, ("" if m.interval_pct is None else m.verdict, "dim"))
     word = {"= none shown": "= none"}.get(word, word) if verdict_cells < 13 else word
     assert m.change_pct is not None
     drawn = bar(axis, m.change_pct, m.interval_pct, role if role != "dim" else "text")
@@ -181,13 +183,33 @@ def _line(
             (verdict, verdict_role))  # fmt: skip
 
 
+def all_runs(e: Experiment) -> tuple[ExperimentRun, ...]:
+    """Those made so far and, while it goes on, those to come. One that ends by its interval may need fewer."""
+    if e.state != "running":
+        return e.runs
+    from workbench.model.experiment import ExperimentRun
+
+    begun = {(r.pair, r.arm) for r in e.runs if r.state not in ("dropped", "failed")}
+    pairs = e.spec.pairs if e.spec.until_pct is None else min(e.spec.pairs, e.pairs_done + 1)
+    coming = [(pair, arm) for pair in range(pairs) for arm in ("AB" if pair % 2 == 0 else "BA")]
+    left = [c for c in coming if c not in begun]
+    return (*e.runs, *(ExperimentRun(len(e.runs) + n, pair, arm) for n, (pair, arm) in enumerate(left)))
+
+
+def runs_counted(e: Experiment) -> tuple[int, int]:
+    """Done and, as far as is known, in all."""
+    runs = [r for r in all_runs(e) if r.state != "dropped"]
+    return sum(r.state == "done" for r in runs), len(runs)
+
+
 def _runs(e: Experiment, width: int) -> list[Row]:
     """Every run in the order in which they are made, as columns; as many rows of blocks as it takes."""
     each, label = 9, 12
     columns = max(2, (width - label) // each)
     rows: list[Row] = []
-    for start in range(0, len(e.runs), columns):
-        part = e.runs[start : start + columns]
+    runs = all_runs(e)
+    for start in range(0, len(runs), columns):
+        part = runs[start : start + columns]
         rows.append(_run_row("run", [(f"{r.place + 1} {r.arm}", r.arm.lower()) for r in part], label, each))
         rows.append(_run_row("", [_run_state(r) for r in part], label, each))
         values = [(figure(r.value) if r.value is not None else "", "text") for r in part]

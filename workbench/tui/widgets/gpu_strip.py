@@ -166,9 +166,9 @@ class GpuStrip(Painted):
         if self.stale is not None:
             return ((f" STALE {self.stale:.0f} s", "warnb"),)
         found = [text for index, text in (self.state.gpu_findings if self.state else ()) if index == sample.index]
-        if found:  # what does not hold before what does
-            text = min(found, key=lambda t: G.alert not in t)
-            return ((f" {text}", "warn" if G.alert in text else "dim"),)
+        if found:  # all that does not hold, else one that does
+            alerts = "   ".join(text for text in found if G.alert in text)
+            return ((f" {alerts or found[0]}", "warn" if alerts else "dim"),)
         reasons = [r for r in sample.event_reasons if r not in QUIET_REASONS]
         return ((f" {G.alert} {reasons[0]}", "warn"),) if reasons else ((" ", "text"),)
 

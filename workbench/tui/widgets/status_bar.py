@@ -142,8 +142,9 @@ class StatusBar(Painted):
         """ "~ A/B 3 of 6, 4m08s left": benchmarks that belong together; "" without such."""
         experiment, sweep = state.experiment, state.sweep
         if experiment is not None and experiment.state == "running":
-            runs = [r for r in experiment.runs if r.state != "dropped"]
-            done, count, what = sum(r.state == "done" for r in runs), len(runs), "A/B"
+            from workbench.tui.widgets.experiment import runs_counted
+
+            (done, count), what = runs_counted(experiment), "A/B"
             left = self.measured.left(experiment, experiment.left_s)
         elif sweep is not None and sweep.state == "running":
             done, count, what = sum(p.state == "done" for p in sweep.points), len(sweep.points), "sweep"

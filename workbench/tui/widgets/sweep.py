@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from workbench.tui.formats import countdown, figure, whole
-from workbench.tui.paint import Row, fit, pad, paragraph, spread
+from workbench.tui.paint import Row, fit, pad, paragraph, row_width, spread
 from workbench.tui.widgets.experiment import STATES
 
 if TYPE_CHECKING:
@@ -50,8 +50,11 @@ def _state_row(s: Sweep, width: int, left_s: float | None, doing: str) -> Row:
         left.append((f"; {AFTER.get(s.kind, '')}", "text"))
     right: list[tuple[str, str]] = [(" SIMULATED ", "reverse")] if s.simulated else []
     if s.state == "running" and now is not None:
-        text = f"about {countdown(left_s)} left " if left_s is not None else "time left: after the first point "
-        right.insert(0, (text, "strong" if left_s is not None else "dim"))
+        unknown = "time left: after the first point "
+        if left_s is not None:
+            right.insert(0, (f"about {countdown(left_s)} left ", "strong"))
+        elif row_width((*left, *right)) + len(unknown) < width:
+            right.insert(0, (unknown, "dim"))
     return spread(tuple(left), tuple(right), width)
 
 
@@ -104,12 +107,18 @@ def _table(s: Sweep, width: int) -> list[Row]:
 
 
 def plots(s: Sweep, width: int, height: int) -> list[Row]:
-    """Throughput beside efficiency (or, over concurrency, latency) over the same values."""
-    second = ("ttft_p50_ms", "TTFT p50 ms") if s.kind == "concurrency" else ("tok_per_joule", "tok/J")
+    """Throughput beside efficiency (over concurrency, or without power, latency) over the same values."""
     done = [n for n, p in enumerate(s.points) if p.tok_s is not None]
     if not done:
         return []
-    if not any(getattr(s.points[n], second[0]) is not None for n in done):
+
+    def known(name: str) -> int:
+        return sum(getattr(s.points[n], name) is not None for n in done)
+
+    second = ("tok_per_joule", "tok/J")
+    if s.kind == "concurrency" or known("tok_per_joule") < min(len(done), known("ttft_p50_ms")):
+        second = ("ttft_p50_ms", "TTFT p50 ms")
+    if not known(second[0]):
         return _plot(s, done, "tok_s", "tok/s", width, height, "spark")
     half = (width - 3) // 2
     left = _plot(s, done, "tok_s", "tok/s", half, height, "spark")

@@ -1,0 +1,203 @@
+"""What goes wrong stays on the screen as a message, where it can be seen and put right; never as a traceback."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from support.fake_canned import canned_experiment, canned_sweep
+from support.fake_session import FakeSession
+
+from workbench.model.bench import BenchProgress, BenchSpec
+from workbench.model.errors import BenchError, HostError, InputError
+from workbench.model.findings import Level
+from workbench.model.settings import SettingCommand, SettingOutcome
+from workbench.session.state import BenchState
+from workbench.tui.formats import progress_text
+from workbench.tui.modals.gpu_confirm import change_rows, finding_rows
+from workbench.tui.modals.live import ExperimentPage, SweepPage
+from workbench.tui.screen import MainScreen
+from workbench.tui.widgets.experiment import all_runs, runs_counted
+from workbench.tui.widgets.plot import Point, curve
+
+
+def said(rows: Any) -> str:
+    return "\n".join("".join(text for text, _ in row) for row in rows)
+
+
+@pytest.mark.parametrize(("stage", "method", "keys"), [
+    ("altered", "verify_gpu", "V"), ("altered", "revert_gpu", "r"), ("trial", "confirm_gpu", "T"),
+    ("compare", "compare", "c"), ("compare", "restart_bench_compare", ". enter"), ("compare", "experiments", "5 o"),
+    ("compare", "result", "4 enter"), ("compare", "delete_result", "4 d y"), ("ready", "bench", "b enter"),
+    ("ready", "plan_gpu", "g 5 0 0 enter"), ("ready", "stop", "x y"), ("sweeping", "cancel_sweep", "K"),
+    ("experiment", "stop_experiment", "K"), ("ready", "flag_sweep", "2 down S f enter"),
+])  # fmt: skip
+def test_a_method_that_breaks_is_a_message(drive: Any, stage: str, method: str, keys: str) -> None:
+    async def scenario(d: Any) -> None:
+        d.session.fail[method] = RuntimeError("boom")
+        await d.press(*keys.split())
+        await d.until(lambda: "a defect in Workbench: RuntimeError: boom" in d.text)
+        assert method not in d.session.fail and "Traceback" not in d.text
+        await d.press("escape", "question_mark")
+        assert "Everywhere" in d.text  # the screen goes on
+
+    drive(scenario, stage=stage)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+def test_a_link_that_is_lost_under_an_open_experiment(drive: Any, size: tuple[int, int]) -> None:
+    async def scenario(d: Any) -> None:
+        await d.press("X")
+        host = d.session.state.host
+        d.session.push(host=replace(host, link="lost", lost_since_unix_s=time.time() - 5, retries=2))
+        d.session.notice(Level.ERROR, "box: the link was lost", "it is tried again")
+        await d.until(lambda: "! LINK LOST" in d.row(0) and "x box: the link was lost" in d.text)
+        assert isinstance(d.app.screen, ExperimentPage) and "next: it is tried again" in d.text
+        d.session.fail["stop_experiment"] = HostError("no answer", host="box")
+        await d.press("K")
+        await d.until(lambda: "x box: no answer" in d.text and "K stop" in d.text)  # it may be tried again
+        d.session.push(host=host, experiment=canned_experiment(4, state="failed"))
+        await d.until(lambda: "LINK LOST" not in d.row(0) and "R go on" in d.text)
+
+    drive(scenario, stage="experiment", size=size)
+
+
+def test_a_sweep_that_fails_says_why_on_its_page(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        async def failing(*_: Any, **__: Any) -> Any:
+            d.session.push(sweep=canned_sweep(2))
+            d.session.push(sweep=replace(canned_sweep(2, state="failed"), error="the server is crashed: exit 1"))
+            raise BenchError("the sweep could not go on", host="box", next_step="e shows the first error")
+
+        d.session.gpu_sweep = failing
+        await d.press("S", "enter")
+        await d.until(lambda: "x failed" in d.text and "x the server is crashed: exit 1" in d.text)
+        assert isinstance(d.app.screen, SweepPage)
+        assert "x box: the sweep could not go on" in d.text and "next: e shows the first error" in d.text
+        await d.press("n")
+        await d.until(lambda: "< power limit >" in d.text)
+
+    drive(scenario, stage="ready")
+
+
+def test_what_a_card_does_not_take_is_put_right_in_the_form(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        d.session.fail["plan_gpu"] = InputError("GPU 0: 900 W is above the maximum", next_step="300 to 600 W")
+        await d.press("g", *"900", "enter")
+        await d.until(lambda: "x GPU 0: 900 W is above the maximum; 300 to 600 W" in d.text)
+        assert re.search(r"power limit W +900 ", d.text)
+        await d.press("ctrl+u", *"500", "enter")
+        await d.until(lambda: "run them" in d.text)
+        assert re.search(r"GPU0 +power +600W +500W +read from the driver", d.text)
+
+    drive(scenario, stage="ready")
+
+
+def test_an_old_message_goes_while_telemetry_flows(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        d.session.notice(Level.INFO, "read me")
+        await d.until(lambda: "read me" in d.text)
+        await d.press("question_mark")
+        d.app.main._notice_until = time.monotonic() - 1
+        d.app.main.tick(d.session.state, True)
+        assert d.app.main.notice_bar.display  # a page lies over it: it has not been read
+        await d.press("escape")
+        d.app.main.tick(d.session.state, True)
+        await d.until(lambda: "read me" not in d.text)
+
+    drive(scenario, stage="ready")
+
+
+def test_a_check_counts_its_seconds_while_telemetry_flows(drive: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = SimpleNamespace(s=100.0)
+    clock = SimpleNamespace(monotonic=lambda: now.s)
+
+    async def scenario(d: Any) -> None:
+        monkeypatch.setattr("workbench.tui.actions.view.time", clock)
+        d.app.main.count_down("checking under load: vllm is kept busy", 8.0)
+        now.s += 5.0
+        d.session.tick()
+        d.app.main.tick(d.session.state, True)
+        await d.until(lambda: "5/8 s" in d.text)
+
+    drive(scenario, stage="altered", size=(80, 24))
+
+
+def test_altered_gpus_are_seen_beside_a_benchmark_on_a_narrow_screen(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        progress = BenchProgress(31, 0, 64, 8, 3968, 6120.0, 4.2)
+        spec = BenchSpec("http://127.0.0.1:8000", "m")
+        d.session.push(host=replace(d.session.state.host, name="sim:rtx-pro-6000-passthrough"),
+                       bench=BenchState(running=True, spec=spec, progress=progress))  # fmt: skip
+        await d.until(lambda: "bench 31/64" in d.row(0))
+        assert "READY :8000" in d.row(0) and "▲ GPU altered" in d.row(0) and d.row(0).endswith("SIMULATED")
+
+    drive(scenario, stage="altered", size=(80, 24))
+
+
+def test_how_far_a_load_is() -> None:
+    spec = BenchSpec("http://127.0.0.1:8000", "m", seconds=10.0, requests=20_000)
+    progress = BenchProgress(7, 0, 20_000, 8, 900, 210.0, 4.2)
+    state = FakeSession().state
+    timed = replace(state, bench=BenchState(running=True, spec=spec, progress=progress))
+    assert progress_text(timed) == "measuring 4/10 s"
+    counted = replace(timed, bench=replace(timed.bench, spec=replace(spec, seconds=None, requests=64),
+                                           progress=replace(progress, total=64)))  # fmt: skip
+    assert progress_text(counted) == "measuring 7/64"
+    assert progress_text(replace(timed, busy=("verifying GPU settings",))) == "4s"
+    assert progress_text(replace(timed, bench=replace(timed.bench, running=False))) == ""
+
+
+def test_runs_to_come_are_counted() -> None:
+    e = replace(canned_experiment(2), runs=canned_experiment(2).runs[:3])
+    assert runs_counted(e) == (2, 6)
+    assert "".join(r.arm for r in all_runs(e)) == "ABBAAB" and all_runs(e)[-1].state == "planned"
+    assert all_runs(canned_experiment()) == canned_experiment().runs
+    assert runs_counted(replace(e, spec=replace(e.spec, until_pct=1.0, pairs=20)))[1] == 4  # it may end then
+
+
+def _planned(gpu: int, setting: str, before: Any, known: str, value: Any, message: str = "") -> SettingOutcome:
+    command = SettingCommand(gpu, f"GPU-{gpu}", setting, ("nvidia-smi",), None, value)
+    return SettingOutcome(command, True, before, value, message=message, before_known=known)
+
+
+def test_gpus_that_change_alike_stand_in_one_row_with_what_was_before() -> None:
+    volatile = "persistence mode is off: the setting is lost when the last program ends"
+    rows = change_rows([*(_planned(n, "power_limit_w", 250.0, "read", 200.0, volatile) for n in range(4)),
+                        _planned(0, "gpu_clocks", "unknown", "unknown", "210,1755")], 110)  # fmt: skip
+    text = said(rows)
+    assert re.search(r"GPU0-3 +power +250W +200W +read from the driver", text)
+    assert re.search(r"GPU0 +sm +unknown +210-1755MHz +someone else's lock cannot be read", text)
+    assert text.count(volatile) == 1
+
+
+def test_what_a_load_showed_of_gpus_alike_is_said_once_and_the_worst_first() -> None:
+    held = "power limit 200 W is in force: 99 W drawn; it did not bind; nothing changes"
+    findings = [*(f"GPU{n}: {held}" for n in range(3)),
+                "GPU3: power limit 200 W has no effect: requested 200 W, 230 W drawn"]  # fmt: skip
+    lines = said(finding_rows(findings, 100)).splitlines()
+    assert lines[0].startswith("▲ GPU3: power limit 200 W has no effect")
+    assert "ok GPU0-2: power limit 200 W is in force: 99 W drawn" in lines and "  it did not bind" in lines
+
+
+def test_noise_does_not_fill_a_plot() -> None:
+    """Two tenths of a percent must not look like a slope."""
+    points = [Point(float(n), y, str(n)) for n, y in enumerate((424.4, 425.2, 424.9))]
+    rows = [n for n, line in enumerate(said(curve(points, 60, 16, "tok/s")).splitlines()) if "●" in line]
+    assert rows[-1] - rows[0] <= 1
+
+
+def test_the_screen_survives_an_experiment_without_runs(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        d.session.push(experiment=replace(canned_experiment(0), runs=(), left_s=None))
+        await d.press("X")
+        await d.until(lambda: "A/B experiment 7" in d.text)
+        assert "A/B 0/6" in d.row(0)
+        await d.press("escape")
+        assert isinstance(d.app.screen, MainScreen)
+
+    drive(scenario, stage="compare")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from workbench.gpu.history import Moment, Reading
-from workbench.gpu.proof import ENOUGH, Proof, judge, judge_all
+from workbench.gpu.proof import ENOUGH, HOLDS_SHARE, LOADED_PCT, SLACK_MHZ, Proof, judge, judge_all
 from workbench.model.gpu import DriverInfo, GpuInfo, GpuSample, HostSample, Telemetry
 from workbench.model.settings import HOST_INDEX, Alteration, InForce
 
@@ -155,3 +157,33 @@ def test_what_can_be_read_is_judged_by_reading() -> None:
     assert proved(host, told(cpu_governor="powersave")).in_force is InForce.NO_EFFECT
     assert proved(host, told()).in_force is InForce.NOT_CHECKED
     assert proved(lock(True, "persistence"), told(persistence=False)).in_force is InForce.NO_EFFECT
+
+
+seen = st.lists(
+    st.tuples(st.integers(200, 3100), st.sampled_from([(), ("SW power cap",), ("GPU idle",), ("HW thermal slowdown",)]),
+              st.sampled_from([0.0, LOADED_PCT, 100.0])), max_size=40)  # fmt: skip
+
+
+@given(seen, st.integers(200, 3090), st.integers(0, 500))
+def test_a_lock_is_judged_by_its_loaded_readings_alone(
+    rows: list[tuple[int, tuple[str, ...], float]], low: int, width: int
+) -> None:
+    """In force only where it held nine times in ten; whose cap it is only where the driver named one."""
+    made = [moments(1, util=util, sm_mhz=mhz, event_reasons=why)[0] for mhz, why, util in rows]
+    proof = judge(lock(f"{low},{low + width}"), made)
+    loaded = [(mhz, why) for mhz, why, util in rows if util >= LOADED_PCT]
+    assert proof is not None and proof.samples == len(loaded)
+    if len(loaded) < ENOUGH:
+        assert proof.in_force is InForce.NOT_CHECKED and proof.observed is None
+        return
+    outside = [(m, why) for m, why in loaded if not low - SLACK_MHZ <= m <= low + width + SLACK_MHZ]
+    holds = 1 - len(outside) / len(loaded) >= HOLDS_SHARE
+    assert (proof.in_force is InForce.YES) == holds and proof.share is not None and 0 < proof.share <= 1
+    assert ("100 %" in proof.text) == (len(outside) in (0, len(loaded)))
+    if proof.in_force is InForce.CAPPED:
+        named = any("SW power cap" in why or "HW thermal slowdown" in why for _, why in outside)
+        assert named == (proof.limiter in ("power", "temperature")) or proof.limiter == "what the driver does not name"
+    if proof.in_force is InForce.NO_EFFECT:
+        clocks = sorted(m for m, _ in outside)
+        assert proof.observed is not None and clocks[0] <= proof.observed <= clocks[-1]
+        assert f"observed {proof.observed} MHz" in proof.text and "requested" in proof.text

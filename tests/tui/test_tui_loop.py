@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from support.fake_session import FakeSession
+from support.fake_session import PRESETS, FakeSession
 from textual import events
 
 from workbench.model.errors import ServerError
@@ -325,3 +325,28 @@ def test_a_suggested_value_is_replaced_by_what_is_typed_in_one_go(drive: Any) ->
         assert d.session.called("bench")[-1][1]["requests"] == 200
 
     drive(scenario, stage="ready")
+
+
+# the mouse
+def test_a_click_goes_where_it_points_and_the_wheel_moves_what_is_under_it(drive: Any) -> None:
+    """Nothing needs it; where there is one it does what is expected."""
+
+    async def scenario(d: Any) -> None:
+        rows = d.text.splitlines()
+        tabs = next(n for n, row in enumerate(rows) if row.startswith(" 1 Presets"))
+        await d.pilot.click(offset=(rows[tabs].index("1 Presets") + 2, tabs))
+        await d.pilot.pause()
+        assert d.app.main.active == 1
+        await d.pilot.click("#presets", offset=(5, 2))
+        assert d.app.main.presets.current.id == PRESETS[2].id
+        wheel = events.MouseScrollDown(d.app.main.presets, 5, 2, 0, 1, 0, False, False, False)
+        d.app.main.presets.on_mouse_scroll_down(wheel)
+        assert d.app.main.presets.cursor == 5
+        await d.pilot.click("#presets", offset=(5, 0), times=3)
+        await d.until(lambda: d.session.called("load_preset"))
+        assert d.session.called("load_preset")[-1][1] == PRESETS[0].id
+        footer = d.text.splitlines()[-1]
+        await d.pilot.click(offset=(footer.index("Preset"), 23))
+        await d.until(lambda: "/ letters of a preset" in d.text)
+
+    drive(scenario, stage="plan", size=(80, 24))

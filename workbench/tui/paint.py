@@ -21,6 +21,7 @@ from workbench.tui.theme import style
 
 Run = tuple[str, str]
 Row = tuple[Run, ...]
+WHEEL_ROWS = 3
 NEAR_CELLS = 6  # two changed spans this close cost less as one (a cursor move and a colour are about 20 bytes)
 
 
@@ -206,3 +207,16 @@ class Painted(Widget):
     def on_resize(self, event: events.Resize) -> None:
         self._painted = []
         self.repaint()
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        self._wheel(WHEEL_ROWS, event)
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        self._wheel(-WHEEL_ROWS, event)
+
+    def _wheel(self, by: int, event: events.MouseEvent) -> None:
+        """The wheel does what the arrows do."""
+        move = getattr(self, "action_scroll_by", None) or getattr(self, "action_move", None)
+        if move is not None:
+            event.stop()
+            move(by)

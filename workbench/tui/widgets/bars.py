@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from textual import events
+from textual.geometry import Offset
+
 from workbench.model.findings import Level
 from workbench.session.state import Notice, SessionState
-from workbench.tui.bindings import footer_keys
+from workbench.tui.bindings import KEYS, footer_keys
 from workbench.tui.formats import in_words, masked
-from workbench.tui.paint import Painted, Row, cut, fit, paragraph, row_width, spread
+from workbench.tui.paint import Painted, Row, cut, fit, paragraph, row_width, spread, width_of
 
 TABS = ("Presets", "Launch", "Log", "Bench", "Compare", "GPUs")
 NOTICE_SIGNS = {Level.ERROR: ("x ", "bad"), Level.WARN: ("! ", "warnb"), Level.HINT: ("i ", "good"),
@@ -39,6 +42,23 @@ class TabRow(Painted):
         if row_width(row) > width:
             row = [(t.strip() if t.isspace() else t, r) for t, r in row]
         return [tuple(row)]
+
+    async def on_click(self, event: events.Click) -> None:
+        name = text_at(self._painted, event.get_content_offset(self)).strip()[:1]
+        if name.isdecimal():
+            await self.screen.run_action(f"pane({name})")
+
+
+def text_at(rows: Sequence[Row], offset: Offset | None) -> str:
+    """The run that is drawn there; "" outside."""
+    if offset is None or not 0 <= offset.y < len(rows):
+        return ""
+    end = 0
+    for text, _ in rows[offset.y]:
+        end += width_of(text)
+        if offset.x < end:
+            return text
+    return ""
 
 
 def command_line(state: SessionState) -> str | None:
@@ -170,3 +190,9 @@ class Footer(Painted):
         for k in chosen:
             row += [(f" {k.shown}", "key"), (f" {k.label} ", "text")]
         return [(*fit(tuple(row), width - row_width(tail)), *tail)]
+
+    async def on_click(self, event: events.Click) -> None:
+        said = text_at(self._painted, event.get_content_offset(self)).strip()
+        found = next((k for k in KEYS if k.footer and said in (k.shown, k.label)), None)
+        if found is not None:
+            await self.screen.run_action(found.action)

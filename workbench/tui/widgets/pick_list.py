@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Any, ClassVar
 
+from textual import events
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
+from workbench.tui.compat import run_bindings
 from workbench.tui.paint import Painted, Row
 
 
@@ -70,6 +72,7 @@ class PickList(Painted, can_focus=True):
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
         head = self.head_rows(width)
+        self._head = len(head)
         if not self.items:
             return [*head, *self.empty_rows(width)][:height]
         foot = self.foot_rows(width, height)
@@ -86,6 +89,19 @@ class PickList(Painted, can_focus=True):
             body.append(row)
         gap: list[Row] = [()] * (room - len(body))
         return [*head, *body, *gap, *foot]
+
+    _head = 0  # rows above the first item
+
+    async def on_click(self, event: events.Click) -> None:
+        """A click moves the cursor, a second one on the same row is enter."""
+        offset = event.get_content_offset(self)
+        if offset is None or not 0 <= (index := self.top + offset.y - self._head) < len(self.items):
+            return
+        event.stop()
+        if index != self.cursor:
+            self.action_move(index - self.cursor)
+        elif event.chain == 2:
+            await run_bindings(self.app, "enter")
 
     lit = False  # an input beside the list has the focus and moves the cursor
 

@@ -135,13 +135,11 @@ class Measuring(Guarding):
         return self._asked or self.spec_of(server.preset_id if server else None, {})
 
     def bench_shape(self) -> dict[str, Any]:
-        from workbench.model.bench import BenchSpec
         from workbench.session.bench_spec import SHAPE
 
-        spec, plain = self.bench_defaults(), BenchSpec(url="", model="")
-        counts = ("concurrency", "requests", "max_tokens", "input_tokens", "warmup")
-        return {n: getattr(spec, n) for n in SHAPE
-                if n in counts or (n != "profile" and getattr(spec, n) != getattr(plain, n))}  # fmt: skip
+        spec = self.bench_defaults()
+        fields = {name: getattr(spec, name) for name in SHAPE if name != "profile"}  # which may be a word of a preset
+        return {name: value for name, value in fields.items() if value not in (None, (), {}, "")}
 
     async def bench(self, **overrides: Any) -> int | None:
         status = self.state.server

@@ -1,0 +1,33 @@
+"""Which benchmark is "as before": the person's own last one, whatever loads sweeps and proofs put on the server."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from workbench.session.bench_spec import SHAPE, spec_from
+from workbench.session.session import Session
+from workbench.session.state import BenchState
+
+
+@pytest.mark.parametrize("asked", [
+    {}, {"concurrency": 3, "requests": 9}, {"profile": "batch", "until_steady": False}, {"rate": 2.5, "seconds": 30.0},
+    {"prompts": ('"one"', '"two"'), "prompts_name": "two lines"}, {"temperature": 0.7, "shared_prefix": True},
+])  # fmt: skip
+def test_the_shape_asks_for_the_same_again(asked: dict[str, Any]) -> None:
+    session = Session.of_host()
+    spec = session._asked = spec_from(None, asked)
+    again = session.spec_of(None, session.bench_shape())
+    assert {n: getattr(again, n) for n in SHAPE if n != "profile"} == {
+        n: getattr(spec, n) for n in SHAPE if n != "profile"
+    }
+
+
+def test_a_load_of_a_sweep_or_a_proof_is_no_benchmark_of_the_persons() -> None:
+    session = Session.of_host()
+    session._asked = spec_from(None, {"concurrency": 3})
+    load = replace(session._asked, concurrency=32, requests=20_000, seconds=10.0)
+    session.update(bench=BenchState(spec=load))
+    assert session.bench_defaults() == session._asked and session.bench_shape()["concurrency"] == 3

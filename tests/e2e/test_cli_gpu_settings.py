@@ -176,6 +176,7 @@ def test_a_dry_run_writes_nothing_and_says_what_it_would_run(cli: Any) -> None:
     assert "--lock-memory-clocks=13365,13365\n  13365 MHz is where this card's memory runs under compute" in dry
     assert dry.count("on GB202 a memory lock can cost performance") == 1  # once, beside its command
     assert "would run  600 W -> 400 W  persistence mode is off: the setting is lost when the last program" in dry
+    assert "persistence mode is off: the setting may be lost" in dry.partition("memory_clocks: would run")[2]
     assert "persistence mode is off" not in cli(*host, "gpu", "set", "--power-limit", "400", "--persistence", "on",
                                                 "--dry-run").out  # fmt: skip
     assert cli(*host, "gpu", "revert", "--dry-run", "--json").document["commands"] == []

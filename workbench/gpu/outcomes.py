@@ -12,8 +12,8 @@ from workbench.gpu.seen import Seen
 from workbench.model.settings import InForce, SettingCommand, SettingOutcome
 
 NOT_CHECKED_LOCK = "accepted; a clock lock cannot be read back: whether it holds shows under load"
-VOLATILE = (
-    "persistence mode is off: the setting is lost when the last program that uses the GPU ends; persistence on keeps it"
+VOLATILE = (  # NVIDIA's page on data persistence names power limits; of locks nobody says
+    "persistence mode is off: the setting {} lost when the last program that uses the GPU ends; persistence on keeps it"
 )
 FOREIGN = "what was before is unknown: a lock by someone else cannot be read back, so giving back means the default"
 
@@ -95,4 +95,6 @@ def volatile(one: SettingCommand, seen: Seen) -> str:
     if one.setting in ("persistence", "governor"):
         return ""
     sample = seen.sample(one.gpu_uuid)
-    return VOLATILE if sample is not None and sample.persistence is False else ""
+    if sample is None or sample.persistence is not False:
+        return ""
+    return VOLATILE.format("may be" if one.setting in LOCKS else "is")

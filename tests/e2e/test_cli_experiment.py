@@ -16,6 +16,9 @@ import pytest
 from support.command_line import CommandLine
 from support.serving import free_port
 
+from workbench.model.experiment import Experiment
+from workbench.store.experiments import ExperimentsDb
+
 Cli = Callable[..., Any]
 PRO = ("--simulate", "rtx-pro-6000")
 SHAPE = ("--requests", "8", "--max-tokens", "48", "--input-tokens", "16", "--warmup", "4", "--concurrency", "4")
@@ -142,14 +145,16 @@ def line(tmp_path: Path) -> Iterator[CommandLine]:
     assert not line.left()
 
 
-def until_runs(line: CommandLine, process: subprocess.Popen[str], done: int) -> dict[str, Any]:
-    """The experiment as soon as so many of its runs are kept and another is under way."""
-    deadline = time.monotonic() + 60
+def until_runs(line: CommandLine, process: subprocess.Popen[str], done: int) -> Experiment:
+    """The experiment as soon as so many of its runs are kept and another is under way. Read where it is kept: a command
+    each time would take the machine away from the one that is watched."""
+    kept = ExperimentsDb(Path(line.env["XDG_DATA_HOME"], "workbench", "results.sqlite3"))
+    deadline = time.monotonic() + 100
     while time.monotonic() < deadline:
         assert process.poll() is None, process.communicate()
-        found = line("experiment", "list").document["experiments"]
-        if found and sum(r["state"] == "done" for r in found[0]["runs"]) >= done and found[0]["server"]:
-            return dict(found[0])
+        found = kept.experiments() if kept.path.exists() else ()
+        if found and sum(r.state == "done" for r in found[0].runs) >= done and found[0].server:
+            return found[0]
         time.sleep(0.2)
     raise AssertionError("the experiment did not come so far")
 
@@ -163,6 +168,8 @@ def test_killed_in_the_middle_then_resumed(line: CommandLine) -> None:
         process.kill()
         process.wait()
     left = line.ok("experiment", "show", "1")
+    (listed,) = line.ok("experiment", "list")["experiments"]
+    assert (listed["id"], listed["state"], listed["pairs_done"]) == (1, "stopped", 1)
     assert left["state"] == "stopped" and left["error"] == "Workbench ended while it ran"
     assert left["verdict"].startswith("nothing is claimed")
     resumed = line.ok("experiment", "resume", "1", "--yes", timeout_s=100)

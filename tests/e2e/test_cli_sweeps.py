@@ -221,7 +221,10 @@ def test_concurrencies_are_a_sweep_and_results(cli: Cli, settings_end: None) -> 
 def test_a_flag_sweep_from_the_command_line(cli: Cli, settings_end: None) -> None:
     port = free_port()
     asked = ("sweep", "vllm-any", "--set", f"port={port}", "--flag", "max-num-seqs=4", *BRIEF, "--pairs", "0")
-    sweep = cli(*PRO, *asked, "--json").document
+    ran = cli(*PRO, *asked, "--json")
+    assert "up to 2 configurations, the start among them, one run each on a fresh server; nothing compared" in ran.err
+    assert "how long it takes is told after the first run" in ran.err
+    sweep = ran.document
     assert (sweep["kind"], sweep["name"], sweep["simulated"]) == ("flag", "max-num-seqs", True)
     assert [p["label"] for p in sweep["points"]] == ["start: max-num-seqs=default", "max-num-seqs=4"]
     assert all(p["result_ids"] for p in sweep["points"]) and sweep["experiment_id"] is None

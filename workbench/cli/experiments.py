@@ -43,7 +43,7 @@ async def experiment(arguments: argparse.Namespace) -> int:
         _tell_plan(session, spec, session.experiment_estimate_s(a, b, **options))
         await _may_begin(session, spec, arguments)
         with _in_order():
-            session.subscribe(_teller())
+            session.subscribe(progress())
             ended = await session.experiment(a, b, **options)
     return _said(ended, arguments.json)
 
@@ -132,14 +132,14 @@ def _tell_plan(session: Session, spec: ExperimentSpec, takes_s: float | None) ->
     if takes_s is None:
         note("how long it takes is told after the first run: no earlier start or benchmark of this shape is known")
     else:
-        note(f"takes {least}about {_minutes(takes_s)}")
+        note(f"takes {least}about {minutes(takes_s)}")
 
 
 def _words(arm: Arm) -> str:
     return " ".join([*arm.sets, *(f"-{name}" for name in arm.unsets), *arm.envs, *arm.gpu.words]) or "as the base"
 
 
-def _minutes(seconds: float) -> str:
+def minutes(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
 
 
@@ -177,7 +177,7 @@ def _in_order() -> Iterator[None]:
             loop.remove_signal_handler(number)
 
 
-def _teller(known: int = 0) -> Any:
+def progress(known: int = 0) -> Any:
     """Progress as lines on stderr: each run's figure, the interval after each pair. `known`: runs from before."""
     told: dict[str, Any] = {f"run {place}": True for place in range(known)}
 
@@ -194,7 +194,7 @@ def _teller(known: int = 0) -> Any:
                 note(_run_line(run.place, now))
         if now.verdict.startswith("so far") and told.get("verdict") != now.verdict:
             told["verdict"] = now.verdict
-            left = f"; about {_minutes(now.left_s)} left" if now.left_s else ""
+            left = f"; about {minutes(now.left_s)} left" if now.left_s else ""
             note(f"  {now.verdict}{left}")
 
     return tell
@@ -219,7 +219,7 @@ async def resume(arguments: argparse.Namespace) -> int:
         await session.supervisor.runs()
         await _may_begin(session, before.spec, arguments)
         with _in_order():
-            session.subscribe(_teller(len(before.runs)))
+            session.subscribe(progress(len(before.runs)))
             ended = await session.resume_experiment(arguments.id, pairs=arguments.pairs)
     return _said(ended, arguments.json)
 

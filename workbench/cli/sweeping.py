@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 import signal
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -13,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.cli.dispatch import Command, emit
 from workbench.cli.experiment_arguments import shape_of
+from workbench.cli.experiments import minutes, progress
 from workbench.cli.gpu_settings import concerned_by, named, password_for, say_commands, say_plan
 from workbench.cli.library import take_plan
 from workbench.cli.opened import asked, connected, note, say
 from workbench.cli.servers import found
 from workbench.model.errors import InputError, WorkbenchError
+from workbench.model.experiment import Arm
 from workbench.model.run import ServerState
 from workbench.model.settings import InForce, SettingCommand
 
@@ -151,6 +154,7 @@ async def flag_sweep(arguments: argparse.Namespace) -> int:
     async with connected(arguments) as session, _ended_by_signals():
         await take_plan(session, arguments)
         await session.adopt()
+        _tell_plan(session, flags, arguments)
         running = session.state.server
         if running is not None and running.state in LIVE:
             what = f"run {running.run_id} ({running.model})"
@@ -159,12 +163,29 @@ async def flag_sweep(arguments: argparse.Namespace) -> int:
                                  next_step="add --yes, or stop it yourself")  # fmt: skip
             if not arguments.yes and not await asked(f"Stop {what} for the sweep, and start it again after it? [y/N] "):
                 raise InputError("nothing was changed")
+        unsubscribe = session.subscribe(progress())  # of the pairs
         with _told(session, arguments.json):
             sweep = await session.flag_sweep(
                 flags, runs=arguments.runs, pairs=arguments.pairs, max_minutes=arguments.max_minutes,
                 **shape_of(arguments),
             )  # fmt: skip
+        unsubscribe()
     return said(sweep, arguments.json)
+
+
+def _tell_plan(session: Session, flags: Mapping[str, Sequence[str]], arguments: argparse.Namespace) -> None:
+    """What will be done and how long it takes, as far as earlier runs tell: a run is a start and a benchmark."""
+    found = 1 + math.prod(len(set(values)) for values in flags.values())
+    runs, pairs = found * arguments.runs, 2 * arguments.pairs
+    each = "one run" if arguments.runs == 1 else f"{arguments.runs} runs"
+    then = f"then the best against the start in {arguments.pairs} pairs" if pairs else "nothing compared in pairs"
+    note(f"up to {found} configurations, the start among them, {each} each on a fresh server; {then}")
+    changed = Arm(sets=tuple(f"{name}={values[0]}" for name, values in flags.items()))
+    two_pairs_s = session.experiment_estimate_s(Arm(), changed, pairs=2, throw_away=False, bench=shape_of(arguments))
+    if two_pairs_s is None:
+        note("how long it takes is told after the first run: no earlier start or benchmark of this shape is known")
+    else:
+        note(f"takes about {minutes((runs + pairs) * two_pairs_s / 4)}")
 
 
 def _flags(words: Sequence[str]) -> dict[str, list[str]]:

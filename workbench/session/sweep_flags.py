@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MOST_FLAGS = 2
-SCREENED = "screened once each: no difference between two values is claimed, but for the one that was compared in pairs"
+SCREENED = "screened with {}: no difference between two values is claimed, but for the one that was compared in pairs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +110,15 @@ class FlagSweep:
     async def _screen_all(self) -> None:
         for index, one in enumerate(self.combinations):
             self.session.going_on()
+            each_s = self.run.elapsed_s / index if index else 0.0  # with the start of its server
             left_s = self._left_s()
-            if left_s is not None and left_s <= (self.run.mean_s or 0.0):
+            if left_s is not None and left_s <= each_s:
                 self.run.skip_rest(f"{self.max_minutes:g} minutes were given, {max(0.0, left_s):.0f} s are left")
                 break
             await self._screen(index, one)
-        self.run.note(SCREENED)
+            runs = len(self.combinations) - index - 1 + 2 * self.pairs
+            self.run.change(left_s=runs * self.run.elapsed_s / (index + 1))
+        self.run.note(SCREENED.format("one run each" if self.runs == 1 else f"{self.runs} runs each"))
 
     def _left_s(self) -> float | None:
         return None if self.max_minutes is None else 60 * self.max_minutes - self.run.elapsed_s

@@ -38,11 +38,6 @@ class SweepRun:
     def elapsed_s(self) -> float:
         return time.monotonic() - self._began_s
 
-    @property
-    def mean_s(self) -> float | None:
-        """Of the points measured so far."""
-        return sum(self._took_s) / len(self._took_s) if self._took_s else None
-
     def change(self, **fields: Any) -> None:
         self.sweep = replace(self.sweep, **fields)
         self.session.update(sweep=self.sweep)

@@ -26,6 +26,27 @@ def box(clean_environment: None, tmp_path: Path) -> Iterator[CommandLine]:
     line("gpu", "revert")
 
 
+class InProcess:
+    """`box` without a process of its own for each command."""
+
+    def __init__(self, cli: Callable[..., Any]) -> None:
+        self.cli = cli
+
+    def __call__(self, *words: str) -> Any:
+        return self.cli("--simulate", PRO, *words, "--json")
+
+    def ok(self, *words: str) -> dict[str, Any]:
+        ran = self(*words)
+        assert ran.code == 0, ran
+        return dict(ran.document)
+
+
+@pytest.fixture
+def quick(cli: Callable[..., Any]) -> Iterator[InProcess]:
+    yield InProcess(cli)
+    assert InProcess(cli)("gpu", "revert").code == 0
+
+
 @pytest.fixture
 def typed(box: CommandLine, tmp_path: Path) -> Iterator[Typed]:
     screens: list[TypedScreen] = []
@@ -99,9 +120,9 @@ def test_the_whole_way_in_json(box: CommandLine) -> None:
     assert box.ok("gpu", "revert")["outcomes"] == [] and box.ok("gpu", "journal")["entries"] == []
 
 
-def test_the_command_by_hand_is_one_that_works(box: CommandLine) -> None:
-    box.ok("gpu", "set", "--governor", "schedutil", "--yes")
-    (entry,) = box.ok("gpu", "journal")["entries"]
+def test_the_command_by_hand_is_one_that_works(quick: InProcess) -> None:
+    quick.ok("gpu", "set", "--governor", "schedutil", "--yes")
+    (entry,) = quick.ok("gpu", "journal")["entries"]
     subprocess.run(["sh", "-c", entry["by_hand"].replace("sudo ", "")], check=True, stdout=subprocess.DEVNULL)
     assert governors() == {"performance"}
 
@@ -129,15 +150,15 @@ def test_it_asks_with_the_gpus_and_who_uses_them(box: CommandLine, typed: Typed)
     assert screen.ended() == 0 and power() == [400.0]
 
 
-def test_a_preset_brings_its_settings_only_when_they_are_asked_for(box: CommandLine) -> None:
-    box.ok("presets", "show", "rtx-pro-6000-power-400w")
+def test_a_preset_brings_its_settings_only_when_they_are_asked_for(quick: InProcess) -> None:
+    quick.ok("presets", "show", "rtx-pro-6000-power-400w")
     assert power() == [None] if Path(directory()).exists() else True
-    done = box.ok("gpu", "set", "--preset", "rtx-pro-6000-power-400w", "--yes")
+    done = quick.ok("gpu", "set", "--preset", "rtx-pro-6000-power-400w", "--yes")
     assert done["requested"] == {"gpu0.persistence": True, "gpu0.power_limit_w": 400.0} and power() == [400.0]
     for words, said in ((("--preset", "vllm-any"), "carries no GPU settings"),
                         (("--preset", "rtx-pro-6000-power-400w", "--power-limit", "300"), "brings its own settings"),
                         (("--preset", "no-such-preset"), "no-such-preset")):  # fmt: skip
-        refused = box("gpu", "set", *words, "--yes")
+        refused = quick("gpu", "set", *words, "--yes")
         assert refused.code != 0 and said in refused.document["error"] and power() == [400.0]
 
 
@@ -201,21 +222,22 @@ def test_what_is_kept_is_shown_and_what_a_revert_would_run(cli: Any) -> None:
     assert cli(*host, "gpu", "revert", "--json").document["ok"] and power() == [None]
 
 
-def test_a_gpu_of_another_host_and_a_gpu_that_is_lost(box: CommandLine) -> None:
-    box.ok("gpu", "status")
+def test_a_gpu_of_another_host_and_a_gpu_that_is_lost(quick: InProcess) -> None:
+    quick.ok("gpu", "status")
     driver().set_faults(lost=[0])
-    lost = box("gpu", "set", "--power-limit", "400", "--yes")
+    lost = quick("gpu", "set", "--power-limit", "400", "--yes")
     assert lost.code == 1 and "GPU 0: GPU is lost" in lost.document["error"]
     assert "nothing can be set" in lost.document["error"] and lost.document["host"] == f"sim:{PRO}"
     driver().set_faults(lost=None, lost_after={"gpu_lock_mhz": 0})
-    between = box("gpu", "set", "--lock-gpu-clocks", "1005", "--governor", "powersave", "--power-limit", "400", "--yes")
+    asked = ("--lock-gpu-clocks", "1005", "--governor", "powersave", "--power-limit", "400")
+    between = quick("gpu", "set", *asked, "--yes")
     assert between.code == 1 and not any(o["ok"] for o in between.document["outcomes"])
     given = {o["setting"]: o["ok"] for o in between.document["rolled_back"]}
     assert given == {"governor": True, "power_limit_w": False, "gpu_clocks": False} and governors() == {"performance"}
-    left = {e["setting"]: e["state"] for e in box.ok("gpu", "journal")["entries"]}
+    left = {e["setting"]: e["state"] for e in quick.ok("gpu", "journal")["entries"]}
     assert left == {"power_limit_w": "pending", "gpu_clocks": "pending"}
     driver().set_faults(lost=None)
-    assert box.ok("gpu", "revert")["ok"] and power() == [None]
+    assert quick.ok("gpu", "revert")["ok"] and power() == [None]
 
 
 @pytest.mark.parametrize(

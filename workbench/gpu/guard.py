@@ -8,9 +8,10 @@ under each entry's `watch`, so that nothing else has to agree with it:
     back          the fields of the entry that was there before, where a trial is to go back to that, or it was kept
 
 A setting that is kept deliberately, or has no `watch`, is left alone. So is one of a boot before this one. At its
-temperature limit a GPU's settings are given back, whoever made them; and all are when the guard is told to end
-(SIGTERM), as systemd does at a logout where processes must not outlive it: nobody would watch over them. Ages are told
-by this host's monotonic clock, and a heartbeat is a file whose time changes: no clock that jumps matters.
+temperature limit a GPU's settings are given back, whoever made them. When the guard is told to end (SIGTERM, as systemd
+does at a logout that processes must not outlive), what waits for a heartbeat or for the end of a trial is given back
+first. Ages are told by this host's monotonic clock, and a heartbeat is a file whose time changes: no clock that jumps
+matters.
 
 Sent to the host: standard library only, Python 3.8.
 """
@@ -114,6 +115,10 @@ class Guard:
             self.ran_at = time.monotonic()
         if not due:
             self.failed, self.retry_at, self.backoff_s, self.tried = None, 0.0, BACKOFF_S[0], set()
+            if self.to_end:
+                self.files.log("ending, as it was told to")
+                self.tell(running=False)
+                return False
         return bool(self.entries) or not self.end()
 
     def read(self) -> None:
@@ -175,8 +180,8 @@ class Guard:
                 found.append(Due(entry, f"no heartbeat for {watch['heartbeat_s']:g} s", False))
             elif entry["gpu_uuid"] in self.hot:
                 found.append(Due(entry, self.hot[entry["gpu_uuid"]], False))
-            elif self.to_end:
-                found.append(Due(entry, "the guard was told to end", False))
+            elif self.to_end and (watch.get("heartbeat_s") or watch.get("trial")):
+                found.append(Due(entry, "the guard was told to end", bool(watch.get("trial"))))
             elif watch.get("trial") and time.monotonic() >= self.trials[watch["trial"]]:
                 found.append(Due(entry, f"not confirmed within {watch['trial_s']:g} s", True))
         return found

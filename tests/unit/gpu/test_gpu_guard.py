@@ -192,13 +192,15 @@ def test_it_stands_alone_and_outlives_a_hangup(box: GuardedHost) -> None:
     box.given_back(1.5 + WITHIN_S)
 
 
-def test_told_to_end_it_gives_back_first(box: GuardedHost) -> None:
-    """SIGTERM: a logout that ends all, or the host goes down."""
-    run(box.change())
+@pytest.mark.parametrize(("terms", "left"), [({"heartbeat_s": 60.0}, OFF), ({"trial_s": 60.0}, OFF), ({}, ON)])
+def test_told_to_end_it_gives_back_what_waits(box: GuardedHost, terms: dict[str, float], left: object) -> None:
+    """SIGTERM: a logout that ends all. What was to stay until `gpu revert` stays, and the next start says so."""
+    run(box.change(**terms))
     os.kill(box.pid, signal.SIGTERM)
-    box.given_back(WITHIN_S)
     box.ended()
-    assert (run(box.look()).view.did or "").endswith("the guard was told to end")
+    assert box.in_force() == left and bool(run(control.alterations(box.host))) == (left == ON)
+    view = run(box.look()).view
+    assert not view.running and (left == ON or (view.did or "").endswith("the guard was told to end"))
 
 
 def test_killed_it_is_missed_and_the_next_one_goes_on(box: GuardedHost) -> None:

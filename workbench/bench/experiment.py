@@ -55,7 +55,7 @@ def checked(spec: ExperimentSpec) -> ExperimentSpec:
     """Raises InputError for a design that cannot be carried out."""
     metric_called(spec.metric)
     if not 2 <= spec.pairs <= MOST_PAIRS:
-        raise InputError(f"{spec.pairs} pairs cannot be made", next_step=f"2 to {MOST_PAIRS}: 3 show 5 %, 8 show 1 %")
+        raise InputError(f"{spec.pairs} pairs cannot be made", next_step=f"2 to {MOST_PAIRS}: 3 show 5 %, 5 show 2 %")
     if spec.until_pct is not None:
         if not 0 < spec.until_pct < 100:
             raise InputError(f"± {spec.until_pct:g} % is no width of an interval", next_step="for example 2")

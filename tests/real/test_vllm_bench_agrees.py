@@ -25,9 +25,9 @@ ROUNDS, INPUT, OUTPUT, WARMUP = 5, 128, 64, 8
 class Shape:
     """A load that both clients can be asked for, and what of it must agree.
 
-    At a rate, throughput is the rate's. At a concurrency above one only throughput is compared: our starts are staggered
-    over one request, while their requests begin together and, all being as long, go on in waves, whose prefills wait for
-    one another (longer TTFT) and interrupt nobody (shorter ITL).
+    At a rate, throughput is the rate's. At a concurrency above one only throughput is compared: our starts are
+    staggered over one request, while their requests begin together and, all being as long, go on in waves, whose
+    prefills wait for one another (longer TTFT) and interrupt nobody (shorter ITL).
     """
 
     name: str

@@ -52,13 +52,12 @@ def ok(cli: Cli, *words: str) -> Any:
     return ran.document
 
 
-def with_password(screen: TypedScreen, secret: str = SECRET) -> str:
-    """Answer yes, where that is asked, and then sudo's password; the text at the end."""
+def with_password(screen: TypedScreen, secret: str = SECRET) -> None:
+    """Answer yes, where that is asked, and then sudo's password."""
     if "[y/N]" in screen.until(lambda text: "[y/N]" in text or "[sudo]" in text):
         screen.type("y\n")
     screen.until("[sudo] password for ada on local (sent to sudo only):")
     screen.type(f"{secret}\n")
-    return screen.settle(1.0)
 
 
 def test_without_a_rule_each_command_comes_with_the_line_that_allows_it(cli: Cli, ada: Sudoer) -> None:
@@ -135,8 +134,6 @@ def test_rules_that_ask_for_nothing_and_root(cli: Cli, ada: Sudoer) -> None:
     done = ok(cli, *ASKED, "--yes")
     assert done["commands"][0][:3] == ["sudo", "-n", f"{ada.here}/nvidia-smi"] and ada.power_w == 400.0
     assert ok(cli, "gpu", "revert")["ok"] and ada.power_w is None
-    governor = cli("gpu", "set", "--governor", "performance", "--dry-run", "--json")  # no cpufreq in many machines
-    assert governor.code in (1, 2)
     ada.uid(0)
     if not _capable():
         return

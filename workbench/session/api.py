@@ -153,8 +153,8 @@ class SessionApi(Protocol):
         self, wanted: GpuSettings, gpu: int | None = None, *, dry_run: bool = False, trial_s: float | None = None,
         password: str | None = None,
     ) -> SettingsReport:  # fmt: skip
-        """Change, read back, and put a guard over it. `trial_s`: given back after that unless confirmed. `password`: for
-        sudo's stdin only, where `state.host.sudo_password` says that one helps. `dry_run`: nothing is changed; what
+        """Change, read back, and put a guard over it. `trial_s`: given back after that unless confirmed. `password`:
+        for sudo's stdin only, where `state.host.sudo_password` says that one helps. `dry_run`: nothing is changed; what
         would be run, with what is there before and how that is known."""
         ...
 

@@ -92,6 +92,11 @@ class SimulatedRuns:
         self.started = None
         return ()
 
+    def speed(self, arm: str, place: int) -> float:
+        """Of the run at this place on a server of its own, without what else a result has."""
+        self._start_effect = self.random.gauss(0, self.noise.start)
+        return self._factor(arm, place)
+
     def _factor(self, arm: str, place: int) -> float:
         noise, gauss = self.noise, self.random.gauss
         if place:

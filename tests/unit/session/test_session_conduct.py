@@ -276,11 +276,11 @@ def many(experiments: int, effect: float, noise: Noise = REALISTIC, **options: A
 
 
 def test_realistic_experiments_hold_the_truth_and_raise_few_false_alarms() -> None:
-    """200 of 3 pairs without a difference and 100 of 5 with 3 %: within 3 standard errors of 95 %."""
-    held, shown = many(200, 0.0, pairs=3)
-    assert held >= 0.904 and shown <= 0.096
-    held, shown = many(100, 0.03, pairs=5)
-    assert held >= 0.885 and shown >= 0.95
+    """By the whole way; more of them: tests/unit/bench/test_bench_coverage.py. Within 3 standard errors of 95 %."""
+    held, shown = many(80, 0.0, pairs=3)
+    assert held >= 0.87 and shown <= 0.13
+    held, shown = many(40, 0.03, pairs=5)
+    assert held >= 0.84 and shown >= 0.95
 
 
 @pytest.mark.long
@@ -291,6 +291,6 @@ def test_realistic_experiments_hold_the_truth_and_raise_few_false_alarms() -> No
 def test_coverage_of_every_design(options: dict[str, Any], effect: float) -> None:
     """What the issue asks for: 93 to 97 % hold the truth, at most 6 % false alarms (1,500 each: ±0.6 %)."""
     held, shown = many(1500, effect, **options)
-    assert 0.93 <= held <= 0.97 + 0.01 * ("until_pct" in options), held
+    assert 0.93 <= held <= 0.97, held
     if effect == 0.0:
         assert shown <= 0.06, shown

@@ -1,0 +1,82 @@
+"""An experiment's interval holds the truth as often as it says, also where it ends by its own width or is extended.
+
+Order, stopping and interval are the product's; runs are figures of tests/support/simulated_runs.py. Whole experiments:
+tests/unit/session/test_session_conduct.py; the table of the README: tests/benchmarks/bench_experiments.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from support.simulated_runs import REALISTIC, Noise, SimulatedRuns
+
+from workbench.bench import experiment as design
+from workbench.bench.changes import BETTER, WORSE, _change, metric_called
+from workbench.model.bench import Comparison, MetricChange
+from workbench.model.experiment import Arm, Experiment, ExperimentSpec
+
+METRIC = metric_called("output_tok_s")
+
+
+def changed(experiment: Experiment) -> MetricChange:
+    pairs = design.complete_pairs(experiment)
+    values = [[run.value for run in runs] for runs in zip(*pairs, strict=True)]
+    return _change(METRIC, values[0], values[1], True, design.level(experiment))[0]
+
+
+def made(experiment: Experiment, runs: SimulatedRuns) -> Experiment:
+    """To its end by the product's own rules."""
+    while design.enough(experiment) is None:
+        for _ in "AB":
+            run = design.next_run(experiment)
+            experiment = design.with_run(experiment, replace(run, state="done", value=runs.speed(run.arm, run.place)))
+        comparison = Comparison(1, 2, (), (changed(experiment),), (), like_for_like=True, simulated=True)
+        experiment = replace(experiment, comparison=comparison)
+    return experiment
+
+
+def shares(
+    count: int, effect: float = 0.0, noise: Noise = REALISTIC, more: int | None = None, **options: Any
+) -> list[float]:
+    """In percent: of intervals that hold the truth, of experiments that show a difference. `more`: so many pairs where
+    the first ones showed none."""
+    spec = design.checked(ExperimentSpec(Arm(), Arm(sets=("knob=B",)), {}, **options))
+    held = shown = 0
+    for seed in range(count):
+        runs = SimulatedRuns(effect, seed, noise)
+        experiment = made(Experiment(1, 0.0, "sim", spec), runs)
+        if more is not None and changed(experiment).verdict not in (BETTER, WORSE):
+            experiment = made(replace(experiment, spec=replace(spec, pairs=more), extensions=1), runs)
+        change = changed(experiment)
+        assert change.change_pct is not None and change.interval_pct is not None
+        held += abs(change.change_pct - 100 * effect) <= change.interval_pct
+        shown += change.verdict in (BETTER, WORSE)
+    return [100 * held / count, 100 * shown / count]
+
+
+@pytest.mark.parametrize(
+    ("options", "effect"),
+    [({"pairs": 3}, 0.0), ({"pairs": 3}, 0.1), ({"pairs": 5}, 0.0), ({"pairs": 5}, 0.03), ({"pairs": 8}, 0.01),
+     ({"pairs": 16, "until_pct": 2.0}, 0.0), ({"pairs": 16, "until_pct": 1.0}, 0.0)],
+    ids=str,
+)  # fmt: skip
+def test_93_to_97_in_100_intervals_hold_the_truth(options: dict[str, Any], effect: float) -> None:
+    held, shown = shares(800, effect, **options)
+    assert 93.0 <= held <= 97.0
+    if effect == 0.0:
+        assert shown <= 6.0 and held + shown == pytest.approx(100.0)
+    if effect >= 0.03:
+        assert shown > 95.0
+
+
+@pytest.mark.parametrize("kind", [{"drift": 0.0}, {"correlation": 0.0}, {"warm_up": 0.03}, {"start": 0.01}], ids=str)
+def test_under_other_noise_too(kind: dict[str, float]) -> None:
+    held, _ = shares(500, noise=replace(REALISTIC, **kind), pairs=5)
+    assert 92.3 <= held <= 97.7, "93 to 97, and the chance of so few"
+
+
+def test_more_pairs_where_nothing_was_shown_raise_no_more_false_alarms() -> None:
+    _, shown = shares(800, pairs=3, more=8)
+    assert shown <= 6.0

@@ -39,6 +39,7 @@ class Measuring(Guarding):
     _queued: dict[str, Any] | None = None
     _cancel: asyncio.Event | None = None  # of the benchmark that is running
     _benched: str | None = None  # its run
+    _worker: Process | None = None  # its load client, started ahead
     _asked: BenchSpec | None = None  # the shape of the person's last benchmark; loads of sweeps and proofs are none
 
     def __init__(self, host: Host) -> None:
@@ -177,8 +178,8 @@ class Measuring(Guarding):
 
     async def bench_run(self, run_id: str, **overrides: Any) -> int:
         """Benchmark a READY run through a forwarded port; the id of the stored result."""
-        async with _worker_ahead(overrides) as worker, self.aim_at_run(run_id, overrides) as (spec, benched, env):
-            return await self._measure(spec, benched, env, worker)
+        async with self.aim_at_run(run_id, overrides, ahead=True) as (spec, benched, env):
+            return await self._measure(spec, benched, env)
 
     async def bench_url(self, url: str, **overrides: Any) -> int:
         """Benchmark a server that others started, by its base URL; the id of the stored result.
@@ -186,15 +187,15 @@ class Measuring(Guarding):
         A loopback address is one of the session's host. What is elsewhere is measured without GPU figures: whose they
         would be is not known.
         """
-        async with _worker_ahead(overrides) as worker, self.aim_at_url(url, overrides) as (spec, benched, env):
-            return await self._measure(spec, benched, env, worker)
+        async with self.aim_at_url(url, overrides, ahead=True) as (spec, benched, env):
+            return await self._measure(spec, benched, env)
 
     @asynccontextmanager
     async def aim_at_run(
-        self, run_id: str, overrides: dict[str, Any]
+        self, run_id: str, overrides: dict[str, Any], *, ahead: bool = False
     ) -> AsyncIterator[tuple[BenchSpec, Benched, dict[str, str]]]:
         """What a load on a READY run needs: the whole spec, whom it measures, and the worker's environment. No other
-        load runs meanwhile."""
+        load runs meanwhile. `ahead`: `_measure` follows, and its worker starts now."""
         from workbench.model.secrets import SERVER_KEY_VARIABLE
 
         status = self.supervisor.status(run_id)
@@ -202,7 +203,7 @@ class Measuring(Guarding):
             raise BenchError(f"run {run_id} is {status.state}, not READY", host=self.host.name,
                              next_step="workbench servers shows the runs")  # fmt: skip
         spec = self.spec_of(status.preset_id, overrides)
-        async with self._alone(run_id), _forwarded(self.host, status.port) as port:
+        async with self._alone(run_id, ahead and not spec.command), _forwarded(self.host, status.port) as port:
             spec = replace(spec, url=f"http://127.0.0.1:{port}",
                            model=spec.model or status.served_model or status.model)  # fmt: skip
             key = self.supervisor.api_key(run_id)
@@ -212,14 +213,14 @@ class Measuring(Guarding):
 
     @asynccontextmanager
     async def aim_at_url(
-        self, url: str, overrides: dict[str, Any]
+        self, url: str, overrides: dict[str, Any], *, ahead: bool = False
     ) -> AsyncIterator[tuple[BenchSpec, Benched, dict[str, str]]]:
         """The same for a server that others started."""
         from workbench.session import addresses
 
         address = addresses.parse(url)
         spec = self.spec_of(None, overrides)
-        async with self._alone(None), AsyncExitStack() as stack:
+        async with self._alone(None, ahead and not spec.command), AsyncExitStack() as stack:
             base = address.base
             if address.loopback and self.host.kind != "local":
                 base = f"http://127.0.0.1:{await stack.enter_async_context(_forwarded(self.host, address.port))}"
@@ -231,27 +232,31 @@ class Measuring(Guarding):
             yield replace(spec, url=base, model=model), benched, {}
 
     @asynccontextmanager
-    async def _alone(self, run_id: str | None) -> AsyncIterator[None]:
-        """One benchmark at a time: two would measure one another."""
+    async def _alone(self, run_id: str | None, ahead: bool) -> AsyncIterator[None]:
+        """One benchmark at a time: two would measure one another. `ahead`: the load client's process takes 0.2 s to
+        start, in which the server and the GPUs are asked; it is gone when the next benchmark may begin."""
         if self._measuring.locked():
             raise BenchError("a benchmark is running", host=self.host.name, next_step="wait for it, or cancel it")
         async with self._measuring:
             self._cancel, self._benched = asyncio.Event(), run_id
             try:
-                yield
-            finally:
-                self._cancel = self._benched = None
+                async with AsyncExitStack() as stack:
+                    if ahead:
+                        from workbench.bench import runner
 
-    async def _measure(
-        self, spec: BenchSpec, benched: Benched, env: dict[str, str], worker: Process | None = None
-    ) -> int:
+                        self._worker = await stack.enter_async_context(runner.ahead())
+                    yield
+            finally:
+                self._cancel = self._benched = self._worker = None
+
+    async def _measure(self, spec: BenchSpec, benched: Benched, env: dict[str, str]) -> int:
         """Run `spec`, add what the GPUs did meanwhile, store it."""
         from workbench.bench import runner
 
         self.update(bench=BenchState(running=True, spec=spec, last_id=self.state.bench.last_id))
         error: str | None = None
         try:
-            result_id = await self._run_and_store(spec, benched, env, worker)
+            result_id = await self._run_and_store(spec, benched, env)
         except runner.BenchCancelled:
             error = "cancelled"
             raise
@@ -265,9 +270,7 @@ class Measuring(Guarding):
         self.update(bench=replace(self.state.bench, last_id=result_id))  # a row of the results by now
         return result_id
 
-    async def _run_and_store(
-        self, spec: BenchSpec, benched: Benched, env: dict[str, str], worker: Process | None
-    ) -> int:
+    async def _run_and_store(self, spec: BenchSpec, benched: Benched, env: dict[str, str]) -> int:
         from workbench.session.benched import Measurement
 
         assert self._cancel is not None
@@ -280,7 +283,7 @@ class Measuring(Guarding):
         measured = await Measurement(
             self.host, spec, benched, env,
             cancel=self._cancel, on_progress=self._progress, alterations=self.state.alterations, idle=idle,
-            worker=worker,
+            worker=self._worker,
         ).run()  # fmt: skip
         if idle is None and measured.idle is not None and measured.idle.power_w is not None:
             self._idles = {standing: (measured.idle, time.monotonic())}
@@ -378,18 +381,6 @@ class Measuring(Guarding):
                                  host=self.host.name, next_step="run that benchmark again first")  # fmt: skip
             shape["prompts"] = last.prompts
         return shape
-
-
-@asynccontextmanager
-async def _worker_ahead(overrides: dict[str, Any]) -> AsyncIterator[Process | None]:
-    """The load client's process, which takes 0.2 s to start: in that time the server and the GPUs are asked."""
-    if overrides.get("command"):
-        yield None
-        return
-    from workbench.bench import runner
-
-    async with runner.ahead() as worker:
-        yield worker
 
 
 @asynccontextmanager

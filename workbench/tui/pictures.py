@@ -173,9 +173,9 @@ async def _measuring(scene: Scene) -> None:
     """The bare card: what a power limit costs and saves at each value, and an A/B experiment on the one at the knee."""
     await scene.load("sglopt")
     await scene.start()
-    await scene.bench("3", "2", "tab", "9", "6")
+    await scene.bench("8", "tab", "1", "6")
     await scene.press("S", "tab")
-    await scene.type("200,275,350,425,500,600")
+    await scene.type("200,300,400,500,600")
     await scene.press("enter")
     await scene.sweep_ends()
     await scene.shot("power-sweep-120x40")

@@ -146,6 +146,7 @@ class Measuring(Guarding):
         status = self.state.server
         if status is None:
             raise BenchError("no server is selected", host=self.host.name, next_step="s starts the plan")
+        self._nobody_measures()
         asked = self.spec_of(status.preset_id, overrides)  # what cannot be run is told now
         if status.state is ServerState.STARTING:
             self._asked = asked
@@ -287,7 +288,7 @@ class Measuring(Guarding):
         ).run()  # fmt: skip
         if idle is None and measured.idle is not None and measured.idle.power_w is not None:
             self._idles = {standing: (measured.idle, time.monotonic())}
-        self.take_proofs(measured.proofs)
+        await self.take_proofs(measured.proofs)
         return await self._store(measured, benched)
 
     def _progress(self, progress: BenchProgress) -> None:

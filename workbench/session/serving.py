@@ -136,6 +136,7 @@ class Serving(Watching):
         """Start the plan under edit; a living selected run is stopped first."""
         if _STARTING in self.state.busy:  # two at once would both find the port free
             raise ServerError("a start is under way", host=self.host.name, next_step="wait for its run id")
+        self._nobody_measures()
         before = self.state.server
         self._startable(self.editor.effective)
         with self.busy(_STARTING):
@@ -143,6 +144,14 @@ class Serving(Watching):
                 await self._stop(before.run_id)
             status = await self._start()
         return status.run_id
+
+    def _nobody_measures(self) -> None:
+        """A server that an experiment or a sweep measures is neither taken away nor loaded by anybody else."""
+        series = next((what for what in self.state.busy if what.partition(" ")[0] in ("experiment", "sweep")), None)
+        if series is not None:
+            which = f"a {series}" if series.startswith("sweep") else f"an {series}"
+            raise ServerError(f"{which} is under way, and has the server", host=self.host.name,
+                              next_step="wait for it, or stop it: what it has measured is kept")  # fmt: skip
 
     def _startable(self, plan: LaunchPlan, editor: PlanEditor | None = None) -> None:
         """Raises PlanError for what the engine would refuse, and for what Workbench cannot start yet."""

@@ -1,0 +1,80 @@
+"""An experiment as the screen sees it: progress in the state, nobody between its runs, stopped and gone on with."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from support.serving import free_port
+
+from workbench.model.errors import BenchError, InputError, ServerError
+from workbench.model.experiment import Arm, Experiment
+from workbench.model.run import ServerState
+from workbench.session.session import Session
+from workbench.session.state import SessionState
+
+SHAPE = {"requests": 4, "max_tokens": 8, "input_tokens": 16, "warmup": 0, "concurrency": 2}
+ARMS = Arm(), Arm(envs=("TRIED=1",))
+
+
+def test_progress_is_in_the_state_and_it_is_stopped_and_resumed(
+    clean_environment: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORKBENCH_SIM_START_S", "0.2")
+    monkeypatch.setattr("workbench.session.meter.IDLE_S", 0.0)
+    seen: list[Experiment] = []
+
+    def look(state: SessionState, changed: frozenset[str]) -> None:
+        if "experiment" in changed and state.experiment is not None:
+            seen.append(state.experiment)
+
+    async def until(session: Session, work: asyncio.Task[Experiment], pairs: int) -> Experiment:
+        """The experiment once so many pairs are complete and a run is measured; AssertionError if it ends before."""
+        while not (seen and seen[-1].pairs_done >= pairs and seen[-1].phase.endswith("measuring")):
+            assert not work.done(), work.result()
+            await asyncio.sleep(0.02)
+        return seen[-1]
+
+    async def scenario(session: Session) -> None:
+        await session.load_preset("vllm-any")
+        session.set_flag("port", str(free_port()))
+        session.subscribe(look)
+        work = asyncio.create_task(session.experiment(*ARMS, pairs=3, bench=SHAPE, throw_away=False))
+        now = await until(session, work, 1)
+        assert now.phase == "pair 2, B: measuring" and "experiment" in session.state.busy
+        assert now.left_s is not None and now.left_s > 0
+        for meddling in (session.start, session.bench, session.restart_bench_compare):
+            with pytest.raises(ServerError, match="an experiment is under way, and has the server"):
+                await meddling()
+        with pytest.raises(BenchError, match="an experiment is running"):
+            await session.experiment(*ARMS)
+        await session.stop_experiment()
+        stopped = await work
+        assert (stopped.state, stopped.pairs_done, session.state.experiment) == ("stopped", 1, stopped)
+        assert session.state.busy == () and session.state.server is not None
+        assert session.state.server.state is ServerState.STOPPED, "what it started is ended"
+
+        seen.clear()
+        done = await session.resume_experiment(stopped.id)
+        assert (done.state, done.pairs_done) == ("done", 3) and session.state.experiment == done
+        assert [r.state for r in done.runs].count("done") == 6
+        widths = {e.pairs_done: e.comparison.metrics[0].interval_pct for e in seen if e.comparison}
+        assert widths[1] is None and widths[2] is not None and widths[3] is not None
+        left = {e.pairs_done: e.left_s for e in seen if e.left_s is not None}
+        assert left[1] > left[2] > 0.0
+        assert seen[0].runs[0] == stopped.runs[0], "what it had is kept"
+        with pytest.raises(InputError, match="is finished"):
+            await session.resume_experiment(done.id)
+
+    async def go() -> None:
+        session = Session.of_host(None, "rtx-pro-6000")
+        try:
+            await session.connect()
+            await asyncio.wait_for(scenario(session), 110)
+        finally:
+            await session.stop_experiment()
+            for status in await session.supervisor.runs():
+                await session.supervisor.stop(status.run_id, grace_s=1)
+            await session.close()
+
+    asyncio.run(go())

@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # loaded after the first frame, as in all modules of the sess
     from workbench.gpu.journal import Record
     from workbench.gpu.proof import Proof
     from workbench.gpu.rights import Rights
+    from workbench.hosts.base import Host
     from workbench.model.gpu import Telemetry
     from workbench.model.preset import Preset
     from workbench.model.settings import Alteration, GpuSettings, SettingCommand, SettingsReport
@@ -25,6 +26,7 @@ MADE_BY = {"dead": "who is gone", "alive": "another Workbench, which runs", "els
 
 class Settings(Serving):
     _rights: Rights | None = None
+    _looked_at: Host | None = None  # whose findings of before were read
 
     async def rights(self) -> Rights:
         """Looked at again as long as they are not whole: a line in sudoers may have been added."""
@@ -151,8 +153,9 @@ class Settings(Serving):
         if self._source is not None:
             await self._source.refresh()
 
-    def take_proofs(self, proofs: Sequence[Proof]) -> None:
-        """What a load has shown stands on each GPU's row until its settings change."""
+    async def take_proofs(self, proofs: Sequence[Proof]) -> None:
+        """What a load has shown stands on each GPU's row until its settings change, here and where one looks next."""
+        from workbench.gpu import findings
         from workbench.model.settings import InForce
 
         shown = {(p.gpu_index, p.short) for p in proofs if p.short and p.gpu_index >= 0}  # the host has no row
@@ -161,15 +164,21 @@ class Settings(Serving):
         for proof in proofs:
             if proof.in_force in (InForce.NO_EFFECT, InForce.CAPPED):
                 self.notify(Level.WARN, f"{proof.where}: {proof.text}", "r gives back what was before")
+        if shown:
+            with suppress(HostError):  # the result has them too
+                await findings.keep(self.host, self.state.gpu_findings, self.state.alterations)
 
     async def read_alterations(self) -> None:
         """What is altered here, whose it is where it is not ours, and what a restart has taken away."""
         from workbench.gpu.control import alteration
+        from workbench.gpu.findings import kept_of
 
         records, _ = await self.gpu_journal()
         found = tuple(alteration(r) for r in records if r.gone is None)
         changed = {a.gpu_index for a in set_difference(found, self.state.alterations)}
         findings = tuple(f for f in self.state.gpu_findings if f[0] not in changed)
+        if found and self._looked_at is not self.host:  # what an earlier Workbench, or a command, has found
+            findings, self._looked_at = await kept_of(self.host, found), self.host
         self.update(alterations=found, offers=offers(records), gpu_findings=findings)
         if gone := [r for r in records if r.gone is not None]:
             await self._tell_gone(gone)

@@ -75,7 +75,7 @@ class Verifying(Measuring):
         from workbench.gpu.source import read_once
 
         proofs = judge_all(altered, (), await read_once(self.host))
-        self.take_proofs(proofs)
+        await self.take_proofs(proofs)
         self.record("workbench gpu verify", "; ".join(p.text for p in proofs))
         return Verification(proofs, simulated=self.state.simulated)
 
@@ -95,7 +95,7 @@ class Verifying(Measuring):
                 proofs = meter.proofs_between(driven.t0_s, driven.t1_s, used)
         finally:
             self.update(bench=replace(self.state.bench, running=False))
-        self.take_proofs(proofs)
+        await self.take_proofs(proofs)
         target = benched.status.run_id if benched.status else f"--url {spec.url}"
         found = Verification(
             proofs,

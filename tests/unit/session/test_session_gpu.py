@@ -14,9 +14,10 @@ import pytest
 from support.procs import alive
 
 from workbench.gpu.owners import owner_facts
+from workbench.gpu.proof import Proof
 from workbench.hosts import detached
 from workbench.model.errors import InputError
-from workbench.model.settings import ClockRange, GpuSettings
+from workbench.model.settings import ClockRange, GpuSettings, InForce
 from workbench.session.session import Session
 from workbench.sim import profiles
 from workbench.sim.state import SimState
@@ -151,3 +152,39 @@ def test_after_a_restart_it_is_told_once_that_the_settings_are_gone(clean_enviro
         assert data["entries"] == [] and data["log"][-1]["what"] == "gone: the host was restarted"
 
     on(scenario)
+
+
+def test_a_finding_stands_until_the_settings_change_whichever_workbench_looks(clean_environment: None) -> None:
+    """Proven by one session, on the row in the next; gone with another change; a file of a stranger says nothing."""
+    path = journal().parent / "findings.json"
+    no_effect = Proof(0, "power_limit_w", InForce.NO_EFFECT, "power ▲ no effect", "asked 400 W, observed 600 W", 20)
+
+    async def proven(session: Session) -> None:
+        assert (await session.apply_gpu(POWER, 0)).ok
+        await session.take_proofs([no_effect])
+        assert session.state.gpu_findings == ((0, no_effect.short),)
+        await session.keep_gpu()
+
+    async def next_one(session: Session) -> None:
+        await session.read_alterations()
+        assert session.state.gpu_findings == ((0, no_effect.short),)
+
+    async def after_a_change(session: Session) -> None:
+        assert (await session.apply_gpu(GpuSettings(power_limit_w=450.0), 0)).ok
+        await session.keep_gpu()
+
+    async def nothing(session: Session) -> None:
+        await session.read_alterations()
+        assert session.state.alterations and session.state.gpu_findings == ()
+
+    on(proven)
+    on(next_one)
+    kept = path.read_text()
+    ((uuid, one),) = json.loads(kept).items()
+    others = [{**one, "short": short} for short in (["power \x1b[2J"], ["p" * 99], [7], "power", None)]
+    for strange in ("{", "[]", json.dumps({uuid: 1}), *(json.dumps({uuid: other}) for other in others)):
+        path.write_text(strange)
+        on(nothing)
+    path.write_text(kept)
+    on(after_a_change)
+    on(nothing)

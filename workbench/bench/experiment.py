@@ -61,7 +61,7 @@ def checked(spec: ExperimentSpec) -> ExperimentSpec:
             raise InputError(f"± {spec.until_pct:g} % is no width of an interval", next_step="for example 2")
         if spec.pairs < UNTIL_PAIRS:
             raise InputError(f"until an interval is narrow takes at least {UNTIL_PAIRS} pairs",
-                             next_step=f"--pairs {UNTIL_MOST} is then the most")  # fmt: skip
+                             next_step=f"allow {UNTIL_PAIRS} or more; {UNTIL_MOST} is usual")  # fmt: skip
     for value, name in ((spec.max_minutes, "minutes"), (spec.match_temperature_c, "°C")):
         if value is not None and not 0 < value < math.inf:
             raise InputError(f"{value:g} {name} cannot be held", next_step="a number above 0")
@@ -228,9 +228,10 @@ def _log_ratios(change: MetricChange) -> list[float]:
 
 
 def _smallest(change: MetricChange, at_level: float) -> float | None:
-    """Percent that a true difference must have to be shown by 4 in 5 such experiments, from the pairs' spread."""
+    """Percent that a true difference must have to be shown by 4 in 5 such experiments, from the pairs' spread: None for
+    two pairs, whose spread may be anything."""
     ratios = _log_ratios(change)
-    if change.interval_pct is None or len(ratios) < 2:
+    if change.interval_pct is None or len(ratios) < 3:
         return None
     error = math.sqrt(variance(ratios) / len(ratios))
     return 100 * math.expm1(min(50.0, detectable_shift(len(ratios) - 1, round(1 - at_level, 9), POWER) * error))
@@ -270,8 +271,10 @@ def _sentence(experiment: Experiment, change: MetricChange | None) -> str:
             return f"two equal configurations differ by {seen}: something else than the configuration changes the runs"
         size = f"{abs(change.change_pct):.1f} % ± {change.interval_pct:.1f}"
         return f"B {_is(change)} by {size} ({_named(change)}, {done} pairs)"
-    smallest = f"{experiment.smallest_pct:.1f}" if experiment.smallest_pct is not None else "?"
-    return (f"no difference that {done} pairs can show: {seen}; one of {smallest} % or more would have been seen "
+    none = f"no difference that {done} pairs can show: {seen}"
+    if experiment.smallest_pct is None:
+        return f"{none}; what so few could have shown is not known"
+    return (f"{none}; at this spread one of {experiment.smallest_pct:.1f} % or more would have been seen "
             "(in 4 of 5 such experiments)")  # fmt: skip
 
 

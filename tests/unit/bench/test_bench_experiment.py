@@ -187,7 +187,9 @@ def test_no_difference_comes_with_the_smallest_that_would_have_been_seen() -> No
     one = measured(wobble(4, 0.01, 1.001))
     assert one.verdict.startswith("no difference that 4 pairs can show: +0.1 % ± 1.6")
     assert one.smallest_pct == pytest.approx(100 * detectable_shift(3) * 0.01 / 2, rel=0.02)
-    assert f"one of {one.smallest_pct:.1f} % or more would have been seen" in one.verdict
+    assert f"at this spread one of {one.smallest_pct:.1f} % or more would have been seen" in one.verdict
+    two = measured(wobble(2, 0.01, 1.001))
+    assert two.smallest_pct is None and two.verdict.endswith("; what so few could have shown is not known")
 
 
 def test_nothing_is_claimed_of_what_is_not_finished_or_not_alike() -> None:

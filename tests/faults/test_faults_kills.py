@@ -19,7 +19,7 @@ def judged(found: list[dict[str, Any]], count: int) -> None:
 
 
 def test_killed_anywhere(tmp_path: Path) -> None:
-    judged(kills(tmp_path, 8, 3, 1, 100), 8)
+    judged(kills(tmp_path, 4, 75, 1, 100), 4)
 
 
 @pytest.mark.long

@@ -54,6 +54,7 @@ def test_on_a_full_disk_it_gives_back_and_writes_it_down_later(small: GuardedHos
     small.ended()
 
 
+@pytest.mark.long
 def test_a_gpu_that_cannot_be_given_back_does_not_hold_up_another(tmp_path: Path) -> None:
     """It is tried again more and more seldom; another one is not made to wait for that."""
     with guarded(tmp_path / "host", "four-pcie") as box:

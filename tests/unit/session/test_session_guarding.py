@@ -120,17 +120,6 @@ def test_one_workbenchs_heartbeat_does_not_hold_anothers_settings(box: GuardedHo
     attended(box, scenario)
 
 
-def test_what_was_kept_outlives_the_session(box: GuardedHost) -> None:
-    async def scenario(session: Session) -> None:
-        assert (await session.apply_gpu(LIMIT, 0)).ok
-        view = await session.keep_gpu()
-        assert not view.running
-
-    attended(box, scenario)
-    box.ended()
-    box.stays(HEARTBEAT_S + 0.5, lambda: box.in_force()[0] == 200.0)
-
-
 def test_whoever_confirms_holds_from_then_on(box: GuardedHost) -> None:
     run(box.change(LIMIT, trial_s=30.0))
 
@@ -145,6 +134,7 @@ def test_whoever_confirms_holds_from_then_on(box: GuardedHost) -> None:
     box.given_back(HEARTBEAT_S + WITHIN_S)
 
 
+@pytest.mark.long
 def test_a_trial_that_nobody_could_end_is_not_begun(tmp_path: Path) -> None:
     with guarded(tmp_path / "host", inner=Bare()) as box:
 

@@ -95,6 +95,21 @@ def test_an_arm_whose_server_does_not_start(cli: Cli, base: tuple[str, ...]) -> 
 
 
 @pytest.mark.long
+def test_an_arm_whose_requests_fail(cli: Cli, base: tuple[str, ...]) -> None:
+    """Its context is too short for what is asked: told after its first run, and never compared silently."""
+    ran = cli(*PRO, "experiment", *base, "--b", "max-model-len=32", "--no-throw-away", "--json")
+    one = ran.document
+    assert (ran.code, one["state"], len(one["runs"])) == (1, "failed", 2)
+    assert one["error"].startswith("B: 8 of 8 requests failed (8 http 400) (workbench logs ")
+    ids = [str(r["result_id"]) for r in one["runs"]]
+    compared = cli("compare", *ids, "--json").document
+    assert compared["like_for_like"] is False
+    assert any("8 of 8 requests failed (8 http 400)" in warning for warning in compared["warnings"])
+    assert {m["verdict"] for m in compared["metrics"]} <= {"not measured", "single pair"}
+    assert "not like for like: B" in cli("compare", *ids).out
+
+
+@pytest.mark.long
 def test_on_a_run_that_is_left_as_it_was(cli: Cli, base: tuple[str, ...]) -> None:
     """A against A on what runs already: nothing is started or stopped."""
     run = cli(*PRO, "start", *base[:3], "--wait", "--json").document["run_id"]
@@ -122,6 +137,9 @@ def test_on_a_run_that_is_left_as_it_was(cli: Cli, base: tuple[str, ...]) -> Non
         (("experiment", "resume"), "id"),
         (("experiment", "resume", "7"), "there is no experiment 7"),
         (("experiment", "show", "7"), "there is no experiment 7"),
+        (("experiment", "vllm-any", "--until", "2", "--at-most", "4"), "takes at least 5 pairs"),
+        (("experiment", "vllm-any", "--gpu-a", "trial=60"), "trial is no GPU setting"),
+        (("compare", "3", "3"), "#3 is one result"),
     ],
 )
 def test_what_cannot_be_carried_out_is_told_before_anything_starts(cli: Cli, words: tuple[str, ...], said: str) -> None:

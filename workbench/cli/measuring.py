@@ -197,6 +197,8 @@ def compare(arguments: argparse.Namespace) -> int:
     from workbench.bench.compare import compare as compared
     from workbench.session.session import Session
 
+    if arguments.a == arguments.b:
+        raise InputError(f"#{arguments.a} is one result", next_step="give two: workbench results list")
     db = Session.of_host().results_db
     comparison: Comparison = compared(db.get(arguments.a), db.get(arguments.b))
     if arguments.json:

@@ -240,12 +240,14 @@ def _smallest(change: MetricChange, at_level: float) -> float | None:
 def _notes(experiment: Experiment) -> list[str]:
     notes = [f"{experiment.spec.metric} was chosen before the start; of the others, only what is left after Holm's "
              "correction for their number is called better or worse"]  # fmt: skip
-    at = 100 * level(experiment)
+    looks = []
     if experiment.spec.until_pct is not None:
-        notes.append(f"the interval was looked at after every pair: it is a {at:g} % one, so that it still holds the "
-                     "truth in about 95 %")  # fmt: skip
+        looks.append("the outcome was looked at after every pair")
     if experiment.extensions:
-        notes.append(f"more pairs were asked for after the outcome was seen: the interval is a {at:g} % one")
+        looks.append("more pairs were asked for once it was seen")
+    if looks:
+        notes.append(f"{' and '.join(looks)}: the interval is a {100 * level(experiment):.4g} % one, so that it still "
+                     "holds the truth in about 95 %")  # fmt: skip
     return notes
 
 

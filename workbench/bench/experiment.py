@@ -244,7 +244,7 @@ def _notes(experiment: Experiment) -> list[str]:
     if experiment.spec.until_pct is not None:
         looks.append("the outcome was looked at after every pair")
     if experiment.extensions:
-        looks.append("more pairs were asked for once it was seen")
+        looks.append("more pairs were asked for after the outcome was seen")
     if looks:
         notes.append(f"{' and '.join(looks)}: the interval is a {100 * level(experiment):.4g} % one, so that it still "
                      "holds the truth in about 95 %")  # fmt: skip

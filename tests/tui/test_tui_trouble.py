@@ -18,7 +18,7 @@ from workbench.model.findings import Level
 from workbench.model.settings import SettingCommand, SettingOutcome
 from workbench.session.state import BenchState
 from workbench.tui.formats import progress_text
-from workbench.tui.modals.gpu_confirm import change_rows, finding_rows
+from workbench.tui.modals.gpu_confirm import change_rows, concerned_rows, finding_rows, note_rows
 from workbench.tui.modals.live import ExperimentPage, SweepPage
 from workbench.tui.screen import MainScreen
 from workbench.tui.widgets.experiment import all_runs, runs_counted
@@ -167,12 +167,20 @@ def _planned(gpu: int, setting: str, before: Any, known: str, value: Any, messag
 
 def test_gpus_that_change_alike_stand_in_one_row_with_what_was_before() -> None:
     volatile = "persistence mode is off: the setting is lost when the last program ends"
-    rows = change_rows([*(_planned(n, "power_limit_w", 250.0, "read", 200.0, volatile) for n in range(4)),
-                        _planned(0, "gpu_clocks", "unknown", "unknown", "210,1755")], 110)  # fmt: skip
-    text = said(rows)
+    planned = [*(_planned(n, "power_limit_w", 250.0, "read", 200.0, volatile) for n in range(4)),
+               _planned(0, "gpu_clocks", "unknown", "unknown", "210,1755")]  # fmt: skip
+    text = said([*change_rows(planned, 110), *note_rows(planned, 110)])
     assert re.search(r"GPU0-3 +power +250W +200W +read from the driver", text)
-    assert re.search(r"GPU0 +sm +unknown +210-1755MHz +someone else's lock cannot be read", text)
+    assert re.search(r"GPU0 +sm +unknown +210-1755MHz +a lock cannot be read", text)
     assert text.count(volatile) == 1
+
+
+def test_one_process_on_many_gpus_is_named_once() -> None:
+    """Else four GPUs push the commands off a screen of 24 rows."""
+    processes = [*((n, 4242, "vllm", True) for n in range(4)), (2, 991, "train.py", False)]
+    text = said(concerned_rows(FakeSession(4).state, [0, 1, 2, 3], processes, 72))
+    assert text.count("4242") == 1 and "4242 vllm on GPU0-3: a server of Workbench" in text
+    assert "991 train.py on GPU2: not started by Workbench" in text and "! Others compute on these GPUs" in text
 
 
 def test_what_a_load_showed_of_gpus_alike_is_said_once_and_the_worst_first() -> None:

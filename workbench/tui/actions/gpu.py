@@ -87,7 +87,13 @@ class GpuActions(Actions):
     def _confirm(
         self, wanted: Wanted, planned: Sequence[SettingOutcome], processes: Sequence[Process] | None
     ) -> None:
-        from workbench.tui.modals.gpu_confirm import ConfirmSettings, change_rows, command_rows, concerned_rows
+        from workbench.tui.modals.gpu_confirm import (
+            ConfirmSettings,
+            change_rows,
+            command_rows,
+            concerned_rows,
+            note_rows,
+        )
         from workbench.tui.paint import Row, paragraph
 
         state = self.session.state
@@ -96,7 +102,7 @@ class GpuActions(Actions):
 
         def text(width: int) -> list[Row]:
             rows = [*concerned_rows(state, indexes, processes, width), (), *change_rows(planned, width), ()]
-            rows += [*command_rows(commands, width, state.host.sudo_password), ()]
+            rows += [*command_rows(commands, width, state.host.sudo_password), (), *note_rows(planned, width)]
             after = "What is there before is written to disk first; r gives it back."
             if wanted.trial_s is not None:
                 after += f" On trial for {wanted.trial_s:g} s: given back then unless T keeps it."

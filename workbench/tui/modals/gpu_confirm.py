@@ -28,7 +28,7 @@ FORCE = {
 
 
 KNOWN = {"read": "read from the driver", "journal": "set by Workbench before", "default": "the driver's default",
-         "unknown": "someone else's lock cannot be read"}  # fmt: skip
+         "unknown": "a lock cannot be read"}  # fmt: skip
 
 
 def setting_value(setting: str, value: object) -> str:
@@ -49,10 +49,14 @@ def concerned_rows(
         info = telemetry.info(index) if telemetry else None
         name = short_gpu_name(info.name) if info else ("CPUs of the host" if index == HOST_INDEX else NA)
         rows.append(((pad(who(index), 6), "title"), (name, "strong"), (f"  {info.uuid}" if info else "", "dim")))
-        mine = [p for p in processes or () if p[0] == index]
-        for _, pid, what, ours in mine:
-            said = f"      {pid} {what}: " + ("a server of Workbench" if ours else "not started by Workbench")
-            rows += paragraph(said, width, "text" if ours else "warn", "        ")
+    where: dict[tuple[int, str, bool], list[int]] = {}
+    for index, pid, what, ours in processes or ():
+        if index in indexes:
+            where.setdefault((pid, what, ours), []).append(index)
+    for (pid, what, ours), on in where.items():
+        place = f" on {gpus_text(on)}" if len(indexes) > 1 else ""
+        said = f"      {pid} {what}{place}: " + ("a server of Workbench" if ours else "not started by Workbench")
+        rows += paragraph(said, width, "text" if ours else "warn", "        ")
     if processes is None:
         rows += paragraph("! who else uses them is not known", width, "warn")
     elif any(not ours for *_, ours in processes):
@@ -61,22 +65,26 @@ def concerned_rows(
 
 
 def change_rows(planned: Sequence[SettingOutcome], width: int) -> list[Row]:
-    """From what to what, GPUs that change alike in one row; how it is known what is there now, and what to know before
-    it is run."""
+    """From what to what, GPUs that change alike in one row, and how it is known what is there now."""
     alike: dict[tuple[str, str, str, str], list[int]] = {}
-    notes: list[str] = []
     for o in planned:
         word, before = setting_text(o.command.setting, "").strip(), setting_value(o.command.setting, o.before)
         wanted = setting_value(o.command.setting, o.command.value)
         alike.setdefault((word, before, wanted, KNOWN.get(o.before_known, o.before_known)), []).append(
             o.command.gpu_index)  # fmt: skip
-        notes += sentences(f"{o.command.note}; {o.message}")
-    cells = (10, 13, 16, 16)
+    cells = (10, 13, 16, 16) if width >= 90 else (8, 12, 14, 14)
     heads = zip(("", "setting", "before", "asked for"), cells, strict=True)
     rows: list[Row] = [(("".join(pad(text, size) for text, size in heads), "head"),)]
     for (word, before, wanted, known), indexes in alike.items():
         row = [pad(text, size) for text, size in zip((gpus_text(indexes), word, before, wanted), cells, strict=True)]
         rows.append(((row[0], "title"), (row[1], "text"), (row[2], "text"), (row[3], "strong"), (known, "dim")))
+    return rows
+
+
+def note_rows(planned: Sequence[SettingOutcome], width: int) -> list[Row]:
+    """What to know before it is run, each once."""
+    rows: list[Row] = []
+    notes = [note for o in planned for note in sentences(f"{o.command.note}; {o.message}")]
     for note in dict.fromkeys(notes):
         rows += [(("! " if not n else "  ", "warn"), *line) for n, line in enumerate(paragraph(note, width - 2))]
     return rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -67,8 +67,30 @@ class Measured:
     engine: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """What takes 0.2 s to start, and does so while the server is asked. `meter`: None where whose GPUs it would read
+    is not known."""
+
+    worker: Process | None
+    meter: Meter | None
+
+
+@asynccontextmanager
+async def start_ahead(host: Host, *, worker: bool, meter: bool) -> AsyncIterator[Ahead]:
+    """For one `Measurement`; what is left of it ends with the block."""
+    from workbench.bench import runner
+    from workbench.session.meter import Meter
+
+    async with AsyncExitStack() as stack:
+        yield Ahead(
+            await stack.enter_async_context(runner.ahead()) if worker else None,
+            await stack.enter_async_context(Meter(host, wait=False)) if meter else None,
+        )
+
+
 class Measurement:
-    """`run` once. `idle`: power of the idle GPUs where it is known from before; `worker`: from `runner.ahead`. Raises
+    """`run` once. `idle`: power of the idle GPUs where it is known from before; `ahead`: from the above. Raises
     BenchCancelled when `cancel` is set, whatever is under way, and BenchError when there is nothing to measure."""
 
     def __init__(
@@ -82,11 +104,11 @@ class Measurement:
         on_progress: Callable[[BenchProgress], None],
         alterations: Sequence[Alteration] = (),
         idle: Idle | None = None,
-        worker: Process | None = None,
+        ahead: Ahead | None = None,
     ) -> None:
         self._host, self._spec, self._benched, self._env = host, spec, benched, env
         self._cancel, self._on_progress = cancel, on_progress
-        self._alterations, self._idle, self._worker = alterations, idle, worker
+        self._alterations, self._idle, self._ahead = alterations, idle, ahead or Ahead(None, None)
         self._length: Length | None = None
 
     async def run(self) -> Measured:
@@ -98,7 +120,8 @@ class Measurement:
     async def _beside_meter(self, http: httpx.AsyncClient, view: EngineView) -> Measured:
         from workbench.session.meter import Meter
 
-        async with Meter(self._host, wait=False) as meter:
+        started = self._ahead.meter
+        async with nullcontext(started) if started else Meter(self._host, wait=False) as meter:
             await self._until_cancelled(asyncio.gather(meter.ready(), view.identify()))
             return await self._metered(http, view, meter)
 
@@ -179,7 +202,7 @@ class Measurement:
         from workbench.bench import runner
 
         return await runner.run(
-            self._spec, on_progress=self._on_progress, cancel=self._cancel, env=self._env, worker=self._worker
+            self._spec, on_progress=self._on_progress, cancel=self._cancel, env=self._env, worker=self._ahead.worker
         )
 
     async def _own_command(self) -> BenchOutcome:

@@ -13,20 +13,18 @@ from typing import TYPE_CHECKING, Any
 from workbench.model.errors import BenchError, InputError, WorkbenchError
 from workbench.model.findings import Level
 from workbench.model.run import ServerState, ServerStatus
-from workbench.session.benched import Benched
+from workbench.session.benched import Benched, start_ahead
 from workbench.session.conditions import ceiling_of, conditions_of, rows_of
 from workbench.session.guarding import Guarding
 from workbench.session.state import BenchState, CeilingView
 
 if TYPE_CHECKING:
-    from asyncio.subprocess import Process
-
     from workbench.bench.energy import Idle
     from workbench.hosts.base import Host
     from workbench.model.bench import BenchProgress, BenchResult, BenchSpec, Comparison
     from workbench.model.gpu import GpuInfo, Telemetry
     from workbench.server.model_bytes import ModelBytes
-    from workbench.session.benched import Measured
+    from workbench.session.benched import Ahead, Measured
     from workbench.store.results import ResultsDb
 
 SHOWN_RESULTS = 100  # newest results in the state
@@ -39,7 +37,7 @@ class Measuring(Guarding):
     _queued: dict[str, Any] | None = None
     _cancel: asyncio.Event | None = None  # of the benchmark that is running
     _benched: str | None = None  # its run
-    _worker: Process | None = None  # its load client, started ahead
+    _ahead: Ahead | None = None  # what was started for it
     _asked: BenchSpec | None = None  # the shape of the person's last benchmark; loads of sweeps and proofs are none
 
     def __init__(self, host: Host) -> None:
@@ -196,7 +194,7 @@ class Measuring(Guarding):
         self, run_id: str, overrides: dict[str, Any], *, ahead: bool = False
     ) -> AsyncIterator[tuple[BenchSpec, Benched, dict[str, str]]]:
         """What a load on a READY run needs: the whole spec, whom it measures, and the worker's environment. No other
-        load runs meanwhile. `ahead`: `_measure` follows, and its worker starts now."""
+        load runs meanwhile. `ahead`: `_measure` follows, and what it needs starts now."""
         from workbench.model.secrets import SERVER_KEY_VARIABLE
 
         status = self.supervisor.status(run_id)
@@ -204,7 +202,7 @@ class Measuring(Guarding):
             raise BenchError(f"run {run_id} is {status.state}, not READY", host=self.host.name,
                              next_step="workbench servers shows the runs")  # fmt: skip
         spec = self.spec_of(status.preset_id, overrides)
-        async with self._alone(run_id, ahead and not spec.command), _forwarded(self.host, status.port) as port:
+        async with self._alone(run_id, spec if ahead else None), _forwarded(self.host, status.port) as port:
             spec = replace(spec, url=f"http://127.0.0.1:{port}",
                            model=spec.model or status.served_model or status.model)  # fmt: skip
             key = self.supervisor.api_key(run_id)
@@ -221,7 +219,7 @@ class Measuring(Guarding):
 
         address = addresses.parse(url)
         spec = self.spec_of(None, overrides)
-        async with self._alone(None, ahead and not spec.command), AsyncExitStack() as stack:
+        async with self._alone(None, spec if ahead else None, address.loopback), AsyncExitStack() as stack:
             base = address.base
             if address.loopback and self.host.kind != "local":
                 base = f"http://127.0.0.1:{await stack.enter_async_context(_forwarded(self.host, address.port))}"
@@ -233,22 +231,23 @@ class Measuring(Guarding):
             yield replace(spec, url=base, model=model), benched, {}
 
     @asynccontextmanager
-    async def _alone(self, run_id: str | None, ahead: bool) -> AsyncIterator[None]:
-        """One benchmark at a time: two would measure one another. `ahead`: the load client's process takes 0.2 s to
-        start, in which the server and the GPUs are asked; it is gone when the next benchmark may begin."""
+    async def _alone(
+        self, run_id: str | None, spec: BenchSpec | None, gpus_known: bool = True
+    ) -> AsyncIterator[None]:
+        """One benchmark at a time: two would measure one another. `spec`: of one that is measured now; what that
+        starts ahead is gone when the next may begin."""
         if self._measuring.locked():
             raise BenchError("a benchmark is running", host=self.host.name, next_step="wait for it, or cancel it")
         async with self._measuring:
             self._cancel, self._benched = asyncio.Event(), run_id
             try:
-                async with AsyncExitStack() as stack:
-                    if ahead:
-                        from workbench.bench import runner
-
-                        self._worker = await stack.enter_async_context(runner.ahead())
+                if spec is None:
                     yield
+                else:
+                    async with start_ahead(self.host, worker=not spec.command, meter=gpus_known) as self._ahead:
+                        yield
             finally:
-                self._cancel = self._benched = self._worker = None
+                self._cancel = self._benched = self._ahead = None
 
     async def _measure(self, spec: BenchSpec, benched: Benched, env: dict[str, str]) -> int:
         """Run `spec`, add what the GPUs did meanwhile, store it."""
@@ -284,7 +283,7 @@ class Measuring(Guarding):
         measured = await Measurement(
             self.host, spec, benched, env,
             cancel=self._cancel, on_progress=self._progress, alterations=self.state.alterations, idle=idle,
-            worker=self._worker,
+            ahead=self._ahead,
         ).run()  # fmt: skip
         if idle is None and measured.idle is not None and measured.idle.power_w is not None:
             self._idles = {standing: (measured.idle, time.monotonic())}

@@ -39,14 +39,18 @@ def test_two_configurations_end_to_end(cli: Cli, base: tuple[str, ...]) -> None:
     """B runs eagerly, which costs the simulated engine several milliseconds per step: seen with two pairs."""
     ran = cli(*PRO, "experiment", *base, "--b", "enforce-eager", "--pairs", "2", "--no-throw-away")
     assert ran.code == 0, ran
-    assert re.search(r"B is slower by \d+\.\d % ± \d+\.\d \(output tok/s, 2 pairs\)", ran.out), ran.out
+    # A machine that stops for a second in one of four runs leaves two pairs with nothing to say.
+    words = r"(B is slower by |no difference that 2 pairs can show: -)\d+\.\d % ± \S+ \(output tok/s, 2 pairs\)"
+    said = re.search(words, ran.out)
+    assert said, ran.out
     assert "SIMULATED" in ran.out and len(re.findall(r"^  pair \d", ran.out, re.M)) == 2
     assert "a fresh server for each run" in ran.err and "so far" in ran.err and "pair 2 B" in ran.err
     shown = cli("experiment", "show", "1", "--json").document
     assert (shown["state"], shown["pairs_done"], shown["restarts"]) == ("done", 2, True)
     assert [r["arm"] for r in shown["runs"]] == list("ABBA") and len({r["run_id"] for r in shown["runs"]}) == 4
     chosen = shown["comparison"]["metrics"][0]
-    assert chosen["verdict"] == "worse" and len(chosen["pairs"]) == 2
+    assert chosen["verdict"] == ("worse" if "slower" in said[1] else "no difference shown")
+    assert len(chosen["pairs"]) == 2 and all(b < a for a, b in chosen["pairs"])
     assert [d["name"] for d in shown["comparison"]["differences"]] == ["enforce-eager"]
     assert shown["comparison"]["like_for_like"], shown["comparison"]["warnings"]
     assert cli("experiment", "show", "1").out.splitlines()[-1] == ran.out.splitlines()[-1]

@@ -23,7 +23,7 @@ from dataclasses import replace
 from workbench.bench.changes import BETTER, LEVEL, WORSE, average, metric_called, unclaimed, variance
 from workbench.bench.compare import compare
 from workbench.bench.student import detectable_shift, t_quantile
-from workbench.model.bench import BenchResult, BenchSummary, MetricChange
+from workbench.model.bench import BenchResult, BenchSummary, MetricChange, half_width
 from workbench.model.errors import InputError
 from workbench.model.experiment import Arm, Experiment, ExperimentRun, ExperimentSpec
 
@@ -258,7 +258,7 @@ def _sentence(experiment: Experiment, change: MetricChange | None) -> str:
         return "" if experiment.state == "running" else "nothing is claimed: no pair is complete"
     if change.interval_pct is None:
         return f"nothing is claimed: {done} pair{'s' * (done > 1)} cannot be told from the noise between runs"
-    seen = f"{change.change_pct:+.1f} % ± {change.interval_pct:.1f} ({_named(change)}, {done} pairs)"
+    seen = f"{change.change_pct:+.1f} % ± {half_width(change.interval_pct)} ({_named(change)}, {done} pairs)"
     if experiment.state == "running":
         return f"so far {seen}"
     if experiment.state != "done":
@@ -271,7 +271,7 @@ def _sentence(experiment: Experiment, change: MetricChange | None) -> str:
     if change.verdict in (BETTER, WORSE):
         if experiment.spec.a == experiment.spec.b:
             return f"two equal configurations differ by {seen}: something else than the configuration changes the runs"
-        size = f"{abs(change.change_pct):.1f} % ± {change.interval_pct:.1f}"
+        size = f"{abs(change.change_pct):.1f} % ± {half_width(change.interval_pct)}"
         return f"B {_is(change)} by {size} ({_named(change)}, {done} pairs)"
     none = f"no difference that {done} pairs can show: {seen}"
     if experiment.smallest_pct is None:

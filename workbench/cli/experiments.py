@@ -17,6 +17,7 @@ from workbench.cli.dispatch import Command, emit
 from workbench.cli.experiment_arguments import shape_of
 from workbench.cli.library import take_plan
 from workbench.cli.opened import asked, connected, note, say
+from workbench.model.bench import half_width
 from workbench.model.errors import InputError
 from workbench.model.experiment import Arm, Experiment, ExperimentSpec
 from workbench.model.run import ServerState
@@ -272,7 +273,7 @@ def _say(experiment: Experiment) -> None:
         say("")
         for change in comparison.metrics:
             moved = "" if change.change_pct is None else f"{change.change_pct:+.1f} %"
-            width = "" if change.interval_pct is None else f" ± {change.interval_pct:.1f}"
+            width = "" if change.interval_pct is None else f" ± {half_width(change.interval_pct)}"
             say(f"  {change.metric:<18} {_figure(change.a):>12} {_figure(change.b):>12} {change.unit:<6} "
                 f"{moved:>9}{width:<8}  {change.verdict}")  # fmt: skip
         for warning in comparison.warnings:

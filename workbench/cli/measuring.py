@@ -195,6 +195,7 @@ def _counts(progress: BenchProgress) -> str:
 
 def compare(arguments: argparse.Namespace) -> int:
     from workbench.bench.compare import compare as compared
+    from workbench.model.bench import half_width
     from workbench.session.session import Session
 
     if arguments.a == arguments.b:
@@ -212,7 +213,7 @@ def compare(arguments: argparse.Namespace) -> int:
     for change in comparison.metrics:
         a, b = (("n/a" if v is None else f"{v:,.2f}") for v in (change.a, change.b))
         moved = "" if change.change_pct is None else f"{change.change_pct:+.1f} %"
-        width = "" if change.interval_pct is None else f" ± {change.interval_pct:.1f}"
+        width = "" if change.interval_pct is None else f" ± {half_width(change.interval_pct)}"
         say(f"  {change.metric:<14} {a:>12} {b:>12} {change.unit:<6} {moved:>9}{width}  {change.verdict}")
     for warning in comparison.warnings:
         say(f"  not like for like: {warning}")

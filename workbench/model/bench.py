@@ -231,6 +231,11 @@ class MetricChange:
     pairs: tuple[tuple[float | None, float | None], ...] = ()  # raw (A, B) in order, where runs were made in pairs
 
 
+def half_width(interval_pct: float, digits: int = 1) -> str:
+    """ "0.9"; ">999" where runs scatter so much that a figure would only look like one."""
+    return ">999" if interval_pct > 999 else f"{interval_pct:.{digits}f}"
+
+
 @dataclass(frozen=True, slots=True)
 class Comparison:
     a: int

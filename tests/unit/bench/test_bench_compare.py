@@ -22,6 +22,7 @@ from workbench.model.bench import (
     Distribution,
     GpuDuring,
     MetricChange,
+    half_width,
 )
 
 
@@ -248,6 +249,11 @@ def test_pairs_see_through_a_drift_that_both_share() -> None:
     a, b = runs(1, 100, 80, 60), runs(4, 102, 81.7, 61.2)
     assert metric(compare(a, b), "output_tok_s").verdict == "no difference shown"
     assert metric(compare(a, b, paired=True), "output_tok_s").verdict == "better"
+
+
+@pytest.mark.parametrize(("half", "text"), [(0.04, "0.0"), (9.25, "9.2"), (401.2, "401.2"), (18429183.4, ">999")])
+def test_a_width_that_says_nothing_is_not_spelled_out(half: float, text: str) -> None:
+    assert half_width(half) == text
 
 
 def test_one_side_with_a_single_run_has_no_interval() -> None:

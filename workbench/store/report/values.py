@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from workbench.model.bench import BenchSummary
+from workbench.model.bench import BenchSummary, half_width
 
 NA = "n/a"
 MINUS = "−"
@@ -97,7 +97,7 @@ def percent(value: float | None, half: float | None = None) -> str:
         return NA
     digits = 1 if max(abs(value), half or 0.0) >= 0.095 or not value else 2
     text = f"{value:+.{digits}f} %".replace("-", MINUS)
-    return text if half is None else f"{text} ± {half:.{digits}f}"
+    return text if half is None else f"{text} ± {half_width(half, digits)}"
 
 
 def metric_title(name: str) -> str:

@@ -120,9 +120,11 @@ def _sizes(width: int) -> tuple[int, int]:
 
 
 def _metric_row(metric: MetricChange, width: int, single: bool) -> Row:
+    from workbench.model.bench import half_width
+
     change = NA if metric.change_pct is None else f"{metric.change_pct:+.1f}%"
     if metric.interval_pct is not None:
-        change += f" {G.plus_minus}{metric.interval_pct:.1f}"
+        change += f" {G.plus_minus}{half_width(metric.interval_pct)}"
     word, role = VERDICTS.get(metric.verdict, ("" if single and metric.verdict == SINGLE else metric.verdict, "dim"))
     label, size = _sizes(width)
     return (

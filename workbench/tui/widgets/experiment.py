@@ -160,7 +160,10 @@ def _forest(e: Experiment, width: int, trail: Trail) -> list[Row]:
 
 
 def _change(change: float, half: float | None) -> str:
-    return pad(f"{change:+.1f} %", 9, True) + pad(f" {G.plus_minus}{half:.1f}" if half is not None else "", CHANGE - 9)
+    from workbench.model.bench import half_width
+
+    width = "" if half is None else f" {G.plus_minus}{half_width(half)}"
+    return pad(f"{change:+.1f} %", 9, True) + pad(width, CHANGE - 9)
 
 
 def _metric_line(m: MetricChange, axis: Axis, sizes: tuple[int, int], verdict_cells: int, chosen: bool) -> Row:

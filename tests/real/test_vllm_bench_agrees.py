@@ -1,5 +1,6 @@
 """The same workload on real vLLM (CPU), measured in turns by Workbench and by `vllm bench serve`: throughput, TTFT and
-ITL agree within the runs' own spread. Plain completions, since vLLM's client takes a chat's role chunk for content."""
+ITL agree within the runs' own spread. Plain completions, since vLLM's client takes a chat's role chunk for content.
+Medians, since client and engine share this machine's cores: in a few requests of a run either waits for the other."""
 
 from __future__ import annotations
 
@@ -38,10 +39,10 @@ class Shape:
 
 
 SHAPES = (
-    Shape("one stream", 12, ("--concurrency", "1"), ("--max-concurrency", "1"), ("tok_s", "ttft_ms", "itl_ms")),
+    Shape("one stream", 12, ("--concurrency", "1"), ("--max-concurrency", "1"), ("tok_s", "ttft_ms", "itl_ms", "tpot_ms")),
     Shape("four streams", 32, ("--concurrency", "4"), ("--max-concurrency", "4"), ("tok_s",)),
     Shape("at a rate", 24, ("--rate", "2", "--arrival", "constant", "--concurrency", "8"),
-          ("--request-rate", "2", "--burstiness", "1e6", "--max-concurrency", "8"), ("ttft_ms", "itl_ms")),
+          ("--request-rate", "2", "--burstiness", "1e6", "--max-concurrency", "8"), ("ttft_ms", "itl_ms", "tpot_ms")),
 )  # fmt: skip
 
 
@@ -63,8 +64,9 @@ def ours(command: CommandLine, run_id: str, shape: Shape) -> dict[str, float]:
     assert engine["disagreements"] == []
     return {
         "tok_s": result["output_tok_s"],
-        "ttft_ms": result["ttft_ms"]["mean"],
-        "itl_ms": result["itl_ms"]["mean"],
+        "ttft_ms": result["ttft_ms"]["p50"],
+        "itl_ms": result["itl_ms"]["p50"],
+        "tpot_ms": result["tpot_ms"]["p50"],
     }
 
 
@@ -82,7 +84,8 @@ def theirs(command: CommandLine, url: str, folder: Path, shape: Shape, seed: int
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     found: dict[str, Any] = json.loads(file.read_text())
     assert found["completed"] == shape.requests and found["total_output_tokens"] == shape.requests * OUTPUT
-    return {"tok_s": found["output_throughput"], "ttft_ms": found["mean_ttft_ms"], "itl_ms": found["mean_itl_ms"]}
+    medians = {name: found[f"median_{name}"] for name in ("ttft_ms", "itl_ms", "tpot_ms")}
+    return {"tok_s": found["output_throughput"], **medians}
 
 
 def in_turns(command: CommandLine, status: dict[str, Any], folder: Path, shape: Shape) -> list[list[dict[str, float]]]:

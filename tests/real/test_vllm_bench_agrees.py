@@ -38,11 +38,12 @@ class Shape:
     figures: tuple[str, ...]
 
 
+LATENCIES = ("ttft_ms", "itl_ms", "tpot_ms")
 SHAPES = (
-    Shape("one stream", 12, ("--concurrency", "1"), ("--max-concurrency", "1"), ("tok_s", "ttft_ms", "itl_ms", "tpot_ms")),
+    Shape("one stream", 12, ("--concurrency", "1"), ("--max-concurrency", "1"), ("tok_s", *LATENCIES)),
     Shape("four streams", 32, ("--concurrency", "4"), ("--max-concurrency", "4"), ("tok_s",)),
     Shape("at a rate", 24, ("--rate", "2", "--arrival", "constant", "--concurrency", "8"),
-          ("--request-rate", "2", "--burstiness", "1e6", "--max-concurrency", "8"), ("ttft_ms", "itl_ms", "tpot_ms")),
+          ("--request-rate", "2", "--burstiness", "1e6", "--max-concurrency", "8"), LATENCIES),
 )  # fmt: skip
 
 
@@ -84,7 +85,7 @@ def theirs(command: CommandLine, url: str, folder: Path, shape: Shape, seed: int
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     found: dict[str, Any] = json.loads(file.read_text())
     assert found["completed"] == shape.requests and found["total_output_tokens"] == shape.requests * OUTPUT
-    medians = {name: found[f"median_{name}"] for name in ("ttft_ms", "itl_ms", "tpot_ms")}
+    medians = {name: found[f"median_{name}"] for name in LATENCIES}
     return {"tok_s": found["output_throughput"], **medians}
 
 

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 from support.command_line import CommandLine
+from support.procs import Watched
 from support.serving import free_port
-from support.sudoer import Sudoer, Watched
+from support.sudoer import Sudoer
 from support.typed_screen import TypedScreen
 
 SECRET = "Tr0ub4dor&3 quartz"

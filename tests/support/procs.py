@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -40,3 +41,34 @@ def eventually(condition: Callable[[], object], what: str, deadline_s: float = 1
     while not condition():
         assert time.monotonic() < end, f"waited {deadline_s:g} s for {what}"
         time.sleep(0.01)
+
+
+class Watched:
+    """Every command line and environment that processes have which begin while this is on."""
+
+    def __init__(self, every_s: float = 0.01) -> None:
+        self.every_s = every_s
+        self.seen: set[bytes] = set()
+        self._before = set(filter(str.isdecimal, os.listdir("/proc")))
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def _look(self) -> None:
+        while not self._end.wait(self.every_s):
+            for pid in set(filter(str.isdecimal, os.listdir("/proc"))) - self._before:
+                for name in ("cmdline", "environ"):
+                    try:
+                        self.seen.add(Path("/proc", pid, name).read_bytes())
+                    except OSError:
+                        continue
+
+    def __enter__(self) -> Watched:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join()
+
+    def of(self, text: str) -> list[bytes]:
+        return [one for one in self.seen if text.encode() in one]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 from pathlib import Path
 
 from support.fake_sudo import Sudo
@@ -64,33 +63,3 @@ class Sudoer:
     @property
     def lock_mhz(self) -> tuple[int, int] | None:
         return self._driver.settings()[0].gpu_lock_mhz
-
-
-class Watched:
-    """Every command line and environment that processes have which begin while this is on."""
-
-    def __init__(self) -> None:
-        self.seen: set[bytes] = set()
-        self._before = set(filter(str.isdecimal, os.listdir("/proc")))
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
-
-    def _look(self) -> None:
-        while not self._end.wait(0.01):
-            for pid in set(filter(str.isdecimal, os.listdir("/proc"))) - self._before:
-                for name in ("cmdline", "environ"):
-                    try:
-                        self.seen.add(Path("/proc", pid, name).read_bytes())
-                    except OSError:
-                        continue
-
-    def __enter__(self) -> Watched:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._end.set()
-        self._thread.join()
-
-    def of(self, text: str) -> list[bytes]:
-        return [one for one in self.seen if text.encode() in one]

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import shlex
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 from nvml_child import Driver
 from smi_stub import Smi
+from support.procs import Watched
 
 from tests.support.fake_sudo import Sudo
 from workbench.gpu import control
@@ -158,32 +158,6 @@ class Box(Facts):
         return await super().run(argv, **options)
 
 
-class Watched:
-    """Every command line that any process has while it runs."""
-
-    def __init__(self) -> None:
-        self.seen: set[bytes] = set()
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
-
-    def _look(self) -> None:
-        while not self._end.wait(0.002):
-            for pid in filter(str.isdigit, os.listdir("/proc")):
-                for name in ("cmdline", "environ"):
-                    try:
-                        self.seen.add(Path("/proc", pid, name).read_bytes())
-                    except OSError:
-                        continue
-
-    def __enter__(self) -> Watched:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._end.set()
-        self._thread.join()
-
-
 class Bench:
     def __init__(self, sudo: Sudo, smi: Smi, cores: Path, journal: Path) -> None:
         self.sudo, self.smi, self.cores, self.journal = sudo, smi, cores, journal
@@ -217,7 +191,7 @@ def test_a_password_goes_to_sudos_stdin_and_nowhere_else(bench: Bench, tmp_path:
             await session.apply_gpu(BOTH, 0, password="not " + SECRET)
         assert "does not take this password; nothing was changed" in str(wrong.value)
         assert bench.smi.setters == [] and not bench.journal.exists()
-        with Watched() as watched:
+        with Watched(every_s=0.002) as watched:
             done = await session.apply_gpu(BOTH, 0, password=SECRET)
             assert done.ok and bench.governors() == ["performance"] * 2
             assert "power_limit_w" in bench.journal.read_text()

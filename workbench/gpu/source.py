@@ -14,6 +14,7 @@ from workbench.gpu import bundle
 from workbench.gpu.decode import Decoder
 from workbench.gpu.history import History, Moment
 from workbench.hosts.base import CommandNotFound, Host, Stream
+from workbench.hosts.ending import end
 from workbench.model.errors import HostError
 from workbench.model.gpu import DriverStatus, Telemetry
 
@@ -70,9 +71,7 @@ class TelemetrySource:
         """End the agent. One that does not end at once is left to itself: its stdin is closed."""
         task, self._task = self._task, None
         if task is not None:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+            await end(task)
         self._leave()
         if self._leaving:
             await asyncio.wait(self._leaving, timeout=2.0)

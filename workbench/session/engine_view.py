@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+from workbench.hosts.ending import end
 from workbench.model.run import EngineMetrics
 
 if TYPE_CHECKING:
@@ -81,9 +82,7 @@ class EngineView:
         try:
             yield
         finally:
-            watch.cancel()
-            with suppress(asyncio.CancelledError):
-                await watch
+            await end(watch)
 
     async def _watch(self) -> None:
         while True:

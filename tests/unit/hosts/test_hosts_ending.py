@@ -1,0 +1,74 @@
+"""A task that loses its cancellation ends all the same."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from workbench.hosts import ending
+
+
+def test_a_loop_that_loses_a_cancellation_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ending, "AGAIN_S", 0.01)
+    lost = 0
+
+    async def forgetful() -> None:
+        nonlocal lost
+        while True:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                lost += 1
+                if lost == 3:
+                    raise
+
+    async def main() -> asyncio.Task[None]:
+        task = asyncio.ensure_future(forgetful())
+        await asyncio.sleep(0)
+        await asyncio.wait_for(ending.end(task), 10)
+        return task
+
+    assert asyncio.run(main()).cancelled() and lost == 3
+
+
+def test_our_own_cancellation_is_not_lost_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever ends a task that is slow to end may be cancelled as well, and is then not told that all is well."""
+
+    async def slow() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.shield(asyncio.sleep(0.2))
+
+    async def main() -> None:
+        task = asyncio.ensure_future(slow())
+        await asyncio.sleep(0)
+        ender = asyncio.ensure_future(ending.end(task))
+        await asyncio.sleep(0)
+        ender.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await ender
+        await asyncio.wait([task])
+
+    asyncio.run(main())
+
+
+def test_what_it_raised_is_raised_and_an_ended_one_is_no_matter() -> None:
+    async def failing() -> None:
+        raise ValueError("broken")
+
+    async def done() -> None:
+        return None
+
+    async def main() -> None:
+        for work, raises in ((failing(), True), (done(), False)):
+            task = asyncio.ensure_future(work)
+            await asyncio.wait([task])
+            if raises:
+                with pytest.raises(ValueError, match="broken"):
+                    await ending.end(task)
+            else:
+                await ending.end(task)
+
+    asyncio.run(main())

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.cli import bench_text
 from workbench.cli.dispatch import Command, emit
-from workbench.cli.opened import connected, note, say
-from workbench.cli.servers import found
+from workbench.cli.opened import connected, say
+from workbench.cli.servers import ready_run
 from workbench.model.errors import InputError
-from workbench.model.run import ServerState
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchProgress, BenchResult, Comparison
@@ -47,7 +46,7 @@ async def bench(arguments: argparse.Namespace) -> int:
     async with connected(arguments) as session:
         if not arguments.json and sys.stderr.isatty():
             session.subscribe(_draw_progress)
-        run_id = await _ready_run(session, arguments.run)
+        run_id = await ready_run(session, arguments.run)
         await session.read_alterations()
         if len(levels) > 1:
             return await _bench_levels(session, arguments, levels, run_id, overrides)
@@ -127,16 +126,6 @@ def own_command(arguments: argparse.Namespace) -> tuple[str, ...] | None:
         if not words:
             raise InputError("--command is empty", next_step="for example --command 'vf-eval … -n 100'")
     return words or None
-
-
-async def _ready_run(session: Session, run: str | None) -> str | None:
-    """The run that is named, once it is READY."""
-    if run is None:
-        return None
-    status = await found(session, run)
-    if status.state is ServerState.STARTING:
-        note(f"{status.run_id}: waiting for READY")
-    return (await session.wait_ready(status.run_id)).run_id
 
 
 def _say(lines: Iterable[str]) -> None:

@@ -79,6 +79,16 @@ async def found(session: Session, run: str) -> ServerStatus:
     raise InputError(what, host=session.host.name, next_step="workbench servers lists the runs")
 
 
+async def ready_run(session: Session, run: str | None) -> str | None:
+    """The run that is named, once it is READY."""
+    if run is None:
+        return None
+    status = await found(session, run)
+    if status.state is ServerState.STARTING:
+        note(f"{status.run_id}: waiting for READY")
+    return (await session.wait_ready(status.run_id)).run_id
+
+
 async def logs(arguments: argparse.Namespace) -> int:
     async with connected(arguments) as session:
         status = await found(session, arguments.run)

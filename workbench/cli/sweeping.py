@@ -18,10 +18,9 @@ from workbench.cli.experiments import minutes, progress
 from workbench.cli.gpu_settings import concerned_by, named, password_for, say_commands, say_plan
 from workbench.cli.library import take_plan
 from workbench.cli.opened import asked, connected, note, say
-from workbench.cli.servers import found
+from workbench.cli.servers import ready_run
 from workbench.model.errors import InputError, WorkbenchError
 from workbench.model.experiment import Arm
-from workbench.model.run import ServerState
 from workbench.model.settings import InForce, SettingCommand
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ async def verify(arguments: argparse.Namespace) -> int:
         raise InputError(f"--seconds {arguments.seconds:g}: from 1 to 600", next_step="8 is enough for most")
     _one_target(arguments)
     async with connected(arguments) as session, _ended_by_signals():
-        run_id = await _ready_run(session, arguments.run)
+        run_id = await ready_run(session, arguments.run)
         seen = await session.verify(arguments.seconds, run_id, arguments.url, concurrency=arguments.concurrency)
     bad = any(p.in_force in (InForce.NO_EFFECT, InForce.NOT_CHECKED) for p in seen.proofs) or bool(seen.unloaded)
     if arguments.json:
@@ -69,17 +68,6 @@ def _one_target(arguments: argparse.Namespace) -> None:
         raise InputError("a run and --url are both given", next_step="give one of them")
 
 
-async def _ready_run(session: Session, run: str | None) -> str | None:
-    """The run that is named, once it is READY."""
-    if run is None:
-        return None
-    status = await found(session, run)
-    if status.state is ServerState.STARTING:
-        note(f"{status.run_id}: waiting for READY")
-        status = await session.wait_ready(status.run_id)
-    return status.run_id
-
-
 # -- gpu sweep -------------------------------------------------------------------------------------------------------
 
 
@@ -93,7 +81,7 @@ async def gpu_sweep(arguments: argparse.Namespace) -> int:
     values = [part.strip() for part in text.split(",") if part.strip()]
     bench = {name: getattr(arguments, name) for name in _SHAPE}
     async with connected(arguments) as session, _ended_by_signals():
-        run_id = await _ready_run(session, arguments.run)
+        run_id = await ready_run(session, arguments.run)
         password = None
         if arguments.dry_run or not arguments.yes or sys.stdin.isatty():
             if run_id is None and arguments.url is None and arguments.gpu is None:

@@ -143,8 +143,10 @@ def robustness(cells: Cells) -> Iterable[tuple[str, Cell]]:
     for more."""
     five, until = {"pairs": 5}, {"pairs": 64, "until_pct": 1.0}
     begun = [(name, cells.begin(five, 0.0, noise)) for name, noise in KINDS.items()]
-    begun += [(f"until ± 1 %, {name}", cells.begin(until, 0.0, KINDS[name])) for name in ("no drift", "no correlation",
-              "one run in 12 disturbed")]  # fmt: skip
+    begun += [
+        (f"until ± 1 %, {name}", cells.begin(until, 0.0, KINDS[name]))
+        for name in ("no drift", "no correlation", "one run in 12 disturbed")
+    ]
     differ = KINDS["servers differ by 1 %"]
     begun.append(("the same server for two runs", cells.begin(five, 0.0, differ, shared_starts=True)))
     for before, after in ((3, 5), (3, 8), (5, 8)):
@@ -171,9 +173,11 @@ def markdown(rows: Sequence[tuple[str, float, Cell]]) -> Iterable[str]:
 
 def told(found: Cell) -> str:
     pairs, smallest = found.pairs / found.experiments, found.smallest / found.experiments
-    return (f"holds {found.held:>5} of {found.experiments} ({found.share_pct('held'):.1f} %)  shown "
-            f"{found.share_pct('shown'):5.1f} %  wrong way {found.wrong}  any other metric "
-            f"{found.share_pct('others'):4.1f} %  pairs {pairs:4.1f}  smallest {smallest:.1f} %")  # fmt: skip
+    return (
+        f"holds {found.held:>5} of {found.experiments} ({found.share_pct('held'):.1f} %)  shown "
+        f"{found.share_pct('shown'):5.1f} %  wrong way {found.wrong}  any other metric "
+        f"{found.share_pct('others'):4.1f} %  pairs {pairs:4.1f}  smallest {smallest:.1f} %"
+    )
 
 
 def main() -> None:

@@ -36,9 +36,21 @@ SHAPE = ("--concurrency", "4", "--requests", "16", "--max-tokens", "64", "--inpu
 
 def one(line: CommandLine, effect: float, pairs: int) -> dict[str, Any]:
     began, load = time.monotonic(), os.getloadavg()[0]
-    ran = line("experiment", "vllm-any", "--set", f"port={free_port()}", *SHAPE, "--pairs", pairs, "--no-throw-away",
-               "--env-a", f"WORKBENCH_SIM_SPEEDUP={SPEED}", "--env-b", f"WORKBENCH_SIM_SPEEDUP={SPEED * (1 + effect)}",
-               timeout_s=900)  # fmt: skip
+    ran = line(
+        "experiment",
+        "vllm-any",
+        "--set",
+        f"port={free_port()}",
+        *SHAPE,
+        "--pairs",
+        pairs,
+        "--no-throw-away",
+        "--env-a",
+        f"WORKBENCH_SIM_SPEEDUP={SPEED}",
+        "--env-b",
+        f"WORKBENCH_SIM_SPEEDUP={SPEED * (1 + effect)}",
+        timeout_s=900,
+    )
     found: dict[str, Any] = {"effect": effect, "load": load, "took_s": time.monotonic() - began, "code": ran.code}
     if ran.code == 0:
         change = ran.document["comparison"]["metrics"][0]
@@ -53,8 +65,14 @@ def one(line: CommandLine, effect: float, pairs: int) -> dict[str, Any]:
 def lane(out: Path, effects: Iterator[float], end: float, pairs: int, lock: threading.Lock) -> None:
     with tempfile.TemporaryDirectory(prefix="workbench-served-") as directory:
         homes = {f"XDG_{name}_HOME": f"{directory}/{name}" for name in ("CONFIG", "STATE", "CACHE", "DATA")}
-        line = CommandLine(Path(directory), before=("--simulate", "rtx-pro-6000"), **homes, WORKBENCH_SIM_NOISE=NOISE,
-                           WORKBENCH_SIM_START_S="0.2", WORKBENCH_SIM_DRIFT=DRIFT)  # fmt: skip
+        line = CommandLine(
+            Path(directory),
+            before=("--simulate", "rtx-pro-6000"),
+            **homes,
+            WORKBENCH_SIM_NOISE=NOISE,
+            WORKBENCH_SIM_START_S="0.2",
+            WORKBENCH_SIM_DRIFT=DRIFT,
+        )
         try:
             while time.monotonic() < end:
                 with lock:
@@ -76,9 +94,11 @@ def report(out: Path) -> None:
         shown = sum(r["verdict"] in ("better", "worse") for r in those)
         width = statistics.median(r["interval_pct"] for r in those)
         name = "all" if effect is None else f"{100 * effect:g} %"
-        print(f"{name:>5}: {held} of {len(those)} hold the truth ({100 * held / len(those):.1f} %), {shown} show a "
-              f"difference, mean {statistics.fmean(r['change_pct'] - 100 * r['effect'] for r in those):+.2f} % off, "
-              f"median ± {width:.2f}")  # fmt: skip
+        print(
+            f"{name:>5}: {held} of {len(those)} hold the truth ({100 * held / len(those):.1f} %), {shown} show a "
+            f"difference, mean {statistics.fmean(r['change_pct'] - 100 * r['effect'] for r in those):+.2f} % off, "
+            f"median ± {width:.2f}"
+        )
     loads = [r["load"] for r in rows]
     again, ended = sum(r.get("failed", 0) for r in rows), sum(r["code"] != 0 for r in rows)
     print(f"load of the machine {min(loads):.1f} to {max(loads):.1f}, {again} runs made again, {ended} not finished")
@@ -94,8 +114,9 @@ def main() -> None:
     given = parser.parse_args()
     if given.report is None:
         end, lock, effects = time.monotonic() + 60 * given.minutes, threading.Lock(), itertools.cycle(EFFECTS)
-        lanes = [threading.Thread(target=lane, args=(given.out, effects, end, given.pairs, lock))
-                 for _ in range(given.lanes)]  # fmt: skip
+        lanes = [
+            threading.Thread(target=lane, args=(given.out, effects, end, given.pairs, lock)) for _ in range(given.lanes)
+        ]
         for thread in lanes:
             thread.start()
         for thread in lanes:

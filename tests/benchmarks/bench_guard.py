@@ -32,13 +32,24 @@ def entries(gpus: int, sessions: int) -> list[dict[str, Any]]:
     facts = owners.owner_facts()
     return [
         {
-            "gpu_uuid": f"GPU-{gpu:08d}-0000-4000-8000-000000000000", "gpu_index": gpu, "gpu_name": "x",
-            "setting": setting, "before": before, "before_known": "read", "now": now, "since_unix_s": time.time(),
-            "boot_id": facts["boot_id"], "driver": None, "who": "ada@box", "owner": {**facts, "pid": gpu % sessions},
-            "state": "applied", "watch": {"heartbeat_s": 600.0},
+            "gpu_uuid": f"GPU-{gpu:08d}-0000-4000-8000-000000000000",
+            "gpu_index": gpu,
+            "gpu_name": "x",
+            "setting": setting,
+            "before": before,
+            "before_known": "read",
+            "now": now,
+            "since_unix_s": time.time(),
+            "boot_id": facts["boot_id"],
+            "driver": None,
+            "who": "ada@box",
+            "owner": {**facts, "pid": gpu % sessions},
+            "state": "applied",
+            "watch": {"heartbeat_s": 600.0},
         }
-        for gpu in range(gpus) for setting, before, now in CHANGES
-    ]  # fmt: skip
+        for gpu in range(gpus)
+        for setting, before, now in CHANGES
+    ]
 
 
 def measure(name: str, gpus: int, sessions: int, seconds: float, home: Path, rewrite: bool) -> None:

@@ -187,8 +187,10 @@ def keys(env: Mapping[str, str]) -> None:
             terminal.ask(b"q", b"\x1b[")
     for name, found in (("letter in a search", letters), ("help page", pages)):
         found.sort()
-        print(f"{name}: median {statistics.median(found):.0f} ms, 90 % {found[int(len(found) * 0.9)]:.0f} ms, "
-              f"worst {found[-1]:.0f} ms; load {load_1m():.1f}")  # fmt: skip
+        print(
+            f"{name}: median {statistics.median(found):.0f} ms, 90 % {found[int(len(found) * 0.9)]:.0f} ms, "
+            f"worst {found[-1]:.0f} ms; load {load_1m():.1f}"
+        )
 
 
 def main() -> int:

@@ -76,9 +76,10 @@ def errors(summary: Any, records: list[dict[str, Any]]) -> dict[str, float]:
     gaps = sorted((b - a) / 1e6 for one in records for a, b in pairwise(one["sent_ns"]))
     first, last = min(one["request_ns"] for one in records), max(one["done_ns"][-1] for one in records)
     true = {
-        ("ttft_ms", "mean"): sum(ttft) / len(ttft), ("ttft_ms", "p99"): quantile(ttft, 0.99),
+        ("ttft_ms", "mean"): sum(ttft) / len(ttft),
+        ("ttft_ms", "p99"): quantile(ttft, 0.99),
         ("itl_ms", "p99"): quantile(gaps, 0.99) if gaps else float("nan"),
-    }  # fmt: skip
+    }
     found = {"tok/s": summary.output_tok_s or float("nan"), "true tok/s": 1e9 * tokens_of(records) / (last - first)}
     for (name, part), value in true.items():
         said = summary.latency(name, part)

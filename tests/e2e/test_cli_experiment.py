@@ -70,13 +70,24 @@ def test_two_configurations_end_to_end(cli: Cli, base: tuple[str, ...]) -> None:
 def test_gpu_settings_as_arms_need_no_restart_and_are_given_back(cli: Cli, base: tuple[str, ...]) -> None:
     asked = cli(*PRO, "experiment", *base, "--gpu-b", "power-limit=300", "--pairs", "2", "--json")
     assert asked.code == 2 and "changes GPU settings" in asked.document["error"]
-    ran = cli(*PRO, "experiment", *base, "--gpu-b", "power-limit=300 lock-gpu-clocks=600,600", "--pairs", "2", "--yes",
-              "--json")  # fmt: skip
+    ran = cli(
+        *PRO,
+        "experiment",
+        *base,
+        "--gpu-b",
+        "power-limit=300 lock-gpu-clocks=600,600",
+        "--pairs",
+        "2",
+        "--yes",
+        "--json",
+    )
     assert ran.code == 0, ran
     one = ran.document
     assert one["restarts"] is False and len({r["run_id"] for r in one["runs"]}) == 1
-    limits = [cli("results", "show", str(r["result_id"]), "--json").document["conditions"]["gpu_settings"]
-              for r in one["runs"]]  # fmt: skip
+    limits = [
+        cli("results", "show", str(r["result_id"]), "--json").document["conditions"]["gpu_settings"]
+        for r in one["runs"]
+    ]
     assert [x["gpu0.power_limit_w"] for x in limits] == [600, 300, 300, 600]
     assert ["gpu0.gpu_clocks" in x for x in limits] == [False, True, True, False]
     assert "slower" in one["verdict"], one["verdict"]
@@ -197,8 +208,12 @@ def test_killed_in_the_middle_then_resumed(line: CommandLine) -> None:
     resumed = line.ok("experiment", "resume", "1", "--yes", timeout_s=100)
     assert (resumed["state"], resumed["pairs_done"]) == ("done", 2)
     assert [r["state"] for r in resumed["runs"]][:3] == ["done", "done", "dropped"]
-    assert [(r["pair"], r["arm"]) for r in resumed["runs"] if r["state"] == "done"] == [(0, "A"), (0, "B"), (1, "B"),
-                                                                                      (1, "A")]  # fmt: skip
+    assert [(r["pair"], r["arm"]) for r in resumed["runs"] if r["state"] == "done"] == [
+        (0, "A"),
+        (0, "B"),
+        (1, "B"),
+        (1, "A"),
+    ]
     assert resumed["verdict"].startswith("B is slower"), resumed["verdict"]
     assert not [s for s in line.ok("servers")["servers"] if s["state"] in ("ready", "starting")]
     assert line.ok("gpu", "status")["altered"] == []

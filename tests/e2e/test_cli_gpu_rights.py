@@ -86,8 +86,10 @@ def test_the_password_reaches_sudo_and_nothing_else(cli: Cli, ada: Sudoer, typed
     assert refused.code == 1 and "sudo asks for a password" in refused.document["outcomes"][0]["message"]
     shown = []
     with Watched() as watched:
-        for secret, wanted, said in ((f"not {SECRET}", None, "sudo does not take this password; nothing was changed"),
-                                     (SECRET, 400.0, "in force: yes")):  # fmt: skip
+        for secret, wanted, said in (
+            (f"not {SECRET}", None, "sudo does not take this password; nothing was changed"),
+            (SECRET, 400.0, "in force: yes"),
+        ):
             screen = typed(*ASKED)
             with_password(screen, secret)
             screen.until(said)

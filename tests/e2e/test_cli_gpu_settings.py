@@ -82,8 +82,18 @@ def outcome(document: dict[str, Any], setting: str) -> dict[str, Any]:
 
 
 def test_the_whole_way_in_json(box: CommandLine) -> None:
-    asked = ("gpu", "set", "--persistence", "on", "--power-limit", "400", "--lock-gpu-clocks", "1001,2002",
-             "--governor", "powersave")  # fmt: skip
+    asked = (
+        "gpu",
+        "set",
+        "--persistence",
+        "on",
+        "--power-limit",
+        "400",
+        "--lock-gpu-clocks",
+        "1001,2002",
+        "--governor",
+        "powersave",
+    )
     dry = box.ok(*asked, "--dry-run")
     assert dry["commands"][0][0] == "tee" and dry["commands"][2][-2:] == ["-pl", "400"]
     assert "closest SM clock: 998 MHz for 1001" in outcome(dry, "gpu_clocks")["note"]
@@ -93,21 +103,35 @@ def test_the_whole_way_in_json(box: CommandLine) -> None:
     assert power() == [None] and governors() == {"performance"}
 
     done = box.ok(*asked, "--yes")
-    assert done["before"] == {"host.governor": "performance", "gpu0.persistence": False, "gpu0.power_limit_w": 600.0,
-                              "gpu0.gpu_clocks": "unknown"}  # fmt: skip
-    assert done["requested"] == {"host.governor": "powersave", "gpu0.persistence": True, "gpu0.power_limit_w": 400.0,
-                                 "gpu0.gpu_clocks": "1001,2002"}  # fmt: skip
+    assert done["before"] == {
+        "host.governor": "performance",
+        "gpu0.persistence": False,
+        "gpu0.power_limit_w": 600.0,
+        "gpu0.gpu_clocks": "unknown",
+    }
+    assert done["requested"] == {
+        "host.governor": "powersave",
+        "gpu0.persistence": True,
+        "gpu0.power_limit_w": 400.0,
+        "gpu0.gpu_clocks": "1001,2002",
+    }
     assert done["read_back"] == {**done["requested"], "gpu0.gpu_clocks": None}
-    assert done["in_force"] == {"host.governor": "yes", "gpu0.persistence": "yes", "gpu0.power_limit_w": "yes",
-                                "gpu0.gpu_clocks": "not checked"}  # fmt: skip
+    assert done["in_force"] == {
+        "host.governor": "yes",
+        "gpu0.persistence": "yes",
+        "gpu0.power_limit_w": "yes",
+        "gpu0.gpu_clocks": "not checked",
+    }
     assert done["rolled_back"] == [] and done["guard"] is not None
     assert outcome(done, "gpu_clocks")["before_known"] == "unknown"
     assert power() == [400.0] and governors() == {"powersave"}
 
     journal = box.ok("gpu", "journal")
     assert journal["journal"] == done["journal"]
-    told = {e["setting"]: (e["before"], e["before_known"], e["now"], e["owner_state"], e["gone"])
-            for e in journal["entries"]}  # fmt: skip
+    told = {
+        e["setting"]: (e["before"], e["before_known"], e["now"], e["owner_state"], e["gone"])
+        for e in journal["entries"]
+    }
     assert told["power_limit_w"] == (600.0, "read", 400.0, "dead", None)
     assert told["gpu_clocks"] == ("unknown", "unknown", "1001,2002", "dead", None)
     hand = {e["setting"]: e["by_hand"] for e in journal["entries"]}
@@ -155,9 +179,11 @@ def test_a_preset_brings_its_settings_only_when_they_are_asked_for(quick: InProc
     assert power() == [None] if Path(directory()).exists() else True
     done = quick.ok("gpu", "set", "--preset", "rtx-pro-6000-power-400w", "--yes")
     assert done["requested"] == {"gpu0.persistence": True, "gpu0.power_limit_w": 400.0} and power() == [400.0]
-    for words, said in ((("--preset", "vllm-any"), "carries no GPU settings"),
-                        (("--preset", "rtx-pro-6000-power-400w", "--power-limit", "300"), "brings its own settings"),
-                        (("--preset", "no-such-preset"), "no-such-preset")):  # fmt: skip
+    for words, said in (
+        (("--preset", "vllm-any"), "carries no GPU settings"),
+        (("--preset", "rtx-pro-6000-power-400w", "--power-limit", "300"), "brings its own settings"),
+        (("--preset", "no-such-preset"), "no-such-preset"),
+    ):
         refused = quick("gpu", "set", *words, "--yes")
         assert refused.code != 0 and said in refused.document["error"] and power() == [400.0]
 
@@ -198,8 +224,10 @@ def test_a_dry_run_writes_nothing_and_says_what_it_would_run(cli: Any) -> None:
     assert dry.count("on GB202 a memory lock can cost performance") == 1  # once, beside its command
     assert "would run  600 W -> 400 W  persistence mode is off: the setting is lost when the last program" in dry
     assert "persistence mode is off: the setting may be lost" in dry.partition("memory_clocks: would run")[2]
-    assert "persistence mode is off" not in cli(*host, "gpu", "set", "--power-limit", "400", "--persistence", "on",
-                                                "--dry-run").out  # fmt: skip
+    assert (
+        "persistence mode is off"
+        not in cli(*host, "gpu", "set", "--power-limit", "400", "--persistence", "on", "--dry-run").out
+    )
     assert cli(*host, "gpu", "revert", "--dry-run", "--json").document["commands"] == []
     assert {p: p.read_bytes() for p in Path(directory()).rglob("*") if p.is_file()} == files and power() == [None]
 

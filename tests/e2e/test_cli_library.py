@@ -178,8 +178,21 @@ def test_flags(cli: Cli) -> None:
 
 
 def test_plan_says_all_and_starts_nothing(cli: Cli) -> None:
-    argv = ("--simulate", "rtx-pro-6000", "plan", "vllm-any", "--set", "max-num-seqs=512", "--set", "port=8123",
-            "--env", "VLLM_LOGGING_LEVEL=DEBUG", "--var", "model=some/marked-model", "--json")  # fmt: skip
+    argv = (
+        "--simulate",
+        "rtx-pro-6000",
+        "plan",
+        "vllm-any",
+        "--set",
+        "max-num-seqs=512",
+        "--set",
+        "port=8123",
+        "--env",
+        "VLLM_LOGGING_LEVEL=DEBUG",
+        "--var",
+        "model=some/marked-model",
+        "--json",
+    )
     ran = cli(*argv)
     assert ran.code == 0
     plan = ran.document

@@ -99,8 +99,10 @@ def test_follow_ends_with_the_run_and_on_an_interrupt(running: dict[str, Any]) -
     for _ in range(2):
         follow = subprocess.Popen(
             command(*PRO, "logs", running["run_id"], "--follow"),
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         assert follow.stdout is not None and "SIMULATED" in follow.stdout.readline()
         follows.append(follow)
     follows[0].send_signal(signal.SIGINT)

@@ -37,14 +37,21 @@ def ids(ran: Any) -> list[int]:
 def test_search_note_and_tags(cli: Cli, db: ResultsDb) -> None:
     assert cli("results", "note", "1", "before", "the", "driver update").code == 0
     assert cli("results", "tag", "1", "+keep", "grün", "--json").document == {
-        "id": 1, "note": "before the driver update", "tags": ["grün", "keep"],
-    }  # fmt: skip
+        "id": 1,
+        "note": "before the driver update",
+        "tags": ["grün", "keep"],
+    }
     assert cli("results", "tag", "1", "-keep", "+x").out == "#1  tags: grün x  note: before the driver update\n"
     assert cli("results", "tag", "1").out.startswith("#1  tags: grün x")
     for words, found in {
-        ("driver", "UPDATE"): [1], ("org/other",): [2], ("simulated",): [2], ("grün",): [1], ("max-num-seqs",): [2, 1],
-        ("580.1", "RTX"): [2, 1], ("nothing",): [],
-    }.items():  # fmt: skip
+        ("driver", "UPDATE"): [1],
+        ("org/other",): [2],
+        ("simulated",): [2],
+        ("grün",): [1],
+        ("max-num-seqs",): [2, 1],
+        ("580.1", "RTX"): [2, 1],
+        ("nothing",): [],
+    }.items():
         assert ids(cli("results", "search", *words, "--json")) == found, words
         assert ids(cli("results", "list", "--search", " ".join(words), "--json")) == found, words
     assert ids(cli("results", "list", "--tag", "x", "--json")) == [1]
@@ -83,9 +90,16 @@ def test_what_cannot_be(cli: Cli, db: ResultsDb, argv: tuple[str, ...], said: st
 def test_show_tells_all_of_it(cli: Cli, db: ResultsDb) -> None:
     text = cli("results", "show", "2").out
     for said in (
-        "org/other on box", "SIMULATED", "steady window", "in force: yes", "idle power taken off", "1.02 tok/J",
-        "The engine's own counters", "3f1c99d0a1b2c3d4 (4 files, 1.2 GB)", "vllm serve org/other --api-key '***'",
-    ):  # fmt: skip
+        "org/other on box",
+        "SIMULATED",
+        "steady window",
+        "in force: yes",
+        "idle power taken off",
+        "1.02 tok/J",
+        "The engine's own counters",
+        "3f1c99d0a1b2c3d4 (4 files, 1.2 GB)",
+        "vllm serve org/other --api-key '***'",
+    ):
         assert said in text, said
     document = cli("results", "show", "2", "--json").document
     assert document["engine"]["running_max"] == 4 and document["conditions"]["model_digest"] == "3f1c99d0a1b2c3d4"
@@ -124,9 +138,12 @@ def test_imports_stand_beside_ours(cli: Cli, db: ResultsDb) -> None:
     files = sorted(map(str, FIXTURES.glob("*.json")))
     found = cli("results", "import", *files, "--engine", "vllm", "--on", "box", "--tag", "peers", "--json").document
     assert [(r["conditions"]["imported"], r["new"]) for r in found["results"]] == [
-        ("AIPerf 0.13.0", True), ("llama-benchy 0.4.0", True), ("llama-benchy 0.4.0", True),
-        ("vllm bench serve", True), ("vllm bench serve", True),
-    ]  # fmt: skip
+        ("AIPerf 0.13.0", True),
+        ("llama-benchy 0.4.0", True),
+        ("llama-benchy 0.4.0", True),
+        ("vllm bench serve", True),
+        ("vllm bench serve", True),
+    ]
     assert all(r["tags"] == ["peers"] and r["conditions"]["engine"] == "vllm" for r in found["results"])
     again = cli("results", "import", *files)
     assert again.code == 0 and again.out.splitlines()[-1] == "5 of 5 were imported before: nothing was added for them"

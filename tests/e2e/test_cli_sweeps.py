@@ -64,8 +64,22 @@ def verified(cli: Cli, host: tuple[str, str], *asked: str) -> tuple[int, dict[st
 
 def stored(cli: Cli, host: tuple[str, str], run_id: str) -> tuple[dict[str, str], dict[str, str]]:
     """What a benchmark keeps of each setting, as a word and in words; a person is shown the words."""
-    asked = ("bench", run_id, "--seconds", "2.5", "--requests", "2000", "--concurrency", "16", "--max-tokens", "64",
-             "--input-tokens", "16", "--warmup", "0")  # fmt: skip
+    asked = (
+        "bench",
+        run_id,
+        "--seconds",
+        "2.5",
+        "--requests",
+        "2000",
+        "--concurrency",
+        "16",
+        "--max-tokens",
+        "64",
+        "--input-tokens",
+        "16",
+        "--warmup",
+        "0",
+    )
     result = cli(*host, *asked, "--json").document
     kept = cli("results", "show", str(result["id"]), "--json").document["conditions"]
     text = cli("results", "show", str(result["id"])).out
@@ -167,8 +181,21 @@ def test_locks_that_change_nothing_are_no_curve(cli: Cli, settings_end: None) ->
 @contextmanager
 def sweeping(run_id: str) -> Iterator[subprocess.Popen[bytes]]:
     """A process that sweeps, once its first value is set."""
-    argv = [sys.executable, "-m", "workbench", *PRO, "gpu", "sweep", "--power-limit", "500,300", run_id, "--yes",
-            "--json", "--settle", "60"]  # fmt: skip
+    argv = [
+        sys.executable,
+        "-m",
+        "workbench",
+        *PRO,
+        "gpu",
+        "sweep",
+        "--power-limit",
+        "500,300",
+        run_id,
+        "--yes",
+        "--json",
+        "--settle",
+        "60",
+    ]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         end = time.monotonic() + 30
         while limit_w() != 500.0:

@@ -23,8 +23,15 @@ Open = Callable[..., TypedScreen]
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[CommandLine]:
     """Commands on the same simulated host as the screen; its servers are ended after the test."""
-    line = CommandLine(tmp_path, before=("--simulate", PROFILE), WORKBENCH_SIM_START_S="0.5", WORKBENCH_SIM_SPEEDUP="8",
-                       WORKBENCH_SIM_NOISE="0", TERM="xterm-256color", LANG="C.UTF-8")  # fmt: skip
+    line = CommandLine(
+        tmp_path,
+        before=("--simulate", PROFILE),
+        WORKBENCH_SIM_START_S="0.5",
+        WORKBENCH_SIM_SPEEDUP="8",
+        WORKBENCH_SIM_NOISE="0",
+        TERM="xterm-256color",
+        LANG="C.UTF-8",
+    )
     own = Path(line.env["XDG_CONFIG_HOME"], "workbench", "presets", f"{PRESET}.toml")
     own.parent.mkdir(parents=True)
     shipped = (ROOT / "presets" / own.name).read_text()
@@ -106,8 +113,10 @@ def test_the_whole_loop_with_at_most_40_keys(host: CommandLine, screen: Open, si
     s.until("Restart with the plan", "enforce-eager: on > off")
     s.press("enter")
     s.until("STARTING")
-    s.until(lambda t: re.search(r"B +2 enforce-eager=off", t) is not None,
-            lambda t: re.search(r"A +1 qwen3-vl-2b-tp4-", t) is not None)  # fmt: skip
+    s.until(
+        lambda t: re.search(r"B +2 enforce-eager=off", t) is not None,
+        lambda t: re.search(r"A +1 qwen3-vl-2b-tp4-", t) is not None,
+    )
     s.press("c")
     text = s.until("A #1 vs B #2", "SIMULATED", "enforce-eager on > off", "single pair")
     change = re.search(r"tok/s +([\d,.]+) +([\d,.]+) +\+([\d.]+)%", text)
@@ -137,8 +146,12 @@ def test_a_killed_screen_leaves_a_server_that_the_next_one_adopts(host: CommandL
     run = single_run(host)
 
     second = screen()
-    second.until("● READY vllm :", "GPU altered (r reverts)", "GPU settings that Workbench made are still on",
-                 f"vllm {str(run['run_id'])[-4:]}")  # fmt: skip
+    second.until(
+        "● READY vllm :",
+        "GPU altered (r reverts)",
+        "GPU settings that Workbench made are still on",
+        f"vllm {str(run['run_id'])[-4:]}",
+    )
     second.until("Application startup complete", "tensor-parallel-size", "GET /v1/models 200")
     second.press("q")
     second.until("Leave Workbench", "GPU0-3: power 200W, was 250W", "[revert]", "[leave running]")
@@ -194,8 +207,9 @@ def test_the_terminal_may_be_resized_during_a_benchmark(host: CommandLine, scree
     assert s.ended() == 0 and host.left() == []
 
 
-@pytest.mark.parametrize(("env", "colours"), [({"NO_COLOR": "1"}, None), ({"TERM": "xterm-16color"}, "16")],
-                         ids=["NO_COLOR", "16 colours"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("env", "colours"), [({"NO_COLOR": "1"}, None), ({"TERM": "xterm-16color"}, "16")], ids=["NO_COLOR", "16 colours"]
+)
 def test_it_reads_the_same_with_fewer_colours(screen: Open, env: dict[str, str], colours: str | None) -> None:
     s = screen(WIDE, **env)
     s.until("SIMULATED", "qwen3-vl-2b-tp4-eager", "GPU3")

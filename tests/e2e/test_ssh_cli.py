@@ -41,13 +41,24 @@ class Person:
         config = self.home / ".ssh" / "config"
         config.write_text(server.stanza(UserKnownHostsFile=str(self.known_hosts)))
         state_home = directory / "xdg-state"
-        self.env = {**os.environ, "HOME": str(self.home), "XDG_STATE_HOME": str(state_home), "TERM": "xterm-256color",
-                    "PYTHONWARNINGS": "default"}  # fmt: skip
+        self.env = {
+            **os.environ,
+            "HOME": str(self.home),
+            "XDG_STATE_HOME": str(state_home),
+            "TERM": "xterm-256color",
+            "PYTHONWARNINGS": "default",
+        }
         self.far = state_home / "workbench" / "sim" / PROFILE
 
     def begins(self, *words: str) -> subprocess.Popen[str]:
-        return subprocess.Popen([*WORKBENCH, *words], env=self.env, stdin=subprocess.DEVNULL, text=True,
-                                stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
+        return subprocess.Popen(
+            [*WORKBENCH, *words],
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
 
     def runs(self, *words: str, code: int = 0) -> tuple[str, str]:
         """stdout and stderr; nothing of ssh's or Python's own talk may be in them."""
@@ -65,8 +76,14 @@ class Person:
 
     def at_terminal(self, *words: str) -> pexpect.spawn:
         # The size stands before the program begins, as in any real terminal: pexpect alone sets it a moment later.
-        return pexpect.spawn(WORKBENCH[0], [*WORKBENCH[1:], *words], env=self.env, timeout=SOON_S,
-                             dimensions=(ROWS, COLUMNS), preexec_fn=sized)  # fmt: skip
+        return pexpect.spawn(
+            WORKBENCH[0],
+            [*WORKBENCH[1:], *words],
+            env=self.env,
+            timeout=SOON_S,
+            dimensions=(ROWS, COLUMNS),
+            preexec_fn=sized,
+        )
 
     def log(self, run_id: str) -> Path:
         return self.far / "runs" / run_id / "log"
@@ -82,8 +99,12 @@ def person(tmp_path: Path) -> Iterator[Person]:
             server.restore()
             for run in one.far.glob("runs/*"):
                 if processes_of(str(run)):
-                    subprocess.run([*WORKBENCH, "--simulate", PROFILE, "stop", run.name], env=one.env, check=False,
-                                   capture_output=True)  # fmt: skip
+                    subprocess.run(
+                        [*WORKBENCH, "--simulate", PROFILE, "stop", run.name],
+                        env=one.env,
+                        check=False,
+                        capture_output=True,
+                    )
 
 
 def test_the_loop_with_commands(person: Person) -> None:
@@ -219,8 +240,13 @@ def test_the_screen_asks_about_an_unknown_key(person: Person) -> None:
     terminal = person.at_terminal("--simulate", PROFILE, "box")
     try:
         screen = Screen(terminal)
-        screen.until(lambda t: person.server.fingerprint() in t.replace("\n", "").replace(" ", "") or
-                     person.server.fingerprint()[:30] in t, "the fingerprint")  # fmt: skip
+        screen.until(
+            lambda t: (
+                person.server.fingerprint() in t.replace("\n", "").replace(" ", "")
+                or person.server.fingerprint()[:30] in t
+            ),
+            "the fingerprint",
+        )
         terminal.send("y")
         screen.until(lambda t: "SIMULATED" in t and "RTX PRO 6000" in t, "the GPU")
         assert person.known_hosts.exists()

@@ -135,8 +135,13 @@ def test_the_log_goes_on_at_the_right_byte(far: Box) -> None:
 
 
 def test_adopt_after_kill_9_cut_in_the_middle(far: Box) -> None:
-    text = STARTER.format(tests=str(ROOT / "tests"), root=str(ROOT), config=str(far.server.ssh_config_path),
-                          profile=PROFILE, state=str(far.state_dir))  # fmt: skip
+    text = STARTER.format(
+        tests=str(ROOT / "tests"),
+        root=str(ROOT),
+        config=str(far.server.ssh_config_path),
+        profile=PROFILE,
+        state=str(far.state_dir),
+    )
     starter = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True)
     assert starter.stdout is not None
     with starter.stdout:

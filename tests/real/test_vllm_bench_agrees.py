@@ -43,9 +43,14 @@ LATENCIES = ("ttft_ms", "itl_ms", "tpot_ms")
 SHAPES = (
     Shape("one stream", 12, ("--concurrency", "1"), ("--max-concurrency", "1"), ("tok_s", *LATENCIES)),
     Shape("four streams", 32, ("--concurrency", "4"), ("--max-concurrency", "4"), ("tok_s",)),
-    Shape("at a rate", 24, ("--rate", "2", "--arrival", "constant", "--concurrency", "8"),
-          ("--request-rate", "2", "--burstiness", "1e6", "--max-concurrency", "8"), LATENCIES),
-)  # fmt: skip
+    Shape(
+        "at a rate",
+        24,
+        ("--rate", "2", "--arrival", "constant", "--concurrency", "8"),
+        ("--request-rate", "2", "--burstiness", "1e6", "--max-concurrency", "8"),
+        LATENCIES,
+    ),
+)
 
 
 @pytest.fixture
@@ -58,9 +63,21 @@ def command(tmp_path: Path) -> Iterator[CommandLine]:
 
 def ours(command: CommandLine, run_id: str, shape: Shape) -> dict[str, float]:
     result = command.ok(
-        "bench", run_id, "--endpoint", "completions", *shape.ours, "--requests", shape.requests,
-        "--max-tokens", OUTPUT, "--input-tokens", INPUT, "--warmup", WARMUP, timeout_s=600,
-    )  # fmt: skip
+        "bench",
+        run_id,
+        "--endpoint",
+        "completions",
+        *shape.ours,
+        "--requests",
+        shape.requests,
+        "--max-tokens",
+        OUTPUT,
+        "--input-tokens",
+        INPUT,
+        "--warmup",
+        WARMUP,
+        timeout_s=600,
+    )
     assert result["requests_ok"] == shape.requests and result["output_tokens"] == shape.requests * OUTPUT
     engine = result["engine"]
     assert engine["disagreements"] == []
@@ -75,13 +92,42 @@ def ours(command: CommandLine, run_id: str, shape: Shape) -> dict[str, float]:
 def theirs(command: CommandLine, url: str, folder: Path, shape: Shape, seed: int) -> dict[str, float]:
     file = folder / f"{shape.name}-{seed}.json"
     argv = [
-        engine_cache.executable("vllm"), "bench", "serve", "--backend", "openai", "--base-url", url,
-        "--endpoint", "/v1/completions", "--model", "tiny", "--tokenizer", str(engine_cache.MODEL),
-        "--dataset-name", "random", "--random-input-len", str(INPUT), "--random-output-len", str(OUTPUT),
-        "--num-prompts", str(shape.requests), *shape.theirs, "--num-warmups", str(WARMUP),
-        "--ignore-eos", "--temperature", "0", "--seed", str(seed), "--disable-tqdm",
-        "--save-result", "--result-dir", str(folder), "--result-filename", file.name,
-    ]  # fmt: skip
+        engine_cache.executable("vllm"),
+        "bench",
+        "serve",
+        "--backend",
+        "openai",
+        "--base-url",
+        url,
+        "--endpoint",
+        "/v1/completions",
+        "--model",
+        "tiny",
+        "--tokenizer",
+        str(engine_cache.MODEL),
+        "--dataset-name",
+        "random",
+        "--random-input-len",
+        str(INPUT),
+        "--random-output-len",
+        str(OUTPUT),
+        "--num-prompts",
+        str(shape.requests),
+        *shape.theirs,
+        "--num-warmups",
+        str(WARMUP),
+        "--ignore-eos",
+        "--temperature",
+        "0",
+        "--seed",
+        str(seed),
+        "--disable-tqdm",
+        "--save-result",
+        "--result-dir",
+        str(folder),
+        "--result-filename",
+        file.name,
+    ]
     done = subprocess.run(argv, env={**command.env, "HF_HUB_OFFLINE": "1"}, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     found: dict[str, Any] = json.loads(file.read_text())
@@ -118,8 +164,10 @@ def test_the_two_clients_agree(command: CommandLine, tmp_path: Path) -> None:
             spreads = [statistics.stdev(map(math.log, values)) for values in each]
             ratio = math.exp(statistics.fmean(math.log(a / b) for a, b in zip(*each, strict=True)))
             shown = [[round(value, 2) for value in values] for values in each]
-            print(f"{shape.name}, {name}: ours {shown[0]}, theirs {shown[1]}; ratio {ratio:.4f},"
-                  f" sd of the logarithms {spreads[0]:.3f} and {spreads[1]:.3f}")  # fmt: skip
+            print(
+                f"{shape.name}, {name}: ours {shown[0]}, theirs {shown[1]}; ratio {ratio:.4f},"
+                f" sd of the logarithms {spreads[0]:.3f} and {spreads[1]:.3f}"
+            )
             if abs(math.log(ratio)) > 2 * max(*spreads, 0.01):
                 apart.append((shape.name, name, ratio))
     assert not apart

@@ -45,8 +45,15 @@ class CommandLine:
 
     def spawn(self, *words: object) -> subprocess.Popen[str]:
         argv = [sys.executable, "-m", "workbench", *self.before, *map(str, words), "--json"]
-        return subprocess.Popen(argv, cwd=self.directory, env=self.env, stdin=subprocess.DEVNULL,
-                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # fmt: skip
+        return subprocess.Popen(
+            argv,
+            cwd=self.directory,
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
 
     def __call__(self, *words: object, timeout_s: float = 60) -> Done:
         """One command to its end. AssertionError unless it printed exactly one JSON document, and no traceback."""

@@ -25,31 +25,72 @@ NOW = 1_795_000_000.0  # a fixed wall clock for what is drawn from Unix times
 def canned_comparison(simulated: bool = True) -> Comparison:
     change = MetricChange
     return Comparison(
-        41, 42, ({"kind": "flag", "name": "max-num-seqs", "a": 256, "b": 512},),
-        (change("output", "tok/s", 5812, 6731, 15.8, 1.7, True, "better"),
-         change("TTFT p50", "ms", 212, 298, 40.6, 9.4, False, "worse"),
-         change("ITL mean", "ms", 21.4, 24.9, 16.4, 1.2, False, "worse"),
-         change("power", "W", 603, 611, 1.3, 2.0, False, "no difference shown"),
-         change("efficiency", "tok/J", 9.64, 11.02, 14.3, 2.0, True, "better")),
-        (), True, simulated)  # fmt: skip
+        41,
+        42,
+        ({"kind": "flag", "name": "max-num-seqs", "a": 256, "b": 512},),
+        (
+            change("output", "tok/s", 5812, 6731, 15.8, 1.7, True, "better"),
+            change("TTFT p50", "ms", 212, 298, 40.6, 9.4, False, "worse"),
+            change("ITL mean", "ms", 21.4, 24.9, 16.4, 1.2, False, "worse"),
+            change("power", "W", 603, 611, 1.3, 2.0, False, "no difference shown"),
+            change("efficiency", "tok/J", 9.64, 11.02, 14.3, 2.0, True, "better"),
+        ),
+        (),
+        True,
+        simulated,
+    )
 
 
 def canned_result(number: int, **fields: Any) -> BenchResult:
     d = Distribution(230.0, 212.0, 540.0, 890.0, 120.0, 910.0, 64)
     engine = EngineDuring(72, 9216, 9216, 7.8, 8, 0.4, 3, 41.0, 0.0, 0, samples=14)
-    summary = BenchSummary(64, 0, {}, 8192, 8192, 0, 1.41, 5812.0, 45.4, d, d, d, d, 1.0, 26.1, 603.0, 850.0, 9.64,
-                           window="steady", window_s=1.1, whole_run_tok_s=5410.0, in_flight_mean=7.9,
-                           in_flight_nominal=8.0, idle_power_w=91.0, net_tok_per_joule=11.35,
-                           energy_per_request_j=13.3, engine=engine)  # fmt: skip
-    conditions = Conditions("four-pcie", "vllm", "0.33.0", "Qwen/Qwen3-VL-2B-Instruct", ("vllm", "serve", "m"),
-                            {"HF_TOKEN": "****"}, preset_id="qwen3-vl-2b-dp4", simulated=True)  # fmt: skip
+    summary = BenchSummary(
+        64,
+        0,
+        {},
+        8192,
+        8192,
+        0,
+        1.41,
+        5812.0,
+        45.4,
+        d,
+        d,
+        d,
+        d,
+        1.0,
+        26.1,
+        603.0,
+        850.0,
+        9.64,
+        window="steady",
+        window_s=1.1,
+        whole_run_tok_s=5410.0,
+        in_flight_mean=7.9,
+        in_flight_nominal=8.0,
+        idle_power_w=91.0,
+        net_tok_per_joule=11.35,
+        energy_per_request_j=13.3,
+        engine=engine,
+    )
+    conditions = Conditions(
+        "four-pcie",
+        "vllm",
+        "0.33.0",
+        "Qwen/Qwen3-VL-2B-Instruct",
+        ("vllm", "serve", "m"),
+        {"HF_TOKEN": "****"},
+        preset_id="qwen3-vl-2b-dp4",
+        simulated=True,
+    )
     result = BenchResult(number, NOW, BenchSpec("http://127.0.0.1:8000", "m"), conditions, summary)
     return replace(result, summary=replace(summary, **fields)) if fields else result
 
 
 def guard(**fields: Any) -> GuardView:
-    return replace(GuardView(True, 5151, NOW, 60.0, 1.2, log="guard.log", temperature_limits_c={"GPU-0000": 85.0}),
-                   **fields)  # fmt: skip
+    return replace(
+        GuardView(True, 5151, NOW, 60.0, 1.2, log="guard.log", temperature_limits_c={"GPU-0000": 85.0}), **fields
+    )
 
 
 # experiments: three pairs in the order A B B A A B
@@ -91,20 +132,42 @@ def canned_experiment(done: int = 6, *, state: str | None = None, number: int = 
             run = replace(run, state="measuring")
         runs.append(run)
     pairs = done // 2
-    spec = ExperimentSpec(Arm(sets=("max-num-seqs=256",)), Arm(sets=("max-num-seqs=512",)), {"engine": "vllm"},
-                          "qwen3-vl-2b-dp4", {"concurrency": 8, "requests": 64}, 3)  # fmt: skip
+    spec = ExperimentSpec(
+        Arm(sets=("max-num-seqs=256",)),
+        Arm(sets=("max-num-seqs=512",)),
+        {"engine": "vllm"},
+        "qwen3-vl-2b-dp4",
+        {"concurrency": 8, "requests": 64},
+        3,
+    )
     over = done == len(runs)
     verdict = ("B is better: output_tok_s +15.4 % ± 1.7 (95 %, 3 pairs)" if over else "") if state != "failed" else ""
     return Experiment(
-        number, NOW, "four-pcie", spec, tuple(runs), state or ("done" if over else "running"),
-        _experiment_comparison(pairs) if pairs > 1 else None, verdict, 2.4, True,
-        None if over else (6 - done) * 62.0, True)  # fmt: skip
+        number,
+        NOW,
+        "four-pcie",
+        spec,
+        tuple(runs),
+        state or ("done" if over else "running"),
+        _experiment_comparison(pairs) if pairs > 1 else None,
+        verdict,
+        2.4,
+        True,
+        None if over else (6 - done) * 62.0,
+        True,
+    )
 
 
 # sweeps: power limit in watts
-_POWER = ((300, 4101.0, 296.0, 1725), (350, 4692.0, 345.0, 1980), (400, 5204.0, 394.0, 2235),
-          (450, 5398.0, 443.0, 2430), (500, 5496.0, 489.0, 2580), (550, 5561.0, 531.0, 2685),
-          (600, 5583.0, 561.0, 2790))  # fmt: skip
+_POWER = (
+    (300, 4101.0, 296.0, 1725),
+    (350, 4692.0, 345.0, 1980),
+    (400, 5204.0, 394.0, 2235),
+    (450, 5398.0, 443.0, 2430),
+    (500, 5496.0, 489.0, 2580),
+    (550, 5561.0, 531.0, 2685),
+    (600, 5583.0, 561.0, 2790),
+)
 
 
 def canned_sweep(done: int = 7, *, state: str | None = None) -> Sweep:
@@ -113,14 +176,36 @@ def canned_sweep(done: int = 7, *, state: str | None = None) -> Sweep:
         point = SweepPoint(f"{watts} W", float(watts))
         if place < done:
             forced = "capped by power, 97 %" if watts < 600 else "in force"
-            point = replace(point, state="done", tok_s=tok_s, power_w=power, tok_per_joule=tok_s / power, sm_mhz=sm,
-                            temperature_c=48.0 + 4 * place, ttft_p50_ms=230.0 - 3 * place, ttft_p99_ms=900.0,
-                            itl_mean_ms=24.0 - place, in_force=forced, result_ids=(60 + place,))  # fmt: skip
+            point = replace(
+                point,
+                state="done",
+                tok_s=tok_s,
+                power_w=power,
+                tok_per_joule=tok_s / power,
+                sm_mhz=sm,
+                temperature_c=48.0 + 4 * place,
+                ttft_p50_ms=230.0 - 3 * place,
+                ttft_p99_ms=900.0,
+                itl_mean_ms=24.0 - place,
+                in_force=forced,
+                result_ids=(60 + place,),
+            )
         elif place == done and state in (None, "running"):
             point = replace(point, state="measuring")
         points.append(point)
     over = done == len(points)
     knee = "400 W: the highest tok/J that keeps 93 % of the throughput" if over else ""
-    return Sweep(3, NOW, "four-pcie", "power_limit_w", "power limit", "W", tuple(points),
-                 state or ("done" if over else "running"), 2 if over else None, knee, True,
-                 None if over else (7 - done) * 31.0)  # fmt: skip
+    return Sweep(
+        3,
+        NOW,
+        "four-pcie",
+        "power_limit_w",
+        "power limit",
+        "W",
+        tuple(points),
+        state or ("done" if over else "running"),
+        2 if over else None,
+        knee,
+        True,
+        None if over else (7 - done) * 31.0,
+    )

@@ -50,30 +50,51 @@ class FakeMeasuring:
         return {
             "quick": ("8 streams of 128 tokens", {"concurrency": 8, "requests": 64, "until_steady": False}),
             "single-stream": ("one request after the other", {"concurrency": 1, "requests": 8, "until_steady": True}),
-            "batch": ("32 streams of mixed lengths", {"concurrency": 32, "requests": 256, "until_steady": True,
-                                                      "length_spread": 0.2}),
-        }  # fmt: skip
+            "batch": (
+                "32 streams of mixed lengths",
+                {"concurrency": 32, "requests": 256, "until_steady": True, "length_spread": 0.2},
+            ),
+        }
 
     async def plan_gpu(self, wanted: GpuSettings, gpu: int | None = None) -> Sequence[SettingCommand]:
         self._called("plan_gpu", wanted, gpu)
         which = range(self.gpu_count) if gpu is None else [gpu]
-        return [SettingCommand(i, f"GPU-{i:04d}", name, ("nvidia-smi", "-i", f"GPU-{i:04d}", *words), self.right, value)
-                for i in which for name, value, words in self._wanted(wanted)]  # fmt: skip
+        return [
+            SettingCommand(i, f"GPU-{i:04d}", name, ("nvidia-smi", "-i", f"GPU-{i:04d}", *words), self.right, value)
+            for i in which
+            for name, value, words in self._wanted(wanted)
+        ]
 
     async def apply_gpu(
-        self, wanted: GpuSettings, gpu: int | None = None, *, dry_run: bool = False, trial_s: float | None = None,
+        self,
+        wanted: GpuSettings,
+        gpu: int | None = None,
+        *,
+        dry_run: bool = False,
+        trial_s: float | None = None,
         password: str | None = None,
-    ) -> SettingsReport:  # fmt: skip
+    ) -> SettingsReport:
         commands = await self.plan_gpu(wanted, gpu)
         if dry_run:
             known = {"gpu_clocks": ("unknown", "unknown"), "memory_clocks": ("default", "default")}
-            return SettingsReport(tuple(
-                SettingOutcome(c, not c.right, *(known.get(c.setting) or (600.0,))[:1], c.value,
-                               before_known=known.get(c.setting, ("", "read"))[1]) for c in commands),
-                dry_run=True)  # fmt: skip
+            return SettingsReport(
+                tuple(
+                    SettingOutcome(
+                        c,
+                        not c.right,
+                        *(known.get(c.setting) or (600.0,))[:1],
+                        c.value,
+                        before_known=known.get(c.setting, ("", "read"))[1],
+                    )
+                    for c in commands
+                ),
+                dry_run=True,
+            )
         self._called("apply_gpu", wanted, gpu, trial_s, password)
-        self.push(alterations=tuple(Alteration(c.gpu_index, c.gpu_uuid, c.setting, 600.0, c.value, NOW)
-                                    for c in commands), guard=guard(trial_left_s=trial_s))  # fmt: skip
+        self.push(
+            alterations=tuple(Alteration(c.gpu_index, c.gpu_uuid, c.setting, 600.0, c.value, NOW) for c in commands),
+            guard=guard(trial_left_s=trial_s),
+        )
         outcomes = tuple(SettingOutcome(c, True, 600.0, c.value, c.value, self.in_force) for c in commands)
         return SettingsReport(outcomes, journal="journal.json", guard=self.state.guard)
 

@@ -44,44 +44,120 @@ GIB = 1024**3
 SPECS = {
     s.name: s
     for s in (
-        FlagSpec("data-parallel-size", FlagKind.INT, ("-dp",), default=1, minimum=1,
-                 help="Number of data parallel groups. MoE layers are sharded by tensor times data parallel size."),
-        FlagSpec("max-num-seqs", FlagKind.INT, default=256, minimum=1,
-                 help="Maximum number of sequences per iteration. More raises throughput and KV cache use; "
-                      "time to first token may rise."),
-        FlagSpec("max-num-batched-tokens", FlagKind.INT, default=8192, minimum=1, human_readable_int=True,
-                 help="Maximum number of batched tokens per iteration."),
-        FlagSpec("gpu-memory-utilization", FlagKind.FLOAT, default=0.9, minimum=0, maximum=1,
-                 help="Fraction of GPU memory for the model executor."),
-        FlagSpec("kv-cache-dtype", FlagKind.STR, choices=("auto", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2"),
-                 default="auto", help="Data type of the KV cache."),
-        FlagSpec("enforce-eager", FlagKind.BOOL, negation="--no-enforce-eager", default=False,
-                 help="Always use eager mode: no CUDA graphs."),
+        FlagSpec(
+            "data-parallel-size",
+            FlagKind.INT,
+            ("-dp",),
+            default=1,
+            minimum=1,
+            help="Number of data parallel groups. MoE layers are sharded by tensor times data parallel size.",
+        ),
+        FlagSpec(
+            "max-num-seqs",
+            FlagKind.INT,
+            default=256,
+            minimum=1,
+            help="Maximum number of sequences per iteration. More raises throughput and KV cache use; "
+            "time to first token may rise.",
+        ),
+        FlagSpec(
+            "max-num-batched-tokens",
+            FlagKind.INT,
+            default=8192,
+            minimum=1,
+            human_readable_int=True,
+            help="Maximum number of batched tokens per iteration.",
+        ),
+        FlagSpec(
+            "gpu-memory-utilization",
+            FlagKind.FLOAT,
+            default=0.9,
+            minimum=0,
+            maximum=1,
+            help="Fraction of GPU memory for the model executor.",
+        ),
+        FlagSpec(
+            "kv-cache-dtype",
+            FlagKind.STR,
+            choices=("auto", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2"),
+            default="auto",
+            help="Data type of the KV cache.",
+        ),
+        FlagSpec(
+            "enforce-eager",
+            FlagKind.BOOL,
+            negation="--no-enforce-eager",
+            default=False,
+            help="Always use eager mode: no CUDA graphs.",
+        ),
         FlagSpec("max-model-len", FlagKind.INT, default=None, human_readable_int=True, help="Model context length."),
         FlagSpec("speculative-config", FlagKind.JSON, json_fields=("method", "model"), help="JSON."),
         FlagSpec("tensor-parallel-size", FlagKind.INT, ("-tp",), default=1, minimum=1, help="Tensor parallel groups."),
         FlagSpec("port", FlagKind.INT, default=8000, minimum=1, maximum=65535, help="Port."),
     )
-}  # fmt: skip
+}
 
 PRESETS = (
-    PresetEntry("qwen3-vl-2b-tp4-eager", "Qwen3-VL-2B, TP=4, eager: the baseline", "vllm", "4 x PCIe GPU", "corrected",
-                summary="Four-way tensor parallel for a 2B model: every layer waits for the slowest PCIe link.",
-                caveats=3, fits=True),
-    PresetEntry("qwen3-vl-2b-dp4", "Qwen3-VL-2B, one copy per GPU", "vllm", "4 x PCIe GPU", "corrected", caveats=2,
-                summary="The model fits one GPU many times over: four copies, no communication.",
-                baseline="qwen3-vl-2b-tp4-eager", fits=True),
+    PresetEntry(
+        "qwen3-vl-2b-tp4-eager",
+        "Qwen3-VL-2B, TP=4, eager: the baseline",
+        "vllm",
+        "4 x PCIe GPU",
+        "corrected",
+        summary="Four-way tensor parallel for a 2B model: every layer waits for the slowest PCIe link.",
+        caveats=3,
+        fits=True,
+    ),
+    PresetEntry(
+        "qwen3-vl-2b-dp4",
+        "Qwen3-VL-2B, one copy per GPU",
+        "vllm",
+        "4 x PCIe GPU",
+        "corrected",
+        caveats=2,
+        summary="The model fits one GPU many times over: four copies, no communication.",
+        baseline="qwen3-vl-2b-tp4-eager",
+        fits=True,
+    ),
     PresetEntry("qwen3-vl-2b-tp2-dp2", "Qwen3-VL-2B, TP=2 x DP=2", "vllm", "4 x PCIe GPU", "documented", fits=True),
-    PresetEntry("llama-3.3-70b-2x-spark", "Llama-3.3-70B over two DGX Sparks", "vllm", "2 x GB10", "documented",
-                caveats=5, fits=False),
-    PresetEntry("mistral-large-awq-sglang", "Mistral-Large AWQ, SGLang baseline", "sglang", "RTX PRO 6000", "corrected",
-                caveats=4, fits=False),
-    PresetEntry("mistral-large-awq-sglang-opt", "Mistral-Large AWQ, SGLang optimized", "sglang", "RTX PRO 6000",
-                "corrected", fits=False),
+    PresetEntry(
+        "llama-3.3-70b-2x-spark",
+        "Llama-3.3-70B over two DGX Sparks",
+        "vllm",
+        "2 x GB10",
+        "documented",
+        caveats=5,
+        fits=False,
+    ),
+    PresetEntry(
+        "mistral-large-awq-sglang",
+        "Mistral-Large AWQ, SGLang baseline",
+        "sglang",
+        "RTX PRO 6000",
+        "corrected",
+        caveats=4,
+        fits=False,
+    ),
+    PresetEntry(
+        "mistral-large-awq-sglang-opt",
+        "Mistral-Large AWQ, SGLang optimized",
+        "sglang",
+        "RTX PRO 6000",
+        "corrected",
+        fits=False,
+    ),
     PresetEntry("mistral-large-awq-tabby", "Mistral-Large on TabbyAPI", "tabbyapi", "RTX PRO 6000", "documented"),
-    PresetEntry("mine", "broken one", "vllm", "", "untested", own=True, path="mine.toml",
-                problem="line 7: flags.max-num-seqs: expected a value, got nothing"),
-)  # fmt: skip
+    PresetEntry(
+        "mine",
+        "broken one",
+        "vllm",
+        "",
+        "untested",
+        own=True,
+        path="mine.toml",
+        problem="line 7: flags.max-num-seqs: expected a value, got nothing",
+    ),
+)
 
 LOG_LINES = (
     "INFO 11-21 12:03:07 [api_server.py:1044] vLLM API server version 0.33.0",
@@ -153,8 +229,9 @@ class FakeSession(FakeMeasuring):
         self.running_plan: LaunchPlan | None = None
         self.load = 1.0
         self.fail: dict[str, Exception] = {}
-        host = HostView("four-pcie" if simulated else "box", link="connected",
-                        simulated="four-pcie" if simulated else None)  # fmt: skip
+        host = HostView(
+            "four-pcie" if simulated else "box", link="connected", simulated="four-pcie" if simulated else None
+        )
         self.state = SessionState(host=host, presets=PRESETS)
         self.state = replace(self.state, telemetry=self.telemetry(), telemetry_monotonic_s=fresh(), **fields)
 
@@ -197,26 +274,60 @@ class FakeSession(FakeMeasuring):
         wave = 0.5 + 0.5 * math.sin(tick / 7 + index)
         busy = self.load * (0.86 + 0.14 * wave)
         return GpuSample(
-            index=index, uuid=f"GPU-{index:04d}", sm_mhz=int(2100 + 690 * busy), memory_mhz=13365,
-            power_w=90 + 510 * busy, power_average_w=90 + 505 * busy, power_limit_w=600.0, power_limit_enforced_w=600.0,
-            gpu_util_pct=round(100 * busy), memory_util_pct=round(70 * busy),
-            memory_used_bytes=int((60 + 20 * busy) * GIB), memory_total_bytes=96 * GIB,
-            temperature_c=round(40 + 38 * busy), fan_pct=None, pstate=1, event_reasons=(), pcie_gen=5, pcie_width=16,
-            pcie_rx_mb_s=1800 * wave, pcie_tx_mb_s=240 * wave, energy_j=1e6 + tick * 500.0, persistence=True,
+            index=index,
+            uuid=f"GPU-{index:04d}",
+            sm_mhz=int(2100 + 690 * busy),
+            memory_mhz=13365,
+            power_w=90 + 510 * busy,
+            power_average_w=90 + 505 * busy,
+            power_limit_w=600.0,
+            power_limit_enforced_w=600.0,
+            gpu_util_pct=round(100 * busy),
+            memory_util_pct=round(70 * busy),
+            memory_used_bytes=int((60 + 20 * busy) * GIB),
+            memory_total_bytes=96 * GIB,
+            temperature_c=round(40 + 38 * busy),
+            fan_pct=None,
+            pstate=1,
+            event_reasons=(),
+            pcie_gen=5,
+            pcie_width=16,
+            pcie_rx_mb_s=1800 * wave,
+            pcie_tx_mb_s=240 * wave,
+            energy_j=1e6 + tick * 500.0,
+            persistence=True,
             absent={"fan_pct": "not supported"},
-        )  # fmt: skip
+        )
 
     def telemetry(self) -> Telemetry:
         infos = tuple(
-            GpuInfo(i, f"GPU-{i:04d}", "NVIDIA RTX PRO 6000 Blackwell Workstation Edition", sm_max_mhz=3090,
-                    memory_max_mhz=14001, power_default_w=600, power_min_w=300, power_max_w=600,
-                    memory_total_bytes=96 * GIB, pcie_gen_max=5, pcie_width_max=16, temperature_slowdown_c=92)
+            GpuInfo(
+                i,
+                f"GPU-{i:04d}",
+                "NVIDIA RTX PRO 6000 Blackwell Workstation Edition",
+                sm_max_mhz=3090,
+                memory_max_mhz=14001,
+                power_default_w=600,
+                power_min_w=300,
+                power_max_w=600,
+                memory_total_bytes=96 * GIB,
+                pcie_gen_max=5,
+                pcie_width_max=16,
+                temperature_slowdown_c=92,
+            )
             for i in range(self.gpu_count)
-        )  # fmt: skip
+        )
         t_s = self.ticks * self.interval_s
         host = HostSample(256 * GIB, 200 * GIB, "performance", 2.5, 32)
-        return Telemetry(t_s, NOW + t_s, DriverInfo(driver_version="595.71.05", cuda_version="13.1"), host, infos,
-                         tuple(self.sample(i, self.ticks) for i in range(self.gpu_count)), self.simulated)  # fmt: skip
+        return Telemetry(
+            t_s,
+            NOW + t_s,
+            DriverInfo(driver_version="595.71.05", cuda_version="13.1"),
+            host,
+            infos,
+            tuple(self.sample(i, self.ticks) for i in range(self.gpu_count)),
+            self.simulated,
+        )
 
     # the API
     def subscribe(self, listener: Callable[[SessionState, frozenset[str]], None]) -> Callable[[], None]:
@@ -233,15 +344,37 @@ class FakeSession(FakeMeasuring):
         from workbench.model.preset import Preset
 
         self._called("preset", preset_id)
-        return Preset.model_validate({
-            "schema": 1, "id": preset_id, "title": "Qwen3-VL-2B, one copy per GPU", "summary": "Four copies.",
-            "hardware": {"gpu_names": ["RTX PRO 6000"], "count": 4}, "engine": {"name": "vllm", "versions": ">=0.14"},
-            "model": {"id": "Qwen/Qwen3-VL-2B-Instruct"}, "caveats": ["Each copy has its own KV cache."],
-            "claims": [{"text": "TP=4 is 4x faster", "verdict": "false", "correct": "PCIe limits it",
-                        "basis": "arithmetic"}],
-            "references": [{"metric": "output", "value": 8610, "unit": "tok/s", "conditions": "concurrency 64",
-                            "status": "claimed by the document", "source": "guide"}],
-            "provenance": {"document": "guide.md", "status": "corrected"}})  # fmt: skip
+        return Preset.model_validate(
+            {
+                "schema": 1,
+                "id": preset_id,
+                "title": "Qwen3-VL-2B, one copy per GPU",
+                "summary": "Four copies.",
+                "hardware": {"gpu_names": ["RTX PRO 6000"], "count": 4},
+                "engine": {"name": "vllm", "versions": ">=0.14"},
+                "model": {"id": "Qwen/Qwen3-VL-2B-Instruct"},
+                "caveats": ["Each copy has its own KV cache."],
+                "claims": [
+                    {
+                        "text": "TP=4 is 4x faster",
+                        "verdict": "false",
+                        "correct": "PCIe limits it",
+                        "basis": "arithmetic",
+                    }
+                ],
+                "references": [
+                    {
+                        "metric": "output",
+                        "value": 8610,
+                        "unit": "tok/s",
+                        "conditions": "concurrency 64",
+                        "status": "claimed by the document",
+                        "source": "guide",
+                    }
+                ],
+                "provenance": {"document": "guide.md", "status": "corrected"},
+            }
+        )
 
     def missing_variables(self, preset_id: str) -> Mapping[str, Any]:
         return self.missing.get(preset_id, {})
@@ -249,8 +382,13 @@ class FakeSession(FakeMeasuring):
     async def load_preset(self, preset_id: str, variables: Mapping[str, str] | None = None) -> None:
         self._called("load_preset", preset_id, dict(variables) if variables else None)
         plan = LaunchPlan("vllm", "Qwen/Qwen3-VL-2B-Instruct", preset_id=preset_id, variables=dict(variables or {}))
-        for name, value in (("data-parallel-size", 4), ("max-num-seqs", 512), ("max-num-batched-tokens", 16384),
-                            ("gpu-memory-utilization", 0.92), ("kv-cache-dtype", "fp8")):  # fmt: skip
+        for name, value in (
+            ("data-parallel-size", 4),
+            ("max-num-seqs", 512),
+            ("max-num-batched-tokens", 16384),
+            ("gpu-memory-utilization", 0.92),
+            ("kv-cache-dtype", "fp8"),
+        ):
             plan = plan.with_flag(name, value, Origin.PRESET)
         plan = plan.with_env("HF_TOKEN", "hf_secret", Origin.PRESET)
         self.past, self.future = [], []
@@ -258,23 +396,46 @@ class FakeSession(FakeMeasuring):
 
     def _plan(self, plan: LaunchPlan) -> None:
         rows = [
-            FlagRow(f.name, f.value, SPECS[f.name].default if f.name in SPECS else None, f.origin, SPECS.get(f.name),
-                    "est. KV cache fits 214 full-length sequences" if f.name == "max-num-seqs" else None,
-                    "warn" if f.name == "max-num-seqs" else None)
+            FlagRow(
+                f.name,
+                f.value,
+                SPECS[f.name].default if f.name in SPECS else None,
+                f.origin,
+                SPECS.get(f.name),
+                "est. KV cache fits 214 full-length sequences" if f.name == "max-num-seqs" else None,
+                "warn" if f.name == "max-num-seqs" else None,
+            )
             for f in plan.flags
-        ]  # fmt: skip
+        ]
         rows += [FlagRow(e.name, e.value, None, e.origin, None, is_env=True) for e in plan.env]
         argv = ["vllm", "serve", plan.model]
         for f in plan.flags:
             argv += [f"--{f.name}"] if f.value is True else [f"--{f.name}", str(f.value)]
-        finding = Finding(Level.WARN, "memory.kv", "est. KV cache fits 214 full-length sequences", "max-num-seqs",
-                          "lower max-num-seqs to 214 or max-model-len")  # fmt: skip
+        finding = Finding(
+            Level.WARN,
+            "memory.kv",
+            "est. KV cache fits 214 full-length sequences",
+            "max-num-seqs",
+            "lower max-num-seqs to 214 or max-model-len",
+        )
         command = Command(tuple(argv), {e.name: str(e.value) for e in plan.env})
         edited = sum(f.origin is Origin.EDITED for f in (*plan.flags, *plan.env))
-        self.push(plan=PlanView(
-            plan, tuple(rows), (finding,), command, "0.33.0", 361, installed="vllm 0.33.0", edited=edited,
-            memory="memory est. 21.4/24.0 GiB per GPU", can_undo=bool(self.past), can_redo=bool(self.future),
-            title="Qwen3-VL-2B, one copy per GPU"))  # fmt: skip
+        self.push(
+            plan=PlanView(
+                plan,
+                tuple(rows),
+                (finding,),
+                command,
+                "0.33.0",
+                361,
+                installed="vllm 0.33.0",
+                edited=edited,
+                memory="memory est. 21.4/24.0 GiB per GPU",
+                can_undo=bool(self.past),
+                can_redo=bool(self.future),
+                title="Qwen3-VL-2B, one copy per GPU",
+            )
+        )
 
     def _edit(self, plan: LaunchPlan) -> None:
         assert self.state.plan is not None
@@ -348,8 +509,17 @@ class FakeSession(FakeMeasuring):
         return "#!/bin/sh\nexec vllm serve\n"
 
     def server(self, state: ServerState, run_id: str = "20261121-120300-vllm-3f2a", **fields: Any) -> ServerStatus:
-        base = ServerStatus(run_id, "vllm", state, self.state.host.name, "Qwen/Qwen3-VL-2B-Instruct", port=8000,
-                            url="http://127.0.0.1:8000", pid=4242, simulated=self.simulated)  # fmt: skip
+        base = ServerStatus(
+            run_id,
+            "vllm",
+            state,
+            self.state.host.name,
+            "Qwen/Qwen3-VL-2B-Instruct",
+            port=8000,
+            url="http://127.0.0.1:8000",
+            pid=4242,
+            simulated=self.simulated,
+        )
         return replace(base, **fields)
 
     def show_server(self, state: ServerState, **fields: Any) -> None:
@@ -375,8 +545,24 @@ class FakeSession(FakeMeasuring):
         self.push(run_id=run_id)
 
     def row(self, number: int, label: str, tok_s: float, **fields: Any) -> BenchRow:
-        base = BenchRow(number, NOW + number * 60, label, "Qwen/Qwen3-VL-2B-Instruct", "vllm", 8, tok_s, 212.0, 890.0,
-                        21.4, 603.0, tok_s / 603.0, 64, 0, self.simulated, "qwen3-vl-2b-dp4")  # fmt: skip
+        base = BenchRow(
+            number,
+            NOW + number * 60,
+            label,
+            "Qwen/Qwen3-VL-2B-Instruct",
+            "vllm",
+            8,
+            tok_s,
+            212.0,
+            890.0,
+            21.4,
+            603.0,
+            tok_s / 603.0,
+            64,
+            0,
+            self.simulated,
+            "qwen3-vl-2b-dp4",
+        )
         return replace(base, **fields)
 
     async def bench(self, **overrides: Any) -> int | None:
@@ -446,13 +632,22 @@ async def walked(session: FakeSession, stage: str) -> FakeSession:
     await session.bench(concurrency=8)
     session.set_flag("max-num-seqs", "1024")
     if stage == "benching":
-        session.push(bench=BenchState(running=True, spec=session.state.bench.spec,
-                                      progress=BenchProgress(31, 0, 64, 8, 3968, 6120.0, 4.2), last_id=41))  # fmt: skip
+        session.push(
+            bench=BenchState(
+                running=True,
+                spec=session.state.bench.spec,
+                progress=BenchProgress(31, 0, 64, 8, 3968, 6120.0, 4.2),
+                last_id=41,
+            )
+        )
         return session
     await session.bench(concurrency=8)
-    session.push(results=(session.row(39, "power 500 W", 5690.0), session.row(40, "baseline", 5790.0),
-                          *session.state.results), mark_a=41, mark_b=42,
-                 ceiling=CeilingView(448.0, 363.0, "bandwidth 1792 GB/s over 4.0 GB per token"))  # fmt: skip
+    session.push(
+        results=(session.row(39, "power 500 W", 5690.0), session.row(40, "baseline", 5790.0), *session.state.results),
+        mark_a=41,
+        mark_b=42,
+        ceiling=CeilingView(448.0, 363.0, "bandwidth 1792 GB/s over 4.0 GB per token"),
+    )
     await session.compare()
     session.push(activity=(Activity(NOW, "four-pcie", "vllm serve Qwen/Qwen3-VL-2B-Instruct", "started, pid 4242"),))
     if stage == "altered":

@@ -1,6 +1,6 @@
 """The screen as text: what a person would read, one line per row, compared with plain files.
 
-    WORKBENCH_GRIDS=write pytest tests/tui      writes the files again; look at the diff before committing
+WORKBENCH_GRIDS=write pytest tests/tui      writes the files again; look at the diff before committing
 """
 
 from __future__ import annotations

@@ -16,11 +16,20 @@ def kills(directory: Path, count: int, seed: int, processes: int, timeout_s: flo
     share = -(-count // processes)
     running = [
         subprocess.Popen(
-            ["nice", sys.executable, str(SCRIPT), str(directory / str(n)), str(n * share),
-             str(min(share, count - n * share)), str(seed)], stdout=subprocess.PIPE, text=True,
+            [
+                "nice",
+                sys.executable,
+                str(SCRIPT),
+                str(directory / str(n)),
+                str(n * share),
+                str(min(share, count - n * share)),
+                str(seed),
+            ],
+            stdout=subprocess.PIPE,
+            text=True,
         )
         for n in range(processes)
-    ]  # fmt: skip
+    ]
     try:
         lines = [process.communicate(timeout=timeout_s)[0].splitlines() for process in running]
     finally:

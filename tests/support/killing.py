@@ -38,17 +38,24 @@ from workbench.model.gpu import Telemetry  # noqa: E402
 from workbench.model.settings import ClockRange, GpuSettings  # noqa: E402
 from workbench.session.gpu_settings import OFFER, offers  # noqa: E402
 
-SCRIPTS = {journal.ACQUIRE: "lock", journal.READ: "read journal", journal.RELEASE: "unlock",
-           guard_orders.LOOK: "look at guard"}  # fmt: skip
+SCRIPTS = {
+    journal.ACQUIRE: "lock",
+    journal.READ: "read journal",
+    journal.RELEASE: "unlock",
+    guard_orders.LOOK: "look at guard",
+}
 PHASES = ("apply", "hold", "revert", "over")
 PART = 2  # settings of a plan
 HEARTBEAT_S, TRIAL_S = 1.0, 3.0
 HOLD_S = 0.2
 PATIENCE_S = 40.0  # for the guard: the machine may be busy
 CHOICES: Mapping[str, Any] = {
-    "power_limit_w": 450.0, "gpu_clocks": ClockRange(1000, 2000), "memory_clocks": ClockRange(14001, 14001),
-    "persistence": True, "governor": "powersave",
-}  # fmt: skip
+    "power_limit_w": 450.0,
+    "gpu_clocks": ClockRange(1000, 2000),
+    "memory_clocks": ClockRange(14001, 14001),
+    "persistence": True,
+    "governor": "powersave",
+}
 
 
 @dataclass
@@ -137,14 +144,18 @@ class Trial:
         wanted = GpuSettings(**{name: CHOICES[name] for name in kill.settings})
         governors = await control.governors_on(box.host)
         commands = control.plan({"0": wanted}, self.reading, mine, governors)
-        terms = Terms(mine, HEARTBEAT_S if kill.terms == "heartbeat" else None,
-                      TRIAL_S if kill.terms == "trial" else None)  # fmt: skip
+        terms = Terms(
+            mine, HEARTBEAT_S if kill.terms == "heartbeat" else None, TRIAL_S if kill.terms == "trial" else None
+        )
         signs = asyncio.create_task(box.signs_of_life())
         inner.tell("apply")
         report = await control.apply(
-            box.host, commands, rights=mine, watch=terms.watch,
+            box.host,
+            commands,
+            rights=mine,
+            watch=terms.watch,
             guard=lambda: guard_orders.start(box.host, terms, **FAST),
-        )  # fmt: skip
+        )
         inner.tell("hold" if report.ok else f"failed: {report}")
         await asyncio.sleep(HOLD_S)
         inner.tell("revert")
@@ -271,8 +282,12 @@ def rehearse(directory: Path, reading: Telemetry) -> list[tuple[str, float]]:
 
 def one(number: int, seed: int, directory: Path, reading: Telemetry, steps: Sequence[tuple[str, float]]) -> Kill:
     chance = random.Random(f"{seed}/{number}")
-    kill = Kill(number, chance.choice(["process", "process", "all", "guard"]),
-                chance.choice(["heartbeat", "trial", "none"]), chance.sample(sorted(CHOICES), PART))  # fmt: skip
+    kill = Kill(
+        number,
+        chance.choice(["process", "process", "all", "guard"]),
+        chance.choice(["heartbeat", "trial", "none"]),
+        chance.sample(sorted(CHOICES), PART),
+    )
     trial = Trial(directory / str(number), reading, chance)
     at = chance.randrange(len(steps))
     if kill.what == "guard":

@@ -28,30 +28,67 @@ def samples(requests: int = 40, streams: int = 4, tokens: int = 32) -> tuple[dic
     for i in range(requests):
         ttft, gaps = 80_000 + 1_000 * (i * 7 % 23), [9_000 + 10 * (i * j % 90) for j in range(tokens - 1)]
         end = ttft + sum(gaps)
-        made.append({
-            "index": i, "start_s": ends[i % streams], "end_us": end, "ttft_us": ttft, "gaps_us": gaps, "chunks": tokens,
-            "prompt_tokens": 100, "output_tokens": tokens, "finish_reason": "length",
-        })  # fmt: skip
+        made.append(
+            {
+                "index": i,
+                "start_s": ends[i % streams],
+                "end_us": end,
+                "ttft_us": ttft,
+                "gaps_us": gaps,
+                "chunks": tokens,
+                "prompt_tokens": 100,
+                "output_tokens": tokens,
+                "finish_reason": "length",
+            }
+        )
         ends[i % streams] += end / 1e6
     return tuple(made)
 
 
 def result(number: int = 7, *, model: str = "org/tiny", **conditions: Any) -> BenchResult:
     made = Conditions(
-        host="box", engine="vllm", engine_version="0.33.0", model=model,
-        argv=("vllm", "serve", model, "--api-key", "sesame", "--max-num-seqs", "256"), env={"HF_TOKEN": "sesame"},
-        flags={"max-num-seqs": 256}, driver_version="580.1", cuda_version="13.0", run_id="20261121-031502-vllm-3f2a",
-        gpus=({"name": "RTX PRO 6000"},), gpu_settings={"gpu0.power_limit_w": 500.0},
-        in_force={"gpu0.power_limit_w": "yes"}, model_digest="3f1c99d0a1b2c3d4", model_bytes="4 files, 1.2 GB",
-    )  # fmt: skip
+        host="box",
+        engine="vllm",
+        engine_version="0.33.0",
+        model=model,
+        argv=("vllm", "serve", model, "--api-key", "sesame", "--max-num-seqs", "256"),
+        env={"HF_TOKEN": "sesame"},
+        flags={"max-num-seqs": 256},
+        driver_version="580.1",
+        cuda_version="13.0",
+        run_id="20261121-031502-vllm-3f2a",
+        gpus=({"name": "RTX PRO 6000"},),
+        gpu_settings={"gpu0.power_limit_w": 500.0},
+        in_force={"gpu0.power_limit_w": "yes"},
+        model_digest="3f1c99d0a1b2c3d4",
+        model_bytes="4 files, 1.2 GB",
+    )
     spread = Distribution(90.0, 88.0, 99.0, 101.0, 80.0, 102.0, 40)
     summary = BenchSummary(
-        requests_ok=40, requests_failed=0, errors={}, prompt_tokens=4000, output_tokens=1280, cached_tokens=0,
-        duration_s=3.7, output_tok_s=346.2, request_s=10.8, ttft_ms=spread, itl_ms=spread, tpot_ms=spread,
-        e2e_ms=spread, tokens_per_chunk=1.0, per_stream_tok_s=100.0, power_w=412.0, energy_j=1524.0,
-        tok_per_joule=0.84, net_tok_per_joule=1.02, idle_power_w=72.0, window="steady", window_s=3.1,
+        requests_ok=40,
+        requests_failed=0,
+        errors={},
+        prompt_tokens=4000,
+        output_tokens=1280,
+        cached_tokens=0,
+        duration_s=3.7,
+        output_tok_s=346.2,
+        request_s=10.8,
+        ttft_ms=spread,
+        itl_ms=spread,
+        tpot_ms=spread,
+        e2e_ms=spread,
+        tokens_per_chunk=1.0,
+        per_stream_tok_s=100.0,
+        power_w=412.0,
+        energy_j=1524.0,
+        tok_per_joule=0.84,
+        net_tok_per_joule=1.02,
+        idle_power_w=72.0,
+        window="steady",
+        window_s=3.1,
         engine=EngineDuring(40, 4000, 1280, 3.9, 4, absent={"kv_use_max_pct": "not given"}),
-    )  # fmt: skip
+    )
     spec = BenchSpec("http://127.0.0.1:8000", model, concurrency=4, requests=40, max_tokens=32)
     return BenchResult(number, 1_790_000_000.0, spec, replace(made, **conditions), summary)
 
@@ -65,15 +102,22 @@ PAIRS = ((340.1, 351.0), (341.9, 352.2), (339.5, 350.9))
 
 def comparison() -> Comparison:
     return Comparison(
-        7, 8, ({"kind": "flag", "name": "max-num-seqs", "a": 256, "b": 512},),
+        7,
+        8,
+        ({"kind": "flag", "name": "max-num-seqs", "a": 256, "b": 512},),
         (
             MetricChange("output_tok_s", "tok/s", 340.5, 351.4, 3.2, 0.9, True, "better", PAIRS),
             MetricChange("ttft_ms.p50", "ms", 88.0, 95.4, 8.4, 2.0, False, "worse"),
             MetricChange("power_w", "W", 412.0, 413.2, 0.3, 0.4, False, "no difference shown"),
             MetricChange("queue_ms.mean", "ms", None, None, None, None, False, "not measured"),
         ),
-        ("the runs are not alike",), False, False, 3, 3, ("three pairs",),
-    )  # fmt: skip
+        ("the runs are not alike",),
+        False,
+        False,
+        3,
+        3,
+        ("three pairs",),
+    )
 
 
 def experiment(**fields: Any) -> Experiment:

@@ -19,8 +19,9 @@ from workbench.sim import models, speed
 from workbench.sim.profiles import PROFILES
 
 REQUESTS, TOKENS, STREAMS = 128, 128, 8
-SERVING = speed.Serving("vllm", PROFILES["rtx-pro-6000"].gpu, PROFILES["rtx-pro-6000"].interconnect,
-                        models.describe("Qwen/Qwen3-32B-AWQ"))  # fmt: skip
+SERVING = speed.Serving(
+    "vllm", PROFILES["rtx-pro-6000"].gpu, PROFILES["rtx-pro-6000"].interconnect, models.describe("Qwen/Qwen3-32B-AWQ")
+)
 
 
 @dataclass(frozen=True)
@@ -140,10 +141,26 @@ def _summary(factor: float) -> BenchSummary:
     tok_s = STREAMS * TOKENS / request_s
     itl, ttft, e2e = (_spread(1000 * s) for s in (step_s, prefill_s, request_s))
     return BenchSummary(
-        REQUESTS, 0, {}, REQUESTS * 128, REQUESTS * TOKENS, 0, REQUESTS * TOKENS / tok_s, tok_s, STREAMS / request_s,
-        ttft, itl, itl, e2e, 1.0, tok_s / STREAMS, gpu.power_decode_w, gpu.power_decode_w * REQUESTS * TOKENS / tok_s,
-        tok_s / gpu.power_decode_w, client_cpu_pct=5.0,
-    )  # fmt: skip
+        REQUESTS,
+        0,
+        {},
+        REQUESTS * 128,
+        REQUESTS * TOKENS,
+        0,
+        REQUESTS * TOKENS / tok_s,
+        tok_s,
+        STREAMS / request_s,
+        ttft,
+        itl,
+        itl,
+        e2e,
+        1.0,
+        tok_s / STREAMS,
+        gpu.power_decode_w,
+        gpu.power_decode_w * REQUESTS * TOKENS / tok_s,
+        tok_s / gpu.power_decode_w,
+        client_cpu_pct=5.0,
+    )
 
 
 def _spread(mean: float) -> Distribution:

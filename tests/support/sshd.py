@@ -200,9 +200,12 @@ class Sshd:
         log = (self.directory / "sshd.log").open("ab")
         with log:
             self._process = subprocess.Popen(
-                [SSHD, "-D", "-e", "-f", str(config)], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                [SSHD, "-D", "-e", "-f", str(config)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
                 start_new_session=True,
-            )  # fmt: skip
+            )
         wait_for(lambda: self._answers(), f"sshd; its log:\n{(self.directory / 'sshd.log').read_text()}")
 
     def _answers(self) -> bool:

@@ -41,16 +41,24 @@ class Sudoer:
     def __init__(self, directory: Path, password: str) -> None:
         self.here = directory / "ada"
         self.here.mkdir()
-        facts = {"here": self.here, "profile": PROFILE, "state": str(self.here / "driver"), "python": sys.executable,
-                 "sim": str(SIM)}  # fmt: skip
+        facts = {
+            "here": self.here,
+            "profile": PROFILE,
+            "state": str(self.here / "driver"),
+            "python": sys.executable,
+            "sim": str(SIM),
+        }
         for name, text in (("id", ID), ("nvidia-smi", STAND_IN), ("vllm", STAND_IN)):
             (self.here / name).write_text(text.format(name=name, **facts))
             (self.here / name).chmod(0o755)
         (self.here / "driver.py").write_text(DRIVER.format(**facts))
         self.sudo = Sudo(self.here, password=password)
         self.uid(1000)
-        self.env = {"PATH": f"{self.here}:{os.environ['PATH']}", "WORKBENCH_SIM_DRIVER": str(self.here / "driver.py"),
-                    "WORKBENCH_SIM_START_S": "0.2"}  # fmt: skip
+        self.env = {
+            "PATH": f"{self.here}:{os.environ['PATH']}",
+            "WORKBENCH_SIM_DRIVER": str(self.here / "driver.py"),
+            "WORKBENCH_SIM_START_S": "0.2",
+        }
         self._driver = SimState(str(self.here / "driver"), profiles.get(PROFILE))
 
     def uid(self, number: int) -> None:

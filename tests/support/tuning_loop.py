@@ -72,10 +72,12 @@ class Loop:
         return result
 
     def _say(self, status: dict[str, Any], result: dict[str, Any], theirs: Counts) -> None:
-        print(f"{self.engine} {status['engine_version']}: ready after {status['ready_after_s']:.1f} s; both counted"
-              f" {theirs.requests} requests, {theirs.prompt_tokens} prompt and {theirs.output_tokens} output tokens;"
-              f" {result['output_tok_s']:.1f} tok/s, TTFT p50 {result['ttft_ms']['p50']:.1f} ms,"
-              f" ITL mean {result['itl_ms']['mean']:.2f} ms; {'; '.join(result['notes'])}")  # fmt: skip
+        print(
+            f"{self.engine} {status['engine_version']}: ready after {status['ready_after_s']:.1f} s; both counted"
+            f" {theirs.requests} requests, {theirs.prompt_tokens} prompt and {theirs.output_tokens} output tokens;"
+            f" {result['output_tok_s']:.1f} tok/s, TTFT p50 {result['ttft_ms']['p50']:.1f} ms,"
+            f" ITL mean {result['itl_ms']['mean']:.2f} ms; {'; '.join(result['notes'])}"
+        )
 
     def _compared(self, cli: CommandLine, a: dict[str, Any], b: dict[str, Any]) -> None:
         flag, value = self.change

@@ -12,8 +12,18 @@ from pathlib import Path
 import pexpect
 import pyte
 
-KEYS = {"enter": "\r", "escape": "\x1b", "tab": "\t", "down": "\x1b[B", "up": "\x1b[A", "left": "\x1b[D",
-        "right": "\x1b[C", "space": " ", "ctrl+p": "\x10", "ctrl+u": "\x15"}  # fmt: skip
+KEYS = {
+    "enter": "\r",
+    "escape": "\x1b",
+    "tab": "\t",
+    "down": "\x1b[B",
+    "up": "\x1b[A",
+    "left": "\x1b[D",
+    "right": "\x1b[C",
+    "space": " ",
+    "ctrl+p": "\x10",
+    "ctrl+u": "\x15",
+}
 # Private sequences that a terminal answers or ignores, and that pyte would print: keyboard protocol, mode reports.
 _PRIVATE = re.compile(
     r"\x1b\[[<>=][0-9;]*[a-zA-Z]|\x1b\[\?[0-9;]*\$p|\x1b\[[0-9;]*\$[a-z]|\x1bP[^\x1b]*\x1b\\|\x1b_[^\x1b]*\x1b\\"
@@ -31,8 +41,16 @@ class TypedScreen:
         self._rest = ""
         self._terminal = pyte.Screen(columns, rows)
         self._stream = pyte.Stream(self._terminal)
-        self.child = pexpect.spawn(sys.executable, ["-m", "workbench", *argv], dimensions=(rows, columns), cwd=str(cwd),
-                                   env=dict(env), encoding="utf-8", codec_errors="replace", timeout=None)  # fmt: skip
+        self.child = pexpect.spawn(
+            sys.executable,
+            ["-m", "workbench", *argv],
+            dimensions=(rows, columns),
+            cwd=str(cwd),
+            env=dict(env),
+            encoding="utf-8",
+            codec_errors="replace",
+            timeout=None,
+        )
         self.child.delaybeforesend = None
 
     # what stands there

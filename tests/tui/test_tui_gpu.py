@@ -39,23 +39,37 @@ def test_the_commands_are_shown_before_they_run(drive: Any) -> None:
     drive(scenario, stage="ready")
 
 
-@pytest.mark.parametrize(("typed", "wrong"), [
-    ({"power": "lots"}, "power limit: expected watts, got lots"), ({"gpu": "4"}, "GPU: expected all or 0..3"),
-    ({"sm": "3000,210"}, "the minimum 3000 is above"), ({"persistence": "yes"}, "expected on or off"),
-    ({"power": "400", "trial": "-1"}, "trial: expected seconds"), ({"trial": "60"}, "nothing is asked for"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("typed", "wrong"),
+    [
+        ({"power": "lots"}, "power limit: expected watts, got lots"),
+        ({"gpu": "4"}, "GPU: expected all or 0..3"),
+        ({"sm": "3000,210"}, "the minimum 3000 is above"),
+        ({"persistence": "yes"}, "expected on or off"),
+        ({"power": "400", "trial": "-1"}, "trial: expected seconds"),
+        ({"trial": "60"}, "nothing is asked for"),
+    ],
+)
 def test_what_is_wrong_is_said(typed: dict[str, str], wrong: str) -> None:
     outcome = parse({**EMPTY, **typed}, 4)
     assert isinstance(outcome, str) and wrong in outcome
 
 
 def test_all_fields_become_settings() -> None:
-    typed = {"gpu": "2", "power": "450 W", "sm": "210-1755", "memory": "reset", "persistence": "on",
-             "governor": "performance", "trial": "60s"}  # fmt: skip
+    typed = {
+        "gpu": "2",
+        "power": "450 W",
+        "sm": "210-1755",
+        "memory": "reset",
+        "persistence": "on",
+        "governor": "performance",
+        "trial": "60s",
+    }
     wanted = parse({**EMPTY, **typed}, 4)
     assert not isinstance(wanted, str)
-    assert wanted.settings == GpuSettings(True, 450.0, ClockRange(210, 1755), reset_memory_clocks=True,
-                                          governor="performance")  # fmt: skip
+    assert wanted.settings == GpuSettings(
+        True, 450.0, ClockRange(210, 1755), reset_memory_clocks=True, governor="performance"
+    )
     assert (wanted.gpu, wanted.trial_s) == (2, 60.0)
 
 
@@ -140,8 +154,13 @@ def test_what_failed_was_given_back_and_is_unchecked_stands_on_a_page(drive: Any
         return SettingOutcome(command, ok, message=message, **more)
 
     async def scenario(d: Any) -> None:
-        kept = outcome("gpu_clocks", True, before="unknown (someone else's lock)", requested="3000,3090",
-                       in_force=InForce.NOT_CHECKED)  # fmt: skip
+        kept = outcome(
+            "gpu_clocks",
+            True,
+            before="unknown (someone else's lock)",
+            requested="3000,3090",
+            in_force=InForce.NOT_CHECKED,
+        )
         failed = outcome("power_limit_w", False, "not supported", before=600.0, requested=900.0, read_back=600.0)
         report = SettingsReport((kept, failed), "journal.json", rolled_back=(kept,), guard=guard())
         d.app.main.show_report("GPU settings", report)

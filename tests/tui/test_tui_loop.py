@@ -58,8 +58,16 @@ def test_keys_in_one_packet_act_in_order(drive: Any) -> None:
             d.app.post_message(events.Key(key, key))
         await d.until(lambda: d.app.main.presets.query_text == "qwen3")
         assert d.app.is_running and not d.app.main.notice_bar.display
-        for key, character in (("enter", "\r"), ("slash", "/"), ("m", "m"), ("n", "n"), ("s", "s"), ("enter", "\r"),
-                               ("7", "7"), ("enter", "\r")):  # fmt: skip
+        for key, character in (
+            ("enter", "\r"),
+            ("slash", "/"),
+            ("m", "m"),
+            ("n", "n"),
+            ("s", "s"),
+            ("enter", "\r"),
+            ("7", "7"),
+            ("enter", "\r"),
+        ):
             d.app.post_message(events.Key(key, character))
         await d.until(lambda: d.session.called("set_flag"))
         assert d.session.called("set_flag") == [("set_flag", "max-num-seqs", "7")]
@@ -217,8 +225,14 @@ def test_copy_goes_through_the_terminal(drive: Any) -> None:
 
 def test_pages_open_and_close(drive: Any) -> None:
     async def scenario(d: Any) -> None:
-        pages = {"question_mark": "pick a preset", "v": "--max-num-seqs", "l": "started, pid 4242",
-                 "w": "Save the plan", "h": "spark-01", "full_stop": "compare with the previous"}  # fmt: skip
+        pages = {
+            "question_mark": "pick a preset",
+            "v": "--max-num-seqs",
+            "l": "started, pid 4242",
+            "w": "Save the plan",
+            "h": "spark-01",
+            "full_stop": "compare with the previous",
+        }
         for key, words in pages.items():
             await d.press(key)
             assert words in d.text, key
@@ -258,8 +272,9 @@ def test_an_unknown_host_key_is_asked_about_and_a_changed_one_is_not(drive: Any)
     from workbench.session.state import HostView
 
     async def scenario(d: Any) -> None:
-        d.session.push(host=HostView("box", "ssh", "failed", "the key of box is not known: SHA256:abc",
-                                     unknown_key="SHA256:abc"))  # fmt: skip
+        d.session.push(
+            host=HostView("box", "ssh", "failed", "the key of box is not known: SHA256:abc", unknown_key="SHA256:abc")
+        )
         await d.until(lambda: "SHA256:abc" in d.text and d.app.screen is not d.app.main)
         await d.press("y")
         await d.until(lambda: d.session.called("accept_host_key"))
@@ -293,8 +308,14 @@ def test_a_failure_brings_the_log_to_its_first_error(drive: Any) -> None:
         cause = Finding(Level.ERROR, "log.oom", "the weights do not fit", fix="lower gpu-memory-utilization")
         d.session.show_server(ServerState.STARTING)
         await d.pilot.pause()
-        d.session.show_server(ServerState.FAILED, exit_code=1, reason="CUDA out of memory", findings=(cause,),
-                              started_unix_s=10.0, ended_unix_s=41.0)  # fmt: skip
+        d.session.show_server(
+            ServerState.FAILED,
+            exit_code=1,
+            reason="CUDA out of memory",
+            findings=(cause,),
+            started_unix_s=10.0,
+            ended_unix_s=41.0,
+        )
         await d.until(lambda: "x FAILED vllm :8000 exit 1 after 31s" in d.row(0))
         assert "ERROR CUDA out of" in d.text and "fix: lower" in d.text
 

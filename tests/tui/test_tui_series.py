@@ -29,9 +29,16 @@ from workbench.tui.widgets.plot import Point, curve, positions
 from workbench.tui.widgets.sweep import sweep_rows
 
 SIZES = {"80x24": (80, 24), "120x40": (120, 40), "200x60": (200, 60)}
-PAGES = [("experiment", "experiment", "X"), ("experimented", "experimented", "X"), ("sweep", "swept", "S"),
-         ("experiment-form", "compare", "X"), ("sweep-form", "ready", "S"), ("bench-form", "ready", "b"),
-         ("gpu-settings", "altered", "g"), ("result", "compare", "4 enter")]  # fmt: skip
+PAGES = [
+    ("experiment", "experiment", "X"),
+    ("experimented", "experimented", "X"),
+    ("sweep", "swept", "S"),
+    ("experiment-form", "compare", "X"),
+    ("sweep-form", "ready", "S"),
+    ("bench-form", "ready", "b"),
+    ("gpu-settings", "altered", "g"),
+    ("result", "compare", "4 enter"),
+]
 
 
 @pytest.mark.parametrize(("name", "stage", "keys"), PAGES, ids=[p[0] for p in PAGES])
@@ -138,12 +145,15 @@ def test_arms_of_what_differs() -> None:
     assert "model" in str(arms_of([PlanChange("model", "model", "m", "n")]))
 
 
-@pytest.mark.parametrize("arm", [
-    Arm(("max-num-seqs=512",), ("enforce-eager",), ("K=v w",)),
-    Arm(sets=('speculative-config={"method":"mtp","n":2}',)),
-    Arm(gpu=GpuSettings(True, 400.0, ClockRange(210, 1755), None, False, True, "performance")),
-    Arm(),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "arm",
+    [
+        Arm(("max-num-seqs=512",), ("enforce-eager",), ("K=v w",)),
+        Arm(sets=('speculative-config={"method":"mtp","n":2}',)),
+        Arm(gpu=GpuSettings(True, 400.0, ClockRange(210, 1755), None, False, True, "performance")),
+        Arm(),
+    ],
+)
 def test_an_arm_is_read_as_it_is_written(arm: Arm) -> None:
     assert parse_arm(line_of(arm)) == arm
 
@@ -191,10 +201,15 @@ def test_sweeps_of_the_concurrency_and_of_a_flag(drive: Any) -> None:
     drive(scenario, stage="ready")
 
 
-@pytest.mark.parametrize(("what", "values", "wrong"), [
-    (sweep_form.POWER, "300,many", "got “many”"), (sweep_form.POWER, "300", "at least two"),
-    (sweep_form.STREAMS, "0,4", "got “0”"), (sweep_form.CLOCKS, "a-b,3", "got “a-b”"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("what", "values", "wrong"),
+    [
+        (sweep_form.POWER, "300,many", "got “many”"),
+        (sweep_form.POWER, "300", "at least two"),
+        (sweep_form.STREAMS, "0,4", "got “0”"),
+        (sweep_form.CLOCKS, "a-b,3", "got “a-b”"),
+    ],
+)
 def test_values_that_are_none_are_said(what: str, values: str, wrong: str) -> None:
     assert wrong in str(sweep_form.parse({"what": what, "values": values, "flags": "", "gpu": "all"}, 4))
 

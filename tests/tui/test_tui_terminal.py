@@ -57,13 +57,19 @@ class Terminal:
 
     def __init__(self, tmp_path: Path, interval: float = 0.1, flood: bool = False, **env: str) -> None:
         self.marker = tmp_path / "ended"
-        text = PROGRAM.format(tests=str(TESTS), root=str(TESTS.parent), interval=interval, flood=flood,
-                              marker=str(self.marker))  # fmt: skip
+        text = PROGRAM.format(
+            tests=str(TESTS), root=str(TESTS.parent), interval=interval, flood=flood, marker=str(self.marker)
+        )
         self.master, slave = pty.openpty()
         ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
         self.child = subprocess.Popen(
-            [sys.executable, "-c", text], stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
-            env={**os.environ, "TERM": "xterm-256color", **env})  # fmt: skip
+            [sys.executable, "-c", text],
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            start_new_session=True,
+            env={**os.environ, "TERM": "xterm-256color", **env},
+        )
         os.close(slave)
         self.seen = b""
 

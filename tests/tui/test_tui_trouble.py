@@ -29,13 +29,25 @@ def said(rows: Any) -> str:
     return "\n".join("".join(text for text, _ in row) for row in rows)
 
 
-@pytest.mark.parametrize(("stage", "method", "keys"), [
-    ("altered", "verify_gpu", "V"), ("altered", "revert_gpu", "r"), ("trial", "confirm_gpu", "T"),
-    ("compare", "compare", "c"), ("compare", "restart_bench_compare", ". enter"), ("compare", "experiments", "5 o"),
-    ("compare", "result", "4 enter"), ("compare", "delete_result", "4 d y"), ("ready", "bench", "b enter"),
-    ("ready", "plan_gpu", "g 5 0 0 enter"), ("ready", "stop", "x y"), ("sweeping", "cancel_sweep", "K"),
-    ("experiment", "stop_experiment", "K"), ("ready", "flag_sweep", "2 down S f enter"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("stage", "method", "keys"),
+    [
+        ("altered", "verify_gpu", "V"),
+        ("altered", "revert_gpu", "r"),
+        ("trial", "confirm_gpu", "T"),
+        ("compare", "compare", "c"),
+        ("compare", "restart_bench_compare", ". enter"),
+        ("compare", "experiments", "5 o"),
+        ("compare", "result", "4 enter"),
+        ("compare", "delete_result", "4 d y"),
+        ("ready", "bench", "b enter"),
+        ("ready", "plan_gpu", "g 5 0 0 enter"),
+        ("ready", "stop", "x y"),
+        ("sweeping", "cancel_sweep", "K"),
+        ("experiment", "stop_experiment", "K"),
+        ("ready", "flag_sweep", "2 down S f enter"),
+    ],
+)
 def test_a_method_that_breaks_is_a_message(drive: Any, stage: str, method: str, keys: str) -> None:
     async def scenario(d: Any) -> None:
         d.session.fail[method] = RuntimeError("boom")
@@ -131,8 +143,10 @@ def test_altered_gpus_are_seen_beside_a_benchmark_on_a_narrow_screen(drive: Any)
     async def scenario(d: Any) -> None:
         progress = BenchProgress(31, 0, 64, 8, 3968, 6120.0, 4.2)
         spec = BenchSpec("http://127.0.0.1:8000", "m")
-        d.session.push(host=replace(d.session.state.host, name="sim:rtx-pro-6000-passthrough"),
-                       bench=BenchState(running=True, spec=spec, progress=progress))  # fmt: skip
+        d.session.push(
+            host=replace(d.session.state.host, name="sim:rtx-pro-6000-passthrough"),
+            bench=BenchState(running=True, spec=spec, progress=progress),
+        )
         await d.until(lambda: "bench 31/64" in d.row(0))
         assert "READY :8000" in d.row(0) and "▲ GPU altered" in d.row(0) and d.row(0).endswith("SIMULATED")
 
@@ -145,8 +159,10 @@ def test_how_far_a_load_is() -> None:
     state = FakeSession().state
     timed = replace(state, bench=BenchState(running=True, spec=spec, progress=progress))
     assert progress_text(timed) == "measuring 4/10 s"
-    counted = replace(timed, bench=replace(timed.bench, spec=replace(spec, seconds=None, requests=64),
-                                           progress=replace(progress, total=64)))  # fmt: skip
+    counted = replace(
+        timed,
+        bench=replace(timed.bench, spec=replace(spec, seconds=None, requests=64), progress=replace(progress, total=64)),
+    )
     assert progress_text(counted) == "measuring 7/64"
     assert progress_text(replace(timed, busy=("verifying GPU settings",))) == "4s"
     assert progress_text(replace(timed, bench=replace(timed.bench, running=False))) == ""
@@ -167,8 +183,10 @@ def _planned(gpu: int, setting: str, before: Any, known: str, value: Any, messag
 
 def test_gpus_that_change_alike_stand_in_one_row_with_what_was_before() -> None:
     volatile = "persistence mode is off: the setting is lost when the last program ends"
-    planned = [*(_planned(n, "power_limit_w", 250.0, "read", 200.0, volatile) for n in range(4)),
-               _planned(0, "gpu_clocks", "unknown", "unknown", "210,1755")]  # fmt: skip
+    planned = [
+        *(_planned(n, "power_limit_w", 250.0, "read", 200.0, volatile) for n in range(4)),
+        _planned(0, "gpu_clocks", "unknown", "unknown", "210,1755"),
+    ]
     text = said([*change_rows(planned, 110), *note_rows(planned, 110)])
     assert re.search(r"GPU0-3 +power +250W +200W +read from the driver", text)
     assert re.search(r"GPU0 +sm +unknown +210-1755MHz +a lock cannot be read", text)
@@ -185,8 +203,10 @@ def test_one_process_on_many_gpus_is_named_once() -> None:
 
 def test_what_a_load_showed_of_gpus_alike_is_said_once_and_the_worst_first() -> None:
     held = "power limit 200 W is in force: 99 W drawn; it did not bind; nothing changes"
-    findings = [*(f"GPU{n}: {held}" for n in range(3)),
-                "GPU3: power limit 200 W has no effect: requested 200 W, 230 W drawn"]  # fmt: skip
+    findings = [
+        *(f"GPU{n}: {held}" for n in range(3)),
+        "GPU3: power limit 200 W has no effect: requested 200 W, 230 W drawn",
+    ]
     lines = said(finding_rows(findings, 100)).splitlines()
     assert lines[0].startswith("▲ GPU3: power limit 200 W has no effect")
     assert "ok GPU0-2: power limit 200 W is in force: 99 W drawn" in lines and "  it did not bind" in lines

@@ -62,9 +62,12 @@ def compare(
         simulated=any(r.conditions.simulated for r in (*left, *right)),
         runs_a=len(left),
         runs_b=len(right),
-        notes=(*_notes(left, right), *_unmeasured(metrics, (*left, *right)),
-               *(_circumstances(left, right) if paired else ())),
-    )  # fmt: skip
+        notes=(
+            *_notes(left, right),
+            *_unmeasured(metrics, (*left, *right)),
+            *(_circumstances(left, right) if paired else ()),
+        ),
+    )
 
 
 # -- configuration ---------------------------------------------------------------------------------------------------

@@ -51,9 +51,17 @@ def with_energy(summary: BenchSummary, gpu: GpuDuring, idle: Idle, *, seconds: f
     if idle.power_w is None:
         absent["idle_power_w"] = idle.why
     return replace(
-        summary, power_w=power, energy_j=energy, tok_per_joule=ratio, energy_per_request_j=per_request,
-        idle_power_w=idle.power_w, net_tok_per_joule=net, gpu=gpu, absent=absent, notes=(*summary.notes, *_notes(gpu)),
-    )  # fmt: skip
+        summary,
+        power_w=power,
+        energy_j=energy,
+        tok_per_joule=ratio,
+        energy_per_request_j=per_request,
+        idle_power_w=idle.power_w,
+        net_tok_per_joule=net,
+        gpu=gpu,
+        absent=absent,
+        notes=(*summary.notes, *_notes(gpu)),
+    )
 
 
 def without_energy(summary: BenchSummary, why: str, idle: Idle | None = None) -> BenchSummary:

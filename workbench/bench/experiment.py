@@ -60,8 +60,10 @@ def checked(spec: ExperimentSpec) -> ExperimentSpec:
         if not 0 < spec.until_pct < 100:
             raise InputError(f"± {spec.until_pct:g} % is no width of an interval", next_step="for example 2")
         if spec.pairs < UNTIL_PAIRS:
-            raise InputError(f"until an interval is narrow takes at least {UNTIL_PAIRS} pairs",
-                             next_step=f"allow {UNTIL_PAIRS} or more; {UNTIL_MOST} is usual")  # fmt: skip
+            raise InputError(
+                f"until an interval is narrow takes at least {UNTIL_PAIRS} pairs",
+                next_step=f"allow {UNTIL_PAIRS} or more; {UNTIL_MOST} is usual",
+            )
     for value, name in ((spec.max_minutes, "minutes"), (spec.match_temperature_c, "°C")):
         if value is not None and not 0 < value < math.inf:
             raise InputError(f"{value:g} {name} cannot be held", next_step="a number above 0")
@@ -208,8 +210,13 @@ def judged(experiment: Experiment, results: Mapping[int, BenchResult]) -> Experi
     pairs = [(a, b) for a, b in found if a is not None and b is not None]
     if not pairs:
         return replace(experiment, comparison=None, smallest_pct=None, verdict=_sentence(experiment, None))
-    comparison = compare([a for a, _ in pairs], [b for _, b in pairs], paired=True, chosen=experiment.spec.metric,
-                         level=level(experiment))  # fmt: skip
+    comparison = compare(
+        [a for a, _ in pairs],
+        [b for _, b in pairs],
+        paired=True,
+        chosen=experiment.spec.metric,
+        level=level(experiment),
+    )
     comparison = replace(comparison, notes=(*comparison.notes, *_notes(experiment)))
     experiment = replace(experiment, comparison=comparison)
     change = comparison.metrics[0]
@@ -238,16 +245,20 @@ def _smallest(change: MetricChange, at_level: float) -> float | None:
 
 
 def _notes(experiment: Experiment) -> list[str]:
-    notes = [f"{experiment.spec.metric} was chosen before the start; of the others, only what is left after Holm's "
-             "correction for their number is called better or worse"]  # fmt: skip
+    notes = [
+        f"{experiment.spec.metric} was chosen before the start; of the others, only what is left after Holm's "
+        "correction for their number is called better or worse"
+    ]
     looks = []
     if experiment.spec.until_pct is not None:
         looks.append("the outcome was looked at after every pair")
     if experiment.extensions:
         looks.append("more pairs were asked for after the outcome was seen")
     if looks:
-        notes.append(f"{' and '.join(looks)}: the interval is a {100 * level(experiment):.4g} % one, so that it still "
-                     "holds the truth in about 95 %")  # fmt: skip
+        notes.append(
+            f"{' and '.join(looks)}: the interval is a {100 * level(experiment):.4g} % one, so that it still "
+            "holds the truth in about 95 %"
+        )
     return notes
 
 
@@ -276,8 +287,10 @@ def _sentence(experiment: Experiment, change: MetricChange | None) -> str:
     none = f"no difference that {done} pairs can show: {seen}"
     if experiment.smallest_pct is None:
         return f"{none}; what so few could have shown is not known"
-    return (f"{none}; at this spread one of {experiment.smallest_pct:.1f} % or more would have been seen "
-            "(in 4 of 5 such experiments)")  # fmt: skip
+    return (
+        f"{none}; at this spread one of {experiment.smallest_pct:.1f} % or more would have been seen "
+        "(in 4 of 5 such experiments)"
+    )
 
 
 def _named(change: MetricChange) -> str:

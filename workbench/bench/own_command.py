@@ -186,12 +186,30 @@ def summary(done: CommandOutcome) -> BenchSummary:
     absent = dict.fromkeys(("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms", "tokens_per_chunk", "per_stream_tok_s"), why)
     refused = (f"the command {_ended(done.exit_code)}",) if done.exit_code else ()
     return BenchSummary(
-        requests_ok=0, requests_failed=0, errors={}, prompt_tokens=None, output_tokens=None, cached_tokens=None,
-        duration_s=round(done.seconds, 6), output_tok_s=None, request_s=None, ttft_ms=None, itl_ms=None, tpot_ms=None,
-        e2e_ms=None, tokens_per_chunk=None, per_stream_tok_s=None, power_w=None, energy_j=None, tok_per_joule=None,
-        absent=absent, refused=refused, window_s=round(done.seconds, 6), command_exit=done.exit_code,
+        requests_ok=0,
+        requests_failed=0,
+        errors={},
+        prompt_tokens=None,
+        output_tokens=None,
+        cached_tokens=None,
+        duration_s=round(done.seconds, 6),
+        output_tok_s=None,
+        request_s=None,
+        ttft_ms=None,
+        itl_ms=None,
+        tpot_ms=None,
+        e2e_ms=None,
+        tokens_per_chunk=None,
+        per_stream_tok_s=None,
+        power_w=None,
+        energy_j=None,
+        tok_per_joule=None,
+        absent=absent,
+        refused=refused,
+        window_s=round(done.seconds, 6),
+        command_exit=done.exit_code,
         command_output=done.output,
-    )  # fmt: skip
+    )
 
 
 def with_counts(summary: BenchSummary, engine: EngineDuring) -> BenchSummary:
@@ -212,10 +230,16 @@ def with_counts(summary: BenchSummary, engine: EngineDuring) -> BenchSummary:
             absent.setdefault(name, absent.get("output_tokens") or "the engine counted nothing in that time")
     notes = ("requests and tokens are the engine's own counts: those of other clients would be among them",)
     return replace(
-        summary, requests_ok=engine.requests_finished or 0, prompt_tokens=engine.prompt_tokens,
-        output_tokens=engine.generation_tokens, cached_tokens=engine.prefix_hit_tokens, engine=engine, absent=absent,
-        notes=(*summary.notes, *notes), **rates,
-    )  # fmt: skip
+        summary,
+        requests_ok=engine.requests_finished or 0,
+        prompt_tokens=engine.prompt_tokens,
+        output_tokens=engine.generation_tokens,
+        cached_tokens=engine.prefix_hit_tokens,
+        engine=engine,
+        absent=absent,
+        notes=(*summary.notes, *notes),
+        **rates,
+    )
 
 
 def _ended(code: int) -> str:

@@ -33,14 +33,20 @@ _PROFILES = (
     Profile(
         "batch",
         "32 streams of mixed lengths: throughput under load",
-        {"concurrency": 32, "requests": 256, "input_tokens": 512, "max_tokens": 256, "warmup": 64,
-         "length_spread": 0.2, "until_steady": True},
+        {
+            "concurrency": 32,
+            "requests": 256,
+            "input_tokens": 512,
+            "max_tokens": 256,
+            "warmup": 64,
+            "length_spread": 0.2,
+            "until_steady": True,
+        },
     ),
     Profile(
         "long-prompt",
         "4 streams of 8,192 prompt tokens: prefill and the KV cache",
-        {"concurrency": 4, "requests": 32, "input_tokens": 8192, "max_tokens": 128, "warmup": 8,
-         "until_steady": True},
+        {"concurrency": 4, "requests": 32, "input_tokens": 8192, "max_tokens": 128, "warmup": 8, "until_steady": True},
     ),
     Profile(
         "document",
@@ -48,7 +54,7 @@ _PROFILES = (
         "so that first token and gaps are known too",
         {"concurrency": 1, "requests": 10, "input_tokens": 32, "max_tokens": 500, "warmup": 0},
     ),
-)  # fmt: skip
+)
 NAMES = tuple(profile.name for profile in _PROFILES)
 
 

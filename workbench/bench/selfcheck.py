@@ -39,8 +39,13 @@ class RunFacts:
 def refusals(spec: BenchSpec, counted: Sequence[RequestRecord], facts: RunFacts, window: Window) -> tuple[str, ...]:
     """Why these figures are not those of the server under the asked load; () where they are."""
     good = [r for r in counted if r.ok]
-    reasons = (_idle_streams(spec, counted, window), _busy(good, facts), _cached(spec, good, facts),
-               _not_offered(spec, counted), _not_sent(spec, counted, facts))  # fmt: skip
+    reasons = (
+        _idle_streams(spec, counted, window),
+        _busy(good, facts),
+        _cached(spec, good, facts),
+        _not_offered(spec, counted),
+        _not_sent(spec, counted, facts),
+    )
     return tuple(r for r in reasons if r)
 
 

@@ -178,8 +178,13 @@ def check(spec: BenchSpec) -> None:
         raise BenchError(f"endpoint is {spec.endpoint!r}, it must be chat or completions")
     if spec.arrival not in ("poisson", "constant"):
         raise BenchError(f"arrival is {spec.arrival!r}, it must be poisson or constant")
-    times = {"timeout_s": spec.timeout_s, "stall_s": spec.stall_s, "deadline_s": spec.deadline_s,
-             "seconds": spec.seconds, "rate": spec.rate}  # fmt: skip
+    times = {
+        "timeout_s": spec.timeout_s,
+        "stall_s": spec.stall_s,
+        "deadline_s": spec.deadline_s,
+        "seconds": spec.seconds,
+        "rate": spec.rate,
+    }
     for name, value in times.items():
         if value is not None and not 0 < value < math.inf:
             raise BenchError(f"{name} is {value:g}, it must be above 0")

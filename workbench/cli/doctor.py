@@ -44,10 +44,14 @@ async def doctor(arguments: argparse.Namespace) -> int:
         findings.append(Finding(Level.WARN, "gpu.altered", text, fix="workbench gpu revert"))
     if arguments.json:
         document: dict[str, Any] = {
-            "host": asdict(facts), "driver": asdict(driver), "gpus": [asdict(i) for i in gpus],
-            "engines": [asdict(e) for e in installed], "can_change_gpus": rights.refusal is None,
-            "findings": [f.as_json() for f in findings], "simulated": simulated,
-        }  # fmt: skip
+            "host": asdict(facts),
+            "driver": asdict(driver),
+            "gpus": [asdict(i) for i in gpus],
+            "engines": [asdict(e) for e in installed],
+            "can_change_gpus": rights.refusal is None,
+            "findings": [f.as_json() for f in findings],
+            "simulated": simulated,
+        }
         return emit(document)
     _say(facts, driver, [i.name for i in gpus], installed, simulated)
     for finding in findings:
@@ -75,15 +79,27 @@ def _findings(
         fix = "workbench demo needs no GPU" if driver.status is DriverStatus.NO_LIBRARY else None
         found.append(Finding(Level.WARN, code, driver.message or driver.status, fix=fix))
     if facts.python3 is None:
-        found.append(Finding(Level.WARN, "host.python3", "no python3: telemetry falls back to nvidia-smi",
-                             fix="install python3 there"))  # fmt: skip
+        found.append(
+            Finding(
+                Level.WARN,
+                "host.python3",
+                "no python3: telemetry falls back to nvidia-smi",
+                fix="install python3 there",
+            )
+        )
     if not any(e.path for e in installed):
         text = "no engine found on PATH (vllm, sglang, llama-server)"
         found.append(Finding(Level.WARN, "engine.none", text, fix="install one, or give a preset `executable`"))
     for engine in installed:
-        found += [Finding(Level.HINT, "engine.elsewhere", f"{engine.engine} is not on PATH but at {path}",
-                          fix="put it first on PATH, or name it as the preset's executable")
-                  for path in engine.elsewhere]  # fmt: skip
+        found += [
+            Finding(
+                Level.HINT,
+                "engine.elsewhere",
+                f"{engine.engine} is not on PATH but at {path}",
+                fix="put it first on PATH, or name it as the preset's executable",
+            )
+            for path in engine.elsewhere
+        ]
     if rights.refusal:
         found.append(Finding(Level.HINT, "gpu.rights", f"GPU settings cannot be changed: {rights.refusal}"))
     return found
@@ -93,9 +109,11 @@ def _say(
     facts: HostFacts, driver: DriverInfo, gpus: list[str], installed: Sequence[InstalledEngine], simulated: bool
 ) -> None:
     say(f"host     {facts.name} ({facts.kind}){'  SIMULATED' if simulated else ''}")
-    say(f"system   {facts.os}, {facts.kernel}, {facts.arch}, {facts.cpu_count} CPUs, "
+    say(
+        f"system   {facts.os}, {facts.kernel}, {facts.arch}, {facts.cpu_count} CPUs, "
         f"{(facts.memory_total_bytes or 0) / 2**30:.0f} GiB, virtualization {facts.virtualization or 'unknown'}, "
-        f"container {facts.container or 'none'}")  # fmt: skip
+        f"container {facts.container or 'none'}"
+    )
     say(f"python3  {facts.python3 or 'not found'} {facts.python3_version or ''}")
     cuda = f", CUDA {driver.cuda_version}" if driver.cuda_version else ""
     say(f"driver   {driver.driver_version or driver.status}{cuda} (by {driver.source})")

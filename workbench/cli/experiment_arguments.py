@@ -21,8 +21,13 @@ def _experiment(sub: Commands) -> None:
         parser.add_argument(f"--{arm}", action="append", default=[], metavar='"flag=value …"', help=f"flags of {name}")
         parser.add_argument(f"--unset-{arm}", action="append", default=[], metavar="flag", help=f"not set in {name}")
         parser.add_argument(f"--env-{arm}", action="append", default=[], metavar='"K=V …"', help=f"variables of {name}")
-        parser.add_argument(f"--gpu-{arm}", action="append", default=[], metavar='"setting=value …"',
-                            help=f"GPU settings of {name} as in gpu set: power-limit=400 lock-gpu-clocks=210,2400")
+        parser.add_argument(
+            f"--gpu-{arm}",
+            action="append",
+            default=[],
+            metavar='"setting=value …"',
+            help=f"GPU settings of {name} as in gpu set: power-limit=400 lock-gpu-clocks=210,2400",
+        )
     parser.add_argument("--set", action="append", default=[], metavar="flag=value", dest="sets", help="in both")
     parser.add_argument("--unset", action="append", default=[], metavar="flag", dest="unsets")
     parser.add_argument("--env", action="append", default=[], metavar="K=V", dest="envs")
@@ -34,8 +39,12 @@ def _experiment(sub: Commands) -> None:
     parser.add_argument("--max-minutes", type=float, metavar="M", help="no pair is begun that would take longer")
     parser.add_argument("--metric", default="output_tok_s", help="what is claimed; all others are shown beside it")
     parser.add_argument("--match-temperature", type=float, metavar="C", help="begin each run within C °C of the first")
-    parser.add_argument("--throw-away", action=argparse.BooleanOptionalAction, default=None,
-                        help="make each arm's first start, which compiles, and measure none (where none is known)")
+    parser.add_argument(
+        "--throw-away",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="make each arm's first start, which compiles, and measure none (where none is known)",
+    )
     parser.add_argument("--seed", type=int, default=0, help="of lengths and arrivals; pair n has seed + n")
     shape_options(parser)
     parser.add_argument("--yes", action="store_true", help="do not ask")
@@ -68,9 +77,22 @@ def shape_options(parser: argparse.ArgumentParser) -> None:
 
 
 _SHAPE = (
-    "profile", "concurrency", "requests", "max_tokens", "input_tokens", "warmup", "rate", "seconds", "length_spread",
-    "arrival", "endpoint", "until_steady", "shared_prefix", "stream", "prompts_file",
-)  # fmt: skip
+    "profile",
+    "concurrency",
+    "requests",
+    "max_tokens",
+    "input_tokens",
+    "warmup",
+    "rate",
+    "seconds",
+    "length_spread",
+    "arrival",
+    "endpoint",
+    "until_steady",
+    "shared_prefix",
+    "stream",
+    "prompts_file",
+)
 
 
 def shape_of(arguments: argparse.Namespace) -> dict[str, object]:
@@ -86,8 +108,15 @@ def shape_of(arguments: argparse.Namespace) -> dict[str, object]:
 def _sweep(sub: Commands) -> None:
     parser = add(sub, "sweep", "one or two flags over values: screened, and the best compared with the start in pairs")
     plan_options(parser)
-    parser.add_argument("--flag", action="append", default=[], metavar="NAME=v1,v2,…", dest="swept", required=True,
-                        help="values to try, one by one; twice for a grid of two flags")
+    parser.add_argument(
+        "--flag",
+        action="append",
+        default=[],
+        metavar="NAME=v1,v2,…",
+        dest="swept",
+        required=True,
+        help="values to try, one by one; twice for a grid of two flags",
+    )
     parser.add_argument("--runs", type=int, default=1, metavar="N", help="of each value (1)")
     parser.add_argument("--pairs", type=int, default=3, metavar="N", help="of the best against the start (3; 0: none)")
     parser.add_argument("--max-minutes", type=float, metavar="M", help="for all of it")

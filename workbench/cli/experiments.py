@@ -86,8 +86,10 @@ def _gpu(words: Sequence[str], arm: str) -> GpuSettings:
     try:
         return wanted(parse(["gpu", "set", *argv]))
     except InputError as error:
-        raise InputError(f"--gpu-{arm} {' '.join(words)!r}: {error.message}",
-                         next_step="for example power-limit=400 lock-gpu-clocks=210,2400") from None  # fmt: skip
+        raise InputError(
+            f"--gpu-{arm} {' '.join(words)!r}: {error.message}",
+            next_step="for example power-limit=400 lock-gpu-clocks=210,2400",
+        ) from None
 
 
 def _option(word: str) -> list[str]:
@@ -124,8 +126,11 @@ def _tell_plan(session: Session, spec: ExperimentSpec, takes_s: float | None) ->
     from workbench.bench import experiment as design
 
     restarts = design.restarts(spec.a, spec.b)
-    upto = f"{spec.pairs} pairs" if spec.until_pct is None else (
-        f"{design.UNTIL_PAIRS} to {spec.pairs} pairs, until ± {spec.until_pct:g} %")  # fmt: skip
+    upto = (
+        f"{spec.pairs} pairs"
+        if spec.until_pct is None
+        else (f"{design.UNTIL_PAIRS} to {spec.pairs} pairs, until ± {spec.until_pct:g} %")
+    )
     server = "a fresh server for each run" if restarts else "one server for all runs"
     note(f"A: {_words(spec.a)}\nB: {_words(spec.b)}")
     note(f"{upto} in the order A B B A, {server}; claimed: {spec.metric}")
@@ -274,8 +279,10 @@ def _say(experiment: Experiment) -> None:
         for change in comparison.metrics:
             moved = "" if change.change_pct is None else f"{change.change_pct:+.1f} %"
             width = "" if change.interval_pct is None else f" ± {half_width(change.interval_pct)}"
-            say(f"  {change.metric:<18} {_figure(change.a):>12} {_figure(change.b):>12} {change.unit:<6} "
-                f"{moved:>9}{width:<8}  {change.verdict}")  # fmt: skip
+            say(
+                f"  {change.metric:<18} {_figure(change.a):>12} {_figure(change.b):>12} {change.unit:<6} "
+                f"{moved:>9}{width:<8}  {change.verdict}"
+            )
         for warning in comparison.warnings:
             say(f"  not like for like: {warning}")
         for line in comparison.notes:

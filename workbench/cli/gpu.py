@@ -26,9 +26,13 @@ async def status(arguments: argparse.Namespace) -> int:
         guard = await session.read_guard()
     gpus = [_gpu_json(telemetry.info(s.index), s) for s in telemetry.gpus]
     document = {
-        "host": {"name": session.host.name, **asdict(telemetry.host)}, "driver": asdict(telemetry.driver),
-        "gpus": gpus, "altered": altered, "guard": asdict(guard), "simulated": telemetry.simulated,
-    }  # fmt: skip
+        "host": {"name": session.host.name, **asdict(telemetry.host)},
+        "driver": asdict(telemetry.driver),
+        "gpus": gpus,
+        "altered": altered,
+        "guard": asdict(guard),
+        "simulated": telemetry.simulated,
+    }
     if arguments.json:
         emit(document)
     else:
@@ -73,10 +77,14 @@ def _say_status(document: Mapping[str, Any], message: str | None) -> None:
 
 
 _CELLS = (
-    ("sm_mhz", "SM {:.0f} MHz"), ("memory_mhz", "memory {:.0f} MHz"), ("power_w", "{:.0f} W"),
-    ("power_limit_enforced_w", "of {:.0f} W"), ("gpu_util_pct", "util {:.0f} %"), ("temperature_c", "{:.0f} °C"),
+    ("sm_mhz", "SM {:.0f} MHz"),
+    ("memory_mhz", "memory {:.0f} MHz"),
+    ("power_w", "{:.0f} W"),
+    ("power_limit_enforced_w", "of {:.0f} W"),
+    ("gpu_util_pct", "util {:.0f} %"),
+    ("temperature_c", "{:.0f} °C"),
     ("memory_used_bytes", "memory {:.1f} GiB"),
-)  # fmt: skip
+)
 
 
 def _cell(gpu: Mapping[str, Any], name: str, shape: str) -> str:

@@ -122,9 +122,12 @@ async def journal(arguments: argparse.Namespace) -> int:
         records, log = await session.gpu_journal()
         sysfs = (await governors_on(session.host)).sysfs if any(r.entry.gpu_uuid == HOST for r in records) else "/sys"
         document: dict[str, Any] = {
-            "host": session.host.name, "journal": await path_on(session.host), "simulated": session.state.simulated,
-            "entries": [_entry_json(r, sysfs) for r in records], "log": list(log),
-        }  # fmt: skip
+            "host": session.host.name,
+            "journal": await path_on(session.host),
+            "simulated": session.state.simulated,
+            "entries": [_entry_json(r, sysfs) for r in records],
+            "log": list(log),
+        }
     if arguments.json:
         return emit(document)
     say(document["journal"])
@@ -147,14 +150,22 @@ def _entry_json(record: Record, sysfs: str) -> dict[str, Any]:
 
 def _say_entry(one: Mapping[str, Any]) -> None:
     where = "host" if one["gpu_uuid"] == HOST else f"GPU{one['gpu_index']} {one['gpu_name']}"
-    known = {"read": "read before the change", "journal": "set by Workbench before", "default": "the driver's default",
-             "unknown": "someone else's lock cannot be read back"}  # fmt: skip
-    say(f"{where}: {one['setting']} {_shown(one['now'])}, was {_shown(one['before'])} "
-        f"({known.get(one['before_known'], one['before_known'])})")  # fmt: skip
+    known = {
+        "read": "read before the change",
+        "journal": "set by Workbench before",
+        "default": "the driver's default",
+        "unknown": "someone else's lock cannot be read back",
+    }
+    say(
+        f"{where}: {one['setting']} {_shown(one['now'])}, was {_shown(one['before'])} "
+        f"({known.get(one['before_known'], one['before_known'])})"
+    )
     owner = {"this": "this process", "alive": "still runs", "dead": "is gone", "elsewhere": "on another machine"}
     since = _time(one["since_unix_s"])
-    say(f"  {one['state']} since {since} by {one['who']}, process {one['owner'].get('pid')}, which "
-        f"{owner[one['owner_state']]}")  # fmt: skip
+    say(
+        f"  {one['state']} since {since} by {one['who']}, process {one['owner'].get('pid')}, which "
+        f"{owner[one['owner_state']]}"
+    )
     say(f"  no longer in force: {one['gone']}" if one["gone"] else f"  by hand: {one['by_hand']}")
 
 
@@ -164,8 +175,16 @@ def _say_done(line: Mapping[str, Any]) -> None:
     change = _shown(line["now"]) if "now" in line else ""
     if "before" in line:
         change = f"{_shown(line['before'])} -> {change}"
-    words = (_time(line.get("unix_s", 0.0)), line.get("who", ""), line.get("what", ""), where, line.get("setting", ""),
-             change, how, line.get("message", ""))  # fmt: skip
+    words = (
+        _time(line.get("unix_s", 0.0)),
+        line.get("who", ""),
+        line.get("what", ""),
+        where,
+        line.get("setting", ""),
+        change,
+        how,
+        line.get("message", ""),
+    )
     say("  ".join(str(word) for word in words if word))
 
 
@@ -209,8 +228,10 @@ def say_plan(commands: Sequence[SettingCommand], concerned: Mapping[str, Any]) -
         say(f"GPU{gpu['gpu']} {gpu['name']}  {gpu['uuid']}")
         for process in concerned["processes"]:
             if process["gpu"] == gpu["gpu"]:
-                say(f"  process {process['pid']} {process['name']}, "
-                    f"{OURS if process['ours'] else 'not started by Workbench here'}")  # fmt: skip
+                say(
+                    f"  process {process['pid']} {process['name']}, "
+                    f"{OURS if process['ours'] else 'not started by Workbench here'}"
+                )
         if why := concerned["processes_absent"].get(f"gpu{gpu['gpu']}"):
             say(f"  its processes are not known: {why}")
 
@@ -253,11 +274,20 @@ def _by_key(outcomes: Sequence[SettingOutcome], field: str) -> dict[str, Any]:
 
 def _outcome_json(o: SettingOutcome) -> dict[str, Any]:
     return {
-        "gpu": o.command.gpu_index, "uuid": o.command.gpu_uuid, "setting": o.command.setting, "ok": o.ok,
-        "before": o.before, "before_known": o.before_known, "requested": o.requested, "read_back": o.read_back,
-        "in_force": str(o.in_force), "message": o.message, "right": o.command.right, "command": o.command.typed,
+        "gpu": o.command.gpu_index,
+        "uuid": o.command.gpu_uuid,
+        "setting": o.command.setting,
+        "ok": o.ok,
+        "before": o.before,
+        "before_known": o.before_known,
+        "requested": o.requested,
+        "read_back": o.read_back,
+        "in_force": str(o.in_force),
+        "message": o.message,
+        "right": o.command.right,
+        "command": o.command.typed,
         "note": o.command.note,
-    }  # fmt: skip
+    }
 
 
 def report_json(report: SettingsReport, host: str, simulated: bool) -> dict[str, Any]:
@@ -271,8 +301,11 @@ def report_json(report: SettingsReport, host: str, simulated: bool) -> dict[str,
         "in_force": {_key(o): str(o.in_force) for o in report.outcomes},
         "rolled_back": [_outcome_json(o) for o in report.rolled_back],
         "guard": asdict(report.guard) if report.guard else None,
-        "journal": report.journal, "dry_run": report.dry_run, "ok": report.ok, "simulated": simulated,
-    }  # fmt: skip
+        "journal": report.journal,
+        "dry_run": report.dry_run,
+        "ok": report.ok,
+        "simulated": simulated,
+    }
 
 
 def _said(

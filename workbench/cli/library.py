@@ -52,9 +52,11 @@ def presets_show(arguments: argparse.Namespace) -> int:
         ("Asks for", [f"{n}: {v.description}" for n, v in preset.variables.items()]),
         ("Caveats", preset.caveats),
         ("Claims", [f"[{c.verdict}] {c.text} -> {c.correct} ({c.basis})" for c in preset.claims]),
-        ("Results", [f"{r.metric} {r.value:g} {r.unit}: {r.conditions} ({r.status}; {r.source})"
-                     for r in preset.references]),
-    ):  # fmt: skip
+        (
+            "Results",
+            [f"{r.metric} {r.value:g} {r.unit}: {r.conditions} ({r.status}; {r.source})" for r in preset.references],
+        ),
+    ):
         if lines:
             say(f"\n{title}:")
             for line in lines:
@@ -70,8 +72,13 @@ def presets_check(arguments: argparse.Namespace) -> int:
     for file in arguments.files:
         findings = check(Path(file))
         failed = failed or any(f.level is Level.ERROR for f in findings)
-        found.append({"file": file, "ok": not any(f.level is Level.ERROR for f in findings),
-                      "findings": [f.as_json() for f in findings]})  # fmt: skip
+        found.append(
+            {
+                "file": file,
+                "ok": not any(f.level is Level.ERROR for f in findings),
+                "findings": [f.as_json() for f in findings],
+            }
+        )
         if not arguments.json:
             say(f"{file}: {'ok' if not findings else ''}")
             _say_findings(findings)
@@ -145,14 +152,21 @@ async def plan(arguments: argparse.Namespace) -> int:
         command = mask_command(view.command) if view.command else None
         nodes = [(n, mask_command(c)) for n, c in session.editor.node_commands()]
         document = {
-            "preset": planned.preset_id, "engine": planned.engine, "model": planned.model,
-            "argv": list(command.argv) if command else None, "env": dict(command.env) if command else {},
-            "files": dict(command.files) if command else {}, "workdir": command.workdir if command else None,
+            "preset": planned.preset_id,
+            "engine": planned.engine,
+            "model": planned.model,
+            "argv": list(command.argv) if command else None,
+            "env": dict(command.env) if command else {},
+            "files": dict(command.files) if command else {},
+            "workdir": command.workdir if command else None,
             "nodes": [_node_json(node, c) for node, c in nodes],
-            "findings": [f.as_json() for f in view.findings], "memory": view.memory,
-            "catalog": view.catalog_version, "installed": view.installed,
-            "installed_problem": view.installed_problem, "simulated": session.state.simulated,
-        }  # fmt: skip
+            "findings": [f.as_json() for f in view.findings],
+            "memory": view.memory,
+            "catalog": view.catalog_version,
+            "installed": view.installed,
+            "installed_problem": view.installed_problem,
+            "simulated": session.state.simulated,
+        }
     if arguments.json:
         return emit(document)
     for node, its in nodes:
@@ -166,8 +180,14 @@ async def plan(arguments: argparse.Namespace) -> int:
 
 
 def _node_json(node: Node, command: Command_) -> dict[str, Any]:
-    return {"name": node.name, "rank": node.rank, "argv": list(command.argv), "env": dict(command.env),
-            "workdir": command.workdir, "shell": command.shell()}  # fmt: skip
+    return {
+        "name": node.name,
+        "rank": node.rank,
+        "argv": list(command.argv),
+        "env": dict(command.env),
+        "workdir": command.workdir,
+        "shell": command.shell(),
+    }
 
 
 def _say_findings(findings: Sequence[Finding]) -> None:
@@ -185,4 +205,3 @@ COMMANDS: dict[str, Command] = {
     "flags": flags,
     "plan": plan,
 }
-

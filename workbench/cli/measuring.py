@@ -32,9 +32,15 @@ def result_json(result: BenchResult) -> dict[str, Any]:
     conditions = to_json(result.conditions)
     conditions["env"] = mask_env(conditions["env"])
     return {
-        "id": result.id, "unix_s": result.unix_s, "simulated": result.conditions.simulated, **summary,
-        "spec": to_json(result.spec), "conditions": conditions, "note": result.note, "tags": list(result.tags),
-    }  # fmt: skip
+        "id": result.id,
+        "unix_s": result.unix_s,
+        "simulated": result.conditions.simulated,
+        **summary,
+        "spec": to_json(result.spec),
+        "conditions": conditions,
+        "note": result.note,
+        "tags": list(result.tags),
+    }
 
 
 async def bench(arguments: argparse.Namespace) -> int:
@@ -86,9 +92,21 @@ async def _bench_levels(
 
 def _overrides(arguments: argparse.Namespace) -> dict[str, Any]:
     names = (
-        "profile", "requests", "max_tokens", "input_tokens", "warmup", "seed", "seconds", "rate", "arrival",
-        "length_spread", "until_steady", "endpoint", "model", "api_key_env",
-    )  # fmt: skip
+        "profile",
+        "requests",
+        "max_tokens",
+        "input_tokens",
+        "warmup",
+        "seed",
+        "seconds",
+        "rate",
+        "arrival",
+        "length_spread",
+        "until_steady",
+        "endpoint",
+        "model",
+        "api_key_env",
+    )
     given = {name: getattr(arguments, name) for name in names}
     given |= {
         "shared_prefix": arguments.shared_prefix or None,
@@ -143,8 +161,13 @@ def _say_all(results: list[BenchResult], as_json: bool) -> None:
     summaries = [r.summary for r in results]
     scatter, refused = spread(summaries), sum(bool(s.refused) for s in summaries)
     if as_json:
-        emit({"results": [result_json(r) for r in results], "spread": [asdict(one) for one in scatter],
-              "refused": refused})  # fmt: skip
+        emit(
+            {
+                "results": [result_json(r) for r in results],
+                "spread": [asdict(one) for one in scatter],
+                "refused": refused,
+            }
+        )
     else:
         _say(bench_text.spread_lines(scatter, len(results), refused))
 

@@ -20,8 +20,13 @@ def measuring(sub: Commands) -> None:
     bench.add_argument("--api-key-env", metavar="NAME", help="environment variable that holds the API key")
     bench.add_argument("--extra-body", metavar="JSON", help="more fields for the body of every request")
     bench.add_argument("--repeat", type=int, default=1, metavar="N", help="so many runs, and how far they scatter")
-    bench.add_argument("--command", metavar="TEXT", dest="own_command", help="the same as after --, in one word; "
-                       "{base_url} and {model} are filled in, OPENAI_BASE_URL and the like are set")  # fmt: skip
+    bench.add_argument(
+        "--command",
+        metavar="TEXT",
+        dest="own_command",
+        help="the same as after --, in one word; "
+        "{base_url} and {model} are filled in, OPENAI_BASE_URL and the like are set",
+    )
     compare = add(sub, "compare", "what changed between two results, and what it did")
     compare.add_argument("a", type=int)
     compare.add_argument("b", type=int)
@@ -31,19 +36,26 @@ def _load(bench: argparse.ArgumentParser) -> None:
     bench.add_argument("--profile", metavar="NAME", help=", ".join(PROFILES))
     bench.add_argument("--concurrency", default=None, metavar="N[,N…]", help="streams; several: one after the other")
     for name, what in (
-        ("requests", "counted ones (default: 8 per stream; 30 s of a --rate)"), ("max-tokens", "of each answer"),
-        ("input-tokens", "of each prompt"), ("warmup", "requests before that are not counted"),
+        ("requests", "counted ones (default: 8 per stream; 30 s of a --rate)"),
+        ("max-tokens", "of each answer"),
+        ("input-tokens", "of each prompt"),
+        ("warmup", "requests before that are not counted"),
         ("seed", "of lengths and arrivals"),
-    ):  # fmt: skip
+    ):
         bench.add_argument(f"--{name}", type=int, default=None, metavar="N", help=what)
     bench.add_argument("--seconds", type=float, metavar="S", help="in place of --requests: none starts after so long")
     bench.add_argument("--max-minutes", type=float, metavar="M", help="of several concurrencies")
-    bench.add_argument("--rate", type=float, metavar="R",
-                       help="requests per second on a schedule; at most --concurrency (256) in flight")
+    bench.add_argument(
+        "--rate",
+        type=float,
+        metavar="R",
+        help="requests per second on a schedule; at most --concurrency (256) in flight",
+    )
     bench.add_argument("--arrival", choices=("poisson", "constant"), help="of --rate")
     bench.add_argument("--length-spread", type=float, metavar="SHARE", help="0.2: 80 to 120 %% of --max-tokens each")
-    bench.add_argument("--until-steady", action=argparse.BooleanOptionalAction, default=None,
-                       help="warm up until two windows agree")  # fmt: skip
+    bench.add_argument(
+        "--until-steady", action=argparse.BooleanOptionalAction, default=None, help="warm up until two windows agree"
+    )
 
 
 def _prompts(bench: argparse.ArgumentParser) -> None:

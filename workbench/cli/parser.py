@@ -131,9 +131,6 @@ def _interval(text: str) -> float:
     return seconds
 
 
-
-
-
 def _presets(sub: Commands) -> None:
     actions = group(sub, "presets", "the library of documented setups")
     add(actions, "list", "every preset that was found")

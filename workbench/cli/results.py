@@ -50,10 +50,15 @@ def _say_rows(found: Sequence[BenchResult]) -> None:
         streams = f"c={row.concurrency}" if not known or "concurrency" in known else "c=n/a"
         load = f"{result.spec.rate:g}/s" if result.spec.rate else streams  # at a rate the streams are but a cap
         words = [
-            f"#{row.id:<5} {row.engine or '-':<9} {row.model}", load, f"{rate} tok/s", row.label,
-            *(["REFUSED"] if row.refused else []), *(["SIMULATED"] if row.simulated else []),
-            *(f"+{tag}" for tag in row.tags), *([row.note] if row.note else []),
-        ]  # fmt: skip
+            f"#{row.id:<5} {row.engine or '-':<9} {row.model}",
+            load,
+            f"{rate} tok/s",
+            row.label,
+            *(["REFUSED"] if row.refused else []),
+            *(["SIMULATED"] if row.simulated else []),
+            *(f"+{tag}" for tag in row.tags),
+            *([row.note] if row.note else []),
+        ]
         say("  ".join(" ".join(word.split()) if i else word for i, word in enumerate(words)))
 
 

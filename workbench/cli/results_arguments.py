@@ -39,8 +39,12 @@ def _exports(actions: Commands) -> None:
     report.add_argument("ids", nargs="*", type=int, metavar="ID", help="two are compared, the first as A")
     report.add_argument("--experiment", type=int, metavar="N")
     report.add_argument("--sweep", type=int, metavar="N")
-    report.add_argument("--format", choices=("md", "html", "json", "csv"), dest="form",
-                        help="default: by the name of the output, else md")  # fmt: skip
+    report.add_argument(
+        "--format",
+        choices=("md", "html", "json", "csv"),
+        dest="form",
+        help="default: by the name of the output, else md",
+    )
     report.add_argument("--requests", action="store_true", help="CSV with a line per request instead of per result")
     report.add_argument("-o", "--output", metavar="FILE", help="a new file; without it, stdout")
 

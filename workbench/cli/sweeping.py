@@ -47,12 +47,20 @@ async def verify(arguments: argparse.Namespace) -> int:
         seen = await session.verify(arguments.seconds, run_id, arguments.url, concurrency=arguments.concurrency)
     bad = any(p.in_force in (InForce.NO_EFFECT, InForce.NOT_CHECKED) for p in seen.proofs) or bool(seen.unloaded)
     if arguments.json:
-        emit({
-            "host": session.host.name, "target": seen.target, "seconds": seen.seconds, "gpus": list(seen.gpus),
-            "output_tok_s": seen.output_tok_s, "altered": bool(seen.proofs or seen.unloaded),
-            "in_force": {f"{p.place}.{p.setting}": str(p.in_force) for p in seen.proofs},
-            "proofs": [p.as_json() for p in seen.proofs], "messages": list(seen.lines), "simulated": seen.simulated,
-        })  # fmt: skip
+        emit(
+            {
+                "host": session.host.name,
+                "target": seen.target,
+                "seconds": seen.seconds,
+                "gpus": list(seen.gpus),
+                "output_tok_s": seen.output_tok_s,
+                "altered": bool(seen.proofs or seen.unloaded),
+                "in_force": {f"{p.place}.{p.setting}": str(p.in_force) for p in seen.proofs},
+                "proofs": [p.as_json() for p in seen.proofs],
+                "messages": list(seen.lines),
+                "simulated": seen.simulated,
+            }
+        )
         return int(bad)
     if seen.target:
         say(f"{seen.target}: {seen.seconds:g} s under load{'  SIMULATED' if seen.simulated else ''}")
@@ -74,10 +82,14 @@ def _one_target(arguments: argparse.Namespace) -> None:
 async def gpu_sweep(arguments: argparse.Namespace) -> int:
     _one_target(arguments)
     setting, text = next(
-        (name, value) for name, value in (("power_limit_w", arguments.power_limit),
-                                          ("gpu_clocks", arguments.lock_gpu_clocks),
-                                          ("memory_clocks", arguments.lock_memory_clocks)) if value is not None
-    )  # fmt: skip
+        (name, value)
+        for name, value in (
+            ("power_limit_w", arguments.power_limit),
+            ("gpu_clocks", arguments.lock_gpu_clocks),
+            ("memory_clocks", arguments.lock_memory_clocks),
+        )
+        if value is not None
+    )
     values = [part.strip() for part in text.split(",") if part.strip()]
     bench = {name: getattr(arguments, name) for name in _SHAPE}
     async with connected(arguments) as session, _ended_by_signals():
@@ -95,9 +107,15 @@ async def gpu_sweep(arguments: argparse.Namespace) -> int:
                 password = await password_for(session, arguments)
         with _told(session, arguments.json):
             sweep = await session.gpu_sweep(
-                setting, values, arguments.gpu, run_id=run_id, url=arguments.url, settle_s=arguments.settle,
-                password=password, **{k: v for k, v in bench.items() if v is not None},
-            )  # fmt: skip
+                setting,
+                values,
+                arguments.gpu,
+                run_id=run_id,
+                url=arguments.url,
+                settle_s=arguments.settle,
+                password=password,
+                **{k: v for k, v in bench.items() if v is not None},
+            )
     return said(sweep, arguments.json)
 
 
@@ -117,12 +135,20 @@ async def _shown_only(session: Session, arguments: argparse.Namespace, plan: Pla
     rights = list(dict.fromkeys(c.right for commands in plan.values() for c in commands if c.right))
     if arguments.json:
         concerned = await concerned_by(session, next(iter(plan.values())))
-        emit({
-            "host": session.host.name, "dry_run": True, "ok": not rights, "simulated": session.state.simulated,
-            "steps": [{"label": label, "commands": [list(c.argv) for c in commands]}
-                      for label, commands in plan.items()],
-            "commands": [list(c.argv) for commands in plan.values() for c in commands], "rights": rights, **concerned,
-        })  # fmt: skip
+        emit(
+            {
+                "host": session.host.name,
+                "dry_run": True,
+                "ok": not rights,
+                "simulated": session.state.simulated,
+                "steps": [
+                    {"label": label, "commands": [list(c.argv) for c in commands]} for label, commands in plan.items()
+                ],
+                "commands": [list(c.argv) for commands in plan.values() for c in commands],
+                "rights": rights,
+                **concerned,
+            }
+        )
         return int(bool(rights))
     for label, commands in plan.items():
         say(f"# {label}")
@@ -147,16 +173,21 @@ async def flag_sweep(arguments: argparse.Namespace) -> int:
         if running is not None and running.state in LIVE:
             what = f"run {running.run_id} ({running.model})"
             if not arguments.yes and (arguments.json or not sys.stdin.isatty()):
-                raise InputError(f"{what} would be stopped for the sweep, and started again after it",
-                                 next_step="add --yes, or stop it yourself")  # fmt: skip
+                raise InputError(
+                    f"{what} would be stopped for the sweep, and started again after it",
+                    next_step="add --yes, or stop it yourself",
+                )
             if not arguments.yes and not await asked(f"Stop {what} for the sweep, and start it again after it? [y/N] "):
                 raise InputError("nothing was changed")
         unsubscribe = session.subscribe(progress())  # of the pairs
         with _told(session, arguments.json):
             sweep = await session.flag_sweep(
-                flags, runs=arguments.runs, pairs=arguments.pairs, max_minutes=arguments.max_minutes,
+                flags,
+                runs=arguments.runs,
+                pairs=arguments.pairs,
+                max_minutes=arguments.max_minutes,
                 **shape_of(arguments),
-            )  # fmt: skip
+            )
         unsubscribe()
     return said(sweep, arguments.json)
 
@@ -177,7 +208,7 @@ def _tell_plan(session: Session, flags: Mapping[str, Sequence[str]], arguments: 
 
 
 def _flags(words: Sequence[str]) -> dict[str, list[str]]:
-    """"name=v1,v2": values by flag. A JSON value is one value, whatever commas it holds."""
+    """ "name=v1,v2": values by flag. A JSON value is one value, whatever commas it holds."""
     found: dict[str, list[str]] = {}
     for word in words:
         name, equals, text = word.partition("=")

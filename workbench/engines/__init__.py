@@ -1,11 +1,11 @@
 """What differs per engine: command lines, flag catalogs as data, validation, memory estimates, log and metric names.
 
-    engine = engines.get("vllm")
-    catalog = engine.catalog("0.33.0")
-    plan = engines.plan_from_preset(preset, {"model_dir": "/models"})
-    plan = engines.apply_assignments(plan, catalog, ["max-num-seqs=512"])
-    findings = engines.validate(plan, catalog)
-    command = engine.command(plan)
+engine = engines.get("vllm")
+catalog = engine.catalog("0.33.0")
+plan = engines.plan_from_preset(preset, {"model_dir": "/models"})
+plan = engines.apply_assignments(plan, catalog, ["max-num-seqs=512"])
+findings = engines.validate(plan, catalog)
+command = engine.command(plan)
 """
 
 from __future__ import annotations

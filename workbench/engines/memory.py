@@ -24,10 +24,23 @@ SGLANG_SHARE = 0.88
 
 # Bits of one KV cache element, against the 16 that `kv_bytes_per_token` counts. llama.cpp's block formats carry scales.
 _KV_BITS = {
-    "fp8": 8.0, "fp8_e4m3": 8.0, "fp8_e5m2": 8.0, "mxfp8": 8.25, "nvfp4": 4.5, "fp4_mx_block16": 4.5,
-    "f32": 32.0, "q8_0": 8.5, "q5_0": 5.5, "q5_1": 6.0, "q4_0": 4.5, "q4_1": 5.0, "iq4_nl": 4.5,
-    "Q8": 8.0, "Q6": 6.0, "Q4": 4.0,
-}  # fmt: skip
+    "fp8": 8.0,
+    "fp8_e4m3": 8.0,
+    "fp8_e5m2": 8.0,
+    "mxfp8": 8.25,
+    "nvfp4": 4.5,
+    "fp4_mx_block16": 4.5,
+    "f32": 32.0,
+    "q8_0": 8.5,
+    "q5_0": 5.5,
+    "q5_1": 6.0,
+    "q4_0": 4.5,
+    "q4_1": 5.0,
+    "iq4_nl": 4.5,
+    "Q8": 8.0,
+    "Q6": 6.0,
+    "Q4": 4.0,
+}
 
 
 @dataclass(frozen=True, slots=True)

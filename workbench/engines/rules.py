@@ -192,8 +192,15 @@ def _is_loopback(host: str) -> bool:
 
 
 COMMON: tuple[Rule, ...] = (
-    enough_gpus, open_to_the_network, secrets_in_sight, version_in_range, allocator, unified_memory, memory, metrics_on,
-)  # fmt: skip
+    enough_gpus,
+    open_to_the_network,
+    secrets_in_sight,
+    version_in_range,
+    allocator,
+    unified_memory,
+    memory,
+    metrics_on,
+)
 BY_ENGINE: dict[str, tuple[Rule, ...]] = {
     "vllm": (custom_all_reduce, eager, vllm_scheduling, vllm_log_statistics, vllm_ray, vllm_module),
     "sglang": (custom_all_reduce, eager),

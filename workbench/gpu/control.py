@@ -36,8 +36,20 @@ from workbench.model.settings import (
     SettingsReport,
 )
 
-__all__ = ["Governors", "Rights", "alterations", "apply", "forget_gone", "governors_on", "plan", "read_once", "records",
-           "revert", "rights_on", "select"]  # fmt: skip
+__all__ = [
+    "Governors",
+    "Rights",
+    "alterations",
+    "apply",
+    "forget_gone",
+    "governors_on",
+    "plan",
+    "read_once",
+    "records",
+    "revert",
+    "rights_on",
+    "select",
+]
 
 StartGuard = Callable[[], Awaitable[GuardView | None]]
 Watch = Callable[[Entry, Entry | None], Mapping[str, Any]]
@@ -147,10 +159,20 @@ async def alterations(host: Host) -> tuple[Alteration, ...]:
 def alteration(record: Record) -> Alteration:
     entry = record.entry
     return Alteration(
-        entry.gpu_index, entry.gpu_uuid, entry.setting, entry.before, entry.now, entry.since_unix_s,
-        {"who": entry.who, "owner": entry.owner, "owner_state": record.owner, "state": entry.state,
-         "before_known": entry.before_known},
-    )  # fmt: skip
+        entry.gpu_index,
+        entry.gpu_uuid,
+        entry.setting,
+        entry.before,
+        entry.now,
+        entry.since_unix_s,
+        {
+            "who": entry.who,
+            "owner": entry.owner,
+            "owner_state": record.owner,
+            "state": entry.state,
+            "before_known": entry.before_known,
+        },
+    )
 
 
 def _told_before(one: SettingCommand, state: Journal, seen: Seen) -> tuple[Any, str]:
@@ -179,8 +201,11 @@ def _no_way_back(one: SettingCommand, before: tuple[Any, str], rights: Rights, s
     if one.right is not None or before[0] is None:
         return ""
     value = restore.wanted_back(before[0])
-    lacking = [c.right for c in commands_for(one.gpu_index, one.gpu_uuid, one.setting, value, rights, seen.governors)
-               if c.right]  # fmt: skip
+    lacking = [
+        c.right
+        for c in commands_for(one.gpu_index, one.gpu_uuid, one.setting, value, rights, seen.governors)
+        if c.right
+    ]
     return f"with these rights it cannot be given back: {lacking[0]}" if lacking else ""
 
 
@@ -223,8 +248,11 @@ async def _guarded(held: Held, was: Journal, guard: StartGuard | None) -> GuardV
         return await guard()
     except WorkbenchError as error:
         await held.save(was)
-        raise SettingsError(f"no guard could be started ({error.message}); nothing was changed", host=held.host.name,
-                            next_step=error.next_step) from error  # fmt: skip
+        raise SettingsError(
+            f"no guard could be started ({error.message}); nothing was changed",
+            host=held.host.name,
+            next_step=error.next_step,
+        ) from error
 
 
 async def _settle(held: Held, outcomes: Sequence[SettingOutcome]) -> list[SettingOutcome]:
@@ -327,8 +355,9 @@ def _chosen(entries: Sequence[Entry], gpu: int | str | None, seen: Seen) -> list
 def _noted(state: Journal, what: str, outcomes: Collection[SettingOutcome]) -> Journal:
     for o in outcomes:
         one = o.command
-        state = state.note(what, gpu_uuid=one.gpu_uuid, setting=one.setting, before=o.before, now=one.value, ok=o.ok,
-                           message=o.message)  # fmt: skip
+        state = state.note(
+            what, gpu_uuid=one.gpu_uuid, setting=one.setting, before=o.before, now=one.value, ok=o.ok, message=o.message
+        )
     return state
 
 

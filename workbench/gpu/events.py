@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 REASONS = (
-    "GPU idle", "applications clocks setting", "SW power cap", "HW slowdown", "sync boost", "SW thermal slowdown",
-    "HW thermal slowdown", "HW power brake slowdown", "display clock setting",
-)  # fmt: skip
+    "GPU idle",
+    "applications clocks setting",
+    "SW power cap",
+    "HW slowdown",
+    "sync boost",
+    "SW thermal slowdown",
+    "HW thermal slowdown",
+    "HW power brake slowdown",
+    "display clock setting",
+)
 
 
 def names(mask: int) -> list[str]:

@@ -245,9 +245,14 @@ class Guard:
         try:
             cores = sorted(dict(programs.governors())) if setting == "governor" else ()
             for step in restore.steps(
-                uuid, setting, restore.wanted_back(target(due)), nvidia_smi=programs.nvidia_smi, tee=programs.tee,
-                cores=cores, sysfs=programs.sysfs,
-            ):  # fmt: skip
+                uuid,
+                setting,
+                restore.wanted_back(target(due)),
+                nvidia_smi=programs.nvidia_smi,
+                tee=programs.tee,
+                cores=cores,
+                sysfs=programs.sysfs,
+            ):
                 code, said = programs.set(step)
                 failed = restore.failure(code, said, "tee" if setting == "governor" else "nvidia-smi") or failed
             return Result(due, *restore.restored(setting, target(due), programs.told(uuid, setting), failed))
@@ -315,13 +320,20 @@ class Guard:
         until = {trial: round(wall + at - now, 1) for trial, at in self.trials.items()}
         until = {t: known[t] if abs(known.get(t, 0.0) - at) < JUMP_S else at for t, at in until.items()}
         state = {
-            "running": running, "pid": os.getpid(), "boot_id": self.files.boot_id, "root": self.programs.root,
-            "since_unix_s": round(self.since_unix_s, 3), "journal": self.stamp, "trials": self.trials,
+            "running": running,
+            "pid": os.getpid(),
+            "boot_id": self.files.boot_id,
+            "root": self.programs.root,
+            "since_unix_s": round(self.since_unix_s, 3),
+            "journal": self.stamp,
+            "trials": self.trials,
             "trials_until_unix_s": until,
             "heartbeats": {owner_id(e): e["watch"].get("heartbeat_s") for e in self.entries},
-            "limits_c": limits, "did": self.did, "did_unix_s": self.did_unix_s,
+            "limits_c": limits,
+            "did": self.did,
+            "did_unix_s": self.did_unix_s,
             "problem": self.failed or self.broken or self.heat.problem,
-        }  # fmt: skip
+        }
         if state != self.told:
             self.told = state
             self.files.tell(state)
@@ -359,11 +371,17 @@ def noted(journal: Mapping[str, Any], results: Sequence[Result], boot_id: str) -
         key, back = due.key, back_of(due)
         log.append(
             {
-                "unix_s": round(time.time(), 3), "boot_id": boot_id, "who": "guard", "ok": ok, "message": message,
-                "what": "guard reverted: " + due.why, "gpu_uuid": key[0], "setting": key[1],
+                "unix_s": round(time.time(), 3),
+                "boot_id": boot_id,
+                "who": "guard",
+                "ok": ok,
+                "message": message,
+                "what": "guard reverted: " + due.why,
+                "gpu_uuid": key[0],
+                "setting": key[1],
                 "now": restore.wanted_back(target(due)),
             }
-        )  # fmt: skip
+        )
         if not ok:
             continue
         kept = []

@@ -94,8 +94,13 @@ async def start(host: Host, terms: Terms, **options: float) -> GuardView:
     """Start the guard, or have the one that is there look at the journal. Under the journal's lock. A view with a
     `problem` when that cannot be; nothing is raised."""
     root, rights = f"{await host.state_dir()}/gpu", terms.rights
-    orders = {"root": root, "nvidia_smi": rights.nvidia_smi, "tee": rights.tee, "sudo": list(rights.prefix),
-              "options": options}  # fmt: skip
+    orders = {
+        "root": root,
+        "nvidia_smi": rights.nvidia_smi,
+        "tee": rights.tee,
+        "sudo": list(rights.prefix),
+        "options": options,
+    }
     log = f"{root}/guard/log"
     try:
         how, why = _as_root(rights, await journals.read(host), bundle.guard_argv("python3", orders))
@@ -231,8 +236,11 @@ async def keep(host: Host) -> GuardView:
         state = held.journal
         left = [e for e in _living(state) if e.state != KEPT]
         if not left:
-            raise SettingsError("no GPU setting of Workbench's is on that could be kept", host=host.name,
-                                next_step=await _what_became(host))  # fmt: skip
+            raise SettingsError(
+                "no GPU setting of Workbench's is on that could be kept",
+                host=host.name,
+                next_step=await _what_became(host),
+            )
         for entry in left:
             state = state.put(replace(entry, state=KEPT, watch={}))
             state = state.note("keep", gpu_uuid=entry.gpu_uuid, setting=entry.setting, now=entry.now, ok=True)

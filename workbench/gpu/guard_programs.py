@@ -75,10 +75,14 @@ class Programs:
         """Exit code and what it said. One that hangs in the driver is left behind."""
         try:
             process = subprocess.Popen(
-                argv, executable=self.files.get(argv[0]), cwd="/", start_new_session=True,
-                stdin=subprocess.PIPE if stdin else subprocess.DEVNULL, stdout=subprocess.PIPE,
+                argv,
+                executable=self.files.get(argv[0]),
+                cwd="/",
+                start_new_session=True,
+                stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-            )  # fmt: skip
+            )
         except OSError as error:
             return 127, f"{argv[0]}: {error.strerror}"
         try:

@@ -29,16 +29,23 @@ class Margin(ctypes.Structure):
 
 class Value(ctypes.Union):
     _fields_ = (
-        ("siVal", ctypes.c_int), ("uiVal", ctypes.c_uint), ("ullVal", ctypes.c_ulonglong), ("dVal", ctypes.c_double),
-    )  # fmt: skip
+        ("siVal", ctypes.c_int),
+        ("uiVal", ctypes.c_uint),
+        ("ullVal", ctypes.c_ulonglong),
+        ("dVal", ctypes.c_double),
+    )
 
 
 class Field(ctypes.Structure):
     _fields_ = (
-        ("fieldId", ctypes.c_uint), ("scopeId", ctypes.c_uint), ("timestamp", ctypes.c_longlong),
-        ("latencyUsec", ctypes.c_longlong), ("valueType", ctypes.c_int), ("nvmlReturn", ctypes.c_int),
+        ("fieldId", ctypes.c_uint),
+        ("scopeId", ctypes.c_uint),
+        ("timestamp", ctypes.c_longlong),
+        ("latencyUsec", ctypes.c_longlong),
+        ("valueType", ctypes.c_int),
+        ("nvmlReturn", ctypes.c_int),
         ("value", Value),
-    )  # fmt: skip
+    )
 
 
 class Refused(Exception):

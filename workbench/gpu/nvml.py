@@ -44,12 +44,27 @@ SETTLED = (  # will not change until the driver does
 GPU_GONE = (NVML_ERROR_GPU_IS_LOST, NVML_ERROR_RESET_REQUIRED)
 DRIVER_GONE = (NVML_ERROR_UNINITIALIZED, NVML_ERROR_DRIVER_NOT_LOADED, NVML_ERROR_LIB_RM_VERSION_MISMATCH)
 REASONS = {
-    1: "driver not initialised", 2: "invalid argument", 3: "not supported", 4: "no permission", 6: "not found",
-    7: "insufficient size", 9: "driver not loaded", 10: "driver timed out", 11: "interrupt problem",
-    12: "library not found", 13: "not known to this driver", 14: "corrupted infoROM", 15: "gpu is lost",
-    16: "gpu needs a reset", 17: "blocked by the operating system", 18: "driver/library mismatch", 25: "wrong version",
-    26: "deprecated", 28: "no gpu", 999: "unknown error",
-}  # fmt: skip
+    1: "driver not initialised",
+    2: "invalid argument",
+    3: "not supported",
+    4: "no permission",
+    6: "not found",
+    7: "insufficient size",
+    9: "driver not loaded",
+    10: "driver timed out",
+    11: "interrupt problem",
+    12: "library not found",
+    13: "not known to this driver",
+    14: "corrupted infoROM",
+    15: "gpu is lost",
+    16: "gpu needs a reset",
+    17: "blocked by the operating system",
+    18: "driver/library mismatch",
+    25: "wrong version",
+    26: "deprecated",
+    28: "no gpu",
+    999: "unknown error",
+}
 DRIVER_MESSAGES = {
     NVML_ERROR_DRIVER_NOT_LOADED: (
         "no driver",

@@ -70,8 +70,9 @@ def planned(one: SettingCommand, before: tuple[Any, str], dry_run: bool, warning
     """Of a command that is only shown, or kept back since another of its plan is not allowed."""
     refused = one.right or ("" if dry_run else "not run: another command of this plan is not allowed")
     message = joined(refused, one.note, FOREIGN if before[1] == UNKNOWN else "", warning)
-    return SettingOutcome(one, dry_run and one.right is None, before[0], one.value, None, InForce.NOT_CHECKED, message,
-                          before[1])  # fmt: skip
+    return SettingOutcome(
+        one, dry_run and one.right is None, before[0], one.value, None, InForce.NOT_CHECKED, message, before[1]
+    )
 
 
 def surely_unchanged(outcome: SettingOutcome, ran: Ran | None) -> bool:

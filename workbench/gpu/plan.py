@@ -126,13 +126,13 @@ def _check(info: GpuInfo, settings: GpuSettings, telemetry: Telemetry) -> dict[s
         if info.memory_max_mhz is None:
             why = info.absent.get("memory_max_mhz", "not given")
             unified = "its memory is the host's; " if info.unified_memory else ""
-            raise InputError(f"{name} has no memory clock that can be set ({unified}highest memory clock: {why})",
-                             next_step=traps.instead(info))  # fmt: skip
+            raise InputError(
+                f"{name} has no memory clock that can be set ({unified}highest memory clock: {why})",
+                next_step=traps.instead(info),
+            )
         if settings.memory_clocks is not None:
             _both(name, "memory", settings.reset_memory_clocks)
-            taken = clocks.check(
-                name, "memory", settings.memory_clocks, info.memory_max_mhz, info.supported_memory_mhz
-            )
+            taken = clocks.check(name, "memory", settings.memory_clocks, info.memory_max_mhz, info.supported_memory_mhz)
             notes["memory_clocks"] = _note(taken, traps.of_lock("memory_clocks", settings.memory_clocks, info))
     return notes
 

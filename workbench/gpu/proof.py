@@ -56,7 +56,7 @@ class Proof:
 
     @property
     def place(self) -> str:
-        """"gpu0", or "host": what stands before the setting's name in a result."""
+        """ "gpu0", or "host": what stands before the setting's name in a result."""
         return "host" if self.gpu_index == HOST_INDEX else f"gpu{self.gpu_index}"
 
     @property

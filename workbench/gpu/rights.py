@@ -85,8 +85,11 @@ async def with_password(host: Host, rights: Rights, password: str) -> Rights:
     """`rights` that use this password, once sudo has taken it. SettingsError, and nothing changed, when it does not."""
     if not rights.by_sudoers:
         return rights
-    wrong = SettingsError("sudo does not take this password; nothing was changed", host=host.name,
-                          next_step="try again; the password is the one of your own account there")  # fmt: skip
+    wrong = SettingsError(
+        "sudo does not take this password; nothing was changed",
+        host=host.name,
+        next_step="try again; the password is the one of your own account there",
+    )
     if "\n" in password or "\0" in password:
         raise wrong
     try:
@@ -96,8 +99,11 @@ async def with_password(host: Host, rights: Rights, password: str) -> Rights:
     if done.returncode == 0:
         return replace(rights, rules=done.out, password=password, refusal=None, sudo_password=False)
     if "may not run sudo" in done.err or "not in the sudoers" in done.err:
-        raise SettingsError(f"{rights.user} may not run sudo there; nothing was changed", host=host.name,
-                            next_step="ask who administers it for a line in sudoers")  # fmt: skip
+        raise SettingsError(
+            f"{rights.user} may not run sudo there; nothing was changed",
+            host=host.name,
+            next_step="ask who administers it for a line in sudoers",
+        )
     raise wrong
 
 

@@ -1,14 +1,14 @@
 """Where commands run. Three kinds of host, one protocol; everything above it is written once, as argv lists.
 
-    HostError
-    ├── HostUnreachable    no connection, or it was lost (the server on the other side lives on)
-    │   ├── HostKeyUnknown     the host's key is not in known_hosts: ask the person, then `accept_host_key`
-    │   ├── HostKeyChanged     the key differs from known_hosts: refused
-    │   └── AuthFailed         no key or agent identity was accepted
-    ├── CommandNotFound    the executable is not on that host's PATH
-    ├── CommandFailed      ran and exited non-zero (carries `completed`)
-    ├── CommandTimeout     did not end in time
-    └── FileError          a file on the host could not be read or written (missing, permission, disk full)
+HostError
+├── HostUnreachable    no connection, or it was lost (the server on the other side lives on)
+│   ├── HostKeyUnknown     the host's key is not in known_hosts: ask the person, then `accept_host_key`
+│   ├── HostKeyChanged     the key differs from known_hosts: refused
+│   └── AuthFailed         no key or agent identity was accepted
+├── CommandNotFound    the executable is not on that host's PATH
+├── CommandFailed      ran and exited non-zero (carries `completed`)
+├── CommandTimeout     did not end in time
+└── FileError          a file on the host could not be read or written (missing, permission, disk full)
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """A process that outlives the one who started it, kept in a run directory on its host; written once for every Host.
 
-    <run_dir>/   absolute, 0700; its files 0600
-        log            stdout and stderr of the process; made exclusively: a run directory is used once
-        pid starttime  the process that was started: id, and start time in clock ticks since boot
-        sid sid_starttime  its session: led by a shell that does nothing but record the exit
-        boot_id token started  which boot, the run's mark in the environment of its processes, Unix seconds
-        exit           "CODE TICKS UNIX_S" once it ended; CODE is 128 + n for signal n, as sh has it
-        members        processes seen outside the session or for later proof ("PID:START"), added to by `status`
-        shm shm_before shared memory that it made ("inode path"), and what was there before
+<run_dir>/   absolute, 0700; its files 0600
+    log            stdout and stderr of the process; made exclusively: a run directory is used once
+    pid starttime  the process that was started: id, and start time in clock ticks since boot
+    sid sid_starttime  its session: led by a shell that does nothing but record the exit
+    boot_id token started  which boot, the run's mark in the environment of its processes, Unix seconds
+    exit           "CODE TICKS UNIX_S" once it ended; CODE is 128 + n for signal n, as sh has it
+    members        processes seen outside the session or for later proof ("PID:START"), added to by `status`
+    shm shm_before shared memory that it made ("inode path"), and what was there before
 """
 
 from __future__ import annotations

@@ -152,6 +152,7 @@ class BenchSummary:
         whole = getattr(self, name)
         value: float | None = self.partial.get(name, {}).get(part) if whole is None else getattr(whole, part)
         return value
+
     command_output: tuple[str, ...] = ()  # its last lines
 
 

@@ -1,14 +1,14 @@
 """Errors that are meant for a person.
 
-    WorkbenchError            what happened, where, the command, the next step
-    ├── InputError            bad usage or input: exit code 2
-    │   ├── PresetError       a preset file that does not hold (carries findings)
-    │   └── PlanError         a plan that cannot become a command
-    ├── HostError             a host could not do it (hosts/base.py has its subclasses)
-    ├── ServerError           a server did not start, answer or stop
-    ├── BenchError            a benchmark could not be run
-    ├── SettingsError         a GPU or host setting could not be read, applied or reverted
-    └── StoreError            results, journal or configuration could not be read or written
+WorkbenchError            what happened, where, the command, the next step
+├── InputError            bad usage or input: exit code 2
+│   ├── PresetError       a preset file that does not hold (carries findings)
+│   └── PlanError         a plan that cannot become a command
+├── HostError             a host could not do it (hosts/base.py has its subclasses)
+├── ServerError           a server did not start, answer or stop
+├── BenchError            a benchmark could not be run
+├── SettingsError         a GPU or host setting could not be read, applied or reverted
+└── StoreError            results, journal or configuration could not be read or written
 """
 
 from __future__ import annotations

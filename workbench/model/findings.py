@@ -41,7 +41,7 @@ class Finding:
 
     @property
     def place(self) -> str:
-        """"presets/x.toml:12", "presets/x.toml", or "" when the finding is not about a file."""
+        """ "presets/x.toml:12", "presets/x.toml", or "" when the finding is not about a file."""
         return f"{self.file}:{self.line}" if self.file and self.line else self.file or ""
 
     def as_json(self) -> dict[str, Any]:

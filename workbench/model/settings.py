@@ -39,8 +39,13 @@ class GpuSettings:
         """As `gpu set` calls them: ("power-limit=400", "lock-gpu-clocks=210,2400", "reset-memory-clocks")."""
         on = None if self.persistence is None else "on" if self.persistence else "off"
         watts = None if self.power_limit_w is None else f"{self.power_limit_w:g}"
-        values = {"persistence": on, "power-limit": watts, "lock-gpu-clocks": self.gpu_clocks,
-                  "lock-memory-clocks": self.memory_clocks, "governor": self.governor}  # fmt: skip
+        values = {
+            "persistence": on,
+            "power-limit": watts,
+            "lock-gpu-clocks": self.gpu_clocks,
+            "lock-memory-clocks": self.memory_clocks,
+            "governor": self.governor,
+        }
         resets = {"reset-gpu-clocks": self.reset_gpu_clocks, "reset-memory-clocks": self.reset_memory_clocks}
         given = (f"{name}={value}" for name, value in values.items() if value is not None)
         return (*given, *(name for name, asked in resets.items() if asked))

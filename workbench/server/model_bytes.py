@@ -57,9 +57,13 @@ class ModelBytes:
 
 
 async def identify(
-    host: Host, plan: LaunchPlan, env: Mapping[str, str], workdir: str | None = None, *,
+    host: Host,
+    plan: LaunchPlan,
+    env: Mapping[str, str],
+    workdir: str | None = None,
+    *,
     started_unix_s: float | None = None,
-) -> ModelBytes:  # fmt: skip
+) -> ModelBytes:
     """Of the model that `plan` names, on its host, in one round trip. Never raises: a result without it is one."""
     model, revision = plan.model, plan.flag("revision")
     directory = plan.flag("model-dir")

@@ -31,7 +31,7 @@ class LogView(Protocol):
     def lines(self, start: int, count: int) -> Sequence[str]: ...
 
     def level(self, line: str) -> str:
-        """"error", "warn", "info" or "" — for colour, never the only sign."""
+        """ "error", "warn", "info" or "" — for colour, never the only sign."""
         ...
 
     def find(self, text: str, start: int, backwards: bool = False) -> int | None: ...
@@ -150,9 +150,14 @@ class SessionApi(Protocol):
         ...
 
     async def apply_gpu(
-        self, wanted: GpuSettings, gpu: int | None = None, *, dry_run: bool = False, trial_s: float | None = None,
+        self,
+        wanted: GpuSettings,
+        gpu: int | None = None,
+        *,
+        dry_run: bool = False,
+        trial_s: float | None = None,
         password: str | None = None,
-    ) -> SettingsReport:  # fmt: skip
+    ) -> SettingsReport:
         """Change, read back, and put a guard over it. `trial_s`: given back after that unless confirmed. `password`:
         for sudo's stdin only, where `state.host.sudo_password` says that one helps. `dry_run`: nothing is changed; what
         would be run, with what is there before and how that is known."""

@@ -80,9 +80,11 @@ class Arms:
             on = await self._on_our_gpus()
         if on:
             which = ", ".join(f"GPU{a.gpu_index} {a.setting}" for a in on)
-            raise SettingsError(f"GPU settings are on already ({which}), and the arms could not be told from them",
-                                host=self._session.host.name,
-                                next_step="give them back first: workbench gpu revert")  # fmt: skip
+            raise SettingsError(
+                f"GPU settings are on already ({which}), and the arms could not be told from them",
+                host=self._session.host.name,
+                next_step="give them back first: workbench gpu revert",
+            )
 
     async def _gpus(self) -> tuple[tuple[int, ...], bool]:
         """Of the server, and whether these are all."""
@@ -215,8 +217,10 @@ class Arms:
             report = await self._session.apply_gpu(wanted, gpu)
             failed = next((o for o in report.outcomes if not o.ok), None)
             if failed is not None:
-                raise SettingsError(f"{arm}: {failed.command.setting} of GPU{failed.command.gpu_index} was not set: "
-                                    f"{failed.message}", host=self._session.host.name)  # fmt: skip
+                raise SettingsError(
+                    f"{arm}: {failed.command.setting} of GPU{failed.command.gpu_index} was not set: {failed.message}",
+                    host=self._session.host.name,
+                )
 
     async def _take_off(self) -> None:
         gpus, every = await self._gpus()
@@ -224,16 +228,21 @@ class Arms:
             report = await self._session.revert_gpu(gpu)
             failed = next((o for o in report.outcomes if not o.ok), None)
             if failed is not None:
-                raise SettingsError(f"{failed.command.setting} of GPU{failed.command.gpu_index} was not given back: "
-                                    f"{failed.message}", host=self._session.host.name)  # fmt: skip
+                raise SettingsError(
+                    f"{failed.command.setting} of GPU{failed.command.gpu_index} was not given back: {failed.message}",
+                    host=self._session.host.name,
+                )
         self._gpu_of = None
 
 
 def _start_failed(status: ServerStatus) -> StartFailed:
     cause = status.findings[0] if status.findings else None
     why = status.reason or "see its log"
-    return StartFailed(f"the server did not start: {why}", host=status.host,
-                       next_step=(cause.fix if cause else None) or f"workbench logs {status.run_id}")  # fmt: skip
+    return StartFailed(
+        f"the server did not start: {why}",
+        host=status.host,
+        next_step=(cause.fix if cause else None) or f"workbench logs {status.run_id}",
+    )
 
 
 def _alike(a: LaunchPlan, b: LaunchPlan) -> bool:

@@ -18,14 +18,36 @@ OPEN_S = 30.0  # of a rate for which no end was given
 UNCOUNTED = 1_000_000  # requests of a run that ends by time
 # What makes a benchmark the same one again: not where it went, nor what is made anew for each run.
 SHAPE = (
-    "profile", "concurrency", "requests", "max_tokens", "input_tokens", "warmup", "endpoint", "temperature",
-    "ignore_eos", "seed", "shared_prefix", "extra_body", "rate", "arrival", "stream", "seconds", "length_spread",
-    "until_steady", "prompts", "prompts_name", "command",
-)  # fmt: skip
+    "profile",
+    "concurrency",
+    "requests",
+    "max_tokens",
+    "input_tokens",
+    "warmup",
+    "endpoint",
+    "temperature",
+    "ignore_eos",
+    "seed",
+    "shared_prefix",
+    "extra_body",
+    "rate",
+    "arrival",
+    "stream",
+    "seconds",
+    "length_spread",
+    "until_steady",
+    "prompts",
+    "prompts_name",
+    "command",
+)
 _OPTIONS = {  # fields of a request that the client counts on
-    "model": "--model NAME", "messages": "--prompts FILE", "prompt": "--prompts FILE", "max_tokens": "--max-tokens N",
-    "stream": "--no-stream", "stream_options": "usage is asked for by itself",
-}  # fmt: skip
+    "model": "--model NAME",
+    "messages": "--prompts FILE",
+    "prompt": "--prompts FILE",
+    "max_tokens": "--max-tokens N",
+    "stream": "--no-stream",
+    "stream_options": "usage is asked for by itself",
+}
 _COUNTS = ("concurrency", "requests", "max_tokens", "input_tokens")
 
 
@@ -71,9 +93,13 @@ def _profile_of(suggested: Benchmark) -> dict[str, Any]:
 
 def _suggested(suggested: Benchmark) -> dict[str, Any]:
     return {
-        "profile": suggested.profile, "concurrency": suggested.concurrency[0], "requests": suggested.requests,
-        "input_tokens": suggested.input_tokens, "max_tokens": suggested.max_tokens, "warmup": suggested.warmup,
-    }  # fmt: skip
+        "profile": suggested.profile,
+        "concurrency": suggested.concurrency[0],
+        "requests": suggested.requests,
+        "input_tokens": suggested.input_tokens,
+        "max_tokens": suggested.max_tokens,
+        "warmup": suggested.warmup,
+    }
 
 
 def _prompts(file: str) -> dict[str, Any]:

@@ -88,8 +88,14 @@ def conditions_of(
         driver_version=telemetry.driver.driver_version if telemetry else None,
         cuda_version=telemetry.driver.cuda_version if telemetry else None,
         gpus=tuple(
-            {"index": i.index, "name": i.name, "uuid": i.uuid, "sm_max_mhz": i.sm_max_mhz,
-             "memory_max_mhz": i.memory_max_mhz, "power_default_w": i.power_default_w}
+            {
+                "index": i.index,
+                "name": i.name,
+                "uuid": i.uuid,
+                "sm_max_mhz": i.sm_max_mhz,
+                "memory_max_mhz": i.memory_max_mhz,
+                "power_default_w": i.power_default_w,
+            }
             for i in infos
         ),
         gpu_settings=settings_of(telemetry, alterations, gpus),
@@ -137,12 +143,14 @@ def rows_of(results: Sequence[BenchResult]) -> tuple[BenchRow, ...]:
 
 def _same_family(a: BenchResult, b: BenchResult) -> bool:
     return (a.conditions.host, a.conditions.engine, a.conditions.model) == (
-        b.conditions.host, b.conditions.engine, b.conditions.model,
+        b.conditions.host,
+        b.conditions.engine,
+        b.conditions.model,
     )
 
 
 def label_of(result: BenchResult, before: BenchResult | None) -> str:
-    """"max-num-seqs=512", "power 500 W", "again", or the preset's name for the first of its kind."""
+    """ "max-num-seqs=512", "power 500 W", "again", or the preset's name for the first of its kind."""
     if result.conditions.imported:
         return f"imported: {result.conditions.imported}"
     if before is None:

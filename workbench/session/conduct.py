@@ -223,8 +223,10 @@ class Conduct:
             raise BenchError(f"{run.arm}: {failure.message}", next_step=failure.next_step)
         tries = design.tries(self.experiment, run.pair)
         if tries >= design.TRIES:
-            raise BenchError(f"pair {run.pair + 1} failed {tries} times; the last time {run.arm}: {failure.message}",
-                             next_step=failure.next_step)  # fmt: skip
+            raise BenchError(
+                f"pair {run.pair + 1} failed {tries} times; the last time {run.arm}: {failure.message}",
+                next_step=failure.next_step,
+            )
 
     # ---- state
 

@@ -52,8 +52,7 @@ async def drive(
         on_progress(progress)
 
     end = asyncio.Event()
-    spec = replace(spec, requests=max(spec.requests, REQUESTS), warmup=0, seconds=None, until_steady=False,
-                   command=())  # fmt: skip
+    spec = replace(spec, requests=max(spec.requests, REQUESTS), warmup=0, seconds=None, until_steady=False, command=())
     load = asyncio.create_task(runner.run(spec, on_progress=heard, cancel=end, env=env))
     started = time.monotonic()
     try:
@@ -66,8 +65,10 @@ async def drive(
             await asyncio.wait({load}, timeout=_LOOK_S)
         if load.done():
             errors = dict(load.result().summary.errors)
-            raise BenchError(f"the load ended by itself: {errors or 'no request was answered'}",
-                             next_step="the server's log may say why")  # fmt: skip
+            raise BenchError(
+                f"the load ended by itself: {errors or 'no request was answered'}",
+                next_step="the server's log may say why",
+            )
         last = newest[-1]
         return Driven(began[0], time.monotonic(), last.output_tok_s, last.failed)
     finally:
@@ -80,7 +81,9 @@ def _give_up_when_silent(spec: BenchSpec, progress: BenchProgress | None, tokens
     if tokens:
         return
     if progress is not None and progress.failed >= spec.concurrency and not progress.done:
-        raise BenchError(f"the server answered none of {progress.failed} requests",
-                         next_step="workbench bench shows the errors by kind")  # fmt: skip
+        raise BenchError(
+            f"the server answered none of {progress.failed} requests",
+            next_step="workbench bench shows the errors by kind",
+        )
     if waited_s > _FIRST_TOKEN_S:
         raise BenchError(f"the server gave no token within {_FIRST_TOKEN_S:.0f} s", next_step="look at its log")

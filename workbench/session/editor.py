@@ -127,8 +127,11 @@ class PlanEditor:
         rows = engines.rows(self.effective, self.catalog, findings, view=view)
         listed = next((row for row in rows if row.name == name), None)
         spec = self.catalog.flags.get(name)
-        model = replace(listed, value=self.plan.model, origin=origin) if listed else FlagRow(
-            name, self.plan.model, None, origin, spec)  # fmt: skip
+        model = (
+            replace(listed, value=self.plan.model, origin=origin)
+            if listed
+            else FlagRow(name, self.plan.model, None, origin, spec)
+        )
         return (replace(model, default=None), *(row for row in rows if row.name != name))
 
     def view(self) -> PlanView:
@@ -168,7 +171,7 @@ def script_of(command: Command) -> str:
         lines.append(f"printf %s {shlex.quote(text)} > {shlex.quote(name)}")
     lines += [f"export {name}={shlex.quote(value)}" for name, value in command.env.items()]
     if command.files:
-        lines.append('run_dir=$PWD')
+        lines.append("run_dir=$PWD")
     if command.workdir:
         lines.append(f"cd -- {shlex.quote(command.workdir)}")
     words = [_with_run_dir(word) for word in command.argv]

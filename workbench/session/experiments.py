@@ -65,8 +65,9 @@ class Experimenting(Sweeping):
         editors = self._editors(self.editor.plan, a, b)
         restarts = design.restarts(a, b)
         left_s = await asyncio.to_thread(self._estimate_s, spec, restarts)
-        new = Experiment(0, time.time(), self.host.name, spec, restarts=restarts, simulated=self.state.simulated,
-                         left_s=left_s)  # fmt: skip
+        new = Experiment(
+            0, time.time(), self.host.name, spec, restarts=restarts, simulated=self.state.simulated, left_s=left_s
+        )
         experiment = await asyncio.to_thread(self.experiments_db.open_experiment, new)
         return await self._carry_out(experiment, editors)
 
@@ -77,8 +78,11 @@ class Experimenting(Sweeping):
         self._not_two()
         experiment = await self.experiment_called(experiment_id)
         if experiment.host != self.host.name:
-            raise InputError(f"experiment {experiment_id} was made on {experiment.host}", host=self.host.name,
-                             next_step=f"resume it there: workbench --host {experiment.host} …")  # fmt: skip
+            raise InputError(
+                f"experiment {experiment_id} was made on {experiment.host}",
+                host=self.host.name,
+                next_step=f"resume it there: workbench --host {experiment.host} …",
+            )
         if experiment.state == "running":
             raise InputError(f"experiment {experiment_id} is being carried out", next_step="wait for it")
         if pairs is not None:
@@ -86,9 +90,12 @@ class Experimenting(Sweeping):
             experiment = replace(experiment, spec=spec)
         if experiment.state == "done":
             if design.enough(experiment) is not None:
-                raise InputError(f"experiment {experiment_id} is finished: {experiment.verdict}",
-                                 next_step="start one with a narrower --until" if experiment.spec.until_pct is not None
-                                 else "give --pairs with a higher number to make more")  # fmt: skip
+                raise InputError(
+                    f"experiment {experiment_id} is finished: {experiment.verdict}",
+                    next_step="start one with a narrower --until"
+                    if experiment.spec.until_pct is not None
+                    else "give --pairs with a higher number to make more",
+                )
             experiment = replace(experiment, extensions=experiment.extensions + 1)
         plan, a, b = self._with_secrets(experiment.spec)
         self.take_plan(plan, f"experiment {experiment_id}")
@@ -138,8 +145,11 @@ class Experimenting(Sweeping):
     def _start_estimate_s(self, spec: ExperimentSpec) -> float | None:
         if self._supervisor is None:
             return None
-        known = [s.ready_after_s for s in self._supervisor.statuses() if s.ready_after_s is not None
-                 and s.engine == spec.plan["engine"] and s.model == spec.plan["model"]]  # fmt: skip
+        known = [
+            s.ready_after_s
+            for s in self._supervisor.statuses()
+            if s.ready_after_s is not None and s.engine == spec.plan["engine"] and s.model == spec.plan["model"]
+        ]
         return max(known[:4]) if known else None
 
     def _bench_estimate_s(self, spec: ExperimentSpec) -> float | None:
@@ -147,8 +157,10 @@ class Experimenting(Sweeping):
         if shape.seconds is not None and not shape.command:
             return shape.seconds
         for result in self.results_db.list(200):
-            if result.conditions.host == self.host.name and result.conditions.model == spec.plan["model"] and _alike(
-                result.spec, shape
+            if (
+                result.conditions.host == self.host.name
+                and result.conditions.model == spec.plan["model"]
+                and _alike(result.spec, shape)
             ):
                 return result.summary.duration_s * (1 + shape.warmup / max(1, shape.requests))
         return None
@@ -268,8 +280,9 @@ class Experimenting(Sweeping):
         for setting in (*plan.env, *plan.flags):
             if setting.value == MASK:
                 plan = (plan.with_env if setting in plan.env else plan.with_flag)(setting.name, given(setting.name))
-        a, b = (replace(arm, sets=tuple(map(whole, arm.sets)), envs=tuple(map(whole, arm.envs)))
-                for arm in (spec.a, spec.b))  # fmt: skip
+        a, b = (
+            replace(arm, sets=tuple(map(whole, arm.sets)), envs=tuple(map(whole, arm.envs))) for arm in (spec.a, spec.b)
+        )
         return plan, a, b
 
 

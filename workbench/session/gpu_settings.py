@@ -34,8 +34,9 @@ class Settings(Serving):
             from workbench.gpu.rights import rights_on
 
             self._rights = await rights_on(self.host)
-            self.update_host(can_change_gpus=self._rights.refusal, user=self._rights.user,
-                             sudo_password=self._rights.sudo_password)  # fmt: skip
+            self.update_host(
+                can_change_gpus=self._rights.refusal, user=self._rights.user, sudo_password=self._rights.sudo_password
+            )
         return self._rights
 
     async def _rights_with(self, password: str | None) -> Rights:

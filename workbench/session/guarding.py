@@ -172,8 +172,9 @@ class Guarding(Settings):
         if not self._mine or seen.view.running:
             return False
         await self.read_alterations()
-        if not any(a.extra.get("owner_state") == "this" and a.extra.get("state") != "kept"
-                   for a in self.state.alterations):  # fmt: skip
+        if not any(
+            a.extra.get("owner_state") == "this" and a.extra.get("state") != "kept" for a in self.state.alterations
+        ):
             return False
         from workbench.gpu import journal
         from workbench.gpu.guard_orders import Terms, start

@@ -59,10 +59,21 @@ class Histories(Experimenting):
         for one in found:
             known = await asyncio.to_thread(self.results_db.with_uid, one.uid)
             add = self.results_db.add
-            result_id = known if known is not None else await asyncio.to_thread(
-                add, one.spec, one.conditions, one.summary, one.samples, unix_s=one.unix_s,
-                uid=one.uid, note=one.note, tags=(*one.tags, *checked),
-            )  # fmt: skip
+            result_id = (
+                known
+                if known is not None
+                else await asyncio.to_thread(
+                    add,
+                    one.spec,
+                    one.conditions,
+                    one.summary,
+                    one.samples,
+                    unix_s=one.unix_s,
+                    uid=one.uid,
+                    note=one.note,
+                    tags=(*one.tags, *checked),
+                )
+            )
             stored.append((await self.result(result_id), known is None))
         await self.read_results()
         return stored

@@ -199,12 +199,16 @@ class Measuring(Guarding):
 
         status = self.supervisor.status(run_id)
         if status.state is not ServerState.READY or status.port is None:
-            raise BenchError(f"run {run_id} is {status.state}, not READY", host=self.host.name,
-                             next_step="workbench servers shows the runs")  # fmt: skip
+            raise BenchError(
+                f"run {run_id} is {status.state}, not READY",
+                host=self.host.name,
+                next_step="workbench servers shows the runs",
+            )
         spec = self.spec_of(status.preset_id, overrides)
         async with self._alone(run_id, spec if ahead else None), _forwarded(self.host, status.port) as port:
-            spec = replace(spec, url=f"http://127.0.0.1:{port}",
-                           model=spec.model or status.served_model or status.model)  # fmt: skip
+            spec = replace(
+                spec, url=f"http://127.0.0.1:{port}", model=spec.model or status.served_model or status.model
+            )
             key = self.supervisor.api_key(run_id)
             env = {SERVER_KEY_VARIABLE: key} if key and spec.api_key_env is None else {}
             spec = replace(spec, api_key_env=SERVER_KEY_VARIABLE) if env else spec
@@ -231,9 +235,7 @@ class Measuring(Guarding):
             yield replace(spec, url=base, model=model), benched, {}
 
     @asynccontextmanager
-    async def _alone(
-        self, run_id: str | None, spec: BenchSpec | None, gpus_known: bool = True
-    ) -> AsyncIterator[None]:
+    async def _alone(self, run_id: str | None, spec: BenchSpec | None, gpus_known: bool = True) -> AsyncIterator[None]:
         """One benchmark at a time: two would measure one another. `spec`: of one that is measured now; what that
         starts ahead is gone when the next may begin."""
         if self._measuring.locked():
@@ -281,10 +283,16 @@ class Measuring(Guarding):
         if time.monotonic() - since > _IDLE_HOLDS_S:
             idle = None
         measured = await Measurement(
-            self.host, spec, benched, env,
-            cancel=self._cancel, on_progress=self._progress, alterations=self.state.alterations, idle=idle,
+            self.host,
+            spec,
+            benched,
+            env,
+            cancel=self._cancel,
+            on_progress=self._progress,
+            alterations=self.state.alterations,
+            idle=idle,
             ahead=self._ahead,
-        ).run()  # fmt: skip
+        ).run()
         if idle is None and measured.idle is not None and measured.idle.power_w is not None:
             self._idles = {standing: (measured.idle, time.monotonic())}
         await self.take_proofs(measured.proofs)
@@ -357,15 +365,17 @@ class Measuring(Guarding):
         run_id = await self.start()
         status = await self.wait_ready(run_id)
         if status.state is not ServerState.READY:
-            raise BenchError(f"the server is {status.state}: nothing was measured", host=self.host.name,
-                             next_step="the log shows the first error (e)")  # fmt: skip
+            raise BenchError(
+                f"the server is {status.state}: nothing was measured",
+                host=self.host.name,
+                next_step="the log shows the first error (e)",
+            )
         after = await self.bench_run(run_id, **shape)
         if before is not None:
             self.update(mark_a=before, mark_b=after)
             await self.compare(before, after)
         else:
             self.notify(Level.INFO, "the first result: change one thing and press . again to compare")
-
 
     def _shape_again(self, spec: BenchSpec) -> dict[str, Any]:
         """Overrides that ask for the same again. The person's own prompts and command are not taken from what is
@@ -377,8 +387,11 @@ class Measuring(Guarding):
             last = self._asked or self.state.bench.spec
             if last is None or (last.prompts_name, last.command) != (spec.prompts_name, spec.command):
                 what = spec.prompts_name or "a command of your own"
-                raise BenchError(f"the last result is of {what}, which this session has not run",
-                                 host=self.host.name, next_step="run that benchmark again first")  # fmt: skip
+                raise BenchError(
+                    f"the last result is of {what}, which this session has not run",
+                    host=self.host.name,
+                    next_step="run that benchmark again first",
+                )
             shape["prompts"] = last.prompts
         return shape
 

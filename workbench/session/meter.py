@@ -144,8 +144,15 @@ class Meter:
 
 
 def _without_power(during: GpuDuring) -> GpuDuring:
-    return replace(during, power_w=None, energy_j=None, power_w_each=(), energy_j_each=(), energy_counter_j=None,
-                   energy_integrated_j=None)  # fmt: skip
+    return replace(
+        during,
+        power_w=None,
+        energy_j=None,
+        power_w_each=(),
+        energy_j_each=(),
+        energy_counter_j=None,
+        energy_integrated_j=None,
+    )
 
 
 def window_unix(outcome: BenchOutcome) -> tuple[float, float]:
@@ -160,4 +167,3 @@ def _span(outcome: BenchOutcome) -> tuple[float, float]:
     shift = time.monotonic() - time.time()
     begin, end = window_unix(outcome)
     return begin + shift, end + shift
-

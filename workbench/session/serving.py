@@ -150,8 +150,11 @@ class Serving(Watching):
         series = next((what for what in self.state.busy if what.partition(" ")[0] in ("experiment", "sweep")), None)
         if series is not None:
             which = f"a {series}" if series.startswith("sweep") else f"an {series}"
-            raise ServerError(f"{which} is under way, and has the server", host=self.host.name,
-                              next_step="wait for it, or stop it: what it has measured is kept")  # fmt: skip
+            raise ServerError(
+                f"{which} is under way, and has the server",
+                host=self.host.name,
+                next_step="wait for it, or stop it: what it has measured is kept",
+            )
 
     def _startable(self, plan: LaunchPlan, editor: PlanEditor | None = None) -> None:
         """Raises PlanError for what the engine would refuse, and for what Workbench cannot start yet."""
@@ -223,4 +226,3 @@ class Serving(Watching):
         if self._supervisor is not None:
             await self._supervisor.close()
             self._supervisor = None
-

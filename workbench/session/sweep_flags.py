@@ -189,8 +189,10 @@ class FlagSweep:
         if self.pairs < 1:
             return self.run.note("nothing was compared in pairs: --pairs 0")
         if best is None:
-            return self.run.note("nothing was compared in pairs: " + (
-                "the start was not measured" if points[0].state != "done" else "no value was faster than the start"))
+            return self.run.note(
+                "nothing was compared in pairs: "
+                + ("the start was not measured" if points[0].state != "done" else "no value was faster than the start")
+            )
         label = points[best].label
         left_s = self._left_s()
         if left_s is not None and left_s <= 0:
@@ -264,5 +266,8 @@ async def before_of(session: Sweeping) -> PlanEditor | None:
         return editor
     if plan is not None and not diff(mask_plan(session.editor.plan), plan):
         return _with(session.editor, ())
-    raise PlanError(f"run {status.run_id} was started with a key, which is not kept: it could not be started again",
-                    host=session.host.name, next_step=f"workbench stop {status.run_id}, then sweep")  # fmt: skip
+    raise PlanError(
+        f"run {status.run_id} was started with a key, which is not kept: it could not be started again",
+        host=session.host.name,
+        next_step=f"workbench stop {status.run_id}, then sweep",
+    )

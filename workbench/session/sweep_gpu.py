@@ -301,8 +301,10 @@ async def start_of(session: Sweeping, setting: str, gpus: Sequence[int]) -> dict
             sample = next((s for s in telemetry.gpus if s.index == gpu), None)
             if sample is None or sample.power_limit_w is None:
                 why = sample.absent.get("power_limit_w", "not given") if sample else "no reading"
-                raise SettingsError(f"GPU{gpu}: the power limit before is not known ({why}); nothing was changed",
-                                    host=session.host.name)  # fmt: skip
+                raise SettingsError(
+                    f"GPU{gpu}: the power limit before is not known ({why}); nothing was changed",
+                    host=session.host.name,
+                )
             settings = GpuSettings(power_limit_w=sample.power_limit_w)
         elif ours is not None and "," in str(ours.now):
             low, _, high = str(ours.now).partition(",")

@@ -22,8 +22,10 @@ def levels_of(levels: Sequence[int]) -> tuple[int, ...]:
     """In rising order, so that a server that cannot take more is met once."""
     found = tuple(sorted(set(levels)))
     if not found or found[0] < 1 or found[-1] > _MOST:
-        raise InputError(f"{', '.join(map(str, levels)) or 'nothing'} is no list of concurrencies",
-                         next_step=f"for example 1,2,4,8,16 (1 to {_MOST})")  # fmt: skip
+        raise InputError(
+            f"{', '.join(map(str, levels)) or 'nothing'} is no list of concurrencies",
+            next_step=f"for example 1,2,4,8,16 (1 to {_MOST})",
+        )
     return found
 
 
@@ -57,8 +59,12 @@ class LevelSweep:
         given = self.bench
         requests = given.get("requests") or (REQUESTS if given.get("seconds") else ROUNDS * max(level, 2))
         warmup = given.get("warmup")
-        return {**given, "concurrency": level, "requests": max(requests, level),
-                "warmup": level if warmup is None else warmup}  # fmt: skip
+        return {
+            **given,
+            "concurrency": level,
+            "requests": max(requests, level),
+            "warmup": level if warmup is None else warmup,
+        }
 
     async def _measure(self, fields: Mapping[str, Any]) -> int:
         run_id, url = self.target

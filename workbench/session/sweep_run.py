@@ -113,13 +113,18 @@ def figures(result: BenchResult) -> dict[str, Any]:
     error = broken(result) or (f"not to be used: {summary.refused[0]}" if summary.refused else None)
     gpu = summary.gpu
     return {
-        "state": "failed" if error else "done", "error": error, "result_ids": (result.id,),
-        "tok_s": summary.output_tok_s, "tok_per_joule": summary.tok_per_joule, "power_w": summary.power_w,
-        "sm_mhz": gpu.sm_mhz if gpu else None, "temperature_c": gpu.temperature_c if gpu else None,
+        "state": "failed" if error else "done",
+        "error": error,
+        "result_ids": (result.id,),
+        "tok_s": summary.output_tok_s,
+        "tok_per_joule": summary.tok_per_joule,
+        "power_w": summary.power_w,
+        "sm_mhz": gpu.sm_mhz if gpu else None,
+        "temperature_c": gpu.temperature_c if gpu else None,
         "ttft_p50_ms": summary.ttft_ms.p50 if summary.ttft_ms else None,
         "ttft_p99_ms": summary.ttft_ms.p99 if summary.ttft_ms else None,
         "itl_mean_ms": summary.itl_ms.mean if summary.itl_ms else None,
-    }  # fmt: skip
+    }
 
 
 async def undisturbed(work: Awaitable[None]) -> None:

@@ -149,9 +149,7 @@ class Sweeping(Verifying):
 
         def work(run: SweepRun) -> Awaitable[None]:
             assert self._sweep_stop is not None
-            return FlagSweep(
-                self, run, combinations, bench, before, self._sweep_stop, runs, pairs, max_minutes
-            ).go()
+            return FlagSweep(self, run, combinations, bench, before, self._sweep_stop, runs, pairs, max_minutes).go()
 
         return await self._swept("flag", " x ".join(names), "", [(c.label, c.x) for c in combinations], work)
 
@@ -170,8 +168,9 @@ class Sweeping(Verifying):
         run_id = run_id or await self.run_at_hand()
         state = self.supervisor.status(run_id).state
         if state is not ServerState.READY:
-            raise BenchError(f"run {run_id} is {state}, not READY", host=self.host.name,
-                             next_step="workbench servers shows the runs")  # fmt: skip
+            raise BenchError(
+                f"run {run_id} is {state}, not READY", host=self.host.name, next_step="workbench servers shows the runs"
+            )
         return run_id
 
     async def _gpus_to_sweep(self, gpu: int | str | None, run_id: str | None) -> tuple[int, ...]:

@@ -99,11 +99,17 @@ class Verifying(Measuring):
         target = benched.status.run_id if benched.status else f"--url {spec.url}"
         found = Verification(
             proofs,
-            tuple(f"GPU{a.gpu_index}: {a.setting} is not checked: the server does not use this GPU"
-                  for a in altered if a not in used),
-            target, round(driven.t1_s - driven.t0_s, 1), driven.output_tok_s, gpus,
+            tuple(
+                f"GPU{a.gpu_index}: {a.setting} is not checked: the server does not use this GPU"
+                for a in altered
+                if a not in used
+            ),
+            target,
+            round(driven.t1_s - driven.t0_s, 1),
+            driven.output_tok_s,
+            gpus,
             self.state.simulated or benched.simulated,
-        )  # fmt: skip
+        )
         said = "; ".join(p.short for p in proofs if p.short)
         self.record(f"workbench gpu verify {target} --seconds {seconds:g}", said)
         return found
@@ -135,6 +141,9 @@ class Verifying(Measuring):
             return self.state.run_id
         ready = [s for s in await self.supervisor.runs() if s.state is ServerState.READY]
         if not ready:
-            raise ServerError("no server is READY here, and a setting shows under load only", host=self.host.name,
-                              next_step="workbench start PRESET --wait, or name one with --url")  # fmt: skip
+            raise ServerError(
+                "no server is READY here, and a setting shows under load only",
+                host=self.host.name,
+                next_step="workbench start PRESET --wait, or name one with --url",
+            )
         return ready[0].run_id

@@ -91,8 +91,11 @@ class SimulatedHost:
                 next_step="--simulate works on this machine, and over ssh to itself",
             )
         if done.returncode != 0:
-            raise FileError(f"cannot write under {self.driver_state}: {done.err.strip()}", host=self.inner.name,
-                            next_step="make it writable, or set XDG_STATE_HOME")  # fmt: skip
+            raise FileError(
+                f"cannot write under {self.driver_state}: {done.err.strip()}",
+                host=self.inner.name,
+                next_step="make it writable, or set XDG_STATE_HOME",
+            )
         stub = _TABBYAPI.format(server=str(HERE / "engine_server.py"))
         await self.inner.write_file(f"{self._state_dir}/tabbyapi/main.py", stub.encode())
         self._path = done.out

@@ -85,8 +85,10 @@ class ExperimentsDb(ResultsDb):
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                raise InputError(f"experiment {experiment_id} is being carried out by another Workbench",
-                                 next_step="wait for it, or stop it there") from None  # fmt: skip
+                raise InputError(
+                    f"experiment {experiment_id} is being carried out by another Workbench",
+                    next_step="wait for it, or stop it there",
+                ) from None
             yield
         finally:
             os.close(file)
@@ -126,8 +128,13 @@ def _decode(number: int, form: int, text: str) -> Experiment:
         runs = tuple(ExperimentRun(**_known(ExperimentRun, run)) for run in data["runs"])
         bench = {k: tuple(v) if isinstance(v, list) else v for k, v in spec["bench"].items()}
         whole = ExperimentSpec(**{**_known(ExperimentSpec, spec), **arms, "bench": bench})
-        rest = {"id": number, "spec": whole, "runs": runs, "comparison": None,
-                "thrown_away": tuple(data.get("thrown_away", ()))}  # fmt: skip
+        rest = {
+            "id": number,
+            "spec": whole,
+            "runs": runs,
+            "comparison": None,
+            "thrown_away": tuple(data.get("thrown_away", ())),
+        }
         return Experiment(**{**_known(Experiment, data), **rest})
     except (ValueError, KeyError, TypeError) as error:
         raise StoreError(f"experiment {number} in the database is damaged: {error}") from error

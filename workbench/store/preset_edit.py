@@ -24,9 +24,7 @@ _ID = re.compile(r"[a-z0-9][a-z0-9.-]{1,63}")
 def save(document: Mapping[str, Any], preset_id: str, directory: Path, *, replace_existing: bool = False) -> Path:
     """Check, then write `<directory>/<id>.toml` atomically. Raises PresetError, having written nothing."""
     if not _ID.fullmatch(preset_id):
-        raise PresetError(
-            f'"{preset_id}" cannot be a preset id', next_step="use 2 to 64 of a-z, 0-9, dots and dashes"
-        )
+        raise PresetError(f'"{preset_id}" cannot be a preset id', next_step="use 2 to 64 of a-z, 0-9, dots and dashes")
     path = directory / f"{preset_id}.toml"
     if path.exists() and not replace_existing:
         raise PresetError(f"{path} exists", next_step="choose another id, or replace it on purpose")

@@ -51,9 +51,18 @@ _JSON_COLUMNS = ("spec", "conditions", "summary", "tags")
 _COLUMNS = "id, unix_s, spec, conditions, summary, note, tags"
 # What a search looks in, as text. JSON columns are taken apart, so that what json.dumps escapes is found as typed.
 _IN_CONDITIONS = (
-    "engine_version", "argv", "flags", "env", "preset_id", "run_id", "driver_version", "gpus", "gpu_settings",
-    "imported", "model_digest",
-)  # fmt: skip
+    "engine_version",
+    "argv",
+    "flags",
+    "env",
+    "preset_id",
+    "run_id",
+    "driver_version",
+    "gpus",
+    "gpu_settings",
+    "imported",
+    "model_digest",
+)
 _IN_SPEC = ("profile", "prompts_name", "command", "endpoint", "extra_body")
 _SEARCHED = (
     "("

@@ -82,8 +82,9 @@ def _sweep(data: Mapping[str, Any]) -> Sweep:
     sweep = Sweep(**{**_known(Sweep, data), "points": points, "notes": tuple(data.get("notes") or ())})
     if sweep.state != "running" or not _gone(data.get("owner") or {}):
         return sweep
-    cut = tuple(replace(p, state="skipped", error=_CUT_OFF) if p.state in ("planned", "measuring") else p
-                for p in points)  # fmt: skip
+    cut = tuple(
+        replace(p, state="skipped", error=_CUT_OFF) if p.state in ("planned", "measuring") else p for p in points
+    )
     return replace(sweep, state="stopped", points=cut, left_s=None, error=sweep.error or _CUT_OFF)
 
 

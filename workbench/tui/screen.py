@@ -42,16 +42,22 @@ NOTICE_S = {Level.WARN: 20.0, Level.ERROR: None}  # goes by itself after this; a
 INFO_S = 8.0
 
 
-class MainScreen(LaunchActions, ServerActions, BenchActions, SweepActions, ExperimentActions, GpuActions, ViewActions,
-                 Screen[None]):  # fmt: skip
+class MainScreen(
+    LaunchActions, ServerActions, BenchActions, SweepActions, ExperimentActions, GpuActions, ViewActions, Screen[None]
+):
     ORDERED_KEYS = True
     BINDINGS: ClassVar[list[BindingType]] = bindings_for("")
     HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012
-
-        (0, "-narrow"), (NARROW_COLUMNS, "-normal"), (ROOMY_COLUMNS, "-roomy"), (WIDE_COLUMNS, "-wide")]  # fmt: skip
+        (0, "-narrow"),
+        (NARROW_COLUMNS, "-normal"),
+        (ROOMY_COLUMNS, "-roomy"),
+        (WIDE_COLUMNS, "-wide"),
+    ]
     VERTICAL_BREAKPOINTS = [  # noqa: RUF012
-
-        (0, "-low"), (LOW_ROWS, "-high"), (TALL_ROWS, "-tall")]  # fmt: skip
+        (0, "-low"),
+        (LOW_ROWS, "-high"),
+        (TALL_ROWS, "-tall"),
+    ]
 
     def __init__(self, session: SessionApi) -> None:
         super().__init__()
@@ -115,8 +121,14 @@ class MainScreen(LaunchActions, ServerActions, BenchActions, SweepActions, Exper
         width, height = self.app.size
         self.single = width < NARROW_COLUMNS or height < LOW_ROWS
         strip = self.strip.wanted_height(width, self.single)
-        shape = (width, height, self.single, self.zoomed, self.active if self.single or self.zoomed else
-                 self.active == 6, strip)  # fmt: skip
+        shape = (
+            width,
+            height,
+            self.single,
+            self.zoomed,
+            self.active if self.single or self.zoomed else self.active == 6,
+            strip,
+        )
         if shape == self._shape:
             return
         self._shape = shape

@@ -121,13 +121,19 @@ def test_when_only_wrappers_are_there_one_of_them_is_the_error() -> None:
             ],
             "World of 3 does not fit",
         ),
-        (["[2026-11-20 23:41:58 TP0] Scheduler hit an exception: Traceback (most recent call last):",
-          "  File \"x.py\", line 1", "AssertionError"], "AssertionError"),
+        (
+            [
+                "[2026-11-20 23:41:58 TP0] Scheduler hit an exception: Traceback (most recent call last):",
+                '  File "x.py", line 1',
+                "AssertionError",
+            ],
+            "AssertionError",
+        ),
         (["/bin/sh: 1: serve-it: not found"], "serve-it: not found"),
         (["Fatal Python error: Segmentation fault"], "Segmentation fault"),
         (["\x1b[31mERROR\x1b[0m 11-21 00:30:10 [core.py:1] \x1b[1mno good\x1b[0m"], "no good"),
     ],
-)  # fmt: skip
+)
 def test_shapes_of_errors(text: list[str], expected: str) -> None:
     found = first_error(["INFO starting", *text, "INFO bye"])
     assert found is not None and expected in found and found.isprintable()
@@ -142,7 +148,7 @@ def test_shapes_of_errors(text: list[str], expected: str) -> None:
         ["(APIServer pid=1) INFO 11-21 00:30:10 [x.py:1] error: none"],
         ["(APIServer pid=1) ERROR 11-20 23:21:40 [serving.py:274] Error with model error=ErrorInfo(message='no')"],
         ["[2026-11-20 23:42:22] Ignore import error when loading x: No module named 'cutlass'"],
-        ["INFO:     127.0.0.1:1 - \"POST /v1/chat/completions HTTP/1.1\" 404 Not Found"],
+        ['INFO:     127.0.0.1:1 - "POST /v1/chat/completions HTTP/1.1" 404 Not Found'],
     ],
 )
 def test_what_is_no_error(text: list[str]) -> None:

@@ -58,10 +58,17 @@ def shares(
 
 @pytest.mark.parametrize(
     ("options", "effect"),
-    [({"pairs": 3}, 0.0), ({"pairs": 3}, 0.1), ({"pairs": 5}, 0.0), ({"pairs": 5}, 0.03), ({"pairs": 8}, 0.01),
-     ({"pairs": 16, "until_pct": 2.0}, 0.0), ({"pairs": 16, "until_pct": 1.0}, 0.0)],
+    [
+        ({"pairs": 3}, 0.0),
+        ({"pairs": 3}, 0.1),
+        ({"pairs": 5}, 0.0),
+        ({"pairs": 5}, 0.03),
+        ({"pairs": 8}, 0.01),
+        ({"pairs": 16, "until_pct": 2.0}, 0.0),
+        ({"pairs": 16, "until_pct": 1.0}, 0.0),
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_93_to_97_in_100_intervals_hold_the_truth(options: dict[str, Any], effect: float) -> None:
     held, shown = shares(800, effect, **options)
     assert 93.0 <= held <= 97.0

@@ -16,17 +16,45 @@ from workbench.model.bench_json import summary_from_json, to_json
 from workbench.model.errors import InputError
 
 BASE = BenchSummary(
-    requests_ok=10, requests_failed=0, errors={}, prompt_tokens=100, output_tokens=1000, cached_tokens=0,
-    duration_s=12.0, output_tok_s=90.0, request_s=0.9, ttft_ms=None, itl_ms=None, tpot_ms=None, e2e_ms=None,
-    tokens_per_chunk=1.0, per_stream_tok_s=10.0, power_w=None, energy_j=None, tok_per_joule=None, window="steady",
-    window_s=10.0, window_output_tokens=900.0, window_requests=9.0, absent={"power_w": "not yet"},
-)  # fmt: skip
+    requests_ok=10,
+    requests_failed=0,
+    errors={},
+    prompt_tokens=100,
+    output_tokens=1000,
+    cached_tokens=0,
+    duration_s=12.0,
+    output_tok_s=90.0,
+    request_s=0.9,
+    ttft_ms=None,
+    itl_ms=None,
+    tpot_ms=None,
+    e2e_ms=None,
+    tokens_per_chunk=1.0,
+    per_stream_tok_s=10.0,
+    power_w=None,
+    energy_j=None,
+    tok_per_joule=None,
+    window="steady",
+    window_s=10.0,
+    window_output_tokens=900.0,
+    window_requests=9.0,
+    absent={"power_w": "not yet"},
+)
 IDLE = Idle(100.0, "")
 
 
 def gpu(**given: Any) -> GpuDuring:
-    return GpuDuring(**{"power_w": 300.0, "energy_j": 3000.0, "sm_mhz": None, "memory_mhz": None, "temperature_c": None,
-                        "gpu_util_pct": None, **given})  # fmt: skip
+    return GpuDuring(
+        **{
+            "power_w": 300.0,
+            "energy_j": 3000.0,
+            "sm_mhz": None,
+            "memory_mhz": None,
+            "temperature_c": None,
+            "gpu_util_pct": None,
+            **given,
+        }
+    )
 
 
 def test_gross_net_and_per_request_are_of_the_window() -> None:
@@ -54,10 +82,14 @@ def test_power_alone_gives_energy() -> None:
         (gpu(), Idle(why="the server was busy"), "idle_power_w", "the server was busy"),
         (gpu(), Idle(300.0, ""), "net_tok_per_joule", "no more than the 300 W of idling"),
         (gpu(energy_j=0.0), IDLE, "tok_per_joule", "did not move"),
-        (gpu(energy_j=None, power_w=None, absent={"power_w": "no sensor", "energy_j": "no sensor"}), IDLE,
-         "energy_per_request_j", "no sensor"),
+        (
+            gpu(energy_j=None, power_w=None, absent={"power_w": "no sensor", "energy_j": "no sensor"}),
+            IDLE,
+            "energy_per_request_j",
+            "no sensor",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_is_not_known_says_why(during: GpuDuring, idle: Idle, name: str, why: str) -> None:
     s = with_energy(BASE, during, idle, seconds=10.0)
     assert getattr(s, name) is None and why in s.absent[name]

@@ -107,9 +107,17 @@ def test_gpu_settings_in_words_are_what_gpu_set_takes() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"pairs": 1}, {"pairs": 65}, {"metric": "speed"}, {"metric": "ttft_ms.p42"}, {"until_pct": 0.0, "pairs": 9},
-     {"until_pct": 2.0, "pairs": 4}, {"max_minutes": 0.0}, {"match_temperature_c": float("inf")}],
-)  # fmt: skip
+    [
+        {"pairs": 1},
+        {"pairs": 65},
+        {"metric": "speed"},
+        {"metric": "ttft_ms.p42"},
+        {"until_pct": 0.0, "pairs": 9},
+        {"until_pct": 2.0, "pairs": 4},
+        {"max_minutes": 0.0},
+        {"match_temperature_c": float("inf")},
+    ],
+)
 def test_designs_that_cannot_be_carried_out(options: dict[str, Any]) -> None:
     with pytest.raises(InputError):
         design.checked(spec(**options))

@@ -93,8 +93,12 @@ def odd_text(text: str) -> Played:
 def other_kinds() -> Played:
     """Reasoning, a tool call, a refusal and text: content of any kind."""
     call = [{"index": 0, "id": "c", "type": "function", "function": {"name": "f", "arguments": "{"}}]
-    deltas: list[dict[str, Any]] = [{"reasoning_content": "hm"}, {"reasoning": "hm"}, {"tool_calls": call},
-                                    {"refusal": "no"}]  # fmt: skip
+    deltas: list[dict[str, Any]] = [
+        {"reasoning_content": "hm"},
+        {"reasoning": "hm"},
+        {"tool_calls": call},
+        {"refusal": "no"},
+    ]
     return good(chunked([EVENTS[0], *(event(chunk(d)) for d in deltas), EVENTS[TOKENS], *FINISHED]))
 
 
@@ -102,9 +106,12 @@ USAGE_BESIDE = event({**chunk({"content": "x"}, "length"), "usage": usage(20, TO
 RUNNING_USAGE = [event({**chunk({"content": "x"}), "usage": usage(20, n)}) for n in range(1, TOKENS)]
 EMPTY = [event(chunk({})), event(chunk({"content": ""})), event(chunk({"content": None})), event({"choices": []})]
 TRAILED = chunked(EVENTS, end=False) + b"0\r\nX-Trailer: 1\r\n\r\n"
-EXTENDED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + b"".join(
-    b"%x;n=%d\r\n%b\r\n" % (len(e), i, e) for i, e in enumerate(EVENTS)
-) + b"0\r\n\r\n"  # fmt: skip
+EXTENDED = (
+    HEAD
+    + b"Transfer-Encoding: chunked\r\n\r\n"
+    + b"".join(b"%x;n=%d\r\n%b\r\n" % (len(e), i, e) for i, e in enumerate(EVENTS))
+    + b"0\r\n\r\n"
+)
 
 # Item of the list -> how it is played; `n` is how many content chunks come before.
 FAULTS: dict[str, Callable[[int], Played]] = {

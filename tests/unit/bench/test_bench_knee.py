@@ -80,8 +80,10 @@ def test_a_value_that_had_no_effect_is_not_a_point_of_the_curve() -> None:
 
 curves = st.lists(
     st.tuples(st.floats(1, 1000), st.floats(0.1, 1e5), st.floats(10, 1000)),
-    min_size=1, max_size=12, unique_by=lambda t: t[0],
-).map(lambda rows: [point(x, t, w) for x, t, w in rows])  # fmt: skip
+    min_size=1,
+    max_size=12,
+    unique_by=lambda t: t[0],
+).map(lambda rows: [point(x, t, w) for x, t, w in rows])
 
 
 @given(curves, st.randoms())

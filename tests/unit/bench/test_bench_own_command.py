@@ -56,8 +56,13 @@ def test_what_a_terminal_would_obey_is_left_out() -> None:
 
 def test_the_endpoint_is_in_its_environment_and_the_key_in_none_of_its_output() -> None:
     env = own_command.environment("http://127.0.0.1:1/v1", "tiny", "sesame-42")
-    done, heard = ran(python("import os; e = os.environ; print(e['OPENAI_BASE_URL'], e['WORKBENCH_MODEL']);"
-                             "print('key', e['OPENAI_API_KEY'])"), env)  # fmt: skip
+    done, heard = ran(
+        python(
+            "import os; e = os.environ; print(e['OPENAI_BASE_URL'], e['WORKBENCH_MODEL']);"
+            "print('key', e['OPENAI_API_KEY'])"
+        ),
+        env,
+    )
     assert done.output == ("http://127.0.0.1:1/v1 tiny", "key ***")
     assert "sesame" not in repr((done, heard))
     assert own_command.environment("u", "m", None)["OPENAI_API_KEY"] == "none"
@@ -75,8 +80,14 @@ def test_it_reads_nothing_and_is_no_shell() -> None:
     )
 
 
-@pytest.mark.parametrize(("argv", "said"), [(("no-such-program-42",), "not found on this machine's PATH"),
-                                            (("/",), "did not start"), (("a\0b",), "did not start")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (("no-such-program-42",), "not found on this machine's PATH"),
+        (("/",), "did not start"),
+        (("a\0b",), "did not start"),
+    ],
+)
 def test_what_does_not_start(argv: tuple[str, ...], said: str) -> None:
     with pytest.raises(BenchError, match=said):
         asyncio.run(own_command.run(argv, {}))

@@ -146,7 +146,7 @@ EVENT = st.one_of(
     st.builds(lambda t: json.dumps(chunk({"content": t}, "length")).encode(), TEXT),
     st.builds(lambda t: b'{"choices":[{"delta":{"content":"a"},"delta":{"content":"' + t.encode() + b'"}}]}', TEXT),
     st.sampled_from([b"[DONE]", b" ", b"null", b"{", b'{"error":"x"}', b"\0abc", b"\0", b'{"choices":[{}]}']),
-)  # fmt: skip
+)
 NAME = st.sampled_from([b"", b"", b"", b"", b"error", b"message"])
 
 
@@ -154,8 +154,15 @@ def heard(reply: Reply, events: list[tuple[bytes, bytes]], batch: int) -> tuple[
     for at in range(0, len(events), batch):
         reply.feed(events[at : at + batch], at + 1)
     reply.verdict(2)
-    return (list(reply.stamps_ns), reply.finish_reason, reply.done, reply.usage, reply.first_tokens, reply.error,
-            reply.detail)  # fmt: skip
+    return (
+        list(reply.stamps_ns),
+        reply.finish_reason,
+        reply.done,
+        reply.usage,
+        reply.first_tokens,
+        reply.error,
+        reply.detail,
+    )
 
 
 @settings(deadline=None, max_examples=100)

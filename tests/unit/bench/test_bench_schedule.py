@@ -28,9 +28,18 @@ OK = chunked(chat_events(3))
 
 def record(index: int = 0, **fields: Any) -> RequestRecord:
     base = RequestRecord(
-        index=index, warmup=True, start_s=float(index), end_us=1_000_000, ttft_us=100_000, gaps_us=(225_000,) * 4,
-        chunks=5, prompt_tokens=100, output_tokens=5, cached_tokens=0, finish_reason="length",
-    )  # fmt: skip
+        index=index,
+        warmup=True,
+        start_s=float(index),
+        end_us=1_000_000,
+        ttft_us=100_000,
+        gaps_us=(225_000,) * 4,
+        chunks=5,
+        prompt_tokens=100,
+        output_tokens=5,
+        cached_tokens=0,
+        finish_reason="length",
+    )
     return replace(base, **fields)
 
 

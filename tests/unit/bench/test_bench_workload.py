@@ -18,8 +18,10 @@ from workbench.bench.workload import Workload, request_mark
 from workbench.model.bench import BenchSpec
 
 SPEC = BenchSpec("http://127.0.0.1:1", "m", salt="ab", input_tokens=50, max_tokens=100)
-TEXT, TALK = json.dumps("tell me [of] ways"), json.dumps([{"role": "system", "content": "be kind"},
-                                                         {"role": "user", "content": "hi"}])  # fmt: skip
+TEXT, TALK = (
+    json.dumps("tell me [of] ways"),
+    json.dumps([{"role": "system", "content": "be kind"}, {"role": "user", "content": "hi"}]),
+)
 
 
 def body(spec: BenchSpec, index: int = 0, *, warmup: bool = False) -> dict[str, Any]:

@@ -31,12 +31,16 @@ def write(tmp_path: Path, *lines: Any) -> Path:
         ({"messages": USER}, USER),
         ({"messages": [*USER, {"role": "assistant", "content": "hello"}]}, USER),
         ({"id": "x", "conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "hello"}]}, USER),
-        ({"conversations": [{"from": "system", "value": "be kind"}, {"from": "user", "value": "hi"}]},
-         [{"role": "system", "content": "be kind"}, *USER]),
-        ({"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]},
-         [{"role": "user", "content": [{"type": "text", "text": "a"}]}]),
+        (
+            {"conversations": [{"from": "system", "value": "be kind"}, {"from": "user", "value": "hi"}]},
+            [{"role": "system", "content": "be kind"}, *USER],
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]},
+            [{"role": "user", "content": [{"type": "text", "text": "a"}]}],
+        ),
     ],
-)  # fmt: skip
+)
 def test_forms(tmp_path: Path, line: Any, prompt: Any) -> None:
     found = prompt_file.read(write(tmp_path, line))
     assert [json.loads(one) for one in found.prompts] == [prompt]

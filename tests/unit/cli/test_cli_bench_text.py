@@ -30,8 +30,9 @@ def test_at_a_rate_latency_is_told_from_the_schedule_too() -> None:
 
 
 def test_what_may_not_be_used_says_so_first() -> None:
-    said = read(replace(made_results.result().summary, refused=("the cache answered",), errors={"reset": 2},
-                        requests_failed=2))  # fmt: skip
+    said = read(
+        replace(made_results.result().summary, refused=("the cache answered",), errors={"reset": 2}, requests_failed=2)
+    )
     first, second, *_ = said.splitlines()
     assert "40 ok, 2 failed {'reset': 2}" in first
     assert second == "  REFUSED: these figures may not be used: the cache answered"

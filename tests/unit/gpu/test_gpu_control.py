@@ -38,8 +38,11 @@ def test_apply_reads_back_and_revert_restores(bench: Bench) -> None:
         bench.smi.here.joinpath("calls").unlink()
         back = await control.revert(bench.host)
         assert back.ok and [o.command.setting for o in back.outcomes] == [
-            "gpu_clocks", "memory_clocks", "power_limit_w", "persistence",
-        ]  # fmt: skip
+            "gpu_clocks",
+            "memory_clocks",
+            "power_limit_w",
+            "persistence",
+        ]
         assert bench.smi.setters == ["--reset-gpu-clocks", "--reset-memory-clocks", "-pl 580", "-pm 0"]
         assert "is not known" in back.outcomes[0].message and back.outcomes[2].read_back == 580.0
         assert await control.alterations(bench.host) == () and bench.entries() == []

@@ -79,8 +79,13 @@ def test_a_gpu_lost_between_two_settings_takes_the_others_back(bench: Bench) -> 
         lost = [o for o in report.outcomes if o.command.gpu_index == 2]
         assert "By hand" in lost[0].message and "not run" in lost[1].message
         given = {(o.command.gpu_index, o.command.setting): o.ok for o in report.rolled_back}
-        assert given == {(0, "gpu_clocks"): True, (0, "power_limit_w"): True, (1, "gpu_clocks"): True,
-                         (1, "power_limit_w"): True, (2, "power_limit_w"): False}  # fmt: skip
+        assert given == {
+            (0, "gpu_clocks"): True,
+            (0, "power_limit_w"): True,
+            (1, "gpu_clocks"): True,
+            (1, "power_limit_w"): True,
+            (2, "power_limit_w"): False,
+        }
         assert bench.power()[:2] == [None, None] and bench.power()[3] is None  # None: the default
         assert bench.brief() == [(2, "power_limit_w", 250.0, 200.0, "pending")]
         bench.state.set_faults(lost=None)  # reset, with what it was told last
@@ -128,8 +133,11 @@ def test_governors_are_set_read_back_and_given_back(bench: Bench) -> None:
         report = await bench.set(GpuSettings(governor="powersave"), "all")
         (outcome,) = report.outcomes
         assert (outcome.ok, outcome.before, outcome.read_back, outcome.in_force) == (
-            True, "performance", "powersave", InForce.YES,
-        )  # fmt: skip
+            True,
+            "performance",
+            "powersave",
+            InForce.YES,
+        )
         assert set(bench.governors()) == {"powersave"}
         assert bench.brief() == [(-1, "governor", "performance", "powersave", "applied")]
         assert (await control.alterations(bench.host))[0].gpu_uuid == "host"

@@ -42,8 +42,9 @@ def test_silence_gives_back_and_is_told(box: GuardedHost) -> None:
     assert box.given_back(1.0 + WITHIN_S) > 0.2
     box.ended()
     assert {line["setting"] for line in log_lines(box, "guard reverted: no heartbeat for 1 s")} == {
-        "power_limit_w", "gpu_clocks",
-    }  # fmt: skip
+        "power_limit_w",
+        "gpu_clocks",
+    }
     view = run(box.look()).view
     assert not view.running and view.problem is None
     assert view.did == "reverted GPU0 gpu_clocks, GPU0 power_limit_w: no heartbeat for 1 s"

@@ -51,11 +51,21 @@ class Served:
 
     def entry(self, **changes: Any) -> dict[str, Any]:
         made = {
-            "gpu_uuid": UUID, "gpu_index": 0, "gpu_name": "x", "setting": "power_limit_w", "before": 600.0,
-            "before_known": "read", "now": 450.0, "since_unix_s": 1.0, "boot_id": owners.owner_facts()["boot_id"],
-            "driver": None, "who": "ada@box", "owner": {**owners.owner_facts(), "pid": 4194304}, "state": "applied",
+            "gpu_uuid": UUID,
+            "gpu_index": 0,
+            "gpu_name": "x",
+            "setting": "power_limit_w",
+            "before": 600.0,
+            "before_known": "read",
+            "now": 450.0,
+            "since_unix_s": 1.0,
+            "boot_id": owners.owner_facts()["boot_id"],
+            "driver": None,
+            "who": "ada@box",
+            "owner": {**owners.owner_facts(), "pid": 4194304},
+            "state": "applied",
             "watch": {"heartbeat_s": 0.3},
-        }  # fmt: skip
+        }
         return {**made, **changes}
 
     def write(self, *entries: dict[str, Any]) -> None:
@@ -66,8 +76,14 @@ class Served:
         tee = shutil.which("tee") or ""
         given = {"root": str(self.gpu), "nvidia_smi": str(self.smi), "tee": tee, "options": {"tick_s": 0.05}, **orders}
         env = {**os.environ, "WORKBENCH_SIM_SYSFS": str(self.home), "LD_LIBRARY_PATH": str(self.home)}
-        done = subprocess.run(bundle.guard_argv(sys.executable, given), input=bundle.payload(False, bundle.GUARD),
-                              env=env, capture_output=True, timeout=60, check=True)  # fmt: skip
+        done = subprocess.run(
+            bundle.guard_argv(sys.executable, given),
+            input=bundle.payload(False, bundle.GUARD),
+            env=env,
+            capture_output=True,
+            timeout=60,
+            check=True,
+        )
         return dict(json.loads(done.stdout))
 
     @property
@@ -224,8 +240,10 @@ def test_a_forged_state_delays_no_trial(served: Served, text: str) -> None:
     state = served.gpu / "guard" / "state.json"
     state.write_text(text.replace("BOOT", str(owners.owner_facts()["boot_id"])))
     served.give()
-    served.write(served.entry(watch={"trial": "a", "trial_s": 0.3}), served.entry(
-        setting="gpu_clocks", before="default", now="1,2", watch={"trial": "b", "trial_s": 0.3}))  # fmt: skip
+    served.write(
+        served.entry(watch={"trial": "a", "trial_s": 0.3}),
+        served.entry(setting="gpu_clocks", before="default", now="1,2", watch={"trial": "b", "trial_s": 0.3}),
+    )
     served.start()
     eventually(lambda: served.altered() == [], "the end of the trials")
 
@@ -234,8 +252,13 @@ def test_it_takes_over_from_one_that_is_not_root(served: Served) -> None:
     served.write(served.entry(watch={"heartbeat_s": None}))
     orders = {"root": str(served.gpu), "nvidia_smi": str(served.smi), "options": {"tick_s": 0.05}}
     served.calls_file.touch()
-    argv = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups",
-            *bundle.guard_argv("/usr/bin/python3", orders)]  # fmt: skip
+    argv = [
+        "setpriv",
+        f"--reuid={NOBODY}",
+        f"--regid={NOBODY}",
+        "--clear-groups",
+        *bundle.guard_argv("/usr/bin/python3", orders),
+    ]
     done = subprocess.run(argv, input=bundle.payload(False, bundle.GUARD), capture_output=True, timeout=60, check=True)
     first = json.loads(done.stdout)["pid"]
     second = served.start()["pid"]

@@ -72,9 +72,13 @@ def test_during_has_the_reading_before_and_after() -> None:
 
 
 def moment(
-    at_s: float, power_w: float | None = None, energy_j: float | None = None, sm_mhz: int | None = 2000,
-    reasons: tuple[str, ...] | None = (), index: int = 0,
-) -> Moment:  # fmt: skip
+    at_s: float,
+    power_w: float | None = None,
+    energy_j: float | None = None,
+    sm_mhz: int | None = 2000,
+    reasons: tuple[str, ...] | None = (),
+    index: int = 0,
+) -> Moment:
     return Moment(at_s, (Reading(index, power_w, energy_j, sm_mhz, None, 60.0 + at_s, 50.0, reasons),))
 
 

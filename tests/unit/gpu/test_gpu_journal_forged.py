@@ -18,10 +18,19 @@ UUID = "GPU-00000000-0000-4000-8000-000000000000"
 
 def entry(**changes: Any) -> dict[str, Any]:
     made = {
-        "gpu_uuid": UUID, "gpu_index": 0, "gpu_name": "x", "setting": "power_limit_w", "before": 600.0,
-        "before_known": "read", "now": 450.0, "since_unix_s": 1.0, "boot_id": "boot-1", "driver": None,
-        "who": "ada@box", "owner": {"machine": "box", "boot_id": "boot-1", "pid": 7, "start": "1"},
-    }  # fmt: skip
+        "gpu_uuid": UUID,
+        "gpu_index": 0,
+        "gpu_name": "x",
+        "setting": "power_limit_w",
+        "before": 600.0,
+        "before_known": "read",
+        "now": 450.0,
+        "since_unix_s": 1.0,
+        "boot_id": "boot-1",
+        "driver": None,
+        "who": "ada@box",
+        "owner": {"machine": "box", "boot_id": "boot-1", "pid": 7, "start": "1"},
+    }
     return {**made, **changes}
 
 
@@ -65,14 +74,19 @@ BACK = {"now": 500.0, "state": "kept", "watch": {}, "owner": {"pid": 7}, "who": 
         {"setting": "persistence", "before": False, "now": True},
         {"setting": "gpu_clocks", "before": "unknown", "now": str(ClockRange(1000, 2000))},
         {"setting": "memory_clocks", "before": "default", "now": str(ClockRange(14001, 14001))},
-        {"setting": "governor", "gpu_uuid": "host", "gpu_index": -1, "before": "performance=0,2-3 schedutil=1",
-         "now": "powersave"},
+        {
+            "setting": "governor",
+            "gpu_uuid": "host",
+            "gpu_index": -1,
+            "before": "performance=0,2-3 schedutil=1",
+            "now": "powersave",
+        },
         {"watch": {"heartbeat_s": None}},
         {"watch": {"heartbeat_s": 30, "trial": "ab12", "trial_s": 60.0, "back": BACK}},
         {"watch": {"heartbeat_s": 30, "back": {**BACK, "watch": {"heartbeat_s": 5, "back": BACK}}}},
         {"owner": {"machine": "box", "boot_id": "", "pid": 7, "start": ""}},
     ],
-)  # fmt: skip
+)
 def test_what_workbench_writes_is_not(changes: dict[str, Any]) -> None:
     text = json.dumps({"version": 1, "entries": [entry(**changes)], "log": []})
     assert restore.unfit(entry(**changes)) is None and len(journal.parse(text, "boot-1").entries) == 1

@@ -38,8 +38,10 @@ def test_any_text_is_a_range_of_clocks_or_is_refused(text: str) -> None:
         assert found is not None and 0 <= found.min_mhz <= found.max_mhz
 
 
-@given(st.sampled_from(["power_limit_w", "gpu_clocks", "memory_clocks", "persistence"]),
-       st.lists(st.text(max_size=12) | ranges | st.just("9" * 5000), max_size=4))  # fmt: skip
+@given(
+    st.sampled_from(["power_limit_w", "gpu_clocks", "memory_clocks", "persistence"]),
+    st.lists(st.text(max_size=12) | ranges | st.just("9" * 5000), max_size=4),
+)
 def test_any_words_are_values_of_a_sweep_or_are_refused(setting: str, texts: list[str]) -> None:
     try:
         found = values_of(setting, texts)
@@ -63,8 +65,14 @@ def test_no_governor_but_those_of_the_cores_becomes_a_command(name: str) -> None
         assert name in cores.available and one.stdin == f"{name}\n"
 
 
-SAYS = ("Treating as warning and moving on.", "Insufficient Permissions", "Terminating early due to previous errors.",
-        "Unable to determine the device handle", "No devices were found", "is not supported for GPU")  # fmt: skip
+SAYS = (
+    "Treating as warning and moving on.",
+    "Insufficient Permissions",
+    "Terminating early due to previous errors.",
+    "Unable to determine the device handle",
+    "No devices were found",
+    "is not supported for GPU",
+)
 
 
 @given(st.text(), st.sampled_from(SAYS), st.text(), st.booleans(), st.integers(-1, 255))
@@ -85,9 +93,11 @@ def test_any_listing_of_sudo_can_be_read(rules: str) -> None:
 wanted = st.one_of(
     st.tuples(st.just("persistence"), st.booleans()),
     st.tuples(st.just("power_limit_w"), st.floats(1, 2000)),
-    st.tuples(st.sampled_from(["gpu_clocks", "memory_clocks"]),
-              st.just("default") | st.tuples(*[st.integers(0, 20000)] * 2).map(lambda t: f"{t[0]},{t[1]}")),
-)  # fmt: skip
+    st.tuples(
+        st.sampled_from(["gpu_clocks", "memory_clocks"]),
+        st.just("default") | st.tuples(*[st.integers(0, 20000)] * 2).map(lambda t: f"{t[0]},{t[1]}"),
+    ),
+)
 
 
 @given(st.uuids(), wanted, wanted)

@@ -19,9 +19,13 @@ from workbench.model.settings import ClockRange, GpuSettings
 ROOT = Rights("/usr/bin/nvidia-smi")
 INFO = GpuInfo(0, "GPU-a", "RTX PRO 6000", sm_max_mhz=3090, memory_max_mhz=14001, power_min_w=150.0, power_max_w=600.0)
 GB10 = GpuInfo(
-    2, "GPU-c", "NVIDIA GB10", sm_max_mhz=3003, unified_memory=True,
+    2,
+    "GPU-c",
+    "NVIDIA GB10",
+    sm_max_mhz=3003,
+    unified_memory=True,
     absent={"power_max_w": "not supported", "memory_max_mhz": "not supported"},
-)  # fmt: skip
+)
 HOST = Telemetry(
     0.0,
     0.0,
@@ -122,8 +126,12 @@ def test_the_governor_of_all_cores_is_one_command_of_the_host() -> None:
     assert one.argv == ("tee", *(FILE.format(cpu) for cpu in range(4))) and one.stdin == "performance\n"
     assert (one.gpu_index, one.gpu_uuid, one.setting, one.value) == (-1, "host", "governor", "performance")
     assert one.typed.startswith("echo performance | tee /sys/devices/system/cpu/cpu0/") and one.where == "host"
-    both = plan({"0": GpuSettings(power_limit_w=300, governor="performance"), "1": GpuSettings(governor="performance")},
-                HOST, ROOT, CORES)  # fmt: skip
+    both = plan(
+        {"0": GpuSettings(power_limit_w=300, governor="performance"), "1": GpuSettings(governor="performance")},
+        HOST,
+        ROOT,
+        CORES,
+    )
     assert [c.setting for c in both] == ["governor", "power_limit_w"]  # asked for twice alike: once
 
 

@@ -13,8 +13,14 @@ from workbench.model.settings import HOST_INDEX, Alteration, InForce
 
 
 def moments(count: int = 20, util: float = 98.0, **fields: object) -> list[Moment]:
-    base = {"power_w": 500.0, "energy_j": None, "sm_mhz": 2790, "memory_mhz": 13365, "temperature_c": 60.0,
-            "event_reasons": ()}  # fmt: skip
+    base = {
+        "power_w": 500.0,
+        "energy_j": None,
+        "sm_mhz": 2790,
+        "memory_mhz": 13365,
+        "temperature_c": 60.0,
+        "event_reasons": (),
+    }
     return [Moment(float(i), (Reading(gpu_index=0, gpu_util_pct=util, **{**base, **fields}),)) for i in range(count)]  # type: ignore[arg-type]
 
 
@@ -39,9 +45,7 @@ def test_a_clock_above_the_lock_is_no_effect_too() -> None:
     assert proof is not None and proof.in_force is InForce.NO_EFFECT and proof.short.startswith("2790<=2200?")
 
 
-@pytest.mark.parametrize(
-    ("reason", "word"), [("SW power cap", "power"), ("SW thermal slowdown", "temperature")]
-)
+@pytest.mark.parametrize(("reason", "word"), [("SW power cap", "power"), ("SW thermal slowdown", "temperature")])
 def test_a_limiter_below_the_lock_is_capped_with_its_share(reason: str, word: str) -> None:
     held = moments(12, sm_mhz=2600)
     capped = moments(8, sm_mhz=2100, event_reasons=(reason,))
@@ -160,8 +164,13 @@ def test_what_can_be_read_is_judged_by_reading() -> None:
 
 
 seen = st.lists(
-    st.tuples(st.integers(200, 3100), st.sampled_from([(), ("SW power cap",), ("GPU idle",), ("HW thermal slowdown",)]),
-              st.sampled_from([0.0, LOADED_PCT, 100.0])), max_size=40)  # fmt: skip
+    st.tuples(
+        st.integers(200, 3100),
+        st.sampled_from([(), ("SW power cap",), ("GPU idle",), ("HW thermal slowdown",)]),
+        st.sampled_from([0.0, LOADED_PCT, 100.0]),
+    ),
+    max_size=40,
+)
 
 
 @given(seen, st.integers(200, 3090), st.integers(0, 500))

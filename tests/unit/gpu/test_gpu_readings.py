@@ -188,9 +188,16 @@ def test_what_is_not_given_is_absent_with_its_reason_and_never_zero(
     gpu = agent().sample()["gpus"][0]
     merged = {**gpu["absent"], **gpu["slow"]["absent"]}
     for field in (
-        "power_limit_w", "gpu_util_pct", "memory_util_pct", "event_reasons", "power_w", "energy_j", "fan_pct",
-        "persistence", "processes",
-    ):  # fmt: skip
+        "power_limit_w",
+        "gpu_util_pct",
+        "memory_util_pct",
+        "event_reasons",
+        "power_w",
+        "energy_j",
+        "fan_pct",
+        "persistence",
+        "processes",
+    ):
         assert merged[field] == words
         assert field not in gpu and field not in gpu["slow"]
     assert gpu["sm_mhz"] == 2790

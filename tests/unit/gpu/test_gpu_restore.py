@@ -93,14 +93,18 @@ def test_equal_values_of_gpus() -> None:
     ("code", "said", "program", "why"),
     [
         (0, "All done.", "nvidia-smi", None),
-        (0, "Changing … is not supported for GPU: 1.\nTreating as warning and moving on.\nAll done.", "nvidia-smi",
-         "Changing … is not supported for GPU: 1. Treating as warning and moving on. All done."),
+        (
+            0,
+            "Changing … is not supported for GPU: 1.\nTreating as warning and moving on.\nAll done.",
+            "nvidia-smi",
+            "Changing … is not supported for GPU: 1. Treating as warning and moving on. All done.",
+        ),
         (0, "Persistence mode is already Enabled for GPU 1.", "nvidia-smi", None),
         (15, "", "nvidia-smi", "nvidia-smi ended with 15"),
         (1, "tee: /sys/x: Invalid argument", "tee", "tee: /sys/x: Invalid argument"),
         (0, "failed is a word that tee may print", "tee", None),
     ],
-)  # fmt: skip
+)
 def test_what_says_that_it_failed(code: int, said: str, program: str, why: str | None) -> None:
     assert restore.failure(code, said, program) == why
 
@@ -129,8 +133,13 @@ def test_when_a_setting_is_back(
 def test_the_order_of_giving_back() -> None:
     settings = ["governor", "persistence", "something new", "power_limit_w", "memory_clocks", "gpu_clocks"]
     assert sorted(settings, key=restore.order) == [
-        "gpu_clocks", "memory_clocks", "power_limit_w", "persistence", "governor", "something new",
-    ]  # fmt: skip
+        "gpu_clocks",
+        "memory_clocks",
+        "power_limit_w",
+        "persistence",
+        "governor",
+        "something new",
+    ]
 
 
 def test_settings_that_a_restart_took_away() -> None:

@@ -88,8 +88,14 @@ def test_sudo_that_asks_nothing(sudo: Sudo) -> None:
     sudo.allow("NOPASSWD: ALL")
     found = rights(Facts())
     assert found.argv(("nvidia-smi", "-i", "GPU-a", "-pl", "450")) == (
-        "sudo", "-n", "/usr/bin/nvidia-smi", "-i", "GPU-a", "-pl", "450",
-    )  # fmt: skip
+        "sudo",
+        "-n",
+        "/usr/bin/nvidia-smi",
+        "-i",
+        "GPU-a",
+        "-pl",
+        "450",
+    )
     assert [c.right for c in plan(WANTED, HOST, found)] == [None, None] and not found.sudo_password
     assert all("-l" in options or "-v" in options for options, _ in sudo.calls)  # looked at, nothing run
 
@@ -127,8 +133,11 @@ def test_nobody_who_helps(sudo: Sudo) -> None:
         ("    (root) NOPASSWD: /usr/bin/nvidia-smi\n    (ALL) ALL", "/usr/bin/nvidia-smi -pm 1", "asks"),  # the last
         ("    (root) NOPASSWD: /usr/bin/nvidia-smi -pm *, PASSWD: /usr/bin/tee", "/usr/bin/nvidia-smi -pl 4", ""),
         ("    (root) NOPASSWD: /usr/bin/nvidia-smi -pm *, PASSWD: /usr/bin/tee", "/usr/bin/tee /x", "asks"),
-        ("    (root) NOPASSWD: SETENV: /usr/bin/nvidia-smi -i GPU-a --lock-gpu-clocks\\=1\\,2, /bin/ls",
-         "/usr/bin/nvidia-smi -i GPU-a --lock-gpu-clocks=1,2", "free"),
+        (
+            "    (root) NOPASSWD: SETENV: /usr/bin/nvidia-smi -i GPU-a --lock-gpu-clocks\\=1\\,2, /bin/ls",
+            "/usr/bin/nvidia-smi -i GPU-a --lock-gpu-clocks=1,2",
+            "free",
+        ),
         ("    (root) NOPASSWD: /bin/tee", "/usr/bin/tee /x", "free"),  # /bin is /usr/bin
         ('    (root) NOPASSWD: /usr/bin/nvidia-smi ""', "/usr/bin/nvidia-smi -pm 1", ""),
         ("    (root) NOPASSWD: ALL, !/usr/bin/nvidia-smi", "/usr/bin/nvidia-smi -pm 1", ""),
@@ -137,7 +146,7 @@ def test_nobody_who_helps(sudo: Sudo) -> None:
         ("    (root) NOPASSWD: /usr/bin/nvidia-smi ^-pl [0-9]+$", "/usr/bin/nvidia-smi -pl 40 -x", ""),
         ("Sorry, user ada may not run sudo on box.", "/usr/bin/nvidia-smi -pm 1", ""),
     ],
-)  # fmt: skip
+)
 def test_rules_as_sudo_lists_them(rules: str, command: str, how: str) -> None:
     text = f"Matching Defaults entries for ada on box:\n    env_reset\n\nUser ada may run:\n{rules}\n"
     assert granted(text, command.split()) == how

@@ -9,8 +9,15 @@ from workbench.gpu.steady import WINDOW_S, moving
 
 
 def at(second: float, **fields: object) -> Moment:
-    base = {"power_w": 400.0, "energy_j": None, "sm_mhz": 2400, "memory_mhz": 13365, "temperature_c": 60.0,
-            "gpu_util_pct": 98.0, "event_reasons": ()}  # fmt: skip
+    base = {
+        "power_w": 400.0,
+        "energy_j": None,
+        "sm_mhz": 2400,
+        "memory_mhz": 13365,
+        "temperature_c": 60.0,
+        "gpu_util_pct": 98.0,
+        "event_reasons": (),
+    }
     return Moment(second, (Reading(gpu_index=0, **{**base, **fields}),))  # type: ignore[arg-type]
 
 

@@ -133,20 +133,24 @@ def test_inline_tables_report_their_line(minimal: str) -> None:
         ("[provenance]", '[env]\nHF_TOKEN = "hf_x"\n[provenance]', "preset.secret", Level.WARN),
         ("[provenance]", '[env]\nHF_ENDPOINT = "http://x"\n[provenance]', "preset.points-elsewhere", Level.WARN),
         ("[provenance]", '[env]\nA = "$(id)"\n[provenance]', "preset.suspicious-value", Level.ERROR),
-        ('  # which one', '\nexecutable = ["sh", "-c", "id"]', "preset.suspicious-executable", Level.ERROR),
-        ('  # which one', '\nexecutable = ["python", "-c", "x"]', "preset.suspicious-executable", Level.ERROR),
-        ('  # which one', '\nexecutable = ["nice", "/bin/bash"]', "preset.suspicious-executable", Level.ERROR),
-        ('  # which one', "\nexecutable = []", "preset.suspicious-executable", Level.ERROR),
-        ('  # which one', '\nexecutable = ["/opt/../bin/vllm"]', "preset.path-traversal", Level.ERROR),
-        ('  # which one', '\nexecutable = ["/srv/thing"]', "preset.unusual-executable", Level.WARN),
-        ('  # which one', '\nworkdir = "../../etc"', "preset.path-traversal", Level.ERROR),
-        ("[provenance]", '[[nodes]]\nname = "a"\nrank = 0\nenv = { LD_AUDIT = "x" }\n[provenance]',
-         "preset.hijacks-execution", Level.ERROR),
+        ("  # which one", '\nexecutable = ["sh", "-c", "id"]', "preset.suspicious-executable", Level.ERROR),
+        ("  # which one", '\nexecutable = ["python", "-c", "x"]', "preset.suspicious-executable", Level.ERROR),
+        ("  # which one", '\nexecutable = ["nice", "/bin/bash"]', "preset.suspicious-executable", Level.ERROR),
+        ("  # which one", "\nexecutable = []", "preset.suspicious-executable", Level.ERROR),
+        ("  # which one", '\nexecutable = ["/opt/../bin/vllm"]', "preset.path-traversal", Level.ERROR),
+        ("  # which one", '\nexecutable = ["/srv/thing"]', "preset.unusual-executable", Level.WARN),
+        ("  # which one", '\nworkdir = "../../etc"', "preset.path-traversal", Level.ERROR),
+        (
+            "[provenance]",
+            '[[nodes]]\nname = "a"\nrank = 0\nenv = { LD_AUDIT = "x" }\n[provenance]',
+            "preset.hijacks-execution",
+            Level.ERROR,
+        ),
         ('default = "Qwen/Qwen3-0.6B"', 'default = "$(id)"', "preset.suspicious-value", Level.ERROR),
         ('title = "Mine"', r'title = "Mi\u001b[31mne"', "preset.control-character", Level.ERROR),
         ('title = "Mine"', r'title = "Mi\u202Ene"', "preset.control-character", Level.ERROR),
     ],
-)  # fmt: skip
+)
 def test_values_that_try_something(minimal: str, old: str, new: str, code: str, level: Level) -> None:
     assert old in minimal
     text = minimal.replace(old, new, 1)
@@ -287,9 +291,26 @@ _values = st.recursive(
     max_leaves=8,
 )
 _FIELDS = [
-    "schema", "id", "title", "summary", "hardware", "engine", "model", "flags", "env", "gpu_settings", "host_settings",
-    "nodes", "variables", "benchmark", "baseline", "references", "claims", "caveats", "provenance",
-]  # fmt: skip
+    "schema",
+    "id",
+    "title",
+    "summary",
+    "hardware",
+    "engine",
+    "model",
+    "flags",
+    "env",
+    "gpu_settings",
+    "host_settings",
+    "nodes",
+    "variables",
+    "benchmark",
+    "baseline",
+    "references",
+    "claims",
+    "caveats",
+    "provenance",
+]
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])

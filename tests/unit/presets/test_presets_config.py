@@ -91,13 +91,13 @@ def test_a_wrong_value_is_not_saved(store: ConfigStore) -> None:
         ("[ui\n", "not valid TOML", None),
         ("ui = '\xe9'".encode("latin-1"), "not UTF-8", None),
         ("a = " + "[" * 5000, "not valid TOML", None),
-        ('[ui]\ntheme = 3\nrefresh_s = 0.5\n', "ui.theme", 2),
+        ("[ui]\ntheme = 3\nrefresh_s = 0.5\n", "ui.theme", 2),
         ('[ui]\nthem = "x"\nrefresh_s = 0.5\n', "ui.them: unknown setting, left in the file", 2),
-        ('other = 1\n[ui]\nrefresh_s = 0.5\n', "other", 1),
-        ('[ui]\nrefresh_s = 0.5\n[variables.h]\nx = 1\n', "variables.h.x", 4),
+        ("other = 1\n[ui]\nrefresh_s = 0.5\n", "other", 1),
+        ("[ui]\nrefresh_s = 0.5\n[variables.h]\nx = 1\n", "variables.h.x", 4),
         ('variables = "x"\n[ui]\nrefresh_s = 0.5\n', "variables", 1),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_used_is_said_and_the_rest_holds(
     store: ConfigStore, text: str | bytes, words: str, line: int | None
 ) -> None:

@@ -74,8 +74,10 @@ def test_vllm_without_requests_has_parts_only() -> None:
     s = one.summary
     assert s.ttft_ms is None and s.absent["ttft_ms"] == "the file holds only some of its percentiles"
     assert s.partial["ttft_ms"] == {
-        "mean": data["mean_ttft_ms"], "p50": data["median_ttft_ms"], "p99": data["p99_ttft_ms"],
-    }  # fmt: skip
+        "mean": data["mean_ttft_ms"],
+        "p50": data["median_ttft_ms"],
+        "p99": data["p99_ttft_ms"],
+    }
     assert s.latency("ttft_ms", "p90") is None and s.latency("ttft_ms", "p99") == data["p99_ttft_ms"]
     assert s.e2e_ms is None and "e2e_ms" not in s.partial and s.absent["e2e_ms"] == "not in the imported file"
     assert one.samples == ()
@@ -174,10 +176,15 @@ def test_aiperf_energy_errors_and_an_early_end(wrote: Callable[[Any], Path]) -> 
         ],
         "is_complete": False,
         "incomplete_reason": "stalled",
-        "telemetry_data": {"endpoints": {"localhost": {"gpus": {"gpu_0": {
-            "gpu_index": 0, "gpu_name": "RTX PRO 6000", "gpu_uuid": "GPU-1", "metrics": {}}}}}},
+        "telemetry_data": {
+            "endpoints": {
+                "localhost": {
+                    "gpus": {"gpu_0": {"gpu_index": 0, "gpu_name": "RTX PRO 6000", "gpu_uuid": "GPU-1", "metrics": {}}}
+                }
+            }
+        },
         "request_latency": {"unit": "sec", "avg": 0.5, "p50": 0.4, "p90": 0.6, "p99": 0.7, "min": 0.1, "max": 0.8},
-    }  # fmt: skip
+    }
     (one,) = read(wrote(data))
     s = one.summary
     assert (s.power_w, s.energy_j, s.tok_per_joule) == (512.5, 77.0, 2.5)
@@ -281,10 +288,8 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         ("aiperf-0.13.json", {"nvidia_total_gpu_power": {"unit": "mW"}}, "nvidia_total_gpu_power.unit: expected 'W'"),
         ("aiperf-0.13.json", {"was_cancelled": "no"}, "was_cancelled: expected true or false"),
     ],
-)  # fmt: skip
-def test_broken_fields_are_named(
-    wrote: Callable[[Any], Path], name: str, change: dict[str, Any], said: str
-) -> None:
+)
+def test_broken_fields_are_named(wrote: Callable[[Any], Path], name: str, change: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError) as caught:
         read(wrote(fixture(name) | change))
     assert said in caught.value.message and caught.value.next_step == "nothing was imported"

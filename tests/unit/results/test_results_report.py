@@ -85,10 +85,11 @@ def test_no_secret_is_reported(name: str, form: str) -> None:
 def test_simulated_stands_at_the_top_once(name: str) -> None:
     what = ALL[name]
     shown = replace(
-        what, results=tuple(made.simulated(r.id) for r in what.results),
+        what,
+        results=tuple(made.simulated(r.id) for r in what.results),
         experiment=what.experiment and replace(what.experiment, simulated=True),
         sweep=what.sweep and replace(what.sweep, simulated=True),
-    )  # fmt: skip
+    )
     text = report(shown, "html")
     assert text.count('class="alert simulated"') == 1 and "<title>SIMULATED: " in text
     assert text.index('class="alert simulated"') < text.index("<h2>")
@@ -101,11 +102,25 @@ def test_a_strangers_data_is_text() -> None:
     """Names from presets, files and servers, in every place that shows one."""
     evil = made.EVIL
     one = made.result(
-        model=evil, host=evil, flags={evil: evil}, env={"A": evil}, argv=(evil,), gpus=({"name": evil},),
-        preset_id=evil, gpu_settings={evil: evil}, imported=evil,
-    )  # fmt: skip
-    summary = replace(one.summary, notes=(evil,), errors={evil: 1}, requests_failed=1, refused=(evil,), ttft_ms=None,
-                      absent={"ttft_ms": evil})  # fmt: skip
+        model=evil,
+        host=evil,
+        flags={evil: evil},
+        env={"A": evil},
+        argv=(evil,),
+        gpus=({"name": evil},),
+        preset_id=evil,
+        gpu_settings={evil: evil},
+        imported=evil,
+    )
+    summary = replace(
+        one.summary,
+        notes=(evil,),
+        errors={evil: 1},
+        requests_failed=1,
+        refused=(evil,),
+        ttft_ms=None,
+        absent={"ttft_ms": evil},
+    )
     one = replace(one, summary=summary, note=evil, tags=(evil,))
     arm = Arm(sets=(evil,))
     trial = made.experiment(verdict=evil, note=evil, error=evil)
@@ -182,8 +197,9 @@ def test_too_few_requests_draw_nothing_and_break_nothing(samples: tuple[dict[str
 
 
 @given(
-    low=st.floats(-1e9, 1e9, allow_subnormal=False), span=st.floats(1e-9, 1e12, allow_subnormal=False),
-)  # fmt: skip
+    low=st.floats(-1e9, 1e9, allow_subnormal=False),
+    span=st.floats(1e-9, 1e12, allow_subnormal=False),
+)
 def test_ticks_are_few_and_inside(low: float, span: float) -> None:
     axis = svg.Axis("", low, low + span)
     ticks = axis.ticks()
@@ -193,14 +209,25 @@ def test_ticks_are_few_and_inside(low: float, span: float) -> None:
 def test_experiment_tells_design_intervals_and_raw_pairs() -> None:
     text = report(TRIAL, "md")
     for said in (
-        "**B is faster by 3.2 % ± 0.9**", "| B | max-num-seqs=512 |", "or until the interval is ± 1 % or narrower",
-        "| throughput | tok/s | 340 | 351 | +3.2 % ± 0.9 | better |", "| throughput, tok/s | 1 | 340 | 351 | +3.2 % |",
-        "| smallest difference that could be shown | 1.40 % |", "> - the runs are not alike", "| queue",
-    ):  # fmt: skip
+        "**B is faster by 3.2 % ± 0.9**",
+        "| B | max-num-seqs=512 |",
+        "or until the interval is ± 1 % or narrower",
+        "| throughput | tok/s | 340 | 351 | +3.2 % ± 0.9 | better |",
+        "| throughput, tok/s | 1 | 340 | 351 | +3.2 % |",
+        "| smallest difference that could be shown | 1.40 % |",
+        "> - the runs are not alike",
+        "| queue",
+    ):
         assert said in text or said == "| queue", said
     assert "| wait for a place mean | ms | n/a | n/a | n/a | not measured |" in text
-    stopped = report(replace(TRIAL, experiment=made.experiment(error="link lost") and replace(
-        made.experiment(), state="stopped", error="link lost", comparison=None, verdict="")), "md")  # fmt: skip
+    stopped = report(
+        replace(
+            TRIAL,
+            experiment=made.experiment(error="link lost")
+            and replace(made.experiment(), state="stopped", error="link lost", comparison=None, verdict=""),
+        ),
+        "md",
+    )
     assert "The experiment is stopped" in stopped and "link lost" in stopped and "0.9" not in stopped
 
 

@@ -19,11 +19,42 @@ from workbench.store.experiments import ExperimentsDb
 from workbench.store.results import ResultsDb
 
 ARM = Arm(("max-num-seqs=8",), ("enforce-eager",), ("A=1",), GpuSettings(True, 400.0, ClockRange(210, 2400)))
-SPEC = ExperimentSpec(Arm(), ARM, {"engine": "vllm", "model": "m"}, "vllm-any", {"requests": 8, "command": ("a", "b")},
-                      5, 2.0, "tok_per_joule", 30.0, 3.0, 7, True)  # fmt: skip
+SPEC = ExperimentSpec(
+    Arm(),
+    ARM,
+    {"engine": "vllm", "model": "m"},
+    "vllm-any",
+    {"requests": 8, "command": ("a", "b")},
+    5,
+    2.0,
+    "tok_per_joule",
+    30.0,
+    3.0,
+    7,
+    True,
+)
 RUNS = (ExperimentRun(0, 0, "A", "done", 4, 10.5, 31.0, None, "run-1", 41.0), ExperimentRun(1, 0, "B", "failed"))
-WHOLE = Experiment(0, 1.5, "box", SPEC, RUNS, "stopped", None, "nothing is claimed", 4.2, True, None, True, "a\nb",
-                   "lost", "", 1, ("A",), "run-1", True)  # fmt: skip
+WHOLE = Experiment(
+    0,
+    1.5,
+    "box",
+    SPEC,
+    RUNS,
+    "stopped",
+    None,
+    "nothing is claimed",
+    4.2,
+    True,
+    None,
+    True,
+    "a\nb",
+    "lost",
+    "",
+    1,
+    ("A",),
+    "run-1",
+    True,
+)
 
 
 @pytest.fixture
@@ -101,8 +132,10 @@ def test_one_workbench_at_a_time(db: ExperimentsDb) -> None:
 
 def test_a_killed_one_is_let_go_of(db: ExperimentsDb) -> None:
     one = db.open_experiment(replace(WHOLE, state="running", error=None))
-    script = (f"from workbench.store.experiments import ExperimentsDb as D; from pathlib import Path; import sys\n"
-              f"with D(Path({str(db.path)!r})).held({one.id}): print(1, flush=True); sys.stdin.read()")  # fmt: skip
+    script = (
+        f"from workbench.store.experiments import ExperimentsDb as D; from pathlib import Path; import sys\n"
+        f"with D(Path({str(db.path)!r})).held({one.id}): print(1, flush=True); sys.stdin.read()"
+    )
     with subprocess.Popen([sys.executable, "-c", script], stdin=-1, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None and other.stdout.readline() == b"1\n"
         assert db.experiment(1).state == "running"

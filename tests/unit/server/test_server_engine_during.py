@@ -15,11 +15,30 @@ from workbench.model.run import EngineMetrics
 from workbench.server import engine_during, metrics
 from workbench.server.tokenizer import Tokenizer
 
-BEFORE = EngineMetrics(running=0, waiting=0, kv_use_pct=0.0, prompt_tokens=100, generation_tokens=50,
-                       requests_finished=5, prefix_hit_tokens=10, prefix_query_tokens=100, preemptions=1)  # fmt: skip
-AFTER = EngineMetrics(running=0, waiting=0, kv_use_pct=0.0, prompt_tokens=1100, generation_tokens=650,
-                      requests_finished=25, prefix_hit_tokens=60, prefix_query_tokens=1100, preemptions=4,
-                      spec_draft_tokens=80, spec_accepted_tokens=60)  # fmt: skip
+BEFORE = EngineMetrics(
+    running=0,
+    waiting=0,
+    kv_use_pct=0.0,
+    prompt_tokens=100,
+    generation_tokens=50,
+    requests_finished=5,
+    prefix_hit_tokens=10,
+    prefix_query_tokens=100,
+    preemptions=1,
+)
+AFTER = EngineMetrics(
+    running=0,
+    waiting=0,
+    kv_use_pct=0.0,
+    prompt_tokens=1100,
+    generation_tokens=650,
+    requests_finished=25,
+    prefix_hit_tokens=60,
+    prefix_query_tokens=1100,
+    preemptions=4,
+    spec_draft_tokens=80,
+    spec_accepted_tokens=60,
+)
 DURING = [EngineMetrics(running=r, waiting=w, kv_use_pct=k) for r, w, k in ((4, 0, 10.0), (8, 6, 30.5), (6, 3, 20.0))]
 
 
@@ -75,13 +94,13 @@ def test_sglang_looks_every_prompt_token_up() -> None:
     ("page", "engine"),
     [
         (LLAMA, "llamacpp"),
-        ("# HELP x\nvllm:num_requests_running{engine=\"0\"} 0.0\n", "vllm"),
+        ('# HELP x\nvllm:num_requests_running{engine="0"} 0.0\n', "vllm"),
         ("sglang:num_running_reqs 0.0\n", "sglang"),
         ("# vllm: mentioned only\nprocess_cpu_seconds_total 1\n", None),
         ("<html>vllm:</html>", None),
         ("", None),
     ],
-)  # fmt: skip
+)
 def test_whose_page_it_is(page: str, engine: str | None) -> None:
     found = metrics.engine_of(page)
     assert (found.name if found else None) == engine
@@ -135,9 +154,15 @@ def test_sglang_counts_texts_only() -> None:
 
 @pytest.mark.parametrize(
     ("reply", "problem"),
-    [(404, "/tokenize answers 404"), (401, "/tokenize answers 401"), ([1], "what is no object"), ({}, "gave no count"),
-     ({"count": 0}, "gave no count"), ({"tokens": "abc"}, "gave no count")],
-)  # fmt: skip
+    [
+        (404, "/tokenize answers 404"),
+        (401, "/tokenize answers 401"),
+        ([1], "what is no object"),
+        ({}, "gave no count"),
+        ({"count": 0}, "gave no count"),
+        ({"tokens": "abc"}, "gave no count"),
+    ],
+)
 def test_a_server_that_does_not_say(reply: Any, problem: str) -> None:
     count, tokenizer, _ = ask("vllm", TEXT, {"/tokenize": reply})
     assert count is None and problem in str(tokenizer.problem)

@@ -17,8 +17,13 @@ from workbench.server.model_bytes import ModelBytes, identify
 MIB = 1 << 20
 
 
-def look(model: str, flags: dict[str, str] | None = None, workdir: str | None = None, started: float | None = None,
-         **env: str) -> ModelBytes:  # fmt: skip
+def look(
+    model: str,
+    flags: dict[str, str] | None = None,
+    workdir: str | None = None,
+    started: float | None = None,
+    **env: str,
+) -> ModelBytes:
     settings = tuple(FlagSetting(n, v, Origin.EDITED) for n, v in (flags or {}).items())
     plan = LaunchPlan("vllm", model, flags=settings)
     return asyncio.run(identify(LocalHost(), plan, env, workdir, started_unix_s=started))

@@ -12,10 +12,17 @@ from workbench.session.session import Session
 from workbench.session.state import BenchState
 
 
-@pytest.mark.parametrize("asked", [
-    {}, {"concurrency": 3, "requests": 9}, {"profile": "batch", "until_steady": False}, {"rate": 2.5, "seconds": 30.0},
-    {"prompts": ('"one"', '"two"'), "prompts_name": "two lines"}, {"temperature": 0.7, "shared_prefix": True},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {},
+        {"concurrency": 3, "requests": 9},
+        {"profile": "batch", "until_steady": False},
+        {"rate": 2.5, "seconds": 30.0},
+        {"prompts": ('"one"', '"two"'), "prompts_name": "two lines"},
+        {"temperature": 0.7, "shared_prefix": True},
+    ],
+)
 def test_the_shape_asks_for_the_same_again(asked: dict[str, Any]) -> None:
     session = Session.of_host()
     spec = session._asked = spec_from(None, asked)

@@ -44,9 +44,23 @@ def test_gpus_of(of: LaunchPlan | None, expected: tuple[int, ...]) -> None:
 
 def result(number: int, spec: dict[str, Any] | None = None, **conditions: Any) -> BenchResult:
     absent = dict.fromkeys(
-        ("prompt_tokens", "output_tokens", "cached_tokens", "output_tok_s", "request_s", "ttft_ms", "itl_ms", "tpot_ms",
-         "e2e_ms", "tokens_per_chunk", "per_stream_tok_s", "power_w", "energy_j", "tok_per_joule")
-    )  # fmt: skip
+        (
+            "prompt_tokens",
+            "output_tokens",
+            "cached_tokens",
+            "output_tok_s",
+            "request_s",
+            "ttft_ms",
+            "itl_ms",
+            "tpot_ms",
+            "e2e_ms",
+            "tokens_per_chunk",
+            "per_stream_tok_s",
+            "power_w",
+            "energy_j",
+            "tok_per_joule",
+        )
+    )
     summary = BenchSummary(requests_ok=0, requests_failed=0, errors={}, duration_s=1.0, **absent)
     made = Conditions(**{"host": "h", "engine": "vllm", "engine_version": None, "model": "org/m", **conditions})
     return BenchResult(number, float(number), BenchSpec("", "", **(spec or {})), made, summary)
@@ -96,9 +110,19 @@ def test_addresses(url: str, base: str, port: int, loopback: bool) -> None:
 
 @pytest.mark.parametrize(
     "url",
-    ["", "x", "127.0.0.1:8000", "ftp://h", "http://", "http://h:0x1", "http://h:99999", "http://[::1", "http://h?x=1",
-     "http://u:p@h"],
-)  # fmt: skip
+    [
+        "",
+        "x",
+        "127.0.0.1:8000",
+        "ftp://h",
+        "http://",
+        "http://h:0x1",
+        "http://h:99999",
+        "http://[::1",
+        "http://h?x=1",
+        "http://u:p@h",
+    ],
+)
 def test_what_is_no_address(url: str) -> None:
     with pytest.raises(InputError):
         parse(url)

@@ -134,8 +134,12 @@ async def other_traffic(url: str, model: str, tokens: int) -> AsyncIterator[None
     async def ask() -> None:
         headers = {"authorization": f"Bearer {KEY}"}
         async with httpx.AsyncClient(base_url=url, trust_env=False, headers=headers) as http:
-            body = {"model": model, "messages": [{"role": "user", "content": "hi"}], "max_tokens": tokens,
-                    "ignore_eos": True}  # fmt: skip
+            body = {
+                "model": model,
+                "messages": [{"role": "user", "content": "hi"}],
+                "max_tokens": tokens,
+                "ignore_eos": True,
+            }
             while True:
                 await http.post("/v1/chat/completions", json=body, timeout=60)
 

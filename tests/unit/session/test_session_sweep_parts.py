@@ -28,18 +28,31 @@ from workbench.store.sweeps import SweepStore
 def test_values_of_a_power_limit_and_of_clocks() -> None:
     watts = values_of("power_limit_w", ["600", "350.5", " 300 W "])
     assert [(v.label, v.x, v.wanted.power_limit_w) for v in watts] == [
-        ("600 W", 600.0, 600.0), ("350.5 W", 350.5, 350.5), ("300 W", 300.0, 300.0)]  # fmt: skip
+        ("600 W", 600.0, 600.0),
+        ("350.5 W", 350.5, 350.5),
+        ("300 W", 300.0, 300.0),
+    ]
     clocks = values_of("gpu_clocks", ["1500", "210-2400"])
     assert [(v.label, v.x, v.wanted.gpu_clocks) for v in clocks] == [
-        ("1500 MHz", 1500.0, ClockRange(1500, 1500)), ("210-2400 MHz", 2400.0, ClockRange(210, 2400))]  # fmt: skip
+        ("1500 MHz", 1500.0, ClockRange(1500, 1500)),
+        ("210-2400 MHz", 2400.0, ClockRange(210, 2400)),
+    ]
 
 
 @pytest.mark.parametrize(
     ("setting", "texts"),
-    [("power_limit_w", ["300", "much"]), ("power_limit_w", ["300", "-5"]), ("power_limit_w", ["nan", "300"]),
-     ("power_limit_w", ["300"]), ("power_limit_w", ["300", "300.0"]), ("gpu_clocks", ["1500", "2400-210"]),
-     ("gpu_clocks", ["1500", "x"]), ("fan", ["1", "2"]), ("power_limit_w", [])],
-)  # fmt: skip
+    [
+        ("power_limit_w", ["300", "much"]),
+        ("power_limit_w", ["300", "-5"]),
+        ("power_limit_w", ["nan", "300"]),
+        ("power_limit_w", ["300"]),
+        ("power_limit_w", ["300", "300.0"]),
+        ("gpu_clocks", ["1500", "2400-210"]),
+        ("gpu_clocks", ["1500", "x"]),
+        ("fan", ["1", "2"]),
+        ("power_limit_w", []),
+    ],
+)
 def test_values_that_are_none(setting: str, texts: list[str]) -> None:
     with pytest.raises(InputError):
         values_of(setting, texts)
@@ -63,8 +76,14 @@ def sweep_of(*states: str, state: str = "running") -> Sweep:
 def test_what_is_kept_comes_back_whole(tmp_path: Path) -> None:
     store = SweepStore(tmp_path / "sweeps")
     first = store.add(sweep_of("planned"))
-    done = replace(first, state="done", knee=0, knee_text="0: why", notes=("a", "b"), points=(
-        SweepPoint("0", 0.0, "done", (3, 4), 1.5, 0.2, 300.0, 2100.0, 61.0, 40.0, 50.0, 12.0, "yes"),))  # fmt: skip
+    done = replace(
+        first,
+        state="done",
+        knee=0,
+        knee_text="0: why",
+        notes=("a", "b"),
+        points=(SweepPoint("0", 0.0, "done", (3, 4), 1.5, 0.2, 300.0, 2100.0, 61.0, 40.0, 50.0, 12.0, "yes"),),
+    )
     store.save(done)
     assert store.get(first.id) == done
     assert [s.id for s in (store.add(sweep_of()), *store.list())] == [2, 2, 1]
@@ -132,9 +151,26 @@ class Levels(Session):
             refused = ()
         asked = fields["requests"]
         summary = BenchSummary(
-            asked - failed, failed, {"http 503": failed} if failed else {}, 1, 1, 0, 1.0, tok_s, 1.0,
-            None, None, None, None, None, None, None, None, None, refused=refused,
-        )  # fmt: skip
+            asked - failed,
+            failed,
+            {"http 503": failed} if failed else {},
+            1,
+            1,
+            0,
+            1.0,
+            tok_s,
+            1.0,
+            None,
+            None,
+            None,
+            None,
+            None,
+            None,
+            None,
+            None,
+            None,
+            refused=refused,
+        )
         spec = BenchSpec("http://x", "m", fields["concurrency"])
         self.stored.append(BenchResult(len(self.stored) + 1, 0.0, spec, Conditions("here", "vllm", "1", "m"), summary))
         return len(self.stored)
@@ -156,7 +192,11 @@ def test_levels_are_measured_in_order_with_requests_that_grow_and_the_knee_is_na
     sweep = levels(session, [64, 4, 1, 16])
     assert states(sweep) == ["done"] * 4 and sweep.state == "done"
     assert [(f["concurrency"], f["requests"], f["warmup"]) for f in session.asked] == [
-        (1, 16, 1), (4, 32, 4), (16, 128, 16), (64, 512, 64)]  # fmt: skip
+        (1, 16, 1),
+        (4, 32, 4),
+        (16, 128, 16),
+        (64, 512, 64),
+    ]
     assert sweep.knee == 2 and sweep.knee_text.startswith("c=16: the lowest latency")
     assert [p.result_ids for p in sweep.points] == [(1,), (2,), (3,), (4,)]
     assert session.sweeps.get(sweep.id) == sweep == session.state.sweep
@@ -285,5 +325,3 @@ def test_what_giving_back_raises_comes_through() -> None:
 
     with pytest.raises(StoreError, match="broken"):
         asyncio.run(undisturbed(fails()))
-
-

@@ -63,8 +63,15 @@ class Scripted(Session):
         if self.measured is not None:
             await self.measured()
         summary = BenchSummary(4, 0, {}, 1, 1, 0, 1.0, 50.0, 1.0, None, None, None, None, None, None, watts, 1.0, 0.1)
-        conditions = Conditions("here", "vllm", "1", "m", gpu_settings={"gpu0.power_limit_w": watts},
-                                in_force={"gpu0.power_limit_w": "yes"}, simulated=True)  # fmt: skip
+        conditions = Conditions(
+            "here",
+            "vllm",
+            "1",
+            "m",
+            gpu_settings={"gpu0.power_limit_w": watts},
+            in_force={"gpu0.power_limit_w": "yes"},
+            simulated=True,
+        )
         return self.results_db.add(BenchSpec("http://x", "m"), conditions, summary)
 
 
@@ -373,9 +380,13 @@ def test_a_cancelled_flag_sweep_gives_the_server_back(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize(
     "flags",
-    [{}, {"max-num-seqs": []}, {"max-num-seqs": ["many"]},
-     {"max-num-seqs": ["1"], "block-size": ["16"], "swap-space": ["1"]}],
-)  # fmt: skip
+    [
+        {},
+        {"max-num-seqs": []},
+        {"max-num-seqs": ["many"]},
+        {"max-num-seqs": ["1"], "block-size": ["16"], "swap-space": ["1"]},
+    ],
+)
 def test_a_grid_that_cannot_be_is_told_before_anything_is_started(flags: dict[str, list[str]]) -> None:
     async def scenario(session: Session, run_id: str) -> None:
         with pytest.raises((InputError, PlanError)):

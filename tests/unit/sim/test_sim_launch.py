@@ -23,9 +23,24 @@ def refusal(engine: str, *argv: str, version: str | None = None) -> tuple[int, s
 def test_vllm_flags():
     plan = launch.read(
         "vllm",
-        [QWEN, "-tp", "2", "--data_parallel_size=2", "--max-model-len", "8k", "--enforce-eager", "--port", "9000",
-         "--served-model-name", "a", "b", "--gpu-memory-utilization", "0.8", "--no-enable-prefix-caching"],
-    )  # fmt: skip
+        [
+            QWEN,
+            "-tp",
+            "2",
+            "--data_parallel_size=2",
+            "--max-model-len",
+            "8k",
+            "--enforce-eager",
+            "--port",
+            "9000",
+            "--served-model-name",
+            "a",
+            "b",
+            "--gpu-memory-utilization",
+            "0.8",
+            "--no-enable-prefix-caching",
+        ],
+    )
     assert (plan.tp, plan.dp, plan.max_len, plan.eager, plan.port) == (2, 2, 8000, True, 9000)
     assert plan.served == ("a", "b") and plan.memory_share == 0.8 and not plan.prefix_cache
     assert not plan.stats_log  # two API servers: the statistics lines are off

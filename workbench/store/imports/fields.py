@@ -14,9 +14,22 @@ from workbench.model.bench import BenchSpec, BenchSummary, Conditions, Distribut
 from workbench.model.errors import InputError
 
 FIGURES = (
-    "prompt_tokens", "output_tokens", "cached_tokens", "output_tok_s", "request_s", "ttft_ms", "itl_ms", "tpot_ms",
-    "e2e_ms", "tokens_per_chunk", "per_stream_tok_s", "power_w", "energy_j", "tok_per_joule", "client_cpu_pct",
-)  # fmt: skip
+    "prompt_tokens",
+    "output_tokens",
+    "cached_tokens",
+    "output_tok_s",
+    "request_s",
+    "ttft_ms",
+    "itl_ms",
+    "tpot_ms",
+    "e2e_ms",
+    "tokens_per_chunk",
+    "per_stream_tok_s",
+    "power_w",
+    "energy_j",
+    "tok_per_joule",
+    "client_cpu_pct",
+)
 NOT_IN_FILE = "not in the imported file"  # as store.report.values knows it
 
 
@@ -149,9 +162,14 @@ def distribution(values: Iterable[float]) -> Distribution | None:
         return None
     cuts = statistics.quantiles(known, n=100, method="inclusive") if len(known) > 1 else known * 99
     return Distribution(
-        mean=statistics.fmean(known), p50=cuts[49], p90=cuts[89], p99=cuts[98], min=known[0], max=known[-1],
+        mean=statistics.fmean(known),
+        p50=cuts[49],
+        p90=cuts[89],
+        p99=cuts[98],
+        min=known[0],
+        max=known[-1],
         count=len(known),
-    )  # fmt: skip
+    )
 
 
 def conditions(tool: str, told: Told, model: str, workload: Sequence[str], **known: Any) -> Conditions:

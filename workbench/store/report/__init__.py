@@ -74,9 +74,14 @@ def document_of(what: Reported) -> Document:
     several += [overview(results)]
     if what.comparison is not None:
         several += comparison_blocks(what.comparison)
-    several += [block for one in results for block in (
-        Heading(f"#{one.id}: {title_of(one)}"), *_lower(blocks_of(one, what.samples.get(one.id, ()))),
-    )]  # fmt: skip
+    several += [
+        block
+        for one in results
+        for block in (
+            Heading(f"#{one.id}: {title_of(one)}"),
+            *_lower(blocks_of(one, what.samples.get(one.id, ()))),
+        )
+    ]
     numbers = ", ".join(f"#{r.id}" for r in results)
     subtitle = f"{numbers} · {when(max((r.unix_s for r in results), default=0.0))}"
     return Document(_title_of_several(what.comparison, results), subtitle, tuple(several), what.simulated)
@@ -99,13 +104,9 @@ def _masked(result: BenchResult) -> BenchResult:
 
 def _each(results: Sequence[BenchResult], what: Reported) -> list[Block]:
     """Each run folded away: whoever doubts a figure finds where it comes from."""
-    return [
-        Fold(f"Result #{r.id}", tuple(_lower(blocks_of(r, what.samples.get(r.id, ()))))) for r in results
-    ]  # fmt: skip
+    return [Fold(f"Result #{r.id}", tuple(_lower(blocks_of(r, what.samples.get(r.id, ()))))) for r in results]
 
 
 def _lower(blocks: Sequence[Block]) -> list[Block]:
     """The blocks of one result within a larger report: one level down, SIMULATED said once at the top."""
-    return [
-        Heading(b.text, b.level + 1) if isinstance(b, Heading) else b for b in blocks if b is not SIMULATED
-    ]  # fmt: skip
+    return [Heading(b.text, b.level + 1) if isinstance(b, Heading) else b for b in blocks if b is not SIMULATED]

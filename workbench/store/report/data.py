@@ -18,9 +18,20 @@ from workbench.store.masking import masked
 FORMAT = 1
 SIMULATED = "SIMULATED: figures of a model, not of hardware"
 _SAMPLE = (
-    "index", "warmup", "start_s", "ttft_us", "end_us", "chunks", "prompt_tokens", "output_tokens", "cached_tokens",
-    "first_tokens", "finish_reason", "error", "detail",
-)  # fmt: skip
+    "index",
+    "warmup",
+    "start_s",
+    "ttft_us",
+    "end_us",
+    "chunks",
+    "prompt_tokens",
+    "output_tokens",
+    "cached_tokens",
+    "first_tokens",
+    "finish_reason",
+    "error",
+    "detail",
+)
 Samples = Mapping[int, Sequence[Mapping[str, Any]]]
 
 
@@ -30,9 +41,12 @@ def one_json(result: BenchResult, samples: Sequence[Mapping[str, Any]]) -> dict[
 
 
 def as_json(
-    results: Sequence[BenchResult], samples: Samples, compared: Comparison | None, experiment: Experiment | None,
+    results: Sequence[BenchResult],
+    samples: Samples,
+    compared: Comparison | None,
+    experiment: Experiment | None,
     swept: Sweep | None,
-) -> str:  # fmt: skip
+) -> str:
     document: dict[str, Any] = {
         "workbench_report": FORMAT,
         "simulated": any(r.conditions.simulated for r in results),

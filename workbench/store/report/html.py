@@ -124,7 +124,7 @@ def _block(block: Block) -> str:
 def _table(table: Table) -> str:
     def cells(row: tuple[str, ...], tag: str) -> str:
         return "".join(
-            f'<{tag}{" class=n" if i in table.numeric else ""}>{escape(cell)}</{tag}>' for i, cell in enumerate(row)
+            f"<{tag}{' class=n' if i in table.numeric else ''}>{escape(cell)}</{tag}>" for i, cell in enumerate(row)
         )
 
     rows = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in table.rows)

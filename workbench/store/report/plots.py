@@ -109,12 +109,15 @@ def changes(metrics: Sequence[MetricChange]) -> Plot | None:
     """The interval of each metric about no change."""
     rows = [
         svg.Interval(
-            metric_title(m.metric), m.change_pct, m.interval_pct, f"{percent(m.change_pct, m.interval_pct)}",
+            metric_title(m.metric),
+            m.change_pct,
+            m.interval_pct,
+            f"{percent(m.change_pct, m.interval_pct)}",
             {"better": True, "worse": False}.get(m.verdict),
         )
         for m in metrics
         if m.change_pct is not None and m.interval_pct is not None
-    ]  # fmt: skip
+    ]
     if not rows:
         return None
     drawn = svg.forest("Change of each metric with its 95 % interval", rows, "change of B against A, %")

@@ -84,9 +84,13 @@ def alerts(result: BenchResult) -> list[Block]:
     if result.summary.refused:
         found.append(Alert("refused", "These figures may not be used", result.summary.refused))
     if result.conditions.imported:
-        found.append(Alert("warning", f"Measured by {result.conditions.imported}, not by Workbench", (
-            "Its definitions differ as the notes say; engine, driver and GPUs are known only as far as shown.",
-        )))  # fmt: skip
+        found.append(
+            Alert(
+                "warning",
+                f"Measured by {result.conditions.imported}, not by Workbench",
+                ("Its definitions differ as the notes say; engine, driver and GPUs are known only as far as shown.",),
+            )
+        )
     if result.summary.requests_failed:
         kinds = ", ".join(f"{n} × {kind}" for kind, n in result.summary.errors.items())
         found.append(Alert("warning", f"{result.summary.requests_failed} requests failed", (kinds,)))
@@ -142,9 +146,12 @@ def _figures(summary: BenchSummary) -> tuple[tuple[str, str], ...]:
 
 
 def _energy(summary: BenchSummary) -> list[Block]:
-    rows = [(t, told(summary, n, u)) for n, (t, u) in ENERGY.items()
-            if getattr(summary, n) is not None
-            or (n in ("power_w", "energy_j", "tok_per_joule") and not is_untold(summary, n))]  # fmt: skip
+    rows = [
+        (t, told(summary, n, u))
+        for n, (t, u) in ENERGY.items()
+        if getattr(summary, n) is not None
+        or (n in ("power_w", "energy_j", "tok_per_joule") and not is_untold(summary, n))
+    ]
     if is_untold(summary, "power_w") and not rows:
         return []
     return [Heading("Energy and GPUs"), Facts((*rows, *_gpu(summary.gpu)))]
@@ -196,8 +203,10 @@ def conditions(result: BenchResult) -> list[Block]:
             rows.append((title, getattr(made, name)))
     if made.ceiling_tok_s is not None:
         rows.append(("limit by memory bandwidth", figure(made.ceiling_tok_s, "tok/s per stream")))
-    rows += [(f"GPU setting {name}", _with_force(value_text(value), made.in_force.get(name)))
-             for name, value in made.gpu_settings.items()]  # fmt: skip
+    rows += [
+        (f"GPU setting {name}", _with_force(value_text(value), made.in_force.get(name)))
+        for name, value in made.gpu_settings.items()
+    ]
     rows += [(f"under load {name}", text) for name, text in made.findings.items()]
     found: list[Block] = [Facts(tuple(rows))]
     if made.argv:
@@ -257,11 +266,20 @@ def overview(results: Sequence[BenchResult]) -> Table:
         s = r.summary
         name = f"#{r.id}" + (f" ({r.conditions.imported})" if r.conditions.imported else "")
         state = "refused" if s.refused else f"{s.requests_failed} failed" if s.requests_failed else "ok"
-        rows.append((
-            name, r.conditions.model, str(r.spec.concurrency) if _is_told(r, "concurrency") else NA,
-            figure(s.output_tok_s), figure(s.latency("ttft_ms", "p50")), figure(s.latency("ttft_ms", "p99")),
-            figure(s.latency("itl_ms", "mean")), figure(s.power_w), figure(s.tok_per_joule), state,
-        ))  # fmt: skip
+        rows.append(
+            (
+                name,
+                r.conditions.model,
+                str(r.spec.concurrency) if _is_told(r, "concurrency") else NA,
+                figure(s.output_tok_s),
+                figure(s.latency("ttft_ms", "p50")),
+                figure(s.latency("ttft_ms", "p99")),
+                figure(s.latency("itl_ms", "mean")),
+                figure(s.power_w),
+                figure(s.tok_per_joule),
+                state,
+            )
+        )
     head = ("result", "model", "streams", "tok/s", "TTFT p50 ms", "TTFT p99 ms", "ITL mean ms", "W", "tok/J", "state")
     return Table(head, tuple(rows), frozenset(range(2, 9)))
 

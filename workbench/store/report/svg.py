@@ -80,8 +80,18 @@ class Canvas:
         self.title, self.height, self.width = title, height, width
         self.shapes: list[str] = []
 
-    def line(self, x1: float, y1: float, x2: float, y2: float, *, color: str = "currentColor", width: float = 1.0,
-             opacity: float = 1.0, dash: str = "") -> None:  # fmt: skip
+    def line(
+        self,
+        x1: float,
+        y1: float,
+        x2: float,
+        y2: float,
+        *,
+        color: str = "currentColor",
+        width: float = 1.0,
+        opacity: float = 1.0,
+        dash: str = "",
+    ) -> None:
         dashes = f' stroke-dasharray="{dash}"' if dash else ""
         self.shapes.append(
             f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{color}" stroke-width="{width:g}"'
@@ -107,8 +117,17 @@ class Canvas:
             ' fill="currentColor" fill-opacity="0.06"/>'
         )
 
-    def text(self, x: float, y: float, text: str, anchor: str = "start", *, color: str = "currentColor",
-             opacity: float = 1.0, weight: str = "") -> None:  # fmt: skip
+    def text(
+        self,
+        x: float,
+        y: float,
+        text: str,
+        anchor: str = "start",
+        *,
+        color: str = "currentColor",
+        opacity: float = 1.0,
+        weight: str = "",
+    ) -> None:
         bold = f' font-weight="{weight}"' if weight else ""
         self.shapes.append(
             f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{color}" fill-opacity="{opacity:g}"{bold}>'
@@ -161,9 +180,14 @@ def chart(
 
 
 def _grid(
-    canvas: Canvas, x: Axis, y: Axis, across: Scale, up: Scale, box: tuple[float, float, float, float],
+    canvas: Canvas,
+    x: Axis,
+    y: Axis,
+    across: Scale,
+    up: Scale,
+    box: tuple[float, float, float, float],
     names: Sequence[tuple[float, str]],
-) -> None:  # fmt: skip
+) -> None:
     left, right, top, bottom = box
     for value in y.ticks():
         canvas.line(left, up(value), right, up(value), opacity=_FAINT)

@@ -37,11 +37,15 @@ def comparison_blocks(compared: Comparison, *, level: int = 2) -> list[Block]:
 def metric_table(metrics: Sequence[MetricChange]) -> Table:
     rows = tuple(
         (
-            metric_title(m.metric), m.unit, figure(m.a), figure(m.b),
-            percent(m.change_pct, m.interval_pct), m.verdict,
+            metric_title(m.metric),
+            m.unit,
+            figure(m.a),
+            figure(m.b),
+            percent(m.change_pct, m.interval_pct),
+            m.verdict,
         )
         for m in metrics
-    )  # fmt: skip
+    )
     return Table(("metric", "unit", "A", "B", "B against A", "verdict"), rows, frozenset({2, 3, 4}))
 
 
@@ -52,9 +56,21 @@ def experiment_blocks(experiment: Experiment, results: Sequence[BenchResult]) ->
     if experiment.verdict:
         found.append(Text(experiment.verdict, lead=True))
     if experiment.state != "done":
-        found.append(Alert("warning", f"The experiment is {experiment.state}", tuple(filter(None, (
-            f"{experiment.pairs_done} of at most {spec.pairs} pairs are complete.", experiment.error or "",
-        )))))  # fmt: skip
+        found.append(
+            Alert(
+                "warning",
+                f"The experiment is {experiment.state}",
+                tuple(
+                    filter(
+                        None,
+                        (
+                            f"{experiment.pairs_done} of at most {spec.pairs} pairs are complete.",
+                            experiment.error or "",
+                        ),
+                    )
+                ),
+            )
+        )
     found += [Heading("Design"), Facts(_design(experiment)), _arms(spec.a, spec.b)]
     if experiment.note:
         found.append(Items(tuple(experiment.note.splitlines())))
@@ -79,11 +95,15 @@ def _design(experiment: Experiment) -> tuple[tuple[str, str], ...]:
         ("pairs", f"{experiment.pairs_done} complete; planned: {spec.pairs}{until}, in the order A B B A"),
         ("unit", "one run: requests of a run share the engine's state"),
         ("restarts", "the server was restarted for each change" if experiment.restarts else "none was needed"),
-        ("smallest difference that could be shown",
-         f"{figure(experiment.smallest_pct, '%')}" if experiment.smallest_pct is not None else NA),
-        ("start temperature", f"matched within {spec.match_temperature_c:g} °C" if spec.match_temperature_c
-         else "not matched"),
-    ]  # fmt: skip
+        (
+            "smallest difference that could be shown",
+            f"{figure(experiment.smallest_pct, '%')}" if experiment.smallest_pct is not None else NA,
+        ),
+        (
+            "start temperature",
+            f"matched within {spec.match_temperature_c:g} °C" if spec.match_temperature_c else "not matched",
+        ),
+    ]
     if experiment.thrown_away:
         rows.append(("first starts thrown away", ", ".join(experiment.thrown_away)))
     if experiment.extensions:
@@ -112,12 +132,16 @@ def _pairs(metrics: Sequence[MetricChange]) -> Table:
 def _runs(experiment: Experiment) -> Table:
     rows = tuple(
         (
-            str(run.place + 1), str(run.pair + 1), run.arm, run.state if not run.error else f"{run.state}: {run.error}",
-            f"#{run.result_id}" if run.result_id is not None else NA, figure(run.value),
+            str(run.place + 1),
+            str(run.pair + 1),
+            run.arm,
+            run.state if not run.error else f"{run.state}: {run.error}",
+            f"#{run.result_id}" if run.result_id is not None else NA,
+            figure(run.value),
             f"{run.took_s:.0f} s" if run.took_s is not None else NA,
         )
         for run in experiment.runs
-    )  # fmt: skip
+    )
     head = ("order", "pair", "arm", "state", "result", metric_title(experiment.spec.metric), "took")
     return Table(head, rows, frozenset({0, 1, 5, 6}))
 
@@ -150,11 +174,16 @@ def _points(swept: Sweep) -> Table:
     optional = [
         (name, head)
         for name, head in (
-            ("tok_per_joule", "tok/J"), ("power_w", "W"), ("sm_mhz", "SM MHz"), ("temperature_c", "°C"),
-            ("ttft_p50_ms", "TTFT p50 ms"), ("ttft_p99_ms", "TTFT p99 ms"), ("itl_mean_ms", "ITL mean ms"),
+            ("tok_per_joule", "tok/J"),
+            ("power_w", "W"),
+            ("sm_mhz", "SM MHz"),
+            ("temperature_c", "°C"),
+            ("ttft_p50_ms", "TTFT p50 ms"),
+            ("ttft_p99_ms", "TTFT p99 ms"),
+            ("itl_mean_ms", "ITL mean ms"),
         )
         if any(getattr(p, name) is not None for p in swept.points)
-    ]  # fmt: skip
+    ]
     rows = []
     for i, p in enumerate(swept.points):
         state = f"{p.state}: {p.error}" if p.error else p.state

@@ -46,10 +46,13 @@ class Actions(_Base):
         self.say(f"{where}{error.message}{command}", level, error.next_step)
 
     def attempt(
-        self, work: Coroutine[Any, Any, T] | Callable[[], Coroutine[Any, Any, T]],
-        then: Callable[[T], None] | None = None, *, failed: Callable[[], None] | None = None,
+        self,
+        work: Coroutine[Any, Any, T] | Callable[[], Coroutine[Any, Any, T]],
+        then: Callable[[T], None] | None = None,
+        *,
+        failed: Callable[[], None] | None = None,
         only: str = "",
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Run `work` beside the screen; an error becomes a message. `then` gets its outcome, `failed` hears of none.
         `only`: of works with this name the newest alone goes on."""
 
@@ -72,8 +75,11 @@ class Actions(_Base):
         elif isinstance(error, AttributeError) and error.obj is self.session:
             self.say(f"this session has no {error.name} yet", Level.WARN)
         else:
-            self.say(f"a defect in Workbench: {type(error).__name__}: {error}", Level.ERROR,
-                     "the screen goes on; please report it")  # fmt: skip
+            self.say(
+                f"a defect in Workbench: {type(error).__name__}: {error}",
+                Level.ERROR,
+                "the screen goes on; please report it",
+            )
             self.log.error(error)
 
     def try_now(self, work: Callable[[], T]) -> T | None:

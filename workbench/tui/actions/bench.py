@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from workbench.session.state import BenchRow
     from workbench.tui.widgets.results import Results
 
+
 class BenchActions(Actions):
     results: Results
 

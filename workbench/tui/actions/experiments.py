@@ -72,8 +72,11 @@ class ExperimentActions(Actions):
         elif e is not None:
             pairs = e.spec.pairs + 2 if outcome == "more" else None
             page.ask("going on")
-            self.attempt(lambda: self.session.resume_experiment(e.id, pairs=pairs), self._ended,
-                         failed=lambda: page.refused(self.session.state))  # fmt: skip
+            self.attempt(
+                lambda: self.session.resume_experiment(e.id, pairs=pairs),
+                self._ended,
+                failed=lambda: page.refused(self.session.state),
+            )
 
     def _ended(self, e: Experiment) -> None:
         """The page is drawn by the state; without it the outcome is told."""
@@ -105,8 +108,9 @@ class ExperimentActions(Actions):
             result = await self.session.result(state.mark_a)
             if result.conditions.engine == state.plan.plan.engine:
                 old, new = result.conditions.flags, {f.name: f.value for f in state.plan.plan.flags}
-                changes = [PlanChange("flag", n, old.get(n), new.get(n)) for n in {**old, **new}
-                           if old.get(n) != new.get(n)]  # fmt: skip
+                changes = [
+                    PlanChange("flag", n, old.get(n), new.get(n)) for n in {**old, **new} if old.get(n) != new.get(n)
+                ]
                 about = f"A is the configuration of result #{state.mark_a}, B the plan under edit."
         arms = arms_of(changes)
         if isinstance(arms, str):
@@ -139,8 +143,11 @@ class ExperimentActions(Actions):
         page = self._new_experiment_page()
         page.ask("starting: both configurations are checked before anything is touched", blank=True)
         await self.app.push_screen(page, self._experiment_left)
-        self.attempt(lambda: self.session.experiment(wanted.a, wanted.b, bench=shape, **wanted.options), self._ended,
-                     failed=lambda: page.refused(self.session.state))  # fmt: skip
+        self.attempt(
+            lambda: self.session.experiment(wanted.a, wanted.b, bench=shape, **wanted.options),
+            self._ended,
+            failed=lambda: page.refused(self.session.state),
+        )
 
     def action_experiments(self) -> None:
         self.attempt(lambda: self.session.experiments(), self._listed)

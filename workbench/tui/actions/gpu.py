@@ -84,9 +84,7 @@ class GpuActions(Actions):
             self.explain(error)
             return None
 
-    def _confirm(
-        self, wanted: Wanted, planned: Sequence[SettingOutcome], processes: Sequence[Process] | None
-    ) -> None:
+    def _confirm(self, wanted: Wanted, planned: Sequence[SettingOutcome], processes: Sequence[Process] | None) -> None:
         from workbench.tui.modals.gpu_confirm import (
             ConfirmSettings,
             change_rows,
@@ -110,14 +108,24 @@ class GpuActions(Actions):
 
         def decided(given: dict[str, str] | None) -> None:
             if given is not None:
-                self.attempt(lambda: self.session.apply_gpu(wanted.settings, wanted.gpu, trial_s=wanted.trial_s,
-                                                            password=given.get("password")),
-                             lambda r: self.show_report("GPU settings", r))  # fmt: skip
+                self.attempt(
+                    lambda: self.session.apply_gpu(
+                        wanted.settings, wanted.gpu, trial_s=wanted.trial_s, password=given.get("password")
+                    ),
+                    lambda r: self.show_report("GPU settings", r),
+                )
 
         lacking = any(c.right for c in commands)
         self.app.push_screen(
-            ConfirmSettings("These commands change the GPUs", text, yes="run them", refused=lacking,
-                            password=state.host.sudo_password), decided)  # fmt: skip
+            ConfirmSettings(
+                "These commands change the GPUs",
+                text,
+                yes="run them",
+                refused=lacking,
+                password=state.host.sudo_password,
+            ),
+            decided,
+        )
 
     def action_revert(self) -> None:
         """At once: it only puts back what was. Asked about during a benchmark, whose figures it would spoil, and where
@@ -145,13 +153,22 @@ class GpuActions(Actions):
             if given is not None:
                 self._revert(texts, given.get("password"))
 
-        self.app.push_screen(ConfirmSettings("Revert GPU settings", text, yes="revert", refused=state.bench.running,
-                                             password=state.host.sudo_password), decided)  # fmt: skip
+        self.app.push_screen(
+            ConfirmSettings(
+                "Revert GPU settings",
+                text,
+                yes="revert",
+                refused=state.bench.running,
+                password=state.host.sudo_password,
+            ),
+            decided,
+        )
 
     def _revert(self, texts: Sequence[str], password: str | None = None) -> None:
         self.say(f"reverting {'; '.join(texts)}")
-        self.attempt(lambda: self.session.revert_gpu(password=password),
-                     lambda r: self.show_report("Reverted", r, texts))  # fmt: skip
+        self.attempt(
+            lambda: self.session.revert_gpu(password=password), lambda r: self.show_report("Reverted", r, texts)
+        )
 
     def show_report(self, title: str, report: SettingsReport, texts: Sequence[str] = ()) -> None:
         """Short when all went well, a page where something did not or needs reading."""
@@ -202,8 +219,15 @@ class GpuActions(Actions):
             rows: list[Row] = []
             for gpus, now, before in alteration_texts(state.alterations):
                 rows += paragraph(f"{gpus}: {now}, was {before}", width)
-            return [*rows, *paragraph("They stay on when Workbench ends or its link is lost, until r or a restart of "
-                                      "the host; the journal keeps what was before.", width, "dim")]  # fmt: skip
+            return [
+                *rows,
+                *paragraph(
+                    "They stay on when Workbench ends or its link is lost, until r or a restart of "
+                    "the host; the journal keeps what was before.",
+                    width,
+                    "dim",
+                ),
+            ]
 
         def decided(yes: bool | None) -> None:
             if yes:

@@ -257,8 +257,11 @@ class LaunchActions(Actions):
         from workbench.tui.paint import Row, paragraph
 
         def rows(width: int) -> list[Row]:
-            made = command_rows(plan.command, width) if plan.command else paragraph(
-                "x The plan cannot become a command; the findings say why.", width, "bad")  # fmt: skip
+            made = (
+                command_rows(plan.command, width)
+                if plan.command
+                else paragraph("x The plan cannot become a command; the findings say why.", width, "bad")
+            )
             head: list[Row] = [(), (("Findings", "strong"),)]
             return [*made, *head, *(finding_rows(plan.findings, width) or paragraph("none", width, "dim"))]
 

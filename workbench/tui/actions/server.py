@@ -48,8 +48,9 @@ class ServerActions(Actions):
             if yes:
                 self.attempt(self.session.stop(server.run_id))
 
-        await self.app.push_screen(Confirm("Stop the server", text, yes="stop it", no="leave it running", default=True),
-                                   decided)  # fmt: skip
+        await self.app.push_screen(
+            Confirm("Stop the server", text, yes="stop it", no="leave it running", default=True), decided
+        )
 
     async def action_runs(self) -> None:
         state = self.session.state
@@ -93,15 +94,22 @@ class ServerActions(Actions):
                 self.attempt(self.session.accept_host_key())
 
         await self.app.push_screen(
-            Confirm(f"Unknown host key of {host.name}", lambda w: paragraph(host.message or "", w),
-                    yes="the fingerprint is right: connect", no="do not connect"), decided)  # fmt: skip
+            Confirm(
+                f"Unknown host key of {host.name}",
+                lambda w: paragraph(host.message or "", w),
+                yes="the fingerprint is right: connect",
+                no="do not connect",
+            ),
+            decided,
+        )
 
     async def action_quit(self) -> None:
         state = self.session.state
         server = state.server
         alive = f"{server.engine} :{server.port}" if server is not None and server.state in ALIVE else None
         measuring = state.bench.running or any(
-            one is not None and one.state == "running" for one in (state.experiment, state.sweep))  # fmt: skip
+            one is not None and one.state == "running" for one in (state.experiment, state.sweep)
+        )
         if not alive and not state.alterations and not measuring:
             self.app.exit(0)
             return
@@ -126,8 +134,10 @@ class ServerActions(Actions):
                 self.attempt(self.leave(stop=stop, keep=False, password=answer.get("password")))
 
         text = "sudo on this host asks for a password before the settings can be given back."
-        self.app.push_screen(ConfirmSettings("Revert and leave", lambda w: paragraph(text, w), yes="revert and leave",
-                                             password=True), given)  # fmt: skip
+        self.app.push_screen(
+            ConfirmSettings("Revert and leave", lambda w: paragraph(text, w), yes="revert and leave", password=True),
+            given,
+        )
 
     async def leave(self, *, stop: bool, keep: bool, password: str | None = None) -> None:
         """Ends the screen only when what was asked for has been done; an error keeps it open and says why."""

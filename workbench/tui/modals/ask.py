@@ -21,22 +21,32 @@ class Confirm(Modal[bool]):
     """Yes or no. Where something is lost, `default` is no."""
 
     def __init__(
-        self, title: str, make: Callable[[int], list[Row]], *, yes: str, no: str = "cancel", default: bool = False,
+        self,
+        title: str,
+        make: Callable[[int], list[Row]],
+        *,
+        yes: str,
+        no: str = "cancel",
+        default: bool = False,
         wide: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(title, "enter choose   y yes   n no   esc cancel")
         self.make, self.yes, self.no, self.default = make, yes, no, default
         self.set_class(wide, "-wide")
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("y", "answer(True)", show=False), Binding("n", "answer(False)", show=False)]  # fmt: skip
+        Binding("y", "answer(True)", show=False),
+        Binding("n", "answer(False)", show=False),
+    ]
     AUTO_FOCUS = "Choices"
 
     def content(self) -> Sequence[Widget]:
         items = [("yes", self.yes, "text"), ("no", self.no, "text")]
         chosen = "yes" if self.default else "no"
-        return (TextBody(lambda w: [*self.make(w), ()], reserve=3),
-                Choices(items, lambda c: self.action_answer(c == "yes"), chosen))  # fmt: skip
+        return (
+            TextBody(lambda w: [*self.make(w), ()], reserve=3),
+            Choices(items, lambda c: self.action_answer(c == "yes"), chosen),
+        )
 
     def action_answer(self, answer: bool) -> None:
         self.dismiss(answer)

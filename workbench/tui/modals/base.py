@@ -136,8 +136,7 @@ class TextModal(Modal[None]):
     def content(self) -> Sequence[Widget]:
         return (TextBody(self.make),)
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter,q", "leave", show=False), Binding("y", "copy", show=False)]  # fmt: skip
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter,q", "leave", show=False), Binding("y", "copy", show=False)]
 
     def action_copy(self) -> None:
         if self.copy is not None:
@@ -149,9 +148,15 @@ class PickModal(Modal[str]):
     """One of several; typing narrows the list down."""
 
     def __init__(
-        self, title: str, items: Sequence[tuple[str, str, str]], *, chosen: str = "", intro: str = "",
-        filter: bool = False, free: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        title: str,
+        items: Sequence[tuple[str, str, str]],
+        *,
+        chosen: str = "",
+        intro: str = "",
+        filter: bool = False,
+        free: bool = True,
+    ) -> None:
         """`filter`: typing narrows the list down; `free`: what matches nothing is an outcome too."""
         super().__init__(title, "enter choose   esc cancel" + ("   type to filter" if filter else ""))
         self.all, self.intro, self.with_filter, self.free = items, intro, filter, free
@@ -169,7 +174,9 @@ class PickModal(Modal[str]):
         return (*parts, self.choices)
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("down", "move(1)", show=False), Binding("up", "move(-1)", show=False)]  # fmt: skip
+        Binding("down", "move(1)", show=False),
+        Binding("up", "move(-1)", show=False),
+    ]
 
     def action_move(self, by: int) -> None:
         self.choices.action_move(by)

@@ -66,8 +66,16 @@ class BenchForm(Form):
 
     def __init__(self, spec: BenchSpec, profiles: Profiles, about: str) -> None:
         self.profiles, self.first = profiles, {name: text_of(getattr(spec, name)) for name in FIELDS}
-        super().__init__("Benchmark", _fields(spec, profiles), intro=lambda w: [*paragraph(about, w, "dim"), ()],
-                         check=_check, tail=self._summary, accept="run", label_cells=22, entry_cells=17)  # fmt: skip
+        super().__init__(
+            "Benchmark",
+            _fields(spec, profiles),
+            intro=lambda w: [*paragraph(about, w, "dim"), ()],
+            check=_check,
+            tail=self._summary,
+            accept="run",
+            label_cells=22,
+            entry_cells=17,
+        )
 
     def _summary(self, values: Values, width: int) -> list[Row]:
         """What the profile is for, and what the folded fields amount to."""

@@ -109,8 +109,11 @@ def parse(values: Values) -> Wanted | str:
     if not values["pairs"].isdecimal() or int(values["pairs"]) < 2:
         return f"pairs: expected a whole number of at least 2, got “{values['pairs']}”"
     options: dict[str, Any] = {"pairs": int(values["pairs"]), "metric": METRICS[values["metric"]]}
-    for name, option, unit in (("until", "until_pct", "% "), ("minutes", "max_minutes", "min "),
-                               ("temperature", "match_temperature_c", "°C ")):  # fmt: skip
+    for name, option, unit in (
+        ("until", "until_pct", "% "),
+        ("minutes", "max_minutes", "min "),
+        ("temperature", "match_temperature_c", "°C "),
+    ):
         text = values[name].rstrip(unit)
         if not text:
             continue
@@ -124,9 +127,7 @@ def parse(values: Values) -> Wanted | str:
     return Wanted(arms[0], arms[1], options)
 
 
-def experiment_form(
-    a: Arm, b: Arm, about: str, load: str, estimate: Callable[[Wanted], float | None]
-) -> Form:
+def experiment_form(a: Arm, b: Arm, about: str, load: str, estimate: Callable[[Wanted], float | None]) -> Form:
     """`about`: where A and B come from; `load`: the benchmark of each run; `estimate`: seconds, before the start."""
     fields = (
         Field("a", "A", line_of(a), wide=True),
@@ -136,7 +137,7 @@ def experiment_form(
         Field("metric", "decided by", "tok/s", "chosen now and not afterwards", tuple(METRICS)),
         Field("temperature", f"start {G.plus_minus} C", "", "of the first run's; empty: as it comes", detail=True),
         Field("minutes", "at most minutes", "", "then it stops with what it has", detail=True),
-    )  # fmt: skip
+    )
 
     def check(values: Values) -> str | None:
         outcome = parse(values)
@@ -161,5 +162,15 @@ def experiment_form(
         text = "Words of A and B: flag=value, -flag, $NAME=value, gpu.power=400, gpu.sm=1755, gpu.mem=MIN,MAX"
         return [*paragraph(about, width), *paragraph(text, width, "dim", "  "), ()]
 
-    return Form("A/B experiment", fields, intro=intro, check=check, hints=hints, tail=tail, accept="start",
-                label_cells=18, entry_cells=14, wide=True)  # fmt: skip
+    return Form(
+        "A/B experiment",
+        fields,
+        intro=intro,
+        check=check,
+        hints=hints,
+        tail=tail,
+        accept="start",
+        label_cells=18,
+        entry_cells=14,
+        wide=True,
+    )

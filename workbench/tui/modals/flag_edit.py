@@ -28,8 +28,9 @@ class FlagEdit(Modal[bool]):
         super().__init__(name, "enter set   ctrl+r remove from the plan   esc cancel")
         self.row, self.set_value, self.unset = row, set_value, unset
         self.problem = ""
-        self.complaint = TextBody(lambda w: [(), *paragraph(self.problem, w, "bad")] if self.problem else [],
-                                  focusable=False)  # fmt: skip
+        self.complaint = TextBody(
+            lambda w: [(), *paragraph(self.problem, w, "bad")] if self.problem else [], focusable=False
+        )
         current = value_text(row.value if row.value is not None else row.default)
         self.entry: Entry | None = None
         self.choices: Choices | None = None

@@ -44,8 +44,9 @@ class Cycle(Painted, can_focus=True):
         Binding("left", "change(-1)", show=False),
     ]
 
-    def __init__(self, options: Sequence[str], value: str, on_change: Callable[[str], None],
-                 on_submit: Callable[[str], None]) -> None:  # fmt: skip
+    def __init__(
+        self, options: Sequence[str], value: str, on_change: Callable[[str], None], on_submit: Callable[[str], None]
+    ) -> None:
         super().__init__()
         self.options = list(options)
         self.value = value if value in self.options else self.options[0]
@@ -119,22 +120,30 @@ class Form(Modal[Values]):
         self.problem = ""
         self.known: Mapping[str, str] = {}
         self.inputs: dict[str, Entry | Cycle] = {f.name: self._input(f) for f in fields}
-        self.complaint = TextBody(lambda w: paragraph(f"x {self.problem}", w, "bad") if self.problem else [],
-                                  focusable=False)  # fmt: skip
+        self.complaint = TextBody(
+            lambda w: paragraph(f"x {self.problem}", w, "bad") if self.problem else [], focusable=False
+        )
         self.tail = TextBody(lambda w: tail(self.values, w), focusable=False) if tail else None
         self.lines: list[Horizontal] = []
         self._built = False
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("down", "app.focus_next", show=False), Binding("up", "app.focus_previous", show=False),
-        Binding("ctrl+o", "unfold", show=False, priority=True)]  # fmt: skip
+        Binding("down", "app.focus_next", show=False),
+        Binding("up", "app.focus_previous", show=False),
+        Binding("ctrl+o", "unfold", show=False, priority=True),
+    ]
     AUTO_FOCUS = "Entry, Cycle"
 
     def _input(self, field: Field) -> Entry | Cycle:
         if field.options:
             return Cycle(field.options, field.value, lambda _: self.changed(field.name), self._accept)
-        return Entry(field.value, on_submit=self._accept, select=not field.secret, secret=field.secret,
-                     on_change=lambda _: self.changed(field.name))  # fmt: skip
+        return Entry(
+            field.value,
+            on_submit=self._accept,
+            select=not field.secret,
+            secret=field.secret,
+            on_change=lambda _: self.changed(field.name),
+        )
 
     @property
     def values(self) -> Values:

@@ -27,8 +27,12 @@ FORCE = {
 }
 
 
-KNOWN = {"read": "read from the driver", "journal": "set by Workbench before", "default": "the driver's default",
-         "unknown": "a lock cannot be read"}  # fmt: skip
+KNOWN = {
+    "read": "read from the driver",
+    "journal": "set by Workbench before",
+    "default": "the driver's default",
+    "unknown": "a lock cannot be read",
+}
 
 
 def setting_value(setting: str, value: object) -> str:
@@ -71,7 +75,8 @@ def change_rows(planned: Sequence[SettingOutcome], width: int) -> list[Row]:
         word, before = setting_text(o.command.setting, "").strip(), setting_value(o.command.setting, o.before)
         wanted = setting_value(o.command.setting, o.command.value)
         alike.setdefault((word, before, wanted, KNOWN.get(o.before_known, o.before_known)), []).append(
-            o.command.gpu_index)  # fmt: skip
+            o.command.gpu_index
+        )
     cells = (10, 13, 16, 16) if width >= 90 else (8, 12, 14, 14)
     heads = zip(("", "setting", "before", "asked for"), cells, strict=True)
     rows: list[Row] = [(("".join(pad(text, size) for text, size in heads), "head"),)]
@@ -103,7 +108,8 @@ def finding_rows(findings: Sequence[str], width: int) -> list[Row]:
         gpu = place.removeprefix("GPU")
         known = bool(colon) and (gpu.isdecimal() or place == "host")
         alike.setdefault(text if known else finding, []).extend(
-            [HOST_INDEX if place == "host" else int(gpu)] if known else [])  # fmt: skip
+            [HOST_INDEX if place == "host" else int(gpu)] if known else []
+        )
     rows: list[Row] = []
     for text, indexes in sorted(alike.items(), key=lambda one: _SEVERE.index(_sign(one[0])[1])):
         first, *more = sentences(text) or [""]
@@ -157,7 +163,9 @@ class ConfirmSettings(Modal[dict[str, str]]):
         self.add_class("-wide")
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("down", "app.focus_next", show=False), Binding("up", "app.focus_previous", show=False)]  # fmt: skip
+        Binding("down", "app.focus_next", show=False),
+        Binding("up", "app.focus_previous", show=False),
+    ]
     AUTO_FOCUS = "Entry, Choices"
 
     def content(self) -> Sequence[Widget]:

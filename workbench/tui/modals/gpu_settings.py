@@ -15,8 +15,13 @@ from workbench.tui.modals.form import Field, Form, Values
 from workbench.tui.paint import Row, pad, paragraph
 
 LABEL, ENTRY, NOW, ALLOWED = 17, 12, 14, 19
-SETTING_OF = {"power": "power_limit_w", "sm": "gpu_clocks", "memory": "memory_clocks", "persistence": "persistence",
-              "governor": "governor"}  # fmt: skip
+SETTING_OF = {
+    "power": "power_limit_w",
+    "sm": "gpu_clocks",
+    "memory": "memory_clocks",
+    "persistence": "persistence",
+    "governor": "governor",
+}
 
 
 class Wanted(NamedTuple):
@@ -153,16 +158,31 @@ def settings_form(
     before = "before" if state.alterations else ""
     heading = f"{'':<{LABEL}}{'asked for':<{ENTRY}}  {'now':<{NOW}}{'allowed':<{ALLOWED}}{before}"
     form = SettingsForm(
-        "GPU settings", _fields(len(gpus), given), intro=intro if suggested or state.host.can_change_gpus else None,
-        check=check, hints=_hints(state), heading=heading, accept="show commands", label_cells=LABEL,
-        entry_cells=ENTRY, wide=True, keys="ctrl+l empty" if suggested else "")  # fmt: skip
+        "GPU settings",
+        _fields(len(gpus), given),
+        intro=intro if suggested or state.host.can_change_gpus else None,
+        check=check,
+        hints=_hints(state),
+        heading=heading,
+        accept="show commands",
+        label_cells=LABEL,
+        entry_cells=ENTRY,
+        wide=True,
+        keys="ctrl+l empty" if suggested else "",
+    )
     form.problem = problem
     return form
 
 
 def _fields(count: int, given: Mapping[str, str]) -> tuple[Field, ...]:
-    names = (("power", "power limit W"), ("sm", "SM MIN,MAX"), ("memory", "memory MIN,MAX"),
-             ("persistence", "persistence"), ("governor", "CPU governor"), ("trial", "trial seconds"))  # fmt: skip
+    names = (
+        ("power", "power limit W"),
+        ("sm", "SM MIN,MAX"),
+        ("memory", "memory MIN,MAX"),
+        ("persistence", "persistence"),
+        ("governor", "CPU governor"),
+        ("trial", "trial seconds"),
+    )
     gpu = [Field("gpu", "GPU", given.get("gpu", "all"))] if count > 1 else []
     return (*gpu, *(Field(name, label, given.get(name, "")) for name, label in names))
 
@@ -177,8 +197,10 @@ def _hints(state: SessionState) -> Callable[[Values], Mapping[str, str]]:
         which = values.get("gpu", "all")
         chosen = [s for s in gpus if which in ("", "all", str(s.index))]
         known = [i for i in infos if which in ("", "all", str(i.index))]
-        made = {name: _columns(now, allowed, _before(state, SETTING_OF.get(name, ""), chosen))
-                for name, (now, allowed) in _known(state, chosen, known).items()}  # fmt: skip
+        made = {
+            name: _columns(now, allowed, _before(state, SETTING_OF.get(name, ""), chosen))
+            for name, (now, allowed) in _known(state, chosen, known).items()
+        }
         named = sorted({i.name.removeprefix("NVIDIA ") for i in known})
         made["gpu"] = f"all or 0..{len(gpus) - 1}   {', '.join(named) or 'no such GPU'}"
         made["trial"] = "given back then, unless you keep it (T)"
@@ -193,6 +215,7 @@ def _columns(now: str, allowed: str, before: str) -> str:
 
 def _known(state: SessionState, chosen: Sequence[GpuSample], known: Sequence[GpuInfo]) -> dict[str, tuple[str, str]]:
     """Of each field: what is now, and what may be asked for."""
+
     def low_high(values: list[tuple[Any, Any]], unit: str) -> str:
         lows, highs = [v[0] for v in values if v[0] is not None], [v[1] for v in values if v[1] is not None]
         return f"{max(lows):.0f}..{min(highs):.0f} {unit}" if lows and highs else f"{NA}: not supported"
@@ -202,15 +225,18 @@ def _known(state: SessionState, chosen: Sequence[GpuSample], known: Sequence[Gpu
     memory_tops = [i.memory_max_mhz for i in known if i.memory_max_mhz is not None]
     on_off = [None if s.persistence is None else "on" if s.persistence else "off" for s in chosen]
     return {
-        "power": (_same([s.power_limit_w or s.power_limit_enforced_w for s in chosen], " W"),
-                  low_high([(i.power_min_w, i.power_max_w) for i in known], "W")),
-        "sm": (_same([s.sm_mhz for s in chosen], " MHz"),
-               f"to {min(tops)}, reset" if tops else f"{NA}: not supported"),
-        "memory": (_same([s.memory_mhz for s in chosen], " MHz"),
-                   f"to {min(memory_tops)}, reset" if memory_tops else f"{NA}: not supported"),
+        "power": (
+            _same([s.power_limit_w or s.power_limit_enforced_w for s in chosen], " W"),
+            low_high([(i.power_min_w, i.power_max_w) for i in known], "W"),
+        ),
+        "sm": (_same([s.sm_mhz for s in chosen], " MHz"), f"to {min(tops)}, reset" if tops else f"{NA}: not supported"),
+        "memory": (
+            _same([s.memory_mhz for s in chosen], " MHz"),
+            f"to {min(memory_tops)}, reset" if memory_tops else f"{NA}: not supported",
+        ),
         "persistence": (_same(on_off, ""), "on or off"),
         "governor": ((host.cpu_governor if host else None) or NA, "performance, …"),
-    }  # fmt: skip
+    }
 
 
 def _same(values: Sequence[float | str | None], unit: str) -> str:

@@ -46,12 +46,19 @@ def preset_rows(preset: Preset, width: int) -> list[Row]:
     rows: list[Row] = [((p.title, "strong"),), *paragraph(p.summary, width), ()]
     engine = f"{p.engine.name} {p.engine.versions or ''}".strip()
     hardware = f"{p.hardware.count} x {' or '.join(p.hardware.gpu_names) or 'any GPU'}"
-    facts = [("engine", engine), ("model", _filled(p.model.id, p)), ("hardware", hardware),
-             ("platform", p.hardware.platform or "-"), ("baseline", p.baseline or "-")]  # fmt: skip
+    facts = [
+        ("engine", engine),
+        ("model", _filled(p.model.id, p)),
+        ("hardware", hardware),
+        ("platform", p.hardware.platform or "-"),
+        ("baseline", p.baseline or "-"),
+    ]
     rows += [((pad(label, 12), "dim"), (text, "text")) for label, text in facts]
     rows += [(), (("Where it comes from", "title"),)]
-    rows += paragraph(f"{p.provenance.document}: {p.provenance.status}"
-                      + (f", {p.provenance.date}" if p.provenance.date else ""), width)  # fmt: skip
+    rows += paragraph(
+        f"{p.provenance.document}: {p.provenance.status}" + (f", {p.provenance.date}" if p.provenance.date else ""),
+        width,
+    )
     rows += paragraph(p.provenance.note, width, "dim") if p.provenance.note else []
     if p.caveats:
         rows += [(), (("Caveats", "title"),)]

@@ -70,13 +70,14 @@ class StartPlan(Modal[bool]):
         self.refused = plan.command is None or any(f.level is Level.ERROR for f in plan.findings)
         self.restart = server is not None and server.state in ALIVE
         verb = "restart" if self.restart else "start"
-        super().__init__(f"{verb.capitalize()} {plan.plan.engine}",
-                         "esc back to the plan" if self.refused else f"enter {verb}   esc cancel   y copy")  # fmt: skip
+        super().__init__(
+            f"{verb.capitalize()} {plan.plan.engine}",
+            "esc back to the plan" if self.refused else f"enter {verb}   esc cancel   y copy",
+        )
         self.plan, self.server, self.changes = plan, server, changes
         self.add_class("-wide")
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter,s", "accept", show=False), Binding("y", "copy", show=False)]  # fmt: skip
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter,s", "accept", show=False), Binding("y", "copy", show=False)]
 
     def content(self) -> Sequence[Widget]:
         return (TextBody(self._text),)

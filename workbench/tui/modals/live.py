@@ -40,6 +40,7 @@ class Live(Modal[str]):
     open, and the page says what was asked for until the session's state shows it."""
 
     LEAVING = ("new", "list")
+
     def __init__(self, state: SessionState, words: dict[str, str], left: Left, do: Do) -> None:
         """`words`: outcome -> "key word" for the border, where it can be done now. `left`: the screen's countdown."""
         super().__init__("")
@@ -52,9 +53,13 @@ class Live(Modal[str]):
         self.box_title, self.keys = self.title_now, self._keys()
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("n", "choose('new')", show=False), Binding("K", "choose('stop')", show=False),
-        Binding("R", "choose('resume')", show=False), Binding("o", "choose('list')", show=False),
-        Binding("m", "choose('more')", show=False), Binding("enter,q", "leave", show=False)]  # fmt: skip
+        Binding("n", "choose('new')", show=False),
+        Binding("K", "choose('stop')", show=False),
+        Binding("R", "choose('resume')", show=False),
+        Binding("o", "choose('list')", show=False),
+        Binding("m", "choose('more')", show=False),
+        Binding("enter,q", "leave", show=False),
+    ]
 
     def content(self) -> Sequence[Widget]:
         return (self.body,)
@@ -151,11 +156,17 @@ class Live(Modal[str]):
 
 
 class ExperimentPage(Live):
-    WORDS: ClassVar = {"stop": "K stop", "resume": "R go on", "more": "m two more pairs", "new": "n new",
-                       "list": "o others"}  # fmt: skip
+    WORDS: ClassVar = {
+        "stop": "K stop",
+        "resume": "R go on",
+        "more": "m two more pairs",
+        "new": "n new",
+        "list": "o others",
+    }
 
-    def __init__(self, state: SessionState, left: Left, do: Do, trail: Callable[[int], Trail],
-                 fixed: Experiment | None = None) -> None:  # fmt: skip
+    def __init__(
+        self, state: SessionState, left: Left, do: Do, trail: Callable[[int], Trail], fixed: Experiment | None = None
+    ) -> None:
         """`fixed`: one of the list, not what is measured now."""
         self.trail, self.fixed = trail, fixed
         super().__init__(state, self.WORDS, left, do)

@@ -15,9 +15,13 @@ class Page(TextModal):
     """`keys`: key -> (word, what it does); the page goes first."""
 
     def __init__(
-        self, title: str, make: Callable[[int], list[Row]], *, wide: bool = False,
+        self,
+        title: str,
+        make: Callable[[int], list[Row]],
+        *,
+        wide: bool = False,
         keys: Mapping[str, tuple[str, Callable[[], Any]]] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(title, make, wide=wide)
         self.calls = dict(keys or {})
         self.keys = "   ".join(["esc close", *(f"{key} {word}" for key, (word, _) in self.calls.items())])

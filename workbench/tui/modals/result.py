@@ -78,8 +78,13 @@ def _latencies(s: BenchSummary, width: int) -> list[Row]:
     cells = 10 if width >= 62 else 8
     heads = ("mean", "p50", "p90", "p99", "max")
     rows: list[Row] = [((pad("ms", LABEL) + "".join(pad(h, cells, True) for h in heads), "head"),)]
-    named = (("TTFT", "ttft_ms"), ("ITL", "itl_ms"), ("TPOT", "tpot_ms"), ("end to end", "e2e_ms"),
-             ("in queue", "queue_ms"))  # fmt: skip
+    named = (
+        ("TTFT", "ttft_ms"),
+        ("ITL", "itl_ms"),
+        ("TPOT", "tpot_ms"),
+        ("end to end", "e2e_ms"),
+        ("in queue", "queue_ms"),
+    )
     for label, name in named:
         d: Distribution | None = getattr(s, name)
         known = s.partial.get(name, {})
@@ -146,8 +151,10 @@ def load_text(result: BenchResult) -> str:
     loop = f"{spec.rate:g} requests/s {spec.arrival}, " if spec.rate is not None else ""
     end = f", at most {spec.seconds:g} s" if spec.seconds is not None else ""
     warm = f"{result.summary.warmup_requests or spec.warmup} warm-up" + (" until steady" if spec.until_steady else "")
-    return (f"{spec.profile}: {loop}{spec.concurrency} streams, {spec.requests} requests{end}, {prompts} / "
-            f"{spec.max_tokens}{spread} out, {warm}, client {result.conditions.client}")  # fmt: skip
+    return (
+        f"{spec.profile}: {loop}{spec.concurrency} streams, {spec.requests} requests{end}, {prompts} / "
+        f"{spec.max_tokens}{spread} out, {warm}, client {result.conditions.client}"
+    )
 
 
 def _conditions(result: BenchResult, width: int) -> list[Row]:

@@ -119,8 +119,17 @@ def sweep_form(state: SessionState, flag: FlagRow | None, load: BenchSpec) -> Fo
     def tail(values: Values, width: int) -> list[Row]:
         return [(), *paragraph(_about(values, count, load), width, "dim", "  ")]
 
-    return _SweepForm("Sweep", fields, check=check, tail=tail, accept="start", label_cells=10, entry_cells=24,
-                      wide=True, suggest=lambda what: suggested(what, state))  # fmt: skip
+    return _SweepForm(
+        "Sweep",
+        fields,
+        check=check,
+        tail=tail,
+        accept="start",
+        label_cells=10,
+        entry_cells=24,
+        wide=True,
+        suggest=lambda what: suggested(what, state),
+    )
 
 
 def _about(values: Values, count: int, load: BenchSpec) -> str:
@@ -131,14 +140,18 @@ def _about(values: Values, count: int, load: BenchSpec) -> str:
         points = 1
         for listed in wanted.flags.values():
             points *= len(listed)
-        return (f"{points} starts of the server, each with {load.requests} requests at {load.concurrency} streams; the "
-                "best is then confirmed against the start in an A/B experiment. Nothing is claimed for the others.")
+        return (
+            f"{points} starts of the server, each with {load.requests} requests at {load.concurrency} streams; the "
+            "best is then confirmed against the start in an A/B experiment. Nothing is claimed for the others."
+        )
     count_of = f"{len(wanted.values)} points"
     tokens = f"{load.input_tokens} prompt and {load.max_tokens} output tokens"
     if wanted.kind == "concurrency":
         return f"{count_of} of {tokens} each request; it ends early at errors. The knee is named."
-    return (f"{count_of}, each settled under load and then measured for the same time at {load.concurrency} streams of "
-            f"{tokens}; the setting that was before is given back at the end and on any failure.")  # fmt: skip
+    return (
+        f"{count_of}, each settled under load and then measured for the same time at {load.concurrency} streams of "
+        f"{tokens}; the setting that was before is given back at the end and on any failure."
+    )
 
 
 class _SweepForm(Form):
@@ -153,8 +166,7 @@ class _SweepForm(Form):
 
     def _show_fields(self) -> None:
         what = self.values["what"]
-        hidden: Mapping[str, bool] = {"flags": what != FLAG, "values": what == FLAG,
-                                      "gpu": what not in (POWER, CLOCKS)}  # fmt: skip
+        hidden: Mapping[str, bool] = {"flags": what != FLAG, "values": what == FLAG, "gpu": what not in (POWER, CLOCKS)}
         for line, field in zip(self.lines, self.fields, strict=True):
             if field.name in hidden:
                 line.display = not hidden[field.name]

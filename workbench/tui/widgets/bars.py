@@ -14,8 +14,12 @@ from workbench.tui.formats import in_words, masked
 from workbench.tui.paint import Painted, Row, cut, fit, paragraph, row_width, spread, width_of
 
 TABS = ("Presets", "Launch", "Log", "Bench", "Compare", "GPUs")
-NOTICE_SIGNS = {Level.ERROR: ("x ", "bad"), Level.WARN: ("! ", "warnb"), Level.HINT: ("i ", "good"),
-                Level.INFO: ("i ", "good")}  # fmt: skip
+NOTICE_SIGNS = {
+    Level.ERROR: ("x ", "bad"),
+    Level.WARN: ("! ", "warnb"),
+    Level.HINT: ("i ", "good"),
+    Level.INFO: ("i ", "good"),
+}
 
 
 class TabRow(Painted):

@@ -24,8 +24,13 @@ VERDICTS = {
     "no difference shown": ("= none shown", "dim"),
     "hint only": ("? hint only", "dim"),
 }
-NAMES = {"output_tok_s": "tok/s", "tok_per_joule": "tok/J", "per_stream_tok_s": "tok/s a stream",
-         "request_s": "requests/s", "power_w": "power W"}  # fmt: skip
+NAMES = {
+    "output_tok_s": "tok/s",
+    "tok_per_joule": "tok/J",
+    "per_stream_tok_s": "tok/s a stream",
+    "request_s": "requests/s",
+    "power_w": "power W",
+}
 WORDS = {"ttft_ms": "TTFT", "itl_ms": "ITL", "tpot_ms": "TPOT", "e2e_ms": "end to end"}
 FIRST = ("output_tok_s", "tok_per_joule", "ttft_ms.p50", "ttft_ms.p90", "ttft_ms.p99", "itl_ms.mean", "tpot_ms.mean")
 
@@ -131,8 +136,10 @@ def _metric_row(metric: MetricChange, width: int, single: bool) -> Row:
         (pad(metric_name(metric.metric, metric.unit), label), "text"),
         (pad(figure(metric.a), size, True), "text"),
         (pad(figure(metric.b), size, True), "text"),
-        (pad(change, CHANGE, True), role if role != "dim" else "text"), ("  ", "text"), (word, role),
-    )  # fmt: skip
+        (pad(change, CHANGE, True), role if role != "dim" else "text"),
+        ("  ", "text"),
+        (word, role),
+    )
 
 
 class Compare(Painted, can_focus=True):

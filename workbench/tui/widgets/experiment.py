@@ -16,8 +16,12 @@ if TYPE_CHECKING:
     from workbench.model.experiment import Arm, Experiment, ExperimentRun
     from workbench.model.settings import GpuSettings
 
-STATES = {"running": ("~", "running", "warn"), "stopped": ("=", "stopped", "warn"), "done": ("ok", "done", "good"),
-          "failed": ("x", "failed", "bad")}  # fmt: skip
+STATES = {
+    "running": ("~", "running", "warn"),
+    "stopped": ("=", "stopped", "warn"),
+    "done": ("ok", "done", "good"),
+    "failed": ("x", "failed", "bad"),
+}
 RUNS = {"planned": G.dot, "starting": "~ start", "measuring": "~", "done": "ok", "failed": "x", "dropped": "- out"}
 CHANGE = 16
 SHOWN = ("output_tok_s", "tok_per_joule", "ttft_ms.p50", "ttft_ms.p99", "itl_ms.mean", "tpot_ms.mean", "power_w")
@@ -40,9 +44,13 @@ def arm_words(arm: Arm) -> list[str]:
 
 
 def experiment_rows(
-    e: Experiment, width: int, *, left_s: float | None = None, now: str = "",
+    e: Experiment,
+    width: int,
+    *,
+    left_s: float | None = None,
+    now: str = "",
     trail: Trail | None = None,
-) -> list[Row]:  # fmt: skip
+) -> list[Row]:
     """`now`: how far the benchmark is that runs."""
     rows = [_state_row(e, width, left_s, now)]
     for arm, words, role in (("A", arm_words(e.spec.a), "a"), ("B", arm_words(e.spec.b), "b")):
@@ -62,8 +70,12 @@ def design_text(e: Experiment) -> str:
     count = f"{spec.pairs} pairs"
     if spec.until_pct is not None:
         count = f"until {metric_name(spec.metric)} is known to {G.plus_minus}{spec.until_pct:g} %, at most {count}"
-    words = {"concurrency": "streams", "requests": "requests", "input_tokens": "prompt tokens",
-             "max_tokens": "output tokens"}  # fmt: skip
+    words = {
+        "concurrency": "streams",
+        "requests": "requests",
+        "input_tokens": "prompt tokens",
+        "max_tokens": "output tokens",
+    }
     load = ", ".join(f"{bench[name]} {word}" for name, word in words.items() if name in bench)
     restart = "the server restarts for every run" if e.restarts else "the server stays up"
     warm = f", started within {spec.match_temperature_c:g} C" if spec.match_temperature_c is not None else ""
@@ -146,13 +158,34 @@ def _forest(e: Experiment, width: int, trail: Trail) -> list[Row]:
     rows: list[Row] = [((head, "head"), ("  ", "text"), (axis.head(), "head"))]
     for pair, a, b in pairs:
         change = (b / a - 1) * 100 if a else 0.0
-        rows.append(_line(f"pair {pair + 1}", a, b, _change(change, None), bar(axis, change, None, "dim"),
-                          (label, size), "dim", ""))  # fmt: skip
+        rows.append(
+            _line(
+                f"pair {pair + 1}",
+                a,
+                b,
+                _change(change, None),
+                bar(axis, change, None, "dim"),
+                (label, size),
+                "dim",
+                "",
+            )
+        )
     now = e.pairs_done
     for count, (change, half) in sorted(trail.items()):
         if count < now:
-            rows.append(_line(f"after {count}", None, None, _change(change, half), bar(axis, change, half, "faint"),
-                              (label, size), "faint", "", bare=True))  # fmt: skip
+            rows.append(
+                _line(
+                    f"after {count}",
+                    None,
+                    None,
+                    _change(change, half),
+                    bar(axis, change, half, "faint"),
+                    (label, size),
+                    "faint",
+                    "",
+                    bare=True,
+                )
+            )
     if len(pairs) == 1:  # the pair's own row says it
         metrics = [m for m in metrics if m.metric != e.spec.metric]
     rows += [_metric_line(m, axis, (label, size), verdict_cells, m.metric == e.spec.metric) for m in metrics]
@@ -171,19 +204,42 @@ def _metric_line(m: MetricChange, axis: Axis, sizes: tuple[int, int], verdict_ce
     word = {"= none shown": "= none"}.get(word, word) if verdict_cells < 13 else word
     assert m.change_pct is not None
     drawn = bar(axis, m.change_pct, m.interval_pct, role if role != "dim" else "text")
-    return _line(metric_name(m.metric, m.unit), m.a, m.b, _change(m.change_pct, m.interval_pct), drawn, sizes,
-                 "strong" if chosen else "text", pad(f"  {word}", verdict_cells + 2), role)  # fmt: skip
+    return _line(
+        metric_name(m.metric, m.unit),
+        m.a,
+        m.b,
+        _change(m.change_pct, m.interval_pct),
+        drawn,
+        sizes,
+        "strong" if chosen else "text",
+        pad(f"  {word}", verdict_cells + 2),
+        role,
+    )
 
 
 def _line(
-    name: str, a: float | None, b: float | None, change: str, drawn: Row, sizes: tuple[int, int], role: str,
-    verdict: str, verdict_role: str = "dim", *, bare: bool = False,
-) -> Row:  # fmt: skip
+    name: str,
+    a: float | None,
+    b: float | None,
+    change: str,
+    drawn: Row,
+    sizes: tuple[int, int],
+    role: str,
+    verdict: str,
+    verdict_role: str = "dim",
+    *,
+    bare: bool = False,
+) -> Row:
     label, size = sizes
     values = ("", "") if bare else (figure(a), figure(b))
     text = pad(name, label) + "".join(pad(v, size, True) for v in values)
-    return ((text, role), (change, role if verdict_role == "dim" else verdict_role), ("  ", "text"), *drawn,
-            (verdict, verdict_role))  # fmt: skip
+    return (
+        (text, role),
+        (change, role if verdict_role == "dim" else verdict_role),
+        ("  ", "text"),
+        *drawn,
+        (verdict, verdict_role),
+    )
 
 
 def all_runs(e: Experiment) -> tuple[ExperimentRun, ...]:

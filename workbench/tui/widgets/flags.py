@@ -80,10 +80,15 @@ class Flags(PickList):
             value_w, default_w, default = value_w + default_w, 0, ""
         role = "dim" if unset else "warn" if edited else "text"
         return (
-            (" ", "text"), (mark, mark_role), (" ", "text"), (pad(name, name_w - 1), "dim" if unset else "text"),
-            (" ", "text"), (pad(cut_middle(value, value_w - 1), value_w - 1), role), (" ", "text"),
+            (" ", "text"),
+            (mark, mark_role),
+            (" ", "text"),
+            (pad(name, name_w - 1), "dim" if unset else "text"),
+            (" ", "text"),
+            (pad(cut_middle(value, value_w - 1), value_w - 1), role),
+            (" ", "text"),
             (pad(default, default_w), "dim"),
-        )  # fmt: skip
+        )
 
     def foot_rows(self, width: int, height: int) -> list[Row]:
         plan = self.state.plan if self.state else None

@@ -73,7 +73,10 @@ class GpuPane(Painted, can_focus=True):
         load = f"{host.load_1m:.1f}" if host.load_1m is not None else NA
         rows += paragraph(
             f"host memory {gib(host.memory_available_bytes)} of {gib(host.memory_total_bytes)} GiB free  load {load} "
-            f"on {host.cpu_count or NA} CPUs  governor {host.cpu_governor or NA}", width, "dim")  # fmt: skip
+            f"on {host.cpu_count or NA} CPUs  governor {host.cpu_governor or NA}",
+            width,
+            "dim",
+        )
         right = state.host.can_change_gpus
         if right:
             rows += paragraph(f"! settings are read-only: {right}", width, "warn")
@@ -125,17 +128,24 @@ class GpuPane(Painted, can_focus=True):
             ("power limit", whole(s.power_limit_enforced_w or s.power_limit_w, " W") + f" ({ranges})"),
             ("memory", memory + (" unified" if i and i.unified_memory else "")),
             ("reserved", NA if i is None or i.memory_reserved_bytes is None else f"{gib(i.memory_reserved_bytes)} GiB"),
-            ("temperature", whole(s.temperature_c, " C") + (f" (slows at {i.temperature_slowdown_c:.0f})"
-                                                            if i and i.temperature_slowdown_c else "")),
+            (
+                "temperature",
+                whole(s.temperature_c, " C")
+                + (f" (slows at {i.temperature_slowdown_c:.0f})" if i and i.temperature_slowdown_c else ""),
+            ),
             ("fan", whole(s.fan_pct, " %")),
             ("P-state", NA if s.pstate is None else f"P{s.pstate}"),
             ("persistence", NA if s.persistence is None else "on" if s.persistence else "off"),
             ("PCIe", NA if s.pcie_gen is None else f"gen {s.pcie_gen} x{s.pcie_width}"),
-            ("PCIe rx/tx", NA if s.pcie_rx_mb_s is None and s.pcie_tx_mb_s is None
-             else f"{whole(s.pcie_rx_mb_s)}/{whole(s.pcie_tx_mb_s)} MB/s"),
+            (
+                "PCIe rx/tx",
+                NA
+                if s.pcie_rx_mb_s is None and s.pcie_tx_mb_s is None
+                else f"{whole(s.pcie_rx_mb_s)}/{whole(s.pcie_tx_mb_s)} MB/s",
+            ),
             ("energy", NA if s.energy_j is None else f"{s.energy_j / 1000:,.0f} kJ"),
             ("virtual", (i.virtualization if i else None) or NA),
-        ]  # fmt: skip
+        ]
 
     def _processes(self, sample: GpuSample, width: int) -> list[Row]:
         if not sample.processes:
@@ -159,6 +169,10 @@ def _altered_rows(alteration: Alteration, width: int) -> list[Row]:
     for _, now, before in alteration_texts([alteration]):
         known = str(alteration.extra.get("before_known") or "")
         how = f", {known}" if known and known not in before else ""
-        rows += paragraph(f"  {G.alert} {now} since {clock(alteration.since_unix_s)}"
-                          f" (was {before}{how}; r reverts)", width, "warn", "    ")  # fmt: skip
+        rows += paragraph(
+            f"  {G.alert} {now} since {clock(alteration.since_unix_s)} (was {before}{how}; r reverts)",
+            width,
+            "warn",
+            "    ",
+        )
     return rows

@@ -40,8 +40,11 @@ def plot_rows(
     signs = {mark_a: "A", mark_b: "B"}
 
     def points(of: Sequence[BenchRow], name: str) -> list[Point]:
-        return [Point(n, getattr(r, name), f"#{r.id}", signs.get(r.id, POINT)) for n, r in enumerate(of)
-                if getattr(r, name) is not None]  # fmt: skip
+        return [
+            Point(n, getattr(r, name), f"#{r.id}", signs.get(r.id, POINT))
+            for n, r in enumerate(of)
+            if getattr(r, name) is not None
+        ]
 
     upper = height * 3 // 5
     rows = curve(points(done, "output_tok_s"), width, upper, "output tok/s by result", joined=False)
@@ -50,9 +53,15 @@ def plot_rows(
 
 
 def curve(
-    points: Sequence[Point], width: int, height: int, title: str, *, joined: bool = True, role: str = "spark",
+    points: Sequence[Point],
+    width: int,
+    height: int,
+    title: str,
+    *,
+    joined: bool = True,
+    role: str = "spark",
     named: str = "",
-) -> list[Row]:  # fmt: skip
+) -> list[Row]:
     """A title row and the plot below it, `height` rows in all. `named`: what the knee's sign means, for the title."""
     head: Row = ((cut(title, width), "strong"),)
     if named:

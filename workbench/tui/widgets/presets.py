@@ -61,9 +61,13 @@ class Presets(PickList):
         name = cut_middle(preset_name(item.id, item.engine), min(room, 34))
         title = cut(item.title, room - 35) if room - 35 >= 12 else ""
         return (
-            (lead, role), (pad(name, min(room, 34)), role), (" ", "text"), (pad(engine, size), "dim"),
-            (pad(f" {title}" if title else "", max(0, room - 34)), "dim"), (tail, "warn"),
-        )  # fmt: skip
+            (lead, role),
+            (pad(name, min(room, 34)), role),
+            (" ", "text"),
+            (pad(engine, size), "dim"),
+            (pad(f" {title}" if title else "", max(0, room - 34)), "dim"),
+            (tail, "warn"),
+        )
 
     def foot_rows(self, width: int, height: int) -> list[Row]:
         """Two or three lines on the entry under the cursor, where there is room for them."""

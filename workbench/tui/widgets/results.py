@@ -51,8 +51,10 @@ class Results(PickList):
         table = list(super().rows(TABLE_BESIDE_PLOT, height))
         plot = self._plot_beside(width - TABLE_BESIDE_PLOT - 3, height)
         rows = [*table, *[()] * (height - len(table))]
-        return [(*fit(row, TABLE_BESIDE_PLOT), ("   ", "text"), *(plot[n] if n < len(plot) else ()))
-                for n, row in enumerate(rows)]  # fmt: skip
+        return [
+            (*fit(row, TABLE_BESIDE_PLOT), ("   ", "text"), *(plot[n] if n < len(plot) else ()))
+            for n, row in enumerate(rows)
+        ]
 
     def _plot_beside(self, width: int, height: int) -> list[Row]:
         """Drawn anew only when there are other results or another size."""
@@ -96,8 +98,13 @@ class Results(PickList):
             label = f"{item.requests_failed}/{item.requests_ok + item.requests_failed} failed {label}"
             role = "bad" if not mark else role
         ttft = f"{figure(item.ttft_p50_ms, 0)}/{figure(item.ttft_p99_ms, 0)}".replace(",", "")  # 10 cells for both
-        figures = (figure(item.output_tok_s), ttft, figure(item.itl_mean_ms, 1), figure(item.power_w, 0),
-                   figure(item.tok_per_joule))  # fmt: skip
+        figures = (
+            figure(item.output_tok_s),
+            ttft,
+            figure(item.itl_mean_ms, 1),
+            figure(item.power_w, 0),
+            figure(item.tok_per_joule),
+        )
         return ((self._columns(width, mark, str(item.id), label, *figures), role),)
 
     def _progress(self, width: int) -> list[Row]:

@@ -17,8 +17,12 @@ class _Slash(Painted):
         return [(("/ ", "key"),)]
 
 
-PLACEHOLDERS = {1: "letters of a preset", 2: "letters of a flag", 3: "text in the log",
-                4: "words of results, notes, tags"}  # fmt: skip
+PLACEHOLDERS = {
+    1: "letters of a preset",
+    2: "letters of a flag",
+    3: "text in the log",
+    4: "words of results, notes, tags",
+}
 
 
 class SearchEntry(Entry):

@@ -15,16 +15,24 @@ if TYPE_CHECKING:
 LEAST_PLOT_ROWS = 7
 MOST_PLOT_ROWS = 22
 SETTLING = {"power_limit_w": "settling under load", "gpu_clocks": "settling under load", "flag": "the server starts"}
-AFTER = {"power_limit_w": "giving back what was there", "gpu_clocks": "giving back what was there",
-         "flag": "confirming the best"}  # fmt: skip
+AFTER = {
+    "power_limit_w": "giving back what was there",
+    "gpu_clocks": "giving back what was there",
+    "flag": "confirming the best",
+}
 SAID_CELLS = 16  # of what the load showed of a setting, or of an error
 Column = tuple[str, int, "Callable[[SweepPoint], str]"]
 
 
 def sweep_rows(
-    s: Sweep, width: int, height: int, *, left_s: float | None = None, now: str = "",
+    s: Sweep,
+    width: int,
+    height: int,
+    *,
+    left_s: float | None = None,
+    now: str = "",
     draw: Callable[[Sweep, int, int], list[Row]] | None = None,
-) -> list[Row]:  # fmt: skip
+) -> list[Row]:
     """`now`: how far the benchmark is that runs."""
     rows = [_state_row(s, width, left_s, now), (), *_table(s, width)]
     if s.knee_text:
@@ -60,15 +68,20 @@ def _state_row(s: Sweep, width: int, left_s: float | None, doing: str) -> Row:
 
 def _columns(s: Sweep, width: int) -> list[Column]:
     """Most needed first; as many as there is room for, and only what some point has."""
+
     def of(name: str, digits: int | None = None) -> Callable[[SweepPoint], str]:
         return lambda p: figure(getattr(p, name), digits)
 
     wanted: list[tuple[str, str, int, Callable[[SweepPoint], str]]] = [
-        ("tok_s", "tok/s", 9, of("tok_s")), ("tok_per_joule", "tok/J", 8, of("tok_per_joule")),
-        ("power_w", "W", 6, of("power_w", 0)), ("sm_mhz", "SM MHz", 8, lambda p: whole(p.sm_mhz)),
-        ("temperature_c", "C", 5, of("temperature_c", 0)), ("ttft_p50_ms", "TTFT p50", 10, of("ttft_p50_ms", 0)),
-        ("itl_mean_ms", "ITL", 7, of("itl_mean_ms", 1)), ("ttft_p99_ms", "TTFT p99", 10, of("ttft_p99_ms", 0)),
-    ]  # fmt: skip
+        ("tok_s", "tok/s", 9, of("tok_s")),
+        ("tok_per_joule", "tok/J", 8, of("tok_per_joule")),
+        ("power_w", "W", 6, of("power_w", 0)),
+        ("sm_mhz", "SM MHz", 8, lambda p: whole(p.sm_mhz)),
+        ("temperature_c", "C", 5, of("temperature_c", 0)),
+        ("ttft_p50_ms", "TTFT p50", 10, of("ttft_p50_ms", 0)),
+        ("itl_mean_ms", "ITL", 7, of("itl_mean_ms", 1)),
+        ("ttft_p99_ms", "TTFT p99", 10, of("ttft_p99_ms", 0)),
+    ]
     latency_first = s.kind == "concurrency"
     if latency_first:
         order = ("tok_s", "ttft_p50_ms", "ttft_p99_ms", "itl_mean_ms", "tok_per_joule", "power_w", "sm_mhz")

@@ -120,6 +120,7 @@ def cycle(start: Start, number: int) -> float | None:
     return time.monotonic() - began
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cycles", CYCLES)
 def test_a_server_outlives_the_workbench_and_nothing_outlives_its_stop(start: Start, cycles: int) -> None:
     shared_before = ownerless_shared_memory()

@@ -29,6 +29,7 @@ def run(cli: Cli) -> Iterator[dict[str, Any]]:
     yield ran.document
 
 
+@pytest.mark.slow
 def test_bench_results_compare_export(cli: Cli, run: dict[str, Any]) -> None:
     ran = cli(*PRO, "bench", run["run_id"], *SHORT, "--json")
     assert ran.code == 0, ran
@@ -69,6 +70,7 @@ def test_bench_results_compare_export(cli: Cli, run: dict[str, Any]) -> None:
     assert cli("compare", "2", "3").out.startswith("A #2 vs B #3  SIMULATED")
 
 
+@pytest.mark.slow
 def test_bench_waits_for_a_server_that_is_starting(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKBENCH_SIM_START_S", "2")
     run_id = cli(*PRO, "start", "vllm-any", "--set", f"port={free_port()}").out.strip()
@@ -76,6 +78,7 @@ def test_bench_waits_for_a_server_that_is_starting(cli: Cli, monkeypatch: pytest
     assert ran.code == 0 and "waiting for READY" in ran.err and "4 ok" in ran.out and "SIMULATED" in ran.out
 
 
+@pytest.mark.slow
 def test_bench_of_a_run_that_has_ended(cli: Cli, run: dict[str, Any]) -> None:
     cli(*PRO, "stop", run["run_id"])
     ran = cli(*PRO, "bench", run["run_id"], "--json")
@@ -83,6 +86,7 @@ def test_bench_of_a_run_that_has_ended(cli: Cli, run: dict[str, Any]) -> None:
     assert cli("results", "list", "--json").document == {"results": []}
 
 
+@pytest.mark.slow
 def test_by_url_a_simulated_server_stays_simulated(cli: Cli, run: dict[str, Any]) -> None:
     """Asked from a host that knows nothing of it; /v1 at the end is as good as none."""
     found = cli("bench", "--url", f"{run['url']}/v1", *SHORT, "--json").document

@@ -35,6 +35,7 @@ def states(cli: Cli) -> list[str]:
     return [s["state"] for s in cli(*PRO, "servers", "--json").document["servers"]]
 
 
+@pytest.mark.slow
 def test_two_configurations_end_to_end(cli: Cli, base: tuple[str, ...]) -> None:
     """B runs eagerly, which costs the simulated engine several milliseconds per step: seen with two pairs."""
     ran = cli(*PRO, "experiment", *base, "--b", "enforce-eager", "--pairs", "2", "--no-throw-away")
@@ -67,6 +68,7 @@ def test_two_configurations_end_to_end(cli: Cli, base: tuple[str, ...]) -> None:
     assert done.code == 2 and "is finished" in done.document["error"]
 
 
+@pytest.mark.slow
 def test_gpu_settings_as_arms_need_no_restart_and_are_given_back(cli: Cli, base: tuple[str, ...]) -> None:
     asked = cli(*PRO, "experiment", *base, "--gpu-b", "power-limit=300", "--pairs", "2", "--json")
     assert asked.code == 2 and "changes GPU settings" in asked.document["error"]
@@ -96,6 +98,7 @@ def test_gpu_settings_as_arms_need_no_restart_and_are_given_back(cli: Cli, base:
     assert states(cli) == ["stopped"]
 
 
+@pytest.mark.slow
 def test_an_arm_whose_server_does_not_start(cli: Cli, base: tuple[str, ...]) -> None:
     ran = cli(*PRO, "experiment", *base, "--env-b", "WORKBENCH_SIM_FAULT=exit_at_start", "--no-throw-away", "--json")
     assert ran.code == 1, ran
@@ -192,6 +195,7 @@ def until_runs(line: CommandLine, process: subprocess.Popen[str], done: int) -> 
     raise AssertionError("the experiment did not come so far")
 
 
+@pytest.mark.slow
 def test_killed_in_the_middle_then_resumed(line: CommandLine) -> None:
     """Three runs are there, one of them half a pair. What the dead one left on is ended: its server, its settings."""
     arms = ("--b", "enforce-eager", "--gpu-b", "power-limit=400")

@@ -62,6 +62,7 @@ def test_a_lost_gpu_leaves_the_others(cli: Cli) -> None:
     assert lost["message"] in cli(*host, "gpu", "status").out
 
 
+@pytest.mark.slow
 def test_set_shows_applies_reads_back_and_reverts(cli: Cli) -> None:
     dry = cli(*PRO, "gpu", "set", "--power-limit", "400", "--dry-run", "--json")
     assert dry.code == 0 and dry.document["dry_run"] is True
@@ -85,6 +86,7 @@ def test_set_shows_applies_reads_back_and_reverts(cli: Cli) -> None:
     assert cli(*PRO, "gpu", "revert").out.strip() == "nothing to revert"
 
 
+@pytest.mark.slow
 def test_a_lock_that_a_passed_through_card_ignores_is_said_so(cli: Cli) -> None:
     host = ("--simulate", "rtx-pro-6000-passthrough")
     done = cli(*host, "gpu", "set", "--lock-memory-clocks", "14001", "--yes", "--json")
@@ -102,6 +104,7 @@ def test_settings_that_the_card_does_not_have(cli: Cli, argv: tuple[str, ...]) -
     assert cli(*PRO, "gpu", "status", "--json").document["altered"] == []
 
 
+@pytest.mark.slow
 def test_doctor(cli: Cli) -> None:
     ran = cli(*PRO, "doctor", "--json")
     assert ran.code == 0 and ran.document["simulated"] and ran.document["can_change_gpus"]

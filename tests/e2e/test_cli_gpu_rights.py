@@ -61,6 +61,7 @@ def with_password(screen: TypedScreen, secret: str = SECRET) -> None:
     screen.type(f"{secret}\n")
 
 
+@pytest.mark.slow
 def test_without_a_rule_each_command_comes_with_the_line_that_allows_it(cli: Cli, ada: Sudoer) -> None:
     for words in (("--yes",), ("--dry-run",)):
         done = cli(*ASKED, *words, "--json")
@@ -79,6 +80,7 @@ def test_without_a_rule_each_command_comes_with_the_line_that_allows_it(cli: Cli
     assert ok(cli, "gpu", "revert")["ok"] and (ada.power_w, ada.lock_mhz) == (None, None)
 
 
+@pytest.mark.slow
 def test_the_password_reaches_sudo_and_nothing_else(cli: Cli, ada: Sudoer, typed: Typed, tmp_path: Path) -> None:
     """Typed at the prompts of set and revert: on no command line, in no environment, in no file, never shown."""
     ada.sudo.allow("ALL")
@@ -132,6 +134,7 @@ def test_a_sweep_names_whom_it_concerns_and_takes_the_password(
     _in_no_file(tmp_path)
 
 
+@pytest.mark.slow
 def test_rules_that_ask_for_nothing_and_root(cli: Cli, ada: Sudoer) -> None:
     ada.sudo.allow(f"NOPASSWD: {ada.here}/nvidia-smi *")
     done = ok(cli, *ASKED, "--yes")

@@ -81,6 +81,7 @@ def outcome(document: dict[str, Any], setting: str) -> dict[str, Any]:
     return dict(found)
 
 
+@pytest.mark.slow
 def test_the_whole_way_in_json(box: CommandLine) -> None:
     asked = (
         "gpu",
@@ -151,6 +152,7 @@ def test_the_command_by_hand_is_one_that_works(quick: InProcess) -> None:
     assert governors() == {"performance"}
 
 
+@pytest.mark.slow
 def test_it_asks_with_the_gpus_and_who_uses_them(box: CommandLine, typed: Typed) -> None:
     box.ok("gpu", "status")  # makes the host
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as other:
@@ -174,6 +176,7 @@ def test_it_asks_with_the_gpus_and_who_uses_them(box: CommandLine, typed: Typed)
     assert screen.ended() == 0 and power() == [400.0]
 
 
+@pytest.mark.slow
 def test_a_preset_brings_its_settings_only_when_they_are_asked_for(quick: InProcess) -> None:
     quick.ok("presets", "show", "rtx-pro-6000-power-400w")
     assert power() == [None] if Path(directory()).exists() else True
@@ -232,6 +235,7 @@ def test_a_dry_run_writes_nothing_and_says_what_it_would_run(cli: Any) -> None:
     assert {p: p.read_bytes() for p in Path(directory()).rglob("*") if p.is_file()} == files and power() == [None]
 
 
+@pytest.mark.slow
 def test_what_is_kept_is_shown_and_what_a_revert_would_run(cli: Any) -> None:
     host = ("--simulate", PRO)
     assert cli(*host, "gpu", "set", "--governor", "powersave", "--power-limit", "400", "--yes").code == 0
@@ -250,6 +254,7 @@ def test_what_is_kept_is_shown_and_what_a_revert_would_run(cli: Any) -> None:
     assert cli(*host, "gpu", "revert", "--json").document["ok"] and power() == [None]
 
 
+@pytest.mark.slow
 def test_a_gpu_of_another_host_and_a_gpu_that_is_lost(quick: InProcess) -> None:
     quick.ok("gpu", "status")
     driver().set_faults(lost=[0])
@@ -284,6 +289,7 @@ def test_a_driver_that_does_not_do_it(cli: Any, faults: dict[str, Any], said: st
     assert cli("--simulate", PRO, "gpu", "journal", "--json").document["entries"] == []
 
 
+@pytest.mark.slow
 def test_a_journal_that_cannot_be_read_or_written(cli: Any) -> None:
     path = Path(directory(), "gpu", "journal.json")
     path.parent.mkdir(parents=True)

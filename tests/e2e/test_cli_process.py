@@ -45,6 +45,7 @@ def worker_of(process: subprocess.Popen[Any]) -> psutil.Process | None:
         return None
 
 
+@pytest.mark.slow
 def test_the_loop_in_processes(running: dict[str, Any]) -> None:
     run_id = running["run_id"]
     assert alive(running["pid"])  # its `workbench start` is long gone
@@ -55,6 +56,7 @@ def test_the_loop_in_processes(running: dict[str, Any]) -> None:
     eventually(lambda: not alive(running["pid"]), "the server to end")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
 def test_a_bench_that_is_ended_takes_its_worker_along_and_stores_nothing(
     running: dict[str, Any], sent: signal.Signals
@@ -76,6 +78,7 @@ def test_a_bench_that_is_ended_takes_its_worker_along_and_stores_nothing(
     assert alive(running["pid"])
 
 
+@pytest.mark.slow
 def test_a_start_that_is_killed_leaves_a_server_that_the_next_command_adopts(
     servers_end: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,6 +97,7 @@ def test_a_start_that_is_killed_leaves_a_server_that_the_next_command_adopts(
     assert stopped["state"] == "stopped" and not alive(adopted["pid"])
 
 
+@pytest.mark.slow
 def test_follow_ends_with_the_run_and_on_an_interrupt(running: dict[str, Any]) -> None:
     follows = []
     for _ in range(2):

@@ -24,6 +24,7 @@ def start(cli: Cli, *more: str, profile: tuple[str, ...] = PRO) -> dict[str, Any
     return document
 
 
+@pytest.mark.slow
 def test_start_servers_logs_stop(cli: Cli) -> None:
     run = start(cli)
     assert run["state"] == "ready" and run["simulated"] and run["url"] == f"http://127.0.0.1:{run['port']}"
@@ -45,6 +46,7 @@ def test_start_servers_logs_stop(cli: Cli) -> None:
     assert followed.code == 0 and followed.out.splitlines()[0] == logs["lines"][0]
 
 
+@pytest.mark.slow
 def test_without_wait_it_prints_the_run_id_alone(cli: Cli) -> None:
     ran = cli(*PRO, "start", "vllm-any", "--set", f"port={free_port()}")
     run_id = ran.out.strip()
@@ -52,6 +54,7 @@ def test_without_wait_it_prints_the_run_id_alone(cli: Cli) -> None:
     assert cli(*PRO, "stop", run_id).code == 0
 
 
+@pytest.mark.slow
 def test_several_runs_by_the_beginning_or_end_of_their_ids(cli: Cli) -> None:
     half = ("--set", "gpu-memory-utilization=0.4")  # both on one card
     first, second = start(cli, *half), start(cli, *half)
@@ -65,6 +68,7 @@ def test_several_runs_by_the_beginning_or_end_of_their_ids(cli: Cli) -> None:
     assert cli(*PRO, "stop", first["run_id"]).code == 0
 
 
+@pytest.mark.slow
 def test_not_ready_in_time_is_a_failure_and_the_server_goes_on(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKBENCH_SIM_FAULT", "never_ready")
     ran = cli(*PRO, "start", "vllm-any", "--set", f"port={free_port()}", "--wait", "--timeout", "0.5", "--json")
@@ -74,6 +78,7 @@ def test_not_ready_in_time_is_a_failure_and_the_server_goes_on(cli: Cli, monkeyp
     assert cli(*PRO, "stop", run["run_id"]).code == 0
 
 
+@pytest.mark.slow
 def test_dies_at_once(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKBENCH_SIM_FAULT", "exit_at_start")
     ran = cli(*PRO, "start", "vllm-any", "--set", f"port={free_port()}", "--wait", "--json")
@@ -82,6 +87,7 @@ def test_dies_at_once(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     assert ran.document["reason"] and ran.document["reason"] in ran.err
 
 
+@pytest.mark.slow
 def test_what_can_be_seen_before_a_start(cli: Cli) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -105,6 +111,7 @@ def test_variables_are_asked_for_once_per_host(cli: Cli, tmp_path: Path) -> None
     assert f"{tmp_path}/x.gguf" in cli("plan", "llamacpp-gguf", "--json").document["argv"]
 
 
+@pytest.mark.slow
 def test_keys_are_nowhere(cli: Cli) -> None:
     key = "abcdefsecretghijkl"
     run = start(cli, "--set", f"api-key={key}", "--env", f"HF_TOKEN={key}2")
@@ -120,6 +127,7 @@ def test_keys_are_nowhere(cli: Cli) -> None:
     cli(*PRO, "stop", run["run_id"])
 
 
+@pytest.mark.slow
 def test_two_sparks_are_one_simulated_host(cli: Cli) -> None:
     argv = ("start", "vllm-llama-3.3-70b-2x-spark", "--set", f"port={free_port()}", "--wait")
     ran = cli("--simulate", "gb10-x2", *argv)

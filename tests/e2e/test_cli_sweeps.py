@@ -88,6 +88,7 @@ def stored(cli: Cli, host: tuple[str, str], run_id: str) -> tuple[dict[str, str]
     return kept["in_force"], kept["findings"]
 
 
+@pytest.mark.slow
 def test_a_passed_through_card_ignores_a_lock_and_verify_says_what_it_did(cli: Cli, settings_end: None) -> None:
     run_id = started(cli, GUEST)
     code, found, proof = verified(cli, GUEST, "--lock-gpu-clocks", "3000,3090")
@@ -104,6 +105,7 @@ def test_a_passed_through_card_ignores_a_lock_and_verify_says_what_it_did(cli: C
     assert "on GB202 a memory lock can cost performance" in memory
 
 
+@pytest.mark.slow
 def test_on_bare_metal_a_lock_is_in_force_and_below_a_power_cap_it_is_capped(cli: Cli, settings_end: None) -> None:
     run_id = started(cli, PRO)
     code, _, proof = verified(cli, PRO, "--lock-gpu-clocks", "2400,2400")
@@ -118,6 +120,7 @@ def test_on_bare_metal_a_lock_is_in_force_and_below_a_power_cap_it_is_capped(cli
     assert "it held the clocks down for 100 % of the time" in findings["gpu0.power_limit_w"]
 
 
+@pytest.mark.slow
 def test_verify_where_there_is_nothing_to_verify_or_nothing_to_verify_with(cli: Cli, settings_end: None) -> None:
     nothing = cli(*PRO, "gpu", "verify", "--json")
     assert nothing.code == 0 and nothing.document["altered"] is False
@@ -140,6 +143,7 @@ def test_verify_where_there_is_nothing_to_verify_or_nothing_to_verify_with(cli: 
 # -- a GPU setting
 
 
+@pytest.mark.slow
 def test_a_power_sweep_is_stored_and_leaves_the_card_as_it_was(cli: Cli, settings_end: None) -> None:
     run_id = started(cli, PRO)
     asked = ("gpu", "sweep", "--power-limit", "600,300", run_id, "--settle", "0", *BRIEF)
@@ -236,6 +240,7 @@ def test_a_sweep_that_is_killed_is_given_back_by_its_guard(cli: Cli, settings_en
 # -- concurrency and flags
 
 
+@pytest.mark.slow
 def test_concurrencies_are_a_sweep_and_results(cli: Cli, settings_end: None) -> None:
     run_id = started(cli, PRO)
     found = cli(*PRO, "bench", run_id, *BRIEF[:-2], "--concurrency", "1,2,4", "--json").document
@@ -245,6 +250,7 @@ def test_concurrencies_are_a_sweep_and_results(cli: Cli, settings_end: None) -> 
     assert sweep["simulated"] is True and sweep["knee_text"]
 
 
+@pytest.mark.slow
 def test_a_flag_sweep_from_the_command_line(cli: Cli, settings_end: None) -> None:
     port = free_port()
     asked = ("sweep", "vllm-any", "--set", f"port={port}", "--flag", "max-num-seqs=4", *BRIEF, "--pairs", "0")

@@ -129,6 +129,7 @@ def given_back(box: GuardedHost, fate: Fate, what: str, due_unix_s: Callable[[],
     box.ended()
 
 
+@pytest.mark.slow
 @fates(killed)
 def test_a_missed_heartbeat(box: GuardedHost, tmp_path: Path, fate: Fate) -> None:
     screen = opened(box, tmp_path, HEARTBEAT_S)
@@ -145,6 +146,7 @@ def test_a_missed_heartbeat(box: GuardedHost, tmp_path: Path, fate: Fate) -> Non
         screen.end()
 
 
+@pytest.mark.slow
 @fates(stopped)
 def test_the_end_of_a_trial(box: GuardedHost, tmp_path: Path, fate: Fate) -> None:
     screen = opened(box, tmp_path, 600.0, "8")
@@ -158,6 +160,7 @@ def test_the_end_of_a_trial(box: GuardedHost, tmp_path: Path, fate: Fate) -> Non
         screen.end()
 
 
+@pytest.mark.slow
 @fates(stalled)
 def test_too_hot(box: GuardedHost, tmp_path: Path, fate: Fate) -> None:
     screen = opened(box, tmp_path, 600.0)

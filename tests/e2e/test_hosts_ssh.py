@@ -171,6 +171,7 @@ def test_facts_and_state_directory(server: Sshd) -> None:
     on(server, work)
 
 
+@pytest.mark.slow
 def test_stream_takes_input_and_ends_with_its_reader(server: Sshd) -> None:
     async def work(host: SshHost) -> None:
         stream = await host.stream(["sh", "-c", "trap '' TERM; cat; sleep 71.002; :"], input=b"a\nb")

@@ -198,6 +198,7 @@ class Asks(asyncssh.SSHServer):
         return list(responses) == ["right"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("way", "prompt"), [("password", "Password"), ("code", "One-time code:")])
 def test_passwords_and_codes_are_asked_for_if_there_is_someone_to_ask(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, prompt: str

@@ -151,6 +151,7 @@ def test_a_file_cut_off_in_the_middle_of_writing_is_as_before(server: Sshd, tmp_
     assert path.read_bytes() == b"old"
 
 
+@pytest.mark.slow
 def test_a_dead_link_is_noticed_though_nobody_says_so(server: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
     assert ssh.KEEPALIVE_S * (ssh.KEEPALIVE_MISSES + 1) <= 10
     monkeypatch.setattr(ssh, "KEEPALIVE_S", 0.2)
@@ -213,6 +214,7 @@ def test_a_forwarded_port_stays_the_same_over_an_outage(server: Sshd) -> None:
     on(server, work)
 
 
+@pytest.mark.slow
 def test_a_detached_server_survives_the_cut_and_is_adopted_and_stopped(server: Sshd, tmp_path: Path) -> None:
     run_dir = str(tmp_path / "runs" / "run")
 
@@ -238,6 +240,7 @@ def test_a_detached_server_survives_the_cut_and_is_adopted_and_stopped(server: S
     assert not with_argument("72.004")
 
 
+@pytest.mark.slow
 def test_a_stop_cut_in_the_middle_is_finished_by_the_next(server: Sshd, tmp_path: Path) -> None:
     run_dir = str(tmp_path / "run")
 
@@ -287,6 +290,7 @@ def cycles(server: Sshd, tmp_path: Path, count: int) -> None:
     eventually(lambda: not with_argument(f"72.{count}07"), "the streams of those who were killed to end")
 
 
+@pytest.mark.slow
 def test_starters_killed_stops_nothing_left(server: Sshd, tmp_path: Path) -> None:
     cycles(server, tmp_path, 3)
 

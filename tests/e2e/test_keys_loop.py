@@ -138,6 +138,7 @@ def test_the_whole_loop_with_at_most_40_keys(host: CommandLine, screen: Open, si
     assert host.ok("stop", str(run["run_id"]))["state"] == "stopped" and host.left() == []
 
 
+@pytest.mark.slow
 def test_a_killed_screen_leaves_a_server_that_the_next_one_adopts(host: CommandLine, screen: Open) -> None:
     first = screen()
     start_server(first)
@@ -173,6 +174,7 @@ def test_a_killed_screen_leaves_a_server_that_the_next_one_adopts(host: CommandL
     assert host.ok("servers")["servers"][0]["state"] == "stopped" and host.left() == []
 
 
+@pytest.mark.slow
 def test_a_hangup_ends_the_screen_and_not_the_server(host: CommandLine, screen: Open) -> None:
     s = screen(NARROW)
     start_server(s)
@@ -182,6 +184,7 @@ def test_a_hangup_ends_the_screen_and_not_the_server(host: CommandLine, screen: 
     assert host.left() == []
 
 
+@pytest.mark.slow
 def test_the_terminal_may_be_resized_during_a_benchmark(host: CommandLine, screen: Open) -> None:
     s = screen(WIDE)
     start_server(s)
@@ -207,6 +210,7 @@ def test_the_terminal_may_be_resized_during_a_benchmark(host: CommandLine, scree
     assert s.ended() == 0 and host.left() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("env", "colours"), [({"NO_COLOR": "1"}, None), ({"TERM": "xterm-16color"}, "16")], ids=["NO_COLOR", "16 colours"]
 )

@@ -35,6 +35,7 @@ def options(model: Path | str) -> list[str]:
     return ["--var", f"model={model}", *(word for name, value in sets.items() for word in ("--set", f"{name}={value}"))]
 
 
+@pytest.mark.slow
 def test_the_loop_and_its_counts(command: CommandLine, model: Path) -> None:
     given = options(model)
     plan = command.ok("plan", PRESET, *given)
@@ -45,6 +46,7 @@ def test_the_loop_and_its_counts(command: CommandLine, model: Path) -> None:
     Loop("llamacpp", PRESET, given, shape, ("parallel", 2), READY_S).run(command)
 
 
+@pytest.mark.slow
 def test_a_file_that_is_no_model(command: CommandLine, tmp_path: Path) -> None:
     """Exit code, first error line and known cause; the run is listed so afterwards, too."""
     broken = tmp_path / "broken.gguf"
@@ -61,6 +63,7 @@ def test_a_file_that_is_no_model(command: CommandLine, tmp_path: Path) -> None:
     assert {name: listed[name] for name in same} == {name: done.document[name] for name in same}
 
 
+@pytest.mark.slow
 def test_what_can_be_seen_before_the_start(command: CommandLine, model: Path, tmp_path: Path) -> None:
     """Port taken, model missing, engine missing: one error each that says what to do, and no run."""
     with socket.socket() as holder:
@@ -84,6 +87,7 @@ def test_what_can_be_seen_before_the_start(command: CommandLine, model: Path, tm
     assert command.ok("servers")["servers"] == []
 
 
+@pytest.mark.slow
 def test_a_port_of_another_run_and_a_flag_that_the_engine_refuses(command: CommandLine, model: Path) -> None:
     given = options(model)
     run_id = command.ok("start", PRESET, *given, "--wait")["run_id"]

@@ -42,6 +42,7 @@ def plan(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Launch
     return LaunchPlan("llamacpp", str(model), flags=flags)
 
 
+@pytest.mark.slow
 def test_start_ready_stream_count_stop_and_nothing_left(plan: LaunchPlan) -> None:
     engine = engines.get("llamacpp")
     shm_before = set(os.listdir("/dev/shm"))
@@ -110,6 +111,7 @@ def test_the_engine_s_own_error_is_the_reason(plan: LaunchPlan) -> None:
     supervised(scenario)
 
 
+@pytest.mark.slow
 def test_a_server_with_a_key_becomes_ready_and_the_key_is_nowhere(plan: LaunchPlan) -> None:
     engine = engines.get("llamacpp")
     secret = "geheim-4711-geheim"

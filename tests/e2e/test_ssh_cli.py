@@ -107,6 +107,7 @@ def person(tmp_path: Path) -> Iterator[Person]:
                     )
 
 
+@pytest.mark.slow
 def test_the_loop_with_commands(person: Person) -> None:
     starting = person.begins("--json", *SIMULATED, "start", PRESET, "--set", f"port={free_port()}", "--wait")
     wait_for(lambda: any(p.stat().st_size for p in person.far.glob("runs/*/log")), "the first log line", SOON_S)
@@ -147,6 +148,7 @@ def test_the_loop_with_commands(person: Person) -> None:
     assert processes_of(str(person.log(run["run_id"]).parent)) == []
 
 
+@pytest.mark.slow
 def test_an_unknown_key_is_asked_about_and_a_changed_one_refused(person: Person) -> None:
     person.known_hosts.unlink()
     fingerprint = person.server.fingerprint()
@@ -203,6 +205,7 @@ class Screen:
         return time.monotonic() - began
 
 
+@pytest.mark.slow
 def test_the_screen_over_a_link_that_is_cut(person: Person) -> None:
     run_id = person.json("start", PRESET, "--set", f"port={free_port()}", "--wait")["run_id"]
     terminal = person.at_terminal("--simulate", PROFILE, "box")
@@ -235,6 +238,7 @@ def test_the_screen_over_a_link_that_is_cut(person: Person) -> None:
     person.json("stop", run_id)
 
 
+@pytest.mark.slow
 def test_the_screen_asks_about_an_unknown_key(person: Person) -> None:
     person.known_hosts.unlink()
     terminal = person.at_terminal("--simulate", PROFILE, "box")

@@ -71,6 +71,7 @@ def log_of(session: Session) -> list[str]:
     return list(session.log.lines(0, len(session.log)))
 
 
+@pytest.mark.slow
 def test_start_cut_while_it_loads(tmp_path: Path) -> None:
     """It becomes READY with nobody watching; then that is seen, the log is whole, the benchmark that waited runs."""
 
@@ -101,6 +102,7 @@ def test_start_cut_while_it_loads(tmp_path: Path) -> None:
         run(far, scenario)
 
 
+@pytest.mark.slow
 def test_the_log_goes_on_at_the_right_byte(far: Box) -> None:
     """Two cuts while the server writes 500 lines a second: none is lost, none comes twice."""
 
@@ -134,6 +136,7 @@ def test_the_log_goes_on_at_the_right_byte(far: Box) -> None:
     run(far, scenario)
 
 
+@pytest.mark.slow
 def test_adopt_after_kill_9_cut_in_the_middle(far: Box) -> None:
     text = STARTER.format(
         tests=str(ROOT / "tests"),
@@ -174,6 +177,7 @@ def test_adopt_after_kill_9_cut_in_the_middle(far: Box) -> None:
     asyncio.run(go())
 
 
+@pytest.mark.slow
 def test_a_benchmark_through_the_tunnel_cut_in_the_middle(far: Box) -> None:
     async def scenario(session: Session) -> None:
         run_id = (await ready(session)).run_id
@@ -300,6 +304,7 @@ def test_settings_cut_in_the_middle_of_revert(far: Box, word: str, reached: bool
     run(far, scenario)
 
 
+@pytest.mark.slow
 def test_stop_cut_in_the_middle(far: Box) -> None:
     async def scenario(session: Session) -> None:
         status = await ready(session)
@@ -316,6 +321,7 @@ def test_stop_cut_in_the_middle(far: Box) -> None:
     run(far, scenario)
 
 
+@pytest.mark.slow
 def test_readings_get_old_and_come_back(far: Box) -> None:
     async def scenario(session: Session) -> None:
         await eventually(lambda: session.state.host.latency_ms is not None, SOON_S, "the latency")
@@ -337,6 +343,7 @@ def test_readings_get_old_and_come_back(far: Box) -> None:
     run(far, scenario)
 
 
+@pytest.mark.slow
 def test_a_key_that_changed_meanwhile_is_refused_and_not_tried_again(far: Box) -> None:
     async def scenario(session: Session) -> None:
         await ready(session)

@@ -18,6 +18,7 @@ def judged(found: list[dict[str, Any]], count: int) -> None:
     assert len({kill["number"] for kill in found}) == len(found) == count
 
 
+@pytest.mark.slow
 def test_killed_anywhere(tmp_path: Path) -> None:
     judged(kills(tmp_path, 4, 75, 1, 100), 4)
 

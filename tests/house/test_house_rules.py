@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted((ROOT / "workbench").rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
@@ -47,6 +49,15 @@ def test_no_vague_file_names_and_nothing_left_unfinished() -> None:
     assert not [(str(path.relative_to(ROOT)), m) for path in SOURCES for m in marks if m in path.read_text()]
 
 
+def test_few_tests_may_run_again() -> None:
+    """At most 10 tests carry the `flaky` mark, each with one rerun."""
+    marks = [
+        line.strip() for path in TESTS for line in path.read_text().splitlines() if "pytest.mark." + "flaky" in line
+    ]
+    assert len(marks) <= 10
+    assert not [mark for mark in marks if "reruns=1" not in mark]
+
+
 def test_importing_the_command_line_is_light() -> None:
     assert not loaded_after("import workbench.cli") & HEAVY
 
@@ -83,6 +94,7 @@ def test_the_first_frame_waits_for_nothing_heavy() -> None:
     assert loaded_after(code) & HEAVY == {"textual", "rich"}
 
 
+@pytest.mark.slow
 def test_only_ssh_imports_asyncssh_and_only_the_screen_imports_textual() -> None:
     for path in SOURCES:
         names = imported(path)

@@ -125,6 +125,7 @@ def test_without_the_right_cancel_is_chosen_and_the_line_for_sudoers_is_shown(dr
     drive(scenario, session=session)
 
 
+@pytest.mark.slow
 def test_a_password_is_dots_goes_to_the_session_and_stays_nowhere(drive: Any) -> None:
     session = FakeSession()
     session.right = "needs root"
@@ -172,6 +173,7 @@ def test_what_failed_was_given_back_and_is_unchecked_stands_on_a_page(drive: Any
     drive(scenario, stage="ready")
 
 
+@pytest.mark.slow
 def test_a_trial_counts_down_and_is_kept_with_one_key(drive: Any) -> None:
     async def scenario(d: Any) -> None:
         await d.press("g", *"500", *["down"] * 5, "6", "0", "enter")

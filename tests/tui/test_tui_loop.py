@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 from support.fake_session import PRESETS, FakeSession
 from textual import events
 
@@ -16,6 +17,7 @@ def names(session: FakeSession) -> list[str]:
     return [c[0] for c in session.calls if c[0] != "open"]
 
 
+@pytest.mark.slow
 def test_the_whole_loop_in_forty_keys(drive: Any) -> None:
     async def scenario(d: Any) -> None:
         count = 0
@@ -85,6 +87,7 @@ def test_a_wrong_value_stays_in_the_editor(drive: Any) -> None:
     drive(scenario, stage="plan")
 
 
+@pytest.mark.slow
 def test_choices_and_switches_are_lists(drive: Any) -> None:
     async def scenario(d: Any) -> None:
         await d.press("slash", *"kv-cache-dtype", "enter")
@@ -153,6 +156,7 @@ def test_a_bench_has_its_numbers_checked(drive: Any) -> None:
     drive(scenario, stage="ready")
 
 
+@pytest.mark.slow
 def test_marks_compare_detail_and_delete(drive: Any) -> None:
     async def scenario(d: Any) -> None:
         await d.press("4", "home", "a", "down", "B")
@@ -223,6 +227,7 @@ def test_copy_goes_through_the_terminal(drive: Any) -> None:
     drive(scenario, stage="plan")
 
 
+@pytest.mark.slow
 def test_pages_open_and_close(drive: Any) -> None:
     async def scenario(d: Any) -> None:
         pages = {
@@ -257,6 +262,7 @@ def test_the_palette_finds_presets(drive: Any) -> None:
     drive(scenario)
 
 
+@pytest.mark.slow
 def test_host_picker_takes_a_listed_or_a_typed_name(drive: Any) -> None:
     async def scenario(d: Any) -> None:
         await d.press("h", *"spark-02", "enter")
@@ -285,6 +291,7 @@ def test_an_unknown_host_key_is_asked_about_and_a_changed_one_is_not(drive: Any)
     drive(scenario)
 
 
+@pytest.mark.slow
 def test_log_follow_hold_search_and_errors(drive: Any) -> None:
     async def scenario(d: Any) -> None:
         d.session.log_lines([f"INFO line {n}" for n in range(200)] + ["ERROR out of memory"] + ["INFO more"] * 50)

@@ -41,6 +41,7 @@ PAGES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "stage", "keys"), PAGES, ids=[p[0] for p in PAGES])
 def test_grid_of_pages(drive: Any, monkeypatch: pytest.MonkeyPatch, name: str, stage: str, keys: str) -> None:
     async def scenario(d: Any) -> None:
@@ -75,6 +76,7 @@ def test_an_experiment_is_of_what_runs_against_the_plan(drive: Any) -> None:
     drive(scenario, stage="ready")
 
 
+@pytest.mark.slow
 def test_the_same_twice_is_no_experiment(drive: Any) -> None:
     async def scenario(d: Any) -> None:
         await d.press("X", "enter")
@@ -114,6 +116,7 @@ def test_k_stops_from_anywhere_and_quitting_says_what_is_kept(drive: Any) -> Non
     drive(scenario, stage="experiment")
 
 
+@pytest.mark.slow
 def test_experiments_are_listed_and_gone_on_with(drive: Any) -> None:
     async def scenario(d: Any) -> None:
         await d.press("5", "o")
@@ -183,6 +186,7 @@ def test_a_power_sweep_starts_between_the_limits(drive: Any) -> None:
     drive(scenario, stage="ready")
 
 
+@pytest.mark.slow
 def test_sweeps_of_the_concurrency_and_of_a_flag(drive: Any) -> None:
     async def scenario(d: Any) -> None:
         await d.press("2", "down", "S", "right", "right")
@@ -377,6 +381,7 @@ def test_a_profile_writes_its_fields_and_they_can_be_changed(drive: Any) -> None
     drive(scenario, stage="ready")
 
 
+@pytest.mark.slow
 def test_details_are_folded_and_checked(drive: Any) -> None:
     async def scenario(d: Any) -> None:
         await d.press("b")
@@ -414,6 +419,7 @@ def test_a_refused_result_says_so_in_the_list_and_loudly_on_its_page(drive: Any)
     drive(scenario, stage="ready", session=session, size=(200, 60))
 
 
+@pytest.mark.slow
 def test_results_are_narrowed_down_and_shown_again(drive: Any) -> None:
     async def scenario(d: Any) -> None:
         await d.press("4", "f", *"power")
@@ -427,6 +433,7 @@ def test_results_are_narrowed_down_and_shown_again(drive: Any) -> None:
     drive(scenario, stage="compare")
 
 
+@pytest.mark.slow
 def test_note_and_tags_are_written(drive: Any) -> None:
     async def scenario(d: Any) -> None:
         await d.press("4", "n")

@@ -26,6 +26,7 @@ STATES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "stage", "gpus", "keys"), STATES, ids=[s[0] for s in STATES])
 def test_grid(drive: Any, name: str, stage: str | None, gpus: int, keys: tuple[str, ...]) -> None:
     async def scenario(d: Any) -> None:
@@ -164,6 +165,7 @@ def test_no_command_shows_a_secret(drive: Any) -> None:
     drive(scenario, stage="plan")
 
 
+@pytest.mark.slow
 def test_narrow_and_wide_and_back(drive: Any) -> None:
     async def scenario(d: Any) -> None:
         for size in ((79, 23), (200, 60), (80, 24), (120, 40), (30, 8), (120, 40)):

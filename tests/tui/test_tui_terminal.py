@@ -128,6 +128,7 @@ def test_a_signal_ends_it_cleanly(tmp_path: Path, terminals: list[Terminal], num
     assert t.marker.exists()  # `finally` ran
 
 
+@pytest.mark.slow
 def test_a_terminal_that_stops_reading_does_not_stop_the_loop(tmp_path: Path, terminals: list[Terminal]) -> None:
     t = Terminal(tmp_path, interval=0.05)
     terminals.append(t)
@@ -140,6 +141,7 @@ def test_a_terminal_that_stops_reading_does_not_stop_the_loop(tmp_path: Path, te
     assert float(t.marker.read_text()) < 1.0
 
 
+@pytest.mark.slow
 def test_a_key_is_answered_while_the_log_floods(tmp_path: Path, terminals: list[Terminal]) -> None:
     t = Terminal(tmp_path, interval=1.0, flood=True)
     terminals.append(t)
@@ -157,6 +159,7 @@ def test_a_key_is_answered_while_the_log_floods(tmp_path: Path, terminals: list[
     assert answers[len(answers) // 2] < 0.25, answers
 
 
+@pytest.mark.slow
 def test_a_burst_of_keys_meets_what_the_first_one_opened(tmp_path: Path, terminals: list[Terminal]) -> None:
     t = Terminal(tmp_path, interval=1.0)
     terminals.append(t)
@@ -170,6 +173,7 @@ def test_a_burst_of_keys_meets_what_the_first_one_opened(tmp_path: Path, termina
     t.end()
 
 
+@pytest.mark.slow
 def test_no_color_has_no_colour_and_does_not_crash(tmp_path: Path, terminals: list[Terminal]) -> None:
     t = Terminal(tmp_path, NO_COLOR="1")
     terminals.append(t)
@@ -182,6 +186,7 @@ def test_no_color_has_no_colour_and_does_not_crash(tmp_path: Path, terminals: li
     assert t.marker.exists()
 
 
+@pytest.mark.slow
 def test_bytes_for_four_gpus_stay_small(tmp_path: Path, terminals: list[Terminal]) -> None:
     t = Terminal(tmp_path, interval=0.5)
     terminals.append(t)

@@ -29,6 +29,7 @@ def said(rows: Any) -> str:
     return "\n".join("".join(text for text, _ in row) for row in rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("stage", "method", "keys"),
     [

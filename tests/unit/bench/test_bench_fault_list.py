@@ -288,6 +288,7 @@ def test_any_mixture_of_faults_cut_anywhere(
     assert f"{len(played) - len(right)} of {len(played)} requests failed" in warnings or not kinds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted({**FAULTS, **ODD}))
 def test_each_of_them(name: str, tls: ssl.SSLContext | None) -> None:
     """Every item after every number of tokens, each reply in one piece and in bytes."""

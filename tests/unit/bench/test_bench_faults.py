@@ -203,6 +203,7 @@ def test_refused() -> None:
     assert [r.error for r in client.counted] == [records.REFUSED] * 50
 
 
+@pytest.mark.slow
 def test_no_answer_is_a_timeout_and_silence_in_the_middle_a_stall() -> None:
     assert one([SILENCE], timeout_s=0.3).error == records.TIMEOUT
     assert one([HEAD + b"\r\n", SILENCE], timeout_s=0.3, stall_s=0.1).error == records.TIMEOUT

@@ -132,6 +132,7 @@ def test_cancelling_ends_its_whole_group(tmp_path: Path, ignores_term: bool, mon
     assert not alive(asyncio.run(cancelled()))
 
 
+@pytest.mark.slow
 def test_the_deadline_and_a_cancelled_task_end_it_too(tmp_path: Path) -> None:
     async def both() -> tuple[int, int]:
         with pytest.raises(BenchError, match=r"did not end within 0\.5 s"):
@@ -148,6 +149,7 @@ def test_the_deadline_and_a_cancelled_task_end_it_too(tmp_path: Path) -> None:
     assert not alive(child)
 
 
+@pytest.mark.slow
 def test_what_it_leaves_running_is_ended_with_it(tmp_path: Path) -> None:
     code = f"import os, time; open({str(tmp_path / 'child')!r}, 'w').write(str(os.getpid())); time.sleep(60)"
     leaver = f"""import os, subprocess, sys, time

@@ -82,6 +82,7 @@ def test_an_unknown_certificate_is_refused(pem: Path) -> None:
     assert "certificate" in str(counted[0].detail).lower()
 
 
+@pytest.mark.slow
 def test_plain_http_behind_an_https_url_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     with ScriptedServer(lambda request, n: [LONG]) as server:
         url = server.url.replace("http:", "https:")

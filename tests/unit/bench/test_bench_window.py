@@ -151,6 +151,7 @@ def test_first_starts_are_spread_over_one_request_where_the_ramp_is_not_counted(
     assert stagger_s(SPEC, None) == pytest.approx(0.004)
 
 
+@pytest.mark.slow
 def test_the_server_s_own_record_of_the_window() -> None:
     """Tokens that the server wrote between the window's ends, and the rate that its pace gives."""
     options = ("--ttft-ms", "40", "--itl-ms", "10")

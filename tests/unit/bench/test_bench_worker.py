@@ -279,6 +279,7 @@ def test_a_reader_that_pauses_does_not_hold_up_the_run(worker: subprocess.Popen[
     assert messages[-1]["summary"]["output_tokens"] == 200 * 400
 
 
+@pytest.mark.slow
 def test_progress_comes_at_most_five_times_a_second(worker: subprocess.Popen[bytes]) -> None:
     def answer(request: Request, n: int) -> list[Step]:
         time.sleep(0.03)

@@ -40,6 +40,7 @@ def test_a_refused_call_is_not_repeated_at_every_tick(agent: Callable[..., Child
     assert driver.calls("nvmlDeviceGetPowerManagementLimit ") == 1
 
 
+@pytest.mark.slow
 def test_the_schedule_does_not_drift_and_follows_an_interval_change(
     agent: Callable[..., Child], driver: Driver
 ) -> None:

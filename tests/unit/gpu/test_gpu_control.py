@@ -68,6 +68,7 @@ def test_the_previous_values_are_on_disk_before_the_first_change(bench: Bench) -
     run(work)
 
 
+@pytest.mark.slow
 def test_a_second_change_keeps_the_first_value_and_a_way_back_to_it_is_no_alteration(bench: Bench) -> None:
     async def work() -> None:
         await bench.set(GpuSettings(power_limit_w=450.0))
@@ -80,6 +81,7 @@ def test_a_second_change_keeps_the_first_value_and_a_way_back_to_it_is_no_altera
     run(work)
 
 
+@pytest.mark.slow
 def test_what_a_lock_was_before_is_known_after_our_own(bench: Bench) -> None:
     async def work() -> None:
         first = await bench.set(GpuSettings(gpu_clocks=ClockRange(1000, 2000)))
@@ -104,6 +106,7 @@ def test_dry_run_changes_and_writes_nothing(bench: Bench) -> None:
     run(work)
 
 
+@pytest.mark.slow
 def test_success_that_changes_nothing_is_a_failure(bench: Bench) -> None:
     bench.smi.mode("no-effect")
 
@@ -194,6 +197,7 @@ def test_what_was_done_before_a_failure_is_given_back(bench: Bench) -> None:
     run(work)
 
 
+@pytest.mark.slow
 def test_a_setting_that_does_nothing_takes_its_plan_back_with_it(bench: Bench) -> None:
     bench.driver.set("nvmlDeviceGetPersistenceMode * 0")
     program = bench.smi.here / "nvidia-smi"
@@ -237,6 +241,7 @@ def test_the_guard_is_started_between_the_journal_and_the_first_command(bench: B
     run(work)
 
 
+@pytest.mark.slow
 def test_a_hanging_nvidia_smi_may_have_done_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "COMMAND_S", 0.3)
     bench.smi.mode("hang")

@@ -70,6 +70,7 @@ def run(work: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_a_gpu_lost_between_two_settings_takes_the_others_back(bench: Bench) -> None:
     async def work() -> None:
         commands = await bench.commands(GpuSettings(power_limit_w=200.0, gpu_clocks=ClockRange(1005, 1005)), "all")
@@ -204,6 +205,7 @@ def test_supported_clocks_are_read_once_and_checked(bench: Bench) -> None:
     run(work)
 
 
+@pytest.mark.slow
 def test_before_is_known_by_the_journal_or_the_default_or_not_at_all(bench: Bench) -> None:
     async def work() -> None:
         foreign = (await bench.set(GpuSettings(gpu_clocks=ClockRange(1005, 1005)))).outcomes[0]

@@ -35,6 +35,7 @@ def log_lines(box: GuardedHost, what: str) -> list[dict[str, Any]]:
     return [line for line in json.loads(box.journal.read_text())["log"] if line["what"].startswith(what)]
 
 
+@pytest.mark.slow
 def test_silence_gives_back_and_is_told(box: GuardedHost) -> None:
     report = run(box.change(heartbeat_s=1.0))
     assert report.ok and report.guard is not None and report.guard.running and report.guard.heartbeat_s == 1.0
@@ -52,6 +53,7 @@ def test_silence_gives_back_and_is_told(box: GuardedHost) -> None:
     assert "giving back" in box.log and "ending" in box.log
 
 
+@pytest.mark.slow
 def test_a_heartbeat_holds_whatever_its_clock_says(box: GuardedHost) -> None:
     run(box.change(heartbeat_s=0.8))
     beat = box.gpu / "guard" / "beats" / guard_orders.owner_id()
@@ -65,6 +67,7 @@ def test_a_heartbeat_holds_whatever_its_clock_says(box: GuardedHost) -> None:
     box.given_back(0.8 + WITHIN_S)
 
 
+@pytest.mark.slow
 def test_a_trial_runs_out_unless_confirmed(box: GuardedHost) -> None:
     report = run(box.change(trial_s=1.2))
     assert report.guard is not None and report.guard.trial_left_s is not None and report.guard.trial_left_s <= 2.2
@@ -83,6 +86,7 @@ def test_a_trial_runs_out_unless_confirmed(box: GuardedHost) -> None:
     assert len(log_lines(box, "confirm")) == 2
 
 
+@pytest.mark.slow
 def test_a_trial_over_settings_of_before_goes_back_to_those(box: GuardedHost) -> None:
     async def work() -> None:
         await box.change(GpuSettings(power_limit_w=500.0))
@@ -99,6 +103,7 @@ def test_a_trial_over_settings_of_before_goes_back_to_those(box: GuardedHost) ->
     box.ended()
 
 
+@pytest.mark.slow
 def test_at_its_limit_a_gpu_is_given_back_and_no_other(tmp_path: Path) -> None:
     with guarded(tmp_path / "host", "four-pcie") as box:
         for gpu in ("0", "1"):
@@ -114,6 +119,7 @@ def test_at_its_limit_a_gpu_is_given_back_and_no_other(tmp_path: Path) -> None:
         assert run(box.look()).view.temperature_limits_c[box.profile.uuid(0)] == limit
 
 
+@pytest.mark.slow
 def test_where_the_driver_tells_no_threshold_85_degrees_are_the_limit(box: GuardedHost) -> None:
     box.sim.set_faults(missing=["nvmlDeviceGetTemperatureThreshold"], celsius={"0": 84})
     run(box.change())
@@ -123,6 +129,7 @@ def test_where_the_driver_tells_no_threshold_85_degrees_are_the_limit(box: Guard
     box.given_back(WITHIN_S)
 
 
+@pytest.mark.slow
 def test_what_is_kept_is_left_alone(box: GuardedHost) -> None:
     run(box.change(heartbeat_s=1.0))
     view = run(guard_orders.keep(box.host))
@@ -139,6 +146,7 @@ def test_what_is_kept_is_left_alone(box: GuardedHost) -> None:
     assert run(control.revert(box.host)).ok and box.in_force() == OFF
 
 
+@pytest.mark.slow
 def test_a_failed_revert_is_tried_again(box: GuardedHost) -> None:
     run(box.change(heartbeat_s=0.5))
     box.sim.set_faults(no_permission=True)
@@ -153,6 +161,7 @@ def test_a_failed_revert_is_tried_again(box: GuardedHost) -> None:
     assert {line["ok"] for line in log_lines(box, "guard reverted")} == {True, False}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["truncated", "newer", "gone"])
 def test_a_broken_journal_is_left_as_it_is_and_the_settings_are_given_back(box: GuardedHost, damage: str) -> None:
     run(box.change(heartbeat_s=1.0))
@@ -168,6 +177,7 @@ def test_a_broken_journal_is_left_as_it_is_and_the_settings_are_given_back(box: 
     assert "going by what it said before" in box.log
 
 
+@pytest.mark.slow
 def test_a_lock_is_respected_while_its_owner_lives_and_broken_when_silent(box: GuardedHost) -> None:
     run(box.change(heartbeat_s=0.6))
     link = Path(f"{box.journal}.lock")
@@ -184,6 +194,7 @@ def test_a_lock_is_respected_while_its_owner_lives_and_broken_when_silent(box: G
     eventually(lambda: not link.is_symlink(), "the lock to be let go")
 
 
+@pytest.mark.slow
 def test_it_stands_alone_and_outlives_a_hangup(box: GuardedHost) -> None:
     run(box.change(heartbeat_s=1.5))
     words = Path(f"/proc/{box.pid}/stat").read_text().rpartition(") ")[2].split()
@@ -193,6 +204,7 @@ def test_it_stands_alone_and_outlives_a_hangup(box: GuardedHost) -> None:
     box.given_back(1.5 + WITHIN_S)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("terms", "left"), [({"heartbeat_s": 60.0}, OFF), ({"trial_s": 60.0}, OFF), ({}, ON)])
 def test_told_to_end_it_gives_back_what_waits(box: GuardedHost, terms: dict[str, float], left: object) -> None:
     """SIGTERM: a logout that ends all. What was to stay until `gpu revert` stays, and the next start says so."""
@@ -204,6 +216,7 @@ def test_told_to_end_it_gives_back_what_waits(box: GuardedHost, terms: dict[str,
     assert not view.running and (left == ON or (view.did or "").endswith("the guard was told to end"))
 
 
+@pytest.mark.slow
 def test_killed_it_is_missed_and_the_next_one_goes_on(box: GuardedHost) -> None:
     run(box.change(trial_s=2.5))
     pid, deadline = box.pid, next(iter(box.state["trials"].values()))
@@ -236,6 +249,7 @@ def test_stopped_it_is_missed(box: GuardedHost) -> None:
         os.kill(box.pid, signal.SIGCONT)
 
 
+@pytest.mark.slow
 def test_there_is_one_however_many_ask(box: GuardedHost) -> None:
     run(box.change(heartbeat_s=20.0))
 
@@ -246,6 +260,7 @@ def test_there_is_one_however_many_ask(box: GuardedHost) -> None:
     assert {view.pid for view in run(ask())} == {box.pid}
 
 
+@pytest.mark.slow
 def test_without_python3_a_change_is_made_and_told_as_unguarded(tmp_path: Path) -> None:
     with guarded(tmp_path / "host", inner=Bare()) as box:
         report = run(box.change(needed=False))
@@ -253,6 +268,7 @@ def test_without_python3_a_change_is_made_and_told_as_unguarded(tmp_path: Path) 
         assert report.guard is not None and not report.guard.running and report.guard.problem == NO_PYTHON
 
 
+@pytest.mark.slow
 def test_its_sources_are_all_that_another_machine_needs(tmp_path: Path) -> None:
     class Far(LocalHost):
         kind = "ssh"
@@ -263,6 +279,7 @@ def test_its_sources_are_all_that_another_machine_needs(tmp_path: Path) -> None:
         box.given_back(1.0 + WITHIN_S)
 
 
+@pytest.mark.slow
 def test_the_governor_is_given_back(box: GuardedHost) -> None:
     async def change() -> None:
         from workbench.gpu.guard_orders import Terms, start

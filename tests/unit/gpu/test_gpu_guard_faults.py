@@ -39,6 +39,7 @@ def small(tmp_path: Path) -> Iterator[GuardedHost]:
         subprocess.run(["umount", "--lazy", disk], check=True)
 
 
+@pytest.mark.slow
 def test_on_a_full_disk_it_gives_back_and_writes_it_down_later(small: GuardedHost) -> None:
     run(small.change(heartbeat_s=1.0))
     before = small.journal.read_text()

@@ -162,6 +162,7 @@ def test_no_link_leads_root_elsewhere(served: Served, name: str) -> None:
     assert target == secret or (target.read_text(), target.stat().st_uid) == ("root's own", 0)
 
 
+@pytest.mark.slow
 def test_a_directory_that_is_exchanged_is_not_followed(served: Served) -> None:
     """Above it all is the person's, also where the state is root's (`sudo workbench` with the person's HOME)."""
     os.chown(served.gpu, 0, 0)
@@ -179,6 +180,7 @@ def test_a_directory_that_is_exchanged_is_not_followed(served: Served) -> None:
     assert list(elsewhere.iterdir()) == [] and [e["before"] for e in served.altered()] == [300.0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{"before": "600; touch /pwned"}, {"gpu_uuid": "--help"}], ids=["watts", "uuid"])
 def test_nothing_is_done_by_what_no_workbench_writes(served: Served, changes: dict[str, Any]) -> None:
     """Not by it, and by what the journal said before it was forged. What that is: test_gpu_journal_forged.py."""

@@ -90,6 +90,7 @@ def test_a_full_disk_changes_nothing(bench: Bench) -> None:
     run(work)
 
 
+@pytest.mark.slow
 def test_a_journal_that_fails_after_the_change_still_reports(bench: Bench) -> None:
     class Filling(Box):
         writes = 0
@@ -151,6 +152,7 @@ def test_nvidia_smi_that_went_away(bench: Bench, monkeypatch: pytest.MonkeyPatch
     run(work)
 
 
+@pytest.mark.slow
 def test_two_workbenches_wait_for_one_another(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         monkeypatch.setattr(journal, "WAIT_S", 60)
@@ -167,6 +169,7 @@ def test_two_workbenches_wait_for_one_another(bench: Bench, monkeypatch: pytest.
     run(work)
 
 
+@pytest.mark.slow
 def test_a_lock_that_a_lost_link_left_is_our_own(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Had it to wait for the end of this very process, nothing could be reverted before Workbench is left."""
     link = Path(f"{bench.path}.lock")

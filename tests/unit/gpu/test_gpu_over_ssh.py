@@ -23,6 +23,7 @@ async def eventually(holds: object) -> None:
             await asyncio.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_the_same_over_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         with sshd(tmp_path) as server:

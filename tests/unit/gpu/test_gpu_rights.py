@@ -193,6 +193,7 @@ def bench(driver: Driver, sudo: Sudo, tmp_path: Path, monkeypatch: pytest.Monkey
 BOTH = GpuSettings(power_limit_w=450.0, governor="performance")
 
 
+@pytest.mark.slow
 def test_a_password_goes_to_sudos_stdin_and_nowhere_else(bench: Bench, tmp_path: Path) -> None:
     async def work() -> tuple[Session, list[Any]]:
         session = Session(bench.host)
@@ -282,6 +283,7 @@ def test_rights_do_not_show_their_password() -> None:
     assert asdict(held)["password"] == SECRET  # so no Rights goes into a document
 
 
+@pytest.mark.slow
 def test_rights_that_allow_a_change_and_not_its_undoing_are_warned_of(bench: Bench) -> None:
     smi = f"{bench.smi.here / 'nvidia-smi'} -i GPU-00000000-0000-4000-8000-000000000000"
     bench.sudo.allow(f"NOPASSWD: {smi} -pl 450")

@@ -317,6 +317,7 @@ def test_a_driver_problem_through_nvidia_smi(fake: Smi) -> None:
     run(work())
 
 
+@pytest.mark.slow
 def test_neither_python_nor_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from workbench.model.errors import HostError
 

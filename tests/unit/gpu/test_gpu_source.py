@@ -183,6 +183,7 @@ def test_a_killed_agent_is_started_again(driver: Driver) -> None:
     run(work())
 
 
+@pytest.mark.slow
 def test_a_stopped_agent_is_left_behind(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("workbench.gpu.source.HUNG_BACKOFF_S", (0.05, 0.1))
 
@@ -229,6 +230,7 @@ def test_lines_that_are_not_the_agents_are_passed_over(driver: Driver) -> None:
     run(work())
 
 
+@pytest.mark.slow
 def test_a_lost_link_is_told_and_picked_up_again(driver: Driver) -> None:
     class Flaky(LocalHost):
         """Makes its link again by itself, as a host behind ssh does."""
@@ -278,6 +280,7 @@ def test_read_once_is_whole_and_leaves_nothing_behind(driver: Driver) -> None:
     run(work())
 
 
+@pytest.mark.slow
 def test_energy_and_clocks_during_a_time(driver: Driver) -> None:
     from workbench.gpu.during import summarize
 

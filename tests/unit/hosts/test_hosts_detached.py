@@ -178,6 +178,7 @@ def test_orphans_that_hide_their_environment_are_found_once_seen(tmp_path: Path)
     assert not with_argument("63.006")
 
 
+@pytest.mark.slow
 def test_the_exit_is_recorded_also_when_everything_had_to_be_killed(tmp_path: Path) -> None:
     start(tmp_path / "run", "sh", "-c", "trap '' TERM; while :; do sleep 63.007; done")
     eventually(lambda: with_argument("63.007"), "the server")
@@ -187,6 +188,7 @@ def test_the_exit_is_recorded_also_when_everything_had_to_be_killed(tmp_path: Pa
     assert report.status.exit_signal == "SIGKILL"
 
 
+@pytest.mark.slow
 def test_nobody_gets_term_twice(tmp_path: Path) -> None:
     """Some servers take a second TERM as "exit at once"."""
     count = "import signal, time\nsignal.signal(15, lambda *a: print('term', flush=True))\nprint('up', flush=True)\n"
@@ -237,6 +239,7 @@ def test_alive_compares_the_start_time(bystander: int) -> None:
     assert not asyncio.run(detached.alive(HOST, DetachedProcess(2**22 + 1, 1, 1)))
 
 
+@pytest.mark.slow
 def test_twenty_starters_killed_twenty_stops_nothing_left(tmp_path: Path) -> None:
     """The starter dies by SIGKILL as soon as the server is up; a new one stops it."""
     child = (

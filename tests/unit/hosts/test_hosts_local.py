@@ -104,6 +104,7 @@ def test_much_output_on_both_sides_and_much_input_do_not_block() -> None:
     assert (len(done.stdout), len(done.stderr)) == (3_000_000, 3_000_000)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(arguments=st.lists(ARGUMENT, min_size=1, max_size=4))
 def test_arguments_arrive_byte_for_byte(arguments: list[str]) -> None:
@@ -137,6 +138,7 @@ def test_stream_passes_the_exit_code_on_and_keeps_the_end_of_stderr() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_closing_a_stream_ends_a_command_that_never_reads_nor_heeds_term() -> None:
     async def main() -> float:
         stream = await LocalHost().stream(["sh", "-c", "trap '' TERM; echo up; sleep 61.003; sleep 61.003"])

@@ -16,6 +16,7 @@ from workbench.hosts.base import CommandNotFound, FileError
 from workbench.hosts.facts import parse
 
 
+@pytest.mark.slow
 def test_guard_passes_exit_codes_on_and_ends_with_stdin(userland: UserlandHost) -> None:
     nap = userland.nap
 
@@ -99,6 +100,7 @@ def test_prelude_says_what_is_missing(userland: UserlandHost, missing: str) -> N
     assert (done.returncode, done.out, done.err) == (127, "", f"{script.MARK} missing\n")
 
 
+@pytest.mark.slow
 def test_detached_life(userland: UserlandHost, tmp_path: Path) -> None:
     """Start, adopt, stop: a server that ignores TERM, with a child in another session and orphans."""
     nap = userland.nap

@@ -22,6 +22,7 @@ from workbench.model.errors import InputError
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=60)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(TEXT)
 def test_quoting_gives_the_same_bytes_back(text: str) -> None:

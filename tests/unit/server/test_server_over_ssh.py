@@ -101,6 +101,7 @@ def test_a_link_cut_in_the_middle_of_a_start_starts_once_or_not_at_all(
     supervised(scenario, host)
 
 
+@pytest.mark.slow
 def test_a_link_cut_in_the_middle_of_a_stop_stops_all_the_same(server: Sshd, make: Make) -> None:
     host = reach(server)
 

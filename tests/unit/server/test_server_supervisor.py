@@ -144,6 +144,7 @@ def test_dies_after_it_was_ready(make: Make, path: str, code: int, by_signal: st
     supervised(scenario)
 
 
+@pytest.mark.slow
 def test_never_ready_is_said_and_the_process_is_left_alone(make: Make) -> None:
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
         status = await supervisor.wait_ready(await start(supervisor, make("never bar"), ready_timeout_s=1), READY_S)
@@ -157,6 +158,7 @@ def test_never_ready_is_said_and_the_process_is_left_alone(make: Make) -> None:
     supervised(scenario)
 
 
+@pytest.mark.slow
 def test_late_but_ready_after_all(make: Make) -> None:
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
         run_id = await start(supervisor, make("delay=2.5"), ready_timeout_s=1)
@@ -167,6 +169,7 @@ def test_late_but_ready_after_all(make: Make) -> None:
     supervised(scenario)
 
 
+@pytest.mark.slow
 def test_answering_health_is_not_ready_without_a_token(make: Make) -> None:
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
         status = await supervisor.wait_ready(await start(supervisor, make("no-token"), ready_timeout_s=2), READY_S)
@@ -187,6 +190,7 @@ def test_phases_come_from_the_log_and_a_progress_bar_without_an_end(
     supervised(scenario)
 
 
+@pytest.mark.slow
 def test_a_server_that_stops_answering_is_unresponsive(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_ASK_READY_S", 0.1)
     monkeypatch.setattr(readiness, "ANSWER_S", 0.3)
@@ -203,6 +207,7 @@ def test_a_server_that_stops_answering_is_unresponsive(make: Make, monkeypatch: 
 # ---- stopping
 
 
+@pytest.mark.slow
 def test_a_server_that_ignores_term_is_killed(make: Make) -> None:
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
         status = await ready(supervisor, make("ignore-term worker"))
@@ -216,6 +221,7 @@ def test_a_server_that_ignores_term_is_killed(make: Make) -> None:
     supervised(scenario)
 
 
+@pytest.mark.slow
 def test_workers_that_outlive_their_server_are_named_and_stopped(
     make: Make,
 ) -> None:
@@ -264,6 +270,7 @@ def test_shared_memory_that_a_killed_server_left_is_removed(make: Make, kind: st
         left.unlink(missing_ok=True)
 
 
+@pytest.mark.slow
 def test_stopping_while_it_starts_and_twice_at_once(make: Make) -> None:
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
         run_id = await start(supervisor, make("never worker"))

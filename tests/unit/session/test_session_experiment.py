@@ -17,6 +17,7 @@ SHAPE = {"requests": 4, "max_tokens": 8, "input_tokens": 16, "warmup": 0, "concu
 ARMS = Arm(), Arm(envs=("TRIED=1",))
 
 
+@pytest.mark.slow
 def test_progress_is_in_the_state_and_it_is_stopped_and_resumed(
     clean_environment: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

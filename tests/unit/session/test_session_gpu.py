@@ -105,6 +105,7 @@ def test_who_uses_the_gpus_and_which_of_them_are_ours(clean_environment: None) -
     on(scenario)
 
 
+@pytest.mark.slow
 def test_settings_of_a_dead_workbench_are_offered_back_and_of_a_living_one_named(clean_environment: None) -> None:
     async def scenario(session: Session) -> None:
         await session.apply_gpu(POWER)
@@ -154,6 +155,7 @@ def test_after_a_restart_it_is_told_once_that_the_settings_are_gone(clean_enviro
     on(scenario)
 
 
+@pytest.mark.slow
 def test_a_finding_stands_until_the_settings_change_whichever_workbench_looks(clean_environment: None) -> None:
     """Proven by one session, on the row in the next; gone with another change; a file of a stranger says nothing."""
     path = journal().parent / "findings.json"

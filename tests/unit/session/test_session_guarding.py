@@ -58,6 +58,7 @@ async def until(condition: Callable[[], object], what: str, deadline_s: float = 
 LIMIT = GpuSettings(power_limit_w=200.0)
 
 
+@pytest.mark.slow
 def test_signs_of_life_hold_settings_and_their_end_gives_them_back(box: GuardedHost) -> None:
     async def scenario(session: Session) -> None:
         report = await session.apply_gpu(LIMIT, 0)
@@ -70,6 +71,7 @@ def test_signs_of_life_hold_settings_and_their_end_gives_them_back(box: GuardedH
     box.given_back(HEARTBEAT_S + WITHIN_S)
 
 
+@pytest.mark.slow
 def test_a_screen_that_is_not_drawn_holds_nothing_and_is_told_later(box: GuardedHost) -> None:
     async def scenario(session: Session) -> None:
         assert (await session.apply_gpu(LIMIT, 0)).ok
@@ -82,6 +84,7 @@ def test_a_screen_that_is_not_drawn_holds_nothing_and_is_told_later(box: Guarded
     attended(box, scenario)
 
 
+@pytest.mark.slow
 def test_a_killed_guard_is_replaced(box: GuardedHost) -> None:
     async def scenario(session: Session) -> None:
         assert (await session.apply_gpu(LIMIT, 0)).ok
@@ -105,6 +108,7 @@ run(GuardedHost(Path({directory!r}), "four-pcie").change(GpuSettings(power_limit
 """
 
 
+@pytest.mark.slow
 def test_one_workbenchs_heartbeat_does_not_hold_anothers_settings(box: GuardedHost, tmp_path: Path) -> None:
     other = OTHER.format(paths=[str(TESTS), str(TESTS.parent)], directory=str(tmp_path / "host"))
 
@@ -120,6 +124,7 @@ def test_one_workbenchs_heartbeat_does_not_hold_anothers_settings(box: GuardedHo
     attended(box, scenario)
 
 
+@pytest.mark.slow
 def test_whoever_confirms_holds_from_then_on(box: GuardedHost) -> None:
     run(box.change(LIMIT, trial_s=30.0))
 

@@ -78,6 +78,7 @@ def workers() -> list[int]:
     return [c.pid for c in children if alive(c.pid) and "workbench.bench.worker" in c.cmdline()]
 
 
+@pytest.mark.slow
 def test_a_benchmark_asked_for_too_early_runs_at_ready() -> None:
     async def scenario(session: Session) -> None:
         run_id = await started(session)
@@ -93,6 +94,7 @@ def test_a_benchmark_asked_for_too_early_runs_at_ready() -> None:
     on(scenario)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["stop", "fault", "cancel"])
 def test_a_queued_benchmark_is_dropped(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKBENCH_SIM_START_S", "2")
@@ -118,6 +120,7 @@ def test_a_queued_benchmark_is_dropped(how: str, monkeypatch: pytest.MonkeyPatch
     on(scenario)
 
 
+@pytest.mark.slow
 def test_one_benchmark_at_a_time_and_a_cancel_leaves_neither_worker_nor_result() -> None:
     async def scenario(session: Session) -> None:
         run_id = await ready(session)
@@ -144,6 +147,7 @@ def test_one_benchmark_at_a_time_and_a_cancel_leaves_neither_worker_nor_result()
     on(scenario)
 
 
+@pytest.mark.slow
 def test_closing_in_the_middle_of_a_benchmark_leaves_no_worker_and_a_living_server() -> None:
     async def scenario(session: Session) -> None:
         await ready(session)
@@ -158,6 +162,7 @@ def test_closing_in_the_middle_of_a_benchmark_leaves_no_worker_and_a_living_serv
     on(scenario)
 
 
+@pytest.mark.slow
 def test_restart_benchmark_compare_in_one_step() -> None:
     async def scenario(session: Session) -> None:
         first = await ready(session)
@@ -192,6 +197,7 @@ def test_two_starts_at_once_are_one_start() -> None:
     on(scenario)
 
 
+@pytest.mark.slow
 def test_a_run_of_a_session_that_was_killed_is_adopted_with_its_plan() -> None:
     port = free_port()
     code = (
@@ -292,6 +298,7 @@ def test_errors_say_what_is_missing_and_leave_the_state_as_it_was() -> None:
     on(scenario)
 
 
+@pytest.mark.slow
 def test_another_host_brings_the_plan_along() -> None:
     async def scenario(session: Session) -> None:
         await session.open()
@@ -361,6 +368,7 @@ def test_an_unknown_host_key_waits_for_the_person() -> None:
     asyncio.run(go())
 
 
+@pytest.mark.slow
 def test_power_needs_two_seconds() -> None:
     async def scenario(session: Session) -> None:
         await ready(session)
@@ -379,6 +387,7 @@ def test_power_needs_two_seconds() -> None:
     on(scenario)
 
 
+@pytest.mark.slow
 def test_a_server_elsewhere_is_measured_without_our_power(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its address is no loopback address: a wildcard-bound simulated engine asked by this machine's name."""
 

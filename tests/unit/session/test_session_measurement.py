@@ -151,6 +151,7 @@ async def other_traffic(url: str, model: str, tokens: int) -> AsyncIterator[None
         await asyncio.gather(task, return_exceptions=True)
 
 
+@pytest.mark.slow
 def test_all_three_agree_and_energy_is_of_all_the_servers_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(meter, "IDLE_S", 1.0)
     monkeypatch.setenv("WORKBENCH_SIM_SPEEDUP", "1")
@@ -179,6 +180,7 @@ def test_all_three_agree_and_energy_is_of_all_the_servers_gpus(monkeypatch: pyte
     on(scenario, "vllm-qwen3-vl-2b-tp4-eager", "four-pcie")
 
 
+@pytest.mark.slow
 def test_another_clients_traffic_is_told(shared: Callable[[Scenario], None], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(meter, "IDLE_S", 0.1)
 
@@ -192,6 +194,7 @@ def test_another_clients_traffic_is_told(shared: Callable[[Scenario], None], mon
     shared(scenario)
 
 
+@pytest.mark.slow
 def test_by_url_the_engine_is_known_by_its_page(
     shared: Callable[[Scenario], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,6 +213,7 @@ def test_by_url_the_engine_is_known_by_its_page(
     shared(scenario)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("preset", "requests"), [("sglang-any", 36), ("llamacpp-gguf", None)])
 def test_other_engines_counters(preset: str, requests: int | None) -> None:
     async def scenario(session: Session, run_id: str) -> None:
@@ -220,6 +224,7 @@ def test_other_engines_counters(preset: str, requests: int | None) -> None:
     on(scenario, preset)
 
 
+@pytest.mark.slow
 def test_data_parallel_parts_add_up() -> None:
     async def scenario(session: Session, run_id: str) -> None:
         s = await measured(session, run_id, max_tokens=16)
@@ -229,6 +234,7 @@ def test_data_parallel_parts_add_up() -> None:
     on(scenario, "vllm-qwen3-vl-2b-tp2-dp2", "four-pcie")
 
 
+@pytest.mark.slow
 def test_prompts_that_the_cache_knows_are_refused_unless_asked_for(
     shared: Callable[[Scenario], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -287,6 +293,7 @@ print("with", os.environ["OPENAI_API_KEY"], "on", sys.argv[1])
 """
 
 
+@pytest.mark.slow
 def test_a_command_is_timed_and_counted_by_the_engine(
     shared: Callable[[Scenario], None],
 ) -> None:
@@ -305,6 +312,7 @@ def test_a_command_is_timed_and_counted_by_the_engine(
     shared(scenario)
 
 
+@pytest.mark.slow
 def test_a_command_that_fails_is_kept_and_refused_and_one_that_is_cancelled_is_not(
     shared: Callable[[Scenario], None],
 ) -> None:

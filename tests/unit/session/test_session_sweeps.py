@@ -124,6 +124,7 @@ async def until(condition: Callable[[], object], what: str) -> None:
 # -- a GPU setting
 
 
+@pytest.mark.slow
 def test_each_value_is_measured_and_kept_and_the_limit_of_the_start_is_back() -> None:
     async def scenario(session: Scripted) -> None:
         sweep = await session.gpu_sweep("power_limit_w", ["500", "300"], **QUICK)
@@ -138,6 +139,7 @@ def test_each_value_is_measured_and_kept_and_the_limit_of_the_start_is_back() ->
     settings_only(scenario)
 
 
+@pytest.mark.slow
 def test_back_to_an_earlier_change_of_ours_with_its_journal_entry() -> None:
     async def scenario(session: Scripted) -> None:
         assert (await session.apply_gpu(GpuSettings(power_limit_w=450.0))).ok
@@ -151,6 +153,7 @@ def test_back_to_an_earlier_change_of_ours_with_its_journal_entry() -> None:
     settings_only(scenario)
 
 
+@pytest.mark.slow
 def test_back_to_no_lock_and_back_to_the_lock_that_was_on() -> None:
     async def scenario(session: Scripted) -> None:
         first = await session.gpu_sweep("gpu_clocks", ["1500", "210-2000"], **QUICK)
@@ -188,6 +191,7 @@ def test_without_a_ready_server_nothing_is_touched() -> None:
     with_servers(scenario, start=False)
 
 
+@pytest.mark.slow
 def test_a_setter_that_changes_nothing_fails_its_points_and_the_sweep() -> None:
     async def scenario(session: Scripted) -> None:
         driver().set_faults(ignored=["power_limit_w"])
@@ -199,6 +203,7 @@ def test_a_setter_that_changes_nothing_fails_its_points_and_the_sweep() -> None:
     settings_only(scenario)
 
 
+@pytest.mark.slow
 def test_one_value_that_cannot_be_set_does_not_end_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(session: Scripted) -> None:
         apply = session.apply_gpus
@@ -216,6 +221,7 @@ def test_one_value_that_cannot_be_set_does_not_end_the_others(monkeypatch: pytes
     settings_only(scenario)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state", [ServerState.READY, ServerState.CRASHED])
 def test_a_point_that_fails_ends_it_only_where_the_server_is_gone(
     state: ServerState, monkeypatch: pytest.MonkeyPatch
@@ -264,6 +270,7 @@ def test_cancelled_while_it_measures(how: str) -> None:
     settings_only(scenario)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("back_after", [3, None])
 def test_a_link_that_is_cut_when_the_setting_is_to_be_given_back(
     back_after: int | None, monkeypatch: pytest.MonkeyPatch
@@ -295,6 +302,7 @@ def test_a_link_that_is_cut_when_the_setting_is_to_be_given_back(
     settings_only(scenario)
 
 
+@pytest.mark.slow
 def test_settings_that_are_given_back_behind_its_back_are_not_measured_as_set() -> None:
     async def scenario(session: Scripted) -> None:
         async def the_guard_comes() -> None:
@@ -310,6 +318,7 @@ def test_settings_that_are_given_back_behind_its_back_are_not_measured_as_set() 
 # -- flags
 
 
+@pytest.mark.slow
 def test_flags_are_screened_the_best_is_compared_and_nothing_is_left_running(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(session: Session, run_id: str) -> None:
         asked: list[Any] = []
@@ -347,6 +356,7 @@ def test_flags_are_screened_the_best_is_compared_and_nothing_is_left_running(mon
     with_servers(scenario, start=False)
 
 
+@pytest.mark.slow
 def test_a_value_that_does_not_start_is_a_failed_point_and_what_ran_before_runs_again() -> None:
     async def scenario(session: Session, run_id: str) -> None:
         plan = session.editor.plan
@@ -362,6 +372,7 @@ def test_a_value_that_does_not_start_is_a_failed_point_and_what_ran_before_runs_
     with_servers(scenario)
 
 
+@pytest.mark.slow
 def test_a_cancelled_flag_sweep_gives_the_server_back(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(session: Session, run_id: str) -> None:
         monkeypatch.setenv("WORKBENCH_SIM_START_S", "30")

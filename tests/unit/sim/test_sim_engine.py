@@ -191,6 +191,7 @@ def seconds_per_token(server) -> float:
     return metric(text, f"{name}_sum") / metric(text, f"{name}_count")
 
 
+@pytest.mark.slow
 def test_speed_clocks_and_power_follow_the_model(start_engine):
     server = start_engine("vllm", "serve", MISTRAL, "--max-model-len", "8192").wait_ready()
     done = threading.Event()
@@ -259,6 +260,7 @@ def test_llamacpp_closes_a_connection_after_100_requests(start_engine):
         assert sock.recv(4096) == b""
 
 
+@pytest.mark.slow
 def test_statistics_line_under_load(start_engine):
     server = start_engine(*VLLM, VLLM_LOG_STATS_INTERVAL="0.3").wait_ready()
     server.chat(max_tokens=60)
@@ -358,6 +360,7 @@ def answers(server) -> bool:
             return False
 
 
+@pytest.mark.slow
 def test_faults_on_demand(start_engine):
     assert start_engine(*VLLM, WORKBENCH_SIM_FAULT="exit_at_start").wait_exit() == 1
     crash = start_engine(*VLLM, WORKBENCH_SIM_FAULT="crash_after_ready=0.3").wait_ready()

@@ -15,6 +15,7 @@ from support.serving import free_port, processes_of
 
 Cli = Callable[..., Any]
 PRO = ("--simulate", "rtx-pro-6000")
+GB10 = ("--simulate", "gb10")
 
 
 def start(cli: Cli, *more: str, profile: tuple[str, ...] = PRO) -> dict[str, Any]:
@@ -104,11 +105,48 @@ def test_what_can_be_seen_before_a_start(cli: Cli) -> None:
     assert cli(*PRO, "servers", "--json").document == {"servers": []}
 
 
-def test_variables_are_asked_for_once_per_host(cli: Cli, tmp_path: Path) -> None:
+def model_of(cli: Cli, preset: str, profile: tuple[str, ...] = PRO) -> Any:
+    return cli(*profile, "plan", preset, "--json").document["model"]
+
+
+def test_a_value_is_not_remembered_before_the_server_was_ready(cli: Cli, tmp_path: Path) -> None:
     given = ("--var", f"model={tmp_path}/x.gguf")
     assert cli("plan", "llamacpp-gguf").code == 2
-    assert cli("start", "llamacpp-gguf", *given).code == 1  # there is no such file, but it was said
-    assert f"{tmp_path}/x.gguf" in cli("plan", "llamacpp-gguf", "--json").document["argv"]
+    assert cli("start", "llamacpp-gguf", *given).code == 1  # there is no such file
+    assert cli("plan", "llamacpp-gguf").code == 2
+
+
+def test_a_value_given_to_one_preset_changes_no_other(cli: Cli) -> None:
+    """A model that was once typed for vllm-any became the model of all presets on the host."""
+    before = {p: model_of(cli, p, GB10) for p in ("vllm-llama-3.3-70b-nvfp4-spark", "vllm-llama-3.3-70b-2x-spark")}
+    port = ("--set", f"port={free_port()}", "--wait")
+    run = cli(*GB10, "start", "vllm-any", "--var", "model=Qwen/Qwen3-8B", *port, "--json").document
+    assert run["state"] == "ready" and run["variables"]["model"]["from"] == "given"
+    assert before == {p: model_of(cli, p, GB10) for p in before}
+
+    plan = cli(*GB10, "plan", "vllm-any", "--json").document  # its own default stands, and what was used is offered
+    assert plan["model"] == "Qwen/Qwen3-0.6B"
+    (said,) = [f for f in plan["findings"] if f["code"] == "variable.default"]
+    assert run["run_id"] in said["text"] and "Qwen/Qwen3-8B" in said["text"]
+    assert said["fix"] == "--var model=Qwen/Qwen3-8B"
+
+
+def test_a_remembered_value_is_used_with_a_word_wherever_it_is(cli: Cli) -> None:
+    port = ("--set", f"port={free_port()}")
+    given = ("--var", "model=/srv/models/Other-Mistral-Large-AWQ", "--var", "triton_cache=/fast/triton")
+    run = cli(*PRO, "start", "sglang-mistral-large-awq-optimized", *given, *port, "--wait", "--json").document
+    assert run["state"] == "ready", run
+    cli(*PRO, "stop", run["run_id"])
+    day = f"{run['run_id'][:4]}-{run['run_id'][4:6]}-"
+    plan = cli(*PRO, "plan", "sglang-mistral-large-awq-optimized", "--json").document
+    assert plan["model"] == "/srv/models/Other-Mistral-Large-AWQ"
+    assert plan["variables"]["model"] == {"value": plan["model"], "from": "remembered", "run_id": run["run_id"]}
+    said = [f["text"] for f in plan["findings"] if f["code"] == "variable.remembered"]
+    assert f"remembered from run {run['run_id']} on {day}" in said[0] and len(said) == 2
+
+    again = cli(*PRO, "start", "sglang-mistral-large-awq-optimized", *port, "--json")
+    assert said[0] in again.err and again.document["variables"]["triton_cache"]["from"] == "remembered"
+    assert model_of(cli, "sglang-mistral-large-awq-baseline") != "/srv/models/Other-Mistral-Large-AWQ"
 
 
 @pytest.mark.slow
@@ -142,3 +180,9 @@ def test_a_state_directory_that_cannot_be_made(cli: Cli, tmp_path: Path, monkeyp
     for argv in (("servers",), ("start", "vllm-any"), (*PRO, "start", "vllm-any"), (*PRO, "gpu", "status")):
         ran = cli(*argv, "--json")
         assert ran.code == 1 and str(tmp_path / "file") in ran.document["error"], ran
+
+
+@pytest.mark.parametrize("preset", ["llamacpp-gguf", "tabbyapi-any"])
+def test_the_values_that_a_simulated_host_fills_in_can_be_started(cli: Cli, preset: str) -> None:
+    ran = cli(*PRO, "start", preset, "--set", f"port={free_port()}", "--wait")
+    assert ran.code == 0, ran

@@ -155,6 +155,7 @@ async def plan(arguments: argparse.Namespace) -> int:
             "preset": planned.preset_id,
             "engine": planned.engine,
             "model": planned.model,
+            "variables": variables_json(planned),
             "argv": list(command.argv) if command else None,
             "env": dict(command.env) if command else {},
             "files": dict(command.files) if command else {},
@@ -177,6 +178,11 @@ async def plan(arguments: argparse.Namespace) -> int:
         note(view.memory)
     _say_findings(view.findings)
     return 0
+
+
+def variables_json(plan: LaunchPlan) -> dict[str, Any]:
+    """Return each variable of the preset with its value and where that comes from."""
+    return {n: {"value": plan.variables[n], "from": s.kind, "run_id": s.run_id} for n, s in plan.sources.items()}
 
 
 def _node_json(node: Node, command: Command_) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from workbench.cli.dispatch import Command, emit
-from workbench.cli.library import take_plan, variables_of
+from workbench.cli.library import take_plan, variables_json
 from workbench.cli.opened import connected, note, say
 from workbench.model.errors import InputError
 from workbench.model.run import ServerState, ServerStatus
@@ -25,17 +25,18 @@ def status_json(status: ServerStatus) -> dict[str, Any]:
 async def start(arguments: argparse.Namespace) -> int:
     async with connected(arguments) as session:
         planned = await take_plan(session, arguments)
-        if variables_of(arguments):
-            session.config.remember(session.host.name, variables_of(arguments))
         if planned.nodes and session.state.host.simulated:
             note(f"simulated: one process stands for all {len(planned.nodes)} nodes")
+        for finding in session.editor.findings():
+            if finding.code.startswith("variable."):
+                note(f"{finding.text}{f' — {finding.fix}' if finding.fix else ''}")
         run_id = await session.start()
         status = session.supervisor.status(run_id)
         if arguments.wait:
             note(f"{run_id}: waiting for READY")
             status = await session.wait_ready(run_id, arguments.timeout)
         if arguments.json:
-            emit(status_json(status))
+            emit({**status_json(status), "variables": variables_json(planned)})
         else:
             say(run_id)
         return _outcome(status, arguments.wait, arguments.json)

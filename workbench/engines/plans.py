@@ -13,7 +13,7 @@ from workbench.engines.values import parse_value
 from workbench.model.errors import InputError, PlanError
 from workbench.model.findings import Finding, worst
 from workbench.model.flags import FlagCatalog, FlagKind, FlagRow, FlagSetting, FlagSpec, FlagValue, Origin
-from workbench.model.plan import LaunchPlan, ModelFacts, Node
+from workbench.model.plan import LaunchPlan, ModelFacts, Node, VariableSource
 
 if TYPE_CHECKING:
     from workbench.model.preset import Model, Preset
@@ -22,10 +22,12 @@ VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_-]*)\}")
 _GIGA = 1e9
 
 
-def plan_from_preset(preset: Preset, variables: Mapping[str, str] | None = None) -> LaunchPlan:
+def plan_from_preset(
+    preset: Preset, variables: Mapping[str, str] | None = None, sources: Mapping[str, VariableSource] | None = None
+) -> LaunchPlan:
     """The plan that a preset describes, with `${name}` filled in. GPU and host settings are not part of it.
 
-    Raises PlanError naming every variable that has neither a value nor a default, or that the preset does not have.
+    A variable without an entry in `sources` was given, or has its default. Raises PlanError naming every variable that has neither a value nor a default, or that the preset does not have.
     """
     values = _variable_values(preset, variables or {})
     engine = registry.get(preset.engine.name)
@@ -42,6 +44,7 @@ def plan_from_preset(preset: Preset, variables: Mapping[str, str] | None = None)
         preset_status=preset.provenance.status,
         nodes=tuple(_node(catalog, n, values) for n in preset.nodes),
         variables=values,
+        sources={n: (sources or {}).get(n) or _source(n, variables or {}) for n in values},
     )
     plan = replace(plan, model_facts=model_facts(preset.model, plan.model))
     for name, value in preset.flags.items():
@@ -126,11 +129,9 @@ def rows(
             by_flag.setdefault(finding.flag, []).append(finding)
 
     def row(name: str, value: FlagValue | None, origin: Origin, spec: FlagSpec | None, is_env: bool = False) -> FlagRow:
-        found = by_flag.get(name, [])
-        level = worst(found)
-        text = next((f.text for f in found if f.level == level), None)
+        text, level = shown_finding(by_flag.get(name, []), name)
         default = catalog.env[name].default if is_env and name in catalog.env else spec.default if spec else None
-        return FlagRow(name, value, default, origin, spec, text, str(level) if level else None, is_env)
+        return FlagRow(name, value, default, origin, spec, text, level, is_env)
 
     listed = [row(f.name, f.value, f.origin, catalog.flags.get(f.name)) for f in plan.flags]
     if view == "all":
@@ -139,6 +140,13 @@ def rows(
         listed += [row(s.name, None, Origin.DEFAULT, s) for s in rest]
     listed += [row(e.name, e.value, e.origin, None, is_env=True) for e in plan.env]
     return tuple(listed)
+
+
+def shown_finding(findings: Iterable[Finding], name: str) -> tuple[str | None, str | None]:
+    """Return text and level of the gravest finding about the flag or variable `name`."""
+    found = [f for f in findings if f.flag == name]
+    level = worst(found)
+    return next((f.text for f in found if f.level == level), None), str(level) if level else None
 
 
 def _variable_values(preset: Preset, given: Mapping[str, str]) -> dict[str, str]:
@@ -156,6 +164,10 @@ def _variable_values(preset: Preset, given: Mapping[str, str]) -> dict[str, str]
             next_step=" ".join(f"--var {name}=…" for name in missing),
         )
     return {n: v for n, v in values.items() if v is not None}
+
+
+def _source(name: str, given: Mapping[str, str]) -> VariableSource:
+    return VariableSource("given" if name in given else "default")
 
 
 def _fill(value: Any, variables: Mapping[str, str]) -> Any:

@@ -22,6 +22,7 @@ from workbench.model.findings import Finding, Level
 from workbench.model.flags import EnvSpec, FlagCatalog, FlagKind, FlagSetting, FlagSpec, FlagValue
 from workbench.model.gpu import GpuInfo
 from workbench.model.plan import LaunchPlan
+from workbench.model.run import run_and_time
 
 
 def validate(
@@ -78,6 +79,7 @@ def _of_plan(here: Situation) -> Iterator[Finding]:
         if match := VARIABLE.search(string):
             text = f"variable {match[1]} has no value"
             yield Finding(Level.ERROR, "variable.missing", text, fix=f"--var {match[1]}=…")
+    yield from _of_variables(here)
     if here.installed and not same_release(catalog.engine, here.installed, catalog.version):
         yield Finding(
             Level.INFO,
@@ -87,6 +89,23 @@ def _of_plan(here: Situation) -> Iterator[Finding]:
     for name, value in ((n, v) for n, v in (("host", plan.flag("host")), ("port", plan.flag("port"))) if v is not None):
         if isinstance(value, list | dict | bool):
             yield Finding(Level.ERROR, "flag.type", f"{name} is {word(value)!r}, expected one value", name)
+
+
+def _of_variables(here: Situation) -> Iterator[Finding]:
+    """Whatever an earlier run has to do with the values of the preset's variables is said."""
+    plan = here.plan
+    for name, source in plan.sources.items():
+        value = plan.variables.get(name)
+        if source.run_id is None or value is None or not plan.uses(value):
+            continue
+        flag = here.engine.model_flags[0] if value == plan.model else None
+        earlier = run_and_time(source.run_id)
+        if source.kind == "remembered":
+            text, code = f"{name} {value}: remembered from {earlier}", "variable.remembered"
+            yield Finding(Level.HINT, code, text, flag, f"--var {name}=… gives another")
+        else:
+            text = f"{name} {value} is the preset's default; {earlier} used {source.instead}"
+            yield Finding(Level.HINT, "variable.default", text, flag, f"--var {name}={source.instead}")
 
 
 def _of_flag(here: Situation, setting: FlagSetting) -> Iterator[Finding]:

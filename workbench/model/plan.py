@@ -34,6 +34,19 @@ class ModelFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class VariableSource:
+    """Where the value of a preset's variable comes from.
+
+    `run_id` names the READY run that a remembered value was used by. A default carries it too, with the value that run
+    had `instead`: a remembered value never replaces a preset's own default.
+    """
+
+    kind: str  # "given", "remembered", "default", "example"
+    run_id: str | None = None
+    instead: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class LaunchPlan:
     """Engine + model + flags + environment; `engines.command_of(plan)` turns it into argv, env and files."""
 
@@ -50,6 +63,13 @@ class LaunchPlan:
     preset_status: str | None = None
     nodes: tuple[Node, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
+    sources: Mapping[str, VariableSource] = field(default_factory=dict)  # of `variables`, by name
+
+    def uses(self, value: str) -> bool:
+        """Whether `value` still stands somewhere in the plan: a variable that an edit replaced is not used."""
+        settings = (s.value for s in (*self.flags, *self.env))
+        nodes = (v for node in self.nodes for v in (*node.flags.values(), *node.env.values()))
+        return any(value in str(text) for text in (self.model, self.workdir, *self.executable, *settings, *nodes))
 
     def flag(self, name: str) -> FlagValue | None:
         return next((f.value for f in self.flags if f.name == name), None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from enum import StrEnum
 
 from workbench.model.findings import Finding
@@ -18,6 +19,15 @@ class ServerState(StrEnum):
     CRASHED = "crashed"  # ended by itself after it was ready
     UNRESPONSIVE = "unresponsive"  # alive after ready, but its endpoints no longer answer
     UNKNOWN = "unknown"  # the host cannot be asked now (link lost): last state plus age
+
+
+def run_and_time(run_id: str) -> str:
+    """Return a run with its start as its id tells it, in local time: "run 20261121-… on 2026-11-21 03:15"."""
+    try:
+        started = datetime.strptime(run_id[:15], "%Y%m%d-%H%M%S").replace(tzinfo=UTC)
+    except ValueError:
+        return f"run {run_id}"
+    return f"run {run_id} on {started.astimezone():%Y-%m-%d %H:%M}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from typing import Any
 
 from workbench.model.errors import ServerError
 from workbench.model.flags import FlagSetting, Origin
-from workbench.model.plan import Command, LaunchPlan, ModelFacts, Node
+from workbench.model.plan import Command, LaunchPlan, ModelFacts, Node, VariableSource
 
 FORMAT = 1
 RUN_ID = re.compile(r"\d{8}-\d{6}-[a-z0-9]+-[0-9a-f]{4}")
@@ -116,7 +116,9 @@ def decode_plan(body: Mapping[str, Any]) -> LaunchPlan:
     model = ModelFacts(**_known(ModelFacts, facts)) if facts else None
     nodes = tuple(Node(n["name"], n["rank"], n.get("flags", {}), n.get("env", {})) for n in known.get("nodes", ()))
     executable = tuple(known.get("executable", ()))
-    return LaunchPlan(**{**known, **settings, "model_facts": model, "nodes": nodes, "executable": executable})
+    sources = {name: VariableSource(**_known(VariableSource, s)) for name, s in known.get("sources", {}).items()}
+    built = {"model_facts": model, "nodes": nodes, "executable": executable, "sources": sources}
+    return LaunchPlan(**{**known, **settings, **built})
 
 
 def _known(kind: type, body: Mapping[str, Any]) -> dict[str, Any]:

@@ -130,7 +130,7 @@ class PlanEditor:
         model = (
             replace(listed, value=self.plan.model, origin=origin)
             if listed
-            else FlagRow(name, self.plan.model, None, origin, spec)
+            else FlagRow(name, self.plan.model, None, origin, spec, *engines.shown_finding(findings, name))
         )
         return (replace(model, default=None), *(row for row in rows if row.name != name))
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.model.errors import PlanError, WorkbenchError
+from workbench.model.errors import PlanError, StoreError, WorkbenchError
 from workbench.model.findings import Level
 from workbench.session.core import SessionCore
 from workbench.session.state import PresetEntry
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from workbench.model.plan import LaunchPlan, PlanChange
     from workbench.model.preset import Preset, Variable
     from workbench.session.editor import PlanEditor
+    from workbench.session.variables import Known
     from workbench.store.config import ConfigStore
     from workbench.store.presets import PresetLibrary
 
@@ -85,33 +86,39 @@ class Planning(SessionCore):
             return self.library.load(path)
         return self.library.get(preset_id)
 
-    def _known_variables(self, preset: Preset) -> dict[str, str]:
-        """Remembered values first, then what only this host can know, then defaults. On a simulated host, where no
-        file is looked at, the examples do."""
-        examples = {n: v.example for n, v in preset.variables.items() if v.example and v.default is None}
-        given = {
-            **(examples if self.state.host.simulated else {}),
-            **getattr(self.host, "preset_variables", {}),
-            **self.config.variables(self.host.name),
-        }
-        return {name: value for name, value in given.items() if name in preset.variables}
+    def _known_variables(self, preset: Preset, given: Mapping[str, str] | None = None) -> Known:
+        from workbench.session.variables import known_variables
+
+        return known_variables(preset, self.host, self.config.remembered(self.host.name, preset.id), given)
 
     def missing_variables(self, preset_id: str) -> Mapping[str, Variable]:
         preset = self.preset(preset_id)
         known = self._known_variables(preset)
-        return {n: v for n, v in preset.variables.items() if n not in known and v.default is None}
+        return {n: v for n, v in preset.variables.items() if n not in known}
 
     def plan_of(self, preset_id: str, variables: Mapping[str, str] | None = None) -> LaunchPlan:
         from workbench import engines
 
         preset = self.preset(preset_id)
-        return engines.plan_from_preset(preset, {**self._known_variables(preset), **(variables or {})})
+        known = self._known_variables(preset, variables)
+        values = {name: value for name, (value, _) in known.items()}
+        return engines.plan_from_preset(preset, values, {name: source for name, (_, source) in known.items()})
+
+    def remember_variables(self, run_id: str, plan: LaunchPlan) -> None:
+        """Keep what was given for the variables of a run that is READY: for its preset, on this host."""
+        from workbench.session.variables import worth_remembering
+
+        values = worth_remembering(plan)
+        if not values or plan.preset_id is None:
+            return
+        try:
+            self.config.remember(self.host.name, plan.preset_id, values, run_id)
+        except StoreError as error:
+            self.notify(Level.WARN, f"the preset's variables are not remembered: {error.message}", error.next_step)
 
     async def load_preset(self, preset_id: str, variables: Mapping[str, str] | None = None) -> None:
         """Put the preset's plan under edit. Its GPU settings are shown, never applied by this."""
         plan = self.plan_of(preset_id, variables)
-        if variables:
-            self.config.remember(self.host.name, dict(variables))
         self.take_plan(plan, self.preset(preset_id).title)
         if self.host.connected:
             self.spawn(self.look_for_engine())

@@ -77,6 +77,9 @@ class Serving(Watching):
             return
         before = next((s for s in self.state.servers if s.run_id == event.run_id), None)
         self.update(servers=self.supervisor.statuses()[:SHOWN])
+        if event.state is ServerState.READY and (before is None or before.state is not ServerState.READY):
+            plan = self.supervisor.record(event.run_id).plan
+            self.remember_variables(event.run_id, plan)
         if before is None or before.state == event.state:
             return
         if event.state is ServerState.READY and before.state in (ServerState.STARTING, ServerState.UNKNOWN):

@@ -1,4 +1,4 @@
-"""config.toml: remembered preset variables per host, and how the screen is set up.
+"""config.toml: remembered preset variables per host and preset, and how the screen is set up.
 
 A missing file is an empty one. What cannot be used is said and replaced by its default for now; the file itself is only
 changed by `set`, which keeps comments and unknown settings, and refuses to touch a file that it cannot read.
@@ -19,7 +19,11 @@ from workbench.store.files import write_atomic
 from workbench.store.toml_lines import LineIndex
 
 if TYPE_CHECKING:
-    from workbench.store.config_schema import Config
+    from workbench.store.config_schema import Config, Remembered
+
+_RETIRED = {  # settings of earlier versions, left in the file
+    "variables": "is not read any more: values are remembered per preset, once its server was READY; remove the table",
+}
 
 
 class ConfigStore:
@@ -36,15 +40,18 @@ class ConfigStore:
             self._config, self.findings = self._load()
         return self._config
 
-    def variables(self, host: str) -> dict[str, str]:
-        """Preset variables that the person gave on this host."""
-        return dict(self.config.variables.get(host, {}))
+    def remembered(self, host: str, preset_id: str) -> dict[str, Remembered]:
+        """Return the values that the variables of a preset had in its newest READY run on `host`."""
+        return dict(self.config.remembered.get(host, {}).get(preset_id, {}))
 
-    def remember(self, host: str, values: Mapping[str, str]) -> None:
-        """Keep `values` for the next time; others of that host stay. Raises StoreError."""
-        known = self.variables(host)
-        if any(known.get(name) != value for name, value in values.items()):
-            self.set(("variables", host), {**known, **values})
+    def remember(self, host: str, preset_id: str, values: Mapping[str, str], run_id: str) -> None:
+        """Keep `values` of a READY run for the next time, unless a newer run gave others. Raises StoreError."""
+        known = self.remembered(host, preset_id)
+        new = {n: v for n, v in values.items() if n not in known or known[n].run < run_id}
+        if new:
+            old = {n: v.model_dump() for n, v in known.items()}
+            rows = {n: {"value": value, "run": run_id} for n, value in new.items()}
+            self.set(("remembered", host, preset_id), {**old, **rows})
 
     def set(self, path: tuple[str, ...], value: Any) -> None:
         """Set one setting, e.g. (("ui", "theme"), "nord"); None removes it. Raises StoreError when it does not hold or
@@ -113,6 +120,7 @@ def _validated(document: Mapping[str, Any], file: str, lines: LineIndex | None) 
             message = detail["msg"][:1].lower() + detail["msg"][1:]
             unknown = detail["type"] == "extra_forbidden"
             text = "unknown setting, left in the file" if unknown else f"{message}; the default is used"
+            text = _RETIRED.get(".".join(path), text)
             findings.append(
                 Finding(
                     Level.WARN if unknown else Level.ERROR,

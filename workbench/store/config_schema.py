@@ -24,10 +24,15 @@ class Gpu(_Strict):
     heartbeat_s: Annotated[float, Field(ge=1, le=3600)] = 30.0  # silent for so long: the guard gives settings back
 
 
+class Remembered(_Strict):
+    value: str
+    run: str = Field(description="id of the newest READY run that the value was given for")
+
+
 class Config(_Strict):
-    """`variables`: host name -> preset variable -> what the person gave there last."""
+    """`remembered`: host name -> preset id -> variable -> the value that was given there last."""
 
     ui: Ui = Field(default_factory=lambda: Ui.model_validate({}))
     gpu: Gpu = Field(default_factory=lambda: Gpu.model_validate({}))
     default_host: str | None = None
-    variables: dict[str, dict[str, str]] = Field(default_factory=dict)
+    remembered: dict[str, dict[str, dict[str, Remembered]]] = Field(default_factory=dict)

@@ -19,8 +19,8 @@ WRITTEN = """\
 theme = "nord"  # dark
 refresh_s = 0.5
 
-[variables.spark-01]
-model = "/models/llama"  # on the fast disk
+[remembered.spark-01.llama-2x]
+model = { value = "/models/llama", run = "20261121-031502-vllm-3f2a" }  # on the fast disk
 """
 
 
@@ -36,7 +36,7 @@ def write(store: ConfigStore, text: str) -> None:
 
 def test_no_file_is_an_empty_one(store: ConfigStore) -> None:
     assert store.config.ui.theme is None and store.config.ui.refresh_s == 1.0
-    assert store.findings == () and store.variables("anywhere") == {}
+    assert store.findings == () and store.remembered("anywhere", "p") == {}
     assert not store.path.exists()
 
 
@@ -44,29 +44,42 @@ def test_the_default_place_is_the_xdg_one(tmp_path: Path) -> None:
     assert ConfigStore().path == tmp_path / "xdg-config" / "workbench" / "config.toml" == paths.config_file()
 
 
-def test_variables_are_remembered_per_host_with_comments_kept(store: ConfigStore) -> None:
+OLD, NEW = "20261121-031502-vllm-3f2a", "20261122-031502-vllm-0001"
+
+
+def values(store: ConfigStore, host: str, preset: str) -> dict[str, str]:
+    return {name: row.value for name, row in ConfigStore(store.path).remembered(host, preset).items()}
+
+
+def test_variables_are_remembered_per_host_and_preset_with_comments_kept(store: ConfigStore) -> None:
     write(store, WRITTEN)
-    store.remember("spark-01", {"interface": "enp1s0f1np1"})
-    store.remember("local", {"model": "tiny"})
-    again = ConfigStore(store.path)
-    assert again.variables("spark-01") == {"model": "/models/llama", "interface": "enp1s0f1np1"}
-    assert again.variables("local") == {"model": "tiny"}
+    store.remember("spark-01", "llama-2x", {"interface": "enp1s0f1np1"}, NEW)
+    store.remember("local", "vllm-any", {"model": "tiny"}, NEW)
+    assert values(store, "spark-01", "llama-2x") == {"model": "/models/llama", "interface": "enp1s0f1np1"}
+    assert values(store, "local", "vllm-any") == {"model": "tiny"}
+    assert values(store, "spark-01", "vllm-any") == {} == values(store, "local", "llama-2x")
     text = store.path.read_text()
     assert "# my settings" in text and "# dark" in text and "# on the fast disk" in text
 
 
+def test_the_newest_run_counts_whoever_tells_of_it_last(store: ConfigStore) -> None:
+    store.remember("a", "p", {"x": "new"}, NEW)
+    store.remember("a", "p", {"x": "old", "y": "1"}, OLD)
+    assert values(store, "a", "p") == {"x": "new", "y": "1"}
+
+
 def test_remembering_the_same_again_does_not_write(store: ConfigStore) -> None:
-    store.remember("a", {"x": "1"})
+    store.remember("a", "p", {"x": "1"}, NEW)
     stamp = store.path.stat().st_mtime_ns
     store.path.chmod(0o400)
-    store.remember("a", {"x": "1"})
+    store.remember("a", "p", {"x": "1"}, NEW)
     assert store.path.stat().st_mtime_ns == stamp
 
 
 def test_odd_host_names_survive(store: ConfigStore) -> None:
     name = 'me@10.0.0.1:22 "x".y'
-    store.remember(name, {"model": 'C:\\x "quoted"\n'})
-    assert ConfigStore(store.path).variables(name) == {"model": 'C:\\x "quoted"\n'}
+    store.remember(name, "p", {"model": 'C:\\x "quoted"\n'}, NEW)
+    assert values(store, name, "p") == {"model": 'C:\\x "quoted"\n'}
 
 
 def test_set_and_remove(store: ConfigStore) -> None:
@@ -94,8 +107,8 @@ def test_a_wrong_value_is_not_saved(store: ConfigStore) -> None:
         ("[ui]\ntheme = 3\nrefresh_s = 0.5\n", "ui.theme", 2),
         ('[ui]\nthem = "x"\nrefresh_s = 0.5\n', "ui.them: unknown setting, left in the file", 2),
         ("other = 1\n[ui]\nrefresh_s = 0.5\n", "other", 1),
-        ("[ui]\nrefresh_s = 0.5\n[variables.h]\nx = 1\n", "variables.h.x", 4),
-        ('variables = "x"\n[ui]\nrefresh_s = 0.5\n', "variables", 1),
+        ("[ui]\nrefresh_s = 0.5\n[remembered.h.p]\nx = 1\n", "remembered.h.p.x", 4),
+        ("[ui]\nrefresh_s = 0.5\n[variables.h]\nx = '1'\n", "variables: is not read any more", None),
     ],
 )
 def test_what_cannot_be_used_is_said_and_the_rest_holds(
@@ -114,7 +127,7 @@ def test_what_cannot_be_used_is_said_and_the_rest_holds(
 def test_a_broken_file_is_not_written_over(store: ConfigStore) -> None:
     write(store, "[ui\n")
     with pytest.raises(StoreError, match="left as it is") as caught:
-        store.remember("a", {"x": "1"})
+        store.remember("a", "p", {"x": "1"}, NEW)
     assert caught.value.next_step and store.path.read_text() == "[ui\n"
 
 

@@ -123,7 +123,7 @@ class LaunchActions(Actions):
         from workbench.tui.paint import Row, paragraph
 
         def intro(width: int) -> list[Row]:
-            text = "This setup names things of its author's machine. They are asked for once and remembered."
+            text = "This setup names things of its author's machine. They are remembered once its server is READY."
             rows = [*paragraph(text, width, "dim"), ()]
             for name, variable in missing.items():
                 rows += paragraph(f"{name}: {variable.description}", width)

@@ -1,0 +1,55 @@
+"""Values of a preset's variables: given, remembered from a READY run of the same preset on the same host, or example."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from workbench.model.plan import VariableSource
+from workbench.model.secrets import MASK
+
+if TYPE_CHECKING:
+    from workbench.hosts.base import Host
+    from workbench.model.plan import LaunchPlan
+    from workbench.model.preset import Preset
+    from workbench.store.config_schema import Remembered
+
+Known = dict[str, tuple[str, VariableSource]]
+
+
+def known_variables(
+    preset: Preset, host: Host, remembered: Mapping[str, Remembered], given: Mapping[str, str] | None = None
+) -> Known:
+    """Return what is known of each variable, best source first: given, remembered, this host's own, its default.
+
+    A remembered value stands beside a preset's own default and never replaces it. Only a simulated host, where no file
+    is looked at, takes the examples.
+    """
+    given = given or {}
+    simulated = getattr(host, "simulated", None) is not None
+    of_host: Mapping[str, str] = getattr(host, "preset_variables", {})
+    known: Known = {name: (value, VariableSource("given")) for name, value in given.items()}
+    for name, variable in preset.variables.items():
+        earlier = remembered.get(name)
+        if name in given:
+            continue
+        if variable.default is not None:
+            differs = earlier is not None and earlier.value != variable.default
+            source = VariableSource("default", earlier.run, earlier.value) if earlier and differs else None
+            known[name] = (variable.default, source or VariableSource("default"))
+        elif earlier is not None:
+            known[name] = (earlier.value, VariableSource("remembered", earlier.run))
+        elif name in of_host:
+            known[name] = (of_host[name], VariableSource("example"))
+        elif simulated and variable.example:
+            known[name] = (variable.example, VariableSource("example"))
+    return known
+
+
+def worth_remembering(plan: LaunchPlan) -> dict[str, str]:
+    """Return the given values that the plan still uses; a masked one cannot be used again."""
+    return {
+        name: plan.variables[name]
+        for name, source in plan.sources.items()
+        if source.kind == "given" and plan.variables[name] != MASK and plan.uses(plan.variables[name])
+    }

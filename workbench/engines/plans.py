@@ -27,7 +27,8 @@ def plan_from_preset(
 ) -> LaunchPlan:
     """The plan that a preset describes, with `${name}` filled in. GPU and host settings are not part of it.
 
-    A variable without an entry in `sources` was given, or has its default. Raises PlanError naming every variable that has neither a value nor a default, or that the preset does not have.
+    A variable without an entry in `sources` was given, or has its default. Raises PlanError naming every variable that
+    has neither a value nor a default, or that the preset does not have.
     """
     values = _variable_values(preset, variables or {})
     engine = registry.get(preset.engine.name)

@@ -92,7 +92,10 @@ class NodeEntry(_Strict):
 
 
 class Variable(_Strict):
-    """Asked for once per host; remembered when the server became READY. A "secret-env" is the name of an environment variable, never a secret."""
+    """Asked for once per host; remembered when the server became READY.
+
+    A "secret-env" is the name of an environment variable, never a secret.
+    """
 
     description: str
     kind: Literal["path", "text", "host", "port", "secret-env"] = "text"

@@ -1,4 +1,4 @@
-"""Values of a preset's variables: given, remembered from a READY run of the same preset on the same host, or example."""
+"""Values of a preset's variables: given, remembered from a READY run of the same preset and host, or example."""
 
 from __future__ import annotations
 

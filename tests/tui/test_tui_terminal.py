@@ -55,9 +55,12 @@ sys.exit(code)
 class Terminal:
     """A child in a pty of 120x40, and what it has written."""
 
-    def __init__(self, tmp_path: Path, interval: float = 0.1, flood: bool = False, **env: str) -> None:
+    def __init__(
+        self, tmp_path: Path, interval: float = 0.1, flood: bool = False, program: str = "", **env: str
+    ) -> None:
+        """`program`: another one than the scripted session."""
         self.marker = tmp_path / "ended"
-        text = PROGRAM.format(
+        text = program or PROGRAM.format(
             tests=str(TESTS), root=str(TESTS.parent), interval=interval, flood=flood, marker=str(self.marker)
         )
         self.master, slave = pty.openpty()
@@ -68,6 +71,7 @@ class Terminal:
             stdout=slave,
             stderr=slave,
             start_new_session=True,
+            cwd=TESTS.parent,
             env={**os.environ, "TERM": "xterm-256color", **env},
         )
         os.close(slave)
@@ -107,7 +111,13 @@ class Terminal:
         if self.child.poll() is None:
             self.child.kill()
         self.child.wait()
-        os.close(self.master)
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        """As a terminal window that is closed."""
+        if self.master >= 0:
+            os.close(self.master)
+        self.master = -1
 
 
 @pytest.fixture
@@ -126,6 +136,53 @@ def test_a_signal_ends_it_cleanly(tmp_path: Path, terminals: list[Terminal], num
     t.child.send_signal(number)
     assert t.end() == 128 + number
     assert t.marker.exists()  # `finally` ran
+
+
+REAL = "import sys; from workbench.__main__ import main; sys.argv[1:] = ['demo']; sys.exit(main())"
+BROKEN = """
+from workbench.tui.screen import MainScreen
+def broken(self, event):
+    raise IndexError("--api-key sesame-" + "9" * 20)
+MainScreen.on_descendant_focus = broken
+"""
+
+
+def test_the_real_screen_ends_with_its_terminal(tmp_path: Path, terminals: list[Terminal]) -> None:
+    """Without a controlling terminal nobody sends SIGHUP: it read the end of its input for ever, at a whole core, and
+    went on to tell the guard that it lives."""
+    t = Terminal(tmp_path, program=REAL)
+    terminals.append(t)
+    t.read_until(b"Compare")
+    t.hang_up()
+    assert t.child.wait(15) == 128 + signal.SIGHUP
+
+
+@pytest.mark.slow
+def test_a_terminal_that_hangs_up_while_it_is_not_read_ends_the_screen(
+    tmp_path: Path, terminals: list[Terminal]
+) -> None:
+    """Frames that nobody takes fill a queue on which the event loop would wait for ever."""
+    t = Terminal(tmp_path, interval=0.02)
+    terminals.append(t)
+    t.read_until(b"Compare")
+    t.type("?q" * 40)
+    t.drain(0.2)
+    t.hang_up()
+    assert t.child.wait(15) == 128 + signal.SIGHUP
+    assert t.marker.exists()
+
+
+def test_a_defect_ends_in_words_and_a_file(tmp_path: Path, terminals: list[Terminal]) -> None:
+    t = Terminal(tmp_path, program=BROKEN + REAL)
+    terminals.append(t)
+    t.read_until(b"please report the details")
+    said = t.seen.decode(errors="replace")
+    said = said[said.rindex("workbench: the screen ended") :]
+    assert t.end() == 1
+    assert "IndexError" in said and "Servers keep running" in said and "(`workbench sim:" in said
+    (kept,) = Path(os.environ["XDG_STATE_HOME"], "workbench", "crashes").glob("*")
+    assert str(kept) in said and "sesame" not in said + kept.read_text()
+    assert "on_descendant_focus" in kept.read_text() or "broken" in kept.read_text()
 
 
 @pytest.mark.slow

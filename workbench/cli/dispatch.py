@@ -67,11 +67,10 @@ def _reported(argv: list[str], as_json: bool) -> int:
     except BrokenPipeError:
         raise
     except Exception as error:  # a defect of ours: say so in a line, keep the traceback in a file
-        from workbench.store.crash import keep_traceback
+        from workbench.store.crash import defect_text
 
-        kept = keep_traceback(error)
-        where = f"the details are in {kept}" if kept else "the traceback could not be kept; please report this line"
-        report(WorkbenchError(f"a defect in Workbench: {type(error).__name__}: {error}", next_step=where), as_json)
+        text, details = defect_text(error)
+        report(WorkbenchError(text, next_step=details), as_json)
         return 1
 
 

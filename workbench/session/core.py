@@ -90,11 +90,9 @@ class SessionCore:
         except WorkbenchError as error:
             self.notify_error(error)
         except Exception as error:
-            from workbench.store.crash import keep_traceback
+            from workbench.store.crash import defect_text
 
-            kept = keep_traceback(error)
-            where = f"the details are in {kept}" if kept else None
-            self.notify(Level.ERROR, f"a defect in Workbench: {type(error).__name__}: {error}", where)
+            self.notify(Level.ERROR, *defect_text(error))
 
     async def end_tasks(self) -> None:
         for task in list(self._tasks):

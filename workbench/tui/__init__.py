@@ -26,4 +26,22 @@ def run(session: SessionApi, *, mouse: bool | None = None, keymap: dict[str, str
     app = WorkbenchApp(session, keymap)
     if mouse is None:
         mouse = "SSH_CONNECTION" not in os.environ
-    return app.run(mouse=mouse) or 0
+    code = app.run(mouse=mouse)
+    if app.defect is not None:
+        sys.stderr.write(_ended_text(app.defect, session.state.host.name))
+        return 1
+    return code or 0
+
+
+def _ended_text(defect: Exception, host: str) -> str:
+    """What happened, where the details are, what lives on, and how to go on."""
+    from workbench.store.crash import defect_text
+
+    text, details = defect_text(defect)
+    again = "workbench" if host == "local" else f"workbench {host}"
+    return (
+        f"workbench: the screen ended: {text}\n"
+        f"  {details}\n"
+        "  Servers keep running. The guard gives altered GPU settings back (`workbench gpu status` shows them).\n"
+        f"  next: open the screen again (`{again}`), and please report the details\n"
+    )

@@ -17,7 +17,7 @@ from textual.screen import Screen
 from textual.theme import Theme
 
 from workbench.session.api import SessionApi
-from workbench.tui.compat import run_bindings
+from workbench.tui.compat import PlainEnd, run_bindings, when_terminal_is_gone
 from workbench.tui.screen import MainScreen
 from workbench.tui.theme import DIM, GROUNDS, ORANGE, SKY, STRONG, TEXT, VERMILLION
 
@@ -52,7 +52,7 @@ THEME = Theme(
 CLOSE_S = 5.0
 
 
-class WorkbenchApp(App[int]):
+class WorkbenchApp(PlainEnd):
     TITLE = "Workbench"
     CSS_PATH = "workbench.tcss"
     ENABLE_COMMAND_PALETTE = False  # ours looks like the other lists (commands.py)
@@ -98,6 +98,12 @@ class WorkbenchApp(App[int]):
             with contextlib.suppress(RuntimeError, ValueError):  # not in the main thread
                 loop.add_signal_handler(number, self.exit, 128 + number)
 
+        def gone() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(self.exit, 128 + signal.SIGHUP)
+
+        when_terminal_is_gone(self, gone)
+
     async def on_unmount(self) -> None:
         """Let go of the host: agent, forwards, link. Servers and settings stay as they are."""
         with contextlib.suppress(TimeoutError):  # a host that hangs must not hold the terminal
@@ -114,10 +120,16 @@ class WorkbenchApp(App[int]):
         await super().on_event(event)
 
     async def _take_key(self, event: events.Key) -> bool:
-        focused = self.focused
-        screen = self.screen
-        if not getattr(screen, "ORDERED_KEYS", False):
+        if not getattr(self.screen, "ORDERED_KEYS", False):
             return False
+        try:
+            return await self._run_key(event)
+        except Exception as error:  # of an action: it is told, and the screen goes on
+            self.main.explain(error)
+            return True
+
+    async def _run_key(self, event: events.Key) -> bool:
+        focused = self.focused
         if await run_bindings(self, event.key, priority=True):
             return True
         take = getattr(focused, "take", None)

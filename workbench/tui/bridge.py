@@ -32,6 +32,7 @@ class Viewer(Protocol):
     def log_visible(self) -> bool: ...
     def show(self, state: SessionState, changed: frozenset[str]) -> None: ...
     def tick(self, state: SessionState, drawn: bool = False) -> None: ...
+    def explain(self, error: Exception) -> None: ...
 
 
 class Bridge:
@@ -82,7 +83,14 @@ class Bridge:
             return
         changed, self._changed = frozenset(self._changed), set()
         self._last_flush_s = self._loop.time()
-        self.viewer.show(self.session.state, changed)
+        self._draw(self.viewer.show, self.session.state, changed)
+
+    def _draw(self, draw: Callable[..., None], *what: Any) -> None:
+        """A defect in drawing becomes a message; the clock and the readings go on."""
+        try:
+            draw(*what)
+        except Exception as error:
+            self.viewer.explain(error)
 
     def _flush_log(self) -> None:
         self._log_timer = None
@@ -91,7 +99,7 @@ class Bridge:
             return
         self._last_log_s = self._loop.time()
         if self.viewer.log_visible:
-            self.viewer.show(self.session.state, LOG)
+            self._draw(self.viewer.show, self.session.state, LOG)
 
     def _tick(self) -> None:
         """Elapsed times and the age of the data, which telemetry may just have repainted anyway."""
@@ -100,4 +108,4 @@ class Bridge:
             return
         self.session.alive()  # a terminal that takes nothing any more must not hold GPU settings
         drawn = self._loop.time() - self._last_flush_s <= 0.9 * CLOCK_PERIOD_S
-        self._context.run(self.viewer.tick, self.session.state, drawn)
+        self._context.run(self._draw, self.viewer.tick, self.session.state, drawn)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import select
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
 from rich.segment import Segment
 from textual._compositor import CompositorUpdate
+from textual.app import App
 from textual.strip import Strip
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from textual.app import App
     from textual.geometry import Region
     from textual.widget import Widget
 
@@ -25,6 +27,45 @@ def frames_waiting(app: App[Any]) -> int:
     writer = getattr(getattr(app, "_driver", None), "_writer_thread", None)
     queue = getattr(writer, "_queue", None)
     return int(queue.qsize()) if queue is not None else 0
+
+
+class PlainEnd(App[int]):
+    """An application that a defect ends without Textual's traceback, which shows every local variable. `defect` is what
+    ended it."""
+
+    defect: Exception | None = None
+
+    def _handle_exception(self, error: Exception) -> None:
+        self.defect = self.defect or error
+        super()._handle_exception(error)
+        self._exit_renderables.clear()  # of errors that bring a text of their own
+
+    def _fatal_error(self) -> None:
+        self._close_messages_no_wait()
+
+
+def when_terminal_is_gone(app: App[Any], tell: Callable[[], None]) -> None:
+    """Call `tell` from a thread when the terminal hangs up. Without a controlling terminal there is no SIGHUP: reading
+    gives the end of input again and again, and a full queue of frames would hold the event loop for ever."""
+    driver = getattr(app, "_driver", None)
+    descriptor, ended = getattr(driver, "fileno", None), getattr(driver, "exit_event", None)
+    if descriptor is None or ended is None:  # tests, Windows
+        return
+    poll = select.poll()
+    poll.register(descriptor, 0)  # hang-ups and errors are told without being asked for
+
+    def wait() -> None:
+        if not any(event & (select.POLLHUP | select.POLLERR) for _, event in poll.poll()):
+            return
+        ended.set()  # the thread that reads keys would spin
+        tell()
+        queue = getattr(getattr(driver, "_writer_thread", None), "_queue", None)
+        while queue is not None:  # nobody else takes frames any more
+            if queue.get() is None:
+                queue.put(None)
+                return
+
+    threading.Thread(target=wait, name="terminal-gone", daemon=True).start()
 
 
 async def run_bindings(app: App[Any], key: str, *, priority: bool = False) -> bool:

@@ -6,7 +6,7 @@ only the changed columns as dirty, so that a telemetry tick costs a few bytes pe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
@@ -167,12 +167,22 @@ class Painted(Widget):
     def rows(self, width: int, height: int) -> Sequence[Row]:
         return ()
 
+    def made(self, make: Callable[..., Sequence[Row]], width: int, *more: int) -> list[Row]:
+        """The rows of `make(width, …)`. What cannot be drawn says so in its place and ends nothing else."""
+        try:
+            return list(make(width, *more))
+        except Exception as error:
+            from workbench.store.crash import defect_text
+
+            text, details = defect_text(error)
+            return [*paragraph(f"x {text}", width, "bad", "  "), *paragraph(f"  next: {details}", width)]
+
     def repaint(self) -> None:
         """Draw again; only the cells that differ from the last drawing are sent."""
         width, height = self.content_size
         if width <= 0 or height <= 0:
             return
-        rows = [fit(row, width) for row in list(self.rows(width, height))[:height]]
+        rows = [fit(row, width) for row in self.made(self.rows, width, height)[:height]]
         rows += [((" " * width, "text"),)] * (height - len(rows))
         old, self._painted = self._painted, rows
         if len(old) != height or (old and row_width(old[0]) != width):

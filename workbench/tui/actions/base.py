@@ -75,12 +75,10 @@ class Actions(_Base):
         elif isinstance(error, AttributeError) and error.obj is self.session:
             self.say(f"this session has no {error.name} yet", Level.WARN)
         else:
-            self.say(
-                f"a defect in Workbench: {type(error).__name__}: {error}",
-                Level.ERROR,
-                "the screen goes on; please report it",
-            )
-            self.log.error(error)
+            from workbench.store.crash import defect_text
+
+            text, details = defect_text(error)
+            self.say(text, Level.ERROR, f"the screen goes on; {details}")
 
     def try_now(self, work: Callable[[], T]) -> T | None:
         """The same for the session's quick, synchronous methods."""

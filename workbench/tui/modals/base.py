@@ -73,7 +73,7 @@ class TextBody(Painted, can_focus=True):
         self.top, self.reserve = 0, reserve
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        return max(0, min(len(self.make(width)), viewport.height - ROOM_AROUND - self.reserve))
+        return max(0, min(len(self.made(self.make, width)), viewport.height - ROOM_AROUND - self.reserve))
 
     def again(self) -> None:
         """The text has changed, and maybe its height."""

@@ -12,11 +12,12 @@ from workbench.tui.paint import Row, Run
 ENDS = ("├", "─", "┤") if G is not ASCII else ("[", "-", "]")
 FAR = 4.0
 LEAST_PCT = 2.0  # half an axis is at least so wide: noise must not fill it
+LEAST_CELLS = 9  # a narrower axis says nothing and is left out
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """From -limit to +limit percent in `cells`; the middle cell is no change."""
+    """From -limit to +limit percent in `cells`, an odd number; the middle cell is no change. 0 cells: no axis."""
 
     limit_pct: float
     cells: int
@@ -32,25 +33,30 @@ class Axis:
     def head(self) -> str:
         """ "-20 %        0        +20 %" over the axis."""
         edge = f"{self.limit_pct:g} %"
+        if 2 * len(edge) + 5 > self.cells:  # the words would touch
+            return "0".center(self.cells) if self.cells else ""
         text = list(" " * self.cells)
         for at, word in ((0, f"-{edge}"), (self.middle, "0"), (self.cells - len(edge) - 1, f"+{edge}")):
             text[at : at + len(word)] = word
-        return "".join(text[: self.cells])
+        return "".join(text)
 
 
 def axis_for(spans: Sequence[tuple[float, float]], cells: int) -> Axis:
     """`spans`: (change, half width) in percent. Round limits that hold the whole of the first one and the points of
-    the others; what is farther than four times the first is cut off, and so may be a wide interval."""
+    the others; what is farther than four times the first is cut off, and so may be a wide interval. `cells` is the
+    room; too little of it makes no axis."""
     first = max(abs(spans[0][0]) + spans[0][1], LEAST_PCT) if spans else LEAST_PCT
     widest = max((abs(change) for change, _ in spans if abs(change) <= FAR * first), default=first)
     widest = max(widest, first)
     size = 10.0 ** math.floor(math.log10(widest))
     limit = next(s * size for s in (1, 1.5, 2, 3, 4, 5, 6, 8, 10) if s * size >= widest)
-    return Axis(limit, cells if cells % 2 else cells - 1)
+    return Axis(limit, 0 if cells < LEAST_CELLS else cells if cells % 2 else cells - 1)
 
 
 def bar(axis: Axis, change_pct: float, half_pct: float | None, role: str) -> Row:
     """One row of the axis. What leaves it ends in "<" or ">"."""
+    if not axis.cells:
+        return ()
     cells: list[Run] = [(" ", "text")] * axis.cells
     cells[axis.middle] = (G.rule, "faint")
     at = axis.cell(change_pct)

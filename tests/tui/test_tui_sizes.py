@@ -1,0 +1,178 @@
+"""No size, page or state ends the screen: every page with data in it, on the real session, at every size."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.made_results import experiment, result, samples, sweep
+from support.real_screen import PROFILE, RealScreen, crashes, on_free_port, real_screen
+
+from workbench.store import paths
+from workbench.store.experiments import ExperimentsDb
+from workbench.store.results import ResultsDb
+from workbench.tui.widgets.interval import Axis, axis_for, bar
+
+HOST = f"sim:{PROFILE}"
+QUICK = ((120, 40), (60, 20), (53, 24), (20, 5), (61, 24), (200, 60), (80, 24))
+
+# what brings a page up from the main screen, and what of it must have stood there
+PAGES: dict[str, tuple[str, ...]] = {
+    "presets": ("1",),
+    "preset detail": ("1", "i"),
+    "launch": ("2",),
+    "all flags": ("2", "a"),
+    "flag": ("2", "enter"),
+    "variable": ("2", "E"),
+    "log": ("3",),
+    "runs": ("3", "o"),
+    "results": ("4",),
+    "result": ("4", "enter"),
+    "note": ("4", "n"),
+    "export": ("4", "e"),
+    "plot": ("4", "t"),
+    "filter": ("4", "f"),
+    "compare": ("c",),
+    "experiments": ("5", "o"),
+    "experiment": ("X",),
+    "new experiment": ("X", "n"),
+    "sweep": ("S",),
+    "new sweep": ("S", "n"),
+    "gpus": ("6",),
+    "settings": ("g",),
+    "bench": ("b",),
+    "bench details": ("b", "ctrl+o"),
+    "start": ("s",),
+    "stop": ("x",),
+    "again": ("full_stop",),
+    "command": ("v",),
+    "save": ("w",),
+    "host": ("h",),
+    "activity": ("l",),
+    "help": ("question_mark",),
+    "palette": ("ctrl+p",),
+    "zoom": ("z",),
+    "quit": ("q",),
+}
+
+
+def stored() -> None:
+    """Results and an experiment of this host, as an earlier screen left them."""
+    db, experiments = ResultsDb(paths.results_db()), ExperimentsDb(paths.results_db())
+    made = result(host=HOST)
+    ids = [db.add(made.spec, made.conditions, made.summary, samples()) for _ in range(6)]
+    e = experiment()
+    runs = tuple(replace(run, result_id=ids[n]) for n, run in enumerate(e.runs))
+    experiments.open_experiment(replace(e, host=HOST, runs=runs))
+
+
+Sizes = Callable[[], tuple[tuple[int, int], ...]]
+
+
+async def every_page(s: RealScreen, names: Iterable[str], sizes: Sizes) -> None:
+    for name in names:
+        keys = PAGES[name]
+        await s.resize(*QUICK[0])
+        await s.press(*keys)
+        for size in sizes():
+            await s.resize(*size)
+            assert len(s.text.splitlines()) == size[1], (name, size)
+            assert crashes() == [], (name, size, crashes()[0].read_text())
+        while s.app.screen is not s.app.main:
+            await s.press("escape")
+        if s.app.main.zoomed:
+            await s.press("z")
+
+
+def through_all(monkeypatch: pytest.MonkeyPatch, sizes: Sizes) -> None:
+    monkeypatch.setenv("WORKBENCH_SIM_START_S", "0.1")
+    stored()
+    on_free_port()
+
+    async def scenario() -> None:
+        async with real_screen() as s:
+            await s.serve()
+            await s.until("GPU3", lambda: len(s.state.results) == 6)
+            s.session.mark(1, "A")
+            s.session.mark(2, "B")
+            s.session.update(bench=replace(s.state.bench, last_id=6))
+            e = await s.session.experiment_called(1)
+            for state in ("done", "running", "stopped", "failed"):
+                s.session.update(
+                    experiment=replace(e, state=state, left_s=100.0, error="lost" if state == "failed" else ""),
+                    sweep=replace(sweep(), state=state, host=HOST),
+                )
+                await every_page(s, PAGES if state == "done" else ("experiment", "sweep", "compare"), sizes)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.slow
+def test_no_size_ends_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    through_all(monkeypatch, lambda: QUICK)
+
+
+@pytest.mark.long
+def test_no_size_of_many_ends_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    dice = random.Random(8)
+    grid = [(columns, rows) for columns in range(20, 201, 5) for rows in range(5, 61, 5)]
+    through_all(monkeypatch, lambda: tuple(dice.sample(grid, 40)))
+
+
+def test_an_experiment_stands_at_every_width() -> None:
+    """D1: the page that a resize to 60 columns ended."""
+    stored()
+
+    async def scenario() -> None:
+        async with real_screen() as s:
+            s.session.update(experiment=await s.session.experiment_called(1))
+            await s.press("X")
+            assert "pair 1" in s.text
+            for columns in range(20, 100, 3):
+                await s.resize(columns, 24)
+                assert crashes() == [], (columns, crashes()[0].read_text())
+
+    asyncio.run(scenario())
+
+
+@given(
+    st.lists(st.tuples(st.floats(-1e4, 1e4), st.floats(0, 1e4)), max_size=6), st.integers(-80, 90), st.floats(-1e5, 1e5)
+)
+def test_an_axis_has_room_or_is_left_out(spans: list[tuple[float, float]], cells: int, change: float) -> None:
+    axis = axis_for(spans, cells)
+    assert axis.cells == 0 or (axis.cells % 2 == 1 and 9 <= axis.cells <= cells)
+    assert len(axis.head()) == axis.cells == sum(len(text) for text, _ in bar(axis, change, abs(change) / 3, "text"))
+
+
+def test_the_words_of_a_narrow_axis_do_not_touch() -> None:
+    assert Axis(300, 13).head().split() == ["0"] and Axis(300, 31).head().split() == ["-300", "%", "0", "+300", "%"]
+
+
+def test_what_cannot_be_drawn_says_so_and_the_rest_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> Any:
+        raise IndexError("--api-key sesame")
+
+    async def scenario() -> None:
+        async with real_screen() as s:
+            await s.until("GPU3", lambda: s.state.presets)
+            monkeypatch.setattr(s.app.main.results, "rows", broken)
+            monkeypatch.setattr(s.app.main, "action_zoom", broken)
+            s.app.main.results.repaint()
+            await s.press("question_mark")
+            await s.until("every action by name")
+            await s.press("escape", "z")
+            text = await s.until("a defect in Workbench: IndexError", "the details are in", "GPU0")
+            assert "sesame" not in text
+            await s.press("p")  # keys go on
+            await s.until(lambda: s.app.query("Search"))
+
+    asyncio.run(scenario())
+    kept = crashes()
+    assert len(kept) == 2 and "sesame" not in Path(kept[0]).read_text() and kept[0].stat().st_mode & 0o777 == 0o600

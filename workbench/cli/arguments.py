@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any, TypeAlias
 
+from workbench.cli.examples import epilog
+
 Commands: TypeAlias = "argparse._SubParsersAction[Any]"
 
 
@@ -12,14 +14,29 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> None:  # type: ignore[override]
         from workbench.model.errors import InputError
 
-        if any(f" {option}" in message.replace("=", " ") for option in ("--host", "--simulate")):
-            raise InputError(message, next_step="--host and --simulate stand before the command")
         raise InputError(message, next_step=f"{self.prog} --help")
 
 
+def global_options(parser: argparse.ArgumentParser, default: Any) -> None:
+    """Add the options that every command takes, before it or after it."""
+    options = parser.add_argument_group("options of every command")
+    options.add_argument("--host", metavar="NAME", default=default, help="a host from your ssh config, or USER@HOST")
+    options.add_argument("--simulate", metavar="PROFILE", default=default, help="a simulated host (demo --list)")
+    options.add_argument(
+        "--json", action="store_true", default=default or False, help="one JSON document on stdout, messages on stderr"
+    )
+
+
 def add(sub: Commands, name: str, help: str) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = sub.add_parser(name, help=help, description=help, allow_abbrev=False)
-    parser.add_argument("--json", action="store_true", help=argparse.SUPPRESS)
+    parser: argparse.ArgumentParser = sub.add_parser(
+        name,
+        help=help,
+        description=help,
+        allow_abbrev=False,
+        epilog=epilog(name if sub._prog_prefix == "workbench" else f"{sub._prog_prefix.split()[1]} {name}"),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    global_options(parser, argparse.SUPPRESS)
     return parser
 
 

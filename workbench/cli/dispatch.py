@@ -6,14 +6,14 @@ import argparse
 import asyncio
 import gc
 import importlib
-import json
 import logging
 import os
 import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from workbench.cli.parser import parse
+from workbench.cli.output import OutputLost, discard_the_rest, json_text
+from workbench.cli.parser import parse, tree
 from workbench.model.errors import WorkbenchError
 
 # command, or command and action -> module under workbench.cli whose `COMMANDS` holds the coroutine for it
@@ -37,35 +37,44 @@ MODULES = {
     "gpu sweep": "sweeping",
     "sweep": "sweeping",
     "doctor": "doctor",
+    "version": "about",
+    "config": "about",
+    "completion": "completion",
 }
 
 Command = Callable[[argparse.Namespace], Awaitable[int] | int]
 
 
 def run(argv: list[str]) -> int:
-    """The exit code; also for a reader that went away (`| head`), in whatever moment."""
+    """Run one command and return its exit code: 141 if the reader of stdout went away (`| head`)."""
+    ours = argv[: argv.index("--")] if "--" in argv else argv
+    as_json = "--json" in ours
     try:
-        ours = argv[: argv.index("--")] if "--" in argv else argv
-        code = _reported(argv, "--json" in ours)
+        code = _reported(argv, as_json)
         sys.stdout.flush()
     except BrokenPipeError:
-        # Point stdout at nothing, so that the interpreter's last flush is quiet.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_the_rest()
         return 141
+    except OutputLost as error:
+        discard_the_rest()
+        report(error, as_json=False)
+        return error.exit_code
     return code
 
 
 def _reported(argv: list[str], as_json: bool) -> int:
     try:
         return _run(argv)
+    except SystemExit as end:  # argparse after --help
+        return int(end.code or 0)
+    except (BrokenPipeError, OutputLost):
+        raise
     except WorkbenchError as error:
         report(error, as_json)
         return error.exit_code
     except KeyboardInterrupt:
         report(WorkbenchError("interrupted"), as_json)
         return 130
-    except BrokenPipeError:
-        raise
     except Exception as error:  # a defect of ours: say so in a line, keep the traceback in a file
         from workbench.store.crash import defect_text
 
@@ -75,7 +84,13 @@ def _reported(argv: list[str], as_json: bool) -> int:
 
 
 def _run(argv: list[str]) -> int:
+    if "_ARGCOMPLETE" in os.environ:  # set by argcomplete's shell code when a user presses Tab
+        from workbench.cli.completion import complete
+
+        complete(tree())
     arguments = parse(argv)
+    if arguments.command not in ("screen", "demo", "completion"):
+        _report_config()
     if getattr(arguments, "host", None) and getattr(arguments, "target", None):
         from workbench.model.errors import InputError
 
@@ -88,6 +103,20 @@ def _run(argv: list[str]) -> int:
         return outcome
     logging.getLogger("asyncio").addHandler(_Kept())
     return asyncio.run(_awaited(outcome))
+
+
+def _report_config() -> None:
+    """Report on stderr what is wrong with config.toml."""
+    from workbench.store import paths
+
+    if not paths.config_file().exists():  # the check needs pydantic, which is slow to load
+        return
+    from workbench.store.config import ConfigStore
+
+    store = ConfigStore()
+    _ = store.config
+    for finding in store.findings:
+        sys.stderr.write(f"workbench: {finding.level}: {finding.place}: {finding.text}\n")
 
 
 async def _awaited(outcome: Awaitable[int]) -> int:
@@ -108,7 +137,7 @@ class _Kept(logging.Handler):
 def report(error: WorkbenchError, as_json: bool) -> None:
     """The message on stderr; with --json also as the one document on stdout."""
     if as_json:
-        print(json.dumps(error.as_json(), ensure_ascii=False, default=str))
+        print(json_text(error.as_json()))
     sys.stderr.write(f"workbench: {error}\n")
     for finding in error.findings:
         fix = f" ({finding.fix})" if finding.fix else ""
@@ -117,5 +146,5 @@ def report(error: WorkbenchError, as_json: bool) -> None:
 
 def emit(document: Any) -> int:
     """Print one JSON document."""
-    print(json.dumps(document, ensure_ascii=False, indent=2, default=str))
+    print(json_text(document, indent=2))
     return 0

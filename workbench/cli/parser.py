@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 
-from workbench import __version__
-from workbench.cli.arguments import Commands, Parser, add, group, plan_options
+from workbench.cli.arguments import Commands, Parser, add, global_options, group, plan_options
+from workbench.cli.examples import epilog
 from workbench.cli.experiment_arguments import experiments
 from workbench.cli.gpu_arguments import gpu
 from workbench.cli.measuring_arguments import measuring
@@ -22,24 +22,42 @@ _INTERVAL_S = (0.2, 60.0)
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """Arguments -> namespace with `command`. Raises InputError; `--help` and `--version` exit 0."""
+    """Return the namespace of a command line, with `command`. Raises InputError. `--help` exits 0."""
     globals_, rest = _globals().parse_known_args(_leading(argv))
     rest = [*rest, *argv[len(_leading(argv)) :]]
+    if rest and rest[0] in ("-V", "--version"):
+        return argparse.Namespace(command="version", json="--json" in argv)
     if not rest or rest[0].split("=")[0] in _SCREEN_OPTIONS:
         return _screen(None, rest, globals_)
     # All the others cost 7 ms, which a screen need not wait for.
     rest, own = _own_command(rest)
-    parser = _root(_screens) if rest[0] == "demo" else _root(*_GROUPS)
+    parser = _root(_screens) if rest[0] == "demo" else tree()
+    if rest[0] == "help":
+        rest = [*rest[1:], "--help"]
     if " ".join(rest[:2]) in commands(parser):  # "experiment resume", beside "experiment PRESET"
         rest = [" ".join(rest[:2]), *rest[2:]]
     if not rest[0].startswith("-") and rest[0] not in commands(parser):
         return _screen_on(rest, globals_, commands(parser))
     space = parser.parse_args(rest)
     space.own_words = own
-    for name, value in vars(globals_).items():  # options are accepted before and after the command
+    for name, value in vars(globals_).items():
+        after = getattr(space, name, None)
+        if value and after and value != after:
+            raise _twice(name)
         if value or not hasattr(space, name):
             setattr(space, name, value)
     return space
+
+
+def tree() -> argparse.ArgumentParser:
+    """Return the arguments of every command, for parsing and for completion."""
+    return _root(*_GROUPS)
+
+
+def _twice(option: str) -> Exception:
+    from workbench.model.errors import InputError
+
+    return InputError(f"--{option} is given twice, with two values", next_step="give it once")
 
 
 def _own_command(words: list[str]) -> tuple[list[str], tuple[str, ...]]:
@@ -65,41 +83,47 @@ def _leading(argv: Sequence[str]) -> list[str]:
 
 
 def _screen_on(rest: list[str], globals_: argparse.Namespace, known: list[str]) -> argparse.Namespace:
+    """Return the screen on the host `rest[0]` if ssh knows that name. Raises InputError for a mistyped command."""
     import difflib
 
+    from workbench.hosts import ssh_names
     from workbench.model.errors import InputError
 
-    near = difflib.get_close_matches(rest[0], known, n=1, cutoff=0.75)
-    if near or (len(rest) > 1 and not rest[1].startswith("-")):
+    if (len(rest) > 1 and not rest[1].startswith("-")) or not ssh_names.is_known(rest[0]):
+        near = difflib.get_close_matches(rest[0], known, n=1, cutoff=0.75)
         hint = f" Did you mean `workbench {near[0]}`?" if near else ""
-        raise InputError(f"no command called {rest[0]!r}.{hint}", next_step="workbench --help")
+        raise InputError(
+            f"no command is called {rest[0]!r}, and ssh knows no host of that name.{hint}",
+            next_step="`workbench --help` lists the commands; `workbench --host NAME` opens a host all the same",
+        )
     return _screen(rest[0], rest[1:], globals_)
 
 
 def _screen(host: str | None, options: Sequence[str], globals_: argparse.Namespace) -> argparse.Namespace:
     screen = Parser(prog="workbench [HOST]", add_help=False, allow_abbrev=False)
     _screen_options(screen)
-    screen.add_argument("--json", action="store_true")
+    global_options(screen, argparse.SUPPRESS)
     space = screen.parse_args(options)
-    space.json |= globals_.json
     return argparse.Namespace(**{**vars(globals_), **vars(space), "command": "screen", "target": host})
 
 
 def _globals() -> argparse.ArgumentParser:
     parser = Parser(prog="workbench", add_help=False, allow_abbrev=False)
-    _global_options(parser)
+    global_options(parser, None)
     return parser
 
 
-def _global_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--host", metavar="NAME", help="a host from your ssh config instead of this machine")
-    parser.add_argument("--simulate", metavar="PROFILE", help="a simulated host (workbench demo --list names them)")
-    parser.add_argument("--json", action="store_true", help="one JSON document on stdout, messages on stderr")
-
-
 def _root(*groups: Callable[[Commands], None]) -> argparse.ArgumentParser:
-    parser = Parser(prog="workbench", usage=USAGE, allow_abbrev=False, description="Tune LLM inference servers.")
-    parser.add_argument("--version", action="version", version=f"workbench {__version__}")
+    parser = Parser(
+        prog="workbench",
+        usage=USAGE,
+        allow_abbrev=False,
+        description="Tune LLM inference servers on NVIDIA GPUs.",
+        epilog=epilog(""),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("-V", "--version", action="store_true", help="print the version")
+    global_options(parser, None)
     sub = parser.add_subparsers(prog="workbench", dest="command", metavar="COMMAND", required=True)
     for add_group in groups:
         add_group(sub)
@@ -139,7 +163,7 @@ def _presets(sub: Commands) -> None:
     check.add_argument("files", nargs="+", metavar="FILE")
     add(actions, "path", "where presets are looked for")
     flags = add(sub, "flags", "every launch flag that an engine version knows")
-    flags.add_argument("engine")
+    flags.add_argument("engine", metavar="ENGINE", help="vllm, sglang, tabbyapi or llamacpp")
     flags.add_argument("--version", dest="engine_version", metavar="V")
     flags.add_argument("--search", metavar="TEXT")
     plan_options(add(sub, "plan", "argv, environment and findings of a launch; starts nothing"))
@@ -161,4 +185,13 @@ def _doctor(sub: Commands) -> None:
     add(sub, "doctor", "facts of this host and what is missing")
 
 
-_GROUPS = (_screens, _presets, _servers, measuring, results, experiments, gpu, _doctor)
+def _about(sub: Commands) -> None:
+    config = group(sub, "config", "the configuration file")
+    add(config, "print", "every setting in force, defaults included")
+    add(config, "path", "where the file is")
+    shell = add(sub, "completion", "completion code for a shell")
+    shell.add_argument("shell", choices=("bash", "zsh", "fish"))
+    add(sub, "help", "help for a command").add_argument("words", nargs="*", metavar="COMMAND")
+
+
+_GROUPS = (_screens, _presets, _servers, measuring, results, experiments, gpu, _doctor, _about)

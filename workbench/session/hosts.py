@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from workbench.hosts import open_host
+from workbench.hosts import open_host, ssh_names
 from workbench.hosts.base import Host
-from workbench.model.errors import InputError
 from workbench.store import paths
 
 SIMULATED = "sim:"
@@ -29,30 +26,4 @@ def known_names() -> tuple[str, ...]:
     """For the host picker: this machine, the aliases of the person's ssh config, the simulated profiles."""
     from workbench.sim.profiles import PROFILES
 
-    return ("local", *_ssh_aliases(Path.home() / ".ssh" / "config"), *(SIMULATED + name for name in PROFILES))
-
-
-def _ssh_aliases(config: Path, depth: int = 0) -> list[str]:
-    """Host names of an ssh config without patterns, `Include`s followed."""
-    try:
-        lines = config.read_text(errors="replace").splitlines()
-    except OSError:
-        return []
-    names: list[str] = []
-    for line in lines:
-        keyword, _, rest = line.strip().replace("=", " ", 1).partition(" ")
-        if keyword.lower() == "host":
-            names += [n for n in rest.split() if not any(c in n for c in "*?!")]
-        elif keyword.lower() == "include" and depth < 8:
-            for pattern in rest.split():
-                base = Path(pattern).expanduser()
-                root = base.parent if base.is_absolute() else config.parent / base.parent
-                names += [n for found in sorted(root.glob(base.name)) for n in _ssh_aliases(found, depth + 1)]
-    return list(dict.fromkeys(names))
-
-
-def check_profile(name: str) -> None:
-    from workbench.sim.profiles import PROFILES
-
-    if name not in PROFILES:
-        raise InputError(f"no simulated host is called {name!r}", next_step=f"take one of {', '.join(PROFILES)}")
+    return ("local", *ssh_names.aliases(), *(SIMULATED + name for name in PROFILES))

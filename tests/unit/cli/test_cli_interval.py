@@ -17,7 +17,7 @@ from workbench.session.session import Session
     [
         (["--interval", "0.5"], "screen", None),
         (["--interval=0.5", "--mouse"], "screen", None),
-        (["box", "--interval", "0.5"], "screen", "box"),
+        (["box.example", "--interval", "0.5"], "screen", "box.example"),
         (["demo", "--interval", "0.5"], "demo", None),
         (["--simulate", "gb10", "--interval", "0.5"], "screen", None),
     ],

@@ -1,0 +1,82 @@
+"""The argument tree: examples, options of every command, hosts by name."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from workbench.cli.examples import EXAMPLES
+from workbench.cli.parser import parse, tree
+from workbench.hosts import ssh_names
+from workbench.model.errors import InputError
+
+
+def parsers(parser: argparse.ArgumentParser, name: str = "") -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    yield name, parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for word, child in action.choices.items():
+                yield from parsers(child, f"{name} {word}".strip())
+
+
+@pytest.fixture
+def ssh_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home whose resolver answers nothing."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(ssh_names, "_resolves", lambda host: False)
+    (tmp_path / ".ssh").mkdir()
+    return tmp_path / ".ssh"
+
+
+def test_every_command_has_an_example() -> None:
+    assert {name for name, _ in parsers(tree())} == set(EXAMPLES)
+
+
+@pytest.mark.parametrize("line", [line for lines in EXAMPLES.values() for line in lines if not line.startswith("eval")])
+def test_the_parser_accepts_every_example(line: str, ssh_home: Path) -> None:
+    words = shlex.split(line.split(" > ")[0])
+    assert words[0] == "workbench"
+    if words[1] == "help":
+        with pytest.raises(SystemExit):
+            parse(words[1:])
+    else:
+        assert parse(words[1:]).command
+
+
+@pytest.mark.parametrize("words", [("--host", "box", "servers"), ("servers", "--host", "box")])
+def test_host_and_json_stand_before_or_after_the_command(words: tuple[str, ...]) -> None:
+    space = parse([*words, "--json"])
+    assert (space.command, space.host, space.simulate, space.json) == ("servers", "box", None, True)
+
+
+def test_two_different_hosts_are_rejected() -> None:
+    with pytest.raises(InputError, match="--host is given twice"):
+        parse(["--host", "a", "servers", "--host", "b"])
+
+
+@pytest.mark.parametrize("alias", ["gpus", "gpu2", "bench1", "server1", "star"])
+def test_a_configured_host_opens_though_its_name_is_near_a_command(alias: str, ssh_home: Path) -> None:
+    (ssh_home / "config").write_text(f"Host other {alias}\n  HostName 192.0.2.1\n")
+    space = parse([alias])
+    assert (space.command, space.target) == ("screen", alias)
+
+
+def test_known_hosts_patterns_and_addresses_are_hosts(ssh_home: Path) -> None:
+    (ssh_home / "config").write_text("Host *\n  User me\nHost node-*\n  User me\nInclude more\n")
+    (ssh_home / "more").write_text("Host included\n")
+    hashed = "|1|F1E1KeoE/eEWhi10WpGv4OdiO6Y=|3988QV0VE8wmZL7suNrYQLITLCg="  # "192.168.1.61" in sshd(8)
+    (ssh_home / "known_hosts").write_text(f"plain,[ported]:2222 ssh-ed25519 AAAA\n{hashed} ssh-rsa AAAA\n")
+    for name in ("node-7", "included", "plain", "ported", "me@any", "box.example", "::1"):
+        assert ssh_names.is_known(name), name
+    assert ssh_names._in_known_hosts("192.168.1.61")
+    assert not ssh_names.is_known("frobnicate")
+
+
+@pytest.mark.parametrize(("word", "hint"), [("frobnicate", "ssh knows no host"), ("benhc", "workbench bench")])
+def test_a_mistyped_command_is_not_taken_for_a_host(word: str, hint: str, ssh_home: Path) -> None:
+    with pytest.raises(InputError, match=hint):
+        parse([word])

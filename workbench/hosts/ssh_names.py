@@ -1,0 +1,91 @@
+"""Names that ssh knows without a connection: its configuration, known_hosts, and the resolver."""
+
+from __future__ import annotations
+
+import base64
+import fnmatch
+import hashlib
+import hmac
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+_RESOLVER_WAIT_S = 1.0
+
+
+def aliases(config: Path | None = None) -> list[str]:
+    """Return the host aliases of an ssh configuration (default: the user's), without patterns."""
+    names = (n for n in _host_patterns(config or _user_config()) if not any(c in n for c in "*?!"))
+    return list(dict.fromkeys(names))
+
+
+def is_known(name: str) -> bool:
+    """Return whether `name` is a host to ssh: an address, an alias or pattern of its configuration, a name in
+    known_hosts, or a name that resolves within a second."""
+    host = name.rpartition("@")[2]
+    if "@" in name or "." in host or ":" in host:
+        return True
+    patterns = [p for p in _host_patterns(_user_config()) if p != "*"]
+    if any(not p.startswith("!") and fnmatch.fnmatchcase(host, p) for p in patterns):
+        return True
+    return _in_known_hosts(host) or _resolves(host)
+
+
+def _user_config() -> Path:
+    return Path.home() / ".ssh" / "config"
+
+
+def _host_patterns(config: Path, depth: int = 0) -> Iterator[str]:
+    """Yield what stands after `Host` in an ssh configuration, with its `Include`s followed."""
+    try:
+        lines = config.read_text(errors="replace").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        keyword, _, rest = line.strip().replace("=", " ", 1).partition(" ")
+        if keyword.lower() == "host":
+            yield from rest.split()
+        elif keyword.lower() == "include" and depth < 8:
+            for pattern in rest.split():
+                base = Path(pattern).expanduser()
+                root = base.parent if base.is_absolute() else config.parent / base.parent
+                for found in sorted(root.glob(base.name)):
+                    yield from _host_patterns(found, depth + 1)
+
+
+def _in_known_hosts(host: str) -> bool:
+    try:
+        lines = (Path.home() / ".ssh" / "known_hosts").read_text(errors="replace").splitlines()
+    except OSError:
+        return False
+    fields = (line.split() for line in lines if line.strip() and not line.startswith("#"))
+    return any(_names(words[1] if words[0].startswith("@") and len(words) > 1 else words[0], host) for words in fields)
+
+
+def _names(field: str, host: str) -> bool:
+    """Return whether the first field of a known_hosts line is for `host`. sshd(8) describes the hashed form
+    |1|salt|HMAC-SHA1."""
+    if not field.startswith("|1|"):
+        return host in (name.strip("[]").partition("]:")[0] for name in field.split(","))
+    try:
+        salt, digest = (base64.b64decode(part) for part in field[3:].split("|"))
+    except ValueError:
+        return False
+    return hmac.compare_digest(hmac.new(salt, host.encode(), hashlib.sha1).digest(), digest)
+
+
+def _resolves(host: str) -> bool:
+    """Return whether the resolver answers for `host` in time. A slow resolver is not waited for."""
+    found: list[bool] = []
+
+    def ask() -> None:
+        try:
+            found.append(bool(socket.getaddrinfo(host, 22)))
+        except (OSError, UnicodeError):
+            found.append(False)
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(_RESOLVER_WAIT_S)
+    return bool(found and found[0])

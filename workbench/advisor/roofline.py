@@ -84,7 +84,7 @@ def ceiling(
     passed in turn; of several replicas the fastest counts.
     """
     if model is None or not model.bytes_per_token:
-        return Ceiling(None, reason="bytes read per token are not known for this model")
+        return Ceiling(None, reason=(model and model.missing) or "bytes read per token are not known for this model")
     if min(tp, pp, dp) < 1:
         return Ceiling(None, reason="parallel sizes must be at least 1")
     if len(gpus) < tp * pp * dp:

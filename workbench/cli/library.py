@@ -138,6 +138,7 @@ async def take_plan(session: Session, arguments: argparse.Namespace) -> LaunchPl
     session.take_plan(planned, arguments.preset)
     await session.look_for_engine()
     session.editor.assign(arguments.sets, arguments.unsets, arguments.envs)
+    await session.look_for_model(session.editor)
     session.show_plan()
     return session.editor.effective
 

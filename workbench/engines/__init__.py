@@ -22,7 +22,7 @@ from workbench.engines.catalog import (
     version_key,
 )
 from workbench.engines.memory import MemoryFit, fit
-from workbench.engines.plans import apply_assignments, model_facts, plan_from_preset, rows, set_flag, shown_finding
+from workbench.engines.plans import apply_assignments, plan_from_preset, rows, set_flag, shown_finding
 from workbench.engines.registry import get, names
 from workbench.engines.validate import check_value, validate
 from workbench.engines.values import format_value, parse_value
@@ -38,7 +38,6 @@ __all__ = [
     "format_value",
     "get",
     "lookup",
-    "model_facts",
     "names",
     "nearest_name",
     "parse_value",

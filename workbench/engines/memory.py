@@ -63,7 +63,7 @@ def fit(plan: LaunchPlan, gpus: Sequence[GpuInfo]) -> MemoryFit | str:
     here = Situation(plan, engine.catalog(plan.engine_version), engine, tuple(gpus))
     facts = plan.model_facts
     if facts is None or facts.weight_bytes is None:
-        return "the size of the weights is not known"
+        return (facts and facts.missing) or "the size of the weights is not known"
     totals = [g.memory_total_bytes for g in gpus if g.memory_total_bytes]
     if not totals:
         return "the memory of the GPUs is not known"

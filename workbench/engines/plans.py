@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.engines import registry
 from workbench.engines.catalog import Match, lookup, nearest_env, nearest_name
+from workbench.engines.model_facts import of_preset
 from workbench.engines.values import parse_value
 from workbench.model.errors import InputError, PlanError
 from workbench.model.findings import Finding, worst
 from workbench.model.flags import FlagCatalog, FlagKind, FlagRow, FlagSetting, FlagSpec, FlagValue, Origin
-from workbench.model.plan import LaunchPlan, ModelFacts, Node, VariableSource
+from workbench.model.plan import LaunchPlan, Node, VariableSource
 
 if TYPE_CHECKING:
-    from workbench.model.preset import Model, Preset
+    from workbench.model.preset import Preset
 
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_-]*)\}")
-_GIGA = 1e9
 
 
 def plan_from_preset(
@@ -47,27 +47,11 @@ def plan_from_preset(
         variables=values,
         sources={n: (sources or {}).get(n) or _source(n, variables or {}) for n in values},
     )
-    plan = replace(plan, model_facts=model_facts(preset.model, plan.model))
     for name, value in preset.flags.items():
         plan = set_flag(plan, catalog, name, _fill(value, values), Origin.PRESET)
-    return plan
-
-
-def model_facts(model: Model, model_id: str | None = None) -> ModelFacts:
-    """The preset's figures for a model in plain units (counts and bytes)."""
-
-    def giga(value: float | None) -> float | None:
-        return None if value is None else value * _GIGA
-
-    return ModelFacts(
-        id=model_id or model.id,
-        parameters=giga(model.parameters_b),
-        quantization=model.quantization,
-        bytes_per_token=giga(model.bytes_per_token_gb),
-        weight_bytes=giga(model.weight_gb),
-        kv_bytes_per_token=model.kv_bytes_per_token,
-        layers=model.layers,
-    )
+    own = {n: v.default or v.example or "" for n, v in preset.variables.items()}
+    facts = of_preset(preset, _fill(preset.model.id, own), {f.name: f.value for f in plan.flags})
+    return replace(plan, model_facts=facts)
 
 
 def set_flag(

@@ -21,7 +21,7 @@ from workbench.model.errors import InputError
 from workbench.model.findings import Finding, Level
 from workbench.model.flags import EnvSpec, FlagCatalog, FlagKind, FlagSetting, FlagSpec, FlagValue
 from workbench.model.gpu import GpuInfo
-from workbench.model.plan import LaunchPlan
+from workbench.model.plan import LaunchPlan, ModelFacts
 from workbench.model.run import run_and_time
 
 
@@ -80,6 +80,7 @@ def _of_plan(here: Situation) -> Iterator[Finding]:
             text = f"variable {match[1]} has no value"
             yield Finding(Level.ERROR, "variable.missing", text, fix=f"--var {match[1]}=…")
     yield from _of_variables(here)
+    yield from _of_facts(plan.model_facts)
     if here.installed and not same_release(catalog.engine, here.installed, catalog.version):
         yield Finding(
             Level.INFO,
@@ -106,6 +107,16 @@ def _of_variables(here: Situation) -> Iterator[Finding]:
         else:
             text = f"{name} {value} is the preset's default; {earlier} used {source.instead}"
             yield Finding(Level.HINT, "variable.default", text, flag, f"--var {name}={source.instead}")
+
+
+def _of_facts(facts: ModelFacts | None) -> Iterator[Finding]:
+    """Where the figures of the model come from, when they are not the preset's."""
+    if facts is not None and facts.missing:
+        without = "no speed limit" if facts.weight_bytes else "no memory estimate and no speed limit"
+        yield Finding(Level.HINT, "model.facts", f"{without}: {facts.missing}")
+    elif facts is not None and facts.weight_bytes and not facts.source.startswith("preset "):
+        text = f"figures of the model are those of its {facts.source}: {facts.weight_bytes / 1e9:.1f} GB of weights"
+        yield Finding(Level.INFO, "model.facts", text)
 
 
 def _of_flag(here: Situation, setting: FlagSetting) -> Iterator[Finding]:

@@ -22,7 +22,10 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What is known of the model's weights; None where it is not known (then no ceiling is shown)."""
+    """What is known of the model's weights; None where it is not known (then no ceiling is shown).
+
+    The figures hold for the model `id` started with `flags` (those of them that change the weights).
+    """
 
     id: str
     parameters: float | None = None  # count, e.g. 70e9
@@ -31,6 +34,9 @@ class ModelFacts:
     weight_bytes: float | None = None  # bytes of weights held in GPU memory
     kv_bytes_per_token: float | None = None
     layers: int | None = None
+    flags: Mapping[str, FlagValue] = field(default_factory=dict)
+    source: str = ""  # "preset vllm-any", "config.json and weight files on spark-01"
+    missing: str | None = None  # why a figure is not known
 
 
 @dataclass(frozen=True, slots=True)

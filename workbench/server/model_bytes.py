@@ -16,9 +16,9 @@ from workbench.model.plan import LaunchPlan
 _TIMEOUT_S = 20.0
 _GB = 1e9
 # $1 model as the engine is given it, $2 working directory, $3 revision, $4 HF_HUB_CACHE, $5 HF_HOME (2 to 5 may be "").
-# Prints commit=…, then a line per file: size, time of change, digest, name. A hub id is looked up as huggingface_hub
-# lays its cache out: models--org--name/refs/REVISION names the commit, snapshots/COMMIT has the files.
-_LOOK = r"""
+# Prints commit=…, or looked=… and nothing else; then `at` is the model's file or directory. A hub id is looked up as
+# huggingface_hub lays its cache out: models--org--name/refs/REVISION names the commit, snapshots/COMMIT has the files.
+LOCATE = r"""
 [ -n "$2" ] && cd -- "$2" 2>/dev/null
 at=$1
 case $at in "~"/*) at=$HOME/${at#"~"/} ;; esac
@@ -31,6 +31,11 @@ if [ ! -e "$at" ]; then
     [ -n "$commit" ] && [ -d "$at" ] || { echo "looked=$hub"; exit 0; }
     echo "commit=$commit"
 fi
+"""
+# Prints a line per file: size, time of change, digest, name.
+_LOOK = (
+    LOCATE
+    + r"""
 if [ -d "$at" ]; then
     set -- "$at"/*.safetensors "$at"/*.bin "$at"/*.gguf "$at"/*.pt "$at"/*.pth "$at"/*.json "$at"/*.model "$at"/*.jinja
 else
@@ -46,6 +51,7 @@ for file do
 done
 exit 0
 """
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +71,7 @@ async def identify(
     started_unix_s: float | None = None,
 ) -> ModelBytes:
     """Of the model that `plan` names, on its host, in one round trip. Never raises: a result without it is one."""
-    model, revision = plan.model, plan.flag("revision")
-    directory = plan.flag("model-dir")
-    if isinstance(directory, str) and not model.startswith(("/", "~")):
-        model = posixpath.join(directory, model)
-    hub = [env.get("HF_HUB_CACHE", ""), env.get("HF_HOME", "")]
-    argv = [model, workdir or "", revision if isinstance(revision, str) else "", *hub]
+    argv = locate_arguments(plan, env, workdir)
     try:
         done = await host.run(["sh", "-c", _LOOK, "sh", *argv], timeout_s=_TIMEOUT_S)
     except (HostError, TimeoutError) as error:
@@ -79,9 +80,18 @@ async def identify(
     files = [tuple(value.split(" ", 3)) for key, value in lines if key == "file"]
     if done.returncode or not files or any(len(f) != 4 for f in files):
         looked = next((f", not in {value}" for key, value in lines if key == "looked"), "")
-        return ModelBytes(None, f"no model files of {model} were found on {host.name}{looked}")
+        return ModelBytes(None, f"no model files of {argv[0]} were found on {host.name}{looked}")
     commit = next((value for key, value in lines if key == "commit"), None)
     return _of(files, commit, started_unix_s)
+
+
+def locate_arguments(plan: LaunchPlan, env: Mapping[str, str], workdir: str | None) -> list[str]:
+    """Return the arguments of LOCATE for the model that `plan` names."""
+    model, revision, directory = plan.model, plan.flag("revision"), plan.flag("model-dir")
+    if isinstance(directory, str) and not model.startswith(("/", "~")):
+        model = posixpath.join(directory, model)
+    hub = [env.get("HF_HUB_CACHE", ""), env.get("HF_HOME", "")]
+    return [model, workdir or "", revision if isinstance(revision, str) else "", *hub]
 
 
 def _of(files: list[tuple[str, ...]], commit: str | None, started_unix_s: float | None) -> ModelBytes:

@@ -6,6 +6,7 @@ import posixpath
 import shlex
 from collections.abc import Callable, Iterable, Mapping
 
+from workbench.engines.model_facts import is_path
 from workbench.hosts.base import Host
 from workbench.model.errors import ServerError
 from workbench.model.plan import Command, LaunchPlan
@@ -49,7 +50,7 @@ async def check(
     A `simulated` engine loads no model: its path need not be there.
     """
     shown = mask_command(command).shell()
-    model = plan.model if looks_like_path(plan.model) and not simulated else ""
+    model = plan.model if is_path(plan.model) and not simulated else ""
     argv = [command.argv[0], command.workdir or "", model, str(command.port), command.env.get("PATH", "")]
     done = await host.run(["sh", "-c", _LOOK, "sh", *argv], check=True)
     facts: dict[str, str] = {}
@@ -95,8 +96,3 @@ def _check_port(command: Command, runs: Iterable[ServerStatus], facts: Mapping[s
 
 def _alive(run: ServerStatus) -> bool:
     return run.alive or run.state not in _ENDED
-
-
-def looks_like_path(model: str) -> bool:
-    """Whether a model is meant as a file or directory and not as a hub id ("org/name")."""
-    return model.startswith(("/", "./", "../", "~")) or model.endswith(".gguf")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from workbench import engines
+from workbench.engines.model_facts import Found, facts_of, needs_look
 from workbench.model.errors import InputError, PlanError, WorkbenchError
 from workbench.model.findings import Finding, Level
 from workbench.model.flags import FlagCatalog, FlagRow, Origin
@@ -24,6 +25,7 @@ class Surroundings:
     installed_version: str | None = None
     installed: str | None = None
     installed_problem: str | None = None
+    models: Found = field(default_factory=dict)  # figures read from the host
 
 
 class PlanEditor:
@@ -47,7 +49,12 @@ class PlanEditor:
     def effective(self) -> LaunchPlan:
         """The plan as the installed version is to be given it."""
         version = self.around.installed_version or self.plan.engine_version
-        return replace(self.plan, engine_version=version)
+        return replace(self.plan, engine_version=version, model_facts=facts_of(self.plan, self.around.models))
+
+    @property
+    def needs_look(self) -> bool:
+        """Whether the host is still to be asked for figures of the plan's model."""
+        return needs_look(self.plan, self.around.models)
 
     def set_flag(self, name: str, text: str) -> None:
         self._change(engines.apply_assignments(self.plan, self.catalog, [f"{name}={text}"]))

@@ -138,10 +138,11 @@ class Planning(SessionCore):
         return infos[: len(infos) // nodes] if nodes and self.state.host.simulated else infos
 
     async def look_for_engine(self) -> None:
-        """Which version of the plan's engine this host has: the plan is checked against that."""
+        """Which version of the plan's engine this host has, and which model files: the plan is checked against them."""
         from workbench.server.probe import probe
 
         editor = self.editor
+        await self.look_for_model(editor)
         found = await probe(self.host, editor.engine, editor.plan.executable, editor.plan.workdir)
         if editor is not self._editor:
             return
@@ -153,6 +154,25 @@ class Planning(SessionCore):
             installed_problem=found.problem,
         )
         self.show_plan()
+
+    async def look_for_model(self, editor: PlanEditor) -> None:
+        """Read the figures of the editor's model from its files, where the preset's are not for it."""
+        if not editor.needs_look:
+            return
+        from workbench.engines.model_facts import model_key
+        from workbench.server.model_files import read_facts
+
+        plan = editor.plan
+        facts = await read_facts(self.host, plan, {e.name: str(e.value) for e in plan.env})
+        editor.around = replace(editor.around, models={**editor.around.models, model_key(plan): facts})
+        if editor is self._editor:
+            self.show_plan()
+
+    def show_edited(self) -> None:
+        """Show the plan after an edit; what the host knows of another model follows."""
+        self.show_plan()
+        if self._editor is not None and self._editor.needs_look and self.host.connected:
+            self.spawn(self.look_for_model(self._editor))
 
     def show_plan(self) -> None:
         if self._editor is not None:
@@ -170,27 +190,27 @@ class Planning(SessionCore):
 
     def set_flag(self, name: str, text: str) -> None:
         self.editor.set_flag(name, text)
-        self.show_plan()
+        self.show_edited()
 
     def unset_flag(self, name: str) -> None:
         self.editor.unset_flag(name)
-        self.show_plan()
+        self.show_edited()
 
     def set_env(self, name: str, value: str) -> None:
         self.editor.set_env(name, value)
-        self.show_plan()
+        self.show_edited()
 
     def unset_env(self, name: str) -> None:
         self.editor.unset_env(name)
-        self.show_plan()
+        self.show_edited()
 
     def undo(self) -> None:
         self.editor.undo()
-        self.show_plan()
+        self.show_edited()
 
     def redo(self) -> None:
         self.editor.redo()
-        self.show_plan()
+        self.show_edited()
 
     def flag_rows(self, view: str = "changed", query: str = "") -> Sequence[FlagRow]:
         return self._editor.rows(view, query) if self._editor else ()

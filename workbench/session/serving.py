@@ -183,6 +183,7 @@ class Serving(Watching):
         editor = editor or self.editor
         if editor.around.installed is None and editor.around.installed_problem is None:
             await self.look_for_engine()
+        await self.look_for_model(editor)
         command = editor.command()
         status = await self.supervisor.start(
             editor.effective,

@@ -142,7 +142,7 @@ class Session(Histories):
         self.update(**{**of_host, "log_revision": self.state.log_revision + 1})
         if self._editor is not None:
             self._editor.around = replace(
-                self._editor.around, gpus=(), installed=None, installed_version=None, installed_problem=None
+                self._editor.around, gpus=(), installed=None, installed_version=None, installed_problem=None, models={}
             )
             self.show_plan()
         await self.open()

@@ -46,6 +46,12 @@ KINDS = {
     "the machine warms up, 3 %": replace(REALISTIC, warm_up=0.03),
     "second of a pair 1 % faster": replace(REALISTIC, second=0.01),
     "one run in 12 disturbed": replace(REALISTIC, outliers=1 / 12),
+    "first run 5 % slower (cold machine)": replace(REALISTIC, cold=0.05),
+    "1 % wave, period of four runs": replace(REALISTIC, wave=0.01),
+    "servers of two speeds, ± 3 %": replace(REALISTIC, two_speeds=0.03),
+    "5 % slower from some run on": replace(REALISTIC, step=0.05),
+    "B three times as noisy": replace(REALISTIC, b_noise=0.02),
+    "each arm compiled once, ± 1 % for good": replace(REALISTIC, arm=0.01),
     "all of these but correlation": replace(REALISTIC, start=0.01, warm_up=0.03, second=0.01, outliers=1 / 12),
     "other metrics for themselves": replace(REALISTIC, apart=0.02),
 }
@@ -90,6 +96,7 @@ async def one(options: dict[str, object], runs: SimulatedRuns) -> Experiment:
     """`extend_to`: so many pairs once those of the design have shown nothing, as `experiment resume ID --pairs`."""
     options = dict(options)
     more = options.pop("extend_to", None)
+    options.setdefault("order_seed", runs.seed)
     spec = design.checked(ExperimentSpec(Arm(), Arm(sets=("knob=B",)), {}, **options))  # type: ignore[arg-type]
     new = Experiment(1, 0.0, "sim", spec, restarts=runs.restarts)
     ended = await Conduct(new, runs, save=_kept).carry_out()
@@ -139,10 +146,18 @@ def table(cells: Cells) -> Iterable[tuple[str, float, Cell]]:
 
 
 def robustness(cells: Cells) -> Iterable[tuple[str, Cell]]:
-    """No true difference, other kinds of noise; then what the product does not do, and what it does once it was asked
-    for more."""
+    """No true difference, other kinds of noise; the two that the order and the discarded run are for, with and without
+    them; then what the product does not do, and what it does once it was asked for more."""
     five, until = {"pairs": 5}, {"pairs": 64, "until_pct": 1.0}
     begun = [(name, cells.begin(five, 0.0, noise)) for name, noise in KINDS.items()]
+    fixed: dict[str, object] = {**five, "order_seed": None}
+    begun.append(
+        ("1 % wave, in the fixed order A B B A", cells.begin(fixed, 0.0, KINDS["1 % wave, period of four runs"]))
+    )
+    cold = KINDS["first run 5 % slower (cold machine)"]
+    for name, kept in (("discarded", None), ("kept", False)):
+        options: dict[str, object] = {"pairs": 3, "throw_away": kept}
+        begun.append((f"3 pairs, 3 %, cold first run {name}", cells.begin(options, 0.03, cold)))
     begun += [
         (f"until ± 1 %, {name}", cells.begin(until, 0.0, KINDS[name]))
         for name in ("no drift", "no correlation", "one run in 12 disturbed")

@@ -1,9 +1,10 @@
 """Runs of an experiment without servers: what the simulated engine's speed model gives, with the noise of machines.
 
     log speed of run i = log model + effect (B) + AR(1) over runs + drift i + this server's own + mean of the requests
+                         + a wave + what is drawn once per arm + what disturbs single runs
 
-Defaults are the ones of bench.md's simulations of A/B designs: run to run 0.7 % with correlation 0.5 between
-neighbours, drift 0.3 % per run, 6 % from request to request at 128 requests.
+Defaults: run to run 0.7 % with correlation 0.5 between neighbours, drift 0.3 % per run, 6 % from request to request at
+128 requests.
 """
 
 from __future__ import annotations
@@ -36,6 +37,12 @@ class Noise:
     warm_up: float = 0.0  # how much slower a warm machine is than the cold one of the first run, reached within 5 runs
     second: float = 0.0  # how much faster the second run of a pair is than its first
     outliers: float = 0.0  # share of runs that somebody disturbs: slower by 2 to 8 %
+    wave: float = 0.0  # amplitude of a disturbance that returns every fourth run (a cron job, a fan's cycle)
+    cold: float = 0.0  # how much slower the very first run is
+    arm: float = 0.0  # drawn once per arm and kept by all its runs: what its compile cache happened to hold
+    two_speeds: float = 0.0  # a server is slower or faster by this, by chance at its start
+    step: float = 0.0  # how much slower all is from one of the first ten runs on
+    b_noise: float = 0.0  # of B's runs alone, on top
     apart: float = 0.0  # of each other metric by itself, on top of what it has in common with the speed
 
 
@@ -49,7 +56,7 @@ class SimulatedRuns:
     def __init__(
         self, effect: float, seed: int, noise: Noise = REALISTIC, *, restarts: bool = True, shared_starts: bool = False
     ) -> None:
-        self.random = random.Random(seed)
+        self.seed, self.random = seed, random.Random(seed)
         self.noise = noise
         self.effect = effect
         self.restarts, self.shared_starts = restarts, shared_starts
@@ -60,6 +67,9 @@ class SimulatedRuns:
         self._arm = ""
         self._start_effect = 0.0
         self._wander = self.random.gauss(0, noise.run)
+        self._phase = self.random.uniform(0, 2 * math.pi)
+        self._step_at = self.random.randrange(1, 10)
+        self._of_arm = {arm: self.random.gauss(0, noise.arm) for arm in "AB"}
 
     async def compiles_first(self, arm: str) -> bool:
         return False
@@ -69,7 +79,7 @@ class SimulatedRuns:
         if self.started is None or not keep:
             self.starts += 1
             self.started = f"run-{self.starts}"
-            self._start_effect = self.random.gauss(0, self.noise.start)
+            self._start_effect = self._start_noise()
         self._arm = arm
         return self.started
 
@@ -95,8 +105,12 @@ class SimulatedRuns:
 
     def speed(self, arm: str, place: int) -> float:
         """Of the run at this place on a server of its own, without what else a result has."""
-        self._start_effect = self.random.gauss(0, self.noise.start)
+        self._start_effect = self._start_noise()
         return self._factor(arm, place)
+
+    def _start_noise(self) -> float:
+        speeds = self.random.choice((-1, 1)) * self.noise.two_speeds
+        return self.random.gauss(0, self.noise.start) + speeds
 
     def _factor(self, arm: str, place: int) -> float:
         noise, gauss = self.noise, self.random.gauss
@@ -108,6 +122,9 @@ class SimulatedRuns:
         around = noise.drift * place + noise.warm_up * math.exp(-place / 2) + noise.second * (place % 2)
         if noise.outliers and self.random.random() < noise.outliers:
             around -= self.random.uniform(0.02, 0.08)
+        around += noise.wave * math.sin(self._phase + math.pi / 2 * place)
+        around -= noise.cold * (place == 0) + noise.step * (place >= self._step_at)
+        around += self._of_arm[arm] + gauss(0, noise.b_noise) * (arm == "B")
         return math.exp(truth + self._wander + around + self._start_effect + requests)
 
     def _apart(self, summary: BenchSummary) -> BenchSummary:

@@ -34,6 +34,9 @@ _UNITS = {  # figure of a summary -> unit, whether more is better
     "duration_s": ("s", False),
 }
 
+_RESOLUTION_SHARE = 0.0005  # of every metric: windows begin and end at whole chunks
+_RESOLUTION = {"W": 0.5, "ms": 0.01}  # drivers report whole watts or few of them; kernel timestamps, and their jitter
+
 Pick = Callable[[BenchSummary], float | None]
 
 
@@ -42,6 +45,10 @@ class Metric:
     name: str  # "output_tok_s", "ttft_ms.p50"
     unit: str
     higher_is_better: bool
+
+    def resolution(self, value: float) -> float:
+        """How finely one run tells it, as a share of the value: a spread below that is chance, not precision."""
+        return max(_RESOLUTION_SHARE, _RESOLUTION.get(self.unit, 0.0) / value)
 
     def of(self, summary: BenchSummary) -> float | None:
         name, _, part = self.name.partition(".")
@@ -107,7 +114,7 @@ def _change(
     centre = average(log_b) - average(log_a)
     ratio = math.exp(centre)
     verdict, interval, p = SINGLE_PAIR, None, None
-    error = _standard_error(log_a, log_b, paired)
+    error = _standard_error(log_a, log_b, paired, metric.resolution(min(*a, *b)))
     if error is not None:
         half = t_quantile((1 + level) / 2, error.df) * error.size
         # Of the interval's two sides, which differ a little in percent, the one towards zero: it holds 0 exactly
@@ -127,24 +134,21 @@ class _Error:
     df: float
 
 
-def _standard_error(a: list[float], b: list[float], paired: bool) -> _Error | None:
-    """None where the runs are too few to give one."""
+def _standard_error(a: list[float], b: list[float], paired: bool, resolution: float) -> _Error | None:
+    """None where the runs are too few to give one. `resolution`: the least that a run is taken to scatter."""
     if len(a) < 2 or len(b) < 2:
         return None
+    least = resolution**2
     if paired:
-        spread = variance([y - x for x, y in zip(a, b, strict=True)])
+        spread = max(2 * least, variance([y - x for x, y in zip(a, b, strict=True)]))
         return _Error(math.sqrt(spread / len(a)), len(a) - 1)
-    u, v = variance(a) / len(a), variance(b) / len(b)
-    if u + v == 0:
-        return _Error(0.0, 1)
+    u, v = max(least, variance(a)) / len(a), max(least, variance(b)) / len(b)
     df = (u + v) ** 2 / (u * u / (len(a) - 1) + v * v / (len(b) - 1))
     return _Error(math.sqrt(u + v), df)
 
 
 def _p_value(centre: float, error: _Error) -> float:
     """Of no difference, two-sided."""
-    if error.size == 0:
-        return float(centre == 0)
     return 2 * t_cdf(-abs(centre) / error.size, error.df)
 
 

@@ -1,11 +1,13 @@
 """The design of an A/B experiment: which run comes next, when it is enough, and what the pairs show. Pure functions.
 
-    pair 0: A B    pair 1: B A    pair 2: A B    …
+    discarded: A    pair 0: A B    pair 1: A B    pair 2: B A    …
 
-Runs of a pair stand beside one another and the order turns with each pair, so that a drift, as of a machine that warms
-up, is shared out evenly. The pair is the unit: Student's t interval on the logarithm of B/A. Where the arms differ in
-what only a restart changes, each run has a server of its own: one start shared by two neighbouring runs would make two
-pairs alike, and the interval too narrow (README, "What an experiment can show").
+The first run is discarded: on a cold machine it is slower than all others. Runs of a pair stand beside one another, and
+the order inside each pair is drawn from a stored seed. A drift then adds to the spread instead of the difference, and a
+disturbance with a period (every fourth run) cannot keep step with the arms, as it can with A B B A. The pair is the
+unit: Student's t interval on the logarithm of B/A. Where the arms differ in what only a restart changes, each run has a
+server of its own: one start shared by two neighbouring runs would make two pairs alike, and the interval too narrow
+(README, "What an experiment can show").
 
 A number of pairs that is not fixed beforehand is bought with a wider interval: `UNTIL_LEVEL` instead of 95 % where it
 ends once the interval is narrow enough, and a quarter of the chance of a false alarm for each extension of a finished
@@ -17,15 +19,17 @@ extended.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import random
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from workbench.bench.changes import BETTER, LEVEL, WORSE, average, metric_called, unclaimed, variance
 from workbench.bench.compare import compare
+from workbench.bench.diagnosis import Seen, compiled_once, diagnosed
 from workbench.bench.student import detectable_shift, t_quantile
 from workbench.model.bench import BenchResult, BenchSummary, MetricChange, half_width
 from workbench.model.errors import InputError
-from workbench.model.experiment import Arm, Experiment, ExperimentRun, ExperimentSpec
+from workbench.model.experiment import INTERRUPTED, WARM_UP, Arm, Experiment, ExperimentRun, ExperimentSpec
 
 UNTIL_LEVEL = 0.965  # nominal, so that the interval that ended it holds the truth in 94 to 96.5 %, whatever the width
 UNTIL_PAIRS = 5  # fewer are not looked at: their spread is too often too small by chance
@@ -33,7 +37,6 @@ EXTENDED = 4.0  # each extension divides the chance of a false alarm by this
 UNTIL_MOST = 16  # where no number is given
 MOST_PAIRS = 64
 TRIES = 3  # of a pair
-INTERRUPTED = "interrupted"
 POWER = 0.8  # at which "the smallest difference" is stated
 _FASTER = {"output_tok_s", "request_s", "per_stream_tok_s", "whole_run_tok_s"}
 _THRIFTY = {"tok_per_joule", "net_tok_per_joule"}
@@ -70,8 +73,11 @@ def checked(spec: ExperimentSpec) -> ExperimentSpec:
     return spec
 
 
-def order(pair: int) -> tuple[str, str]:
-    return ("A", "B") if pair % 2 == 0 else ("B", "A")
+def order(spec: ExperimentSpec, pair: int) -> tuple[str, str]:
+    """Which arm runs first in this pair."""
+    seed = spec.order_seed
+    a_first = pair % 2 == 0 if seed is None else random.Random(f"{seed} {pair}").random() < 0.5
+    return ("A", "B") if a_first else ("B", "A")
 
 
 def arm_of(spec: ExperimentSpec, name: str) -> Arm:
@@ -90,8 +96,13 @@ def next_run(experiment: Experiment) -> ExperimentRun:
     """The run to make now, first that of a pair that is not complete."""
     pair = experiment.pairs_done
     done = {r.arm for r in experiment.runs if r.pair == pair and r.state == "done"}
-    arm = next(name for name in order(pair) if name not in done)
+    arm = next(name for name in order(experiment.spec, pair) if name not in done)
     return ExperimentRun(len(experiment.runs), pair, arm)
+
+
+def warm_up(experiment: Experiment, arm: str) -> ExperimentRun:
+    """A run to be discarded."""
+    return ExperimentRun(len(experiment.runs), WARM_UP, arm)
 
 
 def with_run(experiment: Experiment, run: ExperimentRun) -> Experiment:
@@ -131,6 +142,13 @@ def cut_off(run: ExperimentRun, why: str) -> ExperimentRun:
     return replace(run, state="failed", error=why) if run.state in ("planned", "starting", "measuring") else run
 
 
+def unmeasured(summary: BenchSummary, metric: str) -> str | None:
+    """Why a run has no value of the metric; None where it has one. Another run of that shape would have none either."""
+    if metric_called(metric).of(summary):
+        return None
+    return f"{metric} was not measured: {summary.absent.get(metric.partition('.')[0], 'no value')}"
+
+
 def unfit(summary: BenchSummary, metric: str) -> str | None:
     """Why a run's figures are not compared; None where they may be."""
     if summary.refused:
@@ -138,9 +156,7 @@ def unfit(summary: BenchSummary, metric: str) -> str | None:
     if summary.requests_failed:
         kinds = ", ".join(f"{n} {kind}" for kind, n in summary.errors.items())
         return f"{summary.requests_failed} of {summary.requests_ok + summary.requests_failed} requests failed ({kinds})"
-    if not metric_called(metric).of(summary):
-        return f"{metric} was not measured: {summary.absent.get(metric.partition('.')[0], 'no value')}"
-    return None
+    return unmeasured(summary, metric)
 
 
 # -- when it is enough -----------------------------------------------------------------------------------------------
@@ -185,7 +201,7 @@ def runs_left(experiment: Experiment) -> int:
 
 def left_s(experiment: Experiment) -> float | None:
     """From what the runs so far took; None before the first one has ended."""
-    took = [r.took_s for r in experiment.runs if r.took_s is not None and r.state in ("done", "dropped")]
+    took = [r.took_s for r in experiment.runs if r.took_s is not None and r.state in ("done", "dropped", "discarded")]
     return runs_left(experiment) * average(took) if took else None
 
 
@@ -217,13 +233,25 @@ def judged(experiment: Experiment, results: Mapping[int, BenchResult]) -> Experi
         chosen=experiment.spec.metric,
         level=level(experiment),
     )
-    comparison = replace(comparison, notes=(*comparison.notes, *_notes(experiment)))
+    comparison = replace(comparison, notes=(*_diagnosed(experiment, pairs), *comparison.notes, *_notes(experiment)))
     experiment = replace(experiment, comparison=comparison)
     change = comparison.metrics[0]
     experiment = replace(experiment, smallest_pct=_smallest(change, level(experiment)))
     if experiment.state != "done":
         comparison = replace(comparison, metrics=unclaimed(comparison.metrics))
     return replace(experiment, comparison=comparison, verdict=_sentence(experiment, change))
+
+
+def _diagnosed(experiment: Experiment, pairs: Sequence[tuple[BenchResult, BenchResult]]) -> Iterator[str]:
+    """What the runs say of the machine."""
+    seen = [[Seen(run, run.value) for run in pair if run.value] for pair in complete_pairs(experiment)]
+    discarded = [Seen(run, run.value) for run in experiment.discarded if run.value]
+    yield from diagnosed([(pair[0], pair[1]) for pair in seen if len(pair) == 2], discarded)
+    if experiment.restarts:
+        arms = [result.conditions for result in pairs[0]]
+        told = compiled_once([c.engine for c in arms], [c.flags.get("enforce-eager") is True for c in arms])
+        if told is not None:
+            yield told
 
 
 def _chosen_change(experiment: Experiment) -> MetricChange | None:

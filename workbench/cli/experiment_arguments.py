@@ -36,21 +36,25 @@ def _experiment(sub: Commands) -> None:
     size.add_argument("--pairs", type=int, metavar="N", help="3 show 5 %%, 5 show 2 %%, 8 show 1.2 %% (3)")
     size.add_argument("--until", type=float, metavar="PERCENT", help="until the interval is ± so narrow")
     parser.add_argument("--at-most", type=int, metavar="N", help="pairs, with --until (16; 5 at least)")
-    parser.add_argument("--max-minutes", type=float, metavar="M", help="no pair is begun that would take longer")
+    parser.add_argument(
+        "--max-minutes", type=float, metavar="M", help="no pair is begun that would take longer: it stops"
+    )
     parser.add_argument("--metric", default="output_tok_s", help="what is claimed; all others are shown beside it")
     parser.add_argument("--match-temperature", type=float, metavar="C", help="begin each run within C °C of the first")
     parser.add_argument(
         "--throw-away",
         action=argparse.BooleanOptionalAction,
         default=None,
-        help="make each arm's first start, which compiles, and measure none (where none is known)",
+        help="discard the first run of each arm (default: of one, and of each arm that compiles at its first start)",
     )
     parser.add_argument("--seed", type=int, default=0, help="of lengths and arrivals; pair n has seed + n")
+    parser.add_argument("--order-seed", type=int, metavar="N", help="of the order inside the pairs (a new one; stored)")
     shape_options(parser)
     parser.add_argument("--yes", action="store_true", help="do not ask")
     resume = add(sub, "experiment resume", "go on with one that ended early, or make more pairs")
     resume.add_argument("id", type=int)
-    resume.add_argument("--pairs", type=int, metavar="N", help="in all; more than before widens the interval")
+    resume.add_argument("--pairs", type=int, metavar="N", help="in all; another number widens the interval")
+    resume.add_argument("--max-minutes", type=float, metavar="M", help="from now (default: without end)")
     resume.add_argument("--yes", action="store_true", help="do not ask")
     show = add(sub, "experiment show", "its pairs, intervals and verdict")
     show.add_argument("id", type=int)

@@ -19,15 +19,13 @@ from workbench.cli.library import take_plan
 from workbench.cli.opened import asked, connected, note, say
 from workbench.model.bench import half_width
 from workbench.model.errors import InputError
-from workbench.model.experiment import Arm, Experiment, ExperimentSpec
+from workbench.model.experiment import INTERRUPTED, Arm, Experiment, ExperimentRun, ExperimentSpec
 from workbench.model.run import ServerState
 from workbench.model.settings import GpuSettings
 
 if TYPE_CHECKING:
     from workbench.session.session import Session
     from workbench.session.state import SessionState
-
-_EXIT = {"done": 0, "stopped": 130}
 
 
 def experiment_json(experiment: Experiment) -> dict[str, Any]:
@@ -60,6 +58,7 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
         "match_temperature_c": arguments.match_temperature,
         "throw_away": arguments.throw_away,
         "seed": arguments.seed,
+        "order_seed": arguments.order_seed,
         "bench": shape_of(arguments),
     }
     return {name: value for name, value in given.items() if value is not None}
@@ -133,7 +132,10 @@ def _tell_plan(session: Session, spec: ExperimentSpec, takes_s: float | None) ->
     )
     server = "a fresh server for each run" if restarts else "one server for all runs"
     note(f"A: {_words(spec.a)}\nB: {_words(spec.b)}")
-    note(f"{upto} in the order A B B A, {server}; claimed: {spec.metric}")
+    note(f"{upto} in a random order, {server}; claimed: {spec.metric}")
+    if spec.throw_away is not False:
+        each = "the first run of each arm" if spec.throw_away else "the first run, and that of each arm that compiles,"
+        note(f"{each} is discarded")
     least = "at least " if spec.until_pct is not None else ""
     if takes_s is None:
         note("how long it takes is told after the first run: no earlier start or benchmark of this shape is known")
@@ -195,7 +197,7 @@ def progress(known: int = 0) -> Any:
             told["id"] = now.id
             note(f"experiment {now.id}")
         for run in now.runs:
-            if run.state in ("done", "failed") and told.get(f"run {run.place}") is None:
+            if run.state in ("done", "discarded", "failed") and told.get(f"run {run.place}") is None:
                 told[f"run {run.place}"] = True
                 note(_run_line(run.place, now))
         if now.verdict.startswith("so far") and told.get("verdict") != now.verdict:
@@ -210,7 +212,11 @@ def _run_line(place: int, experiment: Experiment) -> str:
     run = experiment.runs[place]
     figure = f"{run.value:,.2f}" if run.value is not None else f"{run.state}: {run.error}"
     took = f"  {run.took_s:.0f} s" if run.took_s is not None else ""
-    return f"  pair {run.pair + 1} {run.arm}  {figure}{took}"
+    return f"  {_which(run)} {run.arm}  {figure}{took}"
+
+
+def _which(run: ExperimentRun) -> str:
+    return "discarded" if run.pair < 0 else f"pair {run.pair + 1}"
 
 
 async def resume(arguments: argparse.Namespace) -> int:
@@ -226,7 +232,9 @@ async def resume(arguments: argparse.Namespace) -> int:
         await _may_begin(session, before.spec, arguments)
         with _in_order():
             session.subscribe(progress(len(before.runs)))
-            ended = await session.resume_experiment(arguments.id, pairs=arguments.pairs)
+            ended = await session.resume_experiment(
+                arguments.id, pairs=arguments.pairs, max_minutes=arguments.max_minutes
+            )
     return _said(ended, arguments.json)
 
 
@@ -261,7 +269,9 @@ def _said(experiment: Experiment, as_json: bool) -> int:
         emit(experiment_json(experiment))
     else:
         _say(experiment)
-    return _EXIT.get(experiment.state, 1)
+    if experiment.state == "done":
+        return 0
+    return 130 if experiment.error == INTERRUPTED else 1
 
 
 def _say(experiment: Experiment) -> None:
@@ -289,7 +299,7 @@ def _say(experiment: Experiment) -> None:
             say(f"  {line}")
     for run in experiment.runs:
         if run.state in ("failed", "dropped"):
-            say(f"  run {run.place + 1}, pair {run.pair + 1} {run.arm}: {run.state}: {run.error}")
+            say(f"  run {run.place + 1}, {_which(run)} {run.arm}: {run.state}: {run.error}")
     for line in experiment.note.splitlines():
         say(f"  {line}")
     if experiment.error:

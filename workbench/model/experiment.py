@@ -1,4 +1,4 @@
-"""An A/B experiment: two configurations, pairs of runs in the order A B B A, and what they show."""
+"""An A/B experiment: two configurations, pairs of runs in a random order, and what they show."""
 
 from __future__ import annotations
 
@@ -40,16 +40,24 @@ class ExperimentSpec:
     max_minutes: float | None = None
     match_temperature_c: float | None = None  # start each run within this of the first run's start temperature
     seed: int = 0
-    throw_away: bool | None = None  # an arm's first start, which compiles; None: where no earlier start is known
+    # Which runs are made first and discarded: None, one, and one of each arm whose first start compiles; True, one of
+    # each arm; False, none.
+    throw_away: bool | None = None
+    order_seed: int | None = None  # of the order inside the pairs; None: A B B A, as older experiments have it
+
+
+WARM_UP = -1
+INTERRUPTED = "interrupted"
 
 
 @dataclass(frozen=True, slots=True)
 class ExperimentRun:
     """One run of one arm. `state`: "planned", "starting", "measuring", "done", "failed", or "dropped": measured, but
-    its partner failed or an interruption lay between them, so that the pair was made again."""
+    its partner failed or an interruption lay between them, so that the pair was made again; "discarded": a first run
+    of a cold machine."""
 
     place: int  # 0… in the order in which they are made
-    pair: int
+    pair: int  # WARM_UP: of none, to be discarded
     arm: str  # "A" or "B"
     state: str = "planned"
     result_id: int | None = None
@@ -79,11 +87,19 @@ class Experiment:
     simulated: bool = False
     note: str = ""  # what else a reader must know, one sentence per line
     error: str | None = None
-    phase: str = ""  # what is done right now: "B: first start, thrown away", "pair 2, A: waiting for 45 °C", …
+    phase: str = ""  # what is done right now: "discarded run, B: starting", "pair 2, A: waiting for 45 °C", …
     extensions: int = 0  # how often more pairs were asked for after the outcome had been seen
-    thrown_away: tuple[str, ...] = ()  # arms whose first start was made and not measured
     server: str | None = None  # run that the experiment started and has on now: ended at the end
     settings_on: bool = False  # GPU settings of an arm may be on now: given back at the end
+
+    @property
+    def order(self) -> str:
+        """In words."""
+        return "the order A B B A" if self.spec.order_seed is None else "a random order"
+
+    @property
+    def discarded(self) -> tuple[ExperimentRun, ...]:
+        return tuple(r for r in self.runs if r.state == "discarded")
 
     @property
     def pairs_done(self) -> int:

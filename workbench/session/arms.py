@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from workbench.bench import experiment as design
+from workbench.bench.diagnosis import COMPILING
 from workbench.model.errors import ServerError, SettingsError, WorkbenchError
 from workbench.model.experiment import Experiment, ExperimentRun, ExperimentSpec
 from workbench.model.run import ServerState, ServerStatus
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from workbench.session.editor import PlanEditor
     from workbench.session.measuring import Measuring
 
-COMPILING = ("vllm", "sglang")  # torch.compile, kernels built or tuned at the first start of a configuration
 SETTLE_S = 300.0  # the longest wait for a temperature
 _LOOK_S = 2.0
 

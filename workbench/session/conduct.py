@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Protocol
 from workbench.bench import experiment as design
 from workbench.bench.changes import average, metric_called
 from workbench.model.errors import BenchError, HostError, ServerError, WorkbenchError
-from workbench.model.experiment import Experiment, ExperimentRun
+from workbench.model.experiment import INTERRUPTED, WARM_UP, Experiment, ExperimentRun
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchResult
 
 Tell = Callable[[str], None]
+_MEASURED = ("done", "dropped", "discarded")
 
 
 class StartFailed(ServerError):
@@ -26,6 +27,13 @@ class StartFailed(ServerError):
 
 class NothingServed(BenchError):
     """Not one request of a run succeeded."""
+
+
+class NotMeasured(BenchError):
+    """A run has no value of the metric that decides."""
+
+
+_HOPELESS = (StartFailed, NothingServed, NotMeasured)  # of an arm that has not yet shown that it can
 
 
 class Stopped(WorkbenchError):
@@ -99,11 +107,11 @@ class Conduct:
             await self._runs()
             state = "done"
         except asyncio.CancelledError:
-            state, error = "stopped", design.INTERRUPTED
+            state, error = "stopped", INTERRUPTED
         except (Stopped, HostError) as ending:
-            state, error = "stopped", ending.message
+            state, error = "stopped", _told(ending)
         except WorkbenchError as failure:
-            error = failure.message + (f" ({failure.next_step})" if failure.next_step else "")
+            error = _told(failure)
         finally:
             notes = await self._bench.give_back(self.experiment)
             self._ended(state, error, notes)
@@ -111,7 +119,7 @@ class Conduct:
         return self.experiment
 
     def _ended(self, state: str, error: str | None, notes: Sequence[str]) -> None:
-        why = error if state == "failed" and error is not None else design.INTERRUPTED
+        why = error if state == "failed" and error is not None else INTERRUPTED
         runs = tuple(design.cut_off(run, why) for run in self.experiment.runs)
         ended = replace(self.experiment, runs=runs, state=state, error=error, phase="", server=None, settings_on=False)
         self.experiment = ended
@@ -121,18 +129,13 @@ class Conduct:
         self._tell(self.experiment)
 
     async def _runs(self) -> None:
-        spec = self.experiment.spec
+        if design.enough(self.experiment) is None:
+            await self._warm_up()
         while (why := design.enough(self.experiment)) is None:
             if (late := self._late()) is not None:
-                if self.experiment.pairs_done < 2:
-                    raise Stopped(late, next_step="resume it with more time")
-                self._note(late)
-                return
-            run = design.next_run(self.experiment)
-            if self.experiment.restarts and spec.throw_away is not False:
-                await self._throw_away(run.arm)
-            await self._make(run)
-        if spec.until_pct is not None:
+                raise Stopped(late, next_step="resume it with more time (--max-minutes): its pairs count in full")
+            await self._make(design.next_run(self.experiment))
+        if self.experiment.spec.until_pct is not None:
             self._note(why)
 
     def _late(self) -> str | None:
@@ -148,19 +151,19 @@ class Conduct:
 
     # ---- one run
 
-    async def _throw_away(self, arm: str) -> None:
-        """An arm's first start, which compiles, is made once and not measured."""
-        if arm in self.experiment.thrown_away:
+    async def _warm_up(self) -> None:
+        """Make what is discarded: one run, since a cold machine is slower, and one of each arm whose first start
+        compiles. A resumed experiment begins on a machine that is cold again."""
+        wanted = self.experiment.spec.throw_away
+        if wanted is False:
             return
-        if any(r.arm == arm and r.run_id for r in self.experiment.runs):
-            return
-        if self.experiment.spec.throw_away or await self._bench.compiles_first(arm):
-            self._phase(f"{arm}: first start, thrown away")
-            await self._server(arm)
-            await self._bench.clear()
-            thrown_away = (*self.experiment.thrown_away, arm)
-            self.experiment = replace(self.experiment, thrown_away=thrown_away, server=None)
-            await self._keep()
+        arms: tuple[str, ...] = design.order(self.experiment.spec, self.experiment.pairs_done)
+        if not wanted:
+            compiling = [a for a in arms if self.experiment.restarts and await self._bench.compiles_first(a)]
+            arms = tuple(compiling) or arms[:1]
+        for arm in arms:
+            while (await self._make(design.warm_up(self.experiment, arm))).state == "failed":
+                pass
 
     async def _server(self, arm: str) -> str:
         """Server and settings are written down before they are on: what a crash leaves can be cleared by whoever
@@ -174,33 +177,35 @@ class Conduct:
         await self._bench.ready(arm, run_id)
         return run_id
 
-    async def _make(self, run: ExperimentRun) -> None:
+    async def _make(self, run: ExperimentRun) -> ExperimentRun:
+        """The run as it ended: "done", "discarded", or "failed" where it may be tried again."""
         began = time.monotonic()
-        title = f"pair {run.pair + 1}, {run.arm}"
+        title = f"{_which(run)}, {run.arm}"
         run = await self._put(replace(run, state="starting"), f"{title}: starting")
         try:
             run = replace(run, run_id=await self._server(run.arm))
             run = replace(run, start_temperature_c=await self._settled(run, title))
             run = await self._put(replace(run, state="measuring"), f"{title}: measuring")
-            result = await self._bench.measure(run.arm, run, design.seed_of(self.experiment.spec, run.pair))
+            result = await self._bench.measure(run.arm, run, design.seed_of(self.experiment.spec, max(0, run.pair)))
         except HostError:
             raise
         except (BenchError, ServerError) as failure:
-            await self._failed(replace(run, took_s=time.monotonic() - began), failure.message)
-            self._give_up(run, failure)
-            return
+            return await self._failed(replace(run, took_s=time.monotonic() - began), _told(failure), failure)
         run = replace(run, result_id=result.id, took_s=time.monotonic() - began)
-        why = design.unfit(result.summary, self.experiment.spec.metric)
-        if why is not None:
-            await self._failed(run, why)
-            if result.summary.requests_ok:
-                self._give_up(run, BenchError(why))
-            else:
-                self._give_up(run, NothingServed(why, next_step=f"workbench logs {run.run_id} may say why"))
-            return
+        metric = self.experiment.spec.metric
+        if (why := design.unfit(result.summary, metric)) is not None:
+            if not result.summary.requests_ok:
+                logs = f"workbench logs {run.run_id} may say why"
+                return await self._failed(run, why, NothingServed(why, next_step=logs))
+            if (absent := design.unmeasured(result.summary, metric)) is not None:
+                return await self._failed(run, why, NotMeasured(absent, next_step="a longer run, or another --metric"))
+            if run.pair != WARM_UP:
+                return await self._failed(run, why, BenchError(why))
+        run = replace(run, value=metric_called(metric).of(result.summary))
+        if run.pair == WARM_UP:
+            return await self._put(replace(run, state="discarded", error=why))
         self._results[result.id] = result
-        value = metric_called(self.experiment.spec.metric).of(result.summary)
-        await self._put(replace(run, state="done", value=value))
+        return await self._put(replace(run, state="done"))
 
     async def _settled(self, run: ExperimentRun, title: str) -> float | None:
         within = self.experiment.spec.match_temperature_c
@@ -213,20 +218,20 @@ class Conduct:
             self._note(f"{began}, the first one at {first:.0f} °C")
         return temperature
 
-    async def _failed(self, run: ExperimentRun, why: str) -> None:
-        await self._put(replace(run, state="failed", error=why))
-
-    def _give_up(self, run: ExperimentRun, failure: WorkbenchError) -> None:
-        """After a failure that repeating will not mend; else the pair is made again."""
-        never = not any(r.arm == run.arm and r.state in ("done", "dropped") for r in self.experiment.runs)
-        if isinstance(failure, (StartFailed, NothingServed)) and never:
+    async def _failed(self, run: ExperimentRun, why: str, failure: WorkbenchError) -> ExperimentRun:
+        """Raises BenchError after a failure that repeating will not mend; else the run is made again, with its
+        partner."""
+        run = await self._put(replace(run, state="failed", error=why))
+        never = not any(r.arm == run.arm and r.state in _MEASURED for r in self.experiment.runs)
+        if isinstance(failure, _HOPELESS) and never:
             raise BenchError(f"{run.arm}: {failure.message}", next_step=failure.next_step)
         tries = design.tries(self.experiment, run.pair)
         if tries >= design.TRIES:
             raise BenchError(
-                f"pair {run.pair + 1} failed {tries} times; the last time {run.arm}: {failure.message}",
+                f"{_which(run)} failed {tries} times; the last time {run.arm}: {failure.message}",
                 next_step=failure.next_step,
             )
+        return run
 
     # ---- state
 
@@ -235,7 +240,7 @@ class Conduct:
         if run.state == "done" and self.experiment.pairs_done > run.pair:
             self._judge()
         self._left()
-        if run.state in ("done", "failed"):
+        if run.state in ("done", "discarded", "failed"):
             await self._keep()
         else:
             self._tell(self.experiment)
@@ -263,3 +268,13 @@ class Conduct:
     def _note(self, *lines: str) -> None:
         known = self.experiment.note.splitlines()
         self.experiment = replace(self.experiment, note="\n".join(dict.fromkeys([*known, *lines])))
+
+
+def _which(run: ExperimentRun) -> str:
+    return "discarded run" if run.pair == WARM_UP else f"pair {run.pair + 1}"
+
+
+def _told(failure: WorkbenchError) -> str:
+    """All that it says, in one line."""
+    command = f"; command: {failure.command}" if failure.command else ""
+    return failure.message + command + (f" ({failure.next_step})" if failure.next_step else "")

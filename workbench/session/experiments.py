@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
@@ -49,6 +50,7 @@ class Experimenting(Sweeping):
             raise InputError(f"an experiment has no {', '.join(unknown)}")
         if options.get("until_pct") is not None:
             options.setdefault("pairs", design.UNTIL_MOST)
+        options.setdefault("order_seed", random.SystemRandom().randrange(2**31))
         plan = self.editor.effective
         given = {"preset_id": plan.preset_id, **options}
         spec = design.checked(ExperimentSpec(_masked(a), _masked(b), asdict(mask_plan(plan)), **given))
@@ -71,8 +73,11 @@ class Experimenting(Sweeping):
         experiment = await asyncio.to_thread(self.experiments_db.open_experiment, new)
         return await self._carry_out(experiment, editors)
 
-    async def resume_experiment(self, experiment_id: int, *, pairs: int | None = None) -> Experiment:
-        """`pairs` of a finished one asks for more: its interval is then a wider one."""
+    async def resume_experiment(
+        self, experiment_id: int, *, pairs: int | None = None, max_minutes: float | None = None
+    ) -> Experiment:
+        """`pairs`: another number than was planned, as more for a finished one: after such a look the interval is a
+        wider one. `max_minutes`: from now; None: without end."""
         from workbench.bench import experiment as design
 
         self._not_two()
@@ -85,17 +90,17 @@ class Experimenting(Sweeping):
             )
         if experiment.state == "running":
             raise InputError(f"experiment {experiment_id} is being carried out", next_step="wait for it")
-        if pairs is not None:
-            spec = design.checked(replace(experiment.spec, pairs=pairs))
-            experiment = replace(experiment, spec=spec)
-        if experiment.state == "done":
-            if design.enough(experiment) is not None:
-                raise InputError(
-                    f"experiment {experiment_id} is finished: {experiment.verdict}",
-                    next_step="start one with a narrower --until"
-                    if experiment.spec.until_pct is not None
-                    else "give --pairs with a higher number to make more",
-                )
+        planned = experiment.spec.pairs
+        spec = replace(experiment.spec, max_minutes=max_minutes, pairs=planned if pairs is None else pairs)
+        experiment = replace(experiment, spec=design.checked(spec))
+        if experiment.state == "done" and design.enough(experiment) is not None:
+            raise InputError(
+                f"experiment {experiment_id} is finished: {experiment.verdict}",
+                next_step="start one with a narrower --until"
+                if experiment.spec.until_pct is not None
+                else "give --pairs with a higher number to make more",
+            )
+        if experiment.state == "done" or (spec.pairs != planned and experiment.pairs_done >= 2):
             experiment = replace(experiment, extensions=experiment.extensions + 1)
         plan, a, b = self._with_secrets(experiment.spec)
         self.take_plan(plan, f"experiment {experiment_id}")
@@ -139,8 +144,8 @@ class Experimenting(Sweeping):
         from workbench.bench import experiment as design
 
         pairs = spec.pairs if spec.until_pct is None else design.UNTIL_PAIRS
-        starts = 2 * pairs + 2 * (spec.throw_away is True) if restarts else 1
-        return starts * start_s + 2 * pairs * (bench_s + _BETWEEN_S)
+        runs = 2 * pairs + {True: 2, None: 1, False: 0}[spec.throw_away]
+        return (runs if restarts else 1) * start_s + runs * (bench_s + _BETWEEN_S)
 
     def _start_estimate_s(self, spec: ExperimentSpec) -> float | None:
         if self._supervisor is None:
@@ -238,7 +243,8 @@ class Experimenting(Sweeping):
             self.experiments_db.save_experiment(experiment)
             for run in experiment.runs[-1:]:
                 if run.result_id is not None:
-                    self.results_db.retag(run.result_id, add=[f"experiment {experiment.id} {run.arm}"])
+                    arm = "discarded" if run.pair < 0 else run.arm
+                    self.results_db.retag(run.result_id, add=[f"experiment {experiment.id} {arm}"])
 
         await asyncio.to_thread(save)
 

@@ -133,7 +133,6 @@ def _decode(number: int, form: int, text: str) -> Experiment:
             "spec": whole,
             "runs": runs,
             "comparison": None,
-            "thrown_away": tuple(data.get("thrown_away", ())),
         }
         return Experiment(**{**_known(Experiment, data), **rest})
     except (ValueError, KeyError, TypeError) as error:

@@ -42,9 +42,10 @@ def shares(
 ) -> list[float]:
     """In percent: of intervals that hold the truth, of experiments that show a difference. `more`: so many pairs where
     the first ones showed none."""
-    spec = design.checked(ExperimentSpec(Arm(), Arm(sets=("knob=B",)), {}, **options))
     held = shown = 0
     for seed in range(count):
+        order = {"order_seed": seed, **options}
+        spec = design.checked(ExperimentSpec(Arm(), Arm(sets=("knob=B",)), {}, **order))
         runs = SimulatedRuns(effect, seed, noise)
         experiment = made(Experiment(1, 0.0, "sim", spec), runs)
         if more is not None and changed(experiment).verdict not in (BETTER, WORSE):
@@ -78,10 +79,35 @@ def test_93_to_97_in_100_intervals_hold_the_truth(options: dict[str, Any], effec
         assert shown > 95.0
 
 
-@pytest.mark.parametrize("kind", [{"drift": 0.0}, {"correlation": 0.0}, {"warm_up": 0.03}, {"start": 0.01}], ids=str)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        {"drift": 0.0},
+        {"correlation": 0.0},
+        {"warm_up": 0.03},
+        {"start": 0.01},
+        {"wave": 0.01},  # with a period of four runs: 58 % of these hold the truth in the fixed order A B B A
+        {"two_speeds": 0.03},
+        {"b_noise": 0.02},
+        {"drift": 0.01},
+    ],
+    ids=str,
+)
 def test_under_other_noise_too(kind: dict[str, float]) -> None:
     held, _ = shares(500, noise=replace(REALISTIC, **kind), pairs=5)
     assert 92.3 <= held <= 97.7, "93 to 97, and the chance of so few"
+
+
+def test_the_fixed_order_keeps_step_with_a_wave_of_four_runs() -> None:
+    """Why the order is drawn."""
+    held, _ = shares(300, noise=replace(REALISTIC, wave=0.01), pairs=5, order_seed=None)
+    assert held < 75.0
+
+
+def test_what_is_drawn_once_per_arm_no_design_sees() -> None:
+    """A compile cache: said in a sentence (diagnosis.compiled_once), since no number of pairs shows it."""
+    held, _ = shares(300, noise=replace(REALISTIC, arm=0.01), pairs=5)
+    assert held < 80.0
 
 
 def test_more_pairs_where_nothing_was_shown_raise_no_more_false_alarms() -> None:

@@ -39,7 +39,7 @@ def measured(speeds: list[tuple[float, float]], state: str = "done", **options: 
     results: dict[int, BenchResult] = {}
     runs = []
     for pair, factors in enumerate(speeds):
-        for arm in design.order(pair):
+        for arm in design.order(spec(**options), pair):
             number = len(results) + 1
             results[number] = result_of(number, arm, factors["AB".index(arm)], seed=pair)
             runs.append(ExperimentRun(number - 1, pair, arm, "done", number))
@@ -53,6 +53,18 @@ def test_pairs_turn() -> None:
     one = experiment(*["done"] * 10)
     assert "".join(r.arm for r in one.runs) == "ABBAABBAAB"
     assert [r.pair for r in one.runs] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4] and one.pairs_done == 5
+
+
+def test_the_order_inside_pairs_is_drawn_from_a_stored_seed() -> None:
+    def drawn(seed: int) -> str:
+        return "".join(design.order(spec(order_seed=seed), pair)[0] for pair in range(12))
+
+    orders = {drawn(seed) for seed in range(50)}
+    assert drawn(7) == drawn(7) and len(orders) > 45, "the same again when resumed; another one for each experiment"
+    first = sum(drawn(seed).count("A") for seed in range(200)) / 2400
+    assert 0.46 < first < 0.54
+    seconds = [drawn(seed)[1] for seed in range(400) if drawn(seed)[0] == "A"]
+    assert 0.4 < seconds.count("A") / len(seconds) < 0.6, "one pair tells nothing of the next"
 
 
 def test_both_runs_of_a_pair_have_one_seed_and_every_pair_its_own() -> None:

@@ -51,7 +51,6 @@ WHOLE = Experiment(
     "lost",
     "",
     1,
-    ("A",),
     "run-1",
     True,
 )

@@ -13,7 +13,7 @@ from support.simulated_runs import REALISTIC, Noise, SimulatedRuns
 from workbench.bench import experiment as design
 from workbench.model.bench import BenchResult, BenchSummary
 from workbench.model.errors import BenchError, HostError, WorkbenchError
-from workbench.model.experiment import Arm, Experiment, ExperimentRun, ExperimentSpec
+from workbench.model.experiment import INTERRUPTED, Arm, Experiment, ExperimentRun, ExperimentSpec
 from workbench.session.conduct import Conduct, StartFailed, Stopped
 
 QUIET = Noise(0, 0, 0, 0)
@@ -25,6 +25,7 @@ class Carried:
     def __init__(self, runs: SimulatedRuns, experiment: Experiment | None = None, **options: Any) -> None:
         self.kept: list[Experiment] = []
         self.told: list[Experiment] = []
+        options.setdefault("throw_away", False)
         spec = design.checked(ExperimentSpec(Arm(), Arm(sets=("knob=B",)), {}, **options))
         self.runs = runs
         self.conduct = Conduct(
@@ -48,7 +49,7 @@ def test_order_servers_and_seeds() -> None:
     assert [r.conditions.flags["knob"] for r in runs.results] == list("ABBAAB")
     assert [r.spec.seed for r in runs.results] == [0, 0, 1, 1, 2, 2]
     assert runs.starts == 6 and len({r.run_id for r in one.runs}) == 6, "each run has a server of its own"
-    assert one.state == "done" and one.verdict == "B is faster by 10.0 % ± 0.0 (output tok/s, 3 pairs)"
+    assert one.state == "done" and one.verdict == "B is faster by 10.0 % ± 0.2 (output tok/s, 3 pairs)"
     assert (one.phase, one.left_s, one.server, one.error) == ("", None, None, None)
     assert runs.started is None
 
@@ -165,7 +166,7 @@ def test_a_start_that_fails_once_after_others_is_tried_again() -> None:
     [
         (HostError("the link was lost"), "stopped", "the link was lost"),
         (Stopped("the benchmark was cancelled"), "stopped", "the benchmark was cancelled"),
-        (asyncio.CancelledError(), "stopped", design.INTERRUPTED),
+        (asyncio.CancelledError(), "stopped", INTERRUPTED),
         (WorkbenchError("no right to set clocks"), "failed", "no right to set clocks"),
         (BenchError("the worker died"), "failed", "pair 2 failed 3 times; the last time B: the worker died"),
     ],
@@ -232,26 +233,83 @@ def test_no_pair_is_begun_that_the_time_does_not_hold(monkeypatch: pytest.Monkey
             now[0] += 60.0
             return await super().measure(arm, run, seed)
 
-    one = Carried(Slow(0.1, 1), pairs=8, max_minutes=5.0).ended()
-    assert (one.state, one.pairs_done, one.note) == ("done", 2, "5 min were up after 2 of 8 pairs")
+    runs = Slow(0.1, 1)
+    one = Carried(runs, pairs=8, max_minutes=5.0).ended()
+    assert (one.state, one.pairs_done) == ("stopped", 2)
+    assert one.error is not None and one.error.startswith("5 min were up after 2 of 8 pairs (resume it")
+    assert one.verdict.startswith("nothing is claimed: it was not finished; so far +"), "and no interval was bought"
+    again = Carried(runs, design.taken_up(replace(one, spec=replace(one.spec, max_minutes=None)))).ended()
+    assert (again.state, again.pairs_done, again.extensions, design.level(again)) == ("done", 8, 0, 0.95)
     short = Carried(Slow(0.1, 1), pairs=8, max_minutes=3.0).ended()
-    assert (short.state, short.pairs_done, short.error) == ("stopped", 1, "3 min were up after 1 of 8 pairs")
+    assert (short.state, short.pairs_done) == ("stopped", 1)
 
 
-def test_first_starts_that_compile_are_thrown_away() -> None:
+def test_the_first_run_is_discarded_and_of_each_arm_that_compiles_one() -> None:
+    runs = SimulatedRuns(0.1, 1, replace(QUIET, cold=0.05))
+    carried = Carried(runs, throw_away=None)
+    one = carried.ended()
+    assert [(r.pair, r.arm, r.state) for r in one.runs][:3] == [
+        (-1, "A", "discarded"),
+        (0, "A", "done"),
+        (0, "B", "done"),
+    ]
+    assert one.pairs_done == 3 and one.verdict.startswith("B is faster by 10.0 % ± 0.2"), "the cold run is not in it"
+    assert one.comparison is not None and one.comparison.runs_a == 3
+    assert any(n.startswith("the discarded first run lies -4.9 %") for n in one.comparison.notes)
+    assert "discarded run, A: measuring" in [e.phase for e in carried.told]
+
     class Compiling(SimulatedRuns):
         async def compiles_first(self, arm: str) -> bool:
-            return arm == "B"
+            return True
 
-    runs = Compiling(0.1, 1, QUIET)
-    carried = Carried(runs)
-    one = carried.ended()
-    assert one.thrown_away == ("B",) and runs.starts == 7 and len(runs.results) == 6
-    assert "B: first start, thrown away" in [e.phase for e in carried.told]
+    both = Compiling(0.1, 1, QUIET)
+    assert [r.arm for r in Carried(both, throw_away=None).ended().discarded] == ["A", "B"] and both.starts == 8
     always = SimulatedRuns(0.1, 1, QUIET)
-    assert Carried(always, throw_away=True).ended().thrown_away == ("A", "B") and always.starts == 8
+    assert [r.arm for r in Carried(always, throw_away=True).ended().discarded] == ["A", "B"] and always.starts == 8
     never = Compiling(0.1, 1, QUIET)
-    assert Carried(never, throw_away=False).ended().thrown_away == () and never.starts == 6
+    assert Carried(never, throw_away=False).ended().discarded == () and never.starts == 6
+
+
+def test_a_discarded_run_may_be_refused_but_must_serve_and_measure() -> None:
+    refused = Carried(spoiled([0], refused=("cold",)), throw_away=None).ended()
+    assert refused.state == "done" and refused.discarded[0].error == "refused: cold"
+    none = {"requests_ok": 0, "requests_failed": 128, "errors": {"http 400": 128}}
+    dead = Carried(spoiled([0], **none), throw_away=None).ended()
+    assert (
+        dead.state == "failed" and len(dead.runs) == 1 and dead.error is not None and dead.error.startswith("A: 128 of")
+    )
+    absent = {"tok_per_joule": None, "absent": {"tok_per_joule": "shorter than 2 s"}}
+    short = Carried(spoiled(range(9), **absent), throw_away=None, metric="tok_per_joule").ended()
+    assert short.state == "failed" and len(short.runs) == 1, "the next ones would have none either"
+    assert short.error is not None and short.error.startswith("A: tok_per_joule was not measured: shorter than 2 s")
+
+
+def test_an_arm_whose_discarded_first_start_fails_is_named_with_its_run() -> None:
+    class Compiling(Failing):
+        async def compiles_first(self, arm: str) -> bool:
+            return True
+
+    one = Carried(Compiling(StartFailed("no kernel image"), "B", 0), throw_away=None).ended()
+    assert one.state == "failed" and one.error == "B: no kernel image"
+    assert [(r.arm, r.state, r.error) for r in one.runs] == [
+        ("A", "discarded", None),
+        ("B", "failed", "no kernel image"),
+    ]
+
+
+def test_a_resumed_one_begins_with_a_discarded_run_again() -> None:
+    first = Failing(asyncio.CancelledError(), "A", 2, "measure", always=False)
+    stopped = Carried(first, throw_away=None).ended()
+    second = SimulatedRuns(0.1, 1, QUIET)
+    second.results = list(first.results)
+    one = Carried(second, design.taken_up(stopped)).ended()
+    assert one.state == "done" and len(one.discarded) == 2 and one.pairs_done == 3
+
+
+def test_a_command_that_did_not_end_is_named() -> None:
+    error = HostError("did not end within 30 s and was killed", command="nvidia-smi -q", next_step="try it there")
+    one = Carried(Failing(error, "B", 0, "measure")).ended()
+    assert one.error == "did not end within 30 s and was killed; command: nvidia-smi -q (try it there)"
 
 
 def test_start_temperatures_are_matched_or_told() -> None:

@@ -92,7 +92,7 @@ def _design(experiment: Experiment) -> tuple[tuple[str, str], ...]:
     until = f", or until the interval is ± {spec.until_pct:g} % or narrower" if spec.until_pct else ""
     rows = [
         ("metric chosen beforehand", metric_title(spec.metric)),
-        ("pairs", f"{experiment.pairs_done} complete; planned: {spec.pairs}{until}, in the order A B B A"),
+        ("pairs", f"{experiment.pairs_done} complete; planned: {spec.pairs}{until}, in {experiment.order}"),
         ("unit", "one run: requests of a run share the engine's state"),
         ("restarts", "the server was restarted for each change" if experiment.restarts else "none was needed"),
         (
@@ -104,8 +104,10 @@ def _design(experiment: Experiment) -> tuple[tuple[str, str], ...]:
             f"matched within {spec.match_temperature_c:g} °C" if spec.match_temperature_c else "not matched",
         ),
     ]
-    if experiment.thrown_away:
-        rows.append(("first starts thrown away", ", ".join(experiment.thrown_away)))
+    if spec.order_seed is not None:
+        rows.append(("seed of the order", str(spec.order_seed)))
+    if experiment.discarded:
+        rows.append(("first runs discarded", ", ".join(run.arm for run in experiment.discarded)))
     if experiment.extensions:
         rows.append(("extended after the outcome was seen", f"{experiment.extensions} times"))
     return tuple(rows)
@@ -133,7 +135,7 @@ def _runs(experiment: Experiment) -> Table:
     rows = tuple(
         (
             str(run.place + 1),
-            str(run.pair + 1),
+            str(run.pair + 1) if run.pair >= 0 else NA,
             run.arm,
             run.state if not run.error else f"{run.state}: {run.error}",
             f"#{run.result_id}" if run.result_id is not None else NA,

@@ -22,7 +22,15 @@ STATES = {
     "done": ("ok", "done", "good"),
     "failed": ("x", "failed", "bad"),
 }
-RUNS = {"planned": G.dot, "starting": "~ start", "measuring": "~", "done": "ok", "failed": "x", "dropped": "- out"}
+RUNS = {
+    "planned": G.dot,
+    "starting": "~ start",
+    "measuring": "~",
+    "done": "ok",
+    "failed": "x",
+    "dropped": "- out",
+    "discarded": "- first",
+}
 CHANGE = 16
 SHOWN = ("output_tok_s", "tok_per_joule", "ttft_ms.p50", "ttft_ms.p99", "itl_ms.mean", "tpot_ms.mean", "power_w")
 Trail = Mapping[int, tuple[float, float]]  # pairs that were complete -> (change, half width) in percent
@@ -79,7 +87,7 @@ def design_text(e: Experiment) -> str:
     load = ", ".join(f"{bench[name]} {word}" for name, word in words.items() if name in bench)
     restart = "the server restarts for every run" if e.restarts else "the server stays up"
     warm = f", started within {spec.match_temperature_c:g} C" if spec.match_temperature_c is not None else ""
-    return f"{count} in the order A B B A; {restart}{warm}" + (f"; each run {load}" if load else "")
+    return f"{count} in {e.order}; {restart}{warm}" + (f"; each run {load}" if load else "")
 
 
 def _state_row(e: Experiment, width: int, left_s: float | None, doing: str) -> Row:
@@ -90,7 +98,8 @@ def _state_row(e: Experiment, width: int, left_s: float | None, doing: str) -> R
         left.append((f"  {e.phase}", "text"))
     elif now is not None:
         said = doing if doing and now.state == "measuring" else now.state
-        left.append((f"  pair {now.pair + 1}, {now.arm}: {said}", "text"))
+        which = "discarded run" if now.pair < 0 else f"pair {now.pair + 1}"
+        left.append((f"  {which}, {now.arm}: {said}", "text"))
     elif e.state in ("stopped", "failed"):
         left.append((f"  {e.pairs_done} of {e.spec.pairs} pairs are kept; R goes on with it", "text"))
     right: list[tuple[str, str]] = []
@@ -246,18 +255,19 @@ def all_runs(e: Experiment) -> tuple[ExperimentRun, ...]:
     """Those made so far and, while it goes on, those to come. One that ends by its interval may need fewer."""
     if e.state != "running":
         return e.runs
+    from workbench.bench.experiment import order
     from workbench.model.experiment import ExperimentRun
 
     begun = {(r.pair, r.arm) for r in e.runs if r.state not in ("dropped", "failed")}
     pairs = e.spec.pairs if e.spec.until_pct is None else min(e.spec.pairs, e.pairs_done + 1)
-    coming = [(pair, arm) for pair in range(pairs) for arm in ("AB" if pair % 2 == 0 else "BA")]
+    coming = [(pair, arm) for pair in range(pairs) for arm in order(e.spec, pair)]
     left = [c for c in coming if c not in begun]
     return (*e.runs, *(ExperimentRun(len(e.runs) + n, pair, arm) for n, (pair, arm) in enumerate(left)))
 
 
 def runs_counted(e: Experiment) -> tuple[int, int]:
     """Done and, as far as is known, in all."""
-    runs = [r for r in all_runs(e) if r.state != "dropped"]
+    runs = [r for r in all_runs(e) if r.state not in ("dropped", "discarded")]
     return sum(r.state == "done" for r in runs), len(runs)
 
 
@@ -285,7 +295,9 @@ def _runs(e: Experiment, width: int) -> list[Row]:
 
 
 def _run_state(run: ExperimentRun) -> tuple[str, str]:
-    role = {"done": "good", "failed": "bad", "planned": "dim", "dropped": "dim"}.get(run.state, "warn")
+    role = {"done": "good", "failed": "bad", "planned": "dim", "dropped": "dim", "discarded": "dim"}.get(
+        run.state, "warn"
+    )
     return RUNS.get(run.state, run.state), role
 
 

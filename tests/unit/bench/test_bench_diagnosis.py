@@ -1,0 +1,98 @@
+"""What the runs of an experiment say of the machine: found where it is there, and seldom where it is not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from support.simulated_runs import REALISTIC, Noise, SimulatedRuns
+
+from workbench.bench import experiment as design
+from workbench.bench.diagnosis import Seen, compiled_once, diagnosed
+from workbench.model.experiment import WARM_UP, Arm, ExperimentRun, ExperimentSpec
+
+QUIET = replace(REALISTIC, drift=0.0)
+
+
+def pairs_of(seed: int, noise: Noise, pairs: int) -> list[tuple[Seen, Seen]]:
+    spec = ExperimentSpec(Arm(), Arm(), {}, order_seed=seed)
+    runs, place, found = SimulatedRuns(0.03, seed, noise), 0, []
+    for pair in range(pairs):
+        two = {}
+        for arm in design.order(spec, pair):
+            two[arm] = Seen(ExperimentRun(place, pair, arm), runs.speed(arm, place))
+            place += 1
+        found.append((two["A"], two["B"]))
+    return found
+
+
+def share(word: str, noise: Noise, pairs: int = 8, count: int = 300) -> float:
+    """Percent of experiments in which a sentence with this word was said."""
+    said = [" ".join(diagnosed(pairs_of(seed, noise, pairs))) for seed in range(count)]
+    return 100 * sum(word in text for text in said) / count
+
+
+@pytest.mark.parametrize("word", ["stands out", "two speeds", "trend"])
+@pytest.mark.parametrize("pairs", [3, 5, 8])
+def test_a_quiet_machine_is_seldom_accused(word: str, pairs: int) -> None:
+    assert share(word, QUIET, pairs) <= 4.0
+
+
+def test_what_is_there_is_said() -> None:
+    assert share("two speeds", replace(QUIET, two_speeds=0.03)) > 80.0
+    assert share("and stayed", replace(QUIET, step=0.06)) > 50.0
+    assert share("trend", replace(QUIET, drift=0.01)) > 90.0
+
+
+def test_one_disturbed_run_is_found() -> None:
+    found = 0
+    for seed in range(100):
+        pairs = pairs_of(seed, QUIET, 8)
+        a, b = pairs[seed % 8]
+        pairs[seed % 8] = (a, replace(b, value=0.9 * b.value))
+        found += any(said.startswith(f"pair {seed % 8 + 1} stands out") for said in diagnosed(pairs))
+    assert found > 80
+
+
+def exact(values: Sequence[tuple[float, float]]) -> list[tuple[Seen, Seen]]:
+    return [
+        (Seen(ExperimentRun(2 * n, n, "A"), a), Seen(ExperimentRun(2 * n + 1, n, "B"), b))
+        for n, (a, b) in enumerate(values)
+    ]
+
+
+def test_the_run_that_did_it_is_named() -> None:
+    (said,) = diagnosed(exact([(100, 103), (100.4, 103), (99.8, 103.1), (80, 103), (100.1, 102.8), (99.9, 103.2)]))
+    assert (
+        said.startswith("pair 4 stands out: +28.8 %, the others +3.0 % with") and "its run 7 (A) lies -20.0 %" in said
+    )
+
+
+def test_a_step_is_told_from_servers_that_alternate() -> None:
+    (step,) = diagnosed(exact([(100, 100.1), (100.2, 99.9), (100, 100.1), (95, 95.2), (94.9, 95), (95.1, 95)]))
+    assert "came before run 7 and stayed" in step
+    (dice,) = diagnosed(exact([(100, 95.1), (95, 100), (95.2, 95), (100.2, 100.1), (99.9, 94.9), (95, 100)]))
+    assert "A 3 runs near 95.07 and 3 near 100" in dice and "draws one of two" in dice
+
+
+def test_a_cold_first_run_is_told() -> None:
+    first = [Seen(ExperimentRun(0, WARM_UP, "A"), 90.0)]
+    assert list(diagnosed(exact([(100, 103), (100.2, 103.3)]), first)) == [
+        "the discarded first run lies -10.1 % from the other runs of A: a cold start"
+    ]
+    assert not list(diagnosed(exact([(100, 103), (100.2, 103.3)]), [replace(first[0], value=100.4)]))
+
+
+def test_a_compile_cache_is_told_of_the_arms_that_have_one() -> None:
+    both = compiled_once(["vllm", "vllm"], [False, False])
+    assert both is not None and both.startswith("all runs of A and all of B share what the first start compiled")
+    one = compiled_once(["vllm", "vllm"], [False, True])
+    assert one is not None and one.startswith("all runs of A share")
+    assert compiled_once(["llamacpp", "vllm"], [False, True]) is None
+
+
+def test_equal_or_few_runs_are_no_trouble() -> None:
+    assert not list(diagnosed([]))
+    assert not list(diagnosed(exact([(100, 103)])))
+    assert not list(diagnosed(exact([(100, 103)] * 8)))

@@ -22,13 +22,14 @@ from workbench.store.experiments import ExperimentsDb
 Cli = Callable[..., Any]
 PRO = ("--simulate", "rtx-pro-6000")
 SHAPE = ("--requests", "8", "--max-tokens", "48", "--input-tokens", "16", "--warmup", "4", "--concurrency", "4")
+ABBA = ("--order-seed", "4")  # draws A B, B A, A B
 
 
 @pytest.fixture
 def base(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
     """Arguments of a small experiment; requests of half a second, so that a busy machine is a small share of it."""
     monkeypatch.setenv("WORKBENCH_SIM_SPEEDUP", "0.25")
-    return ("vllm-any", "--set", f"port={free_port()}", *SHAPE)
+    return ("vllm-any", "--set", f"port={free_port()}", *SHAPE, *ABBA)
 
 
 def states(cli: Cli) -> list[str]:
@@ -90,8 +91,12 @@ def test_gpu_settings_as_arms_need_no_restart_and_are_given_back(cli: Cli, base:
         cli("results", "show", str(r["result_id"]), "--json").document["conditions"]["gpu_settings"]
         for r in one["runs"]
     ]
-    assert [x["gpu0.power_limit_w"] for x in limits] == [600, 300, 300, 600]
-    assert ["gpu0.gpu_clocks" in x for x in limits] == [False, True, True, False]
+    assert [r["state"] for r in one["runs"]] == ["discarded", *["done"] * 4]
+    assert [x["gpu0.power_limit_w"] for x in limits] == [600, 600, 300, 300, 600]
+    assert ["gpu0.gpu_clocks" in x for x in limits] == [False, False, True, True, False]
+    assert cli("results", "show", str(one["runs"][0]["result_id"]), "--json").document["tags"] == [
+        "experiment 1 discarded"
+    ]
     assert "slower" in one["verdict"], one["verdict"]
     gpu = cli(*PRO, "gpu", "status", "--json").document
     assert gpu["altered"] == [] and gpu["gpus"][0]["power_limit_enforced_w"] == 600
@@ -199,7 +204,7 @@ def until_runs(line: CommandLine, process: subprocess.Popen[str], done: int) -> 
 def test_killed_in_the_middle_then_resumed(line: CommandLine) -> None:
     """Three runs are there, one of them half a pair. What the dead one left on is ended: its server, its settings."""
     arms = ("--b", "enforce-eager", "--gpu-b", "power-limit=400")
-    words = ("experiment", "vllm-any", "--set", f"port={free_port()}", *SHAPE, *arms, "--pairs", "2", "--yes")
+    words = ("experiment", "vllm-any", "--set", f"port={free_port()}", *SHAPE, *ABBA, *arms, "--pairs", "2", "--yes")
     with line.spawn(*words, "--no-throw-away") as process:
         until_runs(line, process, 3)
         process.kill()
@@ -225,8 +230,18 @@ def test_killed_in_the_middle_then_resumed(line: CommandLine) -> None:
 
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM])
 def test_ended_by_a_signal_gives_back_and_tells(line: CommandLine, number: signal.Signals) -> None:
-    words = ("experiment", "vllm-any", "--set", f"port={free_port()}", *SHAPE, "--gpu-b", "power-limit=400", "--yes")
-    with line.spawn(*words) as process:
+    words = (
+        "experiment",
+        "vllm-any",
+        "--set",
+        f"port={free_port()}",
+        *SHAPE,
+        *ABBA,
+        "--gpu-b",
+        "power-limit=400",
+        "--yes",
+    )
+    with line.spawn(*words, "--no-throw-away") as process:
         until_runs(line, process, 1)
         os.kill(process.pid, number)
         out, err = process.communicate(timeout=60)

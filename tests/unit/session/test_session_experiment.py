@@ -40,7 +40,7 @@ def test_progress_is_in_the_state_and_it_is_stopped_and_resumed(
         await session.load_preset("vllm-any")
         session.set_flag("port", str(free_port()))
         session.subscribe(look)
-        work = asyncio.create_task(session.experiment(*ARMS, pairs=3, bench=SHAPE, throw_away=False))
+        work = asyncio.create_task(session.experiment(*ARMS, pairs=3, bench=SHAPE, throw_away=False, order_seed=4))
         now = await until(session, work, 1)
         assert now.phase == "pair 2, B: measuring" and "experiment" in session.state.busy
         assert now.left_s is not None and now.left_s > 0

@@ -646,7 +646,7 @@ async def walked(session: FakeSession, stage: str) -> FakeSession:
         results=(session.row(39, "power 500 W", 5690.0), session.row(40, "baseline", 5790.0), *session.state.results),
         mark_a=41,
         mark_b=42,
-        ceiling=CeilingView(448.0, 363.0, "bandwidth 1792 GB/s over 4.0 GB per token"),
+        ceiling=CeilingView(448.0, 363.0, "nominal bandwidth, 1,792 GB/s", 42),
     )
     await session.compare()
     session.push(activity=(Activity(NOW, "four-pcie", "vllm serve Qwen/Qwen3-VL-2B-Instruct", "started, pid 4242"),))

@@ -39,13 +39,6 @@ class GpuType:
     quirks: tuple[str, ...]
     sources: tuple[str, ...]
 
-    @property
-    def bandwidth_under_compute_gbs(self) -> float | None:
-        """What a decode step can really stream: from the clock the card holds under compute, or as measured."""
-        if self.memory_under_compute_mhz and self.memory_bus_bits:
-            return memory_bandwidth_gbs(self.memory_under_compute_mhz, self.memory_bus_bits)
-        return self.bandwidth_achievable_gbs[1] if self.bandwidth_achievable_gbs else None
-
 
 def memory_bandwidth_gbs(memory_mhz: float, bus_bits: int) -> float:
     """GB/s from NVML's memory clock: two transfers per clock over the bus width.

@@ -9,41 +9,41 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from workbench.advisor.gpu_table import GpuType, find, memory_bandwidth_gbs
+from workbench.advisor.gpu_table import find, memory_bandwidth_gbs
 from workbench.model.gpu import GpuInfo
 from workbench.model.plan import ModelFacts
+
+if TYPE_CHECKING:
+    from workbench.model.bench import BenchResult
+
+_FULL_CLOCK = 0.99  # a mean over a run lies a little below the clock
 
 
 @dataclass(frozen=True, slots=True)
 class Bandwidth:
-    """One GPU's memory bandwidth in GB/s: nominal, and what it keeps under compute where that is known."""
+    """One GPU's nominal memory bandwidth in GB/s."""
 
     nominal_gbs: float
-    under_compute_gbs: float | None
     basis: str
     sources: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """`tok_s_per_stream` at nominal bandwidth; None with a `reason` where it cannot be told.
+    """`tok_s_per_stream` with a `label` of the bandwidth it is for; None with a `reason` where it cannot be told.
 
-    `tok_s_under_compute` is the same at the memory clock that the card really holds, where that is known.
     `bandwidth_gbs` is that of all GPUs that read for one stream. `gb_per_token` includes the KV cache if asked for.
     """
 
     tok_s_per_stream: float | None
-    tok_s_under_compute: float | None = None
+    label: str = ""
     bandwidth_gbs: float | None = None
     gb_per_token: float | None = None
     basis: str = ""
     sources: tuple[str, ...] = ()
     reason: str | None = None
-
-    def aggregate_tok_s(self, streams: int) -> float | None:
-        """The limit for `streams` at once, until compute binds first (not modelled: an upper bound)."""
-        return None if self.tok_s_per_stream is None else self.tok_s_per_stream * streams
 
 
 def bandwidth(gpu: GpuInfo | str) -> Bandwidth | str:
@@ -54,19 +54,12 @@ def bandwidth(gpu: GpuInfo | str) -> Bandwidth | str:
     if isinstance(gpu, GpuInfo) and gpu.memory_max_mhz and gpu.memory_bus_bits:
         nominal = memory_bandwidth_gbs(gpu.memory_max_mhz, gpu.memory_bus_bits)
         basis = f"NVML: 2 x {gpu.memory_max_mhz} MHz x {gpu.memory_bus_bits} bit"
-        return Bandwidth(nominal, _under_compute(known, nominal), basis, sources)
+        return Bandwidth(nominal, basis, sources)
     if known is None:
         return f"memory bandwidth of {name or 'this GPU'} is not known: no memory clock from NVML, not in the table"
     unified = ", memory shared with the CPU" if known.unified_memory else ""
     basis = f"table: {name}, {known.bandwidth_gbs:g} GB/s nominal{unified}"
-    return Bandwidth(known.bandwidth_gbs, known.bandwidth_under_compute_gbs, basis, sources)
-
-
-def _under_compute(known: GpuType | None, nominal_gbs: float) -> float | None:
-    """The table's figure, unless this card's own maximum is lower already (another variant under the same name)."""
-    if known is None or known.bandwidth_under_compute_gbs is None:
-        return None
-    return min(known.bandwidth_under_compute_gbs, nominal_gbs)
+    return Bandwidth(known.bandwidth_gbs, basis, sources)
 
 
 def ceiling(
@@ -77,8 +70,11 @@ def ceiling(
     pp: int = 1,
     dp: int = 1,
     context_tokens: int = 0,
+    memory_mhz: float | None = None,
 ) -> Ceiling:
     """The limit for one stream on `gpus` (NVML infos, or NVML names when planning; all nodes, in rank order).
+
+    It is for the nominal bandwidth, or for `memory_mhz` where the memory ran slower than that under the load.
 
     Unequal GPUs: a tensor-parallel group is as fast as its slowest member times its size; pipeline stages are
     passed in turn; of several replicas the fastest counts.
@@ -97,17 +93,24 @@ def ceiling(
         known.append(one)
     gb = (model.bytes_per_token + context_tokens * (model.kv_bytes_per_token or 0)) / 1e9
     nominal = _fastest([b.nominal_gbs for b in known], tp, pp)
-    real = None
-    if any(b.under_compute_gbs for b in known):
-        real = _fastest([b.under_compute_gbs or b.nominal_gbs for b in known], tp, pp)
+    share, label = _clocked(gpus[: len(known)], memory_mhz) or (1.0, f"nominal bandwidth, {nominal:,.0f} GB/s")
     return Ceiling(
-        tok_s_per_stream=nominal / gb,
-        tok_s_under_compute=real / gb if real else None,
-        bandwidth_gbs=nominal,
+        tok_s_per_stream=nominal * share / gb,
+        label=label,
+        bandwidth_gbs=nominal * share,
         gb_per_token=gb,
         basis=_basis(known, tp, pp, dp, gb),
         sources=tuple(dict.fromkeys(s for b in known for s in b.sources)),
     )
+
+
+def _clocked(gpus: Sequence[GpuInfo | str], memory_mhz: float | None) -> tuple[float, str] | None:
+    """The share of the nominal bandwidth that the memory clock seen under load leaves; None where that is all of it."""
+    tops = {gpu.memory_max_mhz for gpu in gpus if isinstance(gpu, GpuInfo)}
+    top = tops.pop() if len(tops) == 1 else None
+    if not top or not memory_mhz or memory_mhz >= _FULL_CLOCK * top:
+        return None
+    return memory_mhz / top, f"at the memory clock seen under load, {memory_mhz:,.0f} of {top:,} MHz"
 
 
 def _fastest(gbs: Sequence[float], tp: int, pp: int) -> float:
@@ -132,12 +135,17 @@ def _basis(known: Sequence[Bandwidth], tp: int, pp: int, dp: int, gb: float) -> 
     return f"{', '.join(parts)}; {gb:.2f} GB per token"
 
 
-def fraction(measured_tok_s: float | None, limit: Ceiling | float | None) -> float | None:
-    """Measured speed of one stream over its limit; None where either is not known.
+def against_limit(result: BenchResult) -> str | None:
+    """Where a result lies against the limit of its memory bandwidth: "81 % of 27.96 tok/s per stream (…)"; None: not
+    known.
 
-    Above 1 means speculation, or a wrong count of bytes per token: never a faster memory.
+    More than 100 % means speculation, or a wrong count of bytes per token: never a faster memory.
     """
-    at_most = limit.tok_s_per_stream if isinstance(limit, Ceiling) else limit
-    if measured_tok_s is None or not at_most:
+    limit, measured = result.conditions.ceiling_tok_s, result.summary.per_stream_tok_s
+    if not limit:
         return None
-    return measured_tok_s / at_most
+    share = f"{100 * measured / limit:.0f} % of " if measured is not None else ""
+    streams = result.spec.concurrency
+    total = f"; {streams} streams: at most {limit * streams:,.4g} tok/s" if streams > 1 else ""
+    label = result.conditions.ceiling_basis or "whether at nominal bandwidth was not recorded"
+    return f"{share}{limit:,.4g} tok/s per stream ({label}){total}"

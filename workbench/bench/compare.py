@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
+from workbench.advisor.roofline import against_limit
 from workbench.bench.changes import LEVEL, NOT_MEASURED, Pick, average, changes, unclaimed
 from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, Comparison, Conditions, MetricChange
 
@@ -240,6 +241,9 @@ def _notes(left: Sequence[BenchResult], right: Sequence[BenchResult]) -> tuple[s
             if len(left) == len(right)
             else "one side has a single run: no interval; repeat it"
         )
+    for side, results in (("A", left), ("B", right)):
+        if len(results) == 1 and (limit := against_limit(results[0])):
+            notes.append(f"{side}, #{results[0].id}: {limit}")
     known = [bool(r.conditions.model_digest) for r in (*left, *right)]
     if any(known) and not all(known):
         notes.append("the model's files are not known of every run: whether they are the same bytes was not compared")

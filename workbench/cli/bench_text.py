@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from workbench.advisor.roofline import against_limit
+
 if TYPE_CHECKING:
     from workbench.bench.repeats import Spread
     from workbench.model.bench import BenchResult, BenchSummary, Distribution, EngineDuring, GpuDuring
@@ -26,6 +28,8 @@ def lines(result: BenchResult) -> Iterator[str]:
     for reason in summary.refused:
         yield f"  REFUSED: these figures may not be used: {reason}"
     yield f"  output     {_number(summary, 'output_tok_s', 'tok/s')}{_over(summary)}"
+    if limit := against_limit(result):
+        yield f"  limit      {limit}"
     if summary.in_flight_mean is not None:
         nominal = summary.in_flight_nominal
         yield f"  in flight  {summary.in_flight_mean:.1f}" + (f" of {nominal:g}" if nominal is not None else "")

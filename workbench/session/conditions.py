@@ -9,6 +9,7 @@ from workbench import __version__
 from workbench.session.state import BenchRow
 
 if TYPE_CHECKING:
+    from workbench.advisor.roofline import Ceiling
     from workbench.model.bench import BenchResult, BenchSpec, Conditions
     from workbench.model.gpu import GpuInfo, Telemetry
     from workbench.model.plan import LaunchPlan
@@ -65,7 +66,7 @@ def conditions_of(
     alterations: Sequence[Alteration],
     gpus: Sequence[int],
     simulated: bool,
-    ceiling_tok_s: float | None,
+    ceiling: Ceiling | None,
     in_force: Mapping[str, str] | None = None,
     findings: Mapping[str, str] | None = None,
     model: ModelBytes | None = None,
@@ -104,15 +105,16 @@ def conditions_of(
         client=client,
         workbench_version=__version__,
         simulated=simulated,
-        ceiling_tok_s=ceiling_tok_s,
+        ceiling_tok_s=ceiling.tok_s_per_stream if ceiling else None,
+        ceiling_basis=ceiling.label if ceiling else "",
         server_started_unix_s=status.started_unix_s if status else None,
         model_digest=model.digest if model else None,
         model_bytes=model.basis if model else "",
     )
 
 
-def ceiling_of(plan: LaunchPlan | None, gpus: Sequence[GpuInfo]) -> float | None:
-    """tok/s per stream that the memory bandwidth allows; None where bytes or bandwidth are not known."""
+def ceiling_of(plan: LaunchPlan | None, gpus: Sequence[GpuInfo], memory_mhz: float | None = None) -> Ceiling | None:
+    """The one limit of a result: for the memory clock seen during it. None where there is no plan or no GPU."""
     from workbench.advisor.roofline import ceiling
 
     if plan is None or plan.model_facts is None or not gpus:
@@ -122,14 +124,14 @@ def ceiling_of(plan: LaunchPlan | None, gpus: Sequence[GpuInfo]) -> float | None
         found = next((v for v in map(plan.flag, names) if isinstance(v, int) and not isinstance(v, bool)), 1)
         return max(1, found)
 
-    limit = ceiling(
+    return ceiling(
         plan.model_facts,
         gpus,
         tp=size("tensor-parallel-size", "tp-size"),
         pp=size("pipeline-parallel-size", "pp-size"),
         dp=size("data-parallel-size", "dp-size"),
+        memory_mhz=memory_mhz,
     )
-    return limit.tok_s_under_compute or limit.tok_s_per_stream
 
 
 def rows_of(results: Sequence[BenchResult]) -> tuple[BenchRow, ...]:

@@ -317,6 +317,7 @@ class Measuring(Guarding):
 
     async def _store(self, measured: Measured, benched: Benched) -> int:
         outcome, telemetry, gpus = measured.outcome, measured.telemetry, measured.gpus
+        memory_mhz = measured.summary.gpu.memory_mhz if measured.summary.gpu else None
         spec = replace(outcome.spec, prompts=())  # a result keeps their name and digest
         conditions = conditions_of(
             benched.host,
@@ -328,7 +329,7 @@ class Measuring(Guarding):
             alterations=self.state.alterations,
             gpus=gpus,
             simulated=self.state.simulated or benched.simulated or bool(benched.status and benched.status.simulated),
-            ceiling_tok_s=ceiling_of(benched.plan, [i for i in _infos(telemetry) if i.index in gpus]),
+            ceiling=ceiling_of(benched.plan, [i for i in _infos(telemetry) if i.index in gpus], memory_mhz),
             in_force={f"{p.place}.{p.setting}": str(p.in_force) for p in measured.proofs},
             findings={f"{p.place}.{p.setting}": p.text for p in measured.proofs},
             model=await self._model_bytes(benched),
@@ -432,5 +433,6 @@ def ceiling_view(results: Sequence[BenchResult]) -> CeilingView | None:
     for result in results:
         limit = result.conditions.ceiling_tok_s
         if result.spec.concurrency == 1 and limit:
-            return CeilingView(limit, result.summary.per_stream_tok_s, "memory bandwidth")
+            basis = result.conditions.ceiling_basis or "memory bandwidth"
+            return CeilingView(limit, result.summary.per_stream_tok_s, basis, result.id)
     return None

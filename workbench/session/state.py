@@ -118,6 +118,7 @@ class CeilingView:
     tok_s: float
     measured_tok_s: float | None
     basis: str
+    result_id: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,12 +18,10 @@ def test_the_nvml_formula_agrees_with_the_table(gpu) -> None:  # type: ignore[no
     assert memory_bandwidth_gbs(gpu.memory_max_mhz, gpu.memory_bus_bits) == pytest.approx(gpu.bandwidth_gbs, rel=0.002)
 
 
-def test_power_and_bandwidth_ranges_are_ordered() -> None:
+def test_power_ranges_are_ordered() -> None:
     for t in all_types():
         powers = [p for p in (t.power_min_w, t.power_default_w, t.power_max_w) if p is not None]
         assert powers == sorted(powers), t.id
-        real = t.bandwidth_under_compute_gbs
-        assert real is None or 0.5 * t.bandwidth_gbs < real <= 1.01 * t.bandwidth_gbs, t.id
 
 
 def test_find_is_exact() -> None:
@@ -35,4 +33,4 @@ def test_find_is_exact() -> None:
 def test_what_runs_under_compute() -> None:
     card = find("NVIDIA RTX PRO 6000 Blackwell Workstation Edition")
     assert card is not None and card.chip == "GB202" and card.power_default_w == 600
-    assert card.bandwidth_under_compute_gbs == pytest.approx(1710.7, abs=0.05)
+    assert card.memory_under_compute_mhz == 13365

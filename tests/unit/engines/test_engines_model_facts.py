@@ -43,7 +43,8 @@ def edited(plan: LaunchPlan, *sets: str) -> PlanEditor:
 def test_a_presets_figures_hold_for_its_own_model() -> None:
     plan = edited(shipped("vllm-qwen3-vl-2b-dp4"), "max-num-seqs=8").effective
     assert plan.model_facts is not None and plan.model_facts.weight_bytes and not plan.model_facts.missing
-    assert ceiling_of(plan, (A100,) * 4)
+    limit = ceiling_of(plan, (A100,) * 4)
+    assert limit is not None and limit.tok_s_per_stream
 
 
 @pytest.mark.parametrize(
@@ -53,7 +54,9 @@ def test_no_figure_is_carried_over(change: str) -> None:
     editor = edited(shipped("vllm-qwen3-vl-2b-dp4"), change)
     facts = editor.effective.model_facts
     assert facts is not None and facts.weight_bytes is None and facts.bytes_per_token is None and facts.missing
-    assert editor.view().memory is None and ceiling_of(editor.effective, (A100,) * 4) is None
+    limit = ceiling_of(editor.effective, (A100,) * 4)
+    assert editor.view().memory is None and limit is not None
+    assert limit.tok_s_per_stream is None and limit.reason == facts.missing
     (said,) = [f for f in editor.findings() if f.code == "model.facts"]
     assert facts.missing in said.text
     editor.undo()

@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from workbench.advisor.roofline import against_limit
+from workbench.bench.compare import compare
+from workbench.cli import bench_text
 from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, Conditions
 from workbench.model.errors import InputError
 from workbench.model.flags import FlagSetting
@@ -14,6 +17,7 @@ from workbench.model.gpu import GpuInfo
 from workbench.model.plan import LaunchPlan
 from workbench.session.addresses import parse
 from workbench.session.conditions import gpus_of, label_of, rows_of
+from workbench.session.measuring import ceiling_view
 
 FOUR = tuple(GpuInfo(i, f"GPU-{i}", "NVIDIA L4") for i in range(4))
 
@@ -131,3 +135,24 @@ def test_what_is_no_address(url: str) -> None:
 def test_a_marked_result_is_a_row_like_any() -> None:
     (row,) = rows_of([replace(result(1, simulated=True), note="n")])
     assert row.simulated and row.note == "n" and row.output_tok_s is None
+
+
+def test_a_result_says_its_limit_once_and_for_which_bandwidth() -> None:
+    made = result(
+        7,
+        spec={"concurrency": 1},
+        ceiling_tok_s=26.69,
+        ceiling_basis="at the memory clock seen under load, 13,365 of 14,001 MHz",
+    )
+    said = replace(made, summary=replace(made.summary, per_stream_tok_s=21.62))
+    share = "81 % of 26.69 tok/s per stream (at the memory clock seen under load, 13,365 of 14,001 MHz)"
+    assert against_limit(said) == share
+    eight = replace(said, spec=replace(said.spec, concurrency=8))
+    assert against_limit(eight) == f"{share}; 8 streams: at most 213.5 tok/s"
+    assert any(share in line for line in bench_text.lines(said))
+    other = replace(said, id=8)
+    assert [n for n in compare(said, other).notes if share in n] == [f"A, #7: {share}", f"B, #8: {share}"]
+    (view,) = [ceiling_view([eight, said])]
+    assert view is not None and (view.result_id, view.tok_s, view.measured_tok_s) == (7, 26.69, 21.62)
+    assert "memory clock seen" in view.basis
+    assert against_limit(result(1)) is None and ceiling_view([result(1)]) is None

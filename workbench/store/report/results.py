@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
+from workbench.advisor.roofline import against_limit
 from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, EngineDuring, GpuDuring
 from workbench.model.bench_command import options
 from workbench.model.secrets import SERVER_KEY_VARIABLE
@@ -201,8 +202,8 @@ def conditions(result: BenchResult) -> list[Block]:
     for name, title in (("preset_id", "preset"), ("run_id", "run")):
         if getattr(made, name):
             rows.append((title, getattr(made, name)))
-    if made.ceiling_tok_s is not None:
-        rows.append(("limit by memory bandwidth", figure(made.ceiling_tok_s, "tok/s per stream")))
+    if limit := against_limit(result):
+        rows.append(("limit by memory bandwidth", limit))
     rows += [
         (f"GPU setting {name}", _with_force(value_text(value), made.in_force.get(name)))
         for name, value in made.gpu_settings.items()

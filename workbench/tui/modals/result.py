@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 
+from workbench.advisor.roofline import against_limit
 from workbench.model.bench import BenchResult, BenchSummary, Distribution
 from workbench.tui.formats import NA, figure, masked, setting_text, settings_texts, value_text, whole
 from workbench.tui.paint import Row, pad, paragraph
@@ -26,6 +27,8 @@ def result_rows(result: BenchResult, width: int) -> list[Row]:
         tags = " ".join(f"#{tag}" for tag in result.tags)
         rows += [*paragraph(f"{result.note}  {tags}".strip(), width, "strong"), ()]
     rows += _figures(s, width)
+    if limit := against_limit(result):
+        rows += paragraph(f"limit by memory bandwidth: {limit}", width)
     rows += [(), *_latencies(s, width)]
     for name, reason in s.absent.items():
         rows += paragraph(f"n/a {name}: {reason}", width, "dim", "  ")

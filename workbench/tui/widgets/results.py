@@ -138,7 +138,7 @@ class Results(PickList):
         ceiling = self.state.ceiling if self.state else None
         if ceiling is None:
             return []
-        limit = f"{figure(ceiling.tok_s)} tok/s ({ceiling.basis})"
+        limit = f"{figure(ceiling.tok_s)} tok/s (#{ceiling.result_id}, {ceiling.basis})"
         if ceiling.measured_tok_s is None:
             return [((f"limit {limit}: no single-stream result yet", "dim"),)]
         share = ceiling.measured_tok_s / ceiling.tok_s if ceiling.tok_s else 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -154,6 +155,52 @@ def test_a_wrong_passphrase_is_an_auth_failure(server: Sshd, tmp_path: Path) -> 
         connects(server, ask=ask)
 
 
+@pytest.mark.parametrize("shell", ["bash", "dash", "zsh", "fish", "tcsh", "csh", "busybox sh"])
+def test_any_login_shell_runs_the_same_commands(server: Sshd, shell: str) -> None:
+    """sshd hands the command to the user's shell: newlines, "!" and quotes must not be read by it."""
+    if shutil.which(shell.split()[0]) is None:
+        pytest.skip(f"{shell} is not installed")
+    for name in (".tcshrc", ".cshrc", ".bashrc"):
+        (server.home / name).write_text('echo "a noisy start-up file"\n')
+    server.login_shell(shell)
+    words = ["it's", 'a "b" $HOME `id`', "!!", "two\nlines", "back\\slash", "{a,b}* ?", "ü%41"]
+
+    async def main() -> None:
+        host = SshHost("box", ssh_config=server.ssh_config_path)
+        done = await host.run(["printf", "%s|", *words], env={"A": "b c"})
+        assert (done.returncode, done.out, done.err) == (0, "".join(f"{w}|" for w in words), "")
+        assert (await host.run(["sh", "-c", "exit 7"])).returncode == 7
+        assert (await host.run(["cat"], input=b"in\n")).out == "in\n"
+        stream = await host.stream(["sh", "-c", 'read x; echo "got $x"'], input=b"y\n")
+        assert [line async for line in stream.lines()] == [b"got y"]
+        await stream.close()
+        await host.write_file(f"{server.directory}/new/file", b"data\n")
+        assert (await host.facts()).uid == os.getuid()
+        await host.close()
+
+    asyncio.run(main())
+    assert (server.directory / "new/file").read_bytes() == b"data\n"
+
+
+def test_an_old_key_exchange_is_not_called_a_changed_key(server: Sshd) -> None:
+    server.configure(KexAlgorithms="diffie-hellman-group1-sha1")
+    with pytest.raises(HostUnreachable, match="key exchange algorithm that is still in use") as refused:
+        connects(server)
+    assert not isinstance(refused.value, HostKeyChanged)
+    assert "diffie-hellman-group1-sha1" in str(refused.value)
+
+
+def test_a_changed_key_is_named_as_known_hosts_names_it(server: Sshd) -> None:
+    server.ssh_config_path.write_text(server.stanza(HostKeyAlias="alias"))
+    key = (server.directory / "host_key.pub").read_text().split()
+    server.known_hosts_path.write_text(f"alias {key[0]} {key[1]}\n")
+    assert connects(server)
+    server.new_host_key()
+    with pytest.raises(HostKeyChanged) as refused:
+        connects(server)
+    assert "-R 'alias'" in str(refused.value.next_step)
+
+
 @pytest.fixture
 def agent_socket(server: Sshd, tmp_path: Path) -> Iterator[str]:
     """An ssh-agent that holds the client's key."""
@@ -224,9 +271,10 @@ def test_passwords_and_codes_are_asked_for_if_there_is_someone_to_ask(
             f"Host box\n HostName 127.0.0.1\n Port {port}\n UserKnownHostsFile {tmp_path}/known\n"
             f" IdentitiesOnly yes\n IdentityFile {tmp_path}/none\n IdentityAgent none\n"
         )
-        for host in (SshHost("box", ssh_config=config), SshHost("box", ssh_config=config, ask=ask)):
-            with pytest.raises(AuthFailed):
-                await host.connect()
+        with pytest.raises(AuthFailed, match="no terminal to ask on"):
+            await SshHost("box", ssh_config=config).connect()
+        with pytest.raises(AuthFailed, match="did not accept the password"):
+            await SshHost("box", ssh_config=config, ask=ask).connect()
         assert asked == [prompt]
         host = SshHost("box", ssh_config=config, ask=ask)
         await host.connect()

@@ -129,6 +129,7 @@ class Sshd:
         self.home.mkdir()
         self.environment = {"HOME": str(self.home), "XDG_STATE_HOME": str(self.state_home), **environment}
         self._max_sessions = max_sessions
+        self._options: dict[str, str] = {}
         self._server_port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
         keygen(self.client_key_path)
@@ -185,6 +186,18 @@ class Sshd:
     def restore(self) -> None:
         self.cutter.restore()
 
+    def login_shell(self, shell: str) -> None:
+        """Run each command as sshd does for a user with that login shell."""
+        key = Path(f"{self.client_key_path}.pub").read_text()
+        forced = f'exec {shell} -c \\"$SSH_ORIGINAL_COMMAND\\"'
+        (self.directory / "authorized_keys").write_text(f'command="{forced}" {key}')
+
+    def configure(self, **options: str) -> None:
+        """Restart with more options in sshd_config."""
+        self._options.update(options)
+        self._stop()
+        self._serve()
+
     def _serve(self) -> None:
         setenv = " ".join(f'"{k}={v}"' for k, v in self.environment.items())
         config = self.directory / "sshd_config"
@@ -193,6 +206,7 @@ class Sshd:
             f"AuthorizedKeysFile {self.directory / 'authorized_keys'}\nPidFile none\nUsePAM no\nStrictModes no\n"
             f"PasswordAuthentication no\nKbdInteractiveAuthentication no\nPermitRootLogin yes\nMaxStartups 100\n"
             f"MaxSessions {self._max_sessions}\nLoginGraceTime 20\nLogLevel VERBOSE\nSetEnv {setenv}\n"
+            + "".join(f"{name} {value}\n" for name, value in self._options.items())
         )
         if os.geteuid() == 0:
             Path("/run/sshd").mkdir(exist_ok=True)  # where sshd confines itself before the login

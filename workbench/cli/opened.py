@@ -27,6 +27,8 @@ async def connected(arguments: argparse.Namespace) -> AsyncIterator[Session]:
 
     session = session_of(arguments)
     session.subscribe(_link_teller())
+    if sys.stdin.isatty() and not arguments.json:
+        session.ask = _asked_secret
     try:
         try:
             await session.connect()
@@ -65,6 +67,16 @@ async def asked(question: str) -> bool:
     sys.stderr.flush()
     answer = await asyncio.to_thread(sys.stdin.readline)
     return answer.strip().lower() in ("y", "yes")
+
+
+async def _asked_secret(prompt: str) -> str | None:
+    """Ask for a login secret on the terminal, without an echo. Returns None at the end of input."""
+    import getpass
+
+    try:
+        return await asyncio.to_thread(getpass.getpass, f"{prompt.rstrip(': ')}: ")
+    except EOFError:
+        return None
 
 
 def say(text: str = "") -> None:

@@ -14,11 +14,14 @@ HostError
 from __future__ import annotations
 
 import shlex
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from workbench.model.errors import HostError
+
+# Asks the user for a passphrase, password or code; returns None when they decline.
+Ask = Callable[[str], Awaitable[str | None]]
 
 
 @dataclass(frozen=True, slots=True)

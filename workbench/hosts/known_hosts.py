@@ -39,6 +39,7 @@ class HostKeys:
         self._file = file
         self._aliased = aliased
         self._accepted = accepted  # fingerprints that the person said yes to in this process
+        self._name = host  # in known_hosts, once `match` was asked
         self.known: Sequence[Any] = ()
         self.accepting = ("", "")
         self.problem: HostUnreachable | None = None
@@ -46,7 +47,8 @@ class HostKeys:
     def match(self, host: str, addr: str, port: int | None) -> Any:
         """For the ssh library: keys, authorities and revoked keys of this host. Addresses are not looked up, as in
         OpenSSH (CheckHostIP no), nor are keys known without the port: `accepts` looks at those."""
-        exact = self._all.match(self._entry(host, port), "", None)
+        self._name = self._entry(host, port)
+        exact = self._all.match(self._name, "", None)
         plain = self._all.match(host, "", None)
         self.known = exact[0]
         return (exact[0], *([*x, *y] for x, y in zip(exact[1:], plain[1:], strict=True)))
@@ -72,7 +74,9 @@ class HostKeys:
         )
         return False
 
-    def changed(self, name: str, how: str) -> HostKeyChanged:
+    def changed(self, name: str | None, how: str) -> HostKeyChanged:
+        """Return the error for a key that differs. `name` as in known_hosts; None: the one that was last matched."""
+        name = name or self._name
         return HostKeyChanged(
             f"the key of {name} differs from the one in known_hosts ({how}): "
             "the host was installed anew, or someone is in between",

@@ -13,7 +13,11 @@ async def state_dir(host: Host) -> str:
     done = await host.run(script.sh(script.STATE_DIR))
     path = done.out.strip()
     if done.returncode != 0 or not path.startswith("/"):
-        raise _error(host, "make", "the state directory", _last(done))
+        raise FileError(
+            f"cannot make the state directory: {_last(done)}",
+            host=host.name,
+            next_step="set XDG_STATE_HOME there to an absolute path of a directory that you can write",
+        )
     return path
 
 

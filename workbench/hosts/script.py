@@ -8,13 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-_SPECIAL = re.compile(r"['\\]")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def quote(text: str) -> str:
-    """One word for any POSIX shell and for fish, which reads a backslash within single quotes (shlex does not care)."""
-    return "'" + _SPECIAL.sub(lambda found: f"'\\{found[0]}'", text) + "'"
+    """Return `text` as one word for a POSIX shell, without a newline: $_wb_nl stands for each."""
+    return "'" + text.replace("'", "'\\''").replace("\n", "'\"$_wb_nl\"'") + "'"
 
 
 def sh(script: str, *arguments: str) -> tuple[str, ...]:
@@ -22,9 +21,9 @@ def sh(script: str, *arguments: str) -> tuple[str, ...]:
     return ("sh", "-c", script, "sh", *arguments)
 
 
-def line(argv: Sequence[str]) -> str:
-    """The command line that sshd hands to the person's login shell."""
-    return " ".join(["exec", *(quote(a) for a in argv)])
+# What sshd hands to the user's login shell for every command. It must read the same in POSIX shells, fish and csh: no
+# newline, no backslash, no "!". The command itself is the first line of stdin (`order`), which only sh reads.
+LINE = """exec sh -c 'IFS= read -r _wb && eval "$_wb"'"""
 
 
 # Runs "$@" and ends it when stdin ends: closing an SSH channel, or the death of the one who reads, does not end a
@@ -54,19 +53,13 @@ exec 9>&2 2>/dev/null
 }
 """
 
-# What SshHost wraps every command in. $1: "env" when the first line of stdin is assignments (so that no value is ever
-# on a command line), else "-". $2: GUARD or "". MARK goes to both outputs, so that what a .bashrc prints is told from
-# the command's own output; on stderr the process id follows it, or "missing" when there is no such command.
+# What SshHost wraps every command in. $1: GUARD or "". MARK goes to both outputs, so that what a .bashrc prints is told
+# from the command's own output; on stderr the process id follows it, or "missing" when there is no such command.
 MARK = "workbench-4f1c7a2e"
 PRELUDE = rf"""
-if [ "$1" = env ]; then
-    _wb_nl='
-'
-    IFS= read -r _wb_env && eval "$_wb_env"
-    unset _wb_env _wb_nl
-fi
-_wb_guard=$2
-shift 2
+unset _wb _wb_nl
+_wb_guard=$1
+shift
 case $1 in
     */*) if [ ! -f "$1" ] || [ ! -x "$1" ]; then echo "{MARK} missing" >&2; exit 127; fi ;;
     *) command -v "$1" >/dev/null 2>&1 || {{ echo "{MARK} missing" >&2; exit 127; }} ;;
@@ -78,13 +71,17 @@ exec "$@"
 """
 
 
-def assignments(env: Mapping[str, str]) -> str:
-    """One line that exports `env`, for PRELUDE. ValueError for a name that a shell cannot have or a NUL."""
-    for name, value in env.items():
+def order(argv: Sequence[str], env: Mapping[str, str] | None = None, guard: bool = False) -> bytes:
+    """Return the line that LINE reads: exports `env`, then runs `argv` under PRELUDE. No argument and no value is ever
+    on the command line of the login shell. Raises ValueError for a name that a shell variable cannot have, or a NUL."""
+    for name, value in (env or {}).items():
         if not _NAME.fullmatch(name) or "\0" in value:
             raise ValueError(f"not an environment variable: {name!r}")
-    words = (f"{name}={quote(value)}".replace("\n", "'\"$_wb_nl\"'") for name, value in env.items())
-    return f"export {' '.join(words)}\n"
+    newline = "_wb_nl=$(printf '\\012.'); _wb_nl=${_wb_nl%.}"
+    exports = "".join(f"; export {name}={quote(value)}" for name, value in (env or {}).items())
+    words = " ".join(quote(word) for word in (GUARD if guard else "", *argv))
+    text = f"{newline}{exports}; set -- {words}; eval {quote(PRELUDE)}\n"
+    return text.encode("utf-8", "surrogateescape")
 
 
 def after_mark(errors: str) -> str:

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
@@ -20,6 +20,7 @@ import asyncssh
 
 from workbench.hosts import facts, known_hosts, names, remote_files, script
 from workbench.hosts.base import (
+    Ask,
     AuthFailed,
     Completed,
     HostFacts,
@@ -32,8 +33,6 @@ from workbench.hosts.link import PATIENCE_S, Link, LinkEvent
 from workbench.hosts.local import CHUNK_BYTES, check_argv, not_found, raise_for, timed_out
 from workbench.hosts.relay import Reader, Relay, Writer
 from workbench.model.errors import HostError
-
-Ask = Callable[[str], Awaitable[str | None]]
 
 # OpenSSH gives 10 sessions per connection (MaxSessions), and a slot is free only once its process has ended.
 SESSIONS_MAX = 8
@@ -54,10 +53,13 @@ logging.getLogger("asyncssh").addHandler(logging.NullHandler())  # else its warn
 class _Client(asyncssh.SSHClient):
     """Answers asyncssh's questions for one connection."""
 
-    def __init__(self, keys: HostKeys, ask: Ask | None, lost: Callable[[Exception | None], None]) -> None:
+    def __init__(
+        self, keys: HostKeys, ask: Ask | None, lost: Callable[[Exception | None], None], wanted: set[str]
+    ) -> None:
         self._keys = keys
         self._ask = ask
         self._lost = lost
+        self._wanted = wanted  # gets the kinds of login that the host asks the user for
         self._password_tried = False
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -67,12 +69,14 @@ class _Client(asyncssh.SSHClient):
         return self._keys.accepts(host, port, key)
 
     async def password_auth_requested(self) -> str | None:
+        self._wanted.add("password")
         if self._ask is None or self._password_tried:
             return None
         self._password_tried = True
         return await self._ask("Password")
 
     def kbdint_auth_requested(self) -> str | None:
+        self._wanted.add("password or code")
         return "" if self._ask is not None else None
 
     async def kbdint_challenge_received(
@@ -168,16 +172,17 @@ class SshStream:
 
 
 class SshHost:
-    """The Host protocol over ssh. `ssh_config`: instead of ~/.ssh/config. `ask(prompt)`: asks the person for a
-    passphrase or password, None when they decline; without it nothing is asked and such a login fails."""
+    """The Host protocol over ssh. `ssh_config`: instead of ~/.ssh/config. `ask` asks the user for a passphrase or
+    password; without it nothing is asked and such a login fails."""
 
     kind = "ssh"
 
     def __init__(self, name: str, *, ssh_config: str | Path | None = None, ask: Ask | None = None) -> None:
         self.name = names.check(name)
         self._config = [str(Path(ssh_config).expanduser())] if ssh_config is not None else ()
-        self._ask = ask
+        self.ask = ask
         self._passphrases: dict[str, str | None] = {}
+        self._wanted: set[str] = set()
         self._limit = asyncio.Timeout(None)  # of the connection being made
         self._accepted: set[str] = set()
         self._unknown: dict[str, tuple[str, str]] = {}
@@ -225,13 +230,26 @@ class SshHost:
 
     async def _dial(self) -> asyncssh.SSHClientConnection:
         user, _, host = self.name.rpartition("@")
+        self._wanted.clear()
         try:
             return await self._open(host, {"username": user} if user else {}, None, JUMPS_MAX)
         except HostError:
             raise
         except Exception as error:  # whatever it is, it must not end the screen or the retries
             self._passphrases.clear()
-            raise _explain(error, self.name) from None
+            raise self._login_failed(error) from None
+
+    def _login_failed(self, error: Exception) -> HostError:
+        if not isinstance(error, asyncssh.PermissionDenied) or not self._wanted:
+            return _explain(error, self.name)
+        kinds = " or a ".join(sorted(self._wanted))
+        if self.ask is None:
+            step = f"run the command in a terminal, or make `ssh {self.name} true` work without a question"
+            message = f"the host asks for a {kinds}, and there is no terminal to ask on"
+            return AuthFailed(message, host=self.name, next_step=step)
+        return AuthFailed(
+            f"the host did not accept the {kinds}", host=self.name, next_step="connect again and retype it"
+        )
 
     async def _configured(self, host: str, given: Mapping[str, Any]) -> asyncssh.SSHClientConnectionOptions:
         """What the person's ssh configuration says of `host`; no key is loaded."""
@@ -242,7 +260,7 @@ class SshHost:
 
     def _key_arguments(self, options: asyncssh.SSHClientConnectionOptions) -> dict[str, Any]:
         # A key file with a passphrase takes bcrypt to unlock; without it only the agent can use that key.
-        unlocks = self._ask is not None and find_spec("bcrypt") is not None
+        unlocks = self.ask is not None and find_spec("bcrypt") is not None
         arguments: dict[str, Any] = {"ignore_encrypted": not unlocks}
         if unlocks:
             arguments["passphrase"] = self._passphrase
@@ -253,17 +271,17 @@ class SshHost:
 
     async def _passphrase(self, file: str) -> str | None:
         """Asked once: keys are loaded anew for each connection."""
-        if file not in self._passphrases and self._ask is not None:
+        if file not in self._passphrases and self.ask is not None:
             self._passphrases[file] = await self._asking(f"Passphrase for {file}")
         return self._passphrases.get(file)
 
     async def _asking(self, prompt: str) -> str | None:
         """Ask the person, with the clock of the connection stopped meanwhile."""
-        assert self._ask is not None
+        assert self.ask is not None
         with contextlib.suppress(RuntimeError):  # given up already
             self._limit.reschedule(None)
         try:
-            return await self._ask(prompt)
+            return await self.ask(prompt)
         finally:
             with contextlib.suppress(RuntimeError):
                 self._limit.reschedule(asyncio.get_running_loop().time() + CONNECT_S)
@@ -293,7 +311,7 @@ class SshHost:
                     host,
                     config=self._config,
                     tunnel=cast(Any, through),  # None, unlike (), goes past the configuration's ProxyJump
-                    client_factory=lambda: _Client(keys, self._asking if self._ask else None, lost),
+                    client_factory=lambda: _Client(keys, self._asking if self.ask else None, lost, self._wanted),
                     known_hosts=keys.match,
                     keepalive_interval=KEEPALIVE_S,
                     keepalive_count_max=KEEPALIVE_MISSES,
@@ -309,10 +327,10 @@ class SshHost:
         except asyncssh.HostKeyNotVerifiable as error:
             if isinstance(keys.problem, HostKeyUnknown):
                 self._unknown[keys.problem.fingerprint] = keys.accepting
-            raise keys.problem or keys.changed(host, error.reason) from None
-        except asyncssh.KeyExchangeFailed:
-            if keys.known:
-                raise keys.changed(host, "it offers none of the kinds known") from None
+            raise keys.problem or keys.changed(None, error.reason) from None
+        except asyncssh.KeyExchangeFailed as error:
+            if keys.known and "host key" in error.reason:
+                raise keys.changed(None, "it offers none of the known kinds of key") from None
             raise
         finally:
             if through is not None and not made:
@@ -345,16 +363,14 @@ class SshHost:
         free session, PATIENCE_S each."""
         check_argv(argv, self.name)
         try:
-            first = script.assignments(env).encode("utf-8", "surrogateescape") if env else b""
+            first = script.order(argv, env, guard)
         except ValueError as error:
             raise HostError(str(error), host=self.name) from None
-        words = script.sh(script.PRELUDE, "env" if env else "-", script.GUARD if guard else "", *argv)
-        line = cast(str, script.line(words).encode("utf-8", "surrogateescape"))  # bytes, for names that are not UTF-8
         deadline = time.monotonic() + PATIENCE_S
         while True:
             connection = await self._link.get()
             try:
-                return await connection.create_process(line, encoding=None, request_pty=False), first
+                return await connection.create_process(script.LINE, encoding=None, request_pty=False), first
             except (asyncssh.Error, OSError) as error:
                 if connection.is_closed():
                     self._link.lost(connection, str(error))
@@ -406,8 +422,8 @@ class SshHost:
             return
         connection = await self._link.get()
         with contextlib.suppress(asyncssh.Error, OSError, TimeoutError):
-            killer = f"kill -s KILL -- -{pid} || kill -s KILL {pid}"
-            await asyncio.wait_for(connection.run(f"exec sh -c {script.quote(killer)}", encoding=None), CLOSE_S)
+            killer = f"exec sh -c 'kill -s KILL -- -{pid} || kill -s KILL {pid}'"  # login shells: see script.LINE
+            await asyncio.wait_for(connection.run(killer, encoding=None), CLOSE_S)
 
     async def stream(
         self, argv: Sequence[str], *, input: bytes | None = None, env: Mapping[str, str] | None = None
@@ -477,6 +493,14 @@ def _explain(error: Exception, name: str) -> HostError:
         return AuthFailed("none of your keys was accepted", host=name, next_step=step)
     if isinstance(error, asyncssh.KeyImportError):
         return AuthFailed(f"a key could not be used: {error}", host=name, next_step="unlock it first: ssh-add KEYFILE")
+    if isinstance(error, asyncssh.KeyExchangeFailed) and "No matching" in error.reason:
+        kind = error.reason.removeprefix("No matching ").partition(" algorithm found")[0]
+        offered = error.reason.rpartition(" received ")[2]
+        return HostUnreachable(
+            f"the host offers no {kind} algorithm that is still in use; it offers {offered}",
+            host=name,
+            next_step="update its OpenSSH, or allow the algorithm for this host in your ssh configuration",
+        )
     if isinstance(error, asyncssh.ConfigParseError):
         return HostError(f"your ssh configuration: {error}", host=name)
     if isinstance(error, TimeoutError):

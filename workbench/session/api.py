@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from workbench.session.state import SessionState
 
 if TYPE_CHECKING:  # none of it is needed for the first frame
+    from workbench.hosts.base import Ask
     from workbench.model.bench import BenchResult, BenchSpec, Comparison
     from workbench.model.experiment import Arm, Experiment
     from workbench.model.flags import FlagRow
@@ -46,6 +47,8 @@ class History(Protocol):
 
 
 class SessionApi(Protocol):
+    ask: Ask | None  # asks the user for a login's passphrase, password or code; the front end sets it
+
     @property
     def state(self) -> SessionState: ...
     @property

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from workbench.hosts.base import Host, HostKeyUnknown
+from workbench.hosts.base import Ask, Host, HostKeyUnknown
 from workbench.model.errors import HostError, SettingsError
 from workbench.model.findings import Level
 from workbench.session.planning import Planning
@@ -32,6 +32,7 @@ class NoHistory:
 
 
 class Watching(Planning):
+    ask: Ask | None = None  # asks the user for a passphrase, password or code; the front end sets it
     interval_s: float | None = None  # between readings; None: as config.toml says
     _source: TelemetrySource | None = None
     _made: tuple[Host, float, Telemetry] | None = None  # the last reading made for a question, and when
@@ -51,12 +52,25 @@ class Watching(Planning):
         if self._listened is not self.host and hasattr(self._reached, "on_link"):
             self._listened = self.host
             self._reached.on_link(self._on_link)
+        if hasattr(self._reached, "ask"):
+            self._reached.ask = self._login_question()
         try:
             await self.host.connect()
         except HostError as error:
             self._give_up(error)
             raise
         self.update_host(link="connected", message=None, unknown_key=None, lost_since_unix_s=None, retries=0)
+
+    def _login_question(self) -> Ask | None:
+        """Return what asks the user for a login secret of this host, by name; None if no front end can ask."""
+        if self.ask is None:
+            return None
+        ask, host = self.ask, self.host.name
+
+        async def question(prompt: str) -> str | None:
+            return await ask(f"{host}: {prompt}")
+
+        return question
 
     def _give_up(self, why: HostError) -> None:
         unknown = why.fingerprint if isinstance(why, HostKeyUnknown) else None

@@ -103,6 +103,20 @@ class WorkbenchApp(PlainEnd):
                 loop.call_soon_threadsafe(self.exit, 128 + signal.SIGHUP)
 
         when_terminal_is_gone(self, gone)
+        self.session.ask = self._ask_login
+
+    async def _ask_login(self, prompt: str) -> str | None:
+        """Ask for a passphrase, password or code of an ssh login. Returns None if the user declines."""
+        from workbench.tui.modals.login import Login
+
+        answer: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+
+        def answered(text: str | None) -> None:
+            if not answer.done():
+                answer.set_result(text)
+
+        self.call_later(lambda: self.push_screen(Login(prompt), answered))
+        return await answer
 
     async def on_unmount(self) -> None:
         """Let go of the host: agent, forwards, link. Servers and settings stay as they are."""

@@ -78,17 +78,9 @@ def test_facts(userland: UserlandHost) -> None:
 
 def test_prelude_sets_the_environment_from_stdin_only(userland: UserlandHost) -> None:
     values = {"A": "it's", "B": "two\nlines\n", "C": 'back\\slash $HOME `id` "q" ', "D": ""}
-    command = script.sh(
-        script.PRELUDE,
-        "env",
-        "",
-        "sh",
-        "-c",
-        'printf "%s|" "$A" "$B" "$C" "$D" "$@"; read x; echo "$x"',
-        "sh",
-        "a b",
-    )
-    done = asyncio.run(userland.run(command, input=script.assignments(values).encode() + b"rest\n"))
+    argv = ["sh", "-c", 'printf "%s|" "$A" "$B" "$C" "$D" "$@"; read x; echo "$x"', "sh", "a b"]
+    order = script.order(argv, values)
+    done = asyncio.run(userland.run(["sh", "-c", 'IFS= read -r _wb && eval "$_wb"'], input=order + b"rest\n"))
     assert done.out == f"{script.MARK}\n" + "".join(f"{v}|" for v in values.values()) + "a b|rest\n"
     assert script.marked_pid(done.err) is not None
     assert script.after_mark(done.err) == ""
@@ -96,7 +88,7 @@ def test_prelude_sets_the_environment_from_stdin_only(userland: UserlandHost) ->
 
 @pytest.mark.parametrize("missing", ["no-such-tool", "/no/such/tool", "/etc/passwd"])
 def test_prelude_says_what_is_missing(userland: UserlandHost, missing: str) -> None:
-    done = asyncio.run(userland.run(script.sh(script.PRELUDE, "-", "", missing)))
+    done = asyncio.run(userland.run(script.sh(script.PRELUDE, "", missing)))
     assert (done.returncode, done.out, done.err) == (127, "", f"{script.MARK} missing\n")
 
 

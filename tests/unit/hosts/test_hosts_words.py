@@ -22,34 +22,26 @@ from workbench.model.errors import InputError
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=60)
 
 
-@pytest.mark.slow
-@settings(deadline=None, max_examples=60)
-@given(TEXT)
-def test_quoting_gives_the_same_bytes_back(text: str) -> None:
-    done = subprocess.run(["sh", "-c", f"printf %s {script.quote(text)}"], capture_output=True, check=True)
-    assert done.stdout == os.fsencode(text)
+@settings(max_examples=40)
+@given(st.lists(TEXT, min_size=1, max_size=3), TEXT)
+def test_arguments_and_variables_arrive_as_they_are(words: list[str], value: str) -> None:
+    """Through the line that only sh reads, with the rest of stdin left to the command."""
+    order = script.order(["sh", "-c", 'printf "%s|" "$A" "$@"; cat', "sh", *words], {"A": value})
+    assert order.count(b"\n") == 1
+    done = subprocess.run(["sh", "-c", script.LINE], input=order + b"rest\n", capture_output=True, check=True)
+    expected = "".join(f"{text}|" for text in (value, *words)) + "rest\n"
+    assert done.stdout == os.fsencode(f"{script.MARK}\n{expected}")
 
 
-@given(TEXT)
-def test_quoting_leaves_no_backslash_within_quotes(text: str) -> None:
-    """fish reads a backslash there, POSIX shells do not: so there must be none."""
-    inside = False
-    quoted = script.quote(text)
-    at = 0
-    while at < len(quoted):
-        if quoted[at] == "'":
-            inside = not inside
-        elif quoted[at] == "\\":
-            assert not inside
-            at += 1
-        at += 1
-    assert not inside
+def test_the_line_for_the_login_shell_means_the_same_in_every_shell() -> None:
+    """csh allows no newline within quotes and expands "!" there; fish reads a backslash there."""
+    assert not set(script.LINE) & set("\n!\\`")
 
 
 @pytest.mark.parametrize("env", [{"A B": ""}, {"1A": ""}, {"A=B": ""}, {"": ""}, {"A": "nul\0"}, {"A;id": ""}])
-def test_what_a_shell_cannot_have_as_a_variable_is_refused(env: dict[str, str]) -> None:
+def test_what_a_shell_cannot_have_as_a_variable_is_rejected(env: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="environment"):
-        script.assignments(env)
+        script.order(["true"], env)
 
 
 @pytest.mark.parametrize("name", ["box", "box.example.org", "me@box", "10.0.0.1", "fe80::1%eth0", "gpu_1", "a.b@c-d"])

@@ -1,0 +1,30 @@
+"""The question for a passphrase, password or code of an ssh login."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual.widget import Widget
+
+from workbench.tui.modals.base import Modal, TextBody
+from workbench.tui.paint import paragraph
+from workbench.tui.widgets.entry import Entry
+
+
+class Login(Modal[str]):
+    """Outcome: what was typed; None: declined. The text leaves this box only in the outcome."""
+
+    AUTO_FOCUS: ClassVar[str] = "Entry"
+
+    def __init__(self, prompt: str) -> None:
+        super().__init__("Log in", "enter answer   esc do not connect")
+        self.prompt = prompt
+        self.field = Entry(on_submit=self._answer, secret=True)
+
+    def content(self) -> Sequence[Widget]:
+        return (TextBody(lambda width: [*paragraph(self.prompt, width), ()], focusable=False), self.field)
+
+    def _answer(self, text: str) -> None:
+        self.field.value = ""
+        self.dismiss(text)

@@ -8,6 +8,7 @@ for the next request.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import socket
 import ssl
@@ -24,7 +25,7 @@ class Request:
     def __init__(self, head: str, body: bytes, connection: int) -> None:
         self.line, _, rest = head.partition("\r\n")
         self.headers = {k.lower(): v.strip() for k, _, v in (h.partition(":") for h in rest.split("\r\n")) if k}
-        self.body: dict[str, Any] = json.loads(body)
+        self.body: dict[str, Any] = json.loads(body or b"{}")
         self.connection = connection  # number of the connection it came on, from 0
 
 
@@ -124,7 +125,8 @@ def _read_request(reader: Any, number: int) -> Request | None:
             return None
         head += line
     text = head[:-4].decode("latin-1")
-    length = next(int(h.split(":")[1]) for h in text.split("\r\n") if h.lower().startswith("content-length:"))
+    lengths = (int(h.split(":")[1]) for h in text.split("\r\n") if h.lower().startswith("content-length:"))
+    length = next(lengths, 0)
     return Request(text, reader.read(length), number)
 
 
@@ -176,3 +178,17 @@ def plain(status: str, body: Any, *, headers: bytes = b"") -> bytes:
     text = body if isinstance(body, bytes) else json.dumps(body).encode()
     head = f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {len(text)}\r\n".encode()
     return head + headers + b"\r\n" + text
+
+
+def openai(answer: Callable[[Request, int], Iterable[Step]]) -> Callable[[Request, int], Iterable[Step]]:
+    """`answer` for completions (`n` counts them alone), behind a list of one model; all other GETs are 404."""
+    numbers = itertools.count()
+
+    def answered(request: Request, _: int) -> Iterable[Step]:
+        if request.line.startswith("POST "):
+            return answer(request, next(numbers))
+        if request.line.split()[1].endswith("/v1/models"):
+            return [plain("200 OK", {"object": "list", "data": [{"id": "m", "object": "model"}]})]
+        return [plain("404 Not Found", {"detail": "Not Found"})]
+
+    return answered

@@ -15,6 +15,7 @@ from workbench.bench import records
 from workbench.bench.connection import Connection, Endpoint, ReceiveClock
 from workbench.bench.exchange import Exchange
 from workbench.bench.http1 import HttpError
+from workbench.bench.limits import Limits
 from workbench.bench.load import CpuLog
 from workbench.bench.poller import GONE, IN, OUT, Poller, open_poller, poll_exactly
 from workbench.bench.records import RequestRecord
@@ -84,6 +85,7 @@ class Client:
         self._began_ns = self._measured_ns = 0
         self._ok = self._failed = 0
         self._unheard = self._heard_ns = 0  # requests failed since the last byte of any answer, and about when it came
+        self._limits = Limits(spec)
 
     def _request_head(self, key: str | None) -> bytes:
         lines = [
@@ -393,7 +395,9 @@ class Client:
             self._release(slot, exchange)
         else:
             self._drop_connection(slot)
-        self._ok += error is None
+        if error is None:
+            self._ok += 1
+            self._limits.heard_ns = exchange.last_byte_ns
         self._failed += error is not None
         self._unheard += error is not None
         self._ended.append((exchange, error, detail))
@@ -438,19 +442,26 @@ class Client:
             self._give_up(_NO_SUCCESS)
         elif self._unheard >= 2 * len(self._slots) and now - self._heard_ns > _HOPELESS_AFTER_NS:
             self._give_up(_NOT_HEARD)  # its host may be cut off; each attempt could take seconds
-        over = now - self._began_ns > self.spec.deadline_s * _SECOND_NS
+        limits, open_ = self._limits, [slot for slot in self._slots if slot.exchange is not None]
+        running = [slot.exchange for slot in open_ if slot.exchange is not None]
+        limits.listen(running)
+        over = limits.run_over((now - self._began_ns) / _SECOND_NS, lambda: self._share_done(running))
         if over:
-            self._give_up(f"stopped at the run's deadline of {self.spec.deadline_s:g} s")
-        for slot in self._slots:
-            exchange = slot.exchange
-            if exchange is None:
-                continue
-            limit = exchange.over_limit(now, self.spec.timeout_s, self.spec.stall_s)
+            self._give_up(f"stopped at the run's deadline of {limits.deadline_s:g} s")
+        for slot, exchange in zip(open_, running, strict=True):
+            asked = self.workload.max_tokens(exchange.index, warmup=exchange.warmup)
+            limit = limits.over(exchange, now) or limits.endless(len(exchange.reply.stamps_ns), asked)
             if limit is None and over:
                 limit = (records.DEADLINE, "in flight at the run's deadline")
             if limit is not None:
-                exchange.last_byte_ns = now
+                exchange.ended_by_limit(now)
                 self._finish(slot, *limit)
+
+    def _share_done(self, running: list[Exchange]) -> float:
+        """Of all requests of the run, warm-up included; those in flight by the chunks that came."""
+        parts = (len(one.reply.stamps_ns) / self.workload.max_tokens(one.index, warmup=one.warmup) for one in running)
+        done = self._ok + self._failed + sum(min(1.0, part) for part in parts)
+        return done / (self._warmup.limit + self.spec.requests)
 
     def _hopeless(self, now: int) -> bool:
         return not self._ok and self._failed >= 2 * len(self._slots) and now - self._began_ns > _HOPELESS_AFTER_NS

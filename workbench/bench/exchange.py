@@ -27,6 +27,7 @@ class Exchange:
         self.began_ns = 0
         self.sent_ns = 0
         self.last_byte_ns = 0
+        self.silent_ns = 0  # after its last byte, when a time limit ended it
         self.reconnected = False
         self.response = ResponseReader()
         self.reply = Reply()
@@ -98,15 +99,14 @@ class Exchange:
             return records.MALFORMED, str(error)
         return (records.TRUNCATED if self.response.received else records.RESET), str(error)
 
-    def over_limit(self, now_ns: int, timeout_s: float, stall_s: float) -> tuple[str, str] | None:
-        """A stall is silence in the middle of a reply; before its first content only the request's limit counts,
-        since a long queue or prefill is silence too."""
-        if now_ns - self.began_ns > timeout_s * 1e9:
-            return records.TIMEOUT, f"not complete after {timeout_s:g} s, {len(self.reply.stamps_ns)} chunks came"
-        begun = self.reply.stamps_ns or (self._is_answer() and self._plain)
-        if begun and now_ns - self.last_byte_ns > stall_s * 1e9:
-            return records.STALL, f"no byte for {stall_s:g} s after {len(self.reply.stamps_ns)} chunks"
-        return None
+    @property
+    def begun(self) -> bool:
+        """Content has come."""
+        return bool(self.reply.stamps_ns or (self._is_answer() and self._plain))
+
+    def ended_by_limit(self, now_ns: int) -> None:
+        """A time limit ends it: it lasted until now, and was silent since its last byte."""
+        self.silent_ns, self.last_byte_ns = now_ns - self.last_byte_ns, now_ns
 
     def record(self, run_began_ns: int, error: str | None, detail: str | None) -> RequestRecord:
         reply, sent = self.reply, self.sent_ns or self.began_ns
@@ -129,4 +129,5 @@ class Exchange:
             due_s=round((self.due_ns - run_began_ns) / 1e9, 6) if self.due_ns else None,
             reconnected=self.reconnected,
             without_done=self.stream and error is None and not reply.done,
+            silent_us=self.silent_ns // 1000,
         )

@@ -12,6 +12,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from workbench.bench.limits import RUN_S
 from workbench.bench.records import RequestRecord
 from workbench.model.bench import BenchSpec
 
@@ -101,7 +102,7 @@ class Warmup:
         self.until_steady = spec.until_steady
         self.window = max(2, spec.concurrency) if spec.rate is None else _OPEN_WINDOW
         self.limit = max(spec.warmup, _MOST_WINDOWS * self.window) if spec.until_steady else spec.warmup
-        self.limit_ns = int(spec.deadline_s * 1e9 / 4) if spec.until_steady else 0  # 0: none of its own
+        self.limit_ns = int((spec.deadline_s or RUN_S) * 1e9 / 4) if spec.until_steady else 0  # 0: none of its own
         self.steady = False
         self.first = 0  # requests before it had another prompt length
         self._least = spec.warmup

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from workbench.bench import steadiness
 from workbench.bench.records import SHORT, RequestRecord, total
 from workbench.bench.window import STEADY, Window, mean_in_flight
 from workbench.model.bench import BenchSpec
@@ -13,6 +14,7 @@ from workbench.model.bench import BenchSpec
 BUSY_CLIENT_PCT = 70.0  # above it the client's own pace may be what is measured
 LEAST_LOAD = 0.97  # of the streams, or of the rate, that were asked for
 CACHED_SHARE = 0.01
+FAILED_SHARE = 0.01  # of the requests: above it what is measured is another load than the asked one
 _LATE_MS = 10.0  # behind the schedule: from here on a start is late
 _ODD_READS = 0.01  # share of reads above which a person is told
 
@@ -39,14 +41,36 @@ class RunFacts:
 def refusals(spec: BenchSpec, counted: Sequence[RequestRecord], facts: RunFacts, window: Window) -> tuple[str, ...]:
     """Why these figures are not those of the server under the asked load; () where they are."""
     good = [r for r in counted if r.ok]
+    failures = _failures(counted)
     reasons = (
-        _idle_streams(spec, counted, window),
+        failures,
+        None if failures else _idle_streams(spec, counted, window),  # dead streams are idle, and not by the client
         _busy(good, facts),
         _cached(spec, good, facts),
         _not_offered(spec, counted),
         _not_sent(spec, counted, facts),
+        steadiness.overload(spec, counted),
     )
     return tuple(r for r in reasons if r)
+
+
+def marks(spec: BenchSpec, counted: Sequence[RequestRecord], window: Window) -> tuple[str, ...]:
+    """Why these figures, though they are the server's, say less than they seem to."""
+    reasons = (steadiness.too_short(counted, window), steadiness.halves_apart(counted, window))
+    return tuple(r for r in reasons if r)
+
+
+def _failures(counted: Sequence[RequestRecord]) -> str | None:
+    """Requests that failed gave their time and their place to others: the rest ran under another load."""
+    kinds = Counter(r.error for r in counted if r.error)
+    failed = kinds.total()
+    if failed <= FAILED_SHARE * len(counted):
+        return None
+    named = ", ".join(f"{count} x {kind}" for kind, count in kinds.most_common())
+    return (
+        f"{failed} of {len(counted)} requests failed at the server ({named}): at most"
+        f" {100 * FAILED_SHARE:.0f} % may, since the others then ran under another load than the one asked for"
+    )
 
 
 def _idle_streams(spec: BenchSpec, counted: Sequence[RequestRecord], window: Window) -> str | None:
@@ -56,9 +80,14 @@ def _idle_streams(spec: BenchSpec, counted: Sequence[RequestRecord], window: Win
         return None
     return (
         f"{mean:.2f} of {spec.concurrency} streams were in flight on average"
-        f" ({100 * mean / spec.concurrency:.0f} %, at least {100 * LEAST_LOAD:.0f} % are needed):"
+        f" ({_below(100 * mean / spec.concurrency)} %, at least {100 * LEAST_LOAD:.0f} % are needed):"
         " the client, or connecting, held the load back"
     )
+
+
+def _below(percent: float) -> str:
+    """Rounded down: a value below a limit must not read as the limit."""
+    return f"{int(10 * percent) / 10:g}"
 
 
 def _busy(good: Sequence[RequestRecord], facts: RunFacts) -> str | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 
 from workbench.bench.records import RequestRecord, total
-from workbench.bench.selfcheck import RunFacts, notes_of, refusals
+from workbench.bench.selfcheck import RunFacts, marks, notes_of, refusals
 from workbench.bench.window import Window, mean_in_flight, requests_in, tokens_in, window_of
 from workbench.model.bench import BenchSpec, BenchSummary, Distribution
 
@@ -91,6 +91,7 @@ def summarize(
         in_flight_mean=None if in_flight is None else round(in_flight, 4),
         in_flight_nominal=float(spec.concurrency) if spec.rate is None else None,
         refused=refusals(spec, counted, facts, window),
+        marked=marks(spec, counted, window),
         **_from_schedule(good),  # type: ignore[arg-type]
         **figures,  # type: ignore[arg-type]
     )

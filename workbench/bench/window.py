@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from workbench.bench.records import RequestRecord
+from workbench.bench.records import SILENT, RequestRecord
 from workbench.bench.schedule import STEADY_ROUNDS
 from workbench.model.bench import BenchSpec
 
@@ -43,13 +43,17 @@ def end_s(record: RequestRecord) -> float:
 
 def window_of(spec: BenchSpec, counted: Sequence[RequestRecord], ramp_end_s: float = 0.0) -> Window:
     """Steady where there are at least four ok requests per stream (open loop: where the window lasts two mean
-    requests), else the whole run. With one stream there is neither ramp nor tail: all of it is steady."""
+    requests) and no stream stalled, else the whole run. With one stream there is neither ramp nor tail: all of it is
+    steady."""
     if not counted:
         return Window(WHOLE, 0.0, 0.0, "no request was made")
     whole = (min(r.start_s for r in counted), max(end_s(r) for r in counted))
     good = [r for r in counted if r.ok]
     if not good:
         return Window(WHOLE, *whole, "no request succeeded")
+    stalled = sum(r.error in SILENT for r in counted)
+    if stalled:
+        return Window(WHOLE, *whole, f"the server let {stalled} of {len(counted)} streams stall")
     if spec.rate is None and spec.concurrency == 1:
         return Window(STEADY, *whole)
     begin = max(ramp_end_s, min(end_s(r) for r in good))
@@ -78,14 +82,16 @@ def requests_in(window: Window, good: Iterable[RequestRecord]) -> float:
 
 
 def mean_in_flight(window: Window, counted: Iterable[RequestRecord]) -> float | None:
-    """Streams in flight between socket write and last byte, weighted by time; failed requests are streams too."""
+    """Streams in flight between socket write and last byte, weighted by time. Failed requests are streams too; one that
+    a time limit ended is none after its last byte."""
     if window.seconds <= 0:
         return None
-    return sum(_overlap_s(r, window) for r in counted) / window.seconds
+    return sum(_overlap_s(r, window, r.silent_us) for r in counted) / window.seconds
 
 
-def _overlap_s(record: RequestRecord, window: Window) -> float:
-    return max(0.0, min(end_s(record), window.end_s) - max(record.start_s, window.begin_s))
+def _overlap_s(record: RequestRecord, window: Window, silent_us: int = 0) -> float:
+    end = end_s(record) - silent_us / 1e6
+    return max(0.0, min(end, window.end_s) - max(record.start_s, window.begin_s))
 
 
 def _share(record: RequestRecord, window: Window) -> float:

@@ -26,7 +26,9 @@ def lines(result: BenchResult) -> Iterator[str]:
         load = f"{spec.rate:g} requests/s" if spec.rate else f"concurrency {spec.concurrency}"
         yield f"#{result.id}  {spec.profile}: {load}{tunnel}: {summary.requests_ok} ok{failed}{simulated}"
     for reason in summary.refused:
-        yield f"  REFUSED: these figures may not be used: {reason}"
+        yield f"  REJECTED: {reason}"
+    for reason in summary.marked:
+        yield f"  MARKED: {reason}"
     yield f"  output     {_number(summary, 'output_tok_s', 'tok/s')}{_over(summary)}"
     if limit := against_limit(result):
         yield f"  limit      {limit}"

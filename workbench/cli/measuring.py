@@ -111,6 +111,10 @@ def _overrides(arguments: argparse.Namespace) -> dict[str, Any]:
     given |= {
         "shared_prefix": arguments.shared_prefix or None,
         "stream": False if arguments.no_stream else None,
+        "ignore_eos": False if arguments.natural_lengths else None,
+        "timeout_s": arguments.timeout,
+        "stall_s": arguments.stall_timeout,
+        "deadline_s": arguments.deadline,
         "prompts_file": arguments.prompts,
         "extra_body": extra_body(arguments.extra_body),
         "command": own_command(arguments),

@@ -44,6 +44,12 @@ def _load(bench: argparse.ArgumentParser) -> None:
     ):
         bench.add_argument(f"--{name}", type=int, default=None, metavar="N", help=what)
     bench.add_argument("--seconds", type=float, metavar="S", help="in place of --requests: none starts after so long")
+    for name, what in (
+        ("timeout", "for one request (default: none while tokens come, 120 s or more until the first)"),
+        ("stall-timeout", "without a byte after the first token (default: 60, more on a slow server)"),
+        ("deadline", "for the whole run (default: 1800, or the time that the server's speed asks for)"),
+    ):
+        bench.add_argument(f"--{name}", type=float, metavar="S", help=what)
     bench.add_argument("--max-minutes", type=float, metavar="M", help="of several concurrencies")
     bench.add_argument(
         "--rate",
@@ -59,7 +65,14 @@ def _load(bench: argparse.ArgumentParser) -> None:
 
 
 def _prompts(bench: argparse.ArgumentParser) -> None:
-    bench.add_argument("--prompts", metavar="FILE", help="JSON lines: prompt, text, messages or conversations")
+    bench.add_argument(
+        "--prompts",
+        metavar="FILE",
+        help="JSON lines of prompt, text or messages, each with max_tokens if wanted; or ShareGPT's JSON",
+    )
+    bench.add_argument(
+        "--natural-lengths", action="store_true", help="answers end where the model ends them (ignore_eos is not sent)"
+    )
     bench.add_argument("--shared-prefix", action="store_true", help="keep the prefix cache in play")
     bench.add_argument("--endpoint", choices=("chat", "completions"))
     bench.add_argument("--no-stream", action="store_true", help="whole answers: neither TTFT nor ITL")

@@ -26,9 +26,10 @@ class BenchSpec:
     seed: int = 0
     salt: str = ""  # put at the front of every prompt so that the prefix cache cannot answer; "" = made per run
     shared_prefix: bool = False  # keep the cache in play on purpose
-    timeout_s: float = 120.0  # for one request
-    stall_s: float = 60.0  # no byte for this long after the first content
-    deadline_s: float = 1800.0  # for the whole run: what is still in flight then counts as failed
+    # Limits; None: by the speed that the server shows (bench/limits.py).
+    timeout_s: float | None = None  # for one request
+    stall_s: float | None = None  # no byte for this long after the first content
+    deadline_s: float | None = None  # for the whole run: what is still in flight then counts as failed
     api_key_env: str | None = None  # name of the variable that holds the key; the key itself is never stored
     extra_body: Mapping[str, Any] = field(default_factory=dict)
     rate: float | None = None  # requests per second on a schedule; `concurrency` then caps what is in flight
@@ -139,6 +140,7 @@ class BenchSummary:
     in_flight_mean: float | None = None  # streams really in flight, over the window
     in_flight_nominal: float | None = None
     refused: tuple[str, ...] = ()  # why these figures may not be used: the client was the limit, the cache answered, …
+    marked: tuple[str, ...] = ()  # why these figures, though they stand, say less: too short, halves that disagree, …
     idle_power_w: float | None = None
     net_tok_per_joule: float | None = None  # idle power taken off
     energy_per_request_j: float | None = None

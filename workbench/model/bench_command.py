@@ -21,7 +21,14 @@ def options(spec: BenchSpec) -> tuple[str, ...]:
         value = getattr(spec, name)
         if name in _ALWAYS or value != _USUAL[name]:
             words += [f"--{name.replace('_', '-')}", f"{value:g}" if isinstance(value, float) else str(value)]
-    flags = {"until-steady": spec.until_steady, "shared-prefix": spec.shared_prefix, "no-stream": not spec.stream}
+    for name, limit_s in (("timeout", spec.timeout_s), ("stall-timeout", spec.stall_s), ("deadline", spec.deadline_s)):
+        words += [f"--{name}", f"{limit_s:g}"] if limit_s is not None else []
+    flags = {
+        "until-steady": spec.until_steady,
+        "shared-prefix": spec.shared_prefix,
+        "no-stream": not spec.stream,
+        "natural-lengths": not spec.ignore_eos,
+    }
     words += [f"--{name}" for name, is_set in flags.items() if is_set]
     if spec.prompts_name:
         words += ["--prompts", spec.prompts_name.partition(" (")[0]]

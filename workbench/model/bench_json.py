@@ -59,7 +59,7 @@ def summary_from_json(data: Mapping[str, Any]) -> BenchSummary:
     if known.get("engine") is not None:
         engine = _known(EngineDuring, known["engine"])
         known["engine"] = EngineDuring(**{**engine, "disagreements": tuple(engine.get("disagreements") or ())})
-    for name in ("notes", "refused", "command_output"):
+    for name in ("notes", "refused", "marked", "command_output"):
         known[name] = tuple(known.get(name) or ())
     return BenchSummary(**known)
 

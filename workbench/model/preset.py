@@ -110,6 +110,9 @@ class Benchmark(_Strict):
     input_tokens: int = Field(128, ge=1)
     max_tokens: int = Field(128, ge=1)
     warmup: int = Field(4, ge=0)
+    timeout_s: float | None = Field(None, gt=0, description="for one request; by the server's speed where absent")
+    stall_s: float | None = Field(None, gt=0, description="without a byte after the first token")
+    deadline_s: float | None = Field(None, gt=0, description="for the whole run")
 
 
 class ReferenceResult(_Strict):

@@ -16,6 +16,7 @@ ROUNDS = 8  # requests per stream where only the concurrency was given
 OPEN_STREAMS = 256  # at most in flight at a rate: a cap that is met falsifies it
 OPEN_S = 30.0  # of a rate for which no end was given
 UNCOUNTED = 1_000_000  # requests of a run that ends by time
+LIMITS = ("timeout_s", "stall_s", "deadline_s")
 # What makes a benchmark the same one again: not where it went, nor what is made anew for each run.
 SHAPE = (
     "profile",
@@ -39,6 +40,7 @@ SHAPE = (
     "prompts",
     "prompts_name",
     "command",
+    *LIMITS,
 )
 _OPTIONS = {  # fields of a request that the client counts on
     "model": "--model NAME",
@@ -99,6 +101,7 @@ def _suggested(suggested: Benchmark) -> dict[str, Any]:
         "input_tokens": suggested.input_tokens,
         "max_tokens": suggested.max_tokens,
         "warmup": suggested.warmup,
+        **{name: getattr(suggested, name) for name in LIMITS},
     }
 
 
@@ -120,7 +123,8 @@ def _check(fields: Mapping[str, Any]) -> None:
     _check_counts(fields)
     if fields.get("warmup", 0) < 0:
         raise InputError("there cannot be fewer than no warm-up requests", next_step="0 or more")
-    for name, unit in (("rate", "requests per second"), ("seconds", "seconds")):
+    seconds = (("seconds", "seconds"), *((name, "seconds") for name in LIMITS))
+    for name, unit in (("rate", "requests per second"), *seconds):
         value = fields.get(name)
         if value is not None and not 0 < value < float("inf"):
             raise InputError(f"{value:g} is no number of {unit}", next_step="above 0")

@@ -38,7 +38,8 @@ class Measuring(Guarding):
     _cancel: asyncio.Event | None = None  # of the benchmark that is running
     _benched: str | None = None  # its run
     _ahead: Ahead | None = None  # what was started for it
-    _asked: BenchSpec | None = None  # the shape of the person's last benchmark; loads of sweeps and proofs are none
+    # The shape of the user's last benchmark that was not rejected; loads of sweeps and proofs are none.
+    _asked: BenchSpec | None = None
 
     def __init__(self, host: Host) -> None:
         super().__init__(host)
@@ -104,7 +105,7 @@ class Measuring(Guarding):
 
         a, b = a or self.state.mark_a, b or self.state.mark_b
         if a is None or b is None:
-            ids = [row.id for row in self.state.results if not row.imported]
+            ids = [row.id for row in self.state.results if not (row.imported or row.refused)]
             given = {a, b} - {None}
             others = [i for i in ids if i not in given]
             if len(others) + len(given) < 2:
@@ -147,14 +148,12 @@ class Measuring(Guarding):
         self._nobody_measures()
         asked = self.spec_of(status.preset_id, overrides)  # what cannot be run is told now
         if status.state is ServerState.STARTING:
-            self._asked = asked
             self._queued = overrides
             self.update(bench=replace(self.state.bench, queued=True, error=None))
             return None
         if status.state is not ServerState.READY:
             raise BenchError(f"the server is {status.state}, not READY", host=self.host.name, next_step="s starts it")
-        self._asked = asked
-        return await self.bench_run(status.run_id, **overrides)
+        return await self._bench_asked(status.run_id, asked, overrides)
 
     def server_ready(self, status: ServerStatus) -> None:
         super().server_ready(status)
@@ -167,7 +166,15 @@ class Measuring(Guarding):
         from workbench.bench.runner import BenchCancelled
 
         with suppress(BenchCancelled):  # the person did that
-            await self.bench_run(run_id, **overrides)
+            preset_id = self.supervisor.status(run_id).preset_id
+            await self._bench_asked(run_id, self.spec_of(preset_id, overrides), overrides)
+
+    async def _bench_asked(self, run_id: str, asked: BenchSpec, overrides: dict[str, Any]) -> int:
+        """What the user asked for; the next form starts from it unless its result is rejected."""
+        result_id = await self.bench_run(run_id, **overrides)
+        if not (await self.result(result_id)).summary.refused:
+            self._asked = asked
+        return result_id
 
     def server_ended(self, status: ServerStatus) -> None:
         super().server_ended(status)
@@ -358,7 +365,7 @@ class Measuring(Guarding):
             await self._restart_bench_compare()
 
     async def _restart_bench_compare(self) -> None:
-        before = self.state.bench.last_id or next((r.id for r in self.state.results if not r.imported), None)
+        before = await self._last_usable()
         shape: dict[str, Any] = {}
         if before is not None:
             spec = (await self.result(before)).spec
@@ -377,6 +384,13 @@ class Measuring(Guarding):
             await self.compare(before, after)
         else:
             self.notify(Level.INFO, "the first result: change one thing and press . again to compare")
+
+    async def _last_usable(self) -> int | None:
+        """The last benchmark that was not rejected."""
+        last = self.state.bench.last_id
+        if last is not None and not (await self.result(last)).summary.refused:
+            return last
+        return next((r.id for r in self.state.results if not (r.imported or r.refused)), None)
 
     def _shape_again(self, spec: BenchSpec) -> dict[str, Any]:
         """Overrides that ask for the same again. The person's own prompts and command are not taken from what is
@@ -429,10 +443,10 @@ def _command(spec: BenchSpec, status: ServerStatus | None) -> str:
 
 
 def ceiling_view(results: Sequence[BenchResult]) -> CeilingView | None:
-    """Of the newest single-stream result whose limit is known."""
+    """Of the newest single-stream result that was not rejected and whose limit is known."""
     for result in results:
         limit = result.conditions.ceiling_tok_s
-        if result.spec.concurrency == 1 and limit:
+        if result.spec.concurrency == 1 and limit and not result.summary.refused:
             basis = result.conditions.ceiling_basis or "memory bandwidth"
             return CeilingView(limit, result.summary.per_stream_tok_s, basis, result.id)
     return None

@@ -35,4 +35,4 @@ def test_what_may_not_be_used_says_so_first() -> None:
     )
     first, second, *_ = said.splitlines()
     assert "40 ok, 2 failed {'reset': 2}" in first
-    assert second == "  REFUSED: these figures may not be used: the cache answered"
+    assert second == "  REJECTED: the cache answered"

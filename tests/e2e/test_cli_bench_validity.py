@@ -1,0 +1,81 @@
+"""What `bench` makes of servers that do wrong, and what becomes of such results."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from support.scripted_server import RST, ScriptedServer, chat_events, chunked, openai
+
+from workbench.session.session import Session
+
+Cli = Callable[..., Any]
+# Below four requests per stream the client's own lateness on a busy machine rejects nothing.
+SMALL = ("--requests", "8", "--concurrency", "4", "--max-tokens", "3", "--warmup", "0")
+
+
+@pytest.fixture(autouse=True)
+def without_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    from workbench.session import meter
+
+    monkeypatch.setattr(meter, "IDLE_S", 0.0)
+
+
+def whole(*_: object) -> list[bytes | str]:
+    time.sleep(0.05)  # the server's pace: what is answered at once measures the client
+    return [chunked(chat_events(3))]
+
+
+def mostly_dead(_: object, n: int) -> list[bytes | str]:
+    answer = whole()
+    return answer if n % 8 == 0 else [RST]
+
+
+def test_a_run_in_which_most_requests_failed_is_rejected(cli: Cli) -> None:
+    with ScriptedServer(openai(mostly_dead)) as server:
+        ran = cli("bench", "--url", server.url, *SMALL, "--json")
+        text = cli("bench", "--url", server.url, *SMALL)
+    assert ran.code == text.code == 3
+    (why,) = ran.document["refused"]
+    assert "requests failed at the server" in why and "reset" in why and "client" not in why
+    assert "REJECTED: " in text.out and "requests failed at the server" in text.out
+
+
+def test_nothing_rejected_is_a_last_benchmark_or_the_default_of_a_form() -> None:
+    async def go() -> None:
+        session = Session.of_host()
+        await session.connect()
+        usual = session.bench_defaults()
+        with ScriptedServer(openai(mostly_dead)) as server:
+            bad = await session.bench_url(server.url, concurrency=4, requests=8, max_tokens=3, warmup=0)
+        assert session.state.bench.last_id == bad and session.state.results[0].refused
+        assert await session._last_usable() is None and session.bench_defaults() == usual
+        with ScriptedServer(openai(whole)) as server:
+            good = await session.bench_url(server.url, concurrency=4, requests=8, max_tokens=3, warmup=0)
+            worse = await session.bench_url(f"{server.url}/nothing", model="m", concurrency=4, requests=8, warmup=0)
+        assert worse == session.state.bench.last_id != good == await session._last_usable()
+        await session.close()
+
+    asyncio.run(go())
+
+
+def test_the_shape_of_a_rejected_benchmark_is_not_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def go() -> None:
+        session = Session.of_host()
+        await session.connect()
+        for answer, kept in ((mostly_dead, False), (whole, True)):
+            with ScriptedServer(openai(answer)) as server:
+                asked = {"concurrency": 4, "requests": 8, "max_tokens": 3, "warmup": 0}
+
+                async def run(run_id: str, url: str = server.url, **overrides: Any) -> int:
+                    return await session.bench_url(url, **overrides)
+
+                monkeypatch.setattr(session, "bench_run", run)
+                await session._bench_asked("run", session.spec_of(None, asked), asked)
+            assert (session.bench_defaults().concurrency == 4) is kept
+        await session.close()
+
+    asyncio.run(go())

@@ -1,0 +1,169 @@
+"""Which results may be used: failures, stalls, overload, drift and length."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scripted_server import HEAD, RST, SILENCE, ScriptedServer, chat_events, chunked
+
+from workbench.bench.client import Client
+from workbench.bench.connection import resolve
+from workbench.bench.records import STALL, RequestRecord
+from workbench.bench.selfcheck import RunFacts
+from workbench.bench.summary import summarize
+from workbench.bench.window import end_s
+from workbench.model.bench import BenchSpec, BenchSummary
+
+SPEC = BenchSpec("http://127.0.0.1:1", "m", concurrency=4, requests=64, max_tokens=20)
+TOKENS = 20
+
+
+def reply(index: int, start_s: float, took_s: float, **fields: Any) -> RequestRecord:
+    gap_us = round(took_s * 1e6 / TOKENS)
+    base = RequestRecord(
+        index=index,
+        warmup=False,
+        start_s=start_s,
+        end_us=gap_us * TOKENS,
+        ttft_us=gap_us,
+        gaps_us=(gap_us,) * (TOKENS - 1),
+        chunks=TOKENS,
+        prompt_tokens=10,
+        output_tokens=TOKENS,
+        finish_reason="length",
+    )
+    return replace(base, **fields)
+
+
+def closed_loop(durations_s: list[float], streams: int = 4) -> list[RequestRecord]:
+    free, made = [0.001 * i for i in range(streams)], []
+    for index, took_s in enumerate(durations_s):
+        stream = min(range(streams), key=lambda s: free[s])
+        made.append(reply(index, free[stream], took_s))
+        free[stream] = end_s(made[-1])
+    return made
+
+
+def judged(made: list[RequestRecord], **fields: Any) -> BenchSummary:
+    return summarize(replace(SPEC, requests=len(made), **fields), made, (), RunFacts())
+
+
+# -- failures --------------------------------------------------------------------------------------------------------
+
+
+@settings(deadline=None)
+@given(total=st.integers(1, 400), failed=st.integers(0, 20))
+def test_more_than_one_percent_of_failures_rejects_a_result(total: int, failed: int) -> None:
+    failed = min(failed, total)
+    made = [reply(i, 0.1 * i, 0.1, error="reset" if i < failed else None) for i in range(total)]
+    summary = judged(made, concurrency=1)
+    assert any("requests failed at the server" in why for why in summary.refused) == (failed > total / 100)
+
+
+def test_the_cause_of_idle_streams_is_the_server_where_requests_failed() -> None:
+    made = [
+        replace(r, error="reset" if i % 2 else None, end_us=1000 if i % 2 else r.end_us)
+        for i, r in enumerate(closed_loop([0.1] * 64))
+    ]
+    (why,) = judged(made).refused
+    assert why.startswith("32 of 64 requests failed at the server (32 x reset)") and "client" not in why
+
+
+def test_a_stalled_stream_is_not_in_flight_and_its_window_is_not_steady() -> None:
+    """One of four streams stalls for 60 s: it was in flight for as long as it spoke."""
+    stalled = reply(0, 0.0, 60.1, error=STALL, silent_us=60_000_000)
+    made = [stalled, *(reply(i, 0.1 * i, 0.1) for i in range(1, 600))]
+    summary = judged(made, concurrency=4)
+    assert summary.window == "whole run" and any("let 1 of 600 streams stall" in note for note in summary.notes)
+    assert summary.in_flight_mean == pytest.approx(1.0, abs=0.02)
+    assert summary.refused == ()  # 1 of 600 failed
+
+
+def test_a_server_that_stalls_now_and_then_is_rejected() -> None:
+    """The trial: every fifth reply stops after three tokens."""
+    whole, part = [chunked(chat_events(20))], [chunked(chat_events(20)[:4], end=False), SILENCE]
+    with ScriptedServer(lambda request, n: part if n % 5 == 0 else whole) as server:
+        spec = BenchSpec(server.url, "m", concurrency=4, requests=32, warmup=0, max_tokens=20, stall_s=0.2)
+        client = Client(spec, resolve(server.url, "chat"), None, lambda record: None)
+        client.run()
+    summary = summarize(spec, client.counted, (), RunFacts())
+    stalled = summary.errors[STALL]
+    assert stalled >= 6 and summary.window == "whole run"
+    assert summary.refused[0].startswith(f"{stalled} of 32 requests failed at the server ({stalled} x stall)")
+    assert summary.in_flight_mean is not None and summary.in_flight_mean < 2
+    assert all(0.15e6 < r.silent_us <= r.end_us for r in client.counted if r.error == STALL)
+
+
+@pytest.mark.parametrize("steps", [[RST], [HEAD, RST], [chunked([b"data: nonsense\n\n"])]])
+def test_a_server_that_fails_most_requests_is_rejected(steps: list[bytes | str]) -> None:
+    with ScriptedServer(lambda request, n: [chunked(chat_events(3))] if n % 8 == 0 else steps) as server:
+        spec = BenchSpec(server.url, "m", concurrency=4, requests=64, warmup=0, max_tokens=3)
+        client = Client(spec, resolve(server.url, "chat"), None, lambda record: None)
+        client.run()
+    summary = summarize(spec, client.counted, (), RunFacts())
+    assert summary.requests_failed > 40 and "requests failed at the server" in summary.refused[0]
+
+
+# -- an open loop that the server does not keep up with ---------------------------------------------------------------
+
+
+def open_loop(rate: float, capacity: float, seconds: float, base_s: float, seed: int = 0) -> list[RequestRecord]:
+    """Poisson arrivals at a server that ends at most `capacity` requests/s, each `base_s` after its turn."""
+    draw, at, free, made = random.Random(seed), 0.0, 0.0, []
+    while at < seconds:
+        free = max(free, at) + 1 / capacity
+        made.append(reply(len(made), at, free + base_s - at, due_s=at))
+        at += draw.expovariate(rate)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("rate", "capacity", "seconds", "base_s"), [(80, 40, 5, 0.03), (12, 10, 60, 0.5), (20, 5, 10, 1)]
+)
+def test_an_open_loop_that_falls_behind_is_rejected(
+    rate: float, capacity: float, seconds: float, base_s: float
+) -> None:
+    summary = judged(open_loop(rate, capacity, seconds, base_s), rate=rate, concurrency=256)
+    (why,) = summary.refused
+    assert why.startswith("the server did not keep up:") and "requests/s were due" in why
+
+
+@settings(deadline=None)
+@given(seed=st.integers(0, 10_000), base_s=st.sampled_from([0.05, 1.0, 4.0]), load=st.sampled_from([0.3, 0.7, 0.85]))
+def test_an_open_loop_below_capacity_is_not_rejected(seed: int, base_s: float, load: float) -> None:
+    made = open_loop(20 * load, 20, 30, base_s, seed)
+    assert judged(made, rate=20 * load, concurrency=256).refused == ()
+
+
+def test_a_burst_that_is_over_before_the_first_answer_is_not_called_an_overload() -> None:
+    made = [reply(i, 0.01 * i, 2.0, due_s=0.01 * i) for i in range(60)]
+    assert judged(made, rate=100.0, concurrency=256).refused == ()
+
+
+# -- length and drift -------------------------------------------------------------------------------------------------
+
+
+def test_a_short_measurement_is_marked() -> None:
+    one = judged([reply(0, 0.0, 0.009)], concurrency=1)
+    assert one.marked[0].startswith("a short measurement: one request in 0.01 s")
+    assert judged(closed_loop([0.01] * 40)).marked and not judged(closed_loop([0.1] * 64)).marked
+
+
+def test_halves_that_disagree_are_marked() -> None:
+    """The trial: the server is cold for 20 of the 32 counted requests."""
+    cold = closed_loop([0.34] * 20 + [0.045] * 60, streams=2)
+    (why,) = judged(cold, concurrency=2).marked
+    assert why.startswith("the two halves of the run disagree:") and "--until-steady" in why
+
+
+@settings(deadline=None)
+@given(seed=st.integers(0, 10_000))
+def test_scatter_alone_is_not_marked(seed: int) -> None:
+    draw = random.Random(seed)
+    made = closed_loop([0.1 * draw.lognormvariate(0, 0.1) for _ in range(128)])
+    assert judged(made).marked == ()

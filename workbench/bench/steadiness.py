@@ -1,0 +1,86 @@
+"""Whether what was measured was a lasting state of the server: figures that drift through the run belong to its length,
+not to the server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import sqrt
+from statistics import fmean, variance
+
+from workbench.bench.records import RequestRecord
+from workbench.bench.window import STEADY, Window, end_s
+from workbench.model.bench import BenchSpec
+
+LEAST_REQUESTS, LEAST_S = 4, 1.0  # of a measurement: in less, one pause of the server or the client decides
+_HALF = 8  # requests that a half needs at least
+_APART = 0.10  # by so much the halves may differ
+_SURE = 4.0  # standard errors: below it the difference may be chance
+_KEEPING_UP = 0.97  # of the due rate that must get done
+_LONGER = 1.2  # by so much later requests wait longer where a queue grows,
+_GROWTH = 0.03  # and by this share of the schedule's length, which a queue that comes and goes does not reach
+
+
+def overload(spec: BenchSpec, counted: Sequence[RequestRecord]) -> str | None:
+    """An open loop whose server does not keep up: in the second half of the schedule fewer requests were done than
+    due, by more than chance, and each waited longer than those before. Then all latencies grow for as long as the run
+    lasts."""
+    due = [(r.due_s, end_s(r)) for r in counted if r.due_s is not None]
+    if spec.rate is None or len(due) < 2 * _HALF:
+        return None
+    begin, end = min(d for d, _ in due), max(d for d, _ in due)
+    middle = (begin + end) / 2
+    seconds = end - middle
+    came = sum(d > middle for d, _ in due)
+    done = sum(middle < e <= end for _, e in due)
+    waiting = sum(d <= middle < e for d, e in due)
+    if seconds <= 0 or done >= _KEEPING_UP * came or came - done <= 3 * sqrt(2 * max(1, waiting)):
+        return None
+    early, late = [e - d for d, e in due if d <= middle], [e - d for d, e in due if d > middle]
+    if fmean(late) < max(_LONGER * fmean(early), fmean(early) + _GROWTH * (end - begin)):
+        return None
+    return (
+        f"the server did not keep up: {came / seconds:.1f} requests/s were due, {done / seconds:.1f}/s done in the"
+        f" second half of the schedule; end to end took {1000 * fmean(early):,.0f} ms in the first half and"
+        f" {1000 * fmean(late):,.0f} ms in the second, and grows with the length of the run"
+    )
+
+
+def too_short(counted: Sequence[RequestRecord], window: Window) -> str | None:
+    good = sum(r.ok for r in counted)
+    if not good or (good >= LEAST_REQUESTS and window.seconds >= LEAST_S):
+        return None
+    requests = "one request" if good == 1 else f"{good} requests"
+    return (
+        f"a short measurement: {requests} in {window.seconds:.2f} s; take {LEAST_REQUESTS} requests and"
+        f" {LEAST_S:g} s at least"
+    )
+
+
+def halves_apart(counted: Sequence[RequestRecord], window: Window) -> str | None:
+    """The two halves of the steady window disagree on the time that a token of a request took: the inverse of the
+    throughput at a fixed number of streams (Little's law)."""
+    if window.name != STEADY:
+        return None
+    inside = [r for r in counted if r.ok and r.output_tokens and window.begin_s <= r.start_s and r.end_us]
+    inside.sort(key=lambda r: r.start_s)
+    half = len(inside) // 2
+    if half < _HALF:
+        return None
+    first, second = (_of(part, _per_token_ms) for part in (inside[:half], inside[-half:]))
+    apart = fmean(second) / fmean(first) - 1
+    error = sqrt((variance(first) + variance(second)) / half)
+    if abs(apart) <= _APART or abs(fmean(second) - fmean(first)) <= _SURE * error:
+        return None
+    return (
+        f"the two halves of the run disagree: {fmean(first):.2f} ms per token of a request in the first,"
+        f" {fmean(second):.2f} in the second ({100 * apart:+.0f} %): the server was not warm yet, or something changed;"
+        " --until-steady or more --warmup"
+    )
+
+
+def _of(records: Sequence[RequestRecord], pick: Callable[[RequestRecord], float]) -> list[float]:
+    return [pick(r) for r in records]
+
+
+def _per_token_ms(record: RequestRecord) -> float:
+    return record.end_us / 1000 / (record.output_tokens or 1)

@@ -67,7 +67,7 @@ def test_bench_results_compare_export(cli: Cli, run: dict[str, Any]) -> None:
     assert compared.document["simulated"] and (compared.document["a"], compared.document["b"]) == (2, 3)
     assert any(d["name"] == "concurrency" for d in compared.document["differences"])
     assert {m["metric"] for m in compared.document["metrics"]} >= {"output_tok_s"}
-    assert cli("compare", "2", "3").out.startswith("A #2 vs B #3  SIMULATED")
+    assert cli("compare", "2", "3").out.startswith("A #2  SIMULATED  vs  B #3  SIMULATED")
 
 
 @pytest.mark.slow

@@ -162,7 +162,7 @@ def test_on_a_run_that_is_left_as_it_was(cli: Cli, base: tuple[str, ...]) -> Non
         (("experiment", "show", "7"), "there is no experiment 7"),
         (("experiment", "vllm-any", "--until", "2", "--at-most", "4"), "takes at least 5 pairs"),
         (("experiment", "vllm-any", "--gpu-a", "trial=60"), "trial is no GPU setting"),
-        (("compare", "3", "3"), "#3 is one result"),
+        (("compare", "3", "3"), "there is no result 3"),
     ],
 )
 def test_what_cannot_be_carried_out_is_told_before_anything_starts(cli: Cli, words: tuple[str, ...], said: str) -> None:

@@ -7,7 +7,7 @@ of experiments. One run each therefore has no interval and claims nothing. What 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -21,6 +21,12 @@ _BUSY_CLIENT_PCT = 70.0
 _CACHED_SHARE = 0.01
 _NOT_WORKLOAD = {"url", "model", "salt", "api_key_env", "timeout_s", "stall_s", "deadline_s", "profile"}
 _WORKLOAD = tuple(f.name for f in fields(BenchSpec) if f.name not in _NOT_WORKLOAD)
+ARMS = {  # what may be the arms of a comparison -> kinds of differences that are then the answer
+    "model": ("model", "model bytes"),
+    "engine": ("engine", "engine_version"),
+    "host": ("host", "client", "driver_version", "gpus"),
+    "driver": ("driver_version",),
+}
 _WHERE = ("host", "client", "driver_version", "cuda_version", "engine_version", "workbench_version")
 _MUST_MATCH = {
     "model": "different models",
@@ -42,16 +48,20 @@ def compare(
     paired: bool = False,
     chosen: str | None = None,
     level: float = LEVEL,
+    arms: Collection[str] = (),
 ) -> Comparison:
     """`a` and `b` are one result or several runs of the same configuration each; `paired`: the i-th of A and of B
     were made one after the other, with the same seed. `chosen`: the metric that was named beforehand; the others are
-    then corrected for their number. Raises ValueError for none, or for pairs of unequal number."""
+    then corrected for their number. `arms`: kinds of differences that are what is compared ("model", "host"), so that
+    they are no reproach. Raises ValueError for none, or for pairs of unequal number."""
     left = [a] if isinstance(a, BenchResult) else list(a)
     right = [b] if isinstance(b, BenchResult) else list(b)
     if not left or not right or (paired and len(left) != len(right)):
         raise ValueError("both sides need a result, and pairs need as many of A as of B")
     differences = tuple(_differences(left[0], right[0]))
-    warnings = tuple(dict.fromkeys([*_mismatches(differences), *_run_warnings(left, right, paired)]))
+    work = tuple(_work_differences(left, right))
+    other_work = () if "model" in arms else work
+    warnings = tuple(dict.fromkeys([*_mismatches(differences, arms), *_run_warnings(left, right, paired), *other_work]))
     metrics = changes(left, right, paired=paired, chosen=chosen, level=level)
     return Comparison(
         a=left[0].id,
@@ -64,7 +74,8 @@ def compare(
         runs_a=len(left),
         runs_b=len(right),
         notes=(
-            *_notes(left, right),
+            *(f"{one}: the models count tokens differently" for one in work if one not in other_work),
+            *_notes(left, right, paired),
             *_unmeasured(metrics, (*left, *right)),
             *(_circumstances(left, right) if paired else ()),
         ),
@@ -82,6 +93,7 @@ def _differences(a: BenchResult, b: BenchResult) -> Iterable[dict[str, Any]]:
     if x.model_digest and y.model_digest and x.model == y.model:
         yield from _if_different("model bytes", "model files", x.model_digest, y.model_digest)
     yield from _if_different("measured by", "measured by", *(c.imported or "Workbench" for c in (x, y)))
+    yield from _if_different("server", "address", _address(a), _address(b))
     if x.flags or y.flags:
         yield from _mapping("flag", x.flags, y.flags)
     else:
@@ -94,13 +106,22 @@ def _differences(a: BenchResult, b: BenchResult) -> Iterable[dict[str, Any]]:
     yield from _if_different("simulated", "simulated", x.simulated, y.simulated)
     for name in _WORKLOAD:
         u, v = getattr(a.spec, name), getattr(b.spec, name)
-        if u != v and all(_told(c, name) for c in (x, y)):
+        if u != v and all(_told(c, name) for c in (x, y)) and not (name == "prompt_words" and None in (u, v)):
             yield {"kind": "workload", "name": name, "a": _plain(u), "b": _plain(v)}
 
 
 def _told(conditions: Conditions, name: str) -> bool:
     """Whether this field of the workload is known: an imported file tells some of them."""
     return not conditions.known_workload or name in conditions.known_workload
+
+
+def _address(result: BenchResult) -> str | None:
+    """Of a server that others started. The port of a run that Workbench started, or forwarded to, is another each
+    time and tells nothing."""
+    made = result.conditions
+    if made.run_id or made.imported:
+        return None
+    return made.address or (result.spec.url if made.client == "local" else None) or None
 
 
 def _if_different(kind: str, name: str, a: Any, b: Any) -> Iterable[dict[str, Any]]:
@@ -125,9 +146,9 @@ def _gpu_names(gpus: Sequence[Mapping[str, Any]]) -> list[Any]:
 # -- like for like ---------------------------------------------------------------------------------------------------
 
 
-def _mismatches(differences: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+def _mismatches(differences: Sequence[Mapping[str, Any]], arms: Collection[str]) -> Iterable[str]:
     for kind, said in _MUST_MATCH.items():
-        found = [d for d in differences if d["kind"] == kind]
+        found = [d for d in differences if d["kind"] == kind and kind not in arms]
         if found:
             yield f"{said}: " + ", ".join(
                 f"{d['name'] + ' ' if kind == 'workload' else ''}{_shown(d['a'])} and {_shown(d['b'])}" for d in found
@@ -149,7 +170,6 @@ def _run_warnings(left: Sequence[BenchResult], right: Sequence[BenchResult], pai
             yield f"the runs of {side} differ among themselves in configuration: {', '.join(names)}"
     if paired and any(a.spec.seed != b.spec.seed for a, b in zip(left, right, strict=True)):
         yield "the runs of a pair had different seeds, so lengths or arrivals differed"
-    yield from _work_warnings(left, right)
     if not paired:
         yield from _circumstances(left, right)
 
@@ -176,7 +196,7 @@ def _one_run(side: str, run: BenchResult) -> Iterable[str]:
         yield f"{side} #{run.id}: the client used {s.client_cpu_pct:.0f} % of a core and may have been the limit"
 
 
-def _work_warnings(left: Sequence[BenchResult], right: Sequence[BenchResult]) -> Iterable[str]:
+def _work_differences(left: Sequence[BenchResult], right: Sequence[BenchResult]) -> Iterable[str]:
     per_request: tuple[tuple[str, Pick], ...] = (
         ("prompt tokens per request", lambda s: _per_request(s, s.prompt_tokens)),
         ("output tokens per request", lambda s: _per_request(s, s.output_tokens)),
@@ -233,13 +253,19 @@ def _unmeasured(metrics: Iterable[MetricChange], runs: Sequence[BenchResult]) ->
     return (f"not measured: {', '.join(names)} ({why})" for why, names in reasons.items())
 
 
-def _notes(left: Sequence[BenchResult], right: Sequence[BenchResult]) -> tuple[str, ...]:
+def _notes(left: Sequence[BenchResult], right: Sequence[BenchResult], paired: bool) -> tuple[str, ...]:
     notes = []
     if len(left) < 2 or len(right) < 2:
         notes.append(
-            "one run each: these changes cannot be told from the noise between runs; repeat both for an interval"
+            "one run each: these changes cannot be told from the noise between runs; repeat both (bench --repeat 3) "
+            "and compare the groups (compare 1-3 4-6)"
             if len(left) == len(right)
             else "one side has a single run: no interval; repeat it"
+        )
+    elif not paired:
+        notes.append(
+            "the runs were not made in pairs: what changed between the two groups (heat, neighbours) is in the "
+            "difference, which an experiment would share out"
         )
     for side, results in (("A", left), ("B", right)):
         if len(results) == 1 and (limit := against_limit(results[0])):

@@ -30,7 +30,7 @@ MODULES = {
     "stop": "servers",
     "bench": "measuring",
     "results": "results",
-    "compare": "measuring",
+    "compare": "comparing",
     "experiment": "experiments",
     "gpu": "gpu",
     "gpu verify": "sweeping",

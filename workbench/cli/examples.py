@@ -41,7 +41,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "workbench bench RUN --rate 4 --seconds 30 --arrival poisson",
         "workbench bench RUN -- python eval.py --base-url {base_url}",
     ),
-    "compare": ("workbench compare 41 42",),
+    "compare": (
+        "workbench compare 41 42",
+        "workbench compare 41-43 44,45,47",
+        "workbench compare --tag before --tag after --arm driver",
+    ),
     "results": ("workbench results list --limit 20",),
     "results list": ("workbench results list --limit 20", "workbench results list --tag baseline"),
     "results search": ("workbench results search qwen power-limit",),
@@ -49,7 +53,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "results note": ('workbench results note 42 "after the reboot"',),
     "results tag": ("workbench results tag 42 +baseline",),
     "results export": ("workbench results export 42 --format csv",),
-    "results report": ("workbench results report 41 42 -o report.html", "workbench results report --experiment 3"),
+    "results report": (
+        "workbench results report 41-43 44-46 -o report.html",
+        "workbench results report --experiment 3",
+    ),
     "results import": ("workbench results import bench.json --engine vllm --on gpu-box",),
     "experiment": (
         'workbench experiment vllm-any --a "max-num-seqs=64" --b "max-num-seqs=256" --pairs 5',

@@ -1,4 +1,4 @@
-"""bench, compare."""
+"""bench."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from workbench.cli.servers import ready_run
 from workbench.model.errors import InputError
 
 if TYPE_CHECKING:
-    from workbench.model.bench import BenchProgress, BenchResult, Comparison
+    from workbench.model.bench import BenchProgress, BenchResult
     from workbench.session.session import Session
     from workbench.session.state import SessionState
 
@@ -209,36 +209,6 @@ def _counts(progress: BenchProgress) -> str:
     return f"{progress.done}/{progress.total}  {progress.output_tok_s:,.0f} tok/s"
 
 
-def compare(arguments: argparse.Namespace) -> int:
-    from workbench.bench.compare import compare as compared
-    from workbench.model.bench import half_width
-    from workbench.session.session import Session
-
-    if arguments.a == arguments.b:
-        raise InputError(f"#{arguments.a} is one result", next_step="give two: workbench results list")
-    db = Session.of_host().results_db
-    comparison: Comparison = compared(db.get(arguments.a), db.get(arguments.b))
-    if arguments.json:
-        return emit(asdict(comparison))
-    say(f"A #{comparison.a} vs B #{comparison.b}{'  SIMULATED' if comparison.simulated else ''}")
-    for one in comparison.differences:
-        name = one["name"] if one["kind"] == one["name"] else f"{one['kind']} {one['name']}"
-        say(f"  {name}: {one['a']} -> {one['b']}")
-    if not comparison.differences:
-        say("  the same configuration")
-    for change in comparison.metrics:
-        a, b = (("n/a" if v is None else f"{v:,.2f}") for v in (change.a, change.b))
-        moved = "" if change.change_pct is None else f"{change.change_pct:+.1f} %"
-        width = "" if change.interval_pct is None else f" ± {half_width(change.interval_pct)}"
-        say(f"  {change.metric:<14} {a:>12} {b:>12} {change.unit:<6} {moved:>9}{width}  {change.verdict}")
-    for warning in comparison.warnings:
-        say(f"  not like for like: {warning}")
-    for line in comparison.notes:
-        say(f"  {line}")
-    return 0
-
-
 COMMANDS: dict[str, Command] = {
     "bench": bench,
-    "compare": compare,
 }

@@ -27,9 +27,21 @@ def measuring(sub: Commands) -> None:
         help="the same as after --, in one word; "
         "{base_url} and {model} are filled in, OPENAI_BASE_URL and the like are set",
     )
-    compare = add(sub, "compare", "what changed between two results, and what it did")
-    compare.add_argument("a", type=int)
-    compare.add_argument("b", type=int)
+    compare = add(sub, "compare", "what changed between two results or groups of results, and what it did")
+    compare.add_argument(
+        "groups", nargs="*", metavar="IDS", help="A, then B: 7, 1-3 or 1,2,5; several give an interval"
+    )
+    compare.add_argument(
+        "--tag", action="append", default=[], dest="tags", metavar="TAG", help="a group: all with this tag"
+    )
+    compare.add_argument(
+        "--arm",
+        action="append",
+        default=[],
+        dest="arms",
+        choices=("model", "engine", "host", "driver"),
+        help="this is what is compared, so that a difference in it is the answer and no reproach",
+    )
 
 
 def _load(bench: argparse.ArgumentParser) -> None:

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from workbench.cli.comparing import ids_of
 from workbench.cli.dispatch import Command, emit
 from workbench.cli.measuring import result_json
 from workbench.cli.opened import say, session_of
@@ -130,7 +131,11 @@ async def reported(arguments: argparse.Namespace) -> int:
     if arguments.requests and form != "csv":
         raise InputError("--requests is for CSV: JSON has every request, the others none", next_step="--format csv")
     text = await session_of(arguments).report(
-        form, arguments.ids, experiment_id=arguments.experiment, sweep_id=arguments.sweep, requests=arguments.requests
+        form,
+        [ids_of(text) for text in arguments.ids],
+        experiment_id=arguments.experiment,
+        sweep_id=arguments.sweep,
+        requests=arguments.requests,
     )
     if output is None:
         if arguments.json and form != "json":

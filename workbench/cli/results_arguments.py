@@ -36,7 +36,7 @@ def _exports(actions: Commands) -> None:
     export.add_argument("id", type=int)
     export.add_argument("--format", choices=("json", "csv", "md", "html"), default="json", dest="form")
     report = add(actions, "report", "a document to hand on: results, an A/B experiment, or a sweep")
-    report.add_argument("ids", nargs="*", type=int, metavar="ID", help="two are compared, the first as A")
+    report.add_argument("ids", nargs="*", metavar="IDS", help="7, 1-3 or 1,2,5; two are compared, the first as A")
     report.add_argument("--experiment", type=int, metavar="N")
     report.add_argument("--sweep", type=int, metavar="N")
     report.add_argument(

@@ -199,6 +199,7 @@ class Conditions:
     model_bytes: str = ""  # how sure that is, or why there is none
     imported: str | None = None  # the tool that measured this where it was not Workbench: "vllm bench serve"
     findings: Mapping[str, str] = field(default_factory=dict)  # of `in_force`, in words: what was asked, seen, and why
+    address: str = ""  # base URL of a server that Workbench did not start, as its host knows it
     known_workload: tuple[str, ...] = ()  # fields of the spec that an imported file told; the others mean nothing
 
 

@@ -47,6 +47,7 @@ class Benched:
     record: RunRecord | None = None
     simulated: bool = False
     gpus_known: bool = True
+    address: str = ""
 
     @property
     def plan(self) -> LaunchPlan | None:

@@ -83,29 +83,31 @@ class Histories(Experimenting):
     async def report(
         self,
         form: str,
-        result_ids: Sequence[int] = (),
+        groups: Sequence[Sequence[int]] = (),
         *,
         experiment_id: int | None = None,
         sweep_id: int | None = None,
         requests: bool = False,
     ) -> str:
-        """The text of a report on some results (two of them are compared, the first as A), an experiment or a sweep."""
+        """The text of a report on groups of results (two are compared, the first as A), an experiment or a sweep."""
         from workbench.store.report import report
 
-        what = await self._reported(result_ids, experiment_id, sweep_id)
+        what = await self._reported(groups, experiment_id, sweep_id)
         return await asyncio.to_thread(report, what, form, requests=requests)
 
-    async def _reported(self, result_ids: Sequence[int], experiment_id: int | None, sweep_id: int | None) -> Reported:
+    async def _reported(
+        self, groups: Sequence[Sequence[int]], experiment_id: int | None, sweep_id: int | None
+    ) -> Reported:
         from workbench.bench.compare import compare
         from workbench.store.report import Reported
 
-        if sum(bool(given) for given in (result_ids, experiment_id is not None, sweep_id is not None)) != 1:
+        if sum(bool(given) for given in (groups, experiment_id is not None, sweep_id is not None)) != 1:
             raise InputError(
                 "a report is on results, on one experiment or on one sweep", next_step="give ids, or one of the two"
             )
         experiment = await self.experiment_called(experiment_id) if experiment_id is not None else None
         sweep = await asyncio.to_thread(self.sweeps.get, sweep_id) if sweep_id is not None else None
-        ids: Sequence[int | None] = result_ids
+        ids: Sequence[int | None] = [number for group in groups for number in group]
         if experiment is not None:
             ids = [run.result_id for run in experiment.runs]
         elif sweep is not None:
@@ -116,11 +118,14 @@ class Histories(Experimenting):
             try:
                 results.append(await self.result(number))
             except InputError:
-                if result_ids:
+                if groups:
                     raise
                 continue  # of an experiment or a sweep a result may have been deleted since: the rest stands
             samples[number] = await asyncio.to_thread(self.results_db.samples, number)
-        compared = compare(results[0], results[1]) if len(results) == 2 and result_ids else None
+        compared = None
+        if len(groups) == 2 and len(results) == len(ids):
+            cut = len(groups[0])
+            compared = compare(results[:cut], results[cut:])
         return Reported(tuple(results), samples, compared, experiment, sweep)
 
 

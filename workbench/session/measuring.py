@@ -238,7 +238,7 @@ class Measuring(Guarding):
             if not (model := spec.model or served.model):
                 raise BenchError(f"{base}/v1/models named no model: {served.problem}", next_step="give --model")
             where = self.host.name if address.loopback else address.hostname
-            benched = Benched(where, simulated=served.simulated, gpus_known=address.loopback)
+            benched = Benched(where, simulated=served.simulated, gpus_known=address.loopback, address=address.base)
             yield replace(spec, url=base, model=model), benched, {}
 
     @asynccontextmanager
@@ -341,7 +341,7 @@ class Measuring(Guarding):
             findings={f"{p.place}.{p.setting}": p.text for p in measured.proofs},
             model=await self._model_bytes(benched),
         )
-        conditions = replace(conditions, engine=conditions.engine or measured.engine)
+        conditions = replace(conditions, engine=conditions.engine or measured.engine, address=benched.address)
         samples = [r.as_json() for r in outcome.requests]
         return await asyncio.to_thread(self.results_db.add, spec, conditions, measured.summary, samples)
 

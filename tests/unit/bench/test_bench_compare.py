@@ -74,6 +74,62 @@ def metric(comparison: Comparison, name: str) -> MetricChange:
     return next(m for m in comparison.metrics if m.metric == name)
 
 
+# -- what the arms are -------------------------------------------------------------------------------------------------
+
+
+def test_two_addresses_are_never_the_same_configuration() -> None:
+    """Of servers that others started; ports of forwarded runs are another each time, and tell nothing."""
+
+    def at(port: int, **conditions: Any) -> BenchResult:
+        one = result(port, **conditions)
+        return replace(one, spec=replace(one.spec, url=f"http://127.0.0.1:{port}"))
+
+    both = compare(at(1), at(2))
+    assert [d for d in both.differences if d["kind"] == "server"] == [
+        {"kind": "server", "name": "address", "a": "http://127.0.0.1:1", "b": "http://127.0.0.1:2"}
+    ]
+    assert both.like_for_like, "which server it is, is the question"
+    assert not compare(at(1), at(1)).differences
+    assert not compare(at(1, run_id="r1"), at(2, run_id="r2")).differences
+    forwarded = {"client": "tunnel", "address": "http://127.0.0.1:8000"}
+    assert not compare(at(1, **forwarded), at(2, **forwarded)).differences
+    mixed = compare([at(1), at(2)], [at(3), at(3)])
+    assert "the runs of A differ among themselves in configuration: address" in mixed.warnings
+
+
+def test_what_is_compared_is_no_reproach() -> None:
+    a, b = result(1), result(2, speed=80, model="other", engine="sglang")
+    assert compare(a, b).warnings[:2] == ("different models: m and other", "different engines: vllm and sglang")
+    assert compare(a, b, arms=("model", "engine")).like_for_like
+    longer = replace(b, summary=replace(b.summary, prompt_tokens=7000))
+    assert any("prompt tokens per request differ" in w for w in compare(a, longer).warnings)
+    told = compare(a, longer, arms=("model", "engine"))
+    assert told.like_for_like and any("the models count tokens differently" in note for note in told.notes)
+
+
+def test_groups_have_welch_s_interval() -> None:
+    a = [result(n, speed) for n, speed in enumerate((100, 101, 99, 100.5))]
+    b = [result(n, speed) for n, speed in enumerate((110, 111, 109), start=9)]
+    found = metric(compare(a, b), "output_tok_s")
+    logs = [[math.log(r.summary.output_tok_s or 0) for r in side] for side in (a, b)]
+    assert found.verdict == "better" and found.change_pct == pytest.approx(
+        100 * math.expm1(sum(logs[1]) / 3 - sum(logs[0]) / 4)
+    )
+    assert (compare(a, b).runs_a, compare(a, b).runs_b) == (4, 3)
+
+
+def test_a_spread_below_the_resolution_is_no_precision() -> None:
+    """Three times 100.00 against three times 100.01 tok/s are no difference of 0.0 % ± 0.0."""
+    for paired in (False, True):
+        same = compare([result(n, 100.0) for n in (1, 2, 3)], [result(n, 100.01) for n in (4, 5, 6)], paired=paired)
+        assert {m.verdict for m in same.metrics} == {"no difference shown"}
+        assert all(m.interval_pct is not None and m.interval_pct > 0.05 for m in same.metrics)
+    watts = compare(
+        [result(n, summary={"power_w": 60.0}) for n in (1, 2)], [result(n, summary={"power_w": 61.0}) for n in (3, 4)]
+    )
+    assert metric(watts, "power_w").verdict == "no difference shown", "one step of a driver that reports whole watts"
+
+
 # -- Student's t -----------------------------------------------------------------------------------------------------
 
 
@@ -223,7 +279,7 @@ def test_several_runs_give_an_interval_and_a_verdict() -> None:
     assert speed.interval_pct == pytest.approx(2.4, abs=0.3)
     assert itl.change_pct == pytest.approx(-100 / 11, abs=0.1)
     assert metric(compare(runs(4, 110, 111, 109), runs(1, 100, 101, 99)), "output_tok_s").verdict == "worse"
-    assert (c.runs_a, c.runs_b, c.notes) == (3, 3, ())
+    assert (c.runs_a, c.runs_b, len(c.notes)) == (3, 3, 1) and "not made in pairs" in c.notes[0]
 
 
 def test_runs_that_are_not_alike_claim_nothing_however_many() -> None:

@@ -25,7 +25,7 @@ FORMATS = ("md", "html", "json", "csv")
 @dataclass(frozen=True, slots=True)
 class Reported:
     """What a report is about: some results, or an experiment or a sweep with its results. `samples`: raw requests by
-    result id. `comparison`: of the first two results, where they are to be compared."""
+    result id. `comparison`: of two results or groups, where they are to be compared."""
 
     results: tuple[BenchResult, ...] = ()
     samples: Mapping[int, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
@@ -88,6 +88,8 @@ def document_of(what: Reported) -> Document:
 
 
 def _title_of_several(compared: Comparison | None, results: Sequence[BenchResult]) -> str:
+    if compared is not None and len(results) > 2:
+        return f"B ({compared.runs_b} runs) against A ({compared.runs_a} runs)"
     if compared is not None:
         return f"B #{compared.b} against A #{compared.a}"
     return f"{len(results)} benchmarks"

@@ -1,0 +1,87 @@
+"""compare and results report: two results, two groups, two tags."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.simulated_runs import result_of
+
+from workbench.cli.comparing import ids_of
+from workbench.model.errors import InputError
+from workbench.store import paths
+from workbench.store.results import ResultsDb
+
+Cli = Callable[..., Any]
+
+
+@pytest.fixture
+def stored(cli: Cli) -> None:
+    """1 to 3 of one address, 4 to 6 of another, a tenth faster; 7 of neither group, and not simulated."""
+    db = ResultsDb(paths.results_db())
+    for number in range(1, 8):
+        made = result_of(number, "A", (1.0 if number < 4 else 1.1) + number / 1000)
+        conditions = replace(made.conditions, host="local", address=f"http://127.0.0.1:{27001 + (number > 3)}")
+        if number == 7:
+            conditions = replace(conditions, simulated=False)
+        tags = ["before" if number < 4 else "after"] if number < 7 else []
+        db.add(made.spec, conditions, made.summary, [], tags=tags)
+
+
+@pytest.mark.parametrize(
+    "words", [("1-3", "4-6"), ("1,2,3", "4,5-6"), ("--tag", "before", "--tag", "after"), ("1-3", "--tag", "after")]
+)
+def test_two_groups_have_an_interval(cli: Cli, stored: None, words: tuple[str, ...]) -> None:
+    found = cli("compare", *words, "--json").document
+    assert (found["ids_a"], found["ids_b"], found["runs_a"], found["runs_b"]) == ([1, 2, 3], [4, 5, 6], 3, 3)
+    first = found["metrics"][0]
+    assert first["metric"] == "output_tok_s" and first["verdict"] == "better" and first["interval_pct"] > 0
+    said = cli("compare", *words).out
+    assert said.startswith("A #1 #2 #3  SIMULATED  vs  B #4 #5 #6  SIMULATED")
+    assert "server address: http://127.0.0.1:27001 -> http://127.0.0.1:27002" in said
+    assert "the same configuration" not in said
+
+
+def test_which_side_is_simulated_is_said_before_the_figures(cli: Cli, stored: None) -> None:
+    lines = cli("compare", "1", "7").out.splitlines()
+    assert lines[0] == "A #1  SIMULATED  vs  B #7"
+    assert lines[1].startswith("  not like for like: one is simulated, the other is real")
+
+
+def test_groups_in_a_report(cli: Cli, stored: None) -> None:
+    found = cli("results", "report", "1-3", "4-6", "--json", "--format", "json").document
+    assert (found["comparison"]["runs_a"], found["comparison"]["runs_b"]) == (3, 3)
+    text = cli("results", "report", "1-3", "4-6").out
+    assert text.startswith("# B (3 runs) against A (3 runs)") and "What differs between A and B" in text
+    assert "What differs" not in cli("results", "report", "1-3").out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("1",), "comparing takes two results or groups, not 1"),
+        (("1", "2", "3"), "not 3"),
+        (("1-3", "3-5"), "#3 would be in both groups"),
+        (("--tag", "none", "--tag", "after"), "no result has the tag 'none'"),
+        (("3-1", "5"), "is no range of results"),
+        (("1-99999", "5"), "is no range of results"),
+        (("1", "9" * 30), "names no results"),
+        (("1", "99"), "there is no result 99"),
+    ],
+)
+def test_what_cannot_be_compared(cli: Cli, stored: None, words: tuple[str, ...], said: str) -> None:
+    ran = cli("compare", *words, "--json")
+    assert ran.code == 2 and said in ran.document["error"], ran
+
+
+@given(st.text(alphabet="0123456789,- x", max_size=12))
+def test_whatever_is_typed_names_results_or_is_rejected(text: str) -> None:
+    try:
+        ids = ids_of(text)
+    except InputError:
+        return
+    assert ids and len(set(ids)) == len(ids) <= 13_000

@@ -17,6 +17,7 @@ import pytest
 from support.serving import free_port
 
 from workbench.sim import profiles
+from workbench.sim.physics import GpuSetting
 from workbench.sim.state import SimState
 
 Cli = Callable[..., Any]
@@ -44,6 +45,12 @@ def started(cli: Cli, host: tuple[str, str]) -> str:
     return str(ran.document["run_id"])
 
 
+def driver(host: tuple[str, str]) -> GpuSetting:
+    """What is truly set."""
+    directory = f"{os.environ['XDG_STATE_HOME']}/workbench/sim/{host[1]}/driver"
+    return SimState(directory, profiles.get(host[1])).settings()[0]
+
+
 def limit_w(profile: str = PRO[1]) -> float | None:
     directory = f"{os.environ['XDG_STATE_HOME']}/workbench/sim/{profile}/driver"
     return SimState(directory, profiles.get(profile)).settings()[0].power_limit_w
@@ -55,7 +62,11 @@ def limit_w(profile: str = PRO[1]) -> float | None:
 def verified(cli: Cli, host: tuple[str, str], *asked: str) -> tuple[int, dict[str, Any], dict[str, Any]]:
     """Exit code, document and the clock lock's proof, after `gpu set` of `asked`."""
     assert cli(*host, "gpu", "set", *asked, "--yes", "--json").document["ok"]
-    ran = cli(*host, "gpu", "verify", "--seconds", "2.5", "--json")
+    return verdict(cli, host)
+
+
+def verdict(cli: Cli, host: tuple[str, str], *asked: str) -> tuple[int, dict[str, Any], dict[str, Any]]:
+    ran = cli(*host, "gpu", "verify", "--seconds", "2.5", *asked, "--json")
     proof = next(p for p in ran.document["proofs"] if p["setting"] == "gpu_clocks")
     assert ran.document["in_force"]["gpu0.gpu_clocks"] == proof["in_force"] and proof["samples"] >= 5
     assert ran.document["simulated"] is True and any(proof["text"] in line for line in ran.document["messages"])
@@ -106,17 +117,30 @@ def test_a_passed_through_card_ignores_a_lock_and_verify_says_what_it_did(cli: C
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("asked", ["2500,3000", "2790,2790", "180,3090"])
+def test_on_a_passed_through_card_no_lock_reads_in_force(cli: Cli, settings_end: None, asked: str) -> None:
+    started(cli, GUEST)
+    code, _, proof = verified(cli, GUEST, "--lock-gpu-clocks", asked)
+    assert (code, proof["in_force"]) == (1, "consistent, proves nothing") and "is in force" not in proof["text"]
+    code, _, proof = verdict(cli, GUEST, "--probe")
+    assert (code, proof["in_force"]) == (1, "no effect") and "is in force" not in proof["text"]
+
+
+@pytest.mark.slow
 def test_on_bare_metal_a_lock_is_in_force_and_below_a_power_cap_it_is_capped(cli: Cli, settings_end: None) -> None:
     run_id = started(cli, PRO)
     code, _, proof = verified(cli, PRO, "--lock-gpu-clocks", "2400,2400")
+    assert (code, proof["in_force"]) == (1, "consistent, proves nothing") and "in force" not in proof["text"]
+    code, _, proof = verdict(cli, PRO, "--probe")
     assert (code, proof["in_force"]) == (0, "yes") and "lock 2400 MHz is in force" in proof["text"]
+    assert "under the same load the clock was 18" in proof["text"] and driver(PRO).gpu_lock_mhz == (2400, 2400)
     code, found, proof = verified(cli, PRO, "--power-limit", "150")
     assert (code, proof["in_force"], proof["limiter"], proof["share"]) == (0, "capped", "power", 1.0)
-    assert "in force but capped by power for 100 % of the time" in proof["text"]
+    assert "not reached: capped by power for 100 % of the time" in proof["text"] and "in force" not in proof["text"]
     assert proof["short"].endswith("capped by power, 100 %") and found["in_force"]["gpu0.power_limit_w"] == "yes"
     in_force, findings = stored(cli, PRO, run_id)
     assert in_force == {"gpu0.power_limit_w": "yes", "gpu0.gpu_clocks": "capped"}
-    assert "in force but capped by power for 100 % of the time: observed " in findings["gpu0.gpu_clocks"]
+    assert "not reached: capped by power for 100 % of the time, observed " in findings["gpu0.gpu_clocks"]
     assert "it held the clocks down for 100 % of the time" in findings["gpu0.power_limit_w"]
 
 
@@ -175,7 +199,12 @@ def test_a_power_sweep_is_stored_and_leaves_the_card_as_it_was(cli: Cli, setting
 @pytest.mark.long
 def test_locks_that_change_nothing_are_no_curve(cli: Cli, settings_end: None) -> None:
     run_id = started(cli, GUEST)
-    asked = ("--lock-gpu-clocks", "1500,2000,2400", run_id, "--settle", "0", "--seconds", "3", "--concurrency", "16")
+    shape = ("--settle", "0", "--seconds", "3", "--concurrency", "16")
+    mixed = cli(
+        *GUEST, "gpu", "sweep", "--lock-gpu-clocks", "2000,2790,3000", run_id, *shape, "--yes", "--json"
+    ).document
+    assert {p["in_force"] for p in mixed["points"]} == {"no effect"}
+    asked = ("--lock-gpu-clocks", "1500,2000,2400", run_id, *shape)
     sweep = cli(*GUEST, "gpu", "sweep", *asked, "--yes", "--json").document
     assert [p["in_force"] for p in sweep["points"]] == ["no effect"] * 3 and sweep["knee"] is None
     assert sweep["knee_text"].endswith("the setting had no effect there: 1500 MHz, 2000 MHz, 2400 MHz")

@@ -34,6 +34,11 @@ def gpu(sub: Commands) -> None:
     _target(verify)
     verify.add_argument("--seconds", type=float, default=8.0, metavar="N", help="under load (8)")
     verify.add_argument("--concurrency", type=int, default=None, metavar="N", help="streams that fill the server (32)")
+    verify.add_argument(
+        "--probe",
+        action="store_true",
+        help="where a clock proves nothing: try another lock for 2 s, then yours again",
+    )
     _sweep(add(actions, "sweep", "measure the running server at several values of a setting; back to the start after"))
 
 

@@ -38,14 +38,24 @@ _SHAPE = ("concurrency", "requests", "max_tokens", "input_tokens", "warmup", "se
 
 
 async def verify(arguments: argparse.Namespace) -> int:
-    """1 when a setting has no effect or could not be checked."""
+    """0 when every setting is shown to be in force, or capped."""
     if not 1.0 <= arguments.seconds <= 600:
         raise InputError(f"--seconds {arguments.seconds:g}: from 1 to 600", next_step="8 is enough for most")
     _one_target(arguments)
     async with connected(arguments) as session, _ended_by_signals():
         run_id = await ready_run(session, arguments.run)
-        seen = await session.verify(arguments.seconds, run_id, arguments.url, concurrency=arguments.concurrency)
-    bad = any(p.in_force in (InForce.NO_EFFECT, InForce.NOT_CHECKED) for p in seen.proofs) or bool(seen.unloaded)
+        password = await _password_of_probe(session, arguments) if arguments.probe else None
+        seen = await session.verify(
+            arguments.seconds,
+            run_id,
+            arguments.url,
+            probe=arguments.probe,
+            password=password,
+            concurrency=arguments.concurrency,
+        )
+    bad = any(p.in_force not in (InForce.YES, InForce.CAPPED) for p in seen.proofs) or bool(seen.unloaded)
+    if not arguments.probe and any(p.in_force is InForce.CONSISTENT for p in seen.proofs):
+        note("next: workbench gpu verify --probe tries another clock for 2 s under load, and sets yours again")
     if arguments.json:
         emit(
             {
@@ -69,6 +79,12 @@ async def verify(arguments: argparse.Namespace) -> int:
     for source in seen.sources:
         say(f"  source: {source}")
     return int(bad)
+
+
+async def _password_of_probe(session: Session, arguments: argparse.Namespace) -> str | None:
+    """Asked for where a change needs one."""
+    needed = (await session.rights()).refusal and not arguments.json and sys.stdin.isatty()
+    return await password_for(session, arguments) if needed else None
 
 
 def _one_target(arguments: argparse.Namespace) -> None:

@@ -32,6 +32,7 @@ class Reading(NamedTuple):
     temperature_c: float | None
     gpu_util_pct: float | None
     event_reasons: tuple[str, ...] | None
+    power_limit_w: float | None = None
 
 
 class Moment(NamedTuple):
@@ -51,6 +52,7 @@ def reading(sample: GpuSample) -> Reading:
         sample.temperature_c,
         sample.gpu_util_pct,
         None if "event_reasons" in sample.absent or sample.message else sample.event_reasons,
+        sample.power_limit_w,
     )
 
 

@@ -11,27 +11,35 @@ from typing import Any
 
 from workbench.advisor.gpu_table import find
 from workbench.advisor.setting_traps import Trap, trap
+from workbench.gpu.contrast import (
+    BINDS_SHARE,
+    ENOUGH,
+    LOADED_PCT,
+    LOCKS,
+    SLACK_MHZ,
+    Clock,
+    Known,
+    caps,
+    clock_of,
+    clocks_of,
+    contrast,
+    ignored,
+    loaded,
+    span,
+    within,
+)
 from workbench.gpu.history import Moment, Reading
 from workbench.model.gpu import GpuInfo, Telemetry
 from workbench.model.settings import HOST_INDEX, Alteration, InForce
 
-LOADED_PCT = 50.0  # utilization from which a reading says something: an idle GPU lowers its clocks whatever is locked
-SLACK_MHZ = 30  # clocks move in steps of 15 MHz (GeForce and RTX PRO) or less
-ENOUGH = 5  # readings under load
 HOLDS_SHARE = 0.9  # of the readings under load within the lock
-BINDS_SHARE = 0.5  # of the readings outside it that name a limiter
 OVER_LIMIT = 1.05  # power is a mean over 1 s and may pass the limit for a moment
 STUCK_MHZ = 900  # below this a loaded GB10 shows the fault of "gb10.hidden-cap"
-CAPS = {
-    "SW power cap": "power",
-    "HW power brake slowdown": "power",
-    "SW thermal slowdown": "temperature",
-    "HW thermal slowdown": "temperature",
-    "HW slowdown": "a hardware slowdown",
-    "sync boost": "sync boost",
-    "display clock setting": "the display",
-}
+SAME_W = 0.5  # drivers round a limit
 OF_THE_CARD = ("persistence.off",)  # true of all its settings: told once, not with each
+UNSHOWN = (InForce.NO_EFFECT, InForce.CONSISTENT)
+PROVES_NOTHING = "is consistent, which proves nothing"
+CONSISTENT = str(InForce.CONSISTENT)
 UNNAMED = "what the driver does not name"
 
 
@@ -69,49 +77,79 @@ class Proof:
 
 
 def judge_all(
-    alterations: Sequence[Alteration], moments: Sequence[Moment], telemetry: Telemetry | None = None
+    alterations: Sequence[Alteration],
+    moments: Sequence[Moment],
+    telemetry: Telemetry | None = None,
+    known: Known | None = None,
 ) -> tuple[Proof, ...]:
     """Every altered setting that can be judged: clocks and power by the readings under load, persistence and governor
-    by what `telemetry` reads."""
+    by what `telemetry` reads. `known`: clocks under the same load with another lock or none."""
+    known = known or Known()
+    now = clocks_of(alterations, moments, telemetry, known.load) if telemetry else ()
     proofs = []
     for one in alterations:
         info = telemetry.info(one.gpu_index) if telemetry else None
-        found = judge(one, moments, info) or (_as_read(one, telemetry) if telemetry else None)
+        found = judge(one, moments) or (_as_read(one, telemetry) if telemetry else None)
+        if found is not None and found.in_force is InForce.CONSISTENT:
+            clock = next((c for c in now if (c.gpu_uuid, c.setting) == (one.gpu_uuid, one.setting)), None)
+            found = _contrasted(found, one, clock, known)
         if found is not None:
             proofs.append(_with_traps(found, info, telemetry))
     return tuple(proofs)
 
 
-def judge(alteration: Alteration, moments: Sequence[Moment], info: GpuInfo | None = None) -> Proof | None:
-    """What the readings say of one setting; None where it is not one that load can show (persistence, a reset)."""
-    readings = [
-        r
-        for moment in moments
-        for r in moment.gpus
-        if r.gpu_index == alteration.gpu_index and (r.gpu_util_pct or 0.0) >= LOADED_PCT
-    ]
+def judge(alteration: Alteration, moments: Sequence[Moment]) -> Proof | None:
+    """What the readings alone say of one setting; None where load does not show it (persistence, a reset)."""
+    readings = loaded(moments, alteration.gpu_index)
+    found: Proof | None = None
     if alteration.setting == "power_limit_w" and isinstance(alteration.now, int | float):
-        return _power(alteration, float(alteration.now), readings)
-    asked = _range(alteration.now) if alteration.setting in ("gpu_clocks", "memory_clocks") else None
-    return _clocks(alteration, asked, readings, info) if asked else None
+        found = _power(alteration, float(alteration.now), readings)
+    elif alteration.setting in LOCKS and (asked := span(alteration.now)):
+        found = _clocks(alteration, asked, readings)
+    if found is not None and found.in_force is InForce.NOT_CHECKED:
+        busy = [r.gpu_util_pct or 0.0 for m in moments for r in m.gpus if r.gpu_index == alteration.gpu_index]
+        most = f"the GPU was at most {max(busy):.0f} % busy, and one counts from {LOADED_PCT:.0f} %" if busy else ""
+        return replace(found, text="; ".join(filter(None, [found.text, most])))
+    return found
 
 
-def _range(value: object) -> tuple[int, int] | None:
-    """The two of "3000,3090"; None for a reset."""
-    low, comma, high = str(value).partition(",")
-    return (int(low), int(high)) if comma and low.isdecimal() and high.isdecimal() else None
+def _contrasted(proof: Proof, one: Alteration, clock: Clock | None, known: Known) -> Proof:
+    """In force where another clock shows it; else why the reading proves nothing."""
+    other = contrast(clock, known.clocks) if clock else None
+    if other is not None or known.has_shown(one):
+        how = f"; under the same load the clock was {_beside(other)}" if other else ", as a contrast showed before"
+        text = proof.text.replace(PROVES_NOTHING, "is in force", 1) + how
+        return replace(proof, in_force=InForce.YES, short=proof.short.replace(CONSISTENT, "ok"), text=text)
+    deaf = ignored(clock, known.clocks) if clock else None
+    if deaf is not None:
+        text = f"{proof.text.partition(PROVES_NOTHING)[0]}has no effect: the clock was {_beside(deaf)} too"
+        short = proof.short.replace(CONSISTENT, "▲ no effect")
+        return replace(proof, in_force=InForce.NO_EFFECT, short=short, text=text)
+    same = next((c for c in reversed(known.clocks) if clock and clock.beside(c)), None)
+    why = f"; the clock was {_beside(same)} too" if same else "; how the card clocks without it is not known"
+    return replace(proof, text=proof.text + why)
 
 
-def _clocks(one: Alteration, asked: tuple[int, int], readings: Sequence[Reading], info: GpuInfo | None) -> Proof:
+def _beside(other: Clock) -> str:
+    asked = span(other.lock)
+    return f"{other.mhz} MHz " + (f"with a lock of {_wanted(asked)} MHz" if asked else "without the lock")
+
+
+def _wanted(asked: tuple[int, int]) -> str:
+    low, high = asked
+    return f"{low}-{high}" if low != high else f"{low}"
+
+
+def _clocks(one: Alteration, asked: tuple[int, int], readings: Sequence[Reading]) -> Proof:
     low, high = asked
     what = "memory lock" if one.setting == "memory_clocks" else "lock"
-    wanted = f"{low}-{high}" if low != high else f"{low}"
-    pairs = [(mhz, r) for r in readings if (mhz := _clock(r, one.setting)) is not None]
+    wanted = _wanted(asked)
+    pairs = [(mhz, r) for r in readings if (mhz := clock_of(r, one.setting)) is not None]
     if len(pairs) < ENOUGH:
         return _unproven(one, what, len(pairs), f"{wanted} MHz")
-    below = [(mhz, r) for mhz, r in pairs if mhz < low - SLACK_MHZ]
-    above = [(mhz, r) for mhz, r in pairs if mhz > high + SLACK_MHZ]
-    outside = below + above
+    outside = [(mhz, r) for mhz, r in pairs if not within(mhz, asked)]
+    below = [(mhz, r) for mhz, r in outside if mhz < low]
+    above = [(mhz, r) for mhz, r in outside if mhz > high]
     share = len(outside) / len(pairs)
     seen = round(median(mhz for mhz, _ in (outside or pairs)))
 
@@ -119,15 +157,16 @@ def _clocks(one: Alteration, asked: tuple[int, int], readings: Sequence[Reading]
         return Proof(one.gpu_index, one.setting, verdict, short, text, len(pairs), f"{wanted} MHz", seen, of, limiter)
 
     if 1 - share >= HOLDS_SHARE:
-        text = f"{what} {wanted} MHz is in force: {seen} MHz in {_pct(1 - share)} of {len(pairs)} readings under load"
-        return proof(InForce.YES, f"{what} {wanted} ok", text, 1 - share)
+        seen_in = f"{seen} MHz in {_pct(1 - share)} of {len(pairs)} readings under load"
+        text = f"{what} {wanted} MHz {PROVES_NOTHING}: {seen_in}"
+        return proof(InForce.CONSISTENT, f"{what} {wanted} {CONSISTENT}", text, 1 - share)
     limiter, bound = _limiter([r for _, r in below])
     if not (limiter and bound >= BINDS_SHARE * len(outside)):
         # Held now and then, and nobody says what holds it the rest of the time: neither "in force" nor "no effect".
         limiter = UNNAMED if share < HOLDS_SHARE and not above else None
     if limiter:
         text = (
-            f"{what} {wanted} MHz is in force but capped by {limiter} for {_pct(share)} of the time: "
+            f"{what} {wanted} MHz is not reached: capped by {limiter} for {_pct(share)} of the time, "
             f"observed {seen} MHz then"
         )
         return proof(InForce.CAPPED, f"{what} ▲ capped by {limiter}, {_pct(share)}", text, share, limiter)
@@ -141,6 +180,11 @@ def _clocks(one: Alteration, asked: tuple[int, int], readings: Sequence[Reading]
 def _power(one: Alteration, limit_w: float, readings: Sequence[Reading]) -> Proof:
     watts = [r.power_w for r in readings if r.power_w is not None]
     wanted = f"{limit_w:g} W"
+    others = [w for r in readings if (w := r.power_limit_w) is not None and abs(w - limit_w) > SAME_W]
+    if others:
+        text = f"power limit changed by someone else: now {others[-1]:g} W, Workbench set {wanted}"
+        short = f"limit ▲ now {others[-1]:g} W"
+        return Proof(one.gpu_index, one.setting, InForce.CHANGED, short, text, len(others), wanted, others[-1])
     if len(watts) < ENOUGH:
         return _unproven(one, "power limit", len(watts), wanted)
     over = sum(w > limit_w * OVER_LIMIT for w in watts) / len(watts)
@@ -152,7 +196,7 @@ def _power(one: Alteration, limit_w: float, readings: Sequence[Reading]) -> Proo
     if over >= BINDS_SHARE:
         text = f"power limit has no effect: requested {wanted}, {seen:.0f} W drawn, above it {_pct(over)} of the time"
         return proof(InForce.NO_EFFECT, f"{seen:.0f}>{wanted} ▲ no effect", text, over)
-    bound = sum("power" in _caps(r) for r in readings) / len(readings)
+    bound = sum("power" in caps(r) for r in readings) / len(readings)
     binds = f"it held the clocks down for {_pct(bound)} of the time" if bound else "it did not bind"
     passed = f"; passed in {_pct(over)} of the readings" if over > 1 - HOLDS_SHARE else ""
     text = f"power limit {wanted} is in force: {seen:.0f} W drawn; {binds}{passed}"
@@ -175,8 +219,8 @@ def _as_read(one: Alteration, telemetry: Telemetry) -> Proof | None:
     elif told == one.now:
         verdict, short, text = InForce.YES, "", f"{name} is {wanted}"
     else:
-        verdict, short = InForce.NO_EFFECT, f"{name} ▲ no effect"
-        text = f"{name} has no effect: requested {wanted}, it reads {seen}"
+        verdict, short = InForce.CHANGED, f"{name} ▲ now {seen}"
+        text = f"{name} changed by someone else: now {seen}, Workbench set {wanted}"
     return Proof(one.gpu_index, one.setting, verdict, short, text, int(told is not None), wanted)
 
 
@@ -189,17 +233,9 @@ def _unproven(one: Alteration, what: str, count: int, wanted: str) -> Proof:
     return Proof(one.gpu_index, one.setting, InForce.NOT_CHECKED, "", text, count, wanted)
 
 
-def _clock(reading: Reading, setting: str) -> int | None:
-    return reading.memory_mhz if setting == "memory_clocks" else reading.sm_mhz
-
-
-def _caps(reading: Reading) -> set[str]:
-    return {CAPS[name] for name in reading.event_reasons or () if name in CAPS}
-
-
 def _limiter(readings: Sequence[Reading]) -> tuple[str | None, int]:
     """The limiter named most often, and in how many readings any was named."""
-    named = [_caps(r) for r in readings]
+    named = [caps(r) for r in readings]
     counts = Counter(word for words in named for word in sorted(words))
     return (counts.most_common(1)[0][0] if counts else None), sum(bool(words) for words in named)
 
@@ -229,10 +265,10 @@ def _traps(proof: Proof, info: GpuInfo | None, telemetry: Telemetry | None) -> l
         return found
     if proof.setting == "memory_clocks":
         found += _memory_traps(proof, known.memory_under_compute_mhz if known else None, chip)
-    elif proof.setting == "gpu_clocks" and proof.in_force is InForce.NO_EFFECT and proof.observed is not None:
+    elif proof.setting == "gpu_clocks" and proof.in_force in UNSHOWN and proof.observed is not None:
         if chip.endswith("GB10") and proof.observed < STUCK_MHZ:
             found.append(trap("gb10.hidden-cap"))
-        elif proof.observed < _lowest(proof):
+        elif proof.in_force is InForce.NO_EFFECT and proof.observed < _lowest(proof):
             found.append(trap("clock.max-is-not-sustained"))
         if info is not None and info.virtualization not in (None, "none"):
             found.append(trap("lock.success-is-a-request"))
@@ -251,7 +287,7 @@ def _memory_traps(proof: Proof, normal_mhz: int | None, chip: str) -> list[Trap]
         found.append(trap("memory.normal-clock", mhz=normal_mhz))
     elif proof.in_force is InForce.NO_EFFECT and (proof.observed or 0) < _lowest(proof):
         found.append(trap("clock.max-is-not-sustained"))
-    elif normal_mhz and proof.in_force is InForce.YES and proof.requested == f"{normal_mhz} MHz":
+    elif normal_mhz and proof.in_force is InForce.CONSISTENT and proof.requested == f"{normal_mhz} MHz":
         found.append(trap("memory.lock-is-where-it-runs", mhz=normal_mhz))
     if chip == "GB202":
         found.append(trap("memory.lock-can-cost", chip=chip))

@@ -56,9 +56,12 @@ HOST_INDEX = -1
 
 
 class InForce(StrEnum):
-    """Whether a setting holds. A lock cannot be read back from NVML, so it is NOT_CHECKED until seen under load."""
+    """Whether a setting holds. A lock cannot be read back from NVML, so it is NOT_CHECKED until seen under load, and
+    CONSISTENT until a clock without it was seen to differ. CHANGED: it reads as what Workbench did not set."""
 
     YES = "yes"
+    CONSISTENT = "consistent, proves nothing"
+    CHANGED = "changed by someone else"
     CAPPED = "capped"
     NO_EFFECT = "no effect"
     NOT_CHECKED = "not checked"

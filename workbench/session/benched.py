@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from workbench.bench.energy import Idle
     from workbench.bench.prompt_length import Length
     from workbench.bench.records import BenchOutcome
+    from workbench.gpu.contrast import Clock, Known
+    from workbench.gpu.disturbed import Watch
     from workbench.gpu.proof import Proof
     from workbench.hosts.base import Host
     from workbench.model.bench import BenchProgress, BenchSpec, BenchSummary, EngineDuring
@@ -66,6 +68,7 @@ class Measured:
     proofs: tuple[Proof, ...] = ()
     idle: Idle | None = None
     engine: str | None = None
+    clocks: tuple[Clock, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +107,14 @@ class Measurement:
         cancel: asyncio.Event,
         on_progress: Callable[[BenchProgress], None],
         alterations: Sequence[Alteration] = (),
+        known: Known | None = None,
         idle: Idle | None = None,
         ahead: Ahead | None = None,
     ) -> None:
         self._host, self._spec, self._benched, self._env = host, spec, benched, env
         self._cancel, self._on_progress = cancel, on_progress
         self._alterations, self._idle, self._ahead = alterations, idle, ahead or Ahead(None, None)
+        self._known = known
         self._length: Length | None = None
 
     async def run(self) -> Measured:
@@ -136,6 +141,7 @@ class Measurement:
 
     async def _metered(self, http: httpx.AsyncClient, view: EngineView, meter: Meter) -> Measured:
         from workbench.model.settings import HOST_INDEX
+        from workbench.session.meter import span_of
 
         gpus = gpus_of(self._benched.plan, meter.latest.infos if meter.latest else ())
         idle = self._idle
@@ -143,15 +149,34 @@ class Measurement:
             self._tell(PREPARING)
             idle = await self._until_cancelled(meter.idle(gpus, view.load))
         await self._until_cancelled(self._prepare(http, view))
+        watch = meter.watch(gpus)
         outcome, engine = await self._load(view)
         telemetry = await meter.after(outcome.t1_unix)
         gpus = gpus_of(self._benched.plan, telemetry.infos if telemetry else ())
         outcome = replace(outcome, summary=self._with_engine(outcome, engine))
         summary = meter.with_gpus(outcome, gpus, idle)
-        touched = (*gpus, HOST_INDEX)
-        proofs = meter.proofs(outcome, [a for a in self._alterations if a.gpu_index in touched])
-        summary = replace(summary, notes=(*summary.notes, *(f"{p.where}: {p.text}" for p in proofs)))
-        return Measured(outcome, summary, gpus, telemetry, proofs, idle)
+        span, touched = span_of(outcome), (*gpus, HOST_INDEX)
+        proofs = meter.proofs(*span, [a for a in self._alterations if a.gpu_index in touched], self._known)
+        clocks = meter.clocks(*span, self._alterations, self._known.load) if self._known else ()
+        summary = replace(
+            summary,
+            notes=(*summary.notes, *(f"{p.where}: {p.text}" for p in proofs)),
+            refused=(*summary.refused, *await self._disturbed(watch)),
+        )
+        return Measured(outcome, summary, gpus, telemetry, proofs, idle, clocks=clocks)
+
+    async def _disturbed(self, watch: Watch) -> tuple[str, ...]:
+        """What changed on the GPUs meanwhile. A command may use them itself."""
+        from workbench.hosts import detached
+
+        status = self._benched.status
+        if self._spec.command:
+            return watch.changes(watch.came)
+        ours: frozenset[int] = frozenset()
+        if watch.came and status is not None:
+            runs = await detached.list_runs(self._host, f"{await self._host.state_dir()}/runs")
+            ours = frozenset(pid for run in runs if run.run_dir == status.run_dir for pid in run.members)
+        return watch.changes(ours)
 
     # ---- before the load
 

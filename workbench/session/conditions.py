@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +19,9 @@ if TYPE_CHECKING:
     from workbench.model.settings import Alteration
     from workbench.server.model_bytes import ModelBytes
     from workbench.server.records import RunRecord
+    from workbench.session.benched import Benched
 
+_LOAD = ("endpoint", "concurrency", "rate", "input_tokens", "max_tokens", "prompts_name", "shared_prefix", "command")
 _PARALLEL = ("tensor-parallel-size", "data-parallel-size", "pipeline-parallel-size", "tp-size", "dp-size", "pp-size")
 
 
@@ -53,6 +57,17 @@ def settings_of(telemetry: Telemetry | None, alterations: Sequence[Alteration], 
         if one.gpu_index in gpus and one.setting in ("gpu_clocks", "memory_clocks"):
             found[f"gpu{one.gpu_index}.{one.setting}"] = str(one.now)
     return found
+
+
+def load_of(spec: BenchSpec, benched: Benched) -> str:
+    """Names a load on a GPU: what is served, how, and to how many at once. The same name is the same work."""
+    plan = benched.plan
+    served: Any = (
+        spec.url if plan is None else (plan.engine, {f.name: str(f.value) for f in plan.flags if f.name != "port"})
+    )
+    shape = [getattr(spec, name) for name in _LOAD]
+    text = json.dumps([served, spec.model, *shape], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def conditions_of(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from workbench.model.errors import HostError, WorkbenchError
@@ -11,6 +12,7 @@ from workbench.model.findings import Level
 from workbench.session.serving import Serving
 
 if TYPE_CHECKING:  # loaded after the first frame, as in all modules of the session
+    from workbench.gpu.contrast import Clock, Known
     from workbench.gpu.journal import Record
     from workbench.gpu.proof import Proof
     from workbench.gpu.rights import Rights
@@ -154,6 +156,25 @@ class Settings(Serving):
         if self._source is not None:
             await self._source.refresh()
 
+    async def known_clocks(self, load: str) -> Known:
+        """What the host's GPUs have shown under loads of the last day."""
+        from workbench.gpu import contrast
+
+        return replace(await contrast.read(self.host), load=load)
+
+    async def keep_clocks(self, known: Known, clocks: Sequence[Clock], proofs: Sequence[Proof]) -> Known:
+        """Add what a load has shown: the clocks, and which locks a contrast has proved."""
+        from workbench.gpu import contrast
+        from workbench.model.settings import InForce
+
+        proved = {(p.gpu_index, p.setting) for p in proofs if p.in_force is InForce.YES and p.setting in contrast.LOCKS}
+        shown = [a for a in self.state.alterations if (a.gpu_index, a.setting) in proved]
+        known = known.with_clocks(clocks).with_shown(shown)
+        if clocks or shown:
+            with suppress(HostError):  # the next one has less to compare with
+                await contrast.write(self.host, known)
+        return known
+
     async def take_proofs(self, proofs: Sequence[Proof]) -> None:
         """What a load has shown stands on each GPU's row until its settings change, here and where one looks next."""
         from workbench.gpu import findings
@@ -163,7 +184,7 @@ class Settings(Serving):
         kept = [f for f in self.state.gpu_findings if f[0] not in {index for index, _ in shown}]
         self.update(gpu_findings=(*kept, *sorted(shown)))
         for proof in proofs:
-            if proof.in_force in (InForce.NO_EFFECT, InForce.CAPPED):
+            if proof.in_force in (InForce.NO_EFFECT, InForce.CAPPED, InForce.CHANGED):
                 self.notify(Level.WARN, f"{proof.where}: {proof.text}", "r gives back what was before")
         if shown:
             with suppress(HostError):  # the result has them too

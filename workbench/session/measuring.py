@@ -280,7 +280,9 @@ class Measuring(Guarding):
         return result_id
 
     async def _run_and_store(self, spec: BenchSpec, benched: Benched, env: dict[str, str]) -> int:
+        from workbench.gpu.disturbed import locks_changed
         from workbench.session.benched import Measurement
+        from workbench.session.conditions import load_of
 
         assert self._cancel is not None
         server = benched.status.run_id if benched.status else spec.url
@@ -289,6 +291,8 @@ class Measuring(Guarding):
         idle, since = self._idles.get(standing, (None, 0.0))
         if time.monotonic() - since > _IDLE_HOLDS_S:
             idle = None
+        await self.read_alterations()
+        before, known = self.state.alterations, await self.known_clocks(load_of(spec, benched))
         measured = await Measurement(
             self.host,
             spec,
@@ -296,12 +300,19 @@ class Measuring(Guarding):
             env,
             cancel=self._cancel,
             on_progress=self._progress,
-            alterations=self.state.alterations,
+            alterations=before,
+            known=known,
             idle=idle,
             ahead=self._ahead,
         ).run()
         if idle is None and measured.idle is not None and measured.idle.power_w is not None:
             self._idles = {standing: (measured.idle, time.monotonic())}
+        await self.read_alterations()
+        if changed := locks_changed(before, self.state.alterations, measured.gpus):
+            summary = replace(measured.summary, refused=(*measured.summary.refused, *changed))
+            measured = replace(measured, summary=summary)
+        else:
+            await self.keep_clocks(known, measured.clocks, measured.proofs)
         await self.take_proofs(measured.proofs)
         return await self._store(measured, benched)
 

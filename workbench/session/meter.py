@@ -10,6 +10,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from workbench.gpu.contrast import Clock, Known, clocks_of
+from workbench.gpu.disturbed import Watch
 from workbench.gpu.during import summarize
 from workbench.gpu.proof import Proof, judge_all
 from workbench.gpu.source import TelemetrySource
@@ -47,7 +49,8 @@ class Meter:
     caller's to await, beside something else."""
 
     def __init__(self, host: Host, *, wait: bool = True) -> None:
-        self._source, self._wait = TelemetrySource(host, INTERVAL_S), wait
+        self._source, self._wait = TelemetrySource(host, INTERVAL_S, self._heard), wait
+        self._watch: Watch | None = None
 
     async def __aenter__(self) -> Meter:
         await self._source.start()
@@ -63,6 +66,16 @@ class Meter:
     async def __aexit__(self, *exc: object) -> None:
         await self._source.close()
 
+    def _heard(self, telemetry: Telemetry) -> None:
+        if self._watch is not None:
+            self._watch.see(telemetry)
+
+    def watch(self, gpus: Sequence[int]) -> Watch:
+        """What changes on these GPUs from now on."""
+        self._watch = Watch(gpus)
+        self._watch.see(self.latest)
+        return self._watch
+
     @property
     def latest(self) -> Telemetry | None:
         return self._source.latest
@@ -73,6 +86,7 @@ class Meter:
 
     async def after(self, unix_s: float) -> Telemetry | None:
         """The first reading after `unix_s`, or the last there is when none comes in time."""
+        await self._source.refresh()  # what is read seldom too: programs, persistence mode
         deadline = time.monotonic() + _LAST_READING_S
         while time.monotonic() < deadline:
             latest = self._source.latest
@@ -81,15 +95,20 @@ class Meter:
             await asyncio.sleep(INTERVAL_S / 2)
         return self._source.latest
 
-    def proofs(self, outcome: BenchOutcome, alterations: Sequence[Alteration]) -> tuple[Proof, ...]:
-        """What the load says of each setting that Workbench made. What is not under load in the first second (clocks
-        that still rise) is not counted."""
-        return self.proofs_between(*_span(outcome), alterations)
+    def proofs(
+        self, t0_s: float, t1_s: float, alterations: Sequence[Alteration], known: Known | None = None
+    ) -> tuple[Proof, ...]:
+        """What a load from t0 to t1 (time.monotonic() of this process) says of each setting that Workbench made."""
+        return judge_all(alterations, self._loaded(t0_s, t1_s), self._source.latest, known)
 
-    def proofs_between(self, t0_s: float, t1_s: float, alterations: Sequence[Alteration]) -> tuple[Proof, ...]:
-        """The same for a load from t0 to t1 (time.monotonic() of this process)."""
-        moments = [m for m in self._source.during(t0_s, t1_s) if t0_s + RISE_S <= m.at_s <= t1_s]
-        return judge_all(alterations, moments, self._source.latest)
+    def clocks(self, t0_s: float, t1_s: float, alterations: Sequence[Alteration], load: str) -> tuple[Clock, ...]:
+        """The clocks under that load, for what is judged later."""
+        latest = self._source.latest
+        return clocks_of(alterations, self._loaded(t0_s, t1_s), latest, load) if latest else ()
+
+    def _loaded(self, t0_s: float, t1_s: float) -> list[Moment]:
+        """Without the first second, in which clocks still rise."""
+        return [m for m in self._source.during(t0_s, t1_s) if t0_s + RISE_S <= m.at_s <= t1_s]
 
     async def idle(self, gpus: Sequence[int], load: Callable[[], Awaitable[Load]]) -> Idle:
         """Power of these GPUs before the run, summed, while `load` shows no request. Where the server does not say, the
@@ -133,7 +152,7 @@ class Meter:
         if latest is None or not latest.infos:
             why = (latest.driver.message if latest else self._source.problem) or "no GPU on this host"
             return without_energy(outcome.summary, why)
-        t0_s, t1_s = _span(outcome)
+        t0_s, t1_s = span_of(outcome)
         seconds = t1_s - t0_s
         during = self._during(gpus, t0_s, seconds)
         if seconds >= SHORTEST_S:
@@ -162,7 +181,7 @@ def window_unix(outcome: BenchOutcome) -> tuple[float, float]:
     return outcome.t0_unix, outcome.t1_unix
 
 
-def _span(outcome: BenchOutcome) -> tuple[float, float]:
+def span_of(outcome: BenchOutcome) -> tuple[float, float]:
     """The same in this process's time.monotonic()."""
     shift = time.monotonic() - time.time()
     begin, end = window_unix(outcome)

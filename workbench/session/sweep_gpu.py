@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from workbench.gpu.journal import Entry
     from workbench.model.bench import BenchResult
     from workbench.model.settings import SettingsReport
+    from workbench.session.gpu_settings import Settings
     from workbench.session.sweeping import Sweeping
 
 MEASURE_S = 10.0  # of each value, where the person says nothing: power is a mean over 1 s
@@ -33,7 +34,14 @@ NAMES = {
     "gpu_clocks": ("SM clock lock", "MHz"),
     "memory_clocks": ("memory clock lock", "MHz"),
 }
-_WORST = (InForce.NO_EFFECT, InForce.CAPPED, InForce.NOT_CHECKED, InForce.YES)
+_WORST = (
+    InForce.NO_EFFECT,
+    InForce.CHANGED,
+    InForce.CAPPED,
+    InForce.NOT_CHECKED,
+    InForce.CONSISTENT,
+    InForce.YES,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +143,7 @@ class GpuSweep:
                 in_a_row += 1
                 if in_a_row >= _IN_A_ROW:
                     raise Ended(f"{in_a_row} values in a row could not be set: {why}")
+            await self._compare_clocks()
         finally:
             if self._touched:
                 await undisturbed(self._restore())
@@ -210,6 +219,22 @@ class GpuSweep:
             await drive(spec, env, self.session.cancelled, settled)
         return said[0]
 
+    async def _compare_clocks(self) -> None:
+        """A point that proved nothing when it was measured may do so beside the later ones."""
+        from workbench.gpu.contrast import LOCKS, contrast
+
+        if self.setting not in LOCKS:
+            return
+        known = await self.session.known_clocks("")
+        uuids = {info.uuid for info in (await self.session.reading()).infos if info.index in self.gpus}
+        mine = [c for c in known.clocks if c.setting == self.setting and c.gpu_uuid in uuids]
+        for index, (point, value) in enumerate(zip(self.run.sweep.points, self.values, strict=True)):
+            lock = str(getattr(value.wanted, self.setting))
+            newest = {c.gpu_uuid: c for c in mine if c.lock == lock}
+            shown = [c for c in newest.values() if contrast(c, mine) is not None]
+            if point.in_force == InForce.CONSISTENT and len(shown) == len(uuids):
+                self.run.point(index, in_force=str(InForce.YES))
+
     def _in_force(self, result: BenchResult) -> str | None:
         """The worst that the load has shown of it; of a value that was there at the start, what the driver says."""
         told = [result.conditions.in_force.get(f"gpu{gpu}.{self.setting}") for gpu in self.gpus]
@@ -252,7 +277,7 @@ class GpuSweep:
         why = ""
         while left:
             try:
-                why = await self._give_back(left[0])
+                why = await give_back(self.session, left[0], self.start[left[0]], self.password)
                 if why:
                     break
                 left.pop(0)
@@ -271,21 +296,21 @@ class GpuSweep:
         self.run.change(error=text)
         self.session.notify(Level.ERROR, text, "workbench gpu revert; its guard gives it back too")
 
-    async def _give_back(self, gpu: int) -> str:
-        """Why not; "" when it is as it was. A setting of ours that was on before is journalled as it was then: whose it
-        is, and whether its guard waits for a heartbeat."""
-        from workbench.gpu import journal
 
-        start = self.start[gpu]
-        report = await self._apply({gpu: start.settings})
-        failed = next((o.message or "refused" for o in report.outcomes if not o.ok), "")
-        if not failed and start.entry is not None:
-            async with journal.locked(self.session.host) as held:
-                await held.save(held.journal.back_to(start.entry.key, start.entry))
-        return failed
+async def give_back(session: Settings, gpu: int, start: Start, password: str | None) -> str:
+    """Why not; "" when it is as it was. A setting of ours that was on before is journalled as it was then: whose it
+    is, and whether its guard waits for a heartbeat."""
+    from workbench.gpu import journal
+
+    report = await session.apply_gpus({str(gpu): start.settings}, password=password)
+    failed = next((o.message or "refused" for o in report.outcomes if not o.ok), "")
+    if not failed and start.entry is not None:
+        async with journal.locked(session.host) as held:
+            await held.save(held.journal.back_to(start.entry.key, start.entry))
+    return failed
 
 
-async def start_of(session: Sweeping, setting: str, gpus: Sequence[int]) -> dict[int, Start]:
+async def start_of(session: Settings, setting: str, gpus: Sequence[int]) -> dict[int, Start]:
     """What each GPU has now. SettingsError where that cannot be known."""
     from workbench.gpu import journal
     from workbench.gpu.restore import LOCKS, UNKNOWN

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from workbench.model.bench import BenchSpec
     from workbench.model.settings import Alteration
     from workbench.session.benched import Benched
+    from workbench.session.driving import Driven
 
 VERIFY_S = 8.0
 FILLS = {"concurrency": 32, "max_tokens": 256, "input_tokens": 128}  # enough to keep a GPU busy all the time
@@ -38,11 +39,12 @@ class Verification:
     output_tok_s: float | None = None
     gpus: tuple[int, ...] = ()
     simulated: bool = False
+    notes: tuple[str, ...] = ()  # why a probe was not made
 
     @property
     def lines(self) -> tuple[str, ...]:
         """For a person: each setting, then what is true of all of a card's."""
-        found = [*(f"{p.where}: {p.text}" for p in self.proofs), *self.unloaded]
+        found = [*(f"{p.where}: {p.text}" for p in self.proofs), *self.unloaded, *self.notes]
         found += [f"{p.where}: {t.text}" for p in self.proofs for t in p.traps if t.text not in p.text]
         return tuple(dict.fromkeys(found)) or (NOTHING,)
 
@@ -56,9 +58,17 @@ class Verifying(Measuring):
         return (await self.verify(seconds)).lines
 
     async def verify(
-        self, seconds: float = VERIFY_S, run_id: str | None = None, url: str | None = None, **bench: Any
+        self,
+        seconds: float = VERIFY_S,
+        run_id: str | None = None,
+        url: str | None = None,
+        *,
+        probe: bool = False,
+        password: str | None = None,
+        **bench: Any,
     ) -> Verification:
-        """Load the run (the selected or newest READY one where neither is named), and judge every altered setting."""
+        """Load the run (the selected or newest READY one where neither is named), and judge every altered setting.
+        `probe`: where a clock proves nothing, try another lock for PROBE_S and set the first again."""
         await self.read_alterations()
         altered = self.state.alterations
         if not altered:
@@ -67,7 +77,11 @@ class Verifying(Measuring):
             return await self._verify_by_reading(altered)
         with self.busy("verifying GPU settings"):
             async with self.aim(run_id, url, {**FILLS, **bench}) as (spec, benched, env):
-                return await self._verify(seconds, spec, benched, env, altered)
+                found = await self._verify(seconds, spec, benched, env, altered, (probe, password))
+        await self.take_proofs(found.proofs)
+        said = "; ".join(p.short for p in found.proofs if p.short)
+        self.record(f"workbench gpu verify {found.target} --seconds {seconds:g}", said)
+        return found
 
     async def _verify_by_reading(self, altered: Sequence[Alteration]) -> Verification:
         """Without a load, and so without a server: the host tells."""
@@ -80,39 +94,58 @@ class Verifying(Measuring):
         return Verification(proofs, simulated=self.state.simulated)
 
     async def _verify(
-        self, seconds: float, spec: BenchSpec, benched: Benched, env: dict[str, str], altered: Sequence[Alteration]
+        self,
+        seconds: float,
+        spec: BenchSpec,
+        benched: Benched,
+        env: dict[str, str],
+        altered: Sequence[Alteration],
+        probe: tuple[bool, str | None],
     ) -> Verification:
         from workbench.model.settings import HOST_INDEX
+        from workbench.session import probing
+        from workbench.session.conditions import load_of
         from workbench.session.driving import drive
         from workbench.session.meter import Meter
 
         self.update(bench=BenchState(running=True, spec=spec, last_id=self.state.bench.last_id))
         try:
             async with Meter(self.host) as meter:
-                driven = await drive(spec, env, self.cancelled, lambda loaded_s: loaded_s >= seconds, self._progress)
+
+                async def load(load_s: float) -> Driven:
+                    return await drive(spec, env, self.cancelled, lambda so_far_s: so_far_s >= load_s, self._progress)
+
+                known = await self.known_clocks(load_of(spec, benched))
+                driven = await load(seconds)
                 gpus = gpus_of(benched.plan, meter.latest.infos if meter.latest else ())
                 used = [a for a in altered if a.gpu_index in (*gpus, HOST_INDEX)]
-                proofs = meter.proofs_between(driven.t0_s, driven.t1_s, used)
+                span = driven.t0_s, driven.t1_s
+                proofs = meter.proofs(*span, used, known)
+                clocks = list(meter.clocks(*span, altered, known.load))
+                notes: tuple[str, ...] = ()
+                if probe[0] and (unsure := probing.unsure(proofs)):
+                    tried, notes = await probing.probed(self, meter, unsure, load, known.load, probe[1])
+                    clocks += tried
+                    proofs = meter.proofs(*span, used, known.with_clocks(tried))
+                await self.keep_clocks(known, clocks, proofs)
         finally:
             self.update(bench=replace(self.state.bench, running=False))
-        await self.take_proofs(proofs)
         target = benched.status.run_id if benched.status else f"--url {spec.url}"
-        found = Verification(
+        unloaded = (
+            f"GPU{a.gpu_index}: {a.setting} is not checked: the server does not use this GPU"
+            for a in altered
+            if a not in used
+        )
+        return Verification(
             proofs,
-            tuple(
-                f"GPU{a.gpu_index}: {a.setting} is not checked: the server does not use this GPU"
-                for a in altered
-                if a not in used
-            ),
+            tuple(unloaded),
             target,
             round(driven.t1_s - driven.t0_s, 1),
             driven.output_tok_s,
             gpus,
             self.state.simulated or benched.simulated,
+            notes,
         )
-        said = "; ".join(p.short for p in proofs if p.short)
-        self.record(f"workbench gpu verify {target} --seconds {seconds:g}", said)
-        return found
 
     @property
     def cancelled(self) -> asyncio.Event:

@@ -28,9 +28,10 @@ def lock(now: object, setting: str = "gpu_clocks") -> Alteration:
     return Alteration(0, "GPU-0", setting, "default", now, 0.0)
 
 
-def test_a_lock_that_the_clock_obeys_is_in_force() -> None:
+def test_a_clock_within_the_lock_proves_nothing_by_itself() -> None:
     proof = judge(lock("2400,2400"), moments(sm_mhz=2400))
-    assert proof is not None and proof.in_force is InForce.YES and "2400 MHz" in proof.text
+    assert proof is not None and proof.in_force is InForce.CONSISTENT
+    assert proof.short == "lock 2400 consistent, proves nothing" and "in force" not in proof.text
 
 
 def test_a_lock_that_changes_nothing_has_no_effect_and_says_what_was_seen() -> None:
@@ -51,7 +52,7 @@ def test_a_limiter_below_the_lock_is_capped_with_its_share(reason: str, word: st
     capped = moments(8, sm_mhz=2100, event_reasons=(reason,))
     proof = judge(lock("2600,2600"), [*held, *capped])
     assert proof is not None and proof.in_force is InForce.CAPPED
-    assert f"capped by {word} for 40 % of the time" in proof.text
+    assert f"not reached: capped by {word} for 40 % of the time" in proof.text and "in force" not in proof.text
 
 
 def test_an_idle_gpu_proves_nothing() -> None:
@@ -137,9 +138,10 @@ def test_table_maxima_are_explained_and_the_hypervisor_is_not_blamed_for_them() 
 
 def test_a_memory_lock_where_the_memory_runs_anyway() -> None:
     proof = proved(lock("13365,13365", "memory_clocks"), told())
-    assert proof.in_force is InForce.YES and ids(proof) == ["memory.lock-is-where-it-runs", "memory.lock-can-cost"]
+    assert proof.in_force is InForce.CONSISTENT
+    assert ids(proof) == ["memory.lock-is-where-it-runs", "memory.lock-can-cost"]
     other = proved(lock("6001,6001", "memory_clocks"), told("some other card"), memory_mhz=6001)
-    assert other.in_force is InForce.YES and ids(other) == []
+    assert other.in_force is InForce.CONSISTENT and ids(other) == []
 
 
 def test_persistence_off_and_limits_that_do_not_bind() -> None:
@@ -158,9 +160,22 @@ def test_what_can_be_read_is_judged_by_reading() -> None:
     host = Alteration(HOST_INDEX, "host", "governor", "powersave", "performance", 0.0)
     kept = proved(host, told(cpu_governor="performance"))
     assert kept.in_force is InForce.YES and kept.where == "host"
-    assert proved(host, told(cpu_governor="powersave")).in_force is InForce.NO_EFFECT
+    assert proved(host, told(cpu_governor="powersave")).in_force is InForce.CHANGED
     assert proved(host, told()).in_force is InForce.NOT_CHECKED
-    assert proved(lock(True, "persistence"), told(persistence=False)).in_force is InForce.NO_EFFECT
+    other = proved(lock(True, "persistence"), told(persistence=False))
+    assert other.in_force is InForce.CHANGED and "changed by someone else: now off, Workbench set on" in other.text
+
+
+@pytest.mark.parametrize(("limit_w", "drawn_w"), [(200.0, 199.0), (600.0, 500.0)])
+def test_a_limit_that_reads_differently_was_changed_by_someone_else(limit_w: float, drawn_w: float) -> None:
+    proof = judge(lock(400.0, "power_limit_w"), moments(power_w=drawn_w, power_limit_w=limit_w))
+    assert proof is not None and proof.in_force is InForce.CHANGED
+    assert f"changed by someone else: now {limit_w:g} W, Workbench set 400 W" in proof.text
+
+
+def test_a_load_that_was_too_light_says_how_light() -> None:
+    proof = judge(lock("2400,2400"), moments(util=34.0))
+    assert proof is not None and proof.text.endswith("the GPU was at most 34 % busy, and one counts from 50 %")
 
 
 seen = st.lists(
@@ -187,7 +202,7 @@ def test_a_lock_is_judged_by_its_loaded_readings_alone(
         return
     outside = [(m, why) for m, why in loaded if not low - SLACK_MHZ <= m <= low + width + SLACK_MHZ]
     holds = 1 - len(outside) / len(loaded) >= HOLDS_SHARE
-    assert (proof.in_force is InForce.YES) == holds and proof.share is not None and 0 < proof.share <= 1
+    assert (proof.in_force is InForce.CONSISTENT) == holds and proof.share is not None and 0 < proof.share <= 1
     assert ("100 %" in proof.text) == (len(outside) in (0, len(loaded)))
     if proof.in_force is InForce.CAPPED:
         named = any("SW power cap" in why or "HW thermal slowdown" in why for _, why in outside)

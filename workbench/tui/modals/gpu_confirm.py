@@ -21,6 +21,8 @@ from workbench.tui.widgets.entry import Entry
 Process = tuple[int, int, str, bool]  # GPU, pid, name, whether Workbench started it
 FORCE = {
     InForce.YES: ("ok in force", "good"),
+    InForce.CONSISTENT: ("? consistent, proves nothing", "dim"),
+    InForce.CHANGED: (f"{G.alert} changed by someone else", "warnb"),
     InForce.CAPPED: (f"{G.alert} capped", "warn"),
     InForce.NO_EFFECT: (f"{G.alert} no effect", "warnb"),
     InForce.NOT_CHECKED: ("? not checked", "dim"),

@@ -86,7 +86,8 @@ def _columns(s: Sweep, width: int) -> list[Column]:
     if latency_first:
         order = ("tok_s", "ttft_p50_ms", "ttft_p99_ms", "itl_mean_ms", "tok_per_joule", "power_w", "sm_mhz")
         wanted = [w for name in order for w in wanted if w[0] == name]
-    room = width - _label_cells(s) - 4 - (SAID_CELLS if any(p.in_force or p.error for p in s.points) else 0)
+    said = [max(SAID_CELLS, len(p.in_force or "") + 2) for p in s.points if p.in_force or p.error]
+    room = width - _label_cells(s) - 4 - max(said, default=0)
     chosen: list[Column] = []
     for name, title, cells, text in wanted:
         if cells <= room and any(getattr(p, name) is not None for p in s.points):

@@ -1,0 +1,42 @@
+"""A benchmark in whose middle somebody changes a setting."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from test_cli_sweeps import PRO, Cli, limit_w, settings_end, started
+
+__all__ = ["settings_end"]
+
+SHAPE = ("--seconds", "6", "--requests", "9000", "--concurrency", "4", "--max-tokens", "64", "--warmup", "0", "--json")
+
+
+@contextmanager
+def benching(cli: Cli, run_id: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that measures, once its load is on the GPU."""
+    argv = [sys.executable, "-m", "workbench", *PRO, "bench", run_id, *SHAPE]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        end = time.monotonic() + 30
+        while (cli(*PRO, "gpu", "status", "--json").document["gpus"][0]["gpu_util_pct"] or 0) < 50:
+            assert time.monotonic() < end and process.poll() is None, "waited 30 s for the load"
+        yield process
+
+
+@pytest.mark.slow
+def test_a_limit_that_is_set_while_a_benchmark_runs_marks_its_result(cli: Cli, settings_end: None) -> None:
+    run_id = started(cli, PRO)
+    with benching(cli, run_id) as process:
+        assert cli(*PRO, "gpu", "set", "--power-limit", "220", "--yes", "--json").document["ok"] and limit_w() == 220.0
+        out, _ = process.communicate(timeout=60)
+    result = json.loads(out)
+    assert result["refused"] == ["settings changed during the run: GPU0 power limit 600 -> 220 W"], result
+    undisturbed = cli(*PRO, "bench", run_id, *SHAPE).document
+    assert undisturbed["refused"] == []
+    compared = cli("compare", str(result["id"]), str(undisturbed["id"]), "--json").document
+    assert compared["like_for_like"] is False and any("settings changed" in w for w in compared["warnings"])

@@ -1,0 +1,64 @@
+"""What changes on a GPU while it is measured is named; what is the same throughout is not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+from test_gpu_proof import told
+
+from workbench.gpu.disturbed import Watch, locks_changed
+from workbench.model.gpu import GpuProcess, Telemetry
+from workbench.model.settings import Alteration
+
+
+def reading(limit_w: float | None = 300.0, *pids: int, kind: str = "compute", **fields: object) -> Telemetry:
+    programs = tuple(GpuProcess(pid, 1, f"p{pid}", kind) for pid in pids)
+    whole = told()
+    given = {"power_limit_w": limit_w, "processes": programs, **fields}
+    sample = replace(whole.gpus[0], **given)  # type: ignore[arg-type]
+    return replace(whole, gpus=(sample,))
+
+
+def watched(*readings: Telemetry, gpus: tuple[int, ...] = (0,), ours: frozenset[int] = frozenset()) -> tuple[str, ...]:
+    watch = Watch(gpus)
+    for one in readings:
+        watch.see(one)
+    return watch.changes(ours)
+
+
+def test_a_limit_that_changes_in_the_middle_is_named_also_when_it_is_back_at_the_end() -> None:
+    assert watched(reading(), reading(220.0)) == ("settings changed during the run: GPU0 power limit 300 -> 220 W",)
+    assert watched(reading(), reading(220.0), reading()) == (
+        "settings changed during the run: GPU0 power limit 300 -> 220 -> 300 W",
+    )
+    assert watched(reading(), reading(persistence=False)) == (
+        "settings changed during the run: GPU0 persistence mode on -> off",
+    )
+
+
+def test_another_gpu_a_silent_driver_and_a_window_are_no_change() -> None:
+    assert watched(reading(), reading(220.0, 7), gpus=(1,)) == ()
+    assert watched(reading(300.0, 1), reading(None, processes=None), reading(300.0, 1)) == ()
+    assert watched(reading(), reading(300.0, 7, kind="graphics")) == ()
+
+
+def test_programs_that_come_or_leave_are_named_but_for_the_servers_own() -> None:
+    assert watched(reading(300.0, 1), reading(300.0, 1, 7)) == (
+        "other programs came to the GPU during the run: p7 (7) on GPU0",
+    )
+    assert watched(reading(300.0, 1, 7), reading(300.0, 1)) == ("programs left the GPU during the run: p7 (7) on GPU0",)
+    assert watched(reading(300.0, 1), reading(300.0, 1, 7), ours=frozenset([7])) == ()
+
+
+@given(st.lists(st.sampled_from([200.0, 300.0, 300.00004, None]), max_size=12))
+def test_a_limit_is_named_where_and_only_where_it_was_not_the_same(limits: list[float | None]) -> None:
+    known = {f"{w:g}" for w in limits if w is not None}
+    assert bool(watched(*map(reading, limits))) == (len(known) > 1)
+
+
+def test_locks_are_held_against_the_journal() -> None:
+    lock = Alteration(0, "GPU-0", "gpu_clocks", "default", "2000,2400", 0.0)
+    assert locks_changed([], [lock], (0,)) == ("settings changed during the run: GPU0 SM clock lock none -> 2000,2400",)
+    assert locks_changed([lock], [lock], (0,)) == locks_changed([], [lock], (1,)) == ()

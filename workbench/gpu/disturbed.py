@@ -1,0 +1,87 @@
+"""What changed on a server's GPUs while it was measured: settings, and programs that came or went."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from workbench.model.gpu import GpuProcess, Telemetry
+from workbench.model.settings import Alteration
+
+LOCKS = {"gpu_clocks": "SM clock lock", "memory_clocks": "memory clock lock"}
+MOST_NAMED = 4
+
+
+class Watch:
+    """`see` every reading from before the load to after it; `changes` then names what was not the same throughout.
+    A desktop's windows are not counted: only programs that compute."""
+
+    def __init__(self, gpus: Sequence[int]) -> None:
+        self._gpus = frozenset(gpus)
+        self._values: dict[str, list[str]] = {}  # of each setting, one after the other
+        self._first: dict[int, dict[int, str]] = {}  # programs of each GPU by pid
+        self._came: dict[int, str] = {}
+        self._went: dict[int, str] = {}
+
+    def see(self, telemetry: Telemetry | None) -> None:
+        if telemetry is None:
+            return
+        self._value("CPU governor", telemetry.host.cpu_governor)
+        for sample in telemetry.gpus:
+            if sample.index in self._gpus:
+                limit = sample.power_limit_w
+                self._value(f"GPU{sample.index} power limit", None if limit is None else f"{round(limit, 1):g} W")
+                mode = None if sample.persistence is None else "on" if sample.persistence else "off"
+                self._value(f"GPU{sample.index} persistence mode", mode)
+                if sample.processes is not None:
+                    self._programs(sample.index, sample.processes)
+
+    def _value(self, name: str, value: str | None) -> None:
+        seen = self._values.setdefault(name, [])
+        if value is not None and seen[-1:] != [value]:
+            seen.append(value)
+
+    def _programs(self, gpu: int, found: Sequence[GpuProcess]) -> None:
+        running = {p.pid: f"{p.name or 'process'} ({p.pid}) on GPU{gpu}" for p in found if "compute" in p.kind}
+        first = self._first.setdefault(gpu, running)
+        self._came.update({pid: name for pid, name in running.items() if pid not in first})
+        self._went.update({pid: name for pid, name in first.items() if pid not in running})
+
+    @property
+    def came(self) -> frozenset[int]:
+        return frozenset(self._came)
+
+    def changes(self, ours: frozenset[int] = frozenset()) -> tuple[str, ...]:
+        """`ours`: processes of the server under test."""
+        settings = [f"{name} {_steps(values)}" for name, values in self._values.items() if len(values) > 1]
+        came = [name for pid, name in self._came.items() if pid not in ours]
+        went = [name for pid, name in self._went.items() if pid not in ours]
+        return (
+            *([f"settings changed during the run: {', '.join(settings)}"] if settings else []),
+            *([f"other programs came to the GPU during the run: {_some(came)}"] if came else []),
+            *([f"programs left the GPU during the run: {_some(went)}"] if went else []),
+        )
+
+
+def locks_changed(before: Sequence[Alteration], after: Sequence[Alteration], gpus: Sequence[int]) -> tuple[str, ...]:
+    """Locks cannot be read: what the journal said before and after the run."""
+    was, now = (
+        {(a.gpu_index, a.setting): str(a.now) for a in found if a.gpu_index in gpus and a.setting in LOCKS}
+        for found in (before, after)
+    )
+    changed = [
+        f"GPU{gpu} {LOCKS[setting]} {_steps([was.get((gpu, setting), 'none'), now.get((gpu, setting), 'none')])}"
+        for gpu, setting in sorted({*was, *now})
+        if was.get((gpu, setting)) != now.get((gpu, setting))
+    ]
+    return (f"settings changed during the run: {', '.join(changed)}",) if changed else ()
+
+
+def _steps(values: Sequence[str]) -> str:
+    """ "300 -> 220 W"."""
+    unit = " W" if all(v.endswith(" W") for v in values) else ""
+    return " -> ".join(v.removesuffix(unit) for v in values) + unit
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return ", ".join(names[:MOST_NAMED]) + more

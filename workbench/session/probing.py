@@ -1,0 +1,100 @@
+"""A lock at a clearly different clock for a moment, under load: whether the clock follows locks at all. The probe is a
+setting like any other, with journal and guard; what was on before is set again after it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from workbench.gpu.contrast import CONTRAST_MHZ, LOCKS, Clock
+from workbench.model.errors import SettingsError, WorkbenchError
+from workbench.model.findings import Level
+from workbench.model.settings import ClockRange, GpuSettings, InForce
+from workbench.session.sweep_gpu import Start, give_back, start_of
+from workbench.session.sweep_run import undisturbed
+
+if TYPE_CHECKING:
+    from workbench.gpu.proof import Proof
+    from workbench.model.gpu import GpuInfo
+    from workbench.session.driving import Driven
+    from workbench.session.guarding import Guarding
+    from workbench.session.meter import Meter
+
+PROBE_S = 2.0
+RISE_S = 1.0  # before it counts, as in any load
+LOWER = 0.75  # of the clock that is seen: a probe never makes a card hotter
+
+
+def unsure(proofs: Sequence[Proof]) -> tuple[Proof, ...]:
+    return tuple(p for p in proofs if p.in_force is InForce.CONSISTENT and p.setting in LOCKS)
+
+
+async def probed(
+    session: Guarding,
+    meter: Meter,
+    proofs: Sequence[Proof],
+    load: Callable[[float], Awaitable[Driven]],
+    load_name: str,
+    password: str | None,
+) -> tuple[list[Clock], tuple[str, ...]]:
+    """The clocks under probes of the locks in `proofs`, and why there is none."""
+    clocks: list[Clock] = []
+    notes: list[str] = []
+    infos = {info.index: info for info in (await session.reading()).infos}
+    for setting in LOCKS:
+        wanted: dict[int, GpuSettings] = {}
+        for proof in proofs:
+            mhz = probe_mhz(infos.get(proof.gpu_index), setting, proof.observed) if proof.setting == setting else None
+            if mhz is not None:
+                wanted[proof.gpu_index] = GpuSettings(**{setting: ClockRange(mhz, mhz)})  # type: ignore[arg-type]
+            elif proof.setting == setting:
+                notes.append(f"{proof.where}: no probe of {setting}: the card has no clearly lower clock")
+        if not wanted:
+            continue
+        try:
+            clocks += await _one(session, meter, setting, wanted, load, load_name, password)
+        except SettingsError as error:
+            notes.append(f"no probe of {setting}: {error.message}")
+    return clocks, tuple(notes)
+
+
+def probe_mhz(info: GpuInfo | None, setting: str, seen_mhz: float | None) -> int | None:
+    """The supported clock next to LOWER of what is seen; None where none is clearly below it."""
+    if info is None or seen_mhz is None:
+        return None
+    steps = info.supported_memory_mhz if setting == "memory_clocks" else info.supported_sm_mhz
+    lower = [mhz for mhz in steps if mhz < seen_mhz - 2 * CONTRAST_MHZ]
+    return min(lower, key=lambda mhz: abs(mhz - LOWER * seen_mhz)) if lower else None
+
+
+async def _one(
+    session: Guarding,
+    meter: Meter,
+    setting: str,
+    wanted: dict[int, GpuSettings],
+    load: Callable[[float], Awaitable[Driven]],
+    load_name: str,
+    password: str | None,
+) -> tuple[Clock, ...]:
+    start = await start_of(session, setting, tuple(wanted))
+    session.attend()  # a probe that is killed is one whose heartbeat stops
+    try:
+        report = await session.apply_gpus({str(gpu): one for gpu, one in wanted.items()}, password=password)
+        failed = next((o for o in report.outcomes if not o.ok), None)
+        if failed is not None:
+            raise SettingsError(f"{failed.command.where}: {failed.message}", host=session.host.name)
+        driven = await load(RISE_S + PROBE_S)
+        return meter.clocks(driven.t0_s, driven.t1_s, session.state.alterations, load_name)
+    finally:
+        await undisturbed(_back(session, start, password))
+
+
+async def _back(session: Guarding, start: dict[int, Start], password: str | None) -> None:
+    for gpu, one in start.items():
+        why = "the host is out of reach"
+        with suppress(WorkbenchError):
+            why = await give_back(session, gpu, one, password)
+        if why:
+            text = f"GPU{gpu}: the lock of before the probe is not on again ({why})"
+            session.notify(Level.ERROR, text, "workbench gpu revert; its guard reverts it too")

@@ -610,6 +610,18 @@ class FakeSession(FakeMeasuring):
     async def accept_host_key(self) -> None:
         self._called("accept_host_key")
 
+    async def read_activity(self) -> None:
+        self._called("read_activity")
+
+    def last_form(self, name: str) -> Mapping[str, str]:
+        return {}
+
+    def keep_form(self, name: str, values: Mapping[str, str]) -> None:
+        self._called("keep_form", name)
+
+    async def try_again(self) -> None:
+        self._called("try_again")
+
     def known_hosts(self) -> Sequence[str]:
         return ("local", "spark-01", "spark-02", "sim:four-pcie", "sim:gb10")
 
@@ -649,7 +661,9 @@ async def walked(session: FakeSession, stage: str) -> FakeSession:
         ceiling=CeilingView(448.0, 363.0, "nominal bandwidth, 1,792 GB/s", 42),
     )
     await session.compare()
-    session.push(activity=(Activity(NOW, "four-pcie", "vllm serve Qwen/Qwen3-VL-2B-Instruct", "started, pid 4242"),))
+    session.push(
+        activity=(Activity(NOW, session.state.host.name, "vllm serve Qwen/Qwen3-VL-2B-Instruct", "started, pid 4242"),)
+    )
     if stage == "altered":
         await session.apply_gpu(GpuSettings(power_limit_w=500.0))
         session.push(gpu_findings=((0, "2790>=3000? lock ▲ no effect"),), guard=guard())

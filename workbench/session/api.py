@@ -225,7 +225,24 @@ class SessionApi(Protocol):
     async def note_result(self, result_id: int, note: str) -> None: ...
     async def tag_result(self, result_id: int, tags: Sequence[str]) -> None: ...
 
+    # where an earlier screen was left
+    async def read_activity(self) -> None:
+        """`state.activity` as it is on disk: also what other Workbenches of this user did to the host."""
+        ...
+
+    def last_form(self, name: str) -> Mapping[str, str]:
+        """What stood in a form when it was last accepted on this host."""
+        ...
+
+    def keep_form(self, name: str, values: Mapping[str, str]) -> None:
+        """Remember it, unless it holds a secret."""
+        ...
+
     # hosts
+    async def try_again(self) -> None:
+        """Connect once more to a host that could not be reached."""
+        ...
+
     async def accept_host_key(self) -> None:
         """After the person said yes to the fingerprint in `state.host.message`."""
         ...

@@ -6,12 +6,13 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from workbench.hosts.base import Host
 from workbench.model.errors import WorkbenchError
 from workbench.model.findings import Level
+from workbench.model.secrets import mask_text
 from workbench.session.state import Activity, HostView, Notice, SessionState
 
 ACTIVITY_KEPT = 500
@@ -26,6 +27,7 @@ class SessionCore:
         self._state = SessionState(host=HostView(name=host.name, kind=host.kind, simulated=simulated))
         self._listeners: list[Callable[[SessionState, frozenset[str]], None]] = []
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._recorded: WorkbenchError | None = None  # the last failure in the activity log
 
     @property
     def state(self) -> SessionState:
@@ -62,8 +64,11 @@ class SessionCore:
         self.notify(Level.ERROR, f"{where}{error.message}{command}", error.next_step)
 
     def record(self, command: str, outcome: str = "") -> None:
-        """Add to the activity log: what was done, as the command that a person could have typed."""
-        entry = Activity(time.time(), self.host.name, command, outcome)
+        """Add to the activity log, also on disk: what was done, as the command that a person could have typed."""
+        from workbench.store import activity
+
+        entry = Activity(time.time(), self.host.name, mask_text(command), mask_text(outcome))
+        activity.keep(asdict(entry))
         self.update(activity=(*self._state.activity, entry)[-ACTIVITY_KEPT:])
 
     @contextmanager
@@ -71,6 +76,11 @@ class SessionCore:
         self.update(busy=(*self._state.busy, what))
         try:
             yield
+        except WorkbenchError as error:
+            if error is not self._recorded:  # of what is under way inside something else it has been said
+                self._recorded = error
+                self.record(f"# {what}", f"failed: {error.message}")
+            raise
         finally:
             left = list(self._state.busy)
             with suppress(ValueError):

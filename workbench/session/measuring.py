@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from workbench.model.gpu import GpuInfo, Telemetry
     from workbench.server.model_bytes import ModelBytes
     from workbench.session.benched import Ahead, Measured
+    from workbench.session.state import BenchRow
     from workbench.store.results import ResultsDb
 
 SHOWN_RESULTS = 100  # newest results in the state
@@ -276,7 +277,8 @@ class Measuring(Guarding):
             self.update(bench=replace(self.state.bench, running=False, error=error))
         self.record(_command(spec, benched.status), f"result {result_id}")
         await self.read_results()
-        self.update(bench=replace(self.state.bench, last_id=result_id))  # a row of the results by now
+        if not (await self.result(result_id)).summary.refused:
+            self.update(bench=replace(self.state.bench, last_id=result_id))  # a row of the results by now
         return result_id
 
     async def _run_and_store(self, spec: BenchSpec, benched: Benched, env: dict[str, str]) -> int:
@@ -401,7 +403,7 @@ class Measuring(Guarding):
         last = self.state.bench.last_id
         if last is not None and not (await self.result(last)).summary.refused:
             return last
-        return next((r.id for r in self.state.results if not (r.imported or r.refused)), None)
+        return last_usable(self.state.results)
 
     def _shape_again(self, spec: BenchSpec) -> dict[str, Any]:
         """Overrides that ask for the same again. The person's own prompts and command are not taken from what is
@@ -420,6 +422,11 @@ class Measuring(Guarding):
                 )
             shape["prompts"] = last.prompts
         return shape
+
+
+def last_usable(rows: Sequence[BenchRow]) -> int | None:
+    """Of rows, newest first, the newest that was measured here and may be used."""
+    return next((row.id for row in rows if not row.imported and not row.refused), None)
 
 
 @asynccontextmanager

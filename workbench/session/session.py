@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from workbench.hosts.base import AuthFailed, Host, HostKeyChanged, HostKeyUnknown, HostUnreachable
-from workbench.model.errors import HostError, WorkbenchError
-from workbench.session.history import Histories
+from workbench.model.errors import HostError, InputError, WorkbenchError
 from workbench.session.hosts import host_called, known_names
+from workbench.session.resuming import Resuming
 from workbench.session.state import HostView, SessionState
 from workbench.session.watching import INTERVAL_S
 
@@ -25,7 +25,7 @@ _GIVE_BACK_S = 15.0  # for a sweep to set the GPU back when the session closes
 _AGENT_FIRST_S = 0.3  # so long the list of presets waits for the agent's start
 
 
-class Session(Histories):
+class Session(Resuming):
     """`open` for a screen (everything watched), `connect` for one command."""
 
     @classmethod
@@ -35,6 +35,8 @@ class Session(Histories):
     def __init__(self, host: Host) -> None:
         super().__init__(host)
         self._watched = asyncio.Event()  # the agent is being started
+        self._again = asyncio.Event()  # the user does not want to wait for the next try
+        self._beginning = False
 
     async def open(self) -> None:
         """Start what a screen needs, in the background; what fails shows in the state."""
@@ -47,6 +49,7 @@ class Session(Histories):
         await asyncio.to_thread(self.library.list)  # parsing takes 0.1 s, in which keys and figures go on
         self.list_presets()
         await self.read_results()
+        await self.resume()
         await self._use_config()
 
     async def _use_config(self) -> None:
@@ -61,7 +64,11 @@ class Session(Histories):
             await self.read_every(ui.refresh_s)
 
     async def begin(self) -> None:
-        await self._reach()
+        self._beginning = True
+        try:
+            await self._reach()
+        finally:
+            self._beginning = False
         await self.watch_gpus()
         self._watched.set()
         self.attend()
@@ -79,7 +86,9 @@ class Session(Histories):
                 if not told:
                     self.notify_error(error)
                 told = True
-                await asyncio.sleep(_TRY_AGAIN_S)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._again.wait(), _TRY_AGAIN_S)
+                self._again.clear()
 
     async def look_around(self) -> None:
         """After connecting, and when a lost link is back. What fails shows in the state."""
@@ -122,6 +131,15 @@ class Session(Histories):
 
     def known_hosts(self) -> Sequence[str]:
         return known_names()
+
+    async def try_again(self) -> None:
+        if self.state.host.link != "failed":
+            raise InputError(f"{self.host.name} is {self.state.host.link}", next_step="h works on another host")
+        self.update_host(link="connecting", message=None)
+        if self._beginning:
+            self._again.set()
+        else:
+            self.spawn(self.begin())
 
     async def switch_host(self, name: str) -> None:
         """Leave this host as it is and watch another. The plan under edit comes along."""

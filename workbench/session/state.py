@@ -88,7 +88,7 @@ class BenchState:
     spec: BenchSpec | None = None
     progress: BenchProgress | None = None
     error: str | None = None
-    last_id: int | None = None
+    last_id: int | None = None  # the newest result of this host that may be used: what "." repeats
 
 
 @dataclass(frozen=True, slots=True)

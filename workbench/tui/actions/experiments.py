@@ -115,9 +115,9 @@ class ExperimentActions(Actions):
         arms = arms_of(changes)
         if isinstance(arms, str):
             return Arm(), Arm(), f"A and B start from the plan; what runs cannot be A, for {arms}."
-        if not changes:
-            about = "A is the plan as it is loaded. Write what B changes."
-        return *arms, about
+        if changes:
+            return *arms, about
+        return Arm(), Arm(), "A is the plan as it is loaded. Write what B changes."
 
     def _ask(self, a: Arm, b: Arm, about: str) -> None:
         from workbench.tui.modals.experiment_form import Wanted, experiment_form, parse
@@ -133,10 +133,14 @@ class ExperimentActions(Actions):
 
         async def decided(values: dict[str, str] | None) -> None:
             wanted = parse(values) if values else None
-            if isinstance(wanted, Wanted):
+            if isinstance(wanted, Wanted) and values:
+                self.session.keep_form("experiment", values)
                 await self._start_experiment(wanted, shape)
 
-        self.app.push_screen(experiment_form(a, b, about, load, estimate), decided)
+        last = dict(self.session.last_form("experiment"))
+        if a != b:  # what differs now counts for more than what was asked last
+            last = {name: value for name, value in last.items() if name not in ("a", "b")}
+        self.app.push_screen(experiment_form(a, b, about, load, estimate, last), decided)
 
     async def _start_experiment(self, wanted: Wanted, shape: Mapping[str, Any]) -> None:
         """Its page stands at once, so that the next key meets it."""

@@ -62,10 +62,12 @@ class SweepActions(Actions):
 
         async def decided(values: dict[str, str] | None) -> None:
             wanted = parse(values, count) if values else None
-            if isinstance(wanted, Wanted):
+            if isinstance(wanted, Wanted) and values:
+                self.session.keep_form("sweep", values)
                 await self._start_sweep(wanted)
 
-        await self.app.push_screen(sweep_form(state, self.flags.current, spec), decided)
+        last = self.session.last_form("sweep")
+        await self.app.push_screen(sweep_form(state, self.flags.current, spec, last), decided)
 
     async def _start_sweep(self, wanted: Wanted) -> None:
         """Its page stands at once, so that the next key meets it."""

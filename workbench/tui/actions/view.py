@@ -79,10 +79,13 @@ class ViewActions(Actions):
         from workbench.tui.modals.base import TextModal
         from workbench.tui.modals.info import activity_rows
 
-        activity = self.session.state.activity
-        await self.app.push_screen(
-            TextModal("Done to the host, newest first", lambda w: activity_rows(activity, w), wide=True)
-        )
+        def show(_: object) -> None:
+            state = self.session.state
+            done = tuple(a for a in state.activity if a.host == state.host.name)
+            title = f"Done to {state.host.name}, newest first"
+            self.app.push_screen(TextModal(title, lambda w: activity_rows(done, w), wide=True))
+
+        self.attempt(self.session.read_activity(), show)
 
     async def action_palette(self) -> None:
         from workbench.tui.commands import everything

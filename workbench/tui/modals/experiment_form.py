@@ -12,7 +12,7 @@ from workbench.model.plan import PlanChange
 from workbench.model.settings import ClockRange, GpuSettings
 from workbench.tui.formats import elapsed, value_text
 from workbench.tui.glyphs import G
-from workbench.tui.modals.form import Field, Form, Values
+from workbench.tui.modals.form import Field, Form, Values, filled
 from workbench.tui.modals.gpu_settings import clocks_of
 from workbench.tui.paint import Row, paragraph
 from workbench.tui.widgets.experiment import arm_words
@@ -127,9 +127,17 @@ def parse(values: Values) -> Wanted | str:
     return Wanted(arms[0], arms[1], options)
 
 
-def experiment_form(a: Arm, b: Arm, about: str, load: str, estimate: Callable[[Wanted], float | None]) -> Form:
-    """`about`: where A and B come from; `load`: the benchmark of each run; `estimate`: seconds, before the start."""
-    fields = (
+def experiment_form(
+    a: Arm,
+    b: Arm,
+    about: str,
+    load: str,
+    estimate: Callable[[Wanted], float | None],
+    last: Mapping[str, str] | None = None,
+) -> Form:
+    """`about`: where A and B come from; `load`: the benchmark of each run; `estimate`: seconds, before the start;
+    `last`: what stood in the form when it was last accepted."""
+    fields: tuple[Field, ...] = (
         Field("a", "A", line_of(a), wide=True),
         Field("b", "B", line_of(b), wide=True),
         Field("pairs", "pairs", "3"),
@@ -138,6 +146,8 @@ def experiment_form(a: Arm, b: Arm, about: str, load: str, estimate: Callable[[W
         Field("temperature", f"start {G.plus_minus} C", "", "of the first run's; empty: as it comes", detail=True),
         Field("minutes", "at most minutes", "", "then it stops with what it has", detail=True),
     )
+
+    fields = filled(fields, last or {})
 
     def check(values: Values) -> str | None:
         outcome = parse(values)

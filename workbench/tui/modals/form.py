@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from textual import events
@@ -33,6 +33,14 @@ class Field:
     detail: bool = False
     wide: bool = False
     secret: bool = False
+
+
+def filled(fields: Sequence[Field], last: Mapping[str, str]) -> tuple[Field, ...]:
+    """The fields with what stood in them last; an option that is no longer one stays as it is suggested."""
+    return tuple(
+        replace(f, value=last[f.name]) if f.name in last and (not f.options or last[f.name] in f.options) else f
+        for f in fields
+    )
 
 
 class Cycle(Painted, can_focus=True):

@@ -10,7 +10,7 @@ from workbench.model.bench import BenchSpec
 from workbench.model.flags import FlagKind, FlagRow
 from workbench.session.state import SessionState
 from workbench.tui.formats import value_text
-from workbench.tui.modals.form import Field, Form, Values
+from workbench.tui.modals.form import Field, Form, Values, filled
 from workbench.tui.paint import Row, paragraph
 
 POWER, CLOCKS, STREAMS, FLAG = "power limit", "SM clock", "concurrency", "flag"
@@ -99,8 +99,11 @@ def parse(values: Values, count: int) -> Wanted | str:
     return Wanted(KINDS[what], [v.replace("-", ",") for v in listed], gpu, {})
 
 
-def sweep_form(state: SessionState, flag: FlagRow | None, load: BenchSpec) -> Form:
-    """`load`: the shape of the last benchmark, which is measured at each value."""
+def sweep_form(
+    state: SessionState, flag: FlagRow | None, load: BenchSpec, last: Mapping[str, str] | None = None
+) -> Form:
+    """`load`: the shape of the last benchmark, which is measured at each value; `last`: what stood in the form when it
+    was last accepted."""
     count = len(state.telemetry.gpus) if state.telemetry else 0
     kinds = tuple(KINDS) if count else (STREAMS, FLAG)
     first = kinds[0]
@@ -111,6 +114,9 @@ def sweep_form(state: SessionState, flag: FlagRow | None, load: BenchSpec) -> Fo
         Field("flags", "flags", flag_text, wide=True),
         *([Field("gpu", "GPU", "all", f"all or 0..{count - 1}")] if count > 1 else []),
     )
+
+    given = {**(last or {}), **({"flags": flag_text} if flag_text else {})}
+    fields = filled(fields, given)
 
     def check(values: Values) -> str | None:
         outcome = parse(values, count)

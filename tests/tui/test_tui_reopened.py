@@ -1,0 +1,129 @@
+"""A screen that is opened again goes on where the last one was left; an invalid result is nobody's default."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import pytest
+from support.made_results import experiment, result, sweep
+from support.real_screen import PROFILE, RealScreen, crashes, on_free_port, real_screen
+
+from workbench.model.errors import SettingsError
+from workbench.store import activity, paths
+from workbench.store.experiments import ExperimentsDb
+from workbench.store.results import ResultsDb
+from workbench.store.sweeps import SweepStore
+
+HOST = f"sim:{PROFILE}"
+
+
+def screens(*scenarios: Callable[[RealScreen], Awaitable[None]]) -> None:
+    """One screen after the other, each with a session of its own."""
+
+    async def main() -> None:
+        for scenario in scenarios:
+            async with real_screen() as s:
+                await scenario(s)
+
+    asyncio.run(main())
+    assert crashes() == []
+
+
+def stored_results(*refused: tuple[str, ...]) -> list[int]:
+    db, made = ResultsDb(paths.results_db()), result(host=HOST)
+    return [db.add(made.spec, made.conditions, replace(made.summary, refused=why), ()) for why in refused]
+
+
+def test_the_last_benchmark_marks_experiment_and_sweep_are_there() -> None:
+    ids = stored_results((), (), ("the client used 75 % of a core",))
+    ExperimentsDb(paths.results_db()).open_experiment(replace(experiment(), host=HOST, runs=()))
+    SweepStore(paths.data_dir() / "sweeps").add(replace(sweep(), host=HOST))
+
+    async def first(s: RealScreen) -> None:
+        await s.until(lambda: len(s.state.results) == 3, lambda: s.state.bench.last_id == ids[1])
+        await s.press("4", "down", "a")
+        await s.until(lambda: s.state.mark_a == ids[1])
+
+    async def second(s: RealScreen) -> None:
+        await s.until(lambda: s.state.mark_a == ids[1], lambda: s.state.bench.last_id == ids[1])
+        await s.until(lambda: s.state.experiment and s.state.sweep)
+        await s.press("X")
+        await s.until("A/B experiment 1")
+        await s.press("escape", "S")
+        await s.until("Sweep of concurrency")
+        await s.press("escape")
+        await s.load()
+        await s.press("full_stop")
+        await s.until("benchmark as before")
+
+    screens(first, second)
+
+
+def test_what_was_done_is_read_from_disk_and_holds_no_secret() -> None:
+    async def first(s: RealScreen) -> None:
+        s.session.record("vllm serve m --api-key sesame123", "run 1")
+        with pytest.raises(SettingsError), s.session.busy("reverting GPU settings"):
+            raise SettingsError("the link was lost", host=HOST)
+
+    async def second(s: RealScreen) -> None:
+        await s.until(lambda: s.state.presets)
+        await s.press("l")
+        text = await s.until(f"Done to {HOST}", "vllm serve m", "# reverting GPU settings", "failed: the link was lost")
+        assert "sesame123" not in text
+
+    screens(first, second)
+    assert "sesame123" not in activity.path().read_text() and activity.path().stat().st_mode & 0o777 == 0o600
+
+
+def test_the_log_of_what_was_done_stays_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(activity, "MOST_BYTES", 2000)
+    for n in range(200):
+        activity.keep({"unix_s": float(n), "host": "box", "command": f"command {n}", "outcome": ""})
+    assert activity.path().stat().st_size <= 2100
+    kept = activity.kept("box", 500)
+    assert kept[-1]["command"] == "command 199" and activity.kept("other", 5) == []
+    activity.path().write_bytes(b"\xff{not json\n[1]\n" + activity.path().read_bytes())
+    assert activity.kept("box", 500) == kept
+
+
+def test_forms_are_filled_with_what_was_accepted_last_unless_it_is_secret() -> None:
+    async def first(s: RealScreen) -> None:
+        await s.until(lambda: s.session._resumed)
+        s.session.keep_form("experiment", {"a": "", "b": "max-num-seqs=64", "pairs": "5", "metric": "TTFT p50"})
+        s.session.keep_form("sweep", {"flags": "$HF_TOKEN=a,b", "values": "1"})
+        s.session.keep_form("sweep", {"flags": "-api-key=a", "values": "1"})
+
+    async def second(s: RealScreen) -> None:
+        await s.until(lambda: s.session.last_form("experiment"))
+        assert s.session.last_form("sweep") == {}
+        await s.load()
+        await s.press("X")
+        await s.until("max-num-seqs=64", "< TTFT p50 >")
+
+    screens(first, second)
+
+
+@pytest.mark.slow
+def test_a_refused_benchmark_is_not_what_is_suggested_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """D4: streams 9999999 became the default of the sweep and of A/B."""
+    monkeypatch.setenv("WORKBENCH_SIM_START_S", "0.1")
+    monkeypatch.setenv("WORKBENCH_SIM_SPEEDUP", "8")
+    on_free_port()
+
+    async def scenario(s: RealScreen) -> None:
+        await s.serve()
+        small = {"concurrency": 2, "requests": 6, "max_tokens": 16, "warmup": 0, "until_steady": False}
+        await s.session.bench(**small)
+        usable = s.state.bench.last_id
+        add = s.session.results_db.add
+        monkeypatch.setattr(
+            s.session.results_db, "add", lambda a, b, c, *d, **e: add(a, b, replace(c, refused=("late",)), *d, **e)
+        )
+        shape = s.session.bench_defaults()
+        await s.session.bench(**{**small, "concurrency": 6})
+        assert s.state.results[0].refused and s.state.bench.last_id == usable
+        assert s.session.bench_defaults() == shape
+
+    screens(scenario)

@@ -39,6 +39,7 @@ from .readings import Gpu
 SLOW_S = 5.0  # processes, fan, persistence, PCIe link: what is dear to read or rarely changes
 INFO_S = 30.0
 HUNG_S = 3.0  # a call that takes longer is said to hang
+OF_LIBRARY = ("nvmlDeviceGetCount", "nvmlDeviceGetCount_v2")  # and of no GPU
 RETRY_S = 3.0  # looking again for an absent driver or a lost GPU
 INIT_PID_NAMESPACE = 4026531836  # PROC_PID_INIT_INO, include/linux/proc_ns.h
 GOVERNORS = os.environ.get("WORKBENCH_SIM_SYSFS", "/sys") + "/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_governor"
@@ -138,6 +139,7 @@ class Agent:
         self.open = False
         self.retry_at = self.slow_at = self.info_at = self.reopen_at = 0.0
         self.gpus: list[Gpu] = []
+        self.at: int | None = None  # the GPU that was asked last
         self.said_driver: dict[str, Any] | None = None
         self.said_infos: list[dict[str, Any]] | None = None
 
@@ -227,6 +229,7 @@ class Agent:
             self.output.write({"driver": driver, "simulated": self.nvml.simulated})
 
     def find(self, gpu: Gpu, now: float) -> None:
+        self.at = gpu.index
         try:
             gpu.find()
             gpu.down = None
@@ -250,6 +253,7 @@ class Agent:
 
     def read_gpu(self, gpu: Gpu, now: float, slow: bool) -> dict[str, Any]:
         out: dict[str, Any] = {}
+        self.at = gpu.index
         try:
             if gpu.down is None:
                 out = gpu.sample(now, slow or gpu.fresh)
@@ -277,6 +281,7 @@ class Agent:
             if not self.open:
                 return
         for gpu in self.gpus:
+            self.at = gpu.index
             try:
                 if gpu.down is None:
                     gpu.known = gpu.info()
@@ -303,7 +308,10 @@ class Agent:
             doing, stuck_s, now = self.nvml.doing, time.monotonic() - self.nvml.since, time.monotonic()
             if doing is not None and stuck_s >= self.hung_s and now - said_at >= min(1.0, self.hung_s):
                 said_at = now
-                self.output.write({"hung": doing, "for_s": round(stuck_s, 1)}, wait_s=0.1)
+                of_gpu = doing.startswith("nvmlDevice") and doing not in OF_LIBRARY
+                self.output.write(
+                    {"hung": doing, "gpu": self.at if of_gpu else None, "for_s": round(stuck_s, 1)}, wait_s=0.1
+                )
 
     def control(self, line: bytes) -> None:
         try:

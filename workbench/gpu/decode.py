@@ -51,15 +51,21 @@ class Decoder:
             self.infos = tuple(gpu_info(info) for info in document["infos"])
         return None
 
-    def hung(self, message: str) -> Telemetry:
-        """The last reading with nothing in it: what a hung driver does not tell is not shown as if it were fresh."""
+    def hung(self, message: str, gpu_index: int | None = None) -> Telemetry:
+        """The last reading with nothing in it: what a hung driver does not tell is not shown as if it were fresh.
+        `gpu_index`: the GPU whose call hangs; None where the call is of the driver as a whole."""
+
+        def sample(gpu: GpuSample) -> GpuSample:
+            if gpu_index in (None, gpu.index):
+                return GpuSample(index=gpu.index, uuid=gpu.uuid, state=GpuState.ERROR, message=message)
+            why = f"not read while GPU{gpu_index} does not answer"
+            return GpuSample(index=gpu.index, uuid=gpu.uuid, state=GpuState.NOT_READ, message=why)
+
         before = self.last or Telemetry(0.0, 0.0, self.driver, HostSample(), self.infos, ())
         return replace(
             before,
             driver=replace(self.driver, status=DriverStatus.HUNG, message=message),
-            gpus=tuple(
-                GpuSample(index=gpu.index, uuid=gpu.uuid, state=GpuState.ERROR, message=message) for gpu in before.gpus
-            ),
+            gpus=tuple(sample(gpu) for gpu in before.gpus),
         )
 
     def _gpu(self, fields: dict[str, Any]) -> GpuSample:

@@ -19,16 +19,22 @@ from workbench.model.errors import HostError
 from workbench.model.gpu import DriverStatus, Telemetry
 
 HUNG_S = 3.0  # a driver call that takes longer is said to hang
-ABANDON_S = 30.0  # an agent whose driver call has not returned for this long is left behind, and another started
+# An agent whose driver call has not returned for this long is left behind, and another started: the next one is
+# listened to for longer, since each that is left in the driver costs memory on the host for as long as it hangs.
+ABANDON_S = (60.0, 600.0)
 SILENT_S = 10.0  # an agent that says nothing at all, beside its interval
 BACKOFF_S = (0.5, 15.0)
-HUNG_BACKOFF_S = (30.0, 600.0)  # each agent left in the driver costs memory on the host for as long as the driver hangs
+SILENT_BACKOFF_S = (30.0, 600.0)  # an agent that says nothing may be stuck in the driver too
 NOTHING_TO_READ_WITH = "GPUs cannot be read: this host has neither a python3 that runs the agent nor nvidia-smi"
 CLOCK_DRIFT = 0.0005  # seconds per second by which the host's clock may run apart from ours
 
 
 class Abandoned(Exception):
     """The agent was left behind; the text says why."""
+
+
+class DriverHung(Abandoned):
+    """For so long that another agent may be tried."""
 
 
 class TelemetrySource:
@@ -42,7 +48,7 @@ class TelemetrySource:
         *,
         hung_s: float = HUNG_S,
         agent_options: Mapping[str, float] | None = None,
-        abandon_s: float = ABANDON_S,
+        abandon_s: float = ABANDON_S[0],
         silent_s: float = SILENT_S,
     ) -> None:
         self.host = host
@@ -51,7 +57,8 @@ class TelemetrySource:
         self.latest: Telemetry | None = None
         self._on_telemetry = on_telemetry
         self._agent_options = {"hung_s": hung_s, **(agent_options or {})}
-        self._abandon_s, self._silent_s = abandon_s, silent_s
+        self._abandon_first_s = self._abandon_s = abandon_s
+        self._silent_s = silent_s
         self._arrived: float | None = None
         self._offset: tuple[float, float] | None = None  # (ours - the agent's clock, when)
         self._problem: str | None = None
@@ -132,7 +139,7 @@ class TelemetrySource:
             task.add_done_callback(self._leaving.discard)
 
     async def _run(self) -> None:
-        short, hung = BACKOFF_S[0], HUNG_BACKOFF_S[0]
+        short, silent = BACKOFF_S[0], SILENT_BACKOFF_S[0]
         while True:
             began = time.monotonic()
             pause = short
@@ -142,16 +149,19 @@ class TelemetrySource:
                 if agent and self._fallback:
                     continue
                 self._problem = self._problem or "telemetry ended; starting it again"
+            except DriverHung as why:
+                self._problem = str(why)
+                self._abandon_s = min(self._abandon_s * 2, ABANDON_S[1])
             except Abandoned as why:
                 self._problem = str(why)
-                pause, hung = hung, min(hung * 2, HUNG_BACKOFF_S[1])
+                pause, silent = silent, min(silent * 2, SILENT_BACKOFF_S[1])
             except (HostError, OSError) as error:
                 self._problem = getattr(error, "message", None) or str(error)
             finally:
                 self._leave()
             if time.monotonic() - began > 10 and pause == short:
                 pause = short = BACKOFF_S[0]
-                hung = HUNG_BACKOFF_S[0]
+                silent = SILENT_BACKOFF_S[0]
             self._changed.set()
             await asyncio.sleep(pause)
             short = min(short * 2, BACKOFF_S[1])
@@ -195,14 +205,16 @@ class TelemetrySource:
         return False
 
     def _hung(self, document: dict[str, Any], decoder: Decoder) -> None:
-        message = f"driver hung: {document['hung']} has not returned for {document['for_s']:.0f} s"
+        gpu = document.get("gpu")
+        where = "driver hung" if gpu is None else f"driver hung at GPU{gpu}"
+        message = f"{where}: {document['hung']} has not returned for {document['for_s']:.0f} s"
         self._problem = message
-        self.latest = decoder.hung(message)
+        self.latest = decoder.hung(message, gpu)
         if self._on_telemetry is not None:
             self._on_telemetry(self.latest)
         self._changed.set()
         if document["for_s"] >= self._abandon_s:
-            raise Abandoned(message + "; its agent was left behind")
+            raise DriverHung(message + "; its agent was left behind")
 
     async def _ended(self, stream: Stream) -> None:
         """The agent's stdout ended: a python3 that cannot run it means nvidia-smi, anything else a new start."""
@@ -272,6 +284,7 @@ class TelemetrySource:
         self.latest = reading
         self._arrived = time.monotonic()
         self._problem = None
+        self._abandon_s = self._abandon_first_s
         self.history.push(reading, at_s)
         self._changed.set()
         if self._on_telemetry is not None:

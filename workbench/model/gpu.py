@@ -28,6 +28,7 @@ class GpuState(StrEnum):
     LOST = "lost"  # NVML_ERROR_GPU_IS_LOST (15, XID 79): this one only, the others go on
     NO_PERMISSION = "no permission"
     ERROR = "error"
+    NOT_READ = "not read"  # another GPU's call has not returned, and the driver takes one at a time
 
 
 @dataclass(frozen=True, slots=True)

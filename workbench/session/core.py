@@ -12,7 +12,6 @@ from typing import Any
 from workbench.hosts.base import Host
 from workbench.model.errors import WorkbenchError
 from workbench.model.findings import Level
-from workbench.model.secrets import mask_text
 from workbench.session.state import Activity, HostView, Notice, SessionState
 
 ACTIVITY_KEPT = 500
@@ -65,6 +64,7 @@ class SessionCore:
 
     def record(self, command: str, outcome: str = "") -> None:
         """Add to the activity log, also on disk: what was done, as the command that a person could have typed."""
+        from workbench.model.secrets import mask_text  # with what it imports it is not for the first frame
         from workbench.store import activity
 
         entry = Activity(time.time(), self.host.name, mask_text(command), mask_text(outcome))

@@ -70,7 +70,7 @@ def test_a_hung_call_is_named_while_it_hangs_and_forgotten_when_it_returns(
     child.sample()
     driver.set("hang * nvmlDeviceGetUtilizationRates")
     hung = child.wait_for(lambda d: "hung" in d)
-    assert hung["hung"] == "nvmlDeviceGetUtilizationRates" and hung["for_s"] >= 0.2
+    assert hung["hung"] == "nvmlDeviceGetUtilizationRates" and hung["for_s"] >= 0.2 and hung["gpu"] == 0
     assert child.wait_for(lambda d: "hung" in d)["for_s"] > hung["for_s"]
     driver.clear()
     assert child.sample()["gpus"][0]["gpu_util_pct"] == 97
@@ -80,7 +80,7 @@ def test_a_hung_call_is_named_while_it_hangs_and_forgotten_when_it_returns(
 def test_it_ends_at_once_even_while_the_driver_hangs(agent: Callable[..., Child], driver: Driver, how: str) -> None:
     driver.set("hang * nvmlInitWithFlags")
     child = agent()
-    child.wait_for(lambda d: d.get("hung") == "nvmlInitWithFlags")
+    assert child.wait_for(lambda d: d.get("hung") == "nvmlInitWithFlags")["gpu"] is None
     if how == "quit":
         child.send(b'{"quit": true}\n')
         assert child.process.wait(5) == 0

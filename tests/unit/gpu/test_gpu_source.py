@@ -127,10 +127,11 @@ def test_hung_driver(driver: Driver) -> None:
     async def work() -> None:
         async with Watched() as watched:
             await watched.until(lambda t: t.gpus)
-            driver.set("hang * nvmlDeviceGetPerformanceState")
+            driver.set("hang 1 nvmlDeviceGetPerformanceState")
             reading = await watched.until(lambda t: t.driver.status is DriverStatus.HUNG)
-            assert "nvmlDeviceGetPerformanceState has not returned" in (watched.source.problem or "")
-            assert [g.state for g in reading.gpus] == [GpuState.ERROR] * 2 and reading.gpus[0].sm_mhz is None
+            assert "GPU1: nvmlDeviceGetPerformanceState has not returned" in (watched.source.problem or "")
+            assert [g.state for g in reading.gpus] == [GpuState.NOT_READ, GpuState.ERROR]
+            assert reading.gpus[0].message == "not read while GPU1 does not answer" and reading.gpus[0].sm_mhz is None
             driver.clear()
             await watched.until(lambda t: t.driver.status is DriverStatus.OK and t.gpus[0].sm_mhz)
             assert watched.source.problem is None
@@ -138,11 +139,7 @@ def test_hung_driver(driver: Driver) -> None:
     run(work())
 
 
-def test_an_agent_hung_for_long_is_left_behind_and_another_started(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("workbench.gpu.source.HUNG_BACKOFF_S", (0.05, 0.1))
-
+def test_an_agent_that_hangs_is_listened_to_until_another_is_started(driver: Driver) -> None:
     async def work() -> None:
         async with Watched(abandon_s=0.5) as watched:
             await watched.until(lambda t: t.gpus)
@@ -185,7 +182,7 @@ def test_a_killed_agent_is_started_again(driver: Driver) -> None:
 
 @pytest.mark.slow
 def test_a_stopped_agent_is_left_behind(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workbench.gpu.source.HUNG_BACKOFF_S", (0.05, 0.1))
+    monkeypatch.setattr("workbench.gpu.source.SILENT_BACKOFF_S", (0.05, 0.1))
 
     async def work() -> None:
         async with Watched(silent_s=0.5) as watched:

@@ -162,7 +162,8 @@ class GpuStrip(Painted):
     def _sign(self, sample: GpuSample) -> Row:
         """What stands on the right of a GPU's title: lost, stale, a lock without effect, throttling."""
         if not sample.live:
-            return ((f" x {str(sample.state).upper()}", "bad"),)
+            sign, role = ("?", "warnb") if sample.state == "not read" else ("x", "bad")
+            return ((f" {sign} {str(sample.state).upper()}", role),)
         if self.stale is not None:
             return ((f" STALE {self.stale:.0f} s", "warnb"),)
         found = [text for index, text in (self.state.gpu_findings if self.state else ()) if index == sample.index]

@@ -6,17 +6,21 @@ Only what a person typed comes here: a preset has no field for a command.
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import errno
+import json
 import os
 import re
 import shlex
 import signal
+import sys
 import time
+from asyncio.subprocess import Process
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from workbench.bench import tied
 from workbench.bench.runner import BenchCancelled
 from workbench.model.bench import BenchSummary, EngineDuring
 from workbench.model.errors import BenchError
@@ -25,6 +29,7 @@ from workbench.model.secrets import mask_text
 KEPT_LINES = 20
 _LONGEST_LINE = 4096  # bytes: a progress bar or a dump without line ends must not fill the memory
 _SHOWN_CHARACTERS = 500
+_TERM_WAIT_S = 5.0  # from asking it to end to killing it
 _END_WAIT_S = 5.0
 _LAST_WORDS_S = 0.5  # for what it said last, where children of it still hold its output
 # Colours and cursor movements (ECMA-48), and other characters that a terminal would obey.
@@ -71,12 +76,13 @@ async def run(
     deadline_s: float | None = None,
 ) -> CommandOutcome:
     """Run `argv` to its end in a session of its own; `on_line(line, elapsed_s)` hears its output (stdout and stderr).
-    Its whole process group is ended on `cancel` (then BenchCancelled), at the deadline, and when this task is
-    cancelled. BenchError when it cannot be started or does not end in time. A failure of its own is an outcome."""
+    Its whole process group is ended on `cancel` (then BenchCancelled), at the deadline, when this task is cancelled,
+    and however this process ends (tied.py). BenchError when it cannot be started or does not end in time. A failure of
+    its own is an outcome."""
     secrets = tuple(v for k, v in env.items() if k.endswith("_KEY") and v not in ("", "none"))
     shown = mask_text(shlex.join(argv), secrets)
-    process, output = await _started(argv, env, shown)
-    t0_unix, began = time.time(), time.monotonic()
+    tie, output, t0_unix = await _started(argv, env, shown)
+    began = time.monotonic()
     kept: deque[str] = deque(maxlen=KEPT_LINES)
 
     def hear(line: bytes) -> None:
@@ -86,7 +92,7 @@ async def run(
             if on_line is not None:
                 on_line(text, time.monotonic() - began)
 
-    ended = asyncio.ensure_future(_to_its_end(process, output, hear))
+    ended = asyncio.ensure_future(_to_its_end(tie, output, hear))
     cancelled = asyncio.ensure_future(cancel.wait()) if cancel else None
     try:
         tasks = [t for t in (ended, cancelled) if t]
@@ -95,54 +101,80 @@ async def run(
             raise BenchCancelled("the command was cancelled", next_step="nothing was stored; run it again")
         if not ended.done():
             raise BenchError(f"the command did not end within {deadline_s:g} s", command=shown)
-        seconds = ended.result() - began
-        assert process.returncode is not None
-        return CommandOutcome(process.returncode, t0_unix, t0_unix + seconds, tuple(kept))
+        code, seconds = ended.result()
+        return CommandOutcome(code, t0_unix, t0_unix + seconds, tuple(kept))
     finally:
         for task in tasks:
             task.cancel()
-        await asyncio.shield(_end_group(process))
+        await asyncio.shield(_let_go(tie))
 
 
-async def _started(argv: Sequence[str], env: Mapping[str, str], shown: str) -> tuple[asyncio.subprocess.Process, int]:
-    """The process, and the end of its output that is read: a pipe of our own, since of one of asyncio's the end would
-    be waited for, and children may hold it open."""
+async def _started(argv: Sequence[str], env: Mapping[str, str], shown: str) -> tuple[Process, int, float]:
+    """The process that the command is tied to (tied.py), the end of the command's output that is read, and when the
+    command began. The output is a pipe of our own: of one of asyncio's the end would be waited for, and children may
+    hold it open."""
     read_end, write_end = os.pipe()
     try:
-        process = await asyncio.create_subprocess_exec(
-            *argv,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=write_end,
-            stderr=write_end,
+        tie = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-I", "-S", tied.__file__, str(write_end), str(_TERM_WAIT_S), *argv),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            pass_fds=(write_end,),
             start_new_session=True,
             env={**os.environ, **env},
         )
+        started = await _message(tie)
+        if "unix_s" in started:
+            return tie, read_end, started["unix_s"]
+        await _let_go(tie)
+        code = int(started.get("error", errno.EIO))
+        why = "not found on this machine's PATH" if code == errno.ENOENT else os.strerror(code)
     except (OSError, ValueError) as error:  # ValueError: a NUL in an argument
-        os.close(read_end)
-        why = "not found on this machine's PATH" if isinstance(error, FileNotFoundError) else str(error)
-        raise BenchError(
-            f"{argv[0]} did not start: {why}", command=shown, next_step="it runs on this machine: name it as here"
-        ) from None
+        why = str(error)
     finally:
         os.close(write_end)
-    return process, read_end
+    os.close(read_end)
+    raise BenchError(
+        f"{argv[0]} did not start: {why}", command=shown, next_step="it runs on this machine: name it as here"
+    )
 
 
-async def _to_its_end(process: asyncio.subprocess.Process, output: int, hear: Callable[[bytes], None]) -> float:
-    """time.monotonic() of its end: of the process itself, not of children that still hold its output."""
+async def _message(tie: Process) -> dict[str, Any]:
+    """{} when it ended without one."""
+    assert tie.stdout is not None
+    line = await tie.stdout.readline()
+    message: dict[str, Any] = json.loads(line) if line else {}
+    return message
+
+
+async def _to_its_end(tie: Process, output: int, hear: Callable[[bytes], None]) -> tuple[int, float]:
+    """Exit code and seconds of the command itself, not of children that still hold its output."""
     reader = asyncio.StreamReader()
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(output, "rb", buffering=0)
     )
     reading = asyncio.ensure_future(_read(reader, hear))
     try:
-        await process.wait()
-        at = time.monotonic()
+        ended = await _message(tie)
+        if "exit" not in ended:
+            raise BenchError("the process that watches over the command was ended, and the command with it")
         await asyncio.wait([reading], timeout=_LAST_WORDS_S)
-        return at
+        return ended["exit"], ended["seconds"]
     finally:
         reading.cancel()
         transport.close()
+
+
+async def _let_go(tie: Process) -> None:
+    """End what is left of the command; returns when it is gone."""
+    assert tie.stdin is not None
+    tie.stdin.close()
+    try:
+        await asyncio.wait_for(tie.wait(), 2 * _TERM_WAIT_S + _END_WAIT_S)
+    except TimeoutError:
+        tie.kill()  # and the kernel kills the command
+        await tie.wait()
 
 
 async def _read(stream: asyncio.StreamReader, hear: Callable[[bytes], None]) -> None:
@@ -154,30 +186,6 @@ async def _read(stream: asyncio.StreamReader, hear: Callable[[bytes], None]) -> 
             hear(line[:_LONGEST_LINE])
         rest = rest[-_LONGEST_LINE:]
     hear(rest)
-
-
-async def _end_group(process: asyncio.subprocess.Process) -> None:
-    """End what is left of the command's process group, which it leads; nothing when all of it has ended."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(process.pid, number)
-        except (ProcessLookupError, PermissionError):
-            return
-        if process.returncode is None:
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(process.wait(), _END_WAIT_S)
-        else:
-            await _group_gone(process.pid, _END_WAIT_S)
-
-
-async def _group_gone(group: int, within_s: float) -> None:
-    until = time.monotonic() + within_s
-    while time.monotonic() < until:
-        try:
-            os.killpg(group, 0)
-        except OSError:
-            return
-        await asyncio.sleep(0.05)
 
 
 def summary(done: CommandOutcome) -> BenchSummary:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import psutil
 import pytest
-from procs import alive
+from procs import alive, eventually
 
 from workbench.bench import own_command
 from workbench.bench.own_command import CommandOutcome
@@ -116,7 +118,7 @@ async def child_of(tmp_path: Path) -> int:
 
 @pytest.mark.parametrize("ignores_term", [False, True])
 def test_cancelling_ends_its_whole_group(tmp_path: Path, ignores_term: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own_command, "_END_WAIT_S", 0.5)
+    monkeypatch.setattr(own_command, "_TERM_WAIT_S", 0.5)
 
     async def cancelled() -> int:
         cancel = asyncio.Event()
@@ -159,6 +161,40 @@ print('left')"""
     done, _ = ran(python(leaver))
     assert (done.exit_code, done.output) == (0, ("left",)) and done.seconds < 10
     assert not alive(int((tmp_path / "child").read_text()))
+
+
+# -- ended with Workbench ---------------------------------------------------------------------------------------------
+
+RUNS_IT = """
+import asyncio, sys
+from workbench.bench import own_command
+asyncio.run(own_command.run(sys.argv[1:], {}))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("whom", ["workbench", "the process between"])
+def test_the_command_ends_however_workbench_ends(tmp_path: Path, number: signal.Signals, whom: str) -> None:
+    process = subprocess.Popen([sys.executable, "-c", RUNS_IT, *with_child(tmp_path, ignores_term=False)])
+    with process:
+        eventually(lambda: (tmp_path / "child").exists() and (tmp_path / "child").read_text(), "the command's child")
+        child = int((tmp_path / "child").read_text())
+        (between,) = psutil.Process(process.pid).children()
+        (command,) = between.children()
+        if whom == "workbench":
+            process.send_signal(number)
+        elif number == signal.SIGKILL:
+            between.send_signal(number)
+        else:  # it is not ours alone to end: the pipe decides
+            between.send_signal(number)
+            assert between.is_running() and alive(command.pid)
+            process.kill()
+        process.wait(20)
+        eventually(lambda: not alive(command.pid) and not alive(between.pid), "the command's end", 20)
+        if whom == "workbench" or number != signal.SIGKILL:
+            eventually(lambda: not alive(child), "the end of its child", 20)
+        else:  # the kernel knows of the command alone
+            os.kill(child, signal.SIGKILL)
 
 
 # -- its figures -----------------------------------------------------------------------------------------------------

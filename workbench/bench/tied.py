@@ -1,0 +1,106 @@
+"""A command tied to its parent: `python tied.py OUTPUT_FD TERM_WAIT_S COMMAND…`, a process of its own between the two.
+
+stdin is a pipe that the parent holds open and never writes to: its end means that the parent wants the command ended,
+or is gone, by whatever signal. The command leads a session and process group of its own; this process ends the whole
+group, and the kernel ends the command where this process is killed. stdout takes one line of JSON when the command has
+started or could not, and one when it has ended.
+Imports the standard library only: it starts before each command.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+_LOOK_S = 0.05
+_PR_SET_PDEATHSIG = 1  # Linux
+
+
+def main() -> int:
+    wake_read, wake_write = os.pipe()
+    for fd in (wake_read, wake_write):
+        os.set_blocking(fd, False)
+    signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: None)  # told to end or not: the pipe decides
+    output, began = int(sys.argv[1]), time.monotonic()
+    try:
+        child = subprocess.Popen(
+            sys.argv[3:],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+        )
+    except OSError as error:
+        _tell({"error": error.errno})
+        return 0
+    _tell({"pid": child.pid, "unix_s": time.time()})
+    os.close(output)
+    wanted = True
+    while wanted and not _ended(child.pid):
+        ready, _, _ = select.select([0, wake_read], [], [])
+        if wake_read in ready:
+            os.read(wake_read, 4096)
+        wanted = not (0 in ready and not os.read(0, 4096))
+    if _ended(child.pid):
+        _tell({"exit": _exit_code(child.pid), "seconds": time.monotonic() - began})
+        while wanted and os.read(0, 4096):
+            pass
+    _end_group(child.pid, float(sys.argv[2]))
+    return 0
+
+
+def _die_with_parent() -> None:
+    """In the command, before it is one: the kernel kills it where this process is killed."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _tell(message: dict[str, float | int | None]) -> None:
+    with contextlib.suppress(OSError):  # the parent is gone
+        os.write(1, json.dumps(message).encode() + b"\n")
+
+
+def _ended(pid: int) -> bool:
+    """Left as it is: until it is taken away, its number, which is its group's, is nobody else's."""
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def _exit_code(pid: int) -> int:
+    """Negative for a signal."""
+    found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    assert found is not None
+    return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+
+
+def _end_group(leader: int, wait_s: float) -> None:
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(leader, number)
+        until = time.monotonic() + wait_s
+        while time.monotonic() < until and (_others(leader) or not _ended(leader)):
+            time.sleep(_LOOK_S)
+
+
+def _others(leader: int) -> bool:
+    """Whether the group has living members beside its leader; not known without /proc."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, IndexError):
+            state, _, group = stat.read_bytes().rpartition(b") ")[2].split()[:3]
+            if int(group) == leader and state not in b"ZX" and stat.parent.name != str(leader):
+                return True
+    return False
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -26,4 +26,5 @@ def clean_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
     for name in ("CONFIG", "STATE", "CACHE", "DATA"):
         monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / f"xdg-{name.lower()}"))
+    monkeypatch.setenv("WORKBENCH_GPU_REGISTER", str(tmp_path / "gpu-register"))  # the machine's own is for its users
     monkeypatch.setenv("TZ", "UTC")

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 MODULES = ("events", "nvml", "readings", "agent")
-GUARD = ("restore", "heat", "guard_files", "guard_programs", "guard")
+REGISTER = ("restore", "register")
+GUARD = ("restore", "claims", "register", "heat", "guard_files", "guard_programs", "guard")
 TOO_OLD = 78  # exit status: this python3 cannot run it
 FRAME = b"\nworkbench frame\n"  # what stands before it on stdin is skipped unseen: a password that sudo did not read
 _PROGRAM = """# workbench {title}
@@ -87,3 +88,8 @@ def argv(python: str, **options: float) -> list[str]:
 def guard_argv(python: str, orders: Mapping[str, Any]) -> list[str]:
     """`orders` as guard.main lists them."""
     return [python, "-I", "-S", "-c", program("guard of GPU settings", "guard"), json.dumps(orders)]
+
+
+def register_argv(python: str, orders: Mapping[str, Any]) -> list[str]:
+    """`orders` as register.main lists them; the entries follow the frame on stdin."""
+    return [python, "-I", "-S", "-c", program("register of GPU settings", "register"), json.dumps(orders)]

@@ -3,17 +3,25 @@
 A plan is applied whole or not at all: when one of its commands fails, those before it are given back. nvidia-smi's exit
 status is not trusted: it is 0 where a setting is not supported. What the driver tells afterwards is compared with what
 was asked; a clock lock cannot be read back, so it is "not checked" until it is seen under load.
+
+Others change the same GPUs. What is there is looked at before each change and each revert, and explained by what other
+Workbenches claim (claims.py): their temporary value is never taken for what was before, and nobody's value is replaced
+unseen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
+from workbench.gpu import claims, restore, running
 from workbench.gpu import journal as journals
 from workbench.gpu import outcomes as judged
-from workbench.gpu import restore, running
+from workbench.gpu.claims import Claim
 from workbench.gpu.governor import Governors, governors_on
 from workbench.gpu.journal import Entry, Held, Journal, Record
 from workbench.gpu.outcomes import joined
@@ -51,6 +59,10 @@ __all__ = [
     "select",
 ]
 
+KEEP, OURS, ORIGINAL = "keep", "ours", "original"  # of a value that someone else has set
+Foreign = str
+RETRY_S = (0.1, 0.4)
+QUIET_S = 3.0
 StartGuard = Callable[[], Awaitable[GuardView | None]]
 Watch = Callable[[Entry, Entry | None], Mapping[str, Any]]
 
@@ -77,6 +89,7 @@ async def apply(
     settings, mine = {c.setting for c in commands}, rights or Rights()
     if dry_run or any(c.right for c in commands):
         seen, state = await look(host, settings), await journals.read(host)
+        commands = _standing(commands, state, seen)
         stays = {c.gpu_uuid for c in commands if c.setting == "persistence" and c.value}
         told = []
         for one in commands:
@@ -85,14 +98,7 @@ async def apply(
             told.append(judged.planned(one, known, dry_run, joined(_no_way_back(one, known, mine, seen), lost)))
         return SettingsReport(tuple(told), path, dry_run)
     async with journals.locked(host) as held:
-        seen = await look(host, settings)
-        was = held.journal.without_gone(seen.energy_j)
-        before = {c: _before(c, was, seen) for c in commands}
-        state = was
-        for one in commands:
-            entry = _entry(one, before[one], state, seen)
-            state = state.put(replace(entry, watch=watch(entry, was.get(*entry.key))) if watch else entry)
-        await _save_first(held, state)
+        seen, was, before = await _announced(held, commands, watch)
         watching = await _guarded(held, was, guard)
         ran = await running.run_all(host, commands, mine)
         after = await look_again(host, settings)
@@ -104,33 +110,121 @@ async def apply(
             ]
             return SettingsReport(tuple(await _settle(held, outcomes)), path, guard=watching)
         outcomes, back = await _roll_back(held, was, outcomes, ran, mine, seen)
+        watching = watching if any(e.watch for e in held.journal.entries) else None
         return SettingsReport(tuple(outcomes), path, rolled_back=tuple(back), guard=watching)
 
 
+async def _announced(
+    held: Held, commands: Sequence[SettingCommand], watch: Watch | None
+) -> tuple[Seen, Journal, dict[SettingCommand, tuple[Any, str]]]:
+    """What is there before, the journal as it was, and the values before, once they are on disk and all others were
+    told. Whoever finds another at the same setting takes its announcement back and waits, so that two never change one
+    setting at once."""
+    host, settings = held.host, {c.setting for c in commands}
+    keys = {(c.gpu_uuid, c.setting) for c in commands}
+    until = time.monotonic() + journals.WAIT_S
+    while True:
+        seen = await look(host, settings)
+        was = held.journal.without_gone(seen.energy_j)
+        before = {c: _before(c, was, seen) for c in commands}
+        state = was
+        for one in commands:
+            entry = _entry(one, before[one], state, seen)
+            state = state.put(replace(entry, watch=watch(entry, was.get(*entry.key))) if watch else entry)
+        await _save_first(held, state)
+        rival = held.rival(keys)
+        if rival is None and _of(held.journal.without_gone(seen.energy_j).others, keys) == _of(was.others, keys):
+            return seen, was, before
+        await _save_first(held, replace(was, others=held.journal.others))
+        if rival is not None and time.monotonic() > until:
+            raise SettingsError(
+                f"{rival.by} is changing {_where(rival)} {rival.setting} with Workbench; nothing was changed",
+                host=host.name,
+                next_step="wait for it, then try again",
+            )
+        await asyncio.sleep(random.uniform(*RETRY_S))
+
+
+def _of(others: Iterable[Claim], keys: Collection[tuple[str, str]]) -> list[Claim]:
+    return sorted(c for c in others if c.key in keys)
+
+
+def _where(one: Claim | Entry) -> str:
+    return "host" if one.gpu_uuid == HOST else f"GPU{one.gpu_index}"
+
+
 async def revert(
-    host: Host, gpu: int | str | None = None, *, dry_run: bool = False, rights: Rights | None = None
+    host: Host,
+    gpu: int | str | None = None,
+    *,
+    dry_run: bool = False,
+    rights: Rights | None = None,
+    foreign: Foreign | None = None,
 ) -> SettingsReport:
     """Give back the recorded values, of one GPU, of the "host", or all; verified. What could not be given back stays in
-    the journal, with the command to run by hand. With nothing to revert the report is empty."""
+    the journal, with the command to run by hand. With nothing to revert the report is empty.
+
+    A value that another Workbench has set since is left to it. One that someone else has set stays, and our entry too,
+    unless `foreign` says what is to become of it: "keep" theirs, set "ours" again, or give the "original" back.
+    """
     path = await journals.path_on(host)
     if dry_run:
-        would = await _would_give_back(host, gpu, rights)
+        would = await _would_give_back(host, gpu, rights, foreign)
         return SettingsReport(tuple(would), path, dry_run)
     async with journals.locked(host) as held:
         if not held.journal.entries:
             return SettingsReport((), path)
+        await _quiet(held)
         seen = await look(host, {e.setting for e in held.journal.entries})
         state = held.journal.without_gone(seen.energy_j)
-        chosen = _chosen(state.entries, gpu, seen)
+        ways = _ways(_chosen(state.entries, gpu, seen), state, seen, foreign)
         told: list[SettingOutcome] = []
         others = {r.entry.key for r in state.records() if r.owner == ALIVE}
-        for entry, outcomes in await _give_back(host, chosen, rights or await rights_on(host), seen):
+        rights = rights or await rights_on(host)
+        to_set = [replace(entry, before=way.value) for entry, way in ways if way.do == claims.RESTORE]
+        given = {entry.key: outcomes for entry, outcomes in await _give_back(host, to_set, rights, seen)}
+        for entry, way in ways:
+            outcomes = given.get(entry.key) or [judged.of_leaving(_left(entry, way, seen), entry, way)]
             whose = f"made by {entry.who}, process {entry.owner.get('pid')}, which still runs"
             told += [replace(o, message=joined(o.message, whose)) if entry.key in others else o for o in outcomes]
-            state = _noted(state, "revert", outcomes)
-            if all(o.ok for o in outcomes):
+            state = _noted(state, "revert" if way.do == claims.RESTORE else f"revert: {way.do}", outcomes)
+            if not all(o.ok for o in outcomes):
+                continue
+            if foreign == OURS and way.do == claims.RESTORE and equal(entry.setting, way.value, entry.now):
+                state = state.put(replace(entry, set_unix_s=seen.telemetry.unix_s))
+            else:
                 state = state.drop(entry.key)
         return SettingsReport(tuple(await _save_last(held, state, told)), path)
+
+
+async def _quiet(held: Held) -> None:
+    """Wait for others who are changing what is ours; not for long, since a way back must not hang on anybody."""
+    keys = {e.key for e in held.journal.entries}
+    until = time.monotonic() + QUIET_S
+    while held.rival(keys) is not None and time.monotonic() < until:
+        await asyncio.sleep(RETRY_S[0])
+        held.journal = await journals.read(held.host)
+
+
+def _ways(
+    entries: Sequence[Entry], state: Journal, seen: Seen, foreign: Foreign | None
+) -> list[tuple[Entry, claims.WayBack]]:
+    """In the order in which they are given back."""
+    found = []
+    for entry in _in_order(entries):
+        way = claims.way_back(asdict(entry), seen.told(entry.gpu_uuid, entry.setting), state.others)
+        if way.do in (claims.ASK, claims.LEAVE) and foreign is not None:
+            chosen = {OURS: (claims.RESTORE, entry.now), ORIGINAL: (claims.RESTORE, entry.before)}
+            do, value = chosen.get(foreign, (claims.LEAVE, way.value))
+            way = claims.WayBack(do, value, "" if do == claims.RESTORE else "left as it is")
+        found.append((entry, way))
+    return found
+
+
+def _left(entry: Entry, way: claims.WayBack, seen: Seen) -> SettingCommand:
+    """For a report: a setting for which nothing is run."""
+    index = seen.index(entry.gpu_uuid, entry.gpu_index)
+    return SettingCommand(index, entry.gpu_uuid, entry.setting, (), value=way.value)
 
 
 async def records(
@@ -142,11 +236,30 @@ async def records(
     return state.records(energy_j), state.log
 
 
+async def standing(host: Host, commands: Sequence[SettingCommand]) -> list[SettingCommand]:
+    """The commands of a plan, with a note where the value that is there is another's."""
+    if not commands:
+        return []
+    return _standing(commands, await journals.read(host), await look(host, {c.setting for c in commands}))
+
+
+def _standing(commands: Sequence[SettingCommand], state: Journal, seen: Seen) -> list[SettingCommand]:
+    state, noted = state.without_gone(seen.energy_j), []
+    for one in commands:
+        key, live = (one.gpu_uuid, one.setting), seen.told(one.gpu_uuid, one.setting)
+        entry = state.get(*key)
+        ours = asdict(entry) if entry else None
+        by = claims.explains(state.others, key, live, ours)
+        said = (claims.drift(ours, live, state.others) if ours else None) or (by and f"now {by.text}") or ""
+        noted.append(replace(one, note=joined(one.note, said)))
+    return noted
+
+
 async def forget_gone(host: Host, energy_j: Mapping[str, float]) -> None:
     """Write down that settings are gone with a restart, so that nobody is told again."""
     async with journals.locked(host) as held:
         kept = held.journal.without_gone(energy_j)
-        if kept is not held.journal:
+        if kept.entries != held.journal.entries:
             await held.save(kept)
 
 
@@ -154,6 +267,12 @@ async def alterations(host: Host) -> tuple[Alteration, ...]:
     """What Workbench changed on this host and has not given back; settings that a restart took away are not counted."""
     found, _ = await records(host)
     return tuple(alteration(record) for record in found if record.gone is None)
+
+
+def alteration_of(claim: Claim) -> Alteration:
+    """Of another Workbench: `extra["by"]` says whose."""
+    extra = {"by": claim.by, "state": claim.state}
+    return Alteration(claim.gpu_index, claim.gpu_uuid, claim.setting, claim.before, claim.now, claim.set_unix_s, extra)
 
 
 def alteration(record: Record) -> Alteration:
@@ -171,6 +290,8 @@ def alteration(record: Record) -> Alteration:
             "owner_state": record.owner,
             "state": entry.state,
             "before_known": entry.before_known,
+            "set_unix_s": claims.set_at(asdict(entry)),
+            "origin": entry.origin,
         },
     )
 
@@ -210,7 +331,14 @@ def _no_way_back(one: SettingCommand, before: tuple[Any, str], rights: Rights, s
 
 
 def _entry(one: SettingCommand, before: tuple[Any, str], state: Journal, seen: Seen) -> Entry:
+    """A temporary value of another is not what was before: what that one told is."""
     info = next((i for i in seen.telemetry.infos if i.uuid == one.gpu_uuid), None)
+    key, live = (one.gpu_uuid, one.setting), seen.told(one.gpu_uuid, one.setting)
+    entry = state.get(*key)
+    old = asdict(entry) if entry is not None else None
+    by = claims.explains(state.others, key, live, old)
+    if by is not None:
+        before = (by.before, "claim")
     return Entry(
         gpu_uuid=one.gpu_uuid,
         gpu_index=one.gpu_index,
@@ -226,6 +354,9 @@ def _entry(one: SettingCommand, before: tuple[Any, str], state: Journal, seen: S
         owner=journals.owner_facts(),
         energy_j=seen.energy_j.get(one.gpu_uuid),
         state="pending",
+        set_unix_s=seen.telemetry.unix_s,
+        over=tuple(claims.lies_under(state.others, key, live, old)),
+        origin=by.by if by is not None else "",
     )
 
 
@@ -262,7 +393,10 @@ async def _settle(held: Held, outcomes: Sequence[SettingOutcome]) -> list[Settin
         one = outcome.command
         entry = state.get(one.gpu_uuid, one.setting)
         assert entry is not None  # put there before
-        if equal(entry.setting, entry.now, entry.before) or (one.value == DEFAULT and entry.before == UNKNOWN):
+        over = entry.over and one.setting in LOCKS  # another's lock is told so, as nothing else would tell it
+        if not over and (
+            equal(entry.setting, entry.now, entry.before) or (one.value == DEFAULT and entry.before == UNKNOWN)
+        ):
             state = state.drop(entry.key)  # as it was, or as near to it as can be known
         else:
             state = state.put(replace(entry, state="applied"))
@@ -319,16 +453,22 @@ async def _give_back(
     return [(e, [judged.of_restoring(e, one, ran[one], after) for one in commands]) for e, commands in pairs]
 
 
-async def _would_give_back(host: Host, gpu: int | str | None, rights: Rights | None) -> list[SettingOutcome]:
+async def _would_give_back(
+    host: Host, gpu: int | str | None, rights: Rights | None, foreign: Foreign | None
+) -> list[SettingOutcome]:
     state = await journals.read(host)
     if not state.entries:
         return []
     seen, mine = await look(host, {e.setting for e in state.entries}), rights or await rights_on(host)
-    return [
-        judged.planned(one, (entry.now, "journal"), True, judged.FOREIGN if entry.before == UNKNOWN else "")
-        for entry in _in_order(_chosen(state.without_gone(seen.energy_j).entries, gpu, seen))
-        for one in _restoring(entry, mine, seen)
-    ]
+    state, found = state.without_gone(seen.energy_j), []
+    for entry, way in _ways(_chosen(state.entries, gpu, seen), state, seen, foreign):
+        if way.do != claims.RESTORE:
+            found.append(judged.of_leaving(_left(entry, way, seen), entry, way))
+            continue
+        warning = judged.FOREIGN if entry.before == UNKNOWN else ""
+        for one in _restoring(replace(entry, before=way.value), mine, seen):
+            found.append(judged.planned(one, (entry.now, "journal"), True, warning))
+    return found
 
 
 def _in_order(entries: Sequence[Entry]) -> list[Entry]:

@@ -7,7 +7,8 @@ under each entry's `watch`, so that nothing else has to agree with it:
     trial         a name; give back `trial_s` after it was first seen here
     back          the fields of the entry that was there before, where a trial is to go back to that, or it was kept
 
-A setting that is kept deliberately, or has no `watch`, is left alone. So is one of a boot before this one. At its
+A setting that is kept deliberately, or has no `watch`, is left alone. So is a value that is not the journal's: whoever
+set it meant it, and only a user decides what is to become of it. So is one of a boot before this one. At its
 temperature limit a GPU's settings are given back, whoever made them. When the guard is told to end (SIGTERM, as systemd
 does at a logout that processes must not outlive), what waits for a heartbeat or for the end of a trial is given back
 first. Ages are told by this host's monotonic clock, and a heartbeat is a file whose time changes: no clock that jumps
@@ -28,7 +29,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from . import restore
+from . import claims, restore
 from .guard_files import Broken, Files, owner_id, owner_token
 from .guard_programs import Programs, Unsafe
 from .heat import Heat
@@ -41,6 +42,7 @@ ASLEEP_S = 2.0  # a guard that did not run itself for so long cannot say that ot
 APPLYING_S = 10.0  # a trial's owner that still holds the journal so long after its end is taken for frozen
 READY_S = 10.0
 JUMP_S = 1.0
+SET = (claims.RESTORE, claims.DONE)
 
 Entry = Any  # one of journal.json's, as a dict
 
@@ -59,6 +61,7 @@ class Result(NamedTuple):
     due: Due
     ok: bool
     message: str
+    way: str = claims.RESTORE  # or why nothing was set
 
 
 class Guard:
@@ -69,6 +72,7 @@ class Guard:
         self.entries: list[Entry] = []
         self.broken: str | None = None
         self.beats: dict[str, tuple[int, float]] = {}  # by owner: its last sign of life, and when we saw it
+        self.others: tuple[claims.Claim, ...] = ()
         self.hot: dict[str, str] = {}  # by GPU: at which temperature it was given up
         before = files.state()
         trials = before.get("trials") if before.get("boot_id") == files.boot_id else None
@@ -208,6 +212,7 @@ class Guard:
             if not due:
                 return
             self.files.log("giving back: " + "; ".join(f"{named(d.entry)} ({d.why})" for d in due))
+            self.others = self.files.others()
             self.settle(self.restore_all(due))
         finally:
             self.files.release()
@@ -243,11 +248,16 @@ class Guard:
     def restore(self, due: Due) -> Result:
         programs, uuid, setting, failed = self.programs, due.entry["gpu_uuid"], due.entry["setting"], None
         try:
+            back = back_of(due)
+            live = programs.told(uuid, setting)
+            way = claims.way_back(due.entry, live, self.others, back["now"] if back else None)
+            if way.do != claims.RESTORE:
+                return Result(due, True, way.why, way.do)
             cores = sorted(dict(programs.governors())) if setting == "governor" else ()
             for step in restore.steps(
                 uuid,
                 setting,
-                restore.wanted_back(target(due)),
+                restore.wanted_back(way.value),
                 nvidia_smi=programs.nvidia_smi,
                 tee=programs.tee,
                 cores=cores,
@@ -255,23 +265,23 @@ class Guard:
             ):
                 code, said = programs.set(step)
                 failed = restore.failure(code, said, "tee" if setting == "governor" else "nvidia-smi") or failed
-            return Result(due, *restore.restored(setting, target(due), programs.told(uuid, setting), failed))
+            return Result(due, *restore.restored(setting, way.value, programs.told(uuid, setting), failed))
         except Exception as error:
             return Result(due, False, f"a defect in the guard: {error!r}")
 
     def settle(self, results: Sequence[Result]) -> None:
         """Journal, log and state after the fact. What could not be given back stays in the journal."""
-        done = [due for due, ok, _ in results if ok]
-        for due, ok, message in results:
+        done = [r.due for r in results if r.ok]
+        for due, ok, message, _ in results:
             self.files.log(f"{named(due.entry)}: {'' if ok else 'FAILED: '}{message}")
         if done:
-            whys = "; ".join(dict.fromkeys(due.why for due in done))
-            self.did, self.did_unix_s = f"reverted {listed(done)}: {whys}", round(time.time(), 3)
+            self.did, self.did_unix_s = summed_up(results), round(time.time(), 3)
             self.files.log(self.did)
-        left = "; ".join(self.hand(due, message) for due, ok, message in results if not ok)
+        left = "; ".join(self.hand(r.due, r.message) for r in results if not r.ok)
         if self.broken is not None:  # such a file is not ours to replace
             keys = {due.key for due in done}
             self.entries = [e for e in self.entries if (e["gpu_uuid"], e["setting"]) not in keys]
+            self.files.publish(self.entries)
         else:
             try:
                 self.files.save(noted(self.files.load(), results, self.files.boot_id))
@@ -348,6 +358,14 @@ def listed(dues: Sequence[Due]) -> str:
     return ", ".join(named(due.entry) for due in dues)
 
 
+def summed_up(results: Sequence[Result]) -> str:
+    """ "reverted GPU0 gpu_clocks: no heartbeat for 30 s; left GPU0 power_limit_w alone: set to 400 W, now 200 W…"."""
+    back = [r.due for r in results if r.ok and r.way in SET]
+    said = [f"reverted {listed(back)}: {'; '.join(dict.fromkeys(due.why for due in back))}"] if back else []
+    said += [f"did not revert {named(r.due.entry)}: {r.message}" for r in results if r.way not in SET]
+    return "; ".join(said)
+
+
 def ends_at(known: object, latest: float) -> float:
     """Of a trial: as a guard before us may have written down, but not later than if it began now."""
     return min(known, latest) if isinstance(known, (int, float)) else latest
@@ -367,8 +385,8 @@ def back_of(due: Due) -> Any:
 def noted(journal: Mapping[str, Any], results: Sequence[Result], boot_id: str) -> dict[str, Any]:
     """The journal with what was given back."""
     entries, log = list(journal["entries"]), list(journal["log"])
-    for due, ok, message in results:
-        key, back = due.key, back_of(due)
+    for due, ok, message, way in results:
+        key, back = due.key, back_of(due) if way in SET else None
         log.append(
             {
                 "unix_s": round(time.time(), 3),
@@ -376,10 +394,10 @@ def noted(journal: Mapping[str, Any], results: Sequence[Result], boot_id: str) -
                 "who": "guard",
                 "ok": ok,
                 "message": message,
-                "what": "guard reverted: " + due.why,
+                "what": f"guard {'reverted' if way in SET else 'left alone'}: " + due.why,
                 "gpu_uuid": key[0],
                 "setting": key[1],
-                "now": restore.wanted_back(target(due)),
+                "now": restore.wanted_back(target(due)) if way in SET else due.entry["now"],
             }
         )
         if not ok:
@@ -390,6 +408,8 @@ def noted(journal: Mapping[str, Any], results: Sequence[Result], boot_id: str) -
                 kept.append(entry)
             elif back:
                 kept.append({**entry, **back})
+            elif way == claims.ASK:  # it stays, for a user to decide; the guard is done with it
+                kept.append({**entry, "watch": {}})
         entries = kept
     return {**journal, "entries": entries, "log": log}
 
@@ -458,12 +478,12 @@ def begin(files: Files, programs: Programs, options: Mapping[str, float]) -> dic
 
 
 def main() -> None:
-    """argv[1]: {"root": the state directory's gpu/, "options": {"tick_s", "heat_s"}, and what Programs takes}. Prints
-    {"pid"} or {"error"}."""
+    """argv[1]: {"root": the state directory's gpu/, "register": the directory of the host's register, "options":
+    {"tick_s", "heat_s"}, and what Programs takes}. Prints {"pid"} or {"error"}."""
     orders = json.loads(sys.argv[1])
     os.umask(0o077)
     try:
-        files = Files(orders["root"])
+        files = Files(orders["root"], orders.get("register"))
         answer = begin(files, Programs(orders, files.owner), orders.get("options", {}))
     except OSError as error:
         answer = {"error": f"{error.filename or 'guard'}: {error.strerror}"}

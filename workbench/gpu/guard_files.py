@@ -21,10 +21,10 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from . import restore
+from . import claims, register, restore
 
 VERSION = 1  # of journal.json, as journal.py has it
 LOG_LINES = 200
@@ -55,10 +55,10 @@ def start_of(pid: int) -> str:
 
 
 class Files:
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, shared: str | None = None) -> None:
         """`root` is where we are from now on, and all paths begin there: whoever can rename a directory above it cannot
-        lead us to another."""
-        self.root = root
+        lead us to another. `shared`: where the host's register is, if anywhere."""
+        self.root, self.shared = root, shared
         here = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
         os.fchdir(here)
         self.owner = os.fstat(here)
@@ -135,6 +135,24 @@ class Files:
     def save(self, journal: Mapping[str, Any]) -> None:
         """Atomic and fsynced. OSError when it cannot be written; the file is then as before."""
         self.replace(self.journal, {**journal, "log": journal["log"][-LOG_LINES:]}, sync=True)
+        self.publish(journal["entries"])
+
+    # ---- what others are told, and what they say
+
+    def publish(self, entries: Sequence[Mapping[str, Any]]) -> None:
+        if self.shared is not None:
+            with contextlib.suppress(OSError):
+                register.publish(self.shared, register.name_of(self.root), self.boot_id, entries)
+
+    def others(self) -> tuple[claims.Claim, ...]:
+        """What other Workbenches changed; nothing where they cannot be asked."""
+        if self.shared is None:
+            return ()
+        try:
+            found = register.read(self.shared, self.boot_id)
+        except OSError:
+            return ()
+        return claims.told(found, os.geteuid(), register.name_of(self.root))[0]
 
     def replace(self, path: str, data: Any, *, sync: bool = False) -> None:
         directory = os.path.dirname(path) or "."

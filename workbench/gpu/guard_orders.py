@@ -94,16 +94,18 @@ async def start(host: Host, terms: Terms, **options: float) -> GuardView:
     """Start the guard, or have the one that is there look at the journal. Under the journal's lock. A view with a
     `problem` when that cannot be; nothing is raised."""
     root, rights = f"{await host.state_dir()}/gpu", terms.rights
-    orders = {
-        "root": root,
-        "nvidia_smi": rights.nvidia_smi,
-        "tee": rights.tee,
-        "sudo": list(rights.prefix),
-        "options": options,
-    }
     log = f"{root}/guard/log"
     try:
-        how, why = _as_root(rights, await journals.read(host), bundle.guard_argv("python3", orders))
+        journal = await journals.read(host)
+        orders = {
+            "root": root,
+            "register": journal.register.directory,
+            "nvidia_smi": rights.nvidia_smi,
+            "tee": rights.tee,
+            "sudo": list(rights.prefix),
+            "options": options,
+        }
+        how, why = _as_root(rights, journal, bundle.guard_argv("python3", orders))
         if why is not None:
             return GuardView(False, problem=why)
         local = host.kind == "local" and bool(sys.executable) and not how  # root imports no file of the person's

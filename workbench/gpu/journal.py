@@ -3,6 +3,9 @@
 `<state dir>/gpu/journal.json` holds `entries`, one per GPU and setting that is not as it was (the first value known is
 kept, however often it is changed again), and `log`, what was done. One writer at a time: a symbolic link beside it
 names the owner, since a link is made with its content in one step, over any kind of host.
+
+The entries are told to the host's register as well (register.py), where other users' Workbenches see them. It is also
+the second copy: a journal that is missing or damaged is made anew from what stands there.
 """
 
 from __future__ import annotations
@@ -11,14 +14,16 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from workbench.gpu import restore
+from workbench.gpu import claims, restore
+from workbench.gpu.claims import Claim
 from workbench.gpu.owners import described, lock_is_dead, owner_facts, owner_token, state_of, who
 from workbench.gpu.restore import DEFAULT, UNKNOWN
+from workbench.gpu.shared import Register, register_on
 from workbench.hosts.base import Host
 from workbench.hosts.script import sh
 from workbench.model.errors import HostError, SettingsError
@@ -77,7 +82,9 @@ class Entry:
     gpu_name: str
     setting: str
     before: Any
-    before_known: str  # "read" from the driver, "journal" (we had set it), "default" (we had reset it), "unknown"
+    # "read" from the driver, "journal" (we had set it), "default" (we had reset it), "unknown", or "claim": the present
+    # value was another's, `origin`, who told what was before it
+    before_known: str
     now: Any
     since_unix_s: float
     boot_id: str
@@ -88,6 +95,9 @@ class Entry:
     # "pending": written, not known whether it took hold; "kept": left on deliberately, nobody is asked about it again
     state: str = "applied"
     watch: Mapping[str, Any] = field(default_factory=dict)  # what the guard is to do with it: see guard.py
+    set_unix_s: float | None = None  # when it was changed last
+    over: Sequence[Any] = ()  # the values of others that lay under it then, oldest first
+    origin: str = ""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -105,11 +115,15 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Journal:
-    """`boot_id` is the host's now, not the file's."""
+    """`boot_id` is the host's now, not the file's. `others`: what other Workbenches claim. `recovered`: what was wrong
+    with the file, where the entries are those that the register knew."""
 
     boot_id: str = ""
     entries: tuple[Entry, ...] = ()
     log: tuple[Mapping[str, Any], ...] = ()
+    others: tuple[Claim, ...] = ()
+    register: Register = field(default_factory=Register)
+    recovered: str | None = None
 
     def get(self, uuid: str, setting: str) -> Entry | None:
         return next((e for e in self.entries if e.key == (uuid, setting)), None)
@@ -118,7 +132,8 @@ class Journal:
         """`entry` in place of the one for the same setting, whose first known `before` is kept."""
         old = self.get(entry.gpu_uuid, entry.setting)
         if old is not None:
-            entry = replace(entry, before=old.before, before_known=old.before_known, since_unix_s=old.since_unix_s)
+            kept = {name: getattr(old, name) for name in ("before", "before_known", "since_unix_s", "origin")}
+            entry = replace(entry, **kept)
         return replace(self, entries=(*(e for e in self.entries if e.key != entry.key), entry))
 
     def drop(self, key: tuple[str, str]) -> Journal:
@@ -135,7 +150,10 @@ class Journal:
             why = self.gone(entry, energy_j.get(entry.gpu_uuid))
             if why:
                 kept = kept.drop(entry.key).note(f"gone: {why}", gpu_uuid=entry.gpu_uuid, setting=entry.setting)
-        return kept
+        return replace(kept, others=tuple(c for c in self.others if not self._over(c, energy_j.get(c.gpu_uuid))))
+
+    def _over(self, one: Claim, energy_j: float | None) -> bool:
+        return restore.gone({"boot_id": one.boot_id, "energy_j": one.energy_j}, self.boot_id, energy_j) is not None
 
     def gone(self, entry: Entry, energy_j: float | None = None) -> str | None:
         return restore.gone({"boot_id": entry.boot_id, "energy_j": entry.energy_j}, self.boot_id, energy_j)
@@ -151,8 +169,12 @@ class Journal:
         return left if entry is None else replace(left, entries=(*left.entries, entry))
 
     def known_lock(self, uuid: str, setting: str) -> tuple[Any, str]:
-        """What a clock lock is now, which no driver tells: what we did last since the host started, or unknown."""
+        """What a clock lock is now, which no driver tells: what another claims, or what we did last since the host
+        started, or unknown."""
         entry = self.get(uuid, setting)
+        claim = claims.explains(self.others, (uuid, setting), None, asdict(entry) if entry else None)
+        if claim is not None:
+            return claim.now, "claim"
         if entry is not None and entry.boot_id == self.boot_id:
             return (UNKNOWN, UNKNOWN) if entry.state == "pending" else (entry.now, "journal")
         for line in reversed(self.log):
@@ -172,36 +194,78 @@ class Held:
     journal: Journal = field(default_factory=Journal)
 
     async def save(self, journal: Journal) -> None:
-        """Atomic and fsynced. FileError when it cannot be written; the file is then as before."""
-        data = {"version": VERSION, "entries": [asdict(e) for e in journal.entries], "log": list(journal.log)}
+        """Atomic and fsynced, and told to the other Workbenches. FileError when it cannot be written; the file is then
+        as before."""
+        entries = [asdict(e) for e in journal.entries]
+        data = {"version": VERSION, "entries": entries, "log": list(journal.log)}
         await self.host.write_file(self.path, json.dumps(data, indent=1).encode())
-        self.journal = journal
+        register = await register_on(self.host, root_of(self.path), entries)
+        self.journal = replace(journal, register=register, others=register.others)
+
+    def rival(self, keys: Collection[tuple[str, str]]) -> Claim | None:
+        """Another Workbench that is changing one of these settings right now."""
+        return next((c for c in self.journal.others if c.changing and c.key in keys), None)
 
 
 async def path_on(host: Host) -> str:
     return f"{await host.state_dir()}/gpu/journal.json"
 
 
+def root_of(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
 async def read(host: Host) -> Journal:
-    """SettingsError when the file is truncated, of a newer version or not ours."""
+    """With what others claim. SettingsError when the file is truncated or not ours, and the register does not know
+    better; also when it is of a newer version."""
     path = await path_on(host)
-    done = await host.run(sh(READ, path))
+    done, register = await asyncio.gather(host.run(sh(READ, path)), register_on(host, root_of(path)))
     boot_id, _, text = done.out.partition("\n")
-    if done.returncode == 3:
-        return Journal(boot_id=boot_id.strip())
-    if done.returncode != 0:
+    boot_id = boot_id.strip()
+    if done.returncode not in (0, 3):
         why = f"the journal of GPU settings cannot be read: {done.err.strip()}; nothing was changed"
         raise SettingsError(why, host=host.name)
-    return parse(text, boot_id.strip(), path, host.name)
+    known = Journal(boot_id, others=register.others, register=register)
+    if done.returncode == 3:
+        return _recovered(known, "it was missing") or known
+    try:
+        found = parse(text, boot_id, path, host.name)
+    except Damaged as error:
+        recovered = _recovered(known, error.why)
+        if recovered is None:
+            raise
+        return recovered
+    return replace(found, others=register.others, register=register)
+
+
+def _recovered(known: Journal, why: str) -> Journal | None:
+    """With the entries that this journal told the register; None where it told none."""
+    own = known.register.own
+    if not own:
+        return None
+    try:
+        found = replace(known, entries=tuple(Entry(**entry) for entry in own), recovered=why)
+    except TypeError:  # a newer Workbench's
+        return None
+    return found.note(f"recovered from the host's register: {why}")
+
+
+class Damaged(SettingsError):
+    """`why`: what is wrong with the file."""
+
+    why = ""
 
 
 def parse(text: str, boot_id: str, path: str = "journal", host: str | None = None) -> Journal:
-    def broken(why: str) -> SettingsError:
-        return SettingsError(
+    def broken(why: str, kind: type[SettingsError] = Damaged) -> SettingsError:
+        error = kind(
             f"the journal of GPU settings {path} {why}; nothing was changed",
             host=host,
             next_step=f"look at it for the previous values; `mv {path} {path}.bad` lets Workbench start anew",
         )
+        if isinstance(error, Damaged):
+            error.why = f"it {why}"
+        return error
 
     try:
         data = json.loads(text)
@@ -211,7 +275,7 @@ def parse(text: str, boot_id: str, path: str = "journal", host: str | None = Non
     if not isinstance(version, int) or isinstance(version, bool):
         raise broken("is not a journal")
     if version > VERSION:
-        raise broken(f"is of version {version}, made by a newer Workbench (this one reads {VERSION})")
+        raise broken(f"is of version {version}, made by a newer Workbench (this one reads {VERSION})", SettingsError)
     try:
         entries = tuple(Entry(**entry) for entry in data["entries"])
         log = tuple(dict(line) for line in data["log"])
@@ -231,7 +295,12 @@ async def locked(host: Host) -> AsyncIterator[Held]:
     try:
         await _acquire(host, link, owner)
         try:
-            yield Held(host, path, await read(host))
+            held = Held(host, path, await read(host))
+            if held.journal.recovered:
+                await host.run(["mv", "-f", "--", path, f"{path}.damaged"])  # there may be none
+                with suppress(HostError):
+                    await held.save(replace(held.journal, recovered=None))
+            yield held
         finally:
             with suppress(HostError):  # the way there is lost: the lock stays, and is known again by its owner
                 await host.run(sh(RELEASE, link, owner))

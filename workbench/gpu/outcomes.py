@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from workbench.gpu import restore
+from workbench.gpu import claims, restore
 from workbench.gpu.journal import Entry
 from workbench.gpu.restore import DEFAULT, LOCKS, UNKNOWN, WATTS_EQUAL, equal
 from workbench.gpu.running import Ran
@@ -64,6 +64,16 @@ def of_restoring(entry: Entry, one: SettingCommand, ran: Ran, after: Seen | None
     else:
         in_force = InForce.NOT_CHECKED if ran.failure else InForce.NO_EFFECT
     return SettingOutcome(one, ok, entry.now, one.value, told, in_force, message, "journal")
+
+
+def of_leaving(one: SettingCommand, entry: Entry, way: claims.WayBack) -> SettingOutcome:
+    """Of a setting of ours for which nothing is run."""
+    asks = way.do == claims.ASK
+    message = joined(way.why, "nothing was changed") if asks else way.why
+    known = entry.before_known
+    return SettingOutcome(
+        one, not asks, entry.now, way.value, way.value, InForce.NOT_CHECKED, message, known, foreign=asks
+    )
 
 
 def planned(one: SettingCommand, before: tuple[Any, str], dry_run: bool, warning: str = "") -> SettingOutcome:

@@ -184,11 +184,15 @@ def unfit(entry: Any) -> str | None:
             return f"{setting} {wrong[0]!r}"
         if not all(_OWNER.fullmatch(str(owner.get(part, ""))) for part in ("boot_id", "pid", "start")):
             return f"owner {owner!r}"
+        if wrong := [value for value in entry.get("over") or () if not fit(setting, value)]:
+            return f"over {wrong[0]!r}"
+        if entry.get("set_unix_s") is not None and not is_number(entry["set_unix_s"]):
+            return "set_unix_s"
         if not isinstance(entry["gpu_index"], int) or not isinstance(entry["boot_id"], str):
             return "gpu_index or boot_id"
         trial, seconds = watch.get("trial"), [watch.get("heartbeat_s")]
         seconds += [watch["trial_s"]] if trial else []
-        if not isinstance(trial, (str, type(None))) or not all(s is None or (_number(s) and s > 0) for s in seconds):
+        if not isinstance(trial, (str, type(None))) or not all(s is None or (is_number(s) and s > 0) for s in seconds):
             return f"watch {watch!r}"
         back = watch.get("back")
         return unfit({**entry, **back, "state": back["state"]}) if back else None
@@ -201,7 +205,7 @@ def fit(setting: str, value: Any) -> bool:
     if setting == "persistence":
         return isinstance(value, bool)
     if setting == "power_limit_w":
-        return _number(value) and 0 < value < _MOST_W
+        return is_number(value) and 0 < value < _MOST_W
     if not isinstance(value, str):
         return False
     if setting == "governor":
@@ -211,7 +215,7 @@ def fit(setting: str, value: Any) -> bool:
     return bool(_CLOCKS.fullmatch(value))
 
 
-def _number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 

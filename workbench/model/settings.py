@@ -101,7 +101,9 @@ class SettingOutcome:
     read_back: Any = None
     in_force: InForce = InForce.NOT_CHECKED
     message: str = ""  # what nvidia-smi said, or why it failed, and the next step
-    before_known: str = ""  # how: "read" from the driver, "journal" (we had set it), "default" (reset), "unknown"
+    # how: "read" from the driver, "journal" (we had set it), "default" (reset), "unknown", "claim" (another's)
+    before_known: str = ""
+    foreign: bool = False  # someone else changed it since: only a user can say what is to become of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,3 +150,14 @@ class Alteration:
     now: Any
     since_unix_s: float
     extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """A setting that Workbench made and the host does not have any more: `now` is what it has."""
+
+    gpu_index: int
+    gpu_uuid: str
+    setting: str
+    now: Any  # None: of a lock, which nobody can read
+    text: str  # "set to 400 W by Workbench, now 200 W: changed by someone else"

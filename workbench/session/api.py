@@ -166,7 +166,13 @@ class SessionApi(Protocol):
         would be run, with what is there before and how that is known."""
         ...
 
-    async def revert_gpu(self, gpu: int | None = None, *, password: str | None = None) -> SettingsReport: ...
+    async def revert_gpu(
+        self, gpu: int | None = None, *, password: str | None = None, foreign: str | None = None
+    ) -> SettingsReport:
+        """`foreign`: of a value that someone else has set since, "keep" theirs, set "ours" again, or give the "original"
+        back; without it such a setting is left alone, and its outcome says so."""
+        ...
+
     async def confirm_gpu(self) -> GuardView:
         """End the trial: the settings stay, guarded by this Workbench's heartbeat."""
         ...

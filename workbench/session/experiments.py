@@ -212,6 +212,7 @@ class Experimenting(Sweeping):
         from workbench.session.arms import Arms
         from workbench.session.conduct import Conduct
 
+        self.attend()  # an experiment that is killed is one whose heartbeat stops
         with self.experiments_db.held(experiment.id):
             results = await self._results_of(experiment)
             arms = Arms(self, experiment.spec, editors, restarts=experiment.restarts, earlier=results)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -13,13 +14,13 @@ from workbench.session.serving import Serving
 
 if TYPE_CHECKING:  # loaded after the first frame, as in all modules of the session
     from workbench.gpu.contrast import Clock, Known
-    from workbench.gpu.journal import Record
+    from workbench.gpu.journal import Journal, Record
     from workbench.gpu.proof import Proof
     from workbench.gpu.rights import Rights
     from workbench.hosts.base import Host
     from workbench.model.gpu import Telemetry
     from workbench.model.preset import Preset
-    from workbench.model.settings import Alteration, GpuSettings, SettingCommand, SettingsReport
+    from workbench.model.settings import Alteration, Drift, GpuSettings, SettingCommand, SettingsReport
 
 
 OFFER = "GPU settings that Workbench made are still on: r gives back what was before"
@@ -29,6 +30,8 @@ MADE_BY = {"dead": "who is gone", "alive": "another Workbench, which runs", "els
 class Settings(Serving):
     _rights: Rights | None = None
     _looked_at: Host | None = None  # whose findings of before were read
+    _drifting: frozenset[Drift] = frozenset()  # of the newest reading
+    _read_at = 0.0  # when the alterations were read last
 
     async def rights(self) -> Rights:
         """Looked at again as long as they are not whole: a line in sudoers may have been added."""
@@ -105,12 +108,20 @@ class Settings(Serving):
         return await apply(self.host, commands, dry_run=dry_run, rights=rights)
 
     async def revert_gpu(
-        self, gpu: int | str | None = None, *, dry_run: bool = False, password: str | None = None
+        self,
+        gpu: int | str | None = None,
+        *,
+        dry_run: bool = False,
+        password: str | None = None,
+        foreign: str | None = None,
     ) -> SettingsReport:
+        """`foreign`: of a value that someone else has set since, "keep" theirs, set "ours" again, or give the "original"
+        back; without it such a setting is left alone."""
         from workbench.gpu.control import revert
 
         with self.busy("reverting GPU settings"):
-            report = await revert(self.host, gpu, dry_run=dry_run, rights=await self._rights_with(password))
+            rights = await self._rights_with(password)
+            report = await revert(self.host, gpu, dry_run=dry_run, rights=rights, foreign=foreign)
         if not dry_run:
             await self._settled(report)
         return report
@@ -139,12 +150,25 @@ class Settings(Serving):
     async def gpu_journal(self) -> tuple[Sequence[Record], Sequence[Mapping[str, Any]]]:
         """What Workbench changed on this host, with its owners' state and what a restart took away; and what was done,
         oldest first. A reload of the driver shows where the GPUs are being read."""
-        from workbench.gpu.control import records
+        state, told = await self._journal()
+        return told, state.log
 
-        told, log = await records(self.host, self._energy_j())
+    async def _journal(self) -> tuple[Journal, Sequence[Record]]:
+        """The journal, with what other Workbenches claim that is still in force, and what has become of its entries."""
+        from workbench.gpu import journal
+
+        state, energy_j = await journal.read(self.host), self._energy_j()
+        told = state.records(energy_j)
         if any(r.gone is not None for r in told):  # the reading may be older than the setting: ask again
-            told, log = await records(self.host, await self._energy_now_j())
-        return told, log
+            state, energy_j = await journal.read(self.host), await self._energy_now_j()
+            told = state.records(energy_j)
+        return replace(state, others=state.without_gone(energy_j).others), told
+
+    async def standing(self, commands: Sequence[SettingCommand]) -> Sequence[SettingCommand]:
+        """The commands of a plan, with a note where the value that is there is another's."""
+        from workbench.gpu.control import standing
+
+        return await standing(self.host, commands)
 
     async def _settled(self, report: SettingsReport) -> None:
         self._made = None  # a reading of before
@@ -192,18 +216,55 @@ class Settings(Serving):
 
     async def read_alterations(self) -> None:
         """What is altered here, whose it is where it is not ours, and what a restart has taken away."""
-        from workbench.gpu.control import alteration
+        from workbench.gpu.control import alteration, alteration_of
         from workbench.gpu.findings import kept_of
 
-        records, _ = await self.gpu_journal()
+        state, records = await self._journal()
         found = tuple(alteration(r) for r in records if r.gone is None)
         changed = {a.gpu_index for a in set_difference(found, self.state.alterations)}
         findings = tuple(f for f in self.state.gpu_findings if f[0] not in changed)
         if found and self._looked_at is not self.host:  # what an earlier Workbench, or a command, has found
             findings, self._looked_at = await kept_of(self.host, found), self.host
-        self.update(alterations=found, offers=offers(records), gpu_findings=findings)
+        self.update(
+            alterations=found,
+            others=tuple(alteration_of(claim) for claim in state.others),
+            others_problem=state.register.problem,
+            drift=tuple(d for d in self.state.drift if d.setting in {a.setting for a in found}),
+            offers=offers(records),
+            gpu_findings=findings,
+        )
+        self._read_at = time.monotonic()
         if gone := [r for r in records if r.gone is not None]:
             await self._tell_gone(gone)
+
+    def _on_telemetry(self, telemetry: Telemetry) -> None:
+        super()._on_telemetry(telemetry)
+        self._compare(telemetry)
+
+    def _compare(self, telemetry: Telemetry) -> None:
+        """A value that is not as journalled is looked up first, since a command may have changed both; it counts where
+        the next reading shows it as well."""
+        if not self.state.alterations or any("GPU settings" in work for work in self.state.busy):
+            self._drifting = frozenset()
+            self.update(drift=())
+            return
+        from workbench.gpu.drift import drifts
+
+        found = drifts(self.state.alterations, self.state.others, telemetry)
+        lasting = tuple(d for d in found if d in self._drifting)
+        if set(found) - self._drifting:
+            self.spawn(self._read_again())
+        self._drifting = frozenset(found)
+        for one in lasting:
+            if one not in self.state.drift:
+                text = f"{self.host.name}: {named(one.gpu_index)} {one.setting} {one.text}"
+                self.notify(Level.WARN, text, "r asks what is to become of it")
+        if lasting != self.state.drift:
+            self.update(drift=lasting)
+
+    async def _read_again(self) -> None:
+        with suppress(WorkbenchError):  # the link is lost, which its state tells
+            await self.read_alterations()
 
     async def _tell_gone(self, gone: Sequence[Record]) -> None:
         """Once: it is written down as told, where that can be done."""

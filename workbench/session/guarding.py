@@ -158,9 +158,10 @@ class Guarding(Settings):
         self.update(guard=view)
         news = view.did_unix_s is not None and view.did_unix_s != self._did_unix_s
         self._did_unix_s = view.did_unix_s
-        if before is None or before.running != view.running or news:
+        stale = self._attended and time.monotonic() - self._read_at > SELDOM_S  # others may have changed something
+        if before is None or before.running != view.running or news or stale:
             await self.read_alterations()
-            if self._source is not None:
+            if self._source is not None and not stale:
                 await self._source.refresh()
         if news and self._attended and seen.told != str(view.did_unix_s):
             self.notify(Level.WARN, f"{self.host.name}: the guard {view.did}", f"its log is {view.log}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from workbench.hosts import open_host, ssh_names
 from workbench.hosts.base import Host
 from workbench.store import paths
@@ -19,7 +21,8 @@ def host_called(name: str | None, simulate: str | None = None) -> Host:
         return inner
     from workbench.sim.host import SimulatedHost
 
-    return SimulatedHost(inner, simulate, str(paths.state_dir() / "sim" / simulate))
+    shared = os.environ.get("WORKBENCH_SIM_STATE")  # the simulated GPUs, for several users of one simulated host
+    return SimulatedHost(inner, simulate, str(paths.state_dir() / "sim" / simulate), shared)
 
 
 def known_names() -> tuple[str, ...]:

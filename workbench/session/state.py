@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # generating the model's dataclasses costs a tenth of the tim
     from workbench.model.gpu import Telemetry
     from workbench.model.plan import Command, LaunchPlan
     from workbench.model.run import ServerStatus
-    from workbench.model.settings import Alteration, GuardView
+    from workbench.model.settings import Alteration, Drift, GuardView
     from workbench.model.sweep import Sweep
 
 
@@ -150,6 +150,9 @@ class SessionState:
     telemetry_monotonic_s: float | None = None  # this machine's time.monotonic() when it came; age = now - this
     telemetry_problem: str | None = None
     alterations: tuple[Alteration, ...] = ()
+    others: tuple[Alteration, ...] = ()  # what other users' Workbenches changed here; extra["by"] says whose they are
+    others_problem: str | None = None  # why that cannot be told
+    drift: tuple[Drift, ...] = ()  # of `alterations`, what someone else has changed since
     gpu_findings: tuple[tuple[int, str], ...] = ()  # (gpu index, "lock ▲ no effect"): stands on the GPU's row
     guard: GuardView | None = None  # of this host; None: not asked yet, or none was ever started
     presets: tuple[PresetEntry, ...] = ()

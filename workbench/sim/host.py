@@ -39,10 +39,11 @@ class SimulatedHost:
     """`inner` with another environment. Needs the inner host's files to be this machine's (local, or SSH to itself).
 
     `state_dir` is an absolute path: what a real host would keep in its state directory (runs, journal) lies there,
-    and under driver/ what the simulated GPUs remember. Commands that name the same directory share one host.
+    and under driver/ what the simulated GPUs remember. Commands that name the same directory share one host. `driver`
+    puts the GPUs into another directory: users with a state directory each then share one host.
     """
 
-    def __init__(self, inner: Host, profile: str, state_dir: str) -> None:
+    def __init__(self, inner: Host, profile: str, state_dir: str, driver: str | None = None) -> None:
         try:
             self.profile = profiles.get(profile)
         except KeyError as unknown:
@@ -54,11 +55,8 @@ class SimulatedHost:
         self.name = f"sim:{profile}" if inner.kind == "local" else f"{inner.name}/sim:{profile}"
         self._state_dir = state_dir.rstrip("/")
         self._path: str | None = None
-
-    @property
-    def driver_state(self) -> str:
-        """Directory of the simulated driver: `state.SimState(driver_state, profile)` sees and changes it."""
-        return f"{self._state_dir}/driver"
+        # of the simulated driver: `state.SimState(driver_state, profile)` sees and changes it
+        self.driver_state = driver or f"{self._state_dir}/driver"
 
     @property
     def preset_variables(self) -> dict[str, str]:
@@ -73,6 +71,7 @@ class SimulatedHost:
             "WORKBENCH_SIM_STATE": self.driver_state,
             "WORKBENCH_SIM_DRIVER": DRIVER,
             "WORKBENCH_SIM_SYSFS": f"{self.driver_state}/sys",
+            "WORKBENCH_GPU_REGISTER": f"{self.driver_state}/register",
             "WORKBENCH_SIM_PYTHON": sys.executable or "python3",
         }
 

@@ -5,6 +5,8 @@
     thermal.json    temperature and energy of each GPU at one moment; advanced lazily from there
     faults.json     what to get wrong: see `set_faults`
 
+Where everybody may write to the directory, everybody may write to the files too: users share the simulated GPUs.
+
 Writers hold a lock (flock) and first write down temperature and energy up to now, so that power is constant from one
 `thermal.json` to the next and every reader can go on from there without writing anything.
 """
@@ -60,7 +62,10 @@ class SimState:
         self.directory = Path(directory)
         self.profile = profile
         self._loads_dir = self.directory / "loads"
-        self._loads_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not self._loads_dir.is_dir():
+            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._loads_dir.mkdir(mode=0o700, exist_ok=True)
+            self._loads_dir.chmod(self.directory.stat().st_mode & 0o777)
         self._paths = {name: self.directory / name for name in ("settings.json", "thermal.json", "faults.json")}
         self._cache: dict[str, tuple[tuple[int, int], Any]] = {}
         self._loads: list[dict[str, Any]] = []
@@ -275,6 +280,8 @@ class SimState:
     def _locked(self) -> Iterator[None]:
         handle = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
+            with contextlib.suppress(PermissionError):  # another user made it
+                os.fchmod(handle, self.directory.stat().st_mode & 0o666)
             fcntl.flock(handle, fcntl.LOCK_EX)
             self._loads_mtime = -1
             self._read(time.time())
@@ -337,4 +344,5 @@ def _read_json(path: Path) -> Any:
 def _write_json(path: Path, data: object) -> None:
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
     temporary.write_text(json.dumps(data), encoding="utf-8")
+    temporary.chmod(path.parent.stat().st_mode & 0o666)
     temporary.replace(path)

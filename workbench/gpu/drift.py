@@ -1,0 +1,48 @@
+"""Whether the host still has what Workbench set there: each reading is compared with what is journalled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from workbench.gpu import claims
+from workbench.gpu.claims import Claim
+from workbench.gpu.restore import LOCKS
+from workbench.model.gpu import Telemetry
+from workbench.model.settings import HOST, Alteration, Drift
+
+
+def drifts(alterations: Sequence[Alteration], others: Sequence[Alteration], telemetry: Telemetry) -> tuple[Drift, ...]:
+    """Of `alterations`, ours, those that the host does not have; `others` explain the values of other Workbenches."""
+    told = [_claim(other) for other in others]
+    found = []
+    for one in alterations:
+        live = live_value(one.gpu_uuid, one.setting, telemetry)
+        if text := claims.drift(_entry(one), live, told):
+            found.append(Drift(one.gpu_index, one.gpu_uuid, one.setting, live, text))
+    return tuple(found)
+
+
+def live_value(uuid: str, setting: str, telemetry: Telemetry) -> Any:
+    """None where it cannot be told (never for a lock)."""
+    if uuid == HOST:
+        return telemetry.host.cpu_governor
+    sample = next((s for s in telemetry.gpus if s.uuid == uuid and s.live), None)
+    return None if sample is None or setting in LOCKS else getattr(sample, setting)
+
+
+def _entry(one: Alteration) -> dict[str, Any]:
+    return {
+        "gpu_uuid": one.gpu_uuid,
+        "setting": one.setting,
+        "before": one.before,
+        "now": one.now,
+        "since_unix_s": one.since_unix_s,
+        "set_unix_s": one.extra.get("set_unix_s"),
+        "state": one.extra.get("state"),
+    }
+
+
+def _claim(one: Alteration) -> Claim:
+    by = str(one.extra.get("by", ""))
+    return Claim(by, one.gpu_uuid, one.gpu_index, one.setting, one.before, one.now, one.since_unix_s)

@@ -1,0 +1,146 @@
+"""What another Workbench's claim means for a change of ours: random users in a random order, one setting, one truth."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from workbench.gpu import claims
+from workbench.gpu.claims import ASK, DONE, LEAVE, RESTORE, Claim
+
+UUID = "GPU-00000000-0000-4000-8000-000000000000"
+POWER, LOCK = "power_limit_w", "gpu_clocks"
+
+
+def entry(**changes: Any) -> dict[str, Any]:
+    made = {"gpu_uuid": UUID, "setting": POWER, "before": 300.0, "now": 250.0, "since_unix_s": 1.0, "state": "applied"}
+    return {**made, **changes}
+
+
+def claim(now: Any = 200.0, at: float = 2.0, before: Any = 300.0, setting: str = POWER) -> Claim:
+    return Claim("bob", UUID, 0, setting, before, now, at)
+
+
+@pytest.mark.parametrize(
+    ("ours", "live", "others", "do", "value"),
+    [
+        pytest.param(entry(), 250.0, [], RESTORE, 300.0, id="ours is there"),
+        pytest.param(entry(), 300.0, [], DONE, 300.0, id="it is back already"),
+        pytest.param(entry(), 200.0, [], ASK, 200.0, id="someone else's"),
+        pytest.param(entry(), None, [], RESTORE, 300.0, id="it cannot be asked"),
+        pytest.param(entry(state="pending"), 400.0, [], RESTORE, 300.0, id="killed while it changed"),
+        pytest.param(entry(), 200.0, [claim()], LEAVE, 200.0, id="another Workbench's"),
+        pytest.param(entry(), 250.0, [claim(250.0)], LEAVE, 250.0, id="another's later claim of the same value"),
+        pytest.param(entry(set_unix_s=3.0, over=[200.0]), 250.0, [claim()], RESTORE, 200.0, id="theirs lies under it"),
+        pytest.param(entry(set_unix_s=3.0, over=[200.0]), 250.0, [], RESTORE, 300.0, id="theirs lay under it"),
+        pytest.param(entry(set_unix_s=3.0, over=[200.0]), 250.0, [claim(190.0)], RESTORE, 300.0, id="theirs moved"),
+        pytest.param(
+            entry(setting=LOCK, before="unknown", now="1,2"), None, [], RESTORE, "unknown", id="a lock of ours"
+        ),
+        pytest.param(
+            entry(setting=LOCK, before="unknown", now="1,2"),
+            None,
+            [claim("3,4", setting=LOCK, before="unknown")],
+            LEAVE,
+            "3,4",
+            id="a later lock",
+        ),
+    ],
+)
+def test_the_way_back(ours: dict[str, Any], live: Any, others: list[Claim], do: str, value: Any) -> None:
+    way = claims.way_back(ours, live, others)
+    assert (way.do, way.value) == (do, value)
+
+
+def test_what_is_said_of_a_value_that_is_not_ours() -> None:
+    assert claims.drift(entry(now=400.0), 200.0) == "set to 400 W by Workbench, now 200 W: changed by someone else"
+    assert "set by bob with Workbench" in (claims.drift(entry(), 200.0, [claim()]) or "")
+    assert claims.drift(entry(), 250.0) is None and claims.drift(entry(), None) is None
+    assert claims.drift(entry(setting=LOCK, now="1,2"), None) is None
+    assert "3,4, set by bob" in (claims.drift(entry(setting=LOCK, now="1,2"), None, [claim("3,4", setting=LOCK)]) or "")
+
+
+def test_a_claim_names_its_user_and_only_what_a_claim_has() -> None:
+    told = {"gpu_index": 0, "boot_id": "b", "before": 300.0, "now": 1.0, "energy_j": "x", "watch": {"heartbeat_s": 1}}
+    found = [
+        {"uid": 7, "user": "b\x1bob", "journal": "j", "entries": [entry(**told)]},
+        {"uid": 7, "user": "ada", "journal": "mine", "entries": [entry(changing=True)]},
+    ]
+    others, own = claims.told(found, 7, "mine")
+    assert [(c.by, c.now, c.energy_j) for c in others] == [("bob (another state directory)", 1.0, None)]
+    assert own == (entry(),)
+
+
+# ---- any number of users in any order
+
+ORIGINAL = {POWER: 300.0, LOCK: "default"}
+
+
+@dataclass
+class Gpu:
+    """One setting and the journals of its users, changed as control.py does it."""
+
+    setting: str
+    live: Any
+    at: float = 1.0
+    entries: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def told(self) -> Any:
+        return None if self.setting == LOCK else self.live
+
+    def others(self, user: str) -> list[Claim]:
+        return [
+            Claim(name, UUID, 0, self.setting, e["before"], e["now"], claims.set_at(e))
+            for name, e in self.entries.items()
+            if name != user
+        ]
+
+    def set(self, user: str, value: Any) -> None:
+        self.at += 1
+        others, old, key = self.others(user), self.entries.get(user), (UUID, self.setting)
+        by = claims.explains(others, key, self.told(), old)
+        before = by.before if by else self.live
+        made = entry(setting=self.setting, before=before, now=value, set_unix_s=self.at)
+        made["over"] = claims.lies_under(others, key, self.told(), old)
+        if old is not None:
+            made["before"] = old["before"]
+        self.entries[user], self.live = made, value
+
+    def revert(self, user: str) -> None:
+        if user not in self.entries:
+            return
+        way = claims.way_back(self.entries[user], self.told(), self.others(user))
+        assert way.do != ASK  # there is nobody here but Workbenches
+        if way.do == RESTORE:
+            self.live = way.value
+        del self.entries[user]
+
+
+USERS = st.sampled_from(["ada", "bob", "eve", "root"])
+STEPS = st.lists(st.tuples(USERS, st.none() | st.sampled_from([1, 2, 3])), max_size=12)
+VALUES = {POWER: [0.0, 250.0, 200.0, 300.0], LOCK: ["", "1,1", "2,2", "3,3"]}
+
+
+@settings(deadline=None)
+@given(st.sampled_from([POWER, LOCK]), STEPS, st.permutations(["ada", "bob", "eve", "root"]))
+def test_whatever_the_order_the_original_is_back_after_all_reverts(
+    setting: str, steps: list[tuple[str, int | None]], last: list[str]
+) -> None:
+    gpu = Gpu(setting, ORIGINAL[setting])
+    for user, value in steps:
+        if value is None:
+            gpu.revert(user)
+        else:
+            gpu.set(user, VALUES[setting][value])
+        held = {e["now"] for e in gpu.entries.values()}
+        assert gpu.live in held | {ORIGINAL[setting]}  # no value is there that nobody knows of
+        for name, one in gpu.entries.items():  # and nobody is told that an own value holds which does not
+            told = claims.drift(one, gpu.told(), gpu.others(name))
+            assert told is not None or one["now"] == gpu.live
+    for user in last:
+        gpu.revert(user)
+    assert gpu.live == ORIGINAL[setting]

@@ -17,12 +17,15 @@ if TYPE_CHECKING:
 
 
 async def status(arguments: argparse.Namespace) -> int:
+    from workbench.gpu.drift import drifts
     from workbench.gpu.source import read_once
 
     async with connected(arguments) as session:
         telemetry = await read_once(session.host)
+        session.update(telemetry=telemetry)  # with it, a reload of the driver shows
         await session.read_alterations()
         altered = [asdict(a) for a in session.state.alterations]
+        drift = drifts(session.state.alterations, session.state.others, telemetry)
         guard = await session.read_guard()
     gpus = [_gpu_json(telemetry.info(s.index), s) for s in telemetry.gpus]
     document = {
@@ -30,6 +33,9 @@ async def status(arguments: argparse.Namespace) -> int:
         "driver": asdict(telemetry.driver),
         "gpus": gpus,
         "altered": altered,
+        "drift": [asdict(d) for d in drift],
+        "others": [asdict(a) for a in session.state.others],
+        "others_problem": session.state.others_problem,
         "guard": asdict(guard),
         "simulated": telemetry.simulated,
     }
@@ -37,6 +43,8 @@ async def status(arguments: argparse.Namespace) -> int:
         emit(document)
     else:
         _say_status(document, telemetry.driver.message)
+        for line in gpu_settings.others_lines(session.state):
+            say(line)
         for line in guarding.guard_lines(guard, did=True):
             say(line)
     if telemetry.driver.status is DriverStatus.NO_LIBRARY:
@@ -74,6 +82,9 @@ def _say_status(document: Mapping[str, Any], message: str | None) -> None:
         where, kept = named(one["gpu_index"]), ", kept on" if one["extra"].get("state") == "kept" else ""
         change = f"{one['setting']} {shown(one['before'])} -> {shown(one['now'])}"
         say(f"altered: {where} {change}{kept} (workbench gpu revert)")
+        for other in document["drift"]:
+            if (other["gpu_uuid"], other["setting"]) == (one["gpu_uuid"], one["setting"]):
+                say(f"  {other['text']}")
 
 
 _CELLS = (

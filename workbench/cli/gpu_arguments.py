@@ -26,6 +26,11 @@ def gpu(sub: Commands) -> None:
     revert = add(actions, "revert", "give back what was there before Workbench changed it")
     revert.add_argument("--gpu", default="all", metavar="I|UUID|host|all")
     revert.add_argument("--dry-run", action="store_true", help="print the commands only")
+    revert.add_argument(
+        "--foreign",
+        choices=("keep", "ours", "original"),
+        help="a value that someone else has set since: leave it, set ours again, or restore what was before Workbench",
+    )
     revert.add_argument("--yes", action="store_true", help="revert never asks: for scripts that give it to both")
     add(actions, "confirm", "end a trial: what was tried stays, and is guarded")
     add(actions, "keep", "leave the settings on deliberately: written down, and no guard watches any more")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
@@ -19,8 +19,13 @@ from workbench.model.settings import HOST, ClockRange, GpuSettings, SettingComma
 if TYPE_CHECKING:
     from workbench.gpu.journal import Record
     from workbench.session.session import Session
+    from workbench.session.state import SessionState
 
 OURS = "started by Workbench"
+FOREIGN = (
+    "next: workbench gpu revert --foreign keep (leave what someone else set), ours (set ours again) or original (give "
+    "back what was there before Workbench)"
+)
 
 
 def _clocks(text: str | None, option: str) -> ClockRange | None:
@@ -78,7 +83,7 @@ async def set_(arguments: argparse.Namespace) -> int:
         raise InputError(f"--trial {arguments.trial:g}: expected seconds, more than 0")
     async with connected(arguments) as session:
         settings = _wanted(arguments, session)
-        commands = await session.plan_gpus(settings)
+        commands = await session.standing(await session.plan_gpus(settings))
         concerned = await concerned_by(session, commands)
         if not arguments.json:
             say_plan(commands, concerned)
@@ -100,16 +105,20 @@ async def set_(arguments: argparse.Namespace) -> int:
 async def revert(arguments: argparse.Namespace) -> int:
     async with connected(arguments) as session:
         gpu = None if arguments.gpu == "all" else arguments.gpu
-        report = await session.revert_gpu(gpu, dry_run=arguments.dry_run)
+        choice = arguments.foreign
+        report = await session.revert_gpu(gpu, dry_run=arguments.dry_run, foreign=choice)
         if any(o.command.right for o in report.outcomes) and not arguments.dry_run:
             password = await password_for(session, arguments)
             if password is not None:
-                report = await session.revert_gpu(gpu, password=password)
+                report = await session.revert_gpu(gpu, password=password, foreign=choice)
         if not report.outcomes and not arguments.json:
             say("nothing to revert")
         if arguments.dry_run and not arguments.json:
-            say_commands([o.command for o in report.outcomes])
-        return _said(report, arguments, session)
+            say_commands([o.command for o in report.outcomes if o.command.argv])
+        code = _said(report, arguments, session)
+        if any(o.foreign for o in report.outcomes) and not arguments.json:
+            note(FOREIGN)
+        return code
 
 
 async def journal(arguments: argparse.Namespace) -> int:
@@ -120,12 +129,15 @@ async def journal(arguments: argparse.Namespace) -> int:
         from workbench.gpu.journal import path_on
 
         records, log = await session.gpu_journal()
+        await session.read_alterations()
         sysfs = (await governors_on(session.host)).sysfs if any(r.entry.gpu_uuid == HOST for r in records) else "/sys"
         document: dict[str, Any] = {
             "host": session.host.name,
             "journal": await path_on(session.host),
             "simulated": session.state.simulated,
             "entries": [_entry_json(r, sysfs) for r in records],
+            "others": [asdict(a) for a in session.state.others],
+            "others_problem": session.state.others_problem,
             "log": list(log),
         }
     if arguments.json:
@@ -134,7 +146,9 @@ async def journal(arguments: argparse.Namespace) -> int:
     for one in document["entries"]:
         _say_entry(one)
     if not document["entries"]:
-        say("nothing is altered")
+        say("nothing is altered by this Workbench")
+    for other in others_lines(session.state):
+        say(other)
     for line in log:
         _say_done(line)
     return 0
@@ -155,6 +169,7 @@ def _say_entry(one: Mapping[str, Any]) -> None:
         "journal": "set by Workbench before",
         "default": "the driver's default",
         "unknown": "someone else's lock cannot be read back",
+        "claim": f"as {one['origin']} told, whose value was there",
     }
     say(
         f"{where}: {one['setting']} {_shown(one['now'])}, was {_shown(one['before'])} "
@@ -167,6 +182,19 @@ def _say_entry(one: Mapping[str, Any]) -> None:
         f"{owner[one['owner_state']]}"
     )
     say(f"  no longer in force: {one['gone']}" if one["gone"] else f"  by hand: {one['by_hand']}")
+
+
+def others_lines(state: SessionState) -> Iterator[str]:
+    """What other Workbenches of this host changed."""
+    from workbench.gpu.restore import shown
+
+    for one in state.others:
+        where = "host" if one.gpu_uuid == HOST else f"GPU{one.gpu_index}"
+        kept = ", kept on" if one.extra.get("state") == "kept" else ""
+        change = f"{one.setting} {shown(one.before)} -> {shown(one.now)}"
+        yield f"altered by {one.extra['by']}: {where} {change}{kept}, since {_time(one.since_unix_s)}"
+    if state.others_problem:
+        yield f"  {state.others_problem}"
 
 
 def _say_done(line: Mapping[str, Any]) -> None:
@@ -283,6 +311,7 @@ def _outcome_json(o: SettingOutcome) -> dict[str, Any]:
         "requested": o.requested,
         "read_back": o.read_back,
         "in_force": str(o.in_force),
+        "foreign": o.foreign,
         "message": o.message,
         "right": o.command.right,
         "command": o.command.typed,
@@ -293,7 +322,7 @@ def _outcome_json(o: SettingOutcome) -> dict[str, Any]:
 def report_json(report: SettingsReport, host: str, simulated: bool) -> dict[str, Any]:
     return {
         "host": host,
-        "commands": [list(o.command.argv) for o in report.outcomes],
+        "commands": [list(o.command.argv) for o in report.outcomes if o.command.argv],
         "outcomes": [_outcome_json(o) for o in report.outcomes],
         "before": _by_key(report.outcomes, "before"),
         "requested": _by_key(report.outcomes, "requested"),
@@ -316,6 +345,8 @@ def _said(
         return 0 if report.ok else 1
     for outcome in report.outcomes:
         told = "would run" if report.dry_run else "ok" if outcome.ok else "FAILED"
+        if not outcome.command.argv:  # of a revert: nothing is run for it
+            told = "NOT reverted" if outcome.foreign else "nothing to do"
         _say_outcome(outcome, told if outcome.command.right is None else "no right", report.dry_run)
     for outcome in report.rolled_back:
         _say_outcome(outcome, "given back" if outcome.ok else "NOT given back", False)
@@ -325,7 +356,7 @@ def _said(
 
 
 def _say_outcome(outcome: SettingOutcome, told: str, dry_run: bool) -> None:
-    force = "" if dry_run else f" (in force: {outcome.in_force})"
+    force = "" if dry_run or not outcome.command.argv else f" (in force: {outcome.in_force})"
     change = f"{_shown(outcome.before)} -> {_shown(outcome.requested)}"
     said = outcome.message.removeprefix(outcome.command.note).removeprefix("; ")  # the note stands under its command
     say(f"{outcome.command.where} {outcome.command.setting}: {told}{force}  {change}  {said}".rstrip())

@@ -13,25 +13,31 @@ from workbench.cli.opened import connected, say
 
 if TYPE_CHECKING:
     from workbench.model.settings import GuardView
+    from workbench.session.session import Session
 
 STAY = "no heartbeat holds them: the settings stay until `workbench gpu revert`, or until a GPU is too hot"
 
 
 async def confirm(arguments: argparse.Namespace) -> int:
     async with connected(arguments) as session:
-        return _ordered(arguments, "confirmed: the settings stay", await session.confirm_gpu(), session.state.simulated)
+        text = "confirmed: the settings stay"
+        return await _ordered(arguments, text, await session.confirm_gpu(), session)
 
 
 async def keep(arguments: argparse.Namespace) -> int:
     async with connected(arguments) as session:
         text = "kept: left on deliberately, and written down; `workbench gpu revert` still gives back what was before"
-        return _ordered(arguments, text, await session.keep_gpu(), session.state.simulated)
+        return await _ordered(arguments, text, await session.keep_gpu(), session)
 
 
-def _ordered(arguments: argparse.Namespace, text: str, view: GuardView, simulated: bool) -> int:
+async def _ordered(arguments: argparse.Namespace, text: str, view: GuardView, session: Session) -> int:
+    warnings = await session.cautions()
     if arguments.json:
-        return emit({"guard": asdict(view), "ok": True, "simulated": simulated})
+        simulated = session.state.simulated
+        return emit({"guard": asdict(view), "warnings": warnings, "ok": True, "simulated": simulated})
     say(text)
+    for warning in warnings:
+        say(f"warning: {warning}")
     for line in guard_lines(view):
         say(line)
     return 0

@@ -11,6 +11,8 @@ from workbench.gpu.restore import LOCKS
 from workbench.model.gpu import Telemetry
 from workbench.model.settings import HOST, Alteration, Drift
 
+VOLATILE = ("power_limit_w", *LOCKS)
+
 
 def drifts(alterations: Sequence[Alteration], others: Sequence[Alteration], telemetry: Telemetry) -> tuple[Drift, ...]:
     """Of `alterations`, ours, those that the host does not have; `others` explain the values of other Workbenches."""
@@ -21,6 +23,23 @@ def drifts(alterations: Sequence[Alteration], others: Sequence[Alteration], tele
         if text := claims.drift(_entry(one), live, told):
             found.append(Drift(one.gpu_index, one.gpu_uuid, one.setting, live, text))
     return tuple(found)
+
+
+def cautions(alterations: Sequence[Alteration], others: Sequence[Alteration], telemetry: Telemetry) -> tuple[str, ...]:
+    """What to know before settings are left on without a guard: some are not there, others will not last."""
+    said = [f"{named(d.gpu_index)} {d.setting}: {d.text}" for d in drifts(alterations, others, telemetry)]
+    for sample in telemetry.gpus:
+        mine = [a.setting for a in alterations if a.gpu_uuid == sample.uuid and a.setting in VOLATILE]
+        if mine and sample.live and sample.persistence is False:
+            said.append(
+                f"{named(sample.index)}: persistence mode is off, so {', '.join(mine)} may be lost when the last program "
+                "that uses the GPU ends, which the guard may be; `workbench gpu set --persistence on` prevents it"
+            )
+    return tuple(said)
+
+
+def named(gpu_index: int) -> str:
+    return "host" if gpu_index < 0 else f"GPU{gpu_index}"
 
 
 def live_value(uuid: str, setting: str, telemetry: Telemetry) -> Any:

@@ -169,8 +169,8 @@ class SessionApi(Protocol):
     async def revert_gpu(
         self, gpu: int | None = None, *, password: str | None = None, foreign: str | None = None
     ) -> SettingsReport:
-        """`foreign`: of a value that someone else has set since, "keep" theirs, set "ours" again, or give the "original"
-        back; without it such a setting is left alone, and its outcome says so."""
+        """`foreign`: a value that someone else has set since: "keep" it, set "ours" again, or give the "original" back;
+        without it such a setting is left alone, and its outcome says so."""
         ...
 
     async def confirm_gpu(self) -> GuardView:

@@ -115,8 +115,8 @@ class Settings(Serving):
         password: str | None = None,
         foreign: str | None = None,
     ) -> SettingsReport:
-        """`foreign`: of a value that someone else has set since, "keep" theirs, set "ours" again, or give the "original"
-        back; without it such a setting is left alone."""
+        """`foreign`: a value that someone else has set since: "keep" it, set "ours" again, or give the "original" back;
+        without it such a setting is left alone."""
         from workbench.gpu.control import revert
 
         with self.busy("reverting GPU settings"):
@@ -261,6 +261,13 @@ class Settings(Serving):
                 self.notify(Level.WARN, text, "r asks what is to become of it")
         if lasting != self.state.drift:
             self.update(drift=lasting)
+
+    async def cautions(self) -> Sequence[str]:
+        """What to know before the settings are left on without a guard."""
+        from workbench.gpu.drift import cautions
+        from workbench.gpu.source import read_once
+
+        return cautions(self.state.alterations, self.state.others, await read_once(self.host))
 
     async def _read_again(self) -> None:
         with suppress(WorkbenchError):  # the link is lost, which its state tells

@@ -31,10 +31,9 @@ def cautions(alterations: Sequence[Alteration], others: Sequence[Alteration], te
     for sample in telemetry.gpus:
         mine = [a.setting for a in alterations if a.gpu_uuid == sample.uuid and a.setting in VOLATILE]
         if mine and sample.live and sample.persistence is False:
-            said.append(
-                f"{named(sample.index)}: persistence mode is off, so {', '.join(mine)} may be lost when the last program "
-                "that uses the GPU ends, which the guard may be; `workbench gpu set --persistence on` prevents it"
-            )
+            what = f"{named(sample.index)}: persistence mode is off, so {', '.join(mine)} may be lost when the last "
+            what += "program that uses the GPU ends, which the guard may be; "
+            said.append(what + "`workbench gpu set --persistence on` prevents it")
     return tuple(said)
 
 

@@ -272,17 +272,37 @@ def test_an_owner_of_which_only_the_exit_status_is_left_is_dead() -> None:
     os.waitpid(pid, 0)
 
 
-def test_a_journal_that_is_not_whole_is_never_written_over(bench: Bench) -> None:
+def test_a_journal_of_a_newer_workbench_is_never_written_over(bench: Bench) -> None:
     async def work() -> None:
         await bench.set(GpuSettings(power_limit_w=200.0))
         path = bench.directory / "gpu" / "journal.json"
-        for text in (path.read_text()[:-40], path.read_text().replace('"version": 1', '"version": 7')):
-            path.write_text(text)
-            with pytest.raises(SettingsError, match="nothing was changed"):
-                await bench.set(GpuSettings(power_limit_w=220.0))
-            with pytest.raises(SettingsError):
-                await control.records(bench.host)
-            assert path.read_text() == text and bench.power()[0] == 200.0
+        text = path.read_text().replace('"version": 1', '"version": 7')
+        path.write_text(text)
+        with pytest.raises(SettingsError, match="nothing was changed"):
+            await bench.set(GpuSettings(power_limit_w=220.0))
+        with pytest.raises(SettingsError):
+            await control.records(bench.host)
+        assert path.read_text() == text and bench.power()[0] == 200.0
         assert not (bench.directory / "gpu" / "journal.json.lock").is_symlink()
+
+    run(work)
+
+
+@pytest.mark.parametrize("damage", ["deleted", "truncated", "empty"])
+def test_a_journal_that_is_lost_is_made_anew_from_the_register(bench: Bench, damage: str) -> None:
+    async def work() -> None:
+        await bench.set(GpuSettings(power_limit_w=200.0))
+        path = bench.directory / "gpu" / "journal.json"
+        text = path.read_text()[:-40] if damage == "truncated" else ""
+        path.unlink() if damage == "deleted" else path.write_text(text)
+        (altered,) = await control.alterations(bench.host)  # and looking changes nothing
+        assert (altered.before, altered.now) == (250.0, 200.0)
+        assert not path.exists() if damage == "deleted" else path.read_text() == text
+        report = await control.revert(bench.host)
+        assert report.ok and len(report.outcomes) == 1 and bench.power()[0] == 250.0
+        aside = path.with_name("journal.json.damaged")
+        assert not aside.exists() if damage == "deleted" else aside.read_text() == text
+        _, log = await control.records(bench.host)
+        assert "recovered from the host's register" in log[0]["what"] and await control.alterations(bench.host) == ()
 
     run(work)

@@ -63,6 +63,7 @@ def _link_teller() -> Callable[[SessionState, frozenset[str]], None]:
 
 async def asked(question: str) -> bool:
     """A yes on the terminal; the question goes to stderr so that stdout stays the command's."""
+    sys.stdout.flush()  # what the question is about comes before it
     sys.stderr.write(question)
     sys.stderr.flush()
     answer = await asyncio.to_thread(sys.stdin.readline)

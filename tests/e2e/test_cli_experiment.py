@@ -228,6 +228,7 @@ def test_killed_in_the_middle_then_resumed(line: CommandLine) -> None:
     assert line.ok("gpu", "status")["altered"] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM])
 def test_ended_by_a_signal_gives_back_and_tells(line: CommandLine, number: signal.Signals) -> None:
     words = (

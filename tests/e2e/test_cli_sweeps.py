@@ -237,6 +237,7 @@ def sweeping(run_id: str) -> Iterator[subprocess.Popen[bytes]]:
         yield process
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM])
 def test_a_sweep_that_is_interrupted_gives_the_card_back(cli: Cli, settings_end: None, number: signal.Signals) -> None:
     run_id = started(cli, PRO)

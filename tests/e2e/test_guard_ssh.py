@@ -23,6 +23,7 @@ LOSSES: dict[str, Callable[[Box], None]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["cut", pytest.param("silent", marks=pytest.mark.long)])
 def test_a_lost_link(tmp_path: Path, loss: str) -> None:
     """Cut, which also ends all that sshd runs for the session; and with nothing passing any more, unnoticed by sshd."""

@@ -82,6 +82,7 @@ def change_power(s: TypedScreen) -> None:
     s.until("GPU altered")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [WIDE, pytest.param(NARROW, marks=pytest.mark.long)], ids=["120x40", "80x24"])
 def test_the_whole_loop_with_at_most_40_keys(host: CommandLine, screen: Open, size: tuple[int, int]) -> None:
     s = screen(size)

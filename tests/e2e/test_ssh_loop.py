@@ -242,6 +242,7 @@ def cut_at(far: Box, session: Session, word: str, *, reached: bool, outage_s: fl
     return restoring
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("word", "reached"),
     [
@@ -275,6 +276,7 @@ def test_settings_cut_in_the_middle_of_apply(far: Box, word: str, reached: bool)
     run(far, scenario)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("word", "reached"),
     [

@@ -42,7 +42,8 @@ def supervised(scenario: Callable[[Supervisor, list[Event]], Awaitable[None]], h
 
 
 def processes_of(run_dir: str) -> list[psutil.Process]:
-    """Every living process that has the run's log open: all that it started, unless they closed their output."""
+    """Return the processes that hold the run's log open and live a second later: all that it started, unless they
+    closed their output. One that was ending just then is none."""
     log = os.path.realpath(f"{run_dir}/log")
     found = []
     for process in psutil.process_iter():
@@ -52,7 +53,7 @@ def processes_of(run_dir: str) -> list[psutil.Process]:
                 found.append(process)
         except (OSError, psutil.Error):
             continue
-    return found
+    return psutil.wait_procs(found, timeout=1)[1]
 
 
 async def eventually(condition: Callable[[], object], timeout_s: float = 20.0, what: str = "condition") -> None:

@@ -308,6 +308,7 @@ def test_what_is_odd_but_right_is_told() -> None:
 # -- silence ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @settings(
     max_examples=2, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 )

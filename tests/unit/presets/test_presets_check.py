@@ -313,6 +313,7 @@ _FIELDS = [
 ]
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(st.sampled_from(_FIELDS) | st.text(max_size=6), _values, max_size=10))
 def test_any_toml_document_is_answered(document: dict[str, Any]) -> None:

@@ -240,6 +240,7 @@ def test_a_point_that_fails_ends_it_only_where_the_server_is_gone(
     settings_only(scenario)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["cancel_sweep", pytest.param("close", marks=pytest.mark.long), "task"])
 def test_cancelled_while_it_measures(how: str) -> None:
     async def scenario(session: Scripted) -> None:

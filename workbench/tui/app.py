@@ -18,8 +18,9 @@ from textual.theme import Theme
 
 from workbench.session.api import SessionApi
 from workbench.tui.compat import PlainEnd, run_bindings, when_terminal_is_gone
+from workbench.tui.glyphs import ASCII, G
 from workbench.tui.screen import MainScreen
-from workbench.tui.theme import DIM, GROUNDS, ORANGE, SKY, STRONG, TEXT, VERMILLION
+from workbench.tui.theme import DIM, FIELD, GROUNDS, LINE, ORANGE, SKY, STRONG, TEXT, VERMILLION
 
 THEME = Theme(
     name="workbench",
@@ -38,11 +39,11 @@ THEME = Theme(
         "wb-ground": GROUNDS["ground"],
         "wb-bar": GROUNDS["bar"],
         "wb-box": GROUNDS["box"],
-        "wb-field": "#303030",
+        "wb-field": FIELD,
         "wb-text": TEXT,
         "wb-strong": STRONG,
         "wb-dim": DIM,
-        "wb-line": "#4e6a80",
+        "wb-line": LINE,
         "wb-sky": SKY,
         "wb-orange": ORANGE,
     },
@@ -66,6 +67,7 @@ class WorkbenchApp(PlainEnd):
     def __init__(self, session: SessionApi, keymap: dict[str, str] | None = None) -> None:
         super().__init__()
         self._uncoloured: LineFilter | None = None
+        self.set_class(G is ASCII, "-ascii")
         self.session = session
         self.register_theme(THEME)
         self.set_reactive(App.theme, "workbench")  # without its watcher, which would parse all CSS a second time

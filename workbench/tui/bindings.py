@@ -50,7 +50,9 @@ KEYS: tuple[Key, ...] = (
     Key("u", "undo", "Undo", "undo the last edit of the plan", "", 9, "launch"),
     Key("U", "redo", "Redo", "redo the edit that was undone", "", 0, "launch"),
     Key("v", "command", "Command", "the full command, its environment and all findings", "", 16, "launch"),
-    Key("y", "copy", "Copy", "copy the command to the clipboard (OSC 52, works through ssh)", "", 17, "launch"),
+    Key(
+        "y", "copy", "Copy", "copy the command: by the terminal (OSC 52), in tmux into its buffer too", "", 17, "launch"
+    ),
     Key("Y", "copy_script", "Copy script", "copy the plan as a shell script", "", 0, "launch"),
     Key("w", "save", "Save", "save the plan as a preset of your own", "", 18, "launch"),
     Key("n", "new", "New", "new preset from the plan", "", 0, "launch"),

@@ -16,7 +16,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from workbench.tui.compat import send_cells
-from workbench.tui.glyphs import G
+from workbench.tui.glyphs import ASCII, G, plain
 from workbench.tui.theme import style
 
 Run = tuple[str, str]
@@ -183,6 +183,8 @@ class Painted(Widget):
         if width <= 0 or height <= 0:
             return
         rows = [fit(row, width) for row in self.made(self.rows, width, height)[:height]]
+        if G is ASCII:
+            rows = [tuple((plain(text), role) for text, role in row) for row in rows]
         rows += [((" " * width, "text"),)] * (height - len(rows))
         old, self._painted = self._painted, rows
         if len(old) != height or (old and row_width(old[0]) != width):

@@ -13,7 +13,9 @@ from rich.style import Style
 SKY, ORANGE, VERMILLION = "#56b4e9", "#e69f00", "#d55e00"
 TEXT, DIM, STRONG = "#d0d0d0", "#8a8a8a", "#ffffff"
 
-GROUNDS = {"ground": "#121212", "bar": "#262f3a", "box": "#1c1c1c"}
+# Colours of the 256 that a terminal has: others are replaced by the nearest, which for a dark blue is a glaring one.
+GROUNDS = {"ground": "#121212", "bar": "#262626", "box": "#1c1c1c"}
+FIELD, LINE = "#303030", "#5f8787"
 
 _ROLES: dict[str, tuple[str, bool]] = {
     "text": (TEXT, False),
@@ -41,7 +43,7 @@ def style(role: str, ground: str = "ground") -> Style:
     if role == "select":
         return Style(color="#121212", bgcolor="#d7d7d7", bold=True)
     if role == "rest":
-        return Style(color=TEXT, bgcolor="#303030")
+        return Style(color=TEXT, bgcolor=FIELD)
     if role == "reverse":
         return Style(color=ORANGE, bgcolor=back, bold=True, reverse=True)
     colour, bold = _ROLES[role]

@@ -274,12 +274,15 @@ class LaunchActions(Actions):
         if plan is None or plan.command is None:
             self.say("there is no command to copy", Level.WARN, "v says why" if plan else "p picks a preset")
             return
-        self.app.copy_to_clipboard(plan.command.shell())
-        self.say("command copied (through OSC 52: your terminal must allow it)")
+        self._copy("command", plan.command.shell())
+
+    def _copy(self, what: str, text: str) -> None:
+        from workbench.tui.clipboard import copy
+
+        self.attempt(copy(self.app, text), lambda became: self.say(f"{what} {became}"))
 
     def action_copy_script(self) -> None:
         if self.need_plan():
             script = self.try_now(self.session.script)
             if script:
-                self.app.copy_to_clipboard(script)
-                self.say("the plan is copied as a shell script")
+                self._copy("shell script of the plan", script)

@@ -13,6 +13,7 @@ from textual.markup import escape
 from textual.screen import ModalScreen
 from textual.widget import Widget
 
+from workbench.tui.glyphs import plain
 from workbench.tui.paint import Painted, Row, paragraph
 from workbench.tui.widgets.entry import Entry
 from workbench.tui.widgets.pick_list import PickList
@@ -38,8 +39,8 @@ class Modal(ModalScreen[T], Generic[T]):
 
     def compose(self) -> ComposeResult:
         box = Vertical(*self.content(), classes="box")
-        box.border_title = escape(self.box_title)
-        box.border_subtitle = escape(self.keys)
+        box.border_title = escape(plain(self.box_title))
+        box.border_subtitle = escape(plain(self.keys))
         yield box
 
     def content(self) -> Sequence[Widget]:
@@ -47,7 +48,16 @@ class Modal(ModalScreen[T], Generic[T]):
 
     def say_keys(self, text: str) -> None:
         """Other words in the border, such as what a key has done."""
-        self.query_one(".box").border_subtitle = escape(text)
+        self.query_one(".box").border_subtitle = escape(plain(text))
+
+    def copy_text(self, text: str) -> None:
+        """Copy, and say in the border what became of it."""
+        from workbench.tui.clipboard import copy
+
+        async def work() -> None:
+            self.say_keys(await copy(self.app, text))
+
+        self.run_worker(work(), group="copy", exclusive=True, exit_on_error=False)
 
     def action_leave(self) -> None:
         self.dismiss(None)
@@ -140,8 +150,7 @@ class TextModal(Modal[None]):
 
     def action_copy(self) -> None:
         if self.copy is not None:
-            self.app.copy_to_clipboard(self.copy())
-            self.say_keys(f"copied   {self.keys}")
+            self.copy_text(self.copy())
 
 
 class PickModal(Modal[str]):

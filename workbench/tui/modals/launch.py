@@ -116,5 +116,4 @@ class StartPlan(Modal[bool]):
 
     def action_copy(self) -> None:
         if self.plan.command is not None:
-            self.app.copy_to_clipboard(self.plan.command.shell())
-            self.say_keys(f"copied   {self.keys}")
+            self.copy_text(self.plan.command.shell())

@@ -13,6 +13,7 @@ from textual.widget import Widget
 from workbench.model.findings import Level
 from workbench.session.state import Notice, SessionState
 from workbench.tui.formats import progress_text
+from workbench.tui.glyphs import plain
 from workbench.tui.modals.base import ROOM_AROUND, Modal, TextBody
 from workbench.tui.paint import Row
 from workbench.tui.widgets.bars import notice_rows
@@ -107,10 +108,10 @@ class Live(Modal[str]):
         box, keys, title = self.query_one(".box"), self._keys(), self.title_now
         if keys != self.keys:
             self.keys = keys
-            box.border_subtitle = escape(keys)
+            box.border_subtitle = escape(plain(keys))
         if title != self.box_title:
             self.box_title = title
-            box.border_title = escape(title)
+            box.border_title = escape(plain(title))
 
     def told(self, notice: Notice) -> None:
         """A message for the person, while this page lies over the place of messages."""

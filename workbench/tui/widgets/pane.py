@@ -6,6 +6,7 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.widget import Widget
 
+from workbench.tui.glyphs import plain
 from workbench.tui.paint import Painted
 
 
@@ -24,11 +25,11 @@ class Pane(Vertical):
         """Texts in the border; set only when they differ, for they repaint it."""
         from textual.markup import escape
 
-        title = escape(f"{self.number} {self.pane_name}" + (f"  {detail}" if detail else ""))
+        title = escape(plain(f"{self.number} {self.pane_name}" + (f"  {detail}" if detail else "")))
         if self.border_title != title:
             self.border_title = title
-        if self.border_subtitle != escape(hint):
-            self.border_subtitle = escape(hint)
+        if self.border_subtitle != escape(plain(hint)):
+            self.border_subtitle = escape(plain(hint))
 
     def focus_target(self) -> Widget:
         return self.body

@@ -1,0 +1,55 @@
+"""Copying: through the terminal (OSC 52), in tmux through tmux itself; and what became of it, in true words."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from textual.app import App
+
+TMUX_S = 3.0  # a tmux that takes longer to answer hangs
+BY_TERMINAL = "sent to the terminal by OSC 52: one that does not allow it ignores it"
+IN_MULTIPLEXER = "sent by OSC 52, which tmux and screen pass on only when told to (tmux: set -s set-clipboard on)"
+IN_TMUX = "copied into tmux's buffer (prefix ] pastes it)"
+TO_TERMINAL = f"{IN_TMUX} and sent to the terminal: one that does not allow it ignores it"
+OFF = f"{IN_TMUX} only, for set-clipboard is off: `tmux set -s set-clipboard external` reaches the clipboard too"
+
+
+async def copy(app: App[Any], text: str, env: Mapping[str, str] = os.environ) -> str:
+    """Copy `text`; what was done with it."""
+    if env.get("TMUX"):
+        said = await _by_tmux(text)
+        if said:
+            return said
+    app.copy_to_clipboard(text)
+    inside = env.get("TMUX") or env.get("STY") or env.get("TERM", "").startswith(("tmux", "screen"))
+    return IN_MULTIPLEXER if inside else BY_TERMINAL
+
+
+async def _by_tmux(text: str) -> str | None:
+    """tmux drops OSC 52 of the programs in it by default; its own command reaches its buffer, and with -w (from 3.2 on)
+    the terminal's clipboard. None where tmux did not take it."""
+    setting = await _tmux(("show-options", "-sv", "set-clipboard"))
+    if await _tmux(("load-buffer", "-w", "-"), text) is not None:
+        return OFF if setting == "off" else TO_TERMINAL
+    return IN_TMUX if await _tmux(("load-buffer", "-"), text) is not None else None
+
+
+async def _tmux(arguments: Sequence[str], text: str = "") -> str | None:
+    """Its output; None where it failed."""
+    process = None
+    try:
+        async with asyncio.timeout(TMUX_S):
+            pipe, nothing = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
+            process = await asyncio.create_subprocess_exec("tmux", *arguments, stdin=pipe, stdout=pipe, stderr=nothing)
+            out, _ = await process.communicate(text.encode())
+    except (OSError, TimeoutError):
+        if process is not None:
+            with suppress(ProcessLookupError):
+                process.kill()
+        return None
+    return out.decode(errors="replace").strip() if process.returncode == 0 else None

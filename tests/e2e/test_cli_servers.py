@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,9 @@ from typing import Any
 import pytest
 from support.procs import alive
 from support.serving import free_port, processes_of
+
+from workbench.sim.host import BIN
+from workbench.store import paths
 
 Cli = Callable[..., Any]
 PRO = ("--simulate", "rtx-pro-6000")
@@ -186,3 +190,47 @@ def test_a_state_directory_that_cannot_be_made(cli: Cli, tmp_path: Path, monkeyp
 def test_the_values_that_a_simulated_host_fills_in_can_be_started(cli: Cli, preset: str) -> None:
     ran = cli(*PRO, "start", preset, "--set", f"port={free_port()}", "--wait")
     assert ran.code == 0, ran
+
+
+@pytest.fixture
+def venv_vllm(tmp_path: Path) -> Path:
+    """A vllm outside of PATH, which starts the stand-in of the simulated host."""
+    program = tmp_path / "my env" / "bin" / "vllm"
+    program.parent.mkdir(parents=True)
+    program.write_text(f'#!/bin/sh\nexec {shlex.quote(BIN)}/vllm "$@"\n')
+    program.chmod(0o755)
+    return program
+
+
+def test_an_executable_of_ones_own(cli: Cli, venv_vllm: Path) -> None:
+    own = ("--executable", shlex.quote(str(venv_vllm)))
+    plan = cli(*PRO, "plan", "vllm-any", *own, "--json").document
+    assert plan["argv"][:2] == [str(venv_vllm), "serve"] and "--executable" not in plan["argv"]
+    run = start(cli, *own)
+    assert run["state"] == "ready"
+    (record,) = Path(os.environ["XDG_STATE_HOME"]).rglob("plan.json")
+    assert json.loads(record.read_text())["command"]["argv"][0] == str(venv_vllm)
+    missing = cli(*PRO, "plan", "vllm-any", "--executable", "/nowhere/vllm", "--json").document
+    assert [f["level"] for f in missing["findings"] if f["code"] == "engine.missing"] == ["warn"]
+    assert cli(*PRO, "plan", "vllm-any", "--executable", "./vllm").code == 2
+
+
+def test_an_executable_for_a_host_in_the_configuration(cli: Cli, venv_vllm: Path) -> None:
+    file = Path(os.environ["XDG_CONFIG_HOME"], "workbench", "config.toml")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(f"[executables.'sim:gb10']\nvllm = {json.dumps(shlex.quote(str(venv_vllm)))}\n")
+    plan = cli(*GB10, "plan", "vllm-any", "--json").document
+    assert plan["argv"][0] == str(venv_vllm)
+    (said,) = [f["text"] for f in plan["findings"] if f["code"] == "engine.executable"]
+    assert "config.toml" in said and str(venv_vllm) in said
+    assert cli(*GB10, "plan", "vllm-any", "--executable", "vllm", "--json").document["argv"][0] == "vllm"
+    assert cli(*PRO, "plan", "vllm-any", "--json").document["argv"][0] == "vllm"  # another host
+    assert cli(*GB10, "plan", "sglang-any", "--json").document["argv"][0] == "sglang"
+
+
+def test_the_executable_of_a_preset_is_shown(cli: Cli) -> None:
+    own = Path(os.environ["XDG_CONFIG_HOME"], "workbench", "presets", "mine.toml")
+    own.parent.mkdir(parents=True, exist_ok=True)
+    text = (paths.shipped_presets_dir() / "vllm-any.toml").read_text().replace('id = "vllm-any"', 'id = "mine"')
+    own.write_text(text.replace("[engine]\n", '[engine]\nexecutable = ["/opt/nightly/bin/vllm"]\n'))
+    assert "/opt/nightly/bin/vllm" in cli("presets", "show", "mine").out

@@ -464,6 +464,12 @@ class FakeSession(FakeMeasuring):
         self._called("unset_flag", name)
         self._edit(self.plan.without_flag(name))
 
+    def executables(self) -> Sequence[str]:
+        return ("/opt/vllm/bin/vllm",)
+
+    async def set_executable(self, text: str, *, keep: bool = False) -> None:
+        self._called("set_executable", text, keep)
+
     def set_env(self, name: str, value: str) -> None:
         self._called("set_env", name, value)
         self._edit(self.plan.with_env(name, value))

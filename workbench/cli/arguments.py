@@ -50,4 +50,5 @@ def plan_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--set", action="append", default=[], metavar="flag=value", dest="sets")
     parser.add_argument("--unset", action="append", default=[], metavar="flag", dest="unsets")
     parser.add_argument("--env", action="append", default=[], metavar="K=V", dest="envs")
+    parser.add_argument("--executable", metavar="PATH", help="program that starts the engine: in a venv, say")
     parser.add_argument("--var", action="append", default=[], metavar="name=value", dest="variables")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -73,7 +74,7 @@ async def _gpus(host: Host) -> tuple[DriverInfo, Sequence[GpuInfo]]:
 def _findings(
     facts: HostFacts, driver: DriverInfo, installed: Sequence[InstalledEngine], rights: Rights
 ) -> list[Finding]:
-    found = []
+    found, host = [], json.dumps(facts.name)
     if driver.status is not DriverStatus.OK:
         code = "driver." + driver.status.replace(" ", "-")
         fix = "workbench demo needs no GPU" if driver.status is DriverStatus.NO_LIBRARY else None
@@ -89,14 +90,16 @@ def _findings(
         )
     if not any(e.path for e in installed):
         text = "no engine found on PATH (vllm, sglang, llama-server)"
-        found.append(Finding(Level.WARN, "engine.none", text, fix="install one, or give a preset `executable`"))
+        found.append(
+            Finding(Level.WARN, "engine.none", text, fix="install one, or name its program: --executable PATH")
+        )
     for engine in installed:
         found += [
             Finding(
                 Level.HINT,
                 "engine.elsewhere",
-                f"{engine.engine} is not on PATH but at {path}",
-                fix="put it first on PATH, or name it as the preset's executable",
+                f"{'another' if engine.path else 'not on PATH, but'} {engine.engine} is at {path}",
+                fix=f'--executable PATH, or {engine.engine} = "PATH" under [executables.{host}] in config.toml',
             )
             for path in engine.elsewhere
         ]

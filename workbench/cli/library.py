@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,6 +42,10 @@ def presets_show(arguments: argparse.Namespace) -> int:
         return emit(preset.model_dump(mode="json", by_alias=True))
     say(f"{preset.id}: {preset.title}\n\n{preset.summary}\n")
     say(f"engine    {preset.engine.name} {preset.engine.versions or ''}")
+    if preset.engine.executable:
+        say(f"program   {shlex.join(preset.engine.executable)}")
+    if preset.engine.workdir:
+        say(f"in        {preset.engine.workdir}")
     say(f"model     {preset.model.id} {preset.model.quantization or ''}")
     say(f"hardware  {preset.hardware.count} x {', '.join(preset.hardware.gpu_names) or 'any NVIDIA GPU'}")
     say(f"from      {preset.provenance.document} ({preset.provenance.status})")
@@ -127,6 +132,7 @@ def variables_of(arguments: argparse.Namespace) -> dict[str, str]:
 
 async def take_plan(session: Session, arguments: argparse.Namespace) -> LaunchPlan:
     """Load the preset, see what this host has to run it, and apply the assignments of the command line."""
+    from workbench.engines import with_executable
     from workbench.gpu.source import read_once
     from workbench.model.errors import HostError
 
@@ -135,6 +141,8 @@ async def take_plan(session: Session, arguments: argparse.Namespace) -> LaunchPl
         session.update(telemetry=await read_once(session.host))
     except HostError as error:
         note(f"GPUs not read: {error.message}")
+    if arguments.executable is not None:
+        planned = with_executable(planned, arguments.executable)
     session.take_plan(planned, arguments.preset)
     await session.look_for_engine()
     session.editor.assign(arguments.sets, arguments.unsets, arguments.envs)

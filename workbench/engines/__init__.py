@@ -22,12 +22,21 @@ from workbench.engines.catalog import (
     version_key,
 )
 from workbench.engines.memory import MemoryFit, fit
-from workbench.engines.plans import apply_assignments, plan_from_preset, rows, set_flag, shown_finding
+from workbench.engines.plans import (
+    EXECUTABLE,
+    apply_assignments,
+    plan_from_preset,
+    rows,
+    set_flag,
+    shown_finding,
+    with_executable,
+)
 from workbench.engines.registry import get, names
 from workbench.engines.validate import check_value, validate
 from workbench.engines.values import format_value, parse_value
 
 __all__ = [
+    "EXECUTABLE",
     "METRICS",
     "Engine",
     "MemoryFit",
@@ -51,4 +60,5 @@ __all__ = [
     "shown_finding",
     "validate",
     "version_key",
+    "with_executable",
 ]

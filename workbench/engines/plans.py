@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from workbench.model.plan import LaunchPlan, Node, VariableSource
 if TYPE_CHECKING:
     from workbench.model.preset import Preset
 
+EXECUTABLE = "executable"  # among the flags of an editor: the program that starts the engine
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_-]*)\}")
 
 
@@ -38,6 +40,7 @@ def plan_from_preset(
         engine=engine.name,
         model=_fill(preset.model.id, values),
         executable=executable,
+        executable_from="preset" if executable else "",
         workdir=_fill(preset.engine.workdir, values) if preset.engine.workdir else None,
         env=tuple(FlagSetting(k, _fill(v, values), Origin.PRESET) for k, v in preset.env.items()),
         engine_versions=preset.engine.versions,
@@ -82,7 +85,8 @@ def apply_assignments(
 ) -> LaunchPlan:
     """The plan after `--set flag=value` (or `--set switch`), `--unset flag` (or variable) and `--env K=V`.
 
-    "model" stands for the model. Unknown flags are kept. Raises InputError for text that is no value of the flag.
+    "model" stands for the model, "executable" for the program that starts the engine. Unknown flags are kept. Raises
+    InputError for text that is no value of the flag.
     """
     for name in unsets:
         plan = _unset(plan, catalog, name)
@@ -93,6 +97,9 @@ def apply_assignments(
         if name.strip().lstrip("-") == "model":
             plan = replace(plan, model=text.strip())
             continue
+        if name.strip().lstrip("-") == EXECUTABLE:
+            plan = with_executable(plan, text)
+            continue
         match = lookup(catalog, name)
         value = _parse_assigned(catalog, match, name, text if equals else None)
         plan = set_flag(plan, catalog, name, value)
@@ -102,6 +109,20 @@ def apply_assignments(
             raise InputError(f"{assignment!r} does not set an environment variable", next_step="write it as NAME=value")
         plan = plan.with_env(name, text)
     return plan
+
+
+def with_executable(plan: LaunchPlan, text: str, named_by: str = "given") -> LaunchPlan:
+    """The plan started by `text`: a name on PATH or an absolute path, with arguments as a shell quotes them.
+
+    "" stands for the engine's own program. Raises InputError for what names no program on its host.
+    """
+    try:
+        words = tuple(shlex.split(text))
+    except ValueError as error:
+        raise InputError(f"executable {text!r}: {error}", next_step="quote it as in a shell") from None
+    if words and not words[0].startswith("/") and "/" in words[0] and not plan.workdir:
+        raise InputError(f"executable {words[0]!r} is not an absolute path", next_step="write it in full, from /")
+    return replace(plan, executable=words, executable_from=named_by if words else "")
 
 
 def rows(
@@ -209,6 +230,8 @@ def _parse_assigned(catalog: FlagCatalog, match: Match, name: str, text: str | N
 
 def _unset(plan: LaunchPlan, catalog: FlagCatalog, name: str) -> LaunchPlan:
     """Without a flag or variable. One that is known but not set is as asked for; an unknown name is an error."""
+    if name.strip().lstrip("-") == EXECUTABLE:
+        return with_executable(plan, "")
     canonical = lookup(catalog, name).name
     if any(e.name == name for e in plan.env):
         return plan.without_env(name)

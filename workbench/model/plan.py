@@ -62,6 +62,7 @@ class LaunchPlan:
     flags: tuple[FlagSetting, ...] = ()  # in the order they appear on the command line
     env: tuple[FlagSetting, ...] = ()
     executable: tuple[str, ...] = ()  # argv prefix that overrides the engine's own, e.g. ("/opt/v/bin/vllm",)
+    executable_from: str = ""  # who named it: "preset", "config.toml", "given"; "" for the engine's own
     workdir: str | None = None
     engine_version: str | None = None  # of the catalog that the plan is checked against
     engine_versions: str | None = None  # PEP 440 range that the preset holds for, e.g. ">=0.14,<0.34"
@@ -124,7 +125,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class PlanChange:
-    """One difference between two plans: kind is "flag", "env", "model", "engine" or "gpu"."""
+    """One difference between two plans: kind is "flag", "env", "model", "engine", "executable" or "gpu"."""
 
     kind: str
     name: str
@@ -135,7 +136,9 @@ class PlanChange:
 def diff(a: LaunchPlan, b: LaunchPlan) -> tuple[PlanChange, ...]:
     """What differs between two plans, engine and model first, then flags and environment in b's order."""
     changes: list[PlanChange] = []
-    for kind, x, y in (("engine", a.engine, b.engine), ("model", a.model, b.model)):
+    named = [("engine", a.engine, b.engine), ("model", a.model, b.model)]
+    named.append(("executable", shlex.join(a.executable), shlex.join(b.executable)))
+    for kind, x, y in named:
         if x != y:
             changes.append(PlanChange(kind, kind, x, y))
     for kind, left, right in (("flag", a.flags, b.flags), ("env", a.env, b.env)):

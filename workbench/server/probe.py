@@ -10,7 +10,7 @@ import posixpath
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from workbench.hosts.base import CommandTimeout, Host
@@ -18,25 +18,29 @@ from workbench.hosts.base import CommandTimeout, Host
 if TYPE_CHECKING:
     from workbench.engines.base import Engine
 
-# $1 is the path or name asked for first (may be empty), the others the engine's own names. Prints key=value lines.
+# $1 is the path or name asked for first (may be empty), the others the engine's own names. Prints key=value lines: the
+# first one found, and those in the usual places of venvs, conda and uv. None is started.
 _FIND = r"""
 first=$1; shift
-[ -n "$first" ] && set -- "$first"
-for name do
-    path=$(command -v -- "$name" 2>/dev/null) || continue
-    case $path in /*) ;; */*) path=$PWD/$path ;; *) continue ;; esac
-    [ -x "$path" ] || continue
-    echo "path=$path"
-    echo "simulated=${WORKBENCH_SIM_PROFILE:-}"
-    head -c 2 -- "$path" | grep -q '#!' && head -n 3 -- "$path" | head -c 1000 | sed 's/^/script=/'
-    exit 0
-done
+look() {
+    for name do
+        path=$(command -v -- "$name" 2>/dev/null) || continue
+        case $path in /*) ;; */*) path=$PWD/$path ;; *) continue ;; esac
+        [ -x "$path" ] && [ ! -d "$path" ] || continue
+        echo "path=$path"
+        echo "simulated=${WORKBENCH_SIM_PROFILE:-}"
+        head -c 2 -- "$path" | grep -q '#!' && head -n 3 -- "$path" | head -c 1000 | sed 's/^/script=/'
+        return
+    done
+}
+if [ -n "$first" ]; then look "$first"; else look "$@"; fi
 echo "PATH=$PATH"
 for name do
-    case $name in */*) continue ;; esac
-    for place in "$HOME"/venv*/bin "$HOME"/.venv*/bin "$HOME"/*/.venv/bin "$HOME"/*/venv/bin \
-        /opt/*/bin /opt/*/venv/bin; do
-        [ -x "$place/$name" ] && echo "elsewhere=$place/$name"
+    for place in "$HOME"/venv*/bin "$HOME"/.venv*/bin "$HOME"/*/.venv/bin "$HOME"/*/venv/bin "$HOME"/.local/bin \
+        "$HOME"/.local/share/uv/tools/*/bin "$HOME"/.local/share/pipx/venvs/*/bin "$HOME"/.virtualenvs/*/bin \
+        "$HOME"/*conda*/envs/*/bin "$HOME"/*forge*/envs/*/bin "$HOME"/.conda/envs/*/bin "$HOME"/*/envs/*/bin \
+        /opt/*/bin /opt/*/venv/bin /opt/*/.venv/bin /opt/*conda*/envs/*/bin /srv/*/bin /srv/*/.venv/bin; do
+        [ -x "$place/$name" ] && [ ! -d "$place/$name" ] && echo "elsewhere=$place/$name"
     done
 done
 exit 0
@@ -67,7 +71,7 @@ class InstalledEngine:
     python: str | None = None  # the engine's own interpreter, when it is a Python program
     how: str = ""  # where the version was read from
     problem: str | None = None
-    elsewhere: tuple[str, ...] = ()  # found in common places that are not on PATH
+    elsewhere: tuple[str, ...] = ()  # others, found in common places
 
 
 async def probe(
@@ -93,14 +97,17 @@ async def probe(
         return _missing(host, engine, first, facts)
     path = facts["path"][0]
     python = _interpreter(facts.get("script", []))
-    if facts["simulated"][0]:
-        return await _from_itself(host, engine, path, python)
-    if engine.packages:
+    elsewhere = tuple(place for place in dict.fromkeys(facts.get("elsewhere", [])) if place != path)
+    return replace(await _version_of(host, engine, path, python, facts["simulated"][0] != ""), elsewhere=elsewhere)
+
+
+async def _version_of(host: Host, engine: Engine, path: str, python: str | None, simulated: bool) -> InstalledEngine:
+    if not engine.packages and not engine.version_arguments:
+        how = f"{engine.title} runs from its source directory and has no version number"
+        return InstalledEngine(engine.name, path, None, python or path, how)
+    if engine.packages and not simulated:
         return await _from_metadata(host, engine, path, python)
-    if engine.version_arguments:
-        return await _from_itself(host, engine, path, python)
-    how = f"{engine.title} runs from its source directory and has no version number"
-    return InstalledEngine(engine.name, path, None, python or path, how)
+    return await _from_itself(host, engine, path, python)
 
 
 async def _no_source(host: Host, engine: Engine, workdir: str | None) -> str | None:

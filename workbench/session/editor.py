@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from workbench import engines
 from workbench.engines.model_facts import Found, facts_of, needs_look
 from workbench.model.errors import InputError, PlanError, WorkbenchError
 from workbench.model.findings import Finding, Level
-from workbench.model.flags import FlagCatalog, FlagRow, Origin
+from workbench.model.flags import FlagCatalog, FlagKind, FlagRow, FlagSpec, Origin
 from workbench.model.gpu import GpuInfo
 from workbench.model.plan import Command, LaunchPlan, Node, diff
 from workbench.session.state import PlanView
@@ -25,6 +25,7 @@ class Surroundings:
     installed_version: str | None = None
     installed: str | None = None
     installed_problem: str | None = None
+    executables: tuple[str, ...] = ()  # of the plan's engine, found on the host
     models: Found = field(default_factory=dict)  # figures read from the host
 
 
@@ -60,6 +61,9 @@ class PlanEditor:
         self._change(engines.apply_assignments(self.plan, self.catalog, [f"{name}={text}"]))
 
     def unset_flag(self, name: str) -> None:
+        if name == engines.EXECUTABLE:
+            self._change(engines.with_executable(self.plan, ""))
+            return
         if engines.canonical_name(self.catalog, name) in self.engine.model_flags:
             raise InputError("a plan needs a model", next_step=f"set {self.engine.model_flags[0]} to another one")
         self._change(self.plan.without_flag(engines.canonical_name(self.catalog, name)))
@@ -109,11 +113,24 @@ class PlanEditor:
         found = engines.validate(
             self.effective, self.catalog, installed_version=self.around.installed_version, gpus=self.around.gpus
         )
+        found = (*self._about_executable(), *found)
         try:
             self.command()
         except WorkbenchError as error:
             return (Finding(Level.ERROR, "plan.command", error.message, fix=error.next_step), *found)
         return found
+
+    def _about_executable(self) -> Iterator[Finding]:
+        """Which program is meant, where that is not the engine's own, and that the host has none."""
+        plan, title = self.plan, self.engine.title
+        if plan.executable_from == "config.toml":
+            text = f"{title} is started by {plan.executable[0]}, which config.toml names for this host"
+            yield Finding(Level.INFO, "engine.executable", text, engines.EXECUTABLE, "--executable PATH names another")
+        if self.around.installed_problem:
+            where = ", ".join(self.around.executables)
+            fix = f"found here: {where}; " if where else f"install {title}, or "
+            fix += "name the program: --executable PATH, or the row `executable`"
+            yield Finding(Level.WARN, "engine.missing", self.around.installed_problem, engines.EXECUTABLE, fix)
 
     def rows(self, view: str = "changed", query: str = "") -> Sequence[FlagRow]:
         """view "changed": what is set; "all": the whole catalog. A query looks through all of it, best hit first."""
@@ -123,12 +140,14 @@ class PlanEditor:
         wanted = query.lower()
         names = [spec.name for spec in engines.search(self.catalog, query)]
         names += [spec.name for spec in engines.search_env(self.catalog, query)]
-        place = {name: number for number, name in enumerate(names)}
+        own = (self.engine.model_flags[0], engines.EXECUTABLE)  # not all of these stand in a catalog
+        names = [*(name for name in own if name.startswith(wanted)), *names]
+        place = {name: number for number, name in enumerate(dict.fromkeys(names))}
         found = [row for row in rows if row.name in place or wanted in row.name.lower()]
         return sorted(found, key=lambda row: place.get(row.name, len(place)))
 
     def _rows(self, findings: tuple[Finding, ...], view: str) -> tuple[FlagRow, ...]:
-        """The model first: it is set like a flag, though the plan keeps it apart."""
+        """The model first, then the executable: they are set like flags, though the plan keeps them apart."""
         name = self.engine.model_flags[0]
         origin = Origin.EDITED if self.plan.model != self.base.model else Origin.PRESET
         rows = engines.rows(self.effective, self.catalog, findings, view=view)
@@ -139,7 +158,18 @@ class PlanEditor:
             if listed
             else FlagRow(name, self.plan.model, None, origin, spec, *engines.shown_finding(findings, name))
         )
-        return (replace(model, default=None), *(row for row in rows if row.name != name))
+        return (replace(model, default=None), self._executable_row(findings), *(r for r in rows if r.name != name))
+
+    def _executable_row(self, findings: tuple[Finding, ...]) -> FlagRow:
+        import shlex
+
+        name, own = engines.EXECUTABLE, shlex.join(self.engine.launch[:1])
+        spec = FlagSpec(name, FlagKind.STR, default=own, help="Program that starts the engine: on PATH, or a path.")
+        value = shlex.join(self.plan.executable) or None
+        origin = Origin.EDITED if self.plan.executable != self.base.executable else Origin.PRESET
+        return FlagRow(
+            name, value, own, origin if value else Origin.DEFAULT, spec, *engines.shown_finding(findings, name)
+        )
 
     def view(self) -> PlanView:
         """Everything that the screen shows of the plan."""

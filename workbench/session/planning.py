@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from workbench.store.presets import PresetLibrary
 
 
+EXECUTABLE = "executable"
 _GENERAL = {"vllm": "vllm-any", "sglang": "sglang-any", "tabbyapi": "tabbyapi-any", "llamacpp": "llamacpp-gguf"}
 
 
@@ -102,7 +103,9 @@ class Planning(SessionCore):
         preset = self.preset(preset_id)
         known = self._known_variables(preset, variables)
         values = {name: value for name, (value, _) in known.items()}
-        return engines.plan_from_preset(preset, values, {name: source for name, (_, source) in known.items()})
+        plan = engines.plan_from_preset(preset, values, {name: source for name, (_, source) in known.items()})
+        own = self.config.executable(self.host.name, plan.engine)
+        return engines.with_executable(plan, own, "config.toml") if own and not plan.executable else plan
 
     def remember_variables(self, run_id: str, plan: LaunchPlan) -> None:
         """Keep what was given for the variables of a run that is READY: for its preset, on this host."""
@@ -152,6 +155,7 @@ class Planning(SessionCore):
             installed_version=found.version,
             installed=name if found.path else None,
             installed_problem=found.problem,
+            executables=tuple(dict.fromkeys((*filter(None, (found.path,)), *found.elsewhere))),
         )
         self.show_plan()
 
@@ -195,6 +199,22 @@ class Planning(SessionCore):
     def unset_flag(self, name: str) -> None:
         self.editor.unset_flag(name)
         self.show_edited()
+        if name == EXECUTABLE and self.host.connected:
+            self.spawn(self.look_for_engine())
+
+    def executables(self) -> Sequence[str]:
+        """Programs of the plan's engine that were found on the host; none of them was started for this."""
+        return self.editor.around.executables
+
+    async def set_executable(self, text: str, *, keep: bool = False) -> None:
+        """Name the program that starts the plan's engine ("": its own); `keep`: for every later plan on this host."""
+        editor = self.editor
+        editor.set_flag(EXECUTABLE, text)
+        if keep:
+            self.config.set(("executables", self.host.name, editor.engine.name), text or None)
+        self.show_plan()
+        if self.host.connected:
+            await self.look_for_engine()
 
     def set_env(self, name: str, value: str) -> None:
         self.editor.set_env(name, value)

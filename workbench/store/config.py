@@ -44,6 +44,10 @@ class ConfigStore:
         """Return the values that the variables of a preset had in its newest READY run on `host`."""
         return dict(self.config.remembered.get(host, {}).get(preset_id, {}))
 
+    def executable(self, host: str, engine: str) -> str | None:
+        """Return the program that the user named for an engine on `host`."""
+        return self.config.executables.get(host, {}).get(engine)
+
     def remember(self, host: str, preset_id: str, values: Mapping[str, str], run_id: str) -> None:
         """Keep `values` of a READY run for the next time, unless a newer run gave others. Raises StoreError."""
         known = self.remembered(host, preset_id)

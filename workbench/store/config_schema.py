@@ -30,9 +30,11 @@ class Remembered(_Strict):
 
 
 class Config(_Strict):
-    """`remembered`: host name -> preset id -> variable -> the value that was given there last."""
+    """`executables`: host name -> engine -> the program that starts it there, with arguments as a shell quotes them.
+    `remembered`: host name -> preset id -> variable -> the value that was given there last."""
 
     ui: Ui = Field(default_factory=lambda: Ui.model_validate({}))
     gpu: Gpu = Field(default_factory=lambda: Gpu.model_validate({}))
     default_host: str | None = None
+    executables: dict[str, dict[str, str]] = Field(default_factory=dict)
     remembered: dict[str, dict[str, dict[str, Remembered]]] = Field(default_factory=dict)

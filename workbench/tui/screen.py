@@ -28,7 +28,7 @@ from workbench.tui.bridge import LOG, TELEMETRY, Bridge
 from workbench.tui.glyphs import G
 from workbench.tui.widgets.bars import CommandBar, Footer, NoticeBar, TabRow
 from workbench.tui.widgets.compare import Compare
-from workbench.tui.widgets.flags import Flags
+from workbench.tui.widgets.flags import Flags, engine_title
 from workbench.tui.widgets.gpu_pane import GpuPane
 from workbench.tui.widgets.gpu_strip import GpuStrip
 from workbench.tui.widgets.log_pane import LogPane
@@ -268,7 +268,7 @@ class MainScreen(
         if self.results.lit:
             here[4] = "enter done  esc all results"
         plan = state.plan
-        engine = f"{plan.plan.engine} {plan.catalog_version}" if plan else ""
+        engine = engine_title(plan) if plan else ""
         details = {
             1: (self.presets.query_text and f"/{self.presets.query_text}") or str(len(state.presets) or ""),
             2: f"/{self.flags.query_text}" if self.flags.query_text else engine,

@@ -89,6 +89,35 @@ def test_a_stand_in_of_a_simulated_host_answers_for_itself(bin_dir: Path, monkey
     assert look("vllm").version == "0.33.0"
 
 
+def test_tabbyapi_has_no_version_on_a_simulated_host_either(
+    bin_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The version of its Python stood in results as the engine's."""
+    monkeypatch.setenv("WORKBENCH_SIM_PROFILE", "gb10")
+    program(bin_dir / "python", "#!/bin/sh\necho Python 3.11.7\n")
+    (tmp_path / "main.py").write_text("")
+    assert look("tabbyapi", workdir=str(tmp_path)).version is None
+
+
+PLACES = ("vllm-env/.venv/bin", "miniconda3/envs/vllm/bin", ".local/share/uv/tools/vllm/bin", "venv-nightly/bin")
+
+
+def test_others_in_venvs_and_conda_are_listed_and_not_started(bin_dir: Path, tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    home = Path(os.environ["HOME"])
+    others = {str(program(home / place / "vllm", f"#!/bin/sh\ntouch {started}\n")) for place in PLACES}
+    (home / "venv-odd/bin/vllm").mkdir(parents=True)
+    assert set(look("vllm").elsewhere) == others
+    program(bin_dir / "vllm", f"#!/bin/sh\ntouch {started}\n")
+    found = look("vllm")
+    assert found.path == f"{bin_dir}/vllm" and set(found.elsewhere) == others
+    assert set(look("vllm", ("/nowhere/vllm",)).elsewhere) == others
+    chosen = sorted(others)[0]
+    found = look("vllm", (chosen,))
+    assert found.path == chosen and set(found.elsewhere) == others - {chosen}
+    assert not started.exists()
+
+
 def test_not_found_says_where_it_looked_and_where_it_is(bin_dir: Path) -> None:
     elsewhere = program(Path(os.environ["HOME"]) / "venv-vllm/bin/vllm", "#!/bin/sh\n")
     found = look("vllm")

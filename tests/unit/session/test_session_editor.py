@@ -77,7 +77,7 @@ def test_unknown_flags_are_kept_and_found() -> None:
 def test_rows_changed_all_and_searched() -> None:
     editor = PlanEditor(BASE)
     editor.set_env("HF_HOME", "/x")
-    assert [row.name for row in editor.rows()] == ["model", "port", "HF_HOME"]
+    assert [row.name for row in editor.rows()] == ["model", "executable", "port", "HF_HOME"]
     assert len(editor.rows("all")) > 300
     assert editor.rows(query="max num seqs")[0].name == "max-num-seqs"
     assert editor.rows(query="qqqqzzzz") == []
@@ -93,6 +93,34 @@ def test_the_model_is_a_row_that_can_be_set_but_not_taken_away() -> None:
     with pytest.raises(InputError, match="needs a model"):
         editor.unset_flag("model")
     assert [r.name for r in editor.rows("all")].count("model") == 1
+
+
+def test_the_executable_is_a_row_and_not_a_flag_of_the_engine() -> None:
+    editor = PlanEditor(BASE)
+    row = editor.rows()[1]
+    assert (row.name, row.value, row.default, row.origin) == ("executable", None, "vllm", Origin.DEFAULT)
+    editor.set_flag("executable", "'/opt/v 1/bin/vllm'")
+    assert editor.command().argv[:2] == ("/opt/v 1/bin/vllm", "serve") and "--executable" not in editor.command().argv
+    row = editor.rows()[1]
+    assert (row.value, row.origin) == ("'/opt/v 1/bin/vllm'", Origin.EDITED) and editor.view().edited == 1
+    editor.assign(["executable=/opt/v/bin/python -m vllm.entrypoints.openai.api_server"], (), ())
+    assert editor.command().argv[:3] == ("/opt/v/bin/python", "-m", "vllm.entrypoints.openai.api_server")
+    for wrong in ("venv/bin/vllm", "~/venv/bin/vllm", "'/opt"):
+        with pytest.raises(InputError):
+            editor.set_flag("executable", wrong)
+    editor.unset_flag("executable")
+    assert editor.command().argv[0] == "vllm"
+    editor.undo()
+    assert editor.command().argv[0] == "/opt/v/bin/python"
+
+
+def test_a_host_without_the_engine_is_a_finding_like_others() -> None:
+    editor = PlanEditor(BASE)
+    assert "engine.missing" not in [f.code for f in editor.findings()]
+    editor.around = Surroundings(installed_problem="vllm not found on box", executables=("/opt/v/bin/vllm",))
+    (finding,) = [f for f in editor.findings() if f.code == "engine.missing"]
+    assert finding.text == "vllm not found on box" and "/opt/v/bin/vllm" in (finding.fix or "")
+    assert editor.rows()[1].finding == finding.text and finding in editor.view().findings
 
 
 def test_the_history_does_not_grow_without_end() -> None:

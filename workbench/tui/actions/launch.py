@@ -193,11 +193,40 @@ class LaunchActions(Actions):
         from workbench.tui.modals.flag_edit import FlagEdit
 
         session = self.session
+        if row.name == "executable" and not row.is_env:
+            await self.edit_executable(row)
+            return
         if row.is_env:
             modal = FlagEdit(row, lambda t: session.set_env(row.name, t), lambda: session.unset_env(row.name))
         else:
             modal = FlagEdit(row, lambda t: session.set_flag(row.name, t), lambda: session.unset_flag(row.name))
         await self.app.push_screen(modal, lambda done: self._edited(row.is_env, row.name) if done else None)
+
+    async def edit_executable(self, row: FlagRow) -> None:
+        """Choose the program that starts the engine: found on the host, or typed."""
+        from workbench.tui.modals.ask import Confirm
+        from workbench.tui.modals.base import PickModal
+        from workbench.tui.paint import paragraph
+
+        session, host = self.session, self.session.state.host.name
+        own = f"{row.default}, as PATH finds it"
+        items = [("", own, "text"), *((path, path, "text") for path in session.executables())]
+        intro = "Programs found on the host; none was started to list them. Or type the path of another."
+
+        def chosen(path: str | None) -> None:
+            if path is None:
+                return
+
+            def decided(keep: bool | None) -> None:
+                if keep is not None:
+                    self.attempt(session.set_executable(path, keep=keep), lambda _: self._edited(False, row.name))
+
+            text = f"Start every plan of this engine on {host} with {path or own}? It is kept in config.toml."
+            question = Confirm("Engine executable", lambda w: paragraph(text, w), yes="every plan", no="this plan only")
+            self.app.push_screen(question, decided)
+
+        picker = PickModal("Engine executable", items, chosen=str(row.value or ""), intro=intro, filter=True)
+        await self.app.push_screen(picker, chosen)
 
     def _edited(self, is_env: bool, name: str) -> None:
         """The cursor goes to what was edited: what is known of it, and what is wrong, stands below the list."""

@@ -123,7 +123,7 @@ class CommandBar(Painted):
             told = any(f.level is Level.WARN and f.text.startswith(plan.memory) for f in plan.findings)
             left += [("   ", "text"), (plan.memory, "warn" if told else "text")]
         if plan.installed_problem:
-            left += [("   ", "text"), (f"! {plan.installed_problem}", "warn")]
+            left += [("   ", "text"), (f"! {plan.installed_problem.partition(';')[0]}", "warn")]
         worst = next((f for f in plan.findings if f.level is Level.ERROR), None)
         if worst:
             left += [("   ", "text"), (worst.text, "bad")]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from workbench.model.flags import FlagRow, Origin
-from workbench.session.state import SessionState
+from workbench.session.state import PlanView, SessionState
 from workbench.tui.bindings import bindings_for
 from workbench.tui.formats import masked, value_text
 from workbench.tui.glyphs import G
@@ -96,7 +96,7 @@ class Flags(PickList):
             return []
         rows: list[Row] = []
         if not self.all and not self.query_text:
-            more = max(0, plan.total_flags - sum(not r.is_env for r in plan.rows))
+            more = max(0, plan.total_flags - sum(not r.is_env and r.name != "executable" for r in plan.rows))
             rows.append(((f"   + {more} more flags (a: all, /: find)", "dim"),))
         item: FlagRow | None = self.current
         if item is None or height < 10:
@@ -135,6 +135,12 @@ class Flags(PickList):
         if self.state is None or self.state.plan is None:
             return _greeting(width)
         return paragraph("No flag is set. /: find one, a: all flags.", width, "dim")
+
+
+def engine_title(plan: PlanView) -> str:
+    """The engine that the host has; without one its name, and never a catalog's version as if it were installed."""
+    missing = " (not found)" if plan.installed_problem else ""
+    return plan.installed or f"{plan.plan.engine}{missing}"
 
 
 NEXT_KEYS = (

@@ -1,0 +1,63 @@
+"""Choosing the program that starts the engine, on the real session."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+from support.real_screen import RealScreen, real_screen
+
+from workbench.session.session import Session
+from workbench.store.config import ConfigStore
+
+
+def test_a_host_without_the_engine_says_so_everywhere_and_takes_another_program(
+    clean_environment: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A catalog's version stood in the title as if it were installed, v said none, and no field took a path."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    program = tmp_path / "venv-vllm" / "bin" / "vllm"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!/bin/sh\ntouch {tmp_path}/started\n")
+    program.chmod(0o755)
+
+    async def go() -> None:
+        async with real_screen(size=(120, 40), session=Session.of_host()) as screen:
+            await screen.load("vllm-any")
+            await screen.until("vllm (not found)", "! 1 warning", "! vllm not found on local")
+            await screen.press("v")
+            await screen.until("looked in PATH=", "venv-vllm/bin/vllm")
+            await screen.press("escape", "2", "slash", *"execut", "enter")
+            await screen.until("Engine executable", str(program))
+            await screen.press(*"venv", "enter")
+            await screen.until("every plan")
+            await screen.press("y")
+            await screen.until(f"$ {program} serve", "0 warnings", lambda: "vllm not found" not in screen.text)
+            assert screen.session.editor.plan.executable == (str(program),)
+            assert not (tmp_path / "started").exists()
+        assert ConfigStore().executable("local", "vllm") == str(program)
+
+    asyncio.run(asyncio.wait_for(go(), 60))
+
+
+def test_this_plan_only(clean_environment: None) -> None:
+    async def scenario(screen: RealScreen) -> None:
+        await screen.load("vllm-any")
+        await screen.press("2", "slash", *"execut", "enter")
+        await screen.until("Engine executable")
+        await screen.press(*"/opt/other/vllm", "enter")
+        await screen.until("every plan")
+        await screen.press("n")
+        await screen.until("$ /opt/other/vllm serve", "(not found)")
+        await screen.press("u")
+        await screen.until("$ vllm serve")
+
+    async def go() -> None:
+        async with real_screen() as screen:
+            await scenario(screen)
+        assert not Path(os.environ["XDG_CONFIG_HOME"], "workbench", "config.toml").exists()
+
+    asyncio.run(asyncio.wait_for(go(), 60))

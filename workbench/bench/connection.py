@@ -21,6 +21,8 @@ from workbench.model.errors import BenchError
 if TYPE_CHECKING:
     import ssl
 
+    from workbench.model.bench import BenchSpec
+
 _READ_BYTES = 64 * 1024
 _LATE_NS = 2_000_000
 _TIMESPEC = struct.Struct("@qq")
@@ -46,19 +48,19 @@ class Endpoint:
         return name if self.port == (443 if self.tls else 80) else f"{name}:{self.port}"
 
 
-def resolve(url: str, endpoint: str) -> Endpoint:
-    """`url` is the server's base, with or without /v1. Raises BenchError. Looks the name up, may open one
+def resolve(spec: BenchSpec) -> Endpoint:
+    """Of the spec's URL, the server's base with or without /v1. Raises BenchError. Looks the name up, may open one
     connection to choose among several addresses."""
-    parts = _split(url)
+    parts = _split(spec.url)
     host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
     base = parts.path.rstrip("/").removesuffix("/v1")
-    path = f"{base}/v1/{'completions' if endpoint == 'completions' else 'chat/completions'}"
+    path = f"{base}/v1/{'completions' if spec.endpoint == 'completions' else 'chat/completions'}"
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         raise BenchError(f"the name {host!r} was not found: {error}", next_step="check the URL") from None
     family, address = _reachable(found)
-    return Endpoint(host, port, path, _context() if parts.scheme == "https" else None, family, address)
+    return Endpoint(host, port, path, _context(spec) if parts.scheme == "https" else None, family, address)
 
 
 def _split(url: str) -> SplitResult:
@@ -85,10 +87,10 @@ def _reachable(found: list[Any]) -> tuple[int, Any]:
     return found[0][0], found[0][4]
 
 
-def _context() -> ssl.SSLContext:
-    import ssl
+def _context(spec: BenchSpec) -> ssl.SSLContext:
+    from workbench.bench import tls
 
-    context = ssl.create_default_context()
+    context = tls.context(spec)
     context.set_alpn_protocols(["http/1.1"])
     return context
 

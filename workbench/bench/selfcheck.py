@@ -149,6 +149,8 @@ def _not_sent(spec: BenchSpec, counted: Sequence[RequestRecord], facts: RunFacts
 def notes_of(spec: BenchSpec, counted: Sequence[RequestRecord], facts: RunFacts, window: Window) -> tuple[str, ...]:
     good = [r for r in counted if r.ok]
     notes = list(facts.notes)
+    if spec.insecure and spec.url.startswith("https:"):
+        notes.append("the server's certificate was not checked (--insecure)")
     if window.why and good:
         notes.append(f"rates are over the whole run, ramp and tail included: {window.why}")
     if facts.dropped:

@@ -28,6 +28,7 @@ from workbench.bench.records import RequestRecord
 from workbench.bench.selfcheck import RunFacts
 from workbench.bench.summary import summarize
 from workbench.bench.window import end_s, window_of
+from workbench.model.api_key import api_key
 from workbench.model.bench import BenchSpec
 from workbench.model.bench_json import spec_from_json, to_json
 from workbench.model.errors import BenchError, WorkbenchError
@@ -153,20 +154,13 @@ def _client(line: bytes, output: Output) -> Client:
     except (ValueError, TypeError, AttributeError) as error:
         raise BenchError(f"not a benchmark specification: {error}") from None
     if spec.api_key_env:
-        key = key or os.environ.get(spec.api_key_env)
-        if not key:
-            raise BenchError(
-                f"the environment variable {spec.api_key_env} for the API key is not set",
-                next_step=f"export {spec.api_key_env}=… and run again",
-            )
-        if not key.isascii() or not key.isprintable():
-            raise BenchError(f"the key in {spec.api_key_env} has characters that a header cannot carry")
+        key = api_key(spec.api_key_env, os.environ if key is None else {spec.api_key_env: key})
     check(spec)
 
     def on_record(record: RequestRecord) -> None:
         output.line({"type": "request", **record.as_json()})
 
-    return Client(spec, resolve(spec.url, spec.endpoint), key, on_record)
+    return Client(spec, resolve(spec), key, on_record)
 
 
 def check(spec: BenchSpec) -> None:

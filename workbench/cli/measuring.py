@@ -112,6 +112,8 @@ def _overrides(arguments: argparse.Namespace) -> dict[str, Any]:
         "shared_prefix": arguments.shared_prefix or None,
         "stream": False if arguments.no_stream else None,
         "ignore_eos": False if arguments.natural_lengths else None,
+        "ca_file": arguments.cacert,
+        "insecure": arguments.insecure or None,
         "timeout_s": arguments.timeout,
         "stall_s": arguments.stall_timeout,
         "deadline_s": arguments.deadline,

@@ -31,6 +31,8 @@ class BenchSpec:
     stall_s: float | None = None  # no byte for this long after the first content
     deadline_s: float | None = None  # for the whole run: what is still in flight then counts as failed
     api_key_env: str | None = None  # name of the variable that holds the key; the key itself is never stored
+    ca_file: str = ""  # PEM file of the CAs to trust at an https URL; "" = the machine's
+    insecure: bool = False  # accept any certificate
     extra_body: Mapping[str, Any] = field(default_factory=dict)
     rate: float | None = None  # requests per second on a schedule; `concurrency` then caps what is in flight
     arrival: str = "poisson"  # of an open loop: "poisson" (from `seed`) or "constant"

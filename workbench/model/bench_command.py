@@ -34,6 +34,7 @@ def options(spec: BenchSpec) -> tuple[str, ...]:
         words += ["--prompts", spec.prompts_name.partition(" (")[0]]
     if spec.api_key_env and spec.api_key_env != SERVER_KEY_VARIABLE:
         words += ["--api-key-env", spec.api_key_env]
+    words += [*(["--cacert", spec.ca_file] if spec.ca_file else []), *(["--insecure"] if spec.insecure else [])]
     if spec.extra_body:
         words += ["--extra-body", json.dumps(dict(spec.extra_body), ensure_ascii=False)]
     return tuple(words)

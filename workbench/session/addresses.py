@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from workbench.model.api_key import api_key
 from workbench.model.errors import BenchError, InputError
 
 _ASK_S = 10.0
+# What clients are told to use, and what lies under it.
+_ENDPOINT = re.compile(r"(/v1(/chat/completions|/completions|/models)?)?/*$")
+
+
+if TYPE_CHECKING:
+    from workbench.model.bench import BenchSpec
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    base: str  # without a trailing /v1
+    base: str  # without /v1 and what follows it
     hostname: str
     port: int
     loopback: bool
@@ -40,7 +49,7 @@ def parse(url: str) -> Address:
         raise InputError(f"{url!r} is not a base URL", next_step="for example http://127.0.0.1:8000")
     if parts.username is not None or parts.password is not None:
         raise InputError("the URL holds a name or password", next_step="give the key's variable: --api-key-env NAME")
-    base = url.rstrip("/").removesuffix("/v1")
+    base = _ENDPOINT.sub("", url)
     return Address(base, parts.hostname, port or (443 if parts.scheme == "https" else 80), _loopback(parts.hostname))
 
 
@@ -51,26 +60,35 @@ def _loopback(hostname: str) -> bool:
         return hostname.lower() == "localhost"
 
 
-async def ask(base: str, key_env: str | None) -> Served:
-    """What is served at `base`. BenchError when nothing answers there."""
+async def ask(base: str, spec: BenchSpec) -> Served:
+    """What is served at `base`, asked with the key and the certificates of `spec`. BenchError when nothing answers
+    there."""
     import httpx
 
-    if key_env is not None and key_env not in os.environ:
-        raise InputError(f"there is no environment variable {key_env}", next_step=f"export {key_env}=… first")
-    headers = {"Authorization": f"Bearer {os.environ[key_env]}"} if key_env else {}
+    from workbench.bench import tls
+
+    key_env = spec.api_key_env
+    headers = {"Authorization": f"Bearer {api_key(key_env, os.environ)}"} if key_env else {}
     try:
-        verify = base.startswith("https:")  # certificates of all the world take 0.06 s to load
+        verify = tls.context(spec) if base.startswith("https:") else False
         async with httpx.AsyncClient(timeout=_ASK_S, trust_env=False, verify=verify) as http:
             answer = await http.get(f"{base}/v1/models", headers=headers)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
+        if distrust := tls.distrusted(error):
+            raise BenchError(f"the certificate of {base} is not trusted: {distrust}", next_step=tls.ADVICE) from None
         why = str(error) or type(error).__name__
         raise BenchError(
             f"{base} does not answer: {why}", next_step="is the server running, and is the port right?"
         ) from None
     if answer.status_code in (401, 403):
+        if key_env:
+            said = f"{base} does not accept the key in the variable {key_env} (HTTP {answer.status_code})"
+            raise BenchError(said, next_step="check the key with whoever runs the server")
         raise BenchError(f"{base} asks for a key", next_step="name the variable that holds it: --api-key-env NAME")
     try:
         first = answer.raise_for_status().json()["data"][0]
         return Served(str(first["id"]), simulated=first.get("owned_by") == "simulated")
-    except (httpx.HTTPError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
-        return Served(None, problem=str(error).splitlines()[0] if str(error) else type(error).__name__)
+    except httpx.HTTPError:
+        return Served(None, problem=f"HTTP {answer.status_code}")
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError):
+        return Served(None, problem="it is not a list of models, or an empty one")

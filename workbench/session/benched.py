@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
+from workbench.model.api_key import api_key
 from workbench.model.errors import BenchError
 from workbench.session.conditions import gpus_of
 
@@ -290,16 +291,17 @@ class Measurement:
         await asyncio.to_thread(importlib.import_module, "httpx")  # 0.1 s in which the screen would stand still
         import httpx
 
+        from workbench.bench import tls
+
         key, url = self._key(), self._spec.url
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        # Certificates of all the world take 0.06 s to load.
-        verify = url.startswith("https:")
+        verify = tls.context(self._spec) if url.startswith("https:") else False
         async with httpx.AsyncClient(base_url=url, headers=headers, trust_env=False, verify=verify) as http:
             yield http
 
     def _key(self) -> str | None:
         name = self._spec.api_key_env
-        return (self._env.get(name) or os.environ.get(name)) if name else None
+        return api_key(name, {**os.environ, **self._env}) if name else None
 
     def _view(self, http: httpx.AsyncClient) -> EngineView:
         from workbench import engines

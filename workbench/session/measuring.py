@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shlex
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -212,7 +213,7 @@ class Measuring(Guarding):
                 host=self.host.name,
                 next_step="workbench servers shows the runs",
             )
-        spec = self.spec_of(status.preset_id, overrides)
+        spec = _with_usable_key(self.spec_of(status.preset_id, overrides))
         async with self._alone(run_id, spec if ahead else None), _forwarded(self.host, status.port) as port:
             spec = replace(
                 spec, url=f"http://127.0.0.1:{port}", model=spec.model or status.served_model or status.model
@@ -230,12 +231,12 @@ class Measuring(Guarding):
         from workbench.session import addresses
 
         address = addresses.parse(url)
-        spec = self.spec_of(None, overrides)
+        spec = _with_usable_key(self.spec_of(None, overrides))
         async with self._alone(None, spec if ahead else None, address.loopback), AsyncExitStack() as stack:
             base = address.base
             if address.loopback and self.host.kind != "local":
                 base = f"http://127.0.0.1:{await stack.enter_async_context(_forwarded(self.host, address.port))}"
-            served = await addresses.ask(base, spec.api_key_env)
+            served = await addresses.ask(base, spec)
             if not (model := spec.model or served.model):
                 raise BenchError(f"{base}/v1/models named no model: {served.problem}", next_step="give --model")
             where = self.host.name if address.loopback else address.hostname
@@ -427,6 +428,15 @@ class Measuring(Guarding):
 def last_usable(rows: Sequence[BenchRow]) -> int | None:
     """Of rows, newest first, the newest that was measured here and may be used."""
     return next((row.id for row in rows if not row.imported and not row.refused), None)
+
+
+def _with_usable_key(spec: BenchSpec) -> BenchSpec:
+    """A key that no header can carry is told before anything starts. Raises InputError."""
+    from workbench.model.api_key import api_key
+
+    if spec.api_key_env is not None:
+        api_key(spec.api_key_env, os.environ)
+    return spec
 
 
 @asynccontextmanager

@@ -8,6 +8,7 @@ import time
 import pytest
 
 from workbench.bench.connection import Connection, ReceiveClock, resolve
+from workbench.model.bench import BenchSpec
 
 
 @pytest.mark.parametrize(
@@ -22,7 +23,7 @@ from workbench.bench.connection import Connection, ReceiveClock, resolve
     ],
 )
 def test_urls(url: str, endpoint: str, path: str, header: str) -> None:
-    found = resolve(url, endpoint)
+    found = resolve(BenchSpec(url, "m", endpoint=endpoint))
     assert (found.path, found.host_header, found.tls is not None) == (path, header, url.startswith("https"))
 
 
@@ -33,7 +34,7 @@ def test_of_several_addresses_the_one_that_answers_is_taken(monkeypatch: pytest.
         closed.close()
         found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", p)) for p in (other, port)]
         monkeypatch.setattr(socket, "getaddrinfo", lambda *a, **k: found)
-        assert resolve("http://localhost:1", "chat").address == ("127.0.0.1", port)
+        assert resolve(BenchSpec("http://localhost:1", "m")).address == ("127.0.0.1", port)
 
 
 class Clocks:
@@ -70,7 +71,7 @@ def test_a_read_is_stamped_when_the_bytes_came_not_when_they_were_read() -> None
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         clock = ReceiveClock()
-        connection = Connection(resolve(f"http://127.0.0.1:{port}", "chat"), clock)
+        connection = Connection(resolve(BenchSpec(f"http://127.0.0.1:{port}", "m")), clock)
         peer, _ = server.accept()
         deadline = time.monotonic() + 5
         stamps = []

@@ -293,7 +293,7 @@ def run(steps: list[Step], **fields: Any) -> Client:
     with ScriptedServer(lambda request, n: steps) as server:
         given = {"concurrency": 2, "requests": 6, "warmup": 0, "max_tokens": 9, "timeout_s": 10.0, **fields}
         spec = BenchSpec(server.url, "m", stream=False, **given)
-        client = Client(spec, resolve(server.url, "chat"), None, lambda r: None)
+        client = Client(spec, resolve(spec), None, lambda r: None)
         client.run()
         assert all(r.body["stream"] is False and "stream_options" not in r.body for r in server.requests)
         assert {r.headers["accept"] for r in server.requests} == {"application/json"}
@@ -329,7 +329,7 @@ def test_faults_without_a_stream(steps: list[Step], kind: str) -> None:
 def test_a_run_without_any_usage_counts_requests_and_no_tokens() -> None:
     with ScriptedServer(lambda request, n: [chunked(chat_events(5, with_usage=False))]) as server:
         spec = BenchSpec(server.url, "m", concurrency=2, requests=8, warmup=2, max_tokens=5, until_steady=True)
-        client = Client(spec, resolve(server.url, "chat"), None, lambda r: None)
+        client = Client(spec, resolve(spec), None, lambda r: None)
         client.run()
     s = summarize(spec, client.counted, client.warmups, RunFacts())
     assert (s.requests_ok, s.window, s.output_tokens, s.output_tok_s, s.window_output_tokens) == (

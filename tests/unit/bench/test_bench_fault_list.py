@@ -226,7 +226,7 @@ def run(scripts: list[list[Step]], tls: ssl.SSLContext | None = None, **fields: 
 
     with ScriptedServer(answer, tls) as server:
         spec = BenchSpec(server.url, "m", salt="ab", requests=len(scripts), warmup=0, max_tokens=TOKENS, **given)
-        client = Client(spec, resolve(server.url, "chat"), None, lambda record: None)
+        client = Client(spec, resolve(spec), None, lambda record: None)
         began = time.monotonic()
         client.run()
         assert time.monotonic() - began < 25, "no limit of time was needed"

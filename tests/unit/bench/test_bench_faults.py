@@ -57,7 +57,7 @@ def bench(url: str, **fields: Any) -> Client:
         **fields,
     }
     spec = BenchSpec(url=url, model="m", salt="ab", **given)
-    client = Client(spec, resolve(url, spec.endpoint), None, lambda record: None)
+    client = Client(spec, resolve(spec), None, lambda record: None)
     began = time.monotonic()
     client.run()
     assert time.monotonic() - began < 30
@@ -367,7 +367,7 @@ def test_no_two_prompts_share_their_front_and_two_runs_ask_the_same_words() -> N
     for salt in ("aa", "bb"):
         with ScriptedServer(lambda request, n: [OK]) as server:
             spec = BenchSpec(server.url, "m", concurrency=2, requests=6, warmup=2, max_tokens=3, salt=salt)
-            Client(spec, resolve(server.url, "chat"), None, lambda r: None).run()
+            Client(spec, resolve(spec), None, lambda r: None).run()
             seen.append(prompts(server))
     assert sorted(p[14:] for p in seen[0]) == sorted(p[14:] for p in seen[1])
     assert len({p[:6] for p in (*seen[0], *seen[1])}) == 16

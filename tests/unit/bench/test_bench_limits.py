@@ -133,7 +133,7 @@ def test_a_slow_server_finishes_the_document_profile() -> None:
     """Scaled by 1000: a request takes 0.24 s of the old 0.12 s, the run 2.4 s of 1.8 s."""
     with scaled(1000), ScriptedServer(slow(10)) as server:
         asked = replace(spec_from(None, {"profile": "document", "max_tokens": 10}), url=server.url, model="m")
-        client = Client(asked, resolve(server.url, "chat"), None, lambda record: None)
+        client = Client(asked, resolve(asked), None, lambda record: None)
         client.run()
     assert [r.error for r in client.counted] == [None] * 10
 
@@ -141,6 +141,6 @@ def test_a_slow_server_finishes_the_document_profile() -> None:
 def test_a_dead_server_does_not_hold_a_run() -> None:
     with scaled(1000), ScriptedServer(lambda request, n: [SILENCE]) as server:
         asked = BenchSpec(server.url, "m", concurrency=2, requests=4, max_tokens=10, input_tokens=1, warmup=0)
-        client = Client(asked, resolve(server.url, "chat"), None, lambda record: None)
+        client = Client(asked, resolve(asked), None, lambda record: None)
         client.run()
     assert [r.error for r in client.counted] == [records.TIMEOUT] * 4

@@ -46,7 +46,7 @@ def record(index: int = 0, **fields: Any) -> RequestRecord:
 def bench(url: str, **fields: Any) -> Client:
     given = {"concurrency": 1, "requests": 1, "warmup": 0, "max_tokens": 3, "timeout_s": 10.0, **fields}
     spec = BenchSpec(url=url, model="m", salt="ab", **given)
-    client = Client(spec, resolve(url, spec.endpoint), None, lambda record: None)
+    client = Client(spec, resolve(spec), None, lambda record: None)
     client.run()
     assert sorted(r.index for r in client.counted) == list(range(len(client.counted)))
     return client
@@ -254,7 +254,7 @@ def test_progress_of_a_warm_up_says_so() -> None:
     phases: list[tuple[str, int]] = []
     with ScriptedServer(slow(0.03)) as server:
         spec = BenchSpec(server.url, "m", concurrency=1, requests=20, warmup=10, max_tokens=3, until_steady=True)
-        client = Client(spec, resolve(server.url, "chat"), None, lambda r: None)
+        client = Client(spec, resolve(spec), None, lambda r: None)
         client.tick = lambda now: phases.append((client.progress().phase, client.progress().total))
         client.run()
     assert phases[0] == ("warming up", 10) and phases[-1] == ("measuring", 20)
@@ -316,7 +316,7 @@ def test_a_client_that_is_kept_from_its_core_sees_idle_streams() -> None:
     """The check looks at what happened, whatever the reason: here a reader of records that takes its time."""
     with ScriptedServer(slow(0.02)) as server:
         spec = BenchSpec(server.url, "m", concurrency=2, requests=16, warmup=2, max_tokens=3)
-        client = Client(spec, resolve(server.url, "chat"), None, lambda r: time.sleep(0.02))
+        client = Client(spec, resolve(spec), None, lambda r: time.sleep(0.02))
         client.run()
     (said,) = summarize(spec, client.counted, client.warmups, RunFacts()).refused
     assert "of 2 streams were in flight" in said

@@ -89,7 +89,7 @@ def test_a_server_that_stalls_now_and_then_is_rejected() -> None:
     whole, part = [chunked(chat_events(20))], [chunked(chat_events(20)[:4], end=False), SILENCE]
     with ScriptedServer(lambda request, n: part if n % 5 == 0 else whole) as server:
         spec = BenchSpec(server.url, "m", concurrency=4, requests=32, warmup=0, max_tokens=20, stall_s=0.2)
-        client = Client(spec, resolve(server.url, "chat"), None, lambda record: None)
+        client = Client(spec, resolve(spec), None, lambda record: None)
         client.run()
     summary = summarize(spec, client.counted, (), RunFacts())
     stalled = summary.errors[STALL]
@@ -103,7 +103,7 @@ def test_a_server_that_stalls_now_and_then_is_rejected() -> None:
 def test_a_server_that_fails_most_requests_is_rejected(steps: list[bytes | str]) -> None:
     with ScriptedServer(lambda request, n: [chunked(chat_events(3))] if n % 8 == 0 else steps) as server:
         spec = BenchSpec(server.url, "m", concurrency=4, requests=64, warmup=0, max_tokens=3)
-        client = Client(spec, resolve(server.url, "chat"), None, lambda record: None)
+        client = Client(spec, resolve(spec), None, lambda record: None)
         client.run()
     summary = summarize(spec, client.counted, (), RunFacts())
     assert summary.requests_failed > 40 and "requests failed at the server" in summary.refused[0]

@@ -9,10 +9,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from workbench.model.errors import HostError, WorkbenchError
-from workbench.model.findings import Level
+from workbench.model.findings import Finding, Level
 from workbench.session.serving import Serving
 
 if TYPE_CHECKING:  # loaded after the first frame, as in all modules of the session
+    from workbench.gpu.carried import Carried
     from workbench.gpu.contrast import Clock, Known
     from workbench.gpu.journal import Journal, Record
     from workbench.gpu.proof import Proof
@@ -21,6 +22,7 @@ if TYPE_CHECKING:  # loaded after the first frame, as in all modules of the sess
     from workbench.model.gpu import Telemetry
     from workbench.model.preset import Preset
     from workbench.model.settings import Alteration, Drift, GpuSettings, SettingCommand, SettingsReport
+    from workbench.session.state import PlanView
 
 
 OFFER = "GPU settings that Workbench made are still on: r gives back what was before"
@@ -32,6 +34,7 @@ class Settings(Serving):
     _looked_at: Host | None = None  # whose findings of before were read
     _drifting: frozenset[Drift] = frozenset()  # of the newest reading
     _read_at = 0.0  # when the alterations were read last
+    _carried: Carried = ()  # of the loaded preset
 
     async def rights(self) -> Rights:
         """Looked at again as long as they are not whole: a line in sudoers may have been added."""
@@ -132,6 +135,51 @@ class Settings(Serving):
         if preset_id is None:
             preset_id = self._editor.plan.preset_id if self._editor is not None else None
         return [] if preset_id is None else carried(self.preset(preset_id))
+
+    def unapplied(self, preset_id: str | None, telemetry: Telemetry | None) -> tuple[str, ...]:
+        """What of a preset's GPU settings is not set; nothing of a preset that is gone."""
+        from workbench.gpu.carried import not_applied
+
+        with suppress(WorkbenchError):
+            wanted = self.preset_gpu_settings(preset_id) if preset_id else ()
+            return not_applied(wanted, telemetry, self.state.alterations) if wanted else ()
+        return ()
+
+    async def look_at_carried(self) -> PlanView:
+        """The plan, with the GPU settings of its preset held against a reading."""
+        if self.state.telemetry is None and self.preset_gpu_settings():
+            with suppress(WorkbenchError):
+                await self.read_alterations()
+                telemetry = await self.reading()
+                self.update(unapplied=self.unapplied(self.editor.plan.preset_id, telemetry))
+        return self.plan_view()
+
+    def plan_view(self) -> PlanView:
+        view = super().plan_view()
+        if not self.state.unapplied:
+            return view
+        text = f"GPU settings of the preset: not applied ({', '.join(self.state.unapplied)})"
+        fix = f"g applies them, or: workbench gpu set --preset {view.plan.preset_id}"
+        return replace(view, findings=(*view.findings, Finding(Level.WARN, "gpu.not-applied", text, fix=fix)))
+
+    def show_plan(self) -> None:
+        self._carried = ()
+        with suppress(WorkbenchError):
+            self._carried = self.preset_gpu_settings()
+        self._hold_carried()
+        super().show_plan()
+
+    def _hold_carried(self) -> bool:
+        """Whether it changed what of the loaded preset's settings is not in force."""
+        if not self._carried and not self.state.unapplied:
+            return False
+        from workbench.gpu.carried import not_applied
+
+        now = not_applied(self._carried, self.state.telemetry, self.state.alterations)
+        changed = now != self.state.unapplied
+        if changed:
+            self.update(unapplied=now)
+        return changed
 
     async def gpu_processes(self) -> Sequence[tuple[int, int, str, bool]]:
         """(GPU index, pid, name, ours) of what runs on the GPUs; ours: of runs that Workbench started on this host. A
@@ -240,6 +288,8 @@ class Settings(Serving):
     def _on_telemetry(self, telemetry: Telemetry) -> None:
         super()._on_telemetry(telemetry)
         self._compare(telemetry)
+        if self._hold_carried():
+            super().show_plan()
 
     def _compare(self, telemetry: Telemetry) -> None:
         """A value that is not as journalled is looked up first, since a command may have changed both; it counts where

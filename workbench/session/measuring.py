@@ -356,8 +356,12 @@ class Measuring(Guarding):
             model=await self._model_bytes(benched),
         )
         conditions = replace(conditions, engine=conditions.engine or measured.engine, address=benched.address)
+        summary = measured.summary
+        if missing := self.unapplied(conditions.preset_id, telemetry):
+            text = f"GPU settings of the preset: not applied ({', '.join(missing)})"
+            summary = replace(summary, notes=(*summary.notes, text))
         samples = [r.as_json() for r in outcome.requests]
-        return await asyncio.to_thread(self.results_db.add, spec, conditions, measured.summary, samples)
+        return await asyncio.to_thread(self.results_db.add, spec, conditions, summary, samples)
 
     async def _model_bytes(self, benched: Benched) -> ModelBytes:
         """Which files the server under test was started with, as far as that can be told."""

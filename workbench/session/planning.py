@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.model.errors import PlanError, StoreError, WorkbenchError
 from workbench.model.findings import Level
 from workbench.session.core import SessionCore
-from workbench.session.state import PresetEntry
+from workbench.session.state import PlanView, PresetEntry
 
 if TYPE_CHECKING:
     from workbench.model.flags import FlagRow
@@ -180,7 +180,11 @@ class Planning(SessionCore):
 
     def show_plan(self) -> None:
         if self._editor is not None:
-            self.update(plan=self._editor.view())
+            self.update(plan=self.plan_view())
+
+    def plan_view(self) -> PlanView:
+        """The plan with what is found of it; gpu_settings.py adds what the preset's GPU settings lack."""
+        return self.editor.view()
 
     def gpus_changed(self) -> None:
         """Called when the GPUs of the host are first known or others: what depends on them is told anew."""

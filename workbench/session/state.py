@@ -154,6 +154,7 @@ class SessionState:
     others_problem: str | None = None  # why that cannot be told
     drift: tuple[Drift, ...] = ()  # of `alterations`, what someone else has changed since
     gpu_findings: tuple[tuple[int, str], ...] = ()  # (gpu index, "lock ▲ no effect"): stands on the GPU's row
+    unapplied: tuple[str, ...] = ()  # GPU settings of the loaded preset that are not in force
     guard: GuardView | None = None  # of this host; None: not asked yet, or none was ever started
     presets: tuple[PresetEntry, ...] = ()
     presets_problem: str | None = None

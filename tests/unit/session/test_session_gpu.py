@@ -21,6 +21,7 @@ from workbench.model.settings import ClockRange, GpuSettings, InForce
 from workbench.session.session import Session
 from workbench.sim import profiles
 from workbench.sim.state import SimState
+from workbench.tui.widgets.status_bar import StatusBar
 
 PRO = "rtx-pro-6000"
 POWER = GpuSettings(power_limit_w=400.0)
@@ -190,3 +191,34 @@ def test_a_finding_stands_until_the_settings_change_whichever_workbench_looks(cl
     path.write_text(kept)
     on(after_a_change)
     on(nothing)
+
+
+def test_settings_of_a_preset_that_are_not_applied_are_told_until_they_are(clean_environment: None) -> None:
+    """In the state that the status line and the plan are drawn from."""
+
+    async def scenario(session: Session) -> None:
+        await session.watch_gpus()
+        await session.load_preset("rtx-pro-6000-power-400w")
+
+        async def until(told: bool) -> None:
+            while bool(session.state.unapplied) is not told:
+                await asyncio.sleep(0.02)
+
+        await until(told=True)
+        assert session.state.unapplied[0] == "GPU0 power limit 400 W (now 600 W)"
+        assert session.state.plan is not None
+        (found,) = [f for f in session.state.plan.findings if f.code == "gpu.not-applied"]
+        assert "not applied (GPU0 power limit 400 W (now 600 W)" in found.text
+        assert found.fix == "g applies them, or: workbench gpu set --preset rtx-pro-6000-power-400w"
+        said = "".join(text for row in StatusBar().parts(session.state) for text, _ in row)
+        assert "GPU settings of the preset: not applied (g)" in said
+        ((_, settings, _),) = session.preset_gpu_settings()
+        assert (await session.apply_gpu(settings, 0)).ok
+        await until(told=False)
+        assert not [f for f in session.state.plan.findings if f.code == "gpu.not-applied"]
+        assert (await session.revert_gpu()).ok
+        await until(told=True)
+        await session.load_preset("vllm-any")
+        await until(told=False)
+
+    on(scenario)

@@ -125,8 +125,12 @@ class StatusBar(Painted):
 
     def guarded(self, state: SessionState, *, brief: bool, busy: bool) -> list[Row]:
         """Altered GPUs, a trial with its time left and keys, and a change that nothing watches over."""
+        carried: list[Row] = []
+        if state.unapplied:
+            said = "preset's GPU settings off (g)" if brief else "GPU settings of the preset: not applied (g)"
+            carried = [((f"{G.alert} {said}", "warn"),)] if not (brief and busy) else []
         if not state.alterations:
-            return []
+            return carried
         guard = state.guard
         left = self.trial.left(guard, guard.trial_left_s if guard else None)
         if left is not None:
@@ -136,7 +140,7 @@ class StatusBar(Painted):
         parts: list[Row] = [((altered, "warn"),)]
         if guard is not None and guard.problem:
             parts.append((("! no guard" + ("" if brief else ": 6 says why"), "bad"),))
-        return parts
+        return [*parts, *carried]
 
     def series(self, state: SessionState) -> str:
         """ "~ A/B 3 of 6, 4m08s left": benchmarks that belong together; "" without such."""

@@ -1,0 +1,53 @@
+"""The GPU settings that a preset carries, held against what is set. Loading a preset applies none of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from workbench.model.gpu import Telemetry
+from workbench.model.settings import Alteration, GpuSettings
+
+SAME_W = 0.5  # drivers round a limit
+LOCKS = {"gpu_clocks": "SM clock lock", "memory_clocks": "memory clock lock"}
+
+Carried = Sequence[tuple[str, GpuSettings, str]]  # GPU index or "all", settings, the preset's reason
+
+
+def not_applied(wanted: Carried, telemetry: Telemetry | None, alterations: Sequence[Alteration]) -> tuple[str, ...]:
+    """What is not as the preset has it: "GPU0 power limit 400 W (now 600 W)". What cannot be read is left out, but for
+    locks: only the journal knows them."""
+    if telemetry is None:
+        return ()
+    found: list[str] = []
+    for selector, settings, _ in wanted:
+        told = telemetry.host.cpu_governor
+        if settings.governor is not None and told is not None and told != settings.governor:
+            found.append(f"CPU governor {settings.governor} (now {told})")
+        for sample in telemetry.gpus:
+            if selector in ("all", str(sample.index)):
+                limit, mode = sample.power_limit_w, sample.persistence
+                ours = {a.setting: str(a.now) for a in alterations if a.gpu_index == sample.index}
+                found += [f"GPU{sample.index} {text}" for text in _of_gpu(settings, limit, mode, ours)]
+    return tuple(dict.fromkeys(found))
+
+
+def _of_gpu(
+    wanted: GpuSettings, limit_w: float | None, persistence: bool | None, ours: dict[str, Any]
+) -> Iterable[str]:
+    if wanted.power_limit_w is not None and limit_w is not None and abs(limit_w - wanted.power_limit_w) > SAME_W:
+        yield f"power limit {wanted.power_limit_w:g} W (now {limit_w:g} W)"
+    if wanted.persistence is not None and persistence is not None and persistence != wanted.persistence:
+        yield f"persistence mode {_word(wanted.persistence)} (now {_word(persistence)})"
+    for setting, name in LOCKS.items():
+        asked = getattr(wanted, setting)
+        if asked is not None and ours.get(setting) != str(asked):
+            yield f"{name} {asked.min_mhz}-{asked.max_mhz} MHz (now {_lock(ours.get(setting))})"
+
+
+def _word(on: bool) -> str:
+    return "on" if on else "off"
+
+
+def _lock(now: str | None) -> str:
+    return "none of Workbench's" if now is None or "," not in now else now.replace(",", "-") + " MHz"

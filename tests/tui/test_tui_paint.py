@@ -5,9 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.tui.formats import elapsed, figure, masked, setting_text, short_gpu_name, value_text
+from workbench.tui.formats import elapsed, figure, setting_text, short_gpu_name, value_text
 from workbench.tui.paint import changed_spans, cut, fit, pad, row_width, spread, wrap
-from workbench.tui.widgets.log_pane import clean
 from workbench.tui.widgets.sparks import CELL_S, Spark, level
 
 TEXT = st.text(alphabet="ab ▇█x0123…é漢", max_size=9)
@@ -71,20 +70,8 @@ def test_figures_for_people() -> None:
     assert [elapsed(s) for s in (58, 761, 11220, 187200)] == ["58s", "12m41s", "3h07m", "2d04h"]
     assert [figure(v) for v in (None, 5812.4, 24.93, 9.641)] == ["n/a", "5,812", "24.9", "9.64"]
     assert [value_text(v) for v in (None, True, [1, 2], {"a": 1})] == ["-", "on", "1 2", '{"a":1}']
-    assert masked("HF_TOKEN", "hf_x") == "****" and masked("PATH", "/bin") == "/bin"
     assert setting_text("gpu_clocks", "210,1755") == "sm 210-1755MHz"
     assert short_gpu_name("NVIDIA RTX PRO 6000 Blackwell Workstation Edition") == "RTX PRO 6000"
-
-
-def test_a_log_line_cannot_move_the_cursor() -> None:
-    assert clean("\x1b[31mERROR\x1b[0m a\tb\x07\n") == "ERROR a    b"
-    assert clean("loading 10%\rloading 80%\rloading 100%") == "loading 100%"
-    assert clean("\x1b]0;title\x07text") == "text"
-
-
-@given(st.text(max_size=60))
-def test_no_log_line_keeps_a_control_code(line: str) -> None:
-    assert not any(ord(c) < 32 or 127 <= ord(c) < 160 for c in clean(line))
 
 
 def test_a_spark_shifts_only_when_its_cell_is_full() -> None:

@@ -9,6 +9,7 @@ from workbench.bench.http1 import HttpError, ResponseReader
 from workbench.bench.records import RequestRecord
 from workbench.bench.reply import Reply, error_text
 from workbench.bench.sse import SseDecoder
+from workbench.model.foreign_text import NAME_CHARS, clean
 
 _MAX_ERROR_BODY = 64 * 1024
 _MAX_ANSWER = 64 * 1024 * 1024
@@ -117,7 +118,7 @@ class Exchange:
             start_s=round((sent - run_began_ns) / 1e9, 6),
             end_us=max(0, self.last_byte_ns - sent) // 1000,
             error=error,
-            detail=detail,
+            detail=detail and clean(detail),
             ttft_us=(stamps[0] - sent) // 1000 if stamps else None,
             gaps_us=tuple((b - a) // 1000 for a, b in pairwise(stamps)),
             chunks=len(stamps),
@@ -125,7 +126,7 @@ class Exchange:
             output_tokens=reply.output_tokens,
             cached_tokens=reply.cached_tokens,
             first_tokens=reply.first_tokens,
-            finish_reason=reply.finish_reason,
+            finish_reason=reply.finish_reason and clean(str(reply.finish_reason), NAME_CHARS),
             due_s=round((self.due_ns - run_began_ns) / 1e9, 6) if self.due_ns else None,
             reconnected=self.reconnected,
             without_done=self.stream and error is None and not reply.done,

@@ -9,7 +9,6 @@ import asyncio
 import errno
 import json
 import os
-import re
 import shlex
 import signal
 import sys
@@ -24,6 +23,7 @@ from workbench.bench import tied
 from workbench.bench.runner import BenchCancelled
 from workbench.model.bench import BenchSummary, EngineDuring
 from workbench.model.errors import BenchError
+from workbench.model.foreign_text import clean
 from workbench.model.secrets import mask_text
 
 KEPT_LINES = 20
@@ -33,7 +33,6 @@ _TERM_WAIT_S = 5.0  # from asking it to end to killing it
 _END_WAIT_S = 5.0
 _LAST_WORDS_S = 0.5  # for what it said last, where children of it still hold its output
 # Colours and cursor movements (ECMA-48), and other characters that a terminal would obey.
-_CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[@-_]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +85,7 @@ async def run(
     kept: deque[str] = deque(maxlen=KEPT_LINES)
 
     def hear(line: bytes) -> None:
-        text = _CONTROL.sub("", mask_text(line.decode("utf-8", "replace"), secrets)).rstrip()[:_SHOWN_CHARACTERS]
+        text = clean(mask_text(line.decode("utf-8", "replace"), secrets)).rstrip()[:_SHOWN_CHARACTERS]
         if text:
             kept.append(text)
             if on_line is not None:

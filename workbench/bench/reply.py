@@ -10,6 +10,7 @@ from array import array
 from typing import Any
 
 from workbench.bench import records
+from workbench.model.foreign_text import clean
 
 _CONTENT_KEYS = ("content", "reasoning_content", "reasoning", "text", "refusal")
 _GIVEN_UP = ("abort", "error")  # the engine ended the request, not the model
@@ -151,7 +152,7 @@ def _count(usage: dict[str, Any] | None, key: str) -> int | None:
 def error_text(body: bytes) -> str:
     """The message of an error reply in the forms the engines use ({"error": {"message"}}, {"detail"}, {"message"},
     plain text), on one line, at most 300 characters."""
-    text = body.decode("utf-8", "replace")
+    text = clean(body, lines=True)
     try:
         found: Any = json.loads(body)
     except ValueError:
@@ -164,4 +165,4 @@ def error_text(body: bytes) -> str:
             break
         found = found[key]
     said = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
-    return " ".join(said.split())[:300]
+    return " ".join(clean(said).split())[:300]

@@ -15,6 +15,7 @@ from typing import Any
 from workbench.cli.output import OutputLost, discard_the_rest, json_text
 from workbench.cli.parser import parse, tree
 from workbench.model.errors import WorkbenchError
+from workbench.model.foreign_text import clean
 
 # command, or command and action -> module under workbench.cli whose `COMMANDS` holds the coroutine for it
 MODULES = {
@@ -141,7 +142,7 @@ def report(error: WorkbenchError, as_json: bool) -> None:
     sys.stderr.write(f"workbench: {error}\n")
     for finding in error.findings:
         fix = f" ({finding.fix})" if finding.fix else ""
-        sys.stderr.write(f"  {finding.level}: {finding.text}{fix}\n")
+        sys.stderr.write(f"  {clean(f'{finding.level}: {finding.text}{fix}')}\n")
 
 
 def emit(document: Any) -> int:

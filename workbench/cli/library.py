@@ -158,7 +158,7 @@ async def plan(arguments: argparse.Namespace) -> int:
     async with connected(arguments) as session:
         planned = await take_plan(session, arguments)
         view = await session.look_at_carried()
-        command = mask_command(view.command) if view.command else None
+        command = view.command
         nodes = [(n, mask_command(c)) for n, c in session.editor.node_commands()]
         document = {
             "preset": planned.preset_id,

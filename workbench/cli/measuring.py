@@ -14,6 +14,7 @@ from workbench.cli.dispatch import Command, emit
 from workbench.cli.opened import connected, say
 from workbench.cli.servers import ready_run
 from workbench.model.errors import InputError
+from workbench.model.foreign_text import clean
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchProgress, BenchResult
@@ -203,7 +204,7 @@ def _draw_progress(state: SessionState, changed: frozenset[str]) -> None:
     progress, text = state.bench.progress, ""
     if state.bench.running and progress is not None and progress.phase != "done":
         text = f"{progress.phase} {progress.line or _counts(progress)}  {progress.elapsed_s:.0f} s"
-    sys.stderr.write(f"\r\x1b[K{text}")
+    sys.stderr.write(f"\r\x1b[K{clean(text)}")
     sys.stderr.flush()
 
 

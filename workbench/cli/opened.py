@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+from workbench.model.foreign_text import clean
+
 if TYPE_CHECKING:
     from workbench.session.session import Session
     from workbench.session.state import SessionState
@@ -64,7 +66,7 @@ def _link_teller() -> Callable[[SessionState, frozenset[str]], None]:
 async def asked(question: str) -> bool:
     """A yes on the terminal; the question goes to stderr so that stdout stays the command's."""
     sys.stdout.flush()  # what the question is about comes before it
-    sys.stderr.write(question)
+    sys.stderr.write(clean(question, lines=True))
     sys.stderr.flush()
     answer = await asyncio.to_thread(sys.stdin.readline)
     return answer.strip().lower() in ("y", "yes")
@@ -81,8 +83,8 @@ async def _asked_secret(prompt: str) -> str | None:
 
 
 def say(text: str = "") -> None:
-    print(text)
+    print(clean(text, len(text), lines=True))
 
 
 def note(text: str) -> None:
-    sys.stderr.write(text + "\n")
+    sys.stderr.write(clean(text, lines=True) + "\n")

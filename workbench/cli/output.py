@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 from workbench.model.errors import WorkbenchError
+from workbench.model.foreign_text import escaped
 
 # What a terminal without UTF-8 shows instead.
 _ASCII = {
@@ -60,8 +61,9 @@ def discard_the_rest() -> None:
 
 
 def json_text(document: Any, indent: int | None = None) -> str:
-    """Return `document` as JSON. Characters that standard output cannot encode become \\u escapes."""
-    text = json.dumps(document, ensure_ascii=False, indent=indent, default=str)
+    """Return `document` as JSON. Characters that a terminal would obey, or that standard output cannot encode, become
+    \\u escapes."""
+    text = escaped(json.dumps(document, ensure_ascii=False, indent=indent, default=str))
     try:
         text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
     except UnicodeEncodeError:

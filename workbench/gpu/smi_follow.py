@@ -9,6 +9,7 @@ from dataclasses import replace
 from workbench.gpu import smi
 from workbench.hosts.base import Completed, Host
 from workbench.model.errors import HostError
+from workbench.model.foreign_text import clean
 from workbench.model.gpu import (
     DriverInfo,
     DriverStatus,
@@ -60,7 +61,7 @@ class SmiFollower:
         rows: dict[int, dict[str, str]] = {}
         lost: list[str] = []
         async for raw in stream.lines():
-            line = raw.decode("utf-8", "replace")
+            line = clean(raw)
             row = smi.parse_row(self._columns, line)
             if row is None:
                 message = smi.lost_line(line)

@@ -16,6 +16,7 @@ from workbench.gpu.history import History, Moment
 from workbench.hosts.base import CommandNotFound, Host, Stream
 from workbench.hosts.ending import end
 from workbench.model.errors import HostError
+from workbench.model.foreign_text import NAME_CHARS, clean_data
 from workbench.model.gpu import DriverStatus, Telemetry
 
 HUNG_S = 3.0  # a driver call that takes longer is said to hang
@@ -305,7 +306,7 @@ def _document(line: bytes) -> dict[str, Any] | None:
         found = json.loads(line)
     except ValueError:
         return None
-    return found if isinstance(found, dict) else None
+    return clean_data(found, NAME_CHARS) if isinstance(found, dict) else None
 
 
 async def _close_quietly(stream: Stream) -> None:

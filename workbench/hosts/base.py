@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from workbench.model.errors import HostError
+from workbench.model.foreign_text import clean
 
 # Asks the user for a passphrase, password or code; returns None when they decline.
 Ask = Callable[[str], Awaitable[str | None]]
@@ -40,7 +41,8 @@ class Completed:
 
     @property
     def err(self) -> str:
-        return self.stderr.decode("utf-8", "replace")
+        """For people: without what a terminal would obey."""
+        return clean(self.stderr, lines=True)
 
     @property
     def command(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from workbench.hosts.base import HostFacts
+from workbench.model.foreign_text import clean
 
 # DMI vendor or product text (lower case) -> name as systemd-detect-virt has it.
 _HYPERVISORS = (
@@ -29,7 +30,7 @@ def parse(output: str, name: str, kind: str, latency_ms: float | None = None) ->
     """Facts from key=value lines; what is missing stays None."""
     said: dict[str, str] = {}
     for text in output.splitlines():
-        key, equals, value = text.partition("=")
+        key, equals, value = clean(text).partition("=")
         if equals:
             said.setdefault(key, value.strip())
     sudo = said.get("sudo")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+from workbench.model.foreign_text import clean
+
 LINE_MAX_BYTES = 1 << 20  # a line without an end is given out in pieces of this size
 TAIL_MAX_BYTES = 8192  # of stderr, for the message when a command fails
 
@@ -34,4 +36,4 @@ class Tail:
         self._kept = (self._kept + data)[-TAIL_MAX_BYTES:]
 
     def text(self) -> str:
-        return self._kept.decode("utf-8", "replace").strip()
+        return clean(self._kept, lines=True).strip()

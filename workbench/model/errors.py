@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from workbench.model.findings import Finding
+from workbench.model.foreign_text import clean
 
 
 class WorkbenchError(Exception):
@@ -33,6 +34,7 @@ class WorkbenchError(Exception):
         next_step: str | None = None,
         findings: Sequence[Finding] = (),
     ) -> None:
+        message = clean(message, lines=True)  # it quotes what hosts, servers and files said
         super().__init__(message)
         self.message = message
         self.host = host
@@ -42,11 +44,12 @@ class WorkbenchError(Exception):
 
     def __str__(self) -> str:
         where = f"{self.host}: " if self.host else ""
-        lines = [f"{where}{self.message}"]
+        quoted = self.message.replace("\n", "\n    ")  # a line of theirs must not look like one of these
+        lines = [f"{where}{quoted}"]
         if self.command:
-            lines.append(f"  command: {self.command}")
+            lines.append(f"  command: {clean(self.command)}")
         if self.next_step:
-            lines.append(f"  next: {self.next_step}")
+            lines.append(f"  next: {clean(self.next_step)}")
         return "\n".join(lines)
 
     def as_json(self) -> dict[str, Any]:

@@ -1,89 +1,167 @@
-"""What must not be shown, stored or logged: keys and tokens, by the name they stand under or by their shape."""
+"""What must not be shown, stored or logged: keys and tokens, by the name they stand under or by their shape.
+
+One rule for every place where a command, a plan, a log line, an error or a result becomes visible.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
-from workbench.model.flags import FlagSetting
+from workbench.model.flags import FlagRow, FlagSetting
 from workbench.model.plan import Command, LaunchPlan
 
 MASK = "***"
 SERVER_KEY_VARIABLE = "WORKBENCH_SERVER_KEY"  # carries the key of a run of ours to the load client, by environment only
 
-# Not "reasoning-start-token", "bucket-time-to-first-token", "…-per-token", "allow-credentials", "cors-credentials".
-_SECRET_NAME = re.compile(
-    r"(?:^|[-_.])(?:(?<!start[-_])(?<!end[-_])(?<!first[-_])(?<!per[-_])token|secret|password|passwd|passphrase"
-    r"|(?<!allow[-_])(?<!cors[-_])credentials?|key|apikey)$",
-    re.IGNORECASE,
-)
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")  # of "api-key", "HF_TOKEN", "apiKey"
+_NAME = re.compile(r"-{0,2}[\w.-]+")
+# The last word of a secret's name -> words that make it something else when they stand before it.
+_SECRET_WORDS: dict[str, str] = {
+    **dict.fromkeys(("secret", "secrets", "password", "passwords", "passwd", "passphrase"), ""),
+    **dict.fromkeys(("apikey", "apikeys", "accesskey", "secretkey", "authtoken", "authorization"), ""),
+    **dict.fromkeys(("key", "keys"), "public cache sort primary"),
+    "token": "start end first per pad eos bos unk mask sep cls stop image audio video special",
+    **dict.fromkeys(("credential", "credentials"), "allow cors"),
+}
+_SECRET_ENDS = ("password", "passwd", "passphrase", "apikey")  # "PGPASSWORD"
 # Values with a prefix that only keys have: Hugging Face, OpenAI and the like, GitHub, AWS, bearer headers.
 _SECRET_SHAPE = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{16,}|sk-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|AKIA[A-Z0-9]{16})\b"
     r"|(?<=[Bb]earer )[A-Za-z0-9._~+/=-]{8,}"
 )
-# "'api_key': ['abc']", "api_key=abc", "HF_TOKEN: abc". Only names that hold nothing but secrets: "token" is too common.
+# "'api_key': ['abc']", "api_key=abc", "HF_TOKEN: abc". In small letters only names that hold nothing but secrets:
+# "token" is too common in logs.
 _SECRET_PAIR = re.compile(
-    r"""((?:api[-_]?key|admin[-_]?key|access[-_]key|hf[-_]token|hub[-_]token|auth[-_]token|password|passwd)
-        ["']?\s*[:=]\s*[\[(]?\s*["']?)
+    r"""((?P<name>\b[A-Z][A-Z0-9]*_[A-Z0-9_]+|(?i:api[-_]?key|admin[-_]?key|access[-_]key|secret[-_]key|hf[-_]token
+        |hub[-_]token|auth[-_]token|\w*password|\w*passwd|\w*passphrase))
+        ["']?+\s*+[:=]\s*+[\[(]?+\s*+["']?+)
         (?!None\b|null\b|True\b|False\b|\*\*\*)[^\s"',\])}]+""",
-    re.IGNORECASE | re.VERBOSE,
+    re.VERBOSE,
 )
 # "--api-key abc" inside a line, and the password of a URL.
-_SECRET_ARGUMENT = re.compile(r"(--(?:\w+-)*?(?:api-key|hf-token|password)\s+['\"]?)(?!-)[^\s'\"]+")
+_ARGUMENT = re.compile(r"(--(?P<name>[A-Za-z][\w.-]*)(?:=|\s+)['\"]?)(?!-)[^\s'\"]+")
 _URL_PASSWORD = re.compile(r"(://[^/\s:@]*:)[^/\s@]+(?=@)")
-_HINTS = ("@", "key", "hf_", "sk-", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "akia", "bearer", "token", "passw")
+_HINTS = (
+    *("@", "key", "hf_", "sk-", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "akia"),
+    *("bearer", "token", "pass", "secret", "credential", "authorization"),
+)
+_LEAST_SEEN = 6  # characters: a shorter one would mask ordinary words of a traceback
+_seen: set[str] = set()
 
 
 def is_secret_name(name: str) -> bool:
     """Whether a flag or variable of this name holds a secret: "api-key", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY"."""
-    return _SECRET_NAME.search(name) is not None
+    words: list[str] = ["", "", *_WORD.findall(name)]
+    before, last = (word.lower() for word in words[-2:])
+    if last in _SECRET_WORDS:
+        return before not in _SECRET_WORDS[last].split()
+    return last.endswith(_SECRET_ENDS)
+
+
+def seen_secrets() -> tuple[str, ...]:
+    """The secrets of every command that this process has shown, longest first, for texts that may quote one."""
+    return tuple(sorted(_seen, key=len, reverse=True))
 
 
 def mask_text(text: str, secrets: Iterable[str] = ()) -> str:
-    """`text` without the given values and without what looks like a key."""
+    """Return `text` without the given values and without what looks like a key."""
     for value in secrets:
         text = text.replace(value, MASK)
     lower = text.lower()
     if not any(hint in lower for hint in _HINTS):  # most log lines: a cheap look
         return text
-    text = _SECRET_PAIR.sub(rf"\1{MASK}", _SECRET_SHAPE.sub(MASK, text))
-    return _URL_PASSWORD.sub(rf"\1{MASK}", _SECRET_ARGUMENT.sub(rf"\1{MASK}", text))
+    text = _SECRET_PAIR.sub(_masked_value, _SECRET_SHAPE.sub(MASK, text))
+    return _URL_PASSWORD.sub(rf"\1{MASK}", _ARGUMENT.sub(_masked_value, text))
+
+
+def _masked_value(found: re.Match[str]) -> str:
+    return f"{found[1]}{MASK}" if is_secret_name(found["name"]) else found[0]
 
 
 def mask_argv(argv: Sequence[str], secrets: Iterable[str] = ()) -> tuple[str, ...]:
-    """`argv` with whatever stands under a secret flag masked, however short it is."""
-    values, masked, under_secret = tuple(secrets), [], False
+    """Return `argv` with whatever stands under a secret flag masked, however short it is."""
+    values = tuple(secrets)
+    return tuple(MASK if under_secret else _mask_word(arg, values) for arg, under_secret in _placed(argv))
+
+
+def _placed(argv: Sequence[str]) -> Iterable[tuple[str, bool]]:
+    """Each argument, and whether it is the value of a secret flag before it."""
+    under_secret = False
     for arg in argv:
         if arg.startswith("-"):
-            name, equals, value = arg.lstrip("-").partition("=")
-            under_secret = is_secret_name(name)
-            arg = f"{arg.partition('=')[0]}={MASK}" if under_secret and equals and value else mask_text(arg, values)
+            name, equals, _ = arg.lstrip("-").partition("=")
+            under_secret = is_secret_name(name) and not equals
+            yield arg, False
         else:
-            arg = MASK if under_secret else mask_text(arg, values)
-        masked.append(arg)
-    return tuple(masked)
+            yield arg, under_secret
+
+
+def _mask_word(word: str, secrets: Iterable[str]) -> str:
+    """One argument: "--api-key=K", "HF_TOKEN=K" as docker takes it, JSON, or any text."""
+    name, equals, value = word.partition("=")
+    if equals and value and _NAME.fullmatch(name) and is_secret_name(name):
+        return f"{name}={MASK}"
+    if word.startswith(("{", "[")):
+        with suppress(ValueError, RecursionError):
+            data = json.loads(word)
+            masked = mask_data(data)
+            word = json.dumps(masked) if masked != data else word
+    return mask_text(word, secrets)
 
 
 def mask_env(env: Mapping[str, str], secrets: Iterable[str] = ()) -> dict[str, str]:
-    """`env` with the values of secret variables masked."""
+    """Return `env` with the values of secret variables masked."""
     values = tuple(secrets)
     return {k: MASK if is_secret_name(k) and v else mask_text(v, values) for k, v in env.items()}
 
 
+def mask_data(data: Any, name: str = "") -> Any:
+    """Return a copy of JSON data without secrets: values under a secret name, after a secret flag in a list, and
+    whatever has the shape of a key."""
+    if isinstance(data, Mapping):
+        return {k: mask_data(v, str(k)) for k, v in data.items()}
+    if isinstance(data, (list, tuple)):
+        if is_secret_name(name):
+            return [mask_data(v, name) for v in data]
+        texts = [v if isinstance(v, str) else "" for v in data]
+        return [
+            mask_data(v, "secret" if under_secret else "")
+            for v, (_, under_secret) in zip(data, _placed(texts), strict=True)
+        ]
+    if isinstance(data, str) and data:
+        return MASK if is_secret_name(name) else _mask_word(data, ())
+    return data
+
+
 def mask_plan(plan: LaunchPlan) -> LaunchPlan:
-    """The plan as it may be shown and stored. A key in it must be given anew before it can be started again."""
+    """Return the plan as it may be shown and stored. A key in it must be given anew before it can be started again."""
 
     def masked(settings: tuple[FlagSetting, ...]) -> tuple[FlagSetting, ...]:
-        return tuple(replace(s, value=MASK) if is_secret_name(s.name) and s.value else s for s in settings)
+        return tuple(replace(s, value=_mask_setting(s.name, s.value)) for s in settings)
 
     return replace(plan, flags=masked(plan.flags), env=masked(plan.env))
 
 
+def mask_row(row: FlagRow) -> FlagRow:
+    """Return a line of the flag editor as it may be shown."""
+    return replace(row, value=_mask_setting(row.name, row.value))
+
+
+def _mask_setting(name: str, value: Any) -> Any:
+    if isinstance(value, (bool, int, float)) and not is_secret_name(name):
+        return value
+    return MASK if is_secret_name(name) and value not in (None, "", True, False) else mask_data(value)
+
+
 def mask_command(command: Command) -> Command:
-    """The command as it may be shown and stored."""
+    """Return the command as it may be shown and stored."""
     values = secret_values(command)
+    _seen.update(v for v in values if len(v) >= _LEAST_SEEN)
     return replace(
         command,
         argv=mask_argv(command.argv, values),
@@ -93,15 +171,8 @@ def mask_command(command: Command) -> Command:
 
 
 def secret_values(command: Command) -> tuple[str, ...]:
-    """Values given under a secret name, in argv ("--api-key K", "--api-key=K") or environment; longest first."""
-    found = {v for k, v in command.env.items() if is_secret_name(k) and v}
-    under_secret = False
-    for arg in command.argv:
-        if arg.startswith("-"):
-            name, equals, value = arg.lstrip("-").partition("=")
-            under_secret = is_secret_name(name)
-            if under_secret and equals:
-                found.add(value)
-        elif under_secret:
-            found.add(arg)
+    """Return the values under a secret name, in argv ("--api-key K", "--api-key=K") or environment; longest first."""
+    pairs = [*command.env.items(), *(tuple(a.partition("=")[::2]) for a in command.argv)]
+    found = {value for name, value in pairs if is_secret_name(name)}
+    found |= {arg for arg, under_secret in _placed(command.argv) if under_secret}
     return tuple(sorted((v for v in found if len(v) > 1), key=len, reverse=True))

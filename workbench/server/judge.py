@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from workbench.model.findings import Finding, Level
+from workbench.model.foreign_text import clean
 from workbench.model.run import ServerState, ServerStatus
 from workbench.server.records import RunFacts
 
@@ -23,7 +24,7 @@ def judge(facts: RunFacts, *, now_unix_s: float, answering: bool = True, phase: 
         engine=record.engine,
         state=state,
         host=record.host,
-        model=record.plan.model,
+        model=clean(record.plan.model),
         preset_id=record.plan.preset_id,
         bind_host=record.command.host,
         port=port,

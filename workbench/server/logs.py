@@ -12,22 +12,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from dataclasses import dataclass
 
 from workbench.hosts.base import CommandFailed, Host, HostUnreachable
+from workbench.model.foreign_text import clean
 from workbench.model.run import LogBatch
 from workbench.model.secrets import mask_text
 
 HEAD_LINES = 2_000  # start-up says why a server fails or what it chose: always kept
 TAIL_LINES = 20_000
 RING_CHARS = 8_000_000  # of the tail; keeps memory flat where lines are long
-LINE_CHARS = 8_192  # one line on screen; vLLM's and SGLang's configuration lines reach 10,000
 HEAD_BYTES = 256 * 1024  # read in order, however far behind
 READ_BYTES = 512 * 1024  # most that one read takes; further behind than this the reader skips to the end
-
-_ESCAPE = re.compile(
-    r"\x1b(?:\[[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor
-    r"|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?"  # OSC, DCS and other strings
-    r"|[ -/]*[0-~])"  # two-character escapes
-)
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 _ERROR = re.compile(
     r"(?:^|[\s\]])(?:ERROR|CRITICAL|FATAL)\b|^[\d.]+ E |^\[?E\d{4} |^Traceback "
@@ -48,17 +41,13 @@ def level_of(line: str) -> str:
     return "error" if _ERROR.search(head) else ""
 
 
-def clean(raw: bytes, secrets: Iterable[str] = ()) -> str:
-    """One line as text: a progress bar's last state, no escapes or control characters, no secrets."""
+def log_line(raw: bytes, secrets: Iterable[str] = ()) -> str:
+    """One line as text: a progress bar's last state, cleaned, no secrets."""
     text = raw.decode("utf-8", "replace")
-    if "\x1b" in text:
-        text = _ESCAPE.sub("", text)
-    if "\r" in text:
-        text = next((part for part in reversed(text.split("\r")) if part.strip()), "")
     if not text.isprintable():
-        text = _CONTROL.sub("", text.expandtabs(8))
-    text = mask_text(text, secrets)
-    return text if len(text) <= LINE_CHARS else f"{text[:LINE_CHARS]} … {len(text) - LINE_CHARS} more characters"
+        states = (clean(part.expandtabs(8), len(part) * 8) for part in reversed(text.split("\r")))
+        text = next((state for state in states if state.strip()), "")
+    return clean(mask_text(text, secrets))
 
 
 class LineAssembler:
@@ -81,7 +70,7 @@ class LineAssembler:
             complete.append(rest)
             rest = b""
         self._rest = rest
-        return [clean(line, self._secrets) for line in complete]
+        return [log_line(line, self._secrets) for line in complete]
 
     @property
     def pending_bytes(self) -> int:
@@ -90,12 +79,12 @@ class LineAssembler:
     @property
     def unfinished(self) -> str:
         """The line being written, e.g. a progress bar."""
-        return clean(self._rest, self._secrets) if self._rest else ""
+        return log_line(self._rest, self._secrets) if self._rest else ""
 
     def flush(self) -> list[str]:
         """What is left when the writer has ended."""
         rest, self._rest = self._rest, b""
-        return [clean(rest, self._secrets)] if rest else []
+        return [log_line(rest, self._secrets)] if rest else []
 
     def drop(self) -> None:
         self._rest = b""
@@ -266,4 +255,4 @@ async def search(
     if done.returncode > 1:
         raise CommandFailed(f"cannot search {path}: {done.err.strip()}", done, host=host.name)
     found = (line.partition(b":") for line in done.stdout.splitlines() if line)
-    return tuple(Match(int(number), clean(rest, secrets)) for number, _, rest in found if number.isdigit())
+    return tuple(Match(int(number), log_line(rest, secrets)) for number, _, rest in found if number.isdigit())

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from workbench.model.foreign_text import clean, clean_data
+
 if TYPE_CHECKING:
     import httpx
 
@@ -104,9 +106,9 @@ async def _ask(
     except httpx.TimeoutException:
         return None, f"no answer within {timeout_s:.0f} s"
     except httpx.HTTPError as error:
-        return None, str(error) or type(error).__name__
+        return None, clean(str(error)) or type(error).__name__
     try:
-        return response.status_code, response.json()
+        return response.status_code, clean_data(response.json())
     except ValueError:
         return response.status_code, _short(response.text)
 
@@ -134,5 +136,5 @@ def _short(body: Any) -> str:
     if isinstance(body, dict):
         error = body.get("error")
         body = error.get("message", error) if isinstance(error, dict) else error or body.get("detail") or body
-    text = " ".join(str(body).split())
+    text = " ".join(clean(str(body)).split())
     return text if len(text) <= 200 else text[:200] + " …"

@@ -20,6 +20,7 @@ from typing import Any
 
 from workbench.model.errors import ServerError
 from workbench.model.flags import FlagSetting, Origin
+from workbench.model.foreign_text import clean_data
 from workbench.model.plan import Command, LaunchPlan, ModelFacts, Node, VariableSource
 
 FORMAT = 1
@@ -97,7 +98,7 @@ def decode_record(run_id: str, data: bytes) -> RunRecord:
             run_id=run_id,
             plan=decode_plan(body["plan"]),
             command=_command(body["command"]),
-            **{k: v for k, v in body.items() if k in known},
+            **{k: clean_data(v) for k, v in body.items() if k in known},
         )
     except (ValueError, KeyError, TypeError, ServerError) as error:
         engine = run_id.split("-")[2] if RUN_ID.fullmatch(run_id) else "unknown"
@@ -138,7 +139,7 @@ def encode_ready(ready: ReadyFacts) -> bytes:
 def decode_ready(data: bytes) -> ReadyFacts | None:
     """None when it is missing or cut off: then the server is asked again."""
     try:
-        body = json.loads(data)
+        body = clean_data(json.loads(data))
         return ReadyFacts(float(body["unix_s"]), str(body["model"]), float(body["ready_after_s"]), int(body["port"]))
     except (ValueError, KeyError, TypeError):
         return None

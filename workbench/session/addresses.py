@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from workbench.model.api_key import api_key
 from workbench.model.errors import BenchError, InputError
+from workbench.model.foreign_text import clean
 
 _ASK_S = 10.0
 # What clients are told to use, and what lies under it.
@@ -87,7 +88,7 @@ async def ask(base: str, spec: BenchSpec) -> Served:
         raise BenchError(f"{base} asks for a key", next_step="name the variable that holds it: --api-key-env NAME")
     try:
         first = answer.raise_for_status().json()["data"][0]
-        return Served(str(first["id"]), simulated=first.get("owned_by") == "simulated")
+        return Served(clean(str(first["id"])), simulated=first.get("owned_by") == "simulated")
     except httpx.HTTPError:
         return Served(None, problem=f"HTTP {answer.status_code}")
     except (ValueError, KeyError, IndexError, TypeError, AttributeError):

@@ -12,6 +12,7 @@ from typing import Any
 from workbench.hosts.base import Host
 from workbench.model.errors import WorkbenchError
 from workbench.model.findings import Level
+from workbench.model.foreign_text import clean
 from workbench.session.state import Activity, HostView, Notice, SessionState
 
 ACTIVITY_KEPT = 500
@@ -55,7 +56,10 @@ class SessionCore:
 
     def notify(self, level: Level, text: str, next_step: str | None = None) -> None:
         number = self._state.notice.number + 1 if self._state.notice else 1
-        self.update(notice=Notice(number, level, text, next_step))
+        from workbench.model.secrets import mask_text, seen_secrets
+
+        shown = mask_text(clean(text, lines=True), seen_secrets())
+        self.update(notice=Notice(number, level, shown, next_step))
 
     def notify_error(self, error: WorkbenchError) -> None:
         where = f"{error.host}: " if error.host else ""
@@ -64,10 +68,11 @@ class SessionCore:
 
     def record(self, command: str, outcome: str = "") -> None:
         """Add to the activity log, also on disk: what was done, as the command that a person could have typed."""
-        from workbench.model.secrets import mask_text  # with what it imports it is not for the first frame
+        from workbench.model.secrets import mask_text, seen_secrets  # not for the first frame, with what it imports
         from workbench.store import activity
 
-        entry = Activity(time.time(), self.host.name, mask_text(command), mask_text(outcome))
+        masked = (mask_text(clean(text), seen_secrets()) for text in (command, outcome))
+        entry = Activity(time.time(), self.host.name, *masked)
         activity.keep(asdict(entry))
         self.update(activity=(*self._state.activity, entry)[-ACTIVITY_KEPT:])
 

@@ -12,6 +12,7 @@ from workbench.model.findings import Finding, Level
 from workbench.model.flags import FlagCatalog, FlagKind, FlagRow, FlagSpec, Origin
 from workbench.model.gpu import GpuInfo
 from workbench.model.plan import Command, LaunchPlan, Node, diff
+from workbench.model.secrets import mask_command, mask_plan, mask_row, mask_text, secret_values
 from workbench.session.state import PlanView
 
 HISTORY_KEPT = 200
@@ -172,18 +173,19 @@ class PlanEditor:
         )
 
     def view(self) -> PlanView:
-        """Everything that the screen shows of the plan."""
+        """Return everything that a person is shown of the plan: its secrets are masked here, once for every place."""
         findings = self.findings()
         try:
             command: Command | None = self.command()
         except WorkbenchError:
             command = None
         estimate = engines.fit(self.effective, self.around.gpus)
+        values = secret_values(command) if command is not None else ()
         return PlanView(
-            plan=self.effective,
-            rows=self._rows(findings, "changed"),
-            findings=findings,
-            command=command,
+            plan=mask_plan(self.effective),
+            rows=tuple(map(mask_row, self._rows(findings, "changed"))),
+            findings=tuple(replace(f, text=mask_text(f.text, values)) for f in findings),
+            command=mask_command(command) if command is not None else None,
             catalog_version=self.catalog.version,
             total_flags=len(self.catalog.flags),
             installed=self.around.installed,
@@ -199,8 +201,6 @@ class PlanEditor:
 def script_of(command: Command) -> str:
     """A POSIX script that starts the same server from an empty directory; secrets are masked."""
     import shlex
-
-    from workbench.model.secrets import mask_command
 
     command = mask_command(command)
     lines = ["#!/bin/sh", "# Written by Workbench. Secrets are masked: put them in before use.", "set -eu", "umask 077"]

@@ -294,13 +294,9 @@ class Experimenting(Sweeping):
 
 
 def _masked(arm: Arm) -> Arm:
-    from workbench.model.secrets import MASK, is_secret_name
+    from workbench.model.secrets import mask_argv
 
-    def masked(word: str) -> str:
-        name, equals, value = word.partition("=")
-        return f"{name}={MASK}" if equals and value and is_secret_name(name) else word
-
-    return replace(arm, sets=tuple(map(masked, arm.sets)), envs=tuple(map(masked, arm.envs)))
+    return replace(arm, sets=mask_argv(arm.sets), envs=mask_argv(arm.envs))
 
 
 def _alike(a: BenchSpec, b: BenchSpec) -> bool:

@@ -465,13 +465,12 @@ def _known(result_id: int | None) -> int:
 def _command(spec: BenchSpec, status: ServerStatus | None) -> str:
     """As it may be shown: without secrets."""
     from workbench.model.bench_command import options
-    from workbench.model.secrets import mask_argv
-    from workbench.store.masking import masked
+    from workbench.model.secrets import mask_argv, mask_data
 
     words = [status.run_id] if status else ["--url", spec.url, "--model", spec.model]
     if spec.command:
         return shlex.join(["workbench", "bench", *words, "--", *mask_argv(spec.command)])
-    return shlex.join(["workbench", "bench", *words, *options(replace(spec, extra_body=masked(spec.extra_body)))])
+    return shlex.join(["workbench", "bench", *words, *options(replace(spec, extra_body=mask_data(spec.extra_body)))])
 
 
 def ceiling_view(results: Sequence[BenchResult]) -> CeilingView | None:

@@ -237,7 +237,9 @@ class Planning(SessionCore):
         self.show_edited()
 
     def flag_rows(self, view: str = "changed", query: str = "") -> Sequence[FlagRow]:
-        return self._editor.rows(view, query) if self._editor else ()
+        from workbench.model.secrets import mask_row
+
+        return tuple(map(mask_row, self._editor.rows(view, query))) if self._editor else ()
 
     def script(self) -> str:
         from workbench.session.editor import script_of

@@ -93,7 +93,7 @@ class BenchState:
 
 @dataclass(frozen=True, slots=True)
 class PlanView:
-    """The launch editor: the plan with everything derived from it."""
+    """The launch editor: the plan with everything derived from it, its secrets masked: none of this can be started."""
 
     plan: LaunchPlan
     rows: tuple[FlagRow, ...]  # set flags, then environment; the whole catalog through Session.flag_rows("all")

@@ -1,4 +1,4 @@
-"""Where the traceback of a defect goes: a file, never the screen."""
+"""Where the traceback of a defect goes: a file, never the screen. It holds no values of variables and no secrets."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import os
 import time
 import traceback
 
+from workbench.model.foreign_text import clean
+
+_MOST_CHARS = 1_000_000
 _kept: dict[tuple[object, ...], str | None] = {}  # a defect that is met each second is written once
 
 
@@ -19,10 +22,9 @@ def keep_traceback(error: BaseException) -> str | None:
 
 
 def _written(error: BaseException) -> str | None:
-    from workbench.model.secrets import mask_text
     from workbench.store.paths import state_dir
 
-    text = mask_text("".join(traceback.format_exception(error)))
+    text = _masked(clean("".join(traceback.format_exception(error)), _MOST_CHARS, lines=True))
     try:
         folder = state_dir() / "crashes"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -37,8 +39,14 @@ def _written(error: BaseException) -> str | None:
 
 def defect_text(error: BaseException) -> tuple[str, str]:
     """What to say of a defect, secrets masked, and where its details are."""
-    from workbench.model.secrets import mask_text
-
     kept = keep_traceback(error)
     details = f"the details are in {kept}" if kept else "the traceback could not be kept; please report this line"
-    return mask_text(f"a defect in Workbench: {type(error).__name__}: {error}"), details
+    return _masked(f"a defect in Workbench: {type(error).__name__}: {error}"), details
+
+
+def _masked(text: str) -> str:
+    """Also without the keys of this process's environment: an error may quote one, as of a header that is invalid."""
+    from workbench.model.secrets import is_secret_name, mask_text, seen_secrets
+
+    own = (value.strip() for name, value in os.environ.items() if is_secret_name(name) and len(value) > 3)
+    return mask_text(text, (*seen_secrets(), *own))

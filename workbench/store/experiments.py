@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.model.errors import InputError, StoreError
 from workbench.model.experiment import Arm, Experiment, ExperimentRun, ExperimentSpec
+from workbench.model.foreign_text import clean_data
+from workbench.model.secrets import mask_data
 from workbench.model.settings import ClockRange, GpuSettings
-from workbench.store.masking import masked
 from workbench.store.results import ResultsDb
 
 if TYPE_CHECKING:
@@ -115,14 +116,14 @@ class ExperimentsDb(ResultsDb):
 
 def _encode(experiment: Experiment) -> str:
     """Without secrets, and without what follows from the results."""
-    return json.dumps(masked(asdict(replace(experiment, comparison=None))))
+    return json.dumps(mask_data(asdict(replace(experiment, comparison=None))))
 
 
 def _decode(number: int, form: int, text: str) -> Experiment:
     if form > FORMAT:
         raise StoreError(f"experiment {number} was written by a newer Workbench", next_step="update Workbench")
     try:
-        data = json.loads(text)
+        data = clean_data(json.loads(text), len(text), lines=True)
         spec = data["spec"]
         arms = {name: _arm(spec[name]) for name in ("a", "b")}
         runs = tuple(ExperimentRun(**_known(ExperimentRun, run)) for run in data["runs"])

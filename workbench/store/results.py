@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, Conditions
 from workbench.model.bench_json import result_from_json, to_json
 from workbench.model.errors import InputError, StoreError
-from workbench.store.masking import masked
+from workbench.model.foreign_text import clean, clean_data
+from workbench.model.secrets import mask_data
 
 if TYPE_CHECKING:
     import sqlite3
@@ -125,8 +126,8 @@ class ResultsDb:
             "engine": conditions.engine,
             "model": conditions.model,
             "simulated": conditions.simulated,
-            "spec": json.dumps(masked(to_json(spec))),
-            "conditions": json.dumps(masked(to_json(conditions))),
+            "spec": json.dumps(mask_data(to_json(spec))),
+            "conditions": json.dumps(mask_data(to_json(conditions))),
             "summary": json.dumps(to_json(summary)),
             "note": note,
             "tags": _tags_json(tags),
@@ -387,6 +388,11 @@ def _no_such(result_id: int) -> InputError:
     return InputError(f"there is no result {result_id}", next_step="workbench results list shows what there is")
 
 
+def _read(text: str) -> Any:
+    """Return stored JSON, cleaned: an older version may have stored a stranger's text as it came."""
+    return clean_data(json.loads(text), len(text))
+
+
 def _result(row: tuple[Any, ...]) -> BenchResult:
     result_id, unix_s, spec, conditions, summary, note, tags = row
     try:
@@ -394,11 +400,11 @@ def _result(row: tuple[Any, ...]) -> BenchResult:
             {
                 "id": result_id,
                 "unix_s": unix_s,
-                "spec": json.loads(spec),
-                "conditions": json.loads(conditions),
-                "summary": json.loads(summary),
-                "note": note,
-                "tags": json.loads(tags),
+                "spec": _read(spec),
+                "conditions": _read(conditions),
+                "summary": _read(summary),
+                "note": clean(note),
+                "tags": _read(tags),
             }
         )
     except (ValueError, TypeError, KeyError) as error:

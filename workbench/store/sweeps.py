@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.model.errors import InputError, StoreError
+from workbench.model.foreign_text import clean_data
 from workbench.model.sweep import Sweep, SweepPoint
 from workbench.store.files import write_atomic
 
@@ -49,7 +50,7 @@ class SweepStore:
 
     def get(self, sweep_id: int) -> Sweep:
         try:
-            data = json.loads(self._path(sweep_id).read_text("utf-8"))
+            data = clean_data(json.loads(self._path(sweep_id).read_text("utf-8")), lines=True)
             return _sweep(data)
         except FileNotFoundError:
             step = "workbench sweep list shows what there is"

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
 NA = "n/a"
 GIB = 1024**3
-_SECRET = re.compile(r"(?i)(key|token|secret|password|passwd)")
 
 
 def elapsed(seconds: float) -> str:
@@ -91,11 +90,6 @@ def value_text(value: object) -> str:
 
         return json.dumps(value, separators=(",", ":"))
     return str(value)
-
-
-def masked(name: str, value: str) -> str:
-    """The value of an environment variable for the screen: secrets never show."""
-    return "****" if value and _SECRET.search(name) else value
 
 
 def short_gpu_name(name: str) -> str:

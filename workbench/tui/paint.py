@@ -12,9 +12,11 @@ from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from textual import events
 from textual.geometry import Region
+from textual.markup import escape
 from textual.strip import Strip
 from textual.widget import Widget
 
+from workbench.model.foreign_text import clean
 from workbench.tui.compat import send_cells
 from workbench.tui.glyphs import ASCII, G, plain
 from workbench.tui.theme import style
@@ -51,6 +53,18 @@ def pad(text: str, width: int, right: bool = False) -> str:
     text = cut(text, width)
     gap = " " * (width - width_of(text))
     return gap + text if right else text + gap
+
+
+def safe(row: Row) -> Row:
+    """The row without what a terminal would obey: the last line of defence, behind the borders where text enters."""
+    if all(text.isprintable() for text, _ in row):
+        return row
+    return tuple((clean(text), role) for text, role in row)
+
+
+def border_text(text: str) -> str:
+    """`text` for a border, which reads markup."""
+    return escape(plain(clean(text)))
 
 
 def row_width(row: Iterable[Run]) -> int:
@@ -182,7 +196,7 @@ class Painted(Widget):
         width, height = self.content_size
         if width <= 0 or height <= 0:
             return
-        rows = [fit(row, width) for row in self.made(self.rows, width, height)[:height]]
+        rows = [fit(safe(row), width) for row in self.made(self.rows, width, height)[:height]]
         if G is ASCII:
             rows = [tuple((plain(text), role) for text, role in row) for row in rows]
         rows += [((" " * width, "text"),)] * (height - len(rows))

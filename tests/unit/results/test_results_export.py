@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, Conditions, Distribution, GpuDuring
 from workbench.model.bench_json import result_from_json
 from workbench.model.errors import InputError
+from workbench.model.secrets import mask_data
 from workbench.store.export import FORMATS, export
-from workbench.store.masking import masked
 
 CONDITIONS = Conditions(
     host="box",
@@ -135,8 +135,8 @@ JSON = st.recursive(
 
 @given(value=JSON)
 def test_masking_keeps_the_shape(value: Any) -> None:
-    again = masked(masked(value))
-    assert again == masked(value)
+    again = mask_data(mask_data(value))
+    assert again == mask_data(value)
     assert shape(again) == shape(value)
 
 
@@ -150,5 +150,5 @@ def shape(value: Any) -> Any:
     flags=st.dictionaries(st.sampled_from(["api-key", "password", "hf-token", "x"]), st.text(min_size=1), max_size=3)
 )
 def test_a_value_under_a_secret_name_never_survives(flags: dict[str, str]) -> None:
-    for name, value in masked(flags).items():
+    for name, value in mask_data(flags).items():
         assert name == "x" or value == "***"

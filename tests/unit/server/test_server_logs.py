@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from workbench.model.plan import Command
 from workbench.model.secrets import mask_command, mask_text, secret_values
-from workbench.server.logs import READ_BYTES, LineAssembler, LogFollower, LogRing, clean, level_of
+from workbench.server.logs import READ_BYTES, LineAssembler, LogFollower, LogRing, level_of, log_line
 
 
 def pieces(data: bytes, cuts: list[int]) -> list[bytes]:
@@ -36,7 +36,7 @@ def test_a_character_cut_by_a_read_is_whole_again() -> None:
 
 
 def test_progress_bars_fold_to_their_last_state() -> None:
-    assert clean(b"shards:   0%|  | 0/2\rshards:  50%|# | 1/2\rshards: 100%|##| 2/2\r") == "shards: 100%|##| 2/2"
+    assert log_line(b"shards:   0%|  | 0/2\rshards:  50%|# | 1/2\rshards: 100%|##| 2/2\r") == "shards: 100%|##| 2/2"
     assembler = LineAssembler()
     assert assembler.feed(b"Capturing: 10%\rCapturing: 35%") == []
     assert assembler.unfinished == "Capturing: 35%"
@@ -71,17 +71,17 @@ def test_a_line_without_end_is_given_out_in_pieces() -> None:
     ],
 )
 def test_what_could_steer_the_terminal_is_gone(raw: bytes, shown: str) -> None:
-    assert clean(raw) == shown
+    assert log_line(raw) == shown
 
 
 def test_very_long_lines_are_cut_and_say_so() -> None:
-    line = clean(b"x" * 20_000)
+    line = log_line(b"x" * 20_000)
     assert len(line) < 9_000
     assert line.endswith("… 11808 more characters")
 
 
 def test_secrets_are_masked_by_value_by_name_and_by_shape() -> None:
-    assert clean(b"starting with key geheim-123", ["geheim-123"]) == "starting with key ***"
+    assert log_line(b"starting with key geheim-123", ["geheim-123"]) == "starting with key ***"
     assert mask_text("non-default args: {'api_key': ['abc123'], 'port': 1}") == (
         "non-default args: {'api_key': ['***'], 'port': 1}"
     )

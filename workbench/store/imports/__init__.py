@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.model.errors import InputError
+from workbench.model.foreign_text import clean_data
 from workbench.store.imports import aiperf, benchy, own, vllm
 from workbench.store.imports.fields import Fields, Imported, Told
 
@@ -45,7 +46,7 @@ def read(path: Path, told: Told | None = None) -> tuple[Imported, ...]:
         if reader is None:
             raise InputError(f"{path}: {_unknown(document)}", next_step=_KNOWN)
         digest = hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:24]
-        results = reader(Fields(path, document, at), told or Told())
+        results = reader(Fields(path, clean_data(document, _MOST_BYTES), at), told or Told())
         # Of the content: a file that is imported twice is one result.
         found += [replace(r, uid=r.uid or f"{digest}-{place}") for place, r in enumerate(results)]
     return tuple(found)

@@ -11,8 +11,8 @@ from workbench.model.bench import BenchResult, Comparison
 from workbench.model.bench_json import result_from_json, to_json
 from workbench.model.errors import InputError
 from workbench.model.experiment import Experiment
+from workbench.model.secrets import mask_data
 from workbench.model.sweep import Sweep
-from workbench.store.masking import masked
 from workbench.store.report import data, html, markdown
 from workbench.store.report.blocks import Block, Document, Fold, Heading
 from workbench.store.report.results import SIMULATED, blocks_of, overview, subtitle_of, title_of
@@ -101,7 +101,7 @@ def _experiment_title(experiment: Experiment, results: Sequence[BenchResult]) ->
 
 
 def _masked(result: BenchResult) -> BenchResult:
-    return result_from_json(masked(to_json(result)))
+    return result_from_json(mask_data(to_json(result)))
 
 
 def _each(results: Sequence[BenchResult], what: Reported) -> list[Block]:

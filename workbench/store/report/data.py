@@ -12,8 +12,9 @@ from typing import Any
 from workbench.model.bench import BenchResult, Comparison
 from workbench.model.bench_json import to_json
 from workbench.model.experiment import Experiment
+from workbench.model.foreign_text import clean, escaped
+from workbench.model.secrets import mask_data
 from workbench.model.sweep import Sweep
-from workbench.store.masking import masked
 
 FORMAT = 1
 SIMULATED = "SIMULATED: figures of a model, not of hardware"
@@ -37,7 +38,7 @@ Samples = Mapping[int, Sequence[Mapping[str, Any]]]
 
 def one_json(result: BenchResult, samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     more = {"samples": list(samples)} if samples else {}
-    return {**masked(to_json(result)), "simulated": result.conditions.simulated, **more}
+    return {**mask_data(to_json(result)), "simulated": result.conditions.simulated, **more}
 
 
 def as_json(
@@ -54,18 +55,18 @@ def as_json(
     }
     for name, value in (("comparison", compared), ("experiment", experiment), ("sweep", swept)):
         if value is not None:
-            document[name] = masked(asdict(value))
+            document[name] = mask_data(asdict(value))
     return text_of(document)
 
 
 def text_of(document: Mapping[str, Any]) -> str:
-    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    return escaped(json.dumps(document, indent=2, ensure_ascii=False)) + "\n"
 
 
 def pairs_csv(result: BenchResult) -> str:
     """Two columns, name and value: one line per figure and condition; an absent value is empty, its reason stands
     under summary.absent."""
-    data = masked(to_json(result))
+    data = mask_data(to_json(result))
     rows = [("simulated", SIMULATED if result.conditions.simulated else "no"), *flat(data)]
     return _written(("name", "value"), rows)
 
@@ -73,7 +74,8 @@ def pairs_csv(result: BenchResult) -> str:
 def results_csv(results: Sequence[BenchResult]) -> str:
     """A line per result, a column for each figure and condition that any of them has."""
     tables = [
-        {"simulated": SIMULATED if r.conditions.simulated else "no", **dict(flat(masked(to_json(r))))} for r in results
+        {"simulated": SIMULATED if r.conditions.simulated else "no", **dict(flat(mask_data(to_json(r))))}
+        for r in results
     ]
     names = list(dict.fromkeys(name for table in tables for name in table))
     return _written(names, [[table.get(name) for name in names] for table in tables])
@@ -93,7 +95,7 @@ def samples_csv(results: Sequence[BenchResult], samples: Samples) -> str:
 def _written(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(head)
+    writer.writerow([_inert(name) for name in head])
     writer.writerows([["" if v is None else _inert(v) for v in row] for row in rows])
     return out.getvalue()
 
@@ -111,5 +113,8 @@ def flat(data: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]
 
 
 def _inert(value: Any) -> Any:
-    """Text that a spreadsheet would run as a formula gets an apostrophe in front."""
-    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
+    """Text that a spreadsheet would run as a formula gets an apostrophe in front; nothing in it reaches a terminal."""
+    if not isinstance(value, str):
+        return value
+    value = clean(value, len(value), lines=True)
+    return f"'{value}" if value[:1] in ("=", "+", "-", "@", "\t", "\r") else value

@@ -3,8 +3,6 @@ white in print. Values are strangers' data: each is escaped."""
 
 from __future__ import annotations
 
-from html import escape
-
 from workbench.store.report.blocks import (
     Alert,
     Block,
@@ -19,6 +17,7 @@ from workbench.store.report.blocks import (
     Table,
     Text,
 )
+from workbench.store.report.values import escape
 
 _STYLE = """
 :root { color-scheme: light dark; --text: #1d2024; --soft: #5b626c; --rule: #d9dde2; --paper: #fff; --tint: #f5f6f8;

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from workbench.model.foreign_text import clean
 from workbench.store.report.blocks import (
     Alert,
     Block,
@@ -34,7 +35,7 @@ def render(document: Document) -> str:
 
 def plain(text: str) -> str:
     """One line without any markup."""
-    one = " ".join(text.split())
+    one = " ".join(clean(text, len(text)).split())
     one = _MARKUP.sub(r"\\\1", one).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     # "# 5", "- x", "1. x" at the beginning would become a heading or a list.
     return re.sub(r"^([#+-]|\d+[.)])(?=\s)", r"\\\1", one)
@@ -79,4 +80,4 @@ def _row(cells: Sequence[str]) -> str:
 def _code(text: str) -> Iterable[str]:
     """Fenced by more backticks than the text has in a row."""
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", text)), default=0))
-    return [f"{fence}sh", text, fence]
+    return [f"{fence}sh", clean(text, len(text), lines=True), fence]

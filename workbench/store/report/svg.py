@@ -6,7 +6,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from html import escape
+
+from workbench.store.report.values import escape
 
 BLUE, ORANGE, GREY = "#3a7fc2", "#d1762a", "#8a8f98"
 WIDTH = 720.0

@@ -6,18 +6,19 @@ from collections.abc import Iterable, Sequence
 
 from workbench.model.bench import BenchResult
 from workbench.model.bench_json import result_from_json, to_json
-from workbench.store.masking import masked
+from workbench.model.foreign_text import clean
+from workbench.model.secrets import mask_data
 from workbench.store.report.blocks import Alert, Block, Code, Facts, Figures, Fold, Heading, Items, Plot, Table, Text
 from workbench.store.report.results import blocks_of, subtitle_of, title_of
 
 
 def as_text(result: BenchResult) -> str:
     """Without colours and without escapes of any kind in it: a terminal obeys those."""
-    safe = result_from_json(masked(to_json(result)))
+    safe = result_from_json(mask_data(to_json(result)))
     lines = [title_of(safe), subtitle_of(safe)]
     for block in blocks_of(safe):
         lines += _block(block)
-    return "\n".join("".join(c for c in line if c.isprintable()) for line in lines)
+    return "\n".join(clean(line) for line in lines)
 
 
 def _block(block: Block, indent: str = "  ") -> Iterable[str]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import html
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from workbench.model.bench import BenchSummary, half_width
+from workbench.model.foreign_text import clean
 
 NA = "n/a"
 MINUS = "−"
@@ -61,6 +63,11 @@ DEFINITIONS = (
     " one value per request.",
     "Tokens are the server's own usage. Percentiles interpolate linearly.",
 )
+
+
+def escape(text: str) -> str:
+    """Return `text` for HTML and SVG: markup shown literally, nothing that a browser or terminal would obey."""
+    return html.escape(clean(text, len(text), lines=True))
 
 
 def figure(value: float | None, unit: str = "") -> str:

@@ -9,12 +9,10 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.geometry import Size
-from textual.markup import escape
 from textual.screen import ModalScreen
 from textual.widget import Widget
 
-from workbench.tui.glyphs import plain
-from workbench.tui.paint import Painted, Row, paragraph
+from workbench.tui.paint import Painted, Row, border_text, paragraph
 from workbench.tui.widgets.entry import Entry
 from workbench.tui.widgets.pick_list import PickList
 
@@ -39,8 +37,8 @@ class Modal(ModalScreen[T], Generic[T]):
 
     def compose(self) -> ComposeResult:
         box = Vertical(*self.content(), classes="box")
-        box.border_title = escape(plain(self.box_title))
-        box.border_subtitle = escape(plain(self.keys))
+        box.border_title = border_text(self.box_title)
+        box.border_subtitle = border_text(self.keys)
         yield box
 
     def content(self) -> Sequence[Widget]:
@@ -48,7 +46,7 @@ class Modal(ModalScreen[T], Generic[T]):
 
     def say_keys(self, text: str) -> None:
         """Other words in the border, such as what a key has done."""
-        self.query_one(".box").border_subtitle = escape(plain(text))
+        self.query_one(".box").border_subtitle = border_text(text)
 
     def copy_text(self, text: str) -> None:
         """Copy, and say in the border what became of it."""

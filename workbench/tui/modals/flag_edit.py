@@ -10,6 +10,7 @@ from textual.widget import Widget
 
 from workbench.model.errors import WorkbenchError
 from workbench.model.flags import FlagKind, FlagRow
+from workbench.model.secrets import is_secret_name
 from workbench.tui.formats import value_text
 from workbench.tui.modals.base import Choices, Modal, TextBody
 from workbench.tui.paint import Row, paragraph
@@ -27,7 +28,7 @@ class FlagEdit(Modal[bool]):
         name = f"${row.name}" if row.is_env else row.name
         super().__init__(name, "enter set   ctrl+r remove from the plan   esc cancel")
         self.row, self.set_value, self.unset = row, set_value, unset
-        self.problem = ""
+        self.problem, self.secret = "", False
         self.complaint = TextBody(
             lambda w: [(), *paragraph(self.problem, w, "bad")] if self.problem else [], focusable=False
         )
@@ -40,8 +41,11 @@ class FlagEdit(Modal[bool]):
                 items.append((UNSET, "remove from the plan", "dim"))
             self.choices = Choices(items, self._take, current, reserve=8)
         else:
-            value = "" if row.value is None else value_text(row.value)
-            self.entry = Entry(value, placeholder=f"default {value_text(row.default)}", on_submit=self._take)
+            # A secret's value is not known here: what is typed replaces it, and nothing typed keeps it.
+            self.secret = is_secret_name(row.name)
+            value = "" if row.value is None or self.secret else value_text(row.value)
+            hint = "set; type a new value" if self.secret and row.value else f"default {value_text(row.default)}"
+            self.entry = Entry(value, placeholder=hint, on_submit=self._take, secret=self.secret)
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+r", "remove", show=False, priority=True)]
 
@@ -90,6 +94,9 @@ class FlagEdit(Modal[bool]):
     def _take(self, text: str) -> None:
         if text == UNSET:
             self.action_remove()
+            return
+        if self.secret and not text:
+            self.dismiss(False)
             return
         try:
             self.set_value(text.strip())

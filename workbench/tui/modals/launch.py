@@ -13,7 +13,7 @@ from workbench.model.findings import Finding, Level
 from workbench.model.plan import Command, PlanChange
 from workbench.model.run import ServerState, ServerStatus
 from workbench.session.state import PlanView
-from workbench.tui.formats import masked, value_text
+from workbench.tui.formats import value_text
 from workbench.tui.modals.base import Modal, TextBody
 from workbench.tui.paint import Row, paragraph
 from workbench.tui.widgets.flags import LEVELS
@@ -33,12 +33,12 @@ def finding_rows(findings: Sequence[Finding], width: int) -> list[Row]:
 
 
 def command_rows(command: Command, width: int) -> list[Row]:
-    """The command, one flag with its value per line; environment first, secrets masked; files after it."""
+    """The command, one flag with its value per line; environment first; files after it."""
     rows: list[Row] = []
     if command.workdir:
         rows.append(((f"cd {shlex.quote(command.workdir)}", "dim"),))
     for name, value in command.env.items():
-        rows += paragraph(f"{name}={shlex.quote(masked(name, value))}", width, "dim", "  ")
+        rows += paragraph(f"{name}={shlex.quote(value)}", width, "dim", "  ")
     parts: list[str] = []
     for word in command.argv:
         if word.startswith("-") or len(parts) < 1:

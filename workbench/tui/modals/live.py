@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.binding import Binding, BindingType
 from textual.geometry import Size
-from textual.markup import escape
 from textual.widget import Widget
 
 from workbench.model.findings import Level
 from workbench.session.state import Notice, SessionState
 from workbench.tui.formats import progress_text
-from workbench.tui.glyphs import plain
 from workbench.tui.modals.base import ROOM_AROUND, Modal, TextBody
-from workbench.tui.paint import Row
+from workbench.tui.paint import Row, border_text
 from workbench.tui.widgets.bars import notice_rows
 from workbench.tui.widgets.experiment import Trail, experiment_rows
 from workbench.tui.widgets.sweep import plots, sweep_rows
@@ -108,10 +106,10 @@ class Live(Modal[str]):
         box, keys, title = self.query_one(".box"), self._keys(), self.title_now
         if keys != self.keys:
             self.keys = keys
-            box.border_subtitle = escape(plain(keys))
+            box.border_subtitle = border_text(keys)
         if title != self.box_title:
             self.box_title = title
-            box.border_title = escape(plain(title))
+            box.border_title = border_text(title)
 
     def told(self, notice: Notice) -> None:
         """A message for the person, while this page lies over the place of messages."""

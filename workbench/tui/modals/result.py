@@ -7,7 +7,9 @@ from collections.abc import Mapping
 
 from workbench.advisor.roofline import against_limit
 from workbench.model.bench import BenchResult, BenchSummary, Distribution
-from workbench.tui.formats import NA, figure, masked, setting_text, settings_texts, value_text, whole
+from workbench.model.plan import Command
+from workbench.model.secrets import mask_argv, mask_env
+from workbench.tui.formats import NA, figure, setting_text, settings_texts, value_text, whole
 from workbench.tui.paint import Row, pad, paragraph
 
 LABEL = 12
@@ -178,8 +180,7 @@ def _conditions(result: BenchResult, width: int) -> list[Row]:
     if c.imported:
         facts.insert(0, ("imported", f"measured by {c.imported}"))
     rows: list[Row] = [(), (("Conditions", "title"),), *_facts(facts, width)]
-    env = " ".join(f"{k}={masked(k, str(v))}" for k, v in c.env.items())
-    command = " ".join(filter(None, (env, shlex.join(c.argv))))
+    command = Command(mask_argv(c.argv), mask_env(c.env)).shell()
     return [*rows, (), *paragraph(f"$ {command}", width, "dim", "  ")] if command else rows
 
 

@@ -10,7 +10,7 @@ from textual.geometry import Offset
 from workbench.model.findings import Level
 from workbench.session.state import Notice, SessionState
 from workbench.tui.bindings import KEYS, footer_keys
-from workbench.tui.formats import in_words, masked
+from workbench.tui.formats import in_words
 from workbench.tui.paint import Painted, Row, cut, fit, paragraph, row_width, spread, width_of
 
 TABS = ("Presets", "Launch", "Log", "Bench", "Compare", "GPUs")
@@ -66,13 +66,9 @@ def text_at(rows: Sequence[Row], offset: Offset | None) -> str:
 
 
 def command_line(state: SessionState) -> str | None:
-    """The command as one line, secrets masked; None when the plan cannot become one."""
+    """The command as one line; None when the plan cannot become one."""
     command = state.plan.command if state.plan else None
-    if command is None:
-        return None
-    from dataclasses import replace
-
-    return replace(command, env={k: masked(k, v) for k, v in command.env.items()}).shell()
+    return command.shell() if command is not None else None
 
 
 class CommandBar(Painted):

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from textual import events
 from textual.widgets import Input
 
+from workbench.model.foreign_text import clean
+
 
 class Entry(Input):
     """`on_submit(text)` runs in line with the key, so that what is typed next already meets what it opened."""
@@ -49,6 +51,10 @@ class Entry(Input):
             self.insert_text_at_cursor(event.character)
         )
         return True
+
+    def validate_value(self, value: str) -> str:
+        """What is pasted may hold anything, and so may a value that a preset gave."""
+        return clean(value, max(len(value), 1))
 
     def watch_value(self, value: str) -> None:
         # In line with the key, not by message: enter right after the last letter must see the narrowed list.

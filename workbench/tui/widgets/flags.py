@@ -8,7 +8,7 @@ from typing import Any
 from workbench.model.flags import FlagRow, Origin
 from workbench.session.state import PlanView, SessionState
 from workbench.tui.bindings import bindings_for
-from workbench.tui.formats import masked, value_text
+from workbench.tui.formats import value_text
 from workbench.tui.glyphs import G
 from workbench.tui.paint import Row, cut_middle, pad, paragraph
 from workbench.tui.widgets.pick_list import PickList
@@ -72,8 +72,6 @@ class Flags(PickList):
             mark, mark_role = LEVELS.get(item.level, (" ", "text"))
         unset = item.origin is Origin.DEFAULT and item.value is None
         value = value_text(item.value)
-        if item.is_env:
-            value = masked(item.name, value)
         name = f"${item.name}" if item.is_env else item.name
         default = "" if item.is_env else value_text(item.default)
         if default in ("", "-") and len(value) >= value_w and not unset:  # a long value takes the room of no default

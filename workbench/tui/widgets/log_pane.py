@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from textual.binding import Binding
@@ -15,21 +14,8 @@ from workbench.tui.glyphs import G
 from workbench.tui.paint import Painted, Row, cut, paragraph
 from workbench.tui.widgets.log_lines import ROOM_FOR_ALL, condensed, is_access
 
-_CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b.")
 LOOK_BACK, CHUNK = 2000, 100  # lines that are read, at most, to fill the pane's rows
 ROLES = {"error": "bad", "warn": "warn", "info": "text", "": "text"}
-
-
-def clean(line: str) -> str:
-    """Without control codes; of a progress line only what would be left on a terminal after the last return."""
-    line = line.rstrip("\r\n")
-    if "\r" in line:
-        line = line.rsplit("\r", 1)[1]
-    if line.isprintable():
-        return line
-    line = _CONTROL.sub("", line.replace("\t", "    "))
-    # What is left that a terminal would act on (bells, direction marks, …) is dropped.
-    return "".join(c for c in line if c.isprintable())
 
 
 class LogPane(Painted, can_focus=True):
@@ -85,8 +71,7 @@ class LogPane(Painted, can_focus=True):
         for end in range(total, max(0, total - LOOK_BACK), -CHUNK):
             start = max(0, end - CHUNK)
             for raw in reversed(self.view.lines(start, end - start)):
-                text = clean(raw)
-                kind = condensed(text) if is_access(text) else ""
+                kind = condensed(raw) if is_access(raw) else ""
                 if kind and shown and shown[-1][1] == kind:
                     shown[-1] = (*shown[-1][:2], shown[-1][2] + 1)
                 elif len(shown) == room:
@@ -105,8 +90,8 @@ class LogPane(Painted, can_focus=True):
         return (*self._line(raw, width - len(number), False), (number, "dim"))
 
     def _line(self, raw: str, width: int, hit: bool) -> Row:
-        text = clean(raw)
-        role = "rest" if hit else "dim" if is_access(text) else ROLES.get(self.view.level(raw), "text")
+        text = raw
+        role = "rest" if hit else "dim" if is_access(raw) else ROLES.get(self.view.level(raw), "text")
         at = text.lower().find(self.search.lower()) if hit and self.search else -1
         if self.left:
             text = text[self.left :]

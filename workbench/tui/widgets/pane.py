@@ -6,8 +6,7 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.widget import Widget
 
-from workbench.tui.glyphs import plain
-from workbench.tui.paint import Painted
+from workbench.tui.paint import Painted, border_text
 
 
 class Pane(Vertical):
@@ -23,13 +22,11 @@ class Pane(Vertical):
 
     def title(self, detail: str = "", hint: str = "") -> None:
         """Texts in the border; set only when they differ, for they repaint it."""
-        from textual.markup import escape
-
-        title = escape(plain(f"{self.number} {self.pane_name}" + (f"  {detail}" if detail else "")))
+        title = border_text(f"{self.number} {self.pane_name}" + (f"  {detail}" if detail else ""))
         if self.border_title != title:
             self.border_title = title
-        if self.border_subtitle != escape(plain(hint)):
-            self.border_subtitle = escape(plain(hint))
+        if self.border_subtitle != border_text(hint):
+            self.border_subtitle = border_text(hint)
 
     def focus_target(self) -> Widget:
         return self.body

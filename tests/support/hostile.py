@@ -1,0 +1,51 @@
+"""Text as a hostile host, server or file sends it, and the check that none of it arrived."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from workbench.model.foreign_text import UNSAFE
+
+PIECES = (
+    "\x1b]52;c;cHduZWQ=\x07",  # writes the clipboard
+    "\x1b]0;owned\x1b\\",
+    "\x9d0;owned\x9c",
+    "\x1b[2J",
+    "\x9b31m",
+    "\x1bP1$r0m\x1b\\",
+    "\x1bc",
+    "\x07",
+    "\x08\x08",
+    "\x7f",
+    "\r",
+    "\n",
+    "\nworkbench: forged line",
+    "\x85",
+    "\u2028",
+    "\u202e",
+    "\u2066",
+    "\ud800",
+    "\udcff",
+    "\0",
+    "[red]",
+    "[/]",
+    "<img src=x onerror=alert(1)>",
+    "<script>",
+    "](javascript:x)",
+    "`*_|",
+    "name",
+    "=1+1",
+    "x" * 400,
+)
+# One text with everything that must not arrive anywhere, for tests that cannot afford many.
+EVIL = "evil\x1b]52;c;cHduZWQ=\x07\x9b31m\x1b[2J\u202e\ud800\nFORGED\x85\x07<script>[red]x"
+
+
+def hostile_texts() -> st.SearchStrategy[str]:
+    return st.lists(st.sampled_from(PIECES), min_size=1, max_size=6).map("".join)
+
+
+def assert_safe(text: str) -> None:
+    """Nothing in `text` that a terminal or a reader would obey; its own line breaks are allowed."""
+    found = UNSAFE.search(text)
+    assert found is None, f"{found[0]!r} in {text[max(0, found.start() - 60) : found.end() + 60]!r}"

@@ -1,0 +1,118 @@
+"""Nothing that is a key may be shown; nothing that is not may be hidden."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workbench import engines
+from workbench.model.plan import Command, LaunchPlan
+from workbench.model.secrets import MASK, is_secret_name, mask_argv, mask_command, mask_data, mask_env, mask_text
+
+SECRET = (
+    *("api-key", "--api-key", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "admin-api-key", "apiKey", "SSL_PASSPHRASE"),
+    *("MY_PASSPHRASE", "CREDENTIALS", "PGPASSWORD", "ssl-keyfile-password", "OPENAI_API_KEYS", "Authorization"),
+)
+ORDINARY = (
+    *("TOKENIZERS_PARALLELISM", "MAX_TOKENS", "KEYBOARD", "MONKEY", "reasoning-start-token", "ssl-keyfile", "PATH"),
+    *("bucket-time-to-first-token", "cors-credentials", "S3_ACCESS_KEY_ID", "tokenizer", "VLLM_USE_FASTOKENS"),
+)
+
+
+@pytest.mark.parametrize("name", SECRET)
+def test_secret_names(name: str) -> None:
+    assert is_secret_name(name)
+
+
+@pytest.mark.parametrize("name", ORDINARY)
+def test_ordinary_names(name: str) -> None:
+    assert not is_secret_name(name)
+    assert mask_env({name: "some-value"}) == {name: "some-value"}
+
+
+VALUES = st.text(st.characters(categories=("Lu", "Ll", "Nd"), max_codepoint=127), min_size=6, max_size=20)
+
+
+@given(st.sampled_from([n for n in SECRET if not n.startswith("-")]), VALUES.map(lambda v: f"Zq{v}"), st.data())
+def test_a_secret_is_in_no_form_of_a_plan_that_is_shown(name: str, value: str, data: st.DataObject) -> None:
+    """As flag, as `--flag=value`, as variable, inside JSON, in a container's `-e`, in a URL."""
+    forms: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
+        "flag": ((f"--{name}", value), {}),
+        "equals": ((f"--{name}={value}",), {}),
+        "env": ((), {name: value}),
+        "json": ((json.dumps({"inner": {name: [value, "x"]}}),), {}),
+        "container": (("docker", "-e", f"{name}={value}"), {}),
+        "url": ((f"http://me:{value}@box:1/",), {"HTTP_PROXY": f"http://me:{value}@proxy:3128"}),
+    }
+    argv, env = forms[data.draw(st.sampled_from(sorted(forms)))]
+    command = Command(("vllm", *argv), env, {"config.yml": f"{name}: {value}"} if not env and len(argv) == 2 else {})
+    assert value not in repr(mask_command(command))
+    assert value not in repr(mask_data({"argv": list(command.argv), "env": dict(command.env)}))
+    assert mask_command(mask_command(command)) == mask_command(command)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("SSL_PASSPHRASE=geheim77", "--passphrase geheim77", "--hf-token=geheim77", "password: geheim77"),
+        *("MY_SECRET_KEY='geheim77'", "{'admin_api_key': 'geheim77'}", "postgres://u:geheim77@db/x"),
+    ],
+)
+def test_a_line_of_text_shows_none(text: str) -> None:
+    assert "geheim77" not in mask_text(text)
+
+
+def test_a_crash_file_quotes_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from workbench.store.crash import keep_traceback
+
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv("MY_API_KEY", "environment-secret\n")
+    mask_command(Command(("vllm", "--api-key", "plan-secret")))
+    try:
+        raise ValueError("header b'Bearer environment-secret' or plan-secret\x1b[2J")
+    except ValueError as error:
+        kept = keep_traceback(error)
+    assert kept is not None
+    text = Path(kept).read_text()
+    assert "ValueError" in text and "\x1b" not in text
+    assert not any(s in text for s in ("environment-secret", "plan-secret"))
+
+
+@pytest.mark.parametrize("engine", engines.names())
+def test_no_ordinary_flag_counts_as_secret(engine: str) -> None:
+    secret = {n for n in engines.get(engine).catalog().flags if is_secret_name(n)}
+    assert secret <= {"api-key", "admin-api-key", "hf-token", "ssl-keyfile-password", "seqlog-api-key"}
+    assert engine == "tabbyapi" or "api-key" in secret
+
+
+def test_argv_masks_every_value_under_a_secret_flag() -> None:
+    argv = ["vllm", "serve", "m", "--api-key", "x", "second-key", "--port", "8000", "--hf-token=abc"]
+    assert mask_argv(argv) == ("vllm", "serve", "m", "--api-key", MASK, MASK, "--port", "8000", f"--hf-token={MASK}")
+
+
+def test_command_masks_the_value_wherever_it_stands() -> None:
+    command = Command(("sglang", "serve", "--api-key", "s3cret", "--alias", "with-s3cret-inside"), {"HF_TOKEN": "tok"})
+    masked = mask_command(command)
+    assert "s3cret" not in masked.shell() and "tok" not in masked.env.values()
+    assert masked.argv[-1] == f"with-{MASK}-inside"
+
+
+def test_env_and_text() -> None:
+    env = {"PATH": "/bin", "EMPTY_KEY": ""}
+    assert mask_env({"HF_TOKEN": "abc", **env}) == {"HF_TOKEN": MASK, **env}
+    assert mask_text("vllm serve m --api-key hunter2 --port 1") == f"vllm serve m --api-key {MASK} --port 1"
+    assert mask_text("http_proxy=http://me:pw@proxy:3128/") == f"http_proxy=http://me:{MASK}@proxy:3128/"
+    assert mask_text("listening on http://127.0.0.1:8000/v1") == "listening on http://127.0.0.1:8000/v1"
+    assert mask_text("max_num_batched_tokens=8192") == "max_num_batched_tokens=8192"
+
+
+def test_plan_with_a_key_shows_none() -> None:
+    engine, plan = engines.get("vllm"), LaunchPlan("vllm", "m")
+    plan = engines.apply_assignments(plan, engine.catalog(), ["api-key=a b"], envs=["VLLM_API_KEY=topsecret"])
+    shown = mask_command(engine.command(plan)).shell()
+    assert "topsecret" not in shown
+    assert f"--api-key '{MASK}' '{MASK}'" in shown

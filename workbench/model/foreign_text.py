@@ -1,0 +1,63 @@
+"""Text that Workbench did not write: names from drivers and servers, errors, logs, files, arguments.
+
+A terminal obeys escape sequences, a forged line break makes a forged row, and bidirectional marks reorder the text.
+`clean` removes all of that at the border where the text enters. The outputs call it again for what was stored before.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+NAME_CHARS = 300  # of a name: a GPU's, a process's, a model's
+LINE_CHARS = 8_192  # of a message or a line of a log; vLLM's and SGLang's configuration lines reach 10,000
+
+_ESCAPE = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"  # CSI: colours, cursor
+    # OSC, DCS and other strings; one without an end must not swallow what follows it in our own message
+    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])(?:[^\x07\x1b\x90\x98\x9c-\x9f\n]*(?:\x07|\x1b\\|\x9c))?"
+    r"|\x1b[ -/]*[0-~]?"  # two-character escapes
+)
+_BREAK = re.compile(r"[\t\n\v\f\r\x85\u2028\u2029]+")
+_LINE_BREAK = re.compile(r"\r\n|[\v\f\r\x85\u2028\u2029]")
+# C0 and C1 controls, marks that reorder or hide text, tags; surrogates stand alone in Python's strings.
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
+)
+_SURROGATE = re.compile("[\ud800-\udfff]")
+UNSAFE = re.compile(f"{_UNSEEN.pattern[:-1]}\ud800-\udfff]")  # what `clean` never leaves; a line break is apart
+
+
+def clean(text: str | bytes, limit: int = LINE_CHARS, *, lines: bool = False) -> str:
+    """Return `text` as one line (as lines, if asked) without anything that a terminal or a reader would obey.
+
+    Markup stays as it is: whoever writes HTML or Markdown escapes it there.
+    """
+    if isinstance(text, bytes):
+        text = text.decode("utf-8", "replace")
+    if not text.isprintable():
+        text = _ESCAPE.sub("", text)
+        text = _LINE_BREAK.sub("\n", text) if lines else _BREAK.sub(" ", text)
+        text = _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", _UNSEEN.sub("", text))
+    return text if len(text) <= limit else f"{text[:limit]} … {len(text) - limit} more characters"
+
+
+def clean_data(data: Any, limit: int = LINE_CHARS, *, lines: bool = False) -> Any:
+    """Return JSON data with every text in it cleaned, names of fields too."""
+    if isinstance(data, str):
+        return clean(data, limit, lines=lines)
+    if isinstance(data, dict):
+        return {clean_data(k): clean_data(v, limit, lines=lines) for k, v in data.items()}
+    if isinstance(data, list):
+        return [clean_data(v, limit, lines=lines) for v in data]
+    return data
+
+
+def escaped(json_text: str) -> str:
+    """Return a JSON document whose texts hold no raw control characters: they are written as \\uXXXX."""
+    return UNSAFE.sub(_as_escape, json_text)
+
+
+def _as_escape(found: re.Match[str]) -> str:
+    units = found[0].encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[i] << 8 | units[i + 1]:04x}" for i in range(0, len(units), 2))

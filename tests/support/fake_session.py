@@ -26,6 +26,7 @@ from workbench.model.flags import FlagKind, FlagRow, FlagSpec, Origin
 from workbench.model.gpu import DriverInfo, GpuInfo, GpuSample, HostSample, Telemetry
 from workbench.model.plan import Command, LaunchPlan, PlanChange, diff
 from workbench.model.run import ServerState, ServerStatus
+from workbench.model.secrets import mask_command, mask_row
 from workbench.model.settings import GpuSettings
 from workbench.session.state import (
     Activity,
@@ -422,10 +423,10 @@ class FakeSession(FakeMeasuring):
         edited = sum(f.origin is Origin.EDITED for f in (*plan.flags, *plan.env))
         self.push(
             plan=PlanView(
-                plan,
-                tuple(rows),
+                plan,  # its edits start from here: this one keeps its secrets
+                tuple(map(mask_row, rows)),
                 (finding,),
-                command,
+                mask_command(command),
                 "0.33.0",
                 361,
                 installed="vllm 0.33.0",

@@ -74,10 +74,10 @@ class Resuming(Histories):
         return self._forms.get(name, {})
 
     def keep_form(self, name: str, values: Mapping[str, str]) -> None:
-        from workbench.store.masking import masked
+        from workbench.model.secrets import mask_argv
 
         given = dict(values)
-        if not any(word != masked([word])[0] for value in given.values() for word in _words(value)):
+        if not any(word != mask_argv([word])[0] for value in given.values() for word in _words(value)):
             self._forms[name] = given
             self._keep()
 

@@ -1,18 +1,33 @@
-"""A file of the person's own prompts: JSON lines, each a prompt, a text, messages, or a conversation as ShareGPT's."""
+"""A file of the user's own prompts: JSON lines, each a prompt, a text, messages, or a conversation as ShareGPT's; or
+ShareGPT as it is distributed, one JSON array."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from workbench.model.errors import InputError
 
-MOST_BYTES = 256 * 1024 * 1024
-_EXPECTED = 'one JSON object a line: {"prompt": "…"}, {"text": "…"}, {"messages": […]} or {"conversations": […]}'
-_SPEAKERS = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system"}
+MOST_BYTES = 1024 * 1024 * 1024  # ShareGPT has 640 MB
+_EXPECTED = (
+    'one JSON object a line: {"prompt": "…"}, {"text": "…"}, {"messages": […]} or {"conversations": […]}, each with'
+    ' "max_tokens" if wanted; or one JSON array of them, as ShareGPT is distributed'
+)
+_BOM = b"\xef\xbb\xbf"
+_SPEAKERS = {
+    "human": "user",
+    "user": "user",
+    "gpt": "assistant",
+    "assistant": "assistant",
+    "chatgpt": "assistant",
+    "bing": "assistant",
+    "bard": "assistant",
+    "system": "system",
+}
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
@@ -36,20 +51,69 @@ def read(path: str | Path) -> Prompts:
         raise InputError(f"{path} cannot be read: {error.strerror}", next_step="--prompts FILE") from None
     found: list[str] = []
     with_messages = False
-    for number, line in enumerate(data.split(b"\n"), start=1):  # not splitlines: U+2028 may stand in a JSON text
-        if not line.strip():
-            continue
+    for place, line in _objects(path, data):
         try:
-            prompt = _prompt(json.loads(line.removeprefix(b"\xef\xbb\xbf")))
-        except (ValueError, RecursionError) as error:  # ValueError also for bytes that are no UTF-8
-            raise InputError(f"{path}:{number}: {_said(error)}", next_step=_EXPECTED) from None
+            prompt = _prompt(line)
+            found.append(json.dumps(_with_length(prompt, line), ensure_ascii=False))
+            found[-1].encode()
+        except UnicodeEncodeError:
+            raise InputError(f"{place}: holds half of a character (a lone surrogate)", next_step=_EXPECTED) from None
+        except ValueError as error:
+            raise InputError(f"{place}: {error}", next_step=_EXPECTED) from None
         with_messages |= isinstance(prompt, list)
-        found.append(json.dumps(prompt, ensure_ascii=False))
     if not found:
         raise InputError(f"{path} holds no prompt", next_step=_EXPECTED)
     digest = hashlib.sha256(data).hexdigest()[:12]
     plural = "" if len(found) == 1 else "s"
     return Prompts(tuple(found), f"{path.name} ({len(found)} prompt{plural}, sha256 {digest})", with_messages)
+
+
+def has_messages(prompt: str) -> bool:
+    """Whether an entry of `BenchSpec.prompts` holds messages, not a text."""
+    return prompt.startswith(("[", '{"messages"'))
+
+
+def split(entry: Any) -> tuple[Any, int | None]:
+    """An entry of `BenchSpec.prompts`, taken out of JSON: text or messages, and the length of its answer if given."""
+    if isinstance(entry, dict):
+        return entry.get("messages", entry.get("prompt")), entry["max_tokens"]
+    return entry, None
+
+
+def _with_length(prompt: str | list[dict[str, Any]], line: Any) -> Any:
+    length = line.get("max_tokens") if isinstance(line, dict) else None
+    if length is None:
+        return prompt
+    if not isinstance(length, int) or isinstance(length, bool) or length < 1:
+        raise ValueError(f"max_tokens is {length!r}, not a number of 1 or more")
+    return {"messages" if isinstance(prompt, list) else "prompt": prompt, "max_tokens": length}
+
+
+def _objects(path: Path, data: bytes) -> Iterator[tuple[str, Any]]:
+    """Each object with its place: lines of JSON, or one JSON array. A conversation of ShareGPT's array that begins with
+    no turn of a user, of which there are some, is left out, as its users do."""
+    if data.removeprefix(_BOM).lstrip().startswith(b"["):
+        try:
+            array = json.loads(data.removeprefix(_BOM))
+        except (ValueError, RecursionError):
+            array = None  # lines that are arrays: told line by line
+        if isinstance(array, list):
+            usable = ((i, one) for i, one in enumerate(array, start=1) if not _answer_alone(one))
+            yield from ((f"{path}: entry {i}", one) for i, one in usable)
+            return
+    for number, line in enumerate(data.split(b"\n"), start=1):  # not splitlines: U+2028 may stand in a JSON text
+        if line.strip():
+            try:
+                yield f"{path}:{number}", json.loads(line.removeprefix(_BOM))
+            except (ValueError, RecursionError) as error:  # ValueError also for bytes that are no UTF-8
+                raise InputError(f"{path}:{number}: {_said(error)}", next_step=_EXPECTED) from None
+
+
+def _answer_alone(one: Any) -> bool:
+    turns = one.get("conversations") if isinstance(one, dict) else None
+    if not isinstance(turns, list):
+        return False
+    return not any(isinstance(turn, dict) and _SPEAKERS.get(str(turn.get("from"))) == "user" for turn in turns)
 
 
 def _said(error: Exception) -> str:

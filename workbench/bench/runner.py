@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.bench.records import BenchOutcome, RequestRecord
+from workbench.bench.schedule import Warmup
 from workbench.model.bench import BenchProgress, BenchSpec
 from workbench.model.bench_json import summary_from_json, to_json
 from workbench.model.errors import BenchError
@@ -104,7 +105,8 @@ async def _converse(
     """The outcome, None when the worker ended without one."""
     assert process.stdin is not None and process.stdout is not None
     with contextlib.suppress(ConnectionError):  # it died: its end tells why
-        asked = {**to_json(spec), **({"api_key": key} if key else {})}
+        used = spec.prompts[: max(spec.requests, Warmup(spec).limit)]  # of a file that may hold a hundred thousand
+        asked = {**to_json(replace(spec, prompts=used)), **({"api_key": key} if key else {})}
         process.stdin.write(json.dumps(asked).encode() + b"\n")
         await process.stdin.drain()
     requests: list[RequestRecord] = []

@@ -160,6 +160,12 @@ def notes_of(spec: BenchSpec, counted: Sequence[RequestRecord], facts: RunFacts,
     short = sum(r.error == SHORT for r in counted)
     if short:
         notes.append(f"{short} replies ended before the asked length: the server does not follow ignore_eos")
+    lengths = [r.output_tokens for r in good if r.output_tokens is not None]
+    if lengths and not spec.extra_body.get("ignore_eos", spec.ignore_eos):
+        notes.append(
+            f"natural lengths: answers of {sum(lengths) / len(lengths):.0f} tokens on average, {min(lengths)} to"
+            f" {max(lengths)}, as the model ended them"
+        )
     notes += _odd_replies(counted, good)
     notes += _prompt_notes(spec, good, facts)
     notes += _schedule_notes(spec, counted, facts)

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from workbench.bench.prompt_file import split
 from workbench.model.bench import BenchSpec
 
 # Common English words: with the space before them one token each in the BPE vocabularies in use.
@@ -40,7 +41,9 @@ class Workload:
         self.dropped: list[str] = []
         self.words = spec.prompt_words or max(1, spec.input_tokens)
         self.calibrated = False
-        self._own = [json.loads(one) for one in spec.prompts]
+        own = [split(json.loads(one)) for one in spec.prompts]
+        self._own, self._own_lengths = [prompt for prompt, _ in own], [length for _, length in own]
+        self._length_field = "max_tokens"
         most = max(self.words, 4 * spec.input_tokens + 16)
         self._shared = self._text(random.Random(spec.seed), most if spec.shared_prefix else 0)
 
@@ -48,6 +51,8 @@ class Workload:
         """The length that request `index` asks for: within `length_spread` of the spec's, from seed and index alone,
         so that A and B ask for the same."""
         spec = self.spec
+        if self._own and (length := self._own_lengths[index % len(self._own)]) is not None:
+            return length
         if not spec.length_spread:
             return spec.max_tokens
         low, high = (max(1, round(spec.max_tokens * (1 + way * spec.length_spread))) for way in (-1, 1))
@@ -55,8 +60,13 @@ class Workload:
 
     def asked_tokens(self, index: int, *, warmup: bool) -> int | None:
         """The exact length that this reply must have, None where the engine may end earlier."""
-        exact = self.spec.ignore_eos and "ignore_eos" not in self.dropped
+        exact = self._exact and "ignore_eos" not in self.dropped
         return self.max_tokens(index, warmup=warmup) if exact else None
+
+    @property
+    def _exact(self) -> bool:
+        """By what is sent: the user's own body fields stand over the spec."""
+        return bool(self.spec.extra_body.get("ignore_eos", self.spec.ignore_eos))
 
     def prompt(self, index: int, *, warmup: bool) -> str:
         """A synthetic prompt. A mark made of the salt stands at the front, so that no two prompts share a prefix with
@@ -86,21 +96,24 @@ class Workload:
         spec = self.spec
         length = self.max_tokens(index, warmup=warmup)
         fields: dict[str, Any] = {"model": spec.model, **self.fields(index, warmup=warmup)}
-        fields |= {"max_tokens": length, "temperature": spec.temperature, "stream": spec.stream}
+        fields |= {self._length_field: length, "temperature": spec.temperature, "stream": spec.stream}
         if spec.stream:
             fields["stream_options"] = {"include_usage": True}
-        if spec.ignore_eos:
+        if self._exact:
             fields |= {"ignore_eos": True, "min_tokens": length}
         fields |= spec.extra_body
         for name in self.dropped:
             fields.pop(name, None)
-        return json.dumps(fields, ensure_ascii=False).encode()
+        return json.dumps(fields, ensure_ascii=False).encode("utf-8", "replace")
 
     def drop_refused(self, status: int, said: str, sent: Mapping[str, Any]) -> bool:
         """After a 400 or 422 that names optional fields of `sent` (the parsed body): leave those out from now on.
         True when the request is worth sending again."""
         if status not in (400, 422):
             return False
+        if "max_completion_tokens" in said and "max_tokens" in sent:
+            self._length_field = "max_completion_tokens"
+            return True
         named = [f for f in _DROPPABLE if f in sent and re.search(rf"(?<![a-z_]){f}(?![a-z_])", said)]
         self.dropped += [f for f in named if f not in self.dropped]
         return bool(named)

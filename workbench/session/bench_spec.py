@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
+from workbench.bench.prompt_file import has_messages
 from workbench.model.errors import InputError
 
 if TYPE_CHECKING:
@@ -73,7 +74,21 @@ def spec_from(suggested: Benchmark | None, overrides: Mapping[str, Any]) -> Benc
     base |= _as_many(given)
     merged = {**base, **given}
     _check(merged)
+    _check_streams(merged, given)
     return BenchSpec(**{"url": "", "model": "", **merged})
+
+
+def _check_streams(merged: dict[str, Any], given: Mapping[str, Any]) -> None:
+    """A closed loop has a request for each stream at least. Streams that nobody asked for become fewer."""
+    streams, requests = merged.get("concurrency", 1), merged.get("requests", 1)
+    if merged.get("rate") is not None or merged.get("command") or streams <= requests:
+        return
+    if "concurrency" in given:
+        raise InputError(
+            f"{requests} requests cannot keep {streams} streams busy",
+            next_step=f"--requests {ROUNDS * streams}, or fewer streams",
+        )
+    merged["concurrency"] = requests
 
 
 def _as_many(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -138,6 +153,5 @@ def _check(fields: Mapping[str, Any]) -> None:
     for name, option in _OPTIONS.items():
         if name in fields.get("extra_body", {}):
             raise InputError(f"the extra body fields have {name!r}, which is not theirs to set", next_step=option)
-    messages = any(prompt.startswith("[") for prompt in fields.get("prompts", ()))
-    if messages and fields.get("endpoint") == "completions":
+    if any(map(has_messages, fields.get("prompts", ()))) and fields.get("endpoint") == "completions":
         raise InputError("the file holds messages, which completions do not take", next_step="--endpoint chat")

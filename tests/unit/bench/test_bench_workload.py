@@ -12,8 +12,13 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scripted_server import Request, ScriptedServer, chat_events, chunked, plain
 
 from workbench.bench import prompt_length
+from workbench.bench.client import Client
+from workbench.bench.connection import resolve
+from workbench.bench.selfcheck import RunFacts
+from workbench.bench.summary import summarize
 from workbench.bench.workload import Workload, request_mark
 from workbench.model.bench import BenchSpec
 
@@ -135,3 +140,46 @@ def test_what_is_counted_is_what_is_sent(endpoint: str) -> None:
 
     asyncio.run(prompt_length.measure(replace(SPEC, endpoint=endpoint), count))
     assert {name for asked in seen for name in asked} == {"prompt" if endpoint == "completions" else "messages"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "exact"),
+    [
+        ({}, True),
+        ({"ignore_eos": False}, False),
+        ({"extra_body": {"ignore_eos": False}}, False),
+        ({"ignore_eos": False, "extra_body": {"ignore_eos": True}}, True),
+        ({"extra_body": {"ignore_eos": False, "min_tokens": 0}}, False),
+    ],
+)
+def test_a_length_is_exact_where_the_server_is_asked_for_it(fields: dict[str, Any], exact: bool) -> None:
+    workload = Workload(BenchSpec("u", "m", max_tokens=8, salt="ab", **fields))
+    sent = json.loads(workload.body(0, warmup=False))
+    assert bool(sent.get("ignore_eos")) == exact and (sent.get("min_tokens") == 8) == exact
+    assert workload.asked_tokens(0, warmup=False) == (8 if exact else None)
+
+
+def test_natural_lengths_end_where_the_model_ends_them() -> None:
+    """Answers of two to five tokens, of eight that were allowed: all are ok, and a note says so."""
+    spec_fields = {"concurrency": 1, "requests": 4, "warmup": 0, "max_tokens": 8, "ignore_eos": False}
+    with ScriptedServer(lambda request, n: [chunked(chat_events(2 + n))]) as server:
+        spec = BenchSpec(server.url, "m", **spec_fields)
+        client = Client(spec, resolve(spec), None, lambda record: None)
+        client.run()
+    assert [r.error for r in client.counted] == [None] * 4
+    notes = summarize(spec, client.counted, (), RunFacts()).notes
+    assert any(n.startswith("natural lengths: answers of 4 tokens on average, 2 to 5") for n in notes)
+
+
+def test_a_server_that_knows_max_completion_tokens_only() -> None:
+    said = {"error": {"message": "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead."}}
+
+    def answer(request: Request, n: int) -> list[bytes | str]:
+        known = "max_completion_tokens" in request.body and "max_tokens" not in request.body
+        return [chunked(chat_events(3))] if known else [plain("400 Bad Request", said)]
+
+    with ScriptedServer(answer) as server:
+        spec = BenchSpec(server.url, "m", concurrency=1, requests=4, warmup=0, max_tokens=3)
+        client = Client(spec, resolve(spec), None, lambda record: None)
+        client.run()
+    assert [r.error for r in client.counted] == [None] * 4

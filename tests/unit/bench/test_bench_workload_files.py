@@ -11,7 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.bench import prompt_file
+from workbench.bench.workload import Workload
+from workbench.model.bench import BenchSpec
 from workbench.model.errors import InputError
+from workbench.session.bench_spec import spec_from
 
 USER = [{"role": "user", "content": "hi"}]
 
@@ -60,6 +63,46 @@ def test_byte_order_mark_crlf_and_line_separators_inside_a_text(tmp_path: Path) 
     assert [json.loads(one) for one in prompt_file.read(path).prompts] == ["a\u2028b", "c"]
 
 
+SHAREGPT = [
+    {"id": "a_0", "conversations": [{"from": "human", "value": "hi\u2028"}, {"from": "gpt", "value": "hello"}]},
+    {"id": "a_1", "conversations": []},
+    {"id": "a_2", "conversations": [{"from": "gpt", "value": "an answer to nothing"}]},
+    {"id": "a_3", "conversations": [{"from": "system", "value": "s"}, {"from": "human", "value": "q"}]},
+]
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+def test_sharegpt_as_it_is_distributed(tmp_path: Path, indent: int | None, mark: bytes) -> None:
+    path = tmp_path / "ShareGPT_V3.json"
+    path.write_bytes(mark + json.dumps(SHAREGPT, indent=indent, ensure_ascii=False).encode())
+    found = prompt_file.read(path)
+    assert [json.loads(one) for one in found.prompts] == [
+        [{"role": "user", "content": "hi\u2028"}],
+        [{"role": "system", "content": "s"}, {"role": "user", "content": "q"}],
+    ]
+    assert found.name.startswith("ShareGPT_V3.json (2 prompts, sha256 ")
+
+
+def test_a_bad_entry_of_an_array_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "array.json"
+    path.write_text(json.dumps([{"prompt": "fine"}, {"question": "a"}]))
+    with pytest.raises(InputError, match="entry 2: holds none of"):
+        prompt_file.read(path)
+
+
+def test_a_line_may_name_the_length_of_its_answer(tmp_path: Path) -> None:
+    path = write(tmp_path, {"prompt": "a", "max_tokens": 7}, {"prompt": "b"}, {"messages": USER, "max_tokens": 9})
+    spec = BenchSpec("u", "m", max_tokens=5, prompts=prompt_file.read(path).prompts, salt="ab")
+    workload = Workload(spec)
+    bodies = [json.loads(workload.body(i, warmup=False)) for i in range(4)]
+    assert [b["max_tokens"] for b in bodies] == [b["min_tokens"] for b in bodies] == [7, 5, 9, 7]
+    assert [workload.asked_tokens(i, warmup=False) for i in range(4)] == [7, 5, 9, 7]
+    assert bodies[0]["messages"][0]["content"].endswith("] a") and bodies[2]["messages"][0]["role"] == "user"
+    with pytest.raises(InputError, match="the file holds messages"):
+        spec_from(None, {"prompts_file": str(path), "endpoint": "completions"})
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [
@@ -68,6 +111,9 @@ def test_byte_order_mark_crlf_and_line_separators_inside_a_text(tmp_path: Path) 
         ([1], ":2: neither an object nor a string"),
         ({"question": "a"}, ":2: holds none of prompt, text, messages, conversations (it has question)"),
         ({"prompt": "  "}, ":2: the prompt is empty"),
+        (b'{"prompt": "a\\ud800b"}', ":2: holds half of a character"),
+        ({"prompt": "a", "max_tokens": 0}, ":2: max_tokens is 0"),
+        ({"prompt": "a", "max_tokens": "9"}, ":2: max_tokens is '9'"),
         ({"messages": []}, ":2: no message of a user"),
         ({"messages": [{"role": "robot", "content": "a"}]}, ':2: a message needs a "role"'),
         ({"messages": [{"role": "user"}]}, ':2: a message needs a "content"'),

@@ -42,7 +42,7 @@ def test_a_profile_by_name_stands_for_all_that_a_preset_says() -> None:
 def test_eight_rounds_where_only_the_concurrency_is_given(level: int, requests: int, warmup: int) -> None:
     spec = spec_from(SUGGESTED, {"concurrency": level})
     assert (spec.concurrency, spec.requests, spec.warmup) == (level, requests, warmup)
-    assert spec_from(SUGGESTED, {"concurrency": level, "requests": 5}).requests == 5
+    assert spec_from(SUGGESTED, {"concurrency": level, "requests": 17}).requests == 17
 
 
 def test_a_file_of_prompts(tmp_path: Path) -> None:
@@ -125,3 +125,10 @@ def test_the_command_of_a_benchmark_asks_for_the_same_again() -> None:
         levels = _levels(arguments.concurrency)
         again = spec_from(SUGGESTED, {**_overrides(arguments), "concurrency": levels[0], "url": spec.url})
         assert replace(again, profile=spec.profile) == spec, given
+
+
+def test_a_closed_loop_has_a_request_for_each_stream() -> None:
+    with pytest.raises(InputError, match="1 requests cannot keep 8 streams busy"):
+        spec_from(None, {"concurrency": 8, "requests": 1})
+    assert spec_from(None, {"requests": 3}).concurrency == 3  # streams of the profile, which nobody asked for
+    assert spec_from(None, {"rate": 5.0, "requests": 16}).concurrency == 256

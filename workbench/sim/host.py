@@ -30,7 +30,7 @@ shift 2
 for core; do
     mkdir -p "$cpus/cpu$core/cpufreq" && cd "$cpus/cpu$core/cpufreq" || exit 1
     [ -s scaling_governor ] || echo performance >scaling_governor
-    echo performance powersave schedutil >scaling_available_governors
+    [ -s scaling_available_governors ] || echo performance powersave schedutil >scaling_available_governors
 done
 """
 

@@ -1,0 +1,187 @@
+"""Two users on one GPU, in every order in which they can get in each other's way, and a third with nvidia-smi."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support.procs import eventually
+from support.two_users import ORIGINAL_W, TwoUsers, User, done, two_accounts, two_directories
+
+A_W, B_W = 450.0, 400.0
+Step = Callable[[TwoUsers], None]
+
+
+def who(users: TwoUsers, name: str) -> User:
+    return users.a if name == "a" else users.b
+
+
+def power(name: str) -> tuple[str, ...]:
+    return ("set", "--power-limit", str(A_W if name == "a" else B_W), "--yes")
+
+
+def set_(name: str) -> Step:
+    return lambda users: (who(users, name).ok(*power(name)), None)[1]
+
+
+def lock(name: str) -> Step:
+    mhz = "1000,2000" if name == "a" else "1500,1500"
+    return lambda users: (who(users, name).ok("set", "--lock-gpu-clocks", mhz, "--yes"), None)[1]
+
+
+def trial(name: str, seconds: float) -> Step:
+    return lambda users: (who(users, name).ok(*power(name), "--trial", str(seconds)), None)[1]
+
+
+def ended(name: str) -> Step:
+    return lambda users: who(users, name).reverted()
+
+
+def revert(name: str) -> Step:
+    return lambda users: (who(users, name).ok("revert"), None)[1]
+
+
+def keep(name: str) -> Step:
+    return lambda users: (who(users, name).ok("keep"), None)[1]
+
+
+def no_guard(name: str) -> Step:
+    return lambda users: who(users, name).kill_guard()
+
+
+def both(users: TwoUsers) -> None:
+    """At once: neither fails, and neither is undone by the other."""
+    processes = [user.spawn(*power(name)) for name, user in (("a", users.a), ("b", users.b))]
+    for code, document in map(done, processes):
+        assert code == 0, document
+
+
+ORDERS: dict[str, tuple[Step, ...]] = {
+    "a b, a reverts first": (set_("a"), set_("b"), revert("a"), revert("b")),
+    "a b, b reverts first": (set_("a"), set_("b"), revert("b"), revert("a")),
+    "a trial, b, a's guard": (trial("a", 4), set_("b"), ended("a"), revert("b")),
+    "a, b trial, a reverts, b's guard": (set_("a"), trial("b", 8), revert("a"), ended("b")),
+    "a b, a keeps": (set_("a"), set_("b"), keep("a"), revert("b"), revert("a")),
+    "a, its guard killed, b": (set_("a"), no_guard("a"), set_("b"), revert("a"), revert("b")),
+    "both at once": (both, revert("a"), revert("b")),
+    "a short trial, b long trial": (trial("a", 4), trial("b", 9), ended("a"), ended("b")),
+    "a long trial, b short trial": (trial("a", 15), trial("b", 2), ended("b"), ended("a")),
+    "locks": (lock("a"), lock("b"), revert("a"), revert("b")),
+    "locks, b reverts first": (lock("a"), lock("b"), revert("b"), revert("a")),
+}
+
+
+def nobody_is_wrong(users: TwoUsers) -> None:
+    """Of what each is told: a value that holds, or that it does not; and what is altered is somebody's."""
+    known = {ORIGINAL_W}
+    for user in (users.a, users.b):
+        status = user.ok("status")
+        drifting = {d["setting"]: d["now"] for d in status["drift"]}
+        for one in status["altered"]:
+            if one["setting"] == "power_limit_w":
+                known.add(one["now"])
+                assert drifting.get("power_limit_w", one["now"]) == users.power_w
+        other = users.b if user is users.a else users.a
+        assert [(o["setting"], o["now"]) for o in status["others"]] == [(e["setting"], e["now"]) for e in other.entries]
+    assert users.power_w in known
+
+
+def in_order(users: TwoUsers, steps: tuple[Step, ...]) -> None:
+    for step in steps[:-1]:
+        step(users)
+    nobody_is_wrong(users)
+    if users.lock_mhz is not None:  # a's revert has left b's lock, and b's has put a's back
+        (held,) = [*users.a.entries, *users.b.entries]
+        assert held["now"] == ",".join(map(str, users.lock_mhz))
+    steps[-1](users)
+    assert (users.power_w, users.lock_mhz) == (ORIGINAL_W, None)
+    assert users.a.entries == users.b.entries == []
+    eventually(lambda: list(users.register.iterdir()) == [], "an empty register")  # a guard writes its journal first
+
+
+@pytest.fixture
+def directories(tmp_path: Path) -> Iterator[TwoUsers]:
+    with two_directories(tmp_path) as users:
+        yield users
+
+
+@pytest.fixture
+def accounts() -> Iterator[TwoUsers]:
+    with two_accounts() as users:
+        yield users
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", ORDERS.values(), ids=ORDERS)
+def test_two_state_directories(directories: TwoUsers, steps: tuple[Step, ...]) -> None:
+    in_order(directories, steps)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", ORDERS.values(), ids=ORDERS)
+def test_two_accounts(accounts: TwoUsers, steps: tuple[Step, ...]) -> None:
+    in_order(accounts, steps)
+
+
+@pytest.mark.slow
+def test_of_two_accounts_the_owner_of_a_file_is_who_made_the_claim(accounts: TwoUsers) -> None:
+    a, b = accounts.a, accounts.b
+    a.ok(*power("a"))
+    (one,) = b.ok("status")["others"]
+    assert (one["extra"]["by"], one["before"], one["now"]) == (a.name, ORIGINAL_W, A_W)
+    (file,) = accounts.register.iterdir()
+    assert file.owner() == a.name and "/home" not in file.read_text()
+    planned = b.ok(*power("b"), "--dry-run")["outcomes"][0]
+    assert f"now 450 W, set by {a.name} with Workbench" in planned["message"]
+    b.ok(*power("b"))
+    (entry,) = b.entries
+    assert (entry["before"], entry["before_known"], entry["origin"], entry["over"]) == (
+        ORIGINAL_W,
+        "claim",
+        a.name,
+        [A_W],
+    )
+    report = a.ok("revert")
+    assert f"set by {b.name}" in report["outcomes"][0]["message"] and accounts.power_w == B_W
+    b.ok("revert")
+    assert accounts.power_w == ORIGINAL_W
+
+
+# ---- someone with nvidia-smi
+
+CHOICES = {"keep": 200.0, "ours": A_W, "original": ORIGINAL_W}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("choice", "left_w"), CHOICES.items(), ids=CHOICES)
+def test_a_revert_over_a_value_of_someone_else_needs_a_choice(
+    directories: TwoUsers, choice: str, left_w: float
+) -> None:
+    a = directories.a
+    a.ok(*power("a"))
+    directories.by_hand(200.0)
+    (drift,) = a.ok("status")["drift"]
+    assert drift["text"] == "set to 450 W by Workbench, now 200 W: changed by someone else"
+    code, document = a.run("revert")
+    (outcome,) = document["outcomes"]
+    assert code == 1 and outcome["foreign"] and not outcome["ok"] and document["commands"] == []
+    assert directories.power_w == 200.0 and [e["now"] for e in a.entries] == [A_W]
+    a.ok("revert", "--foreign", choice)
+    assert directories.power_w == left_w and bool(a.entries) is (choice == "ours")
+    a.ok("revert")
+    assert directories.power_w == (200.0 if choice == "keep" else ORIGINAL_W) and a.entries == []
+
+
+@pytest.mark.slow
+def test_a_guard_never_sets_over_a_value_of_someone_else(directories: TwoUsers) -> None:
+    a = directories.a
+    a.ok(*power("a"), "--trial", "6")
+    directories.by_hand(200.0)
+    log = a.gpu / "guard" / "log"
+    eventually(lambda: "did not revert GPU0 power_limit_w" in log.read_text(), "the guard's word", 30)
+    assert directories.power_w == 200.0
+    status = a.ok("status")
+    assert "now 200 W: changed by someone else" in status["guard"]["did"] and len(status["drift"]) == 1
+    a.ok("revert", "--foreign", "original")
+    assert directories.power_w == ORIGINAL_W

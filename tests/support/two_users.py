@@ -1,0 +1,157 @@
+"""Two users of one simulated host, by the real command line: two state directories, or two real accounts."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.procs import eventually
+
+from workbench.sim import profiles
+from workbench.sim.state import SimState
+
+ROOT = Path(__file__).resolve().parents[2]
+PRO = "rtx-pro-6000"
+ORIGINAL_W = 600.0
+
+
+class User:
+    """`state`: the simulated host's state directory; `prefix`: words that make a process this user's."""
+
+    def __init__(self, name: str, home: Path, env: dict[str, str], python: str, prefix: tuple[str, ...] = ()) -> None:
+        self.name, self.python, self.prefix = name, python, prefix
+        self.env = {**env, **{f"XDG_{kind}_HOME": str(home / kind.lower()) for kind in ("STATE", "DATA", "CACHE")}}
+        self.env["XDG_CONFIG_HOME"] = str(home / "config")
+        self.gpu = home / "state" / "workbench" / "sim" / PRO / "gpu"
+
+    def spawn(self, *words: str) -> subprocess.Popen[str]:
+        argv = [*self.prefix, self.python, "-m", "workbench", "--simulate", PRO, "gpu", *words, "--json"]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(
+            argv, cwd="/", env=self.env, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True
+        )
+
+    def run(self, *words: str) -> tuple[int, dict[str, Any]]:
+        return done(self.spawn(*words))
+
+    def ok(self, *words: str) -> dict[str, Any]:
+        code, document = self.run(*words)
+        assert code == 0, document
+        return document
+
+    @property
+    def entries(self) -> list[dict[str, Any]]:
+        with suppress(FileNotFoundError):
+            return list(json.loads((self.gpu / "journal.json").read_text())["entries"])
+        return []
+
+    def kill_guard(self) -> None:
+        with suppress(OSError, ValueError):
+            os.kill(int((self.gpu / "guard" / "pid").read_text().split()[0]), 9)
+
+    def reverted(self, within_s: float = 30.0) -> None:
+        """Wait until this user's guard is done with a trial."""
+        eventually(lambda: not self.entries, f"the end of {self.name}'s trial", within_s)
+
+
+def done(process: subprocess.Popen[str]) -> tuple[int, dict[str, Any]]:
+    with process:
+        out, err = process.communicate(timeout=60)
+    assert "Traceback" not in err, err
+    return process.returncode, dict(json.loads(out))
+
+
+class TwoUsers:
+    """`a` and `b` on one GPU, whose truth is `power_w` and `lock_mhz`."""
+
+    def __init__(self, a: User, b: User, driver: Path) -> None:
+        self.a, self.b, self.register = a, b, driver / "register"
+        self.sim = SimState(str(driver), profiles.get(PRO))
+
+    @property
+    def power_w(self) -> float:
+        return self.sim.settings()[0].power_limit_w or ORIGINAL_W
+
+    @property
+    def lock_mhz(self) -> tuple[int, int] | None:
+        return self.sim.settings()[0].gpu_lock_mhz
+
+    def by_hand(self, power_w: float) -> None:
+        """As an admin does it with nvidia-smi."""
+        self.sim.change_setting(0, power_limit_w=power_w)
+
+    def end(self) -> None:
+        for user in (self.a, self.b):
+            user.kill_guard()
+
+
+@contextmanager
+def shared_driver() -> Iterator[Path]:
+    """A directory that every account may write to."""
+    path = Path(tempfile.mkdtemp(prefix="workbench-sim-"))
+    path.chmod(0o777)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path)
+
+
+def environment(driver: Path) -> dict[str, str]:
+    places = [str(ROOT), sysconfig.get_paths()["purelib"], *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(places), "WORKBENCH_SIM_STATE": str(driver)}
+
+
+@contextmanager
+def two_directories(home: Path) -> Iterator[TwoUsers]:
+    with shared_driver() as driver:
+        a, b = (User(name, home / name, environment(driver), sys.executable) for name in "ab")
+        users = TwoUsers(a, b, driver)
+        yield users
+        users.end()
+
+
+@contextmanager
+def two_accounts() -> Iterator[TwoUsers]:
+    """Skips where accounts cannot be made, or cannot read these sources."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root to make accounts")
+    if not all(map(shutil.which, ("useradd", "userdel", "runuser"))):
+        pytest.skip("no useradd, userdel or runuser here")
+    with shared_driver() as driver:
+        mark, names = uuid.uuid4().hex[:6], []
+        try:
+            made = []
+            for letter in "ab":
+                name = f"wbt-{letter}{mark}"
+                subprocess.run(["useradd", "--create-home", name], check=True, capture_output=True)
+                names.append(name)
+                made.append(_account(name, driver))
+            users = TwoUsers(*made, driver)
+            yield users
+            users.end()
+        finally:
+            for name in names:
+                subprocess.run(["userdel", "--remove", name], check=False, capture_output=True)
+
+
+def _account(name: str, driver: Path) -> User:
+    prefix, env = ("runuser", "-u", name, "--"), environment(driver)
+    found = filter(
+        None, (sys.executable, shutil.which(f"python3.{sys.version_info[1]}", path="/usr/bin:/usr/local/bin"))
+    )
+    for python in found:
+        argv = [*prefix, python, "-c", "import textual, workbench.cli"]
+        if subprocess.run(argv, env=env, cwd="/", capture_output=True, check=False).returncode == 0:
+            return User(name, Path("/home") / name, env, python, prefix)
+    pytest.skip("another account cannot run this Python or read these sources")

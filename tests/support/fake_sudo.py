@@ -1,5 +1,6 @@
 """A sudo that behaves as sudo 1.9 does for one user, without root: its rules, password and what it heard lie in a
-directory. It runs the command as ourselves.
+directory. It runs the command as ourselves, with SUDO_UID of whoever we are: root serves root. A `stat` beside it says
+that every file is root's, whoever runs the tests.
 
 As the real one (tried against 1.9.13): `-n -l` needs no password as soon as one rule has NOPASSWD, and then lists rules
 that would ask as well; `-S` reads one line of stdin, byte by byte, and only where a password is wanted, leaving the
@@ -67,7 +68,11 @@ if not matching:
     fail("Sorry, user ada is not allowed to execute '%s' as root on box." % " ".join(args))
 if not matching[-1]:
     password()
+os.environ["SUDO_UID"] = str(os.getuid())
 os.execvp(args[0], args)
+"""
+STAT = """#!/bin/sh
+/usr/bin/stat "$@" | sed 's/^[0-9]* [0-9]* \\([0-9a-f]*\\)$/0 0 \\1/'
 """
 
 
@@ -79,6 +84,8 @@ class Sudo:
         program = here / "sudo"
         program.write_text(TEXT.format(python=sys.executable, here=str(here)))
         program.chmod(0o755)
+        (here / "stat").write_text(STAT)
+        (here / "stat").chmod(0o755)
         self.password = password
         self.allow(*rules)
 

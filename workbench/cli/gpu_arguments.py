@@ -35,6 +35,7 @@ def gpu(sub: Commands) -> None:
     add(actions, "confirm", "end a trial: what was tried stays, and is guarded")
     add(actions, "keep", "leave the settings on deliberately: written down, and no guard watches any more")
     add(actions, "journal", "what Workbench changed here, whose it is, and what was done")
+    add(actions, "sudoers", "print the file for sudoers that allows every set and revert without a password")
     verify = add(actions, "verify", "drive the running server for some seconds: do the altered settings hold?")
     _target(verify)
     verify.add_argument("--seconds", type=float, default=8.0, metavar="N", help="under load (8)")

@@ -154,6 +154,17 @@ async def journal(arguments: argparse.Namespace) -> int:
     return 0
 
 
+async def sudoers(arguments: argparse.Namespace) -> int:
+    from workbench.gpu.sudoers import PATH
+
+    async with connected(arguments) as session:
+        text, host = await session.sudoers(), session.host.name
+    if arguments.json:
+        return emit({"host": host, "path": PATH, "sudoers": text})
+    sys.stdout.write(text)
+    return 0
+
+
 def _entry_json(record: Record, sysfs: str) -> dict[str, Any]:
     from workbench.gpu.restore import by_hand
 
@@ -368,4 +379,4 @@ def _shown(value: Any) -> str:
     return shown(value)
 
 
-COMMANDS: dict[str, Command] = {"gpu set": set_, "gpu revert": revert, "gpu journal": journal}
+COMMANDS: dict[str, Command] = {"gpu set": set_, "gpu revert": revert, "gpu journal": journal, "gpu sudoers": sudoers}

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from workbench.model.settings import GuardView
     from workbench.session.session import Session
 
-STAY = "no heartbeat holds them: the settings stay until `workbench gpu revert`, or until a GPU is too hot"
+STAY = "no heartbeat holds them: the settings stay until `workbench gpu revert`; a GPU too hot keeps what cools it only"
 
 
 async def confirm(arguments: argparse.Namespace) -> int:
@@ -57,9 +57,11 @@ def guard_lines(view: GuardView | None, did: bool = False) -> Iterator[str]:
         elif view.trial_left_s is None:
             yield f"  {STAY}"
         for uuid, limit in view.temperature_limits_c.items():
-            yield f"  {uuid}: given back at {limit:g} °C"
+            yield f"  {uuid}: what heats it is reverted at {limit:g} °C"
+    if view.note:
+        yield f"  {view.note}"
     if view.problem:
-        yield f"guard: NO GUARD WATCHES: {view.problem}" if not view.running else f"  {view.problem}"
+        yield f"guard: NO GUARD WATCHES: {view.problem}" if not view.running else f"  ! {view.problem}"
     if did and view.did and view.did_unix_s:
         yield f"guard: {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(view.did_unix_s))} {view.did}"
 

@@ -1,18 +1,22 @@
-"""The guard: gives GPU settings back by itself when nobody watches over them any more.
+"""The guard: reverts GPU settings by itself when nobody watches over them any more.
 
 A small process on the host that owns the GPUs, in a session of its own. What it is to watch stands in the journal,
 under each entry's `watch`, so that nothing else has to agree with it:
 
-    heartbeat_s   give back when the entry's owner has been silent for so long; None: its owner is not waited for
-    trial         a name; give back `trial_s` after it was first seen here
+    heartbeat_s   revert when the entry's owner has been silent for so long; None: its owner is not waited for
+    trial         a name; revert `trial_s` after it was first seen here
     back          the fields of the entry that was there before, where a trial is to go back to that, or it was kept
 
 A setting that is kept deliberately, or has no `watch`, is left alone. So is a value that is not the journal's: whoever
 set it meant it, and only a user decides what is to become of it. So is one of a boot before this one. At its
-temperature limit a GPU's settings are given back, whoever made them. When the guard is told to end (SIGTERM, as systemd
-does at a logout that processes must not outlive), what waits for a heartbeat or for the end of a trial is given back
-first. Ages are told by this host's monotonic clock, and a heartbeat is a file whose time changes: no clock that jumps
-matters.
+temperature limit those of a GPU's settings are reverted that let it run hotter, whoever made them; a limit or a lock
+that keeps it cooler stays. When the guard is told to end (SIGTERM, as systemd does at a logout that processes must not
+outlive), what waits for a heartbeat or for the end of a trial is reverted first. Ages are told by this host's monotonic
+clock, and a heartbeat is a file whose time changes: no clock that jumps matters.
+
+A guard that sudo made root sets only values that stood in the journal at its start, when the user had sudo's consent.
+From the journal as it is later it takes only less: settings that are reverted, kept or confirmed. One that has to watch
+more takes its place.
 
 Sent to the host: standard library only, Python 3.8.
 """
@@ -43,6 +47,7 @@ APPLYING_S = 10.0  # a trial's owner that still holds the journal so long after 
 READY_S = 10.0
 JUMP_S = 1.0
 SET = (claims.RESTORE, claims.DONE)
+COOLING = (*restore.LOCKS, "power_limit_w")  # what can keep a GPU cooler
 
 Entry = Any  # one of journal.json's, as a dict
 
@@ -54,7 +59,7 @@ class Due(NamedTuple):
 
     @property
     def key(self) -> tuple[str, str]:
-        return self.entry["gpu_uuid"], self.entry["setting"]
+        return key_of(self.entry)
 
 
 class Result(NamedTuple):
@@ -71,6 +76,9 @@ class Guard:
         self.stamp: list[int] | None = None
         self.entries: list[Entry] = []
         self.broken: str | None = None
+        self.seen: dict[tuple[str, str], Entry] | None = None  # by a root that serves a user: what it may set
+        self.unseen: list[str] = []
+        self.untold: dict[tuple[str, str], Result] = {}  # done, and the journal could not be told yet
         self.beats: dict[str, tuple[int, float]] = {}  # by owner: its last sign of life, and when we saw it
         self.others: tuple[claims.Claim, ...] = ()
         self.hot: dict[str, str] = {}  # by GPU: at which temperature it was given up
@@ -79,6 +87,7 @@ class Guard:
         self.trials: dict[str, float] = trials if isinstance(trials, dict) else {}
         self.did, self.did_unix_s = before.get("did"), before.get("did_unix_s")
         self.failed: str | None = None
+        self.note: str | None = None  # what is left as it is on a GPU at its limit
         self.retry_at, self.backoff_s = 0.0, BACKOFF_S[0]
         self.tried: set[tuple[str, str]] = set()  # only these wait until then
         self.ran_at = time.monotonic()
@@ -107,8 +116,8 @@ class Guard:
 
     def turn(self) -> bool:
         """One look at everything; False when there is nothing left to watch."""
-        if not self.programs.root and self.files.asked_to_leave():
-            self.files.log("ending: one that is root takes over")
+        if self.files.asked_to_leave():
+            self.files.log("ending: another takes over")
             return False
         self.read()
         self.listen()
@@ -118,12 +127,16 @@ class Guard:
             self.give_back(due)
             self.ran_at = time.monotonic()
         if not due:
-            self.failed, self.retry_at, self.backoff_s, self.tried = None, 0.0, BACKOFF_S[0], set()
+            self.calm()
             if self.to_end:
                 self.files.log("ending, as it was told to")
                 self.tell(running=False)
                 return False
         return bool(self.entries) or not self.end()
+
+    def calm(self) -> None:
+        """Nothing has failed that still waits to be done."""
+        self.failed, self.retry_at, self.backoff_s, self.tried = None, 0.0, BACKOFF_S[0], set()
 
     def read(self) -> None:
         stamp = self.files.stamp()
@@ -134,16 +147,28 @@ class Guard:
             self.entries = self.watched(self.files.load())
             self.broken = None
         except Broken as why:
+            if self.seen is None and self.programs.user is not None:
+                self.seen = {}
             if self.broken is None and self.entries:
                 self.files.log(f"{why}: going by what it said before")
             self.broken = str(why)
 
     def watched(self, journal: Mapping[str, Any]) -> list[Entry]:
-        return [
+        found = [
             entry
             for entry in journal["entries"]
             if entry.get("watch") and entry.get("state") != "kept" and entry["boot_id"] == self.files.boot_id
         ]
+        if self.programs.user is None:
+            return found
+        by_key = {key_of(entry): entry for entry in found}
+        if self.seen is None:
+            self.seen = by_key
+        self.seen = {key: self.seen[key] for key in self.seen if key in by_key}
+        self.unseen = [
+            named(e) for key, e in by_key.items() if key not in self.seen or set_by(e) != set_by(self.seen[key])
+        ]
+        return [less(by_key[key], self.seen[key]) for key in self.seen]
 
     # ---- what is due
 
@@ -163,32 +188,52 @@ class Guard:
         self.trials = {trial: ends_at(self.trials.get(trial), now + lasts[trial]) for trial in lasts}
 
     def feel(self) -> None:
-        """Which GPUs reached their limit. That stands until their settings are given back, also when they cool down."""
+        """Which GPUs reached their limit. That stands until what heats them is reverted, also when they cool down."""
         gpus = {e["gpu_uuid"]: e["gpu_index"] for e in self.entries if e["gpu_uuid"] != HOST}
         self.heat.watch(tuple(sorted(gpus)))
-        self.hot = {uuid: why for uuid, why in self.hot.items() if uuid in gpus}
+        heated = {e["gpu_uuid"] for e in self.entries if self.heats(e)}
+        hot = {}
         for uuid, index in gpus.items():
             celsius, limit = self.heat.celsius.get(uuid), self.heat.limits.get(uuid)
-            if celsius is not None and limit is not None and celsius >= limit and uuid not in self.hot:
-                self.hot[uuid] = f"GPU{index} reached {celsius} °C, its limit is {limit:g} °C"
+            if celsius is not None and limit is not None and celsius >= limit:
+                hot[uuid] = self.hot.get(uuid) or f"GPU{index} reached {celsius} °C, its limit is {limit:g} °C"
+            elif uuid in self.hot and uuid in heated:
+                hot[uuid] = self.hot[uuid]
+        self.hot = hot
+        stays = [e for e in self.entries if e["gpu_uuid"] in hot and e["setting"] in COOLING and not self.heats(e)]
+        whys = "; ".join(dict.fromkeys(hot[e["gpu_uuid"]] for e in stays))
+        note = (
+            f"{', '.join(map(named, stays))} kept, which going back could only make hotter: {whys}" if stays else None
+        )
+        if note and note != self.note:
+            self.files.log(note)
+        self.note = note
+
+    def heats(self, entry: Entry) -> bool:
+        """Whether to revert it makes its GPU cooler."""
+        top_mhz = self.heat.tops_mhz.get((entry["gpu_uuid"], entry["setting"]))
+        return restore.heats(entry["setting"], entry["now"], target(Due(entry, "", False)), top_mhz)
 
     def silent(self, entry: Entry) -> bool:
         limit_s = entry["watch"].get("heartbeat_s")
         return bool(limit_s) and time.monotonic() - self.beats[owner_id(entry)][1] > limit_s
 
     def due(self) -> list[Due]:
-        found = []
-        for entry in self.entries:
-            watch = entry["watch"]
-            if self.silent(entry):
-                found.append(Due(entry, f"no heartbeat for {watch['heartbeat_s']:g} s", False))
-            elif entry["gpu_uuid"] in self.hot:
-                found.append(Due(entry, self.hot[entry["gpu_uuid"]], False))
-            elif self.to_end and (watch.get("heartbeat_s") or watch.get("trial")):
-                found.append(Due(entry, "the guard was told to end", bool(watch.get("trial"))))
-            elif watch.get("trial") and time.monotonic() >= self.trials[watch["trial"]]:
-                found.append(Due(entry, f"not confirmed within {watch['trial_s']:g} s", True))
-        return found
+        found = [(entry, self.why(entry)) for entry in self.entries]
+        return [Due(entry, *why) for entry, why in found if why]
+
+    def why(self, entry: Entry) -> tuple[str, bool] | None:
+        """Why to revert it now, and whether that is the end of its trial only."""
+        watch, hot = entry["watch"], self.hot.get(entry["gpu_uuid"])
+        if self.silent(entry):
+            return f"no heartbeat for {watch['heartbeat_s']:g} s", False
+        if hot and self.heats(entry):
+            return hot, False
+        if self.to_end and (watch.get("heartbeat_s") or watch.get("trial")):
+            return "the guard was told to end", bool(watch.get("trial"))
+        if watch.get("trial") and time.monotonic() >= self.trials[watch["trial"]]:
+            return f"not confirmed within {watch['trial_s']:g} s", True
+        return None
 
     def silent_owners(self, due: Sequence[Due]) -> tuple[str, ...]:
         """Whose lock may be broken: they were to give a sign of life and did not."""
@@ -210,6 +255,7 @@ class Guard:
             self.listen()
             due = sorted(self.due(), key=lambda d: (d.entry["gpu_index"], restore.order(d.entry["setting"])))
             if not due:
+                self.calm()
                 return
             self.files.log("giving back: " + "; ".join(f"{named(d.entry)} ({d.why})" for d in due))
             self.others = self.files.others()
@@ -247,6 +293,9 @@ class Guard:
 
     def restore(self, due: Due) -> Result:
         programs, uuid, setting, failed = self.programs, due.entry["gpu_uuid"], due.entry["setting"], None
+        untold = self.untold.get(due.key)
+        if untold is not None and untold.due.entry == due.entry:  # another may have set it since
+            return untold
         try:
             back = back_of(due)
             live = programs.told(uuid, setting)
@@ -285,10 +334,14 @@ class Guard:
         else:
             try:
                 self.files.save(noted(self.files.load(), results, self.files.boot_id))
+                self.untold = {}
             except (OSError, Broken) as error:
+                self.untold.update({r.due.key: r for r in results if r.ok})
                 left = "; ".join(filter(None, (left, f"the journal could not be brought up to date: {error}")))
         if left:
             self.fail(left)
+        else:
+            self.calm()
         self.read()
 
     def hand(self, due: Due, message: str) -> str:
@@ -342,11 +395,34 @@ class Guard:
             "limits_c": limits,
             "did": self.did,
             "did_unix_s": self.did_unix_s,
-            "problem": self.failed or self.broken or self.heat.problem,
+            "note": self.note if running else None,
+            "unseen": self.unseen,
+            "problem": self.failed or (self.problem() if running or self.entries else None),
         }
         if state != self.told:
             self.told = state
             self.files.tell(state)
+
+    def problem(self) -> str | None:
+        unseen = f"{', '.join(self.unseen)}: what the journal says was not there at its start, so it does not set it"
+        return self.broken or (unseen if self.unseen else None) or self.heat.problem
+
+
+def key_of(entry: Entry) -> tuple[str, str]:
+    return entry["gpu_uuid"], entry["setting"]
+
+
+def set_by(entry: Entry) -> tuple[Any, ...]:
+    """All values that a guard could set, or take for Workbench's own, by this entry."""
+    return entry["before"], entry["now"], entry.get("over"), entry["watch"].get("back", {}).get("now")
+
+
+def less(entry: Entry, seen: Entry) -> Entry:
+    """`seen`, watched as `entry` says now: who is waited for, and for how long."""
+    watch = {name: value for name, value in entry["watch"].items() if name != "back"}
+    if "back" in entry["watch"] and "back" in seen["watch"]:
+        watch["back"] = seen["watch"]["back"]
+    return {**seen, "state": entry.get("state"), "owner": entry["owner"], "watch": watch}
 
 
 def named(entry: Entry) -> str:
@@ -368,7 +444,7 @@ def summed_up(results: Sequence[Result]) -> str:
 
 def ends_at(known: object, latest: float) -> float:
     """Of a trial: as a guard before us may have written down, but not later than if it began now."""
-    return min(known, latest) if isinstance(known, (int, float)) else latest
+    return known if isinstance(known, (int, float)) and known <= latest else latest
 
 
 def target(due: Due) -> Any:
@@ -421,7 +497,8 @@ def serve(guard: Guard, answers: int) -> None:
     """What the detached process does. `answers`: a pipe that hears when the first look is done."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, guard.told_to_end)
-    null, log = os.open(os.devnull, os.O_RDWR), os.open(guard.files.home + "/log", os.O_WRONLY | os.O_APPEND)
+    os.chdir("/")
+    null, log = os.open(os.devnull, os.O_RDWR), guard.files.opened("log", os.O_WRONLY | os.O_APPEND)
     for number, handle in ((0, null), (1, log), (2, log)):
         os.dup2(handle, number)
     pipes = [answers]
@@ -469,7 +546,7 @@ def begin(files: Files, programs: Programs, options: Mapping[str, float]) -> dic
             files.ask_to_leave(False)
             return detach(Guard(files, programs, **options))
         state = files.state()
-        if programs.root and state.get("root") is False:
+        if state.get("unseen") or (programs.root and state.get("root") is False):
             files.ask_to_leave(True)
         elif state.get("running") and state.get("journal") == files.stamp():
             return {"pid": state.get("pid"), "root": state.get("root")}
@@ -483,8 +560,8 @@ def main() -> None:
     orders = json.loads(sys.argv[1])
     os.umask(0o077)
     try:
-        files = Files(orders["root"], orders.get("register"))
-        answer = begin(files, Programs(orders, files.owner), orders.get("options", {}))
+        programs = Programs(orders)
+        answer = begin(Files(orders["root"], orders.get("register")), programs, orders.get("options", {}))
     except OSError as error:
         answer = {"error": f"{error.filename or 'guard'}: {error.strerror}"}
     except Unsafe as why:

@@ -8,18 +8,23 @@ only, Python 3.8. Workbench's side of the same files is journal.py and guard_ord
     guard/state.json    what the guard does; outlives it
     guard/pid           its process id and start time
     guard/log           what it did
-    guard/leave         asks a guard that is not root to make way for one that is
+    guard/leave         asks the guard to make way for one that takes over
+
+Other programs of the same user can put anything in the place of these. So no link is followed, what is no regular file
+is not read, nor what is larger than Workbench would write, and a lock holds only for a living process of its maker.
 """
 
-# ruff: noqa: PTH103, PTH105, PTH108, PTH110, PTH115, PTH116, PTH120, PTH123, PTH208, PTH211
+# ruff: noqa: PTH118, PTH123, PTH208
 # (pathlib is slow to import, and this runs on every host)
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
+import stat
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -29,7 +34,9 @@ from . import claims, register, restore
 VERSION = 1  # of journal.json, as journal.py has it
 LOG_LINES = 200
 LOG_BYTES = 200_000
+MOST_BYTES = 4 << 20  # of the journal and of the state: a larger one is not of Workbench's making
 LEASE_S = 600.0  # a lock that has not changed for so long is of someone who is gone
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
 class Broken(Exception):
@@ -54,16 +61,65 @@ def start_of(pid: int) -> str:
     return "" if words[0] in "ZX" else words[19]
 
 
-class Files:
-    def __init__(self, root: str, shared: str | None = None) -> None:
-        """`root` is where we are from now on, and all paths begin there: whoever can rename a directory above it cannot
-        lead us to another. `shared`: where the host's register is, if anywhere."""
-        self.root, self.shared = root, shared
-        here = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
-        os.fchdir(here)
-        self.owner = os.fstat(here)
+def uids_of(pid: int) -> set[int]:
+    """Real, effective, saved and file system uid of a process; empty when there is none."""
+    try:
+        with open(f"/proc/{pid}/status") as file:
+            return {int(word) for line in file if line.startswith("Uid:") for word in line.split()[1:]}
+    except OSError:
+        return set()
+
+
+def directory(path: str) -> int:
+    """Open a directory of which every name is a directory: no link is followed on the way."""
+    here, name = os.open("/", _DIRECTORY), "/"
+    try:
+        for name in (*path.strip("/").split("/"), "."):
+            below = os.open(name, _DIRECTORY if name == "." else _DIRECTORY | os.O_PATH, dir_fd=here)
+            os.close(here)
+            here = below
+    except OSError as error:
         os.close(here)
-        self.journal, self.link, self.home = "journal.json", "journal.json.lock", "guard"
+        if error.errno not in (errno.ELOOP, errno.ENOTDIR):
+            raise OSError(error.errno, error.strerror, path) from None
+        raise OSError(error.errno, f"{name!r} is a link, which is not followed, or no directory", path) from None
+    return here
+
+
+def regular(name: str, flags: int, at: int) -> int:
+    """Open a regular file, and nothing else: no link is followed, and a FIFO is not waited for."""
+    handle = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600, dir_fd=at)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "not a regular file", name)
+    return handle
+
+
+def content(name: str, at: int) -> bytes:
+    """Read a regular file of at most MOST_BYTES."""
+    with open(regular(name, os.O_RDONLY, at), "rb") as file:
+        found = b"" if os.fstat(file.fileno()).st_size > MOST_BYTES else file.read(MOST_BYTES + 1)
+        if len(found) > MOST_BYTES or os.fstat(file.fileno()).st_size > MOST_BYTES:
+            raise OSError(errno.EFBIG, f"larger than {MOST_BYTES >> 20} MiB", name)
+    return found
+
+
+class Files:
+    """Every path begins at a directory that is held open from the start, so that whoever can rename or replace one
+    cannot lead us to another."""
+
+    def __init__(self, root: str, shared: str | None = None) -> None:
+        """`root`: the state directory's gpu/; `shared`: where the host's register is, if anywhere."""
+        self.root, self.shared = root, shared
+        above, name = os.path.split(root)
+        self.at = directory(os.path.join(os.path.realpath(above), name))  # a home may lie behind links, the journal not
+        found = os.fstat(self.at)
+        if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            whose = f"it is of uid {found.st_uid} with mode {stat.S_IMODE(found.st_mode):o}"
+            os.close(self.at)
+            raise PermissionError(errno.EPERM, f"not the directory of uid {os.geteuid()} alone: {whose}", root)
+        self.journal, self.link = "journal.json", "journal.json.lock"
+        self.home = self.beats = -1
         self.boot_id, self.node = boot_id(), os.uname().nodename
         self.waiting: tuple[str, float] = ("", 0.0)  # whose lock we wait for, since when
         self.held: int | None = None
@@ -74,14 +130,32 @@ class Files:
         return f"{self.boot_id}:{os.getpid()}:{start_of(os.getpid())}:the guard@{self.node}"
 
     def prepare(self) -> None:
-        """Files are made for the person alone: see guard.main's umask."""
-        os.makedirs(self.home + "/beats", exist_ok=True)
-        for name in ("lock", "pid", "log"):
-            open(f"{self.home}/{name}", "a").close()
+        """Make the guard's own files, for their owner alone: see guard.main's umask."""
+        self.home = self.below("guard", self.at)
+        self.beats = self.below("beats", self.home)
+        for name in ("lock", "log"):
+            os.close(self.opened(name, os.O_RDWR))
+
+    def below(self, name: str, at: int) -> int:
+        """Open a directory of ours, made where it is not there; what is none is put aside."""
+        self.clear(name, at, stat.S_IFDIR)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(name, 0o700, dir_fd=at)
+        return os.open(name, _DIRECTORY, dir_fd=at)
+
+    def opened(self, name: str, flags: int) -> int:
+        """Open a file of the guard's own, made where it is not there; a link or a FIFO is put aside."""
+        self.clear(name, self.home, stat.S_IFREG)
+        return regular(name, flags | os.O_CREAT, self.home)
+
+    def clear(self, name: str, at: int, kind: int) -> None:
+        with contextlib.suppress(OSError):
+            if stat.S_IFMT(os.stat(name, dir_fd=at, follow_symlinks=False).st_mode) != kind:
+                os.rename(name, f"{name}.bad", src_dir_fd=at, dst_dir_fd=at)
 
     def only_one(self) -> bool:
         """Whether this is the guard from now on, and any process forked from here; False when there is one already."""
-        handle = os.open(self.home + "/lock", os.O_RDWR)
+        handle = self.opened("lock", os.O_RDWR)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -91,15 +165,17 @@ class Files:
         return True
 
     def ask_to_leave(self, wanted: bool) -> None:
-        """The guard that is there, which is not root."""
+        """The guard that is there."""
         if wanted:
-            open(self.home + "/leave", "a").close()
+            os.close(self.opened("leave", os.O_WRONLY))
         else:
             with contextlib.suppress(OSError):
-                os.unlink(self.home + "/leave")
+                os.unlink("leave", dir_fd=self.home)
 
     def asked_to_leave(self) -> bool:
-        return os.path.exists(self.home + "/leave")
+        with contextlib.suppress(OSError):
+            return bool(os.stat("leave", dir_fd=self.home, follow_symlinks=False))
+        return False
 
     def let_go(self) -> None:
         if self.held is not None:
@@ -110,7 +186,7 @@ class Files:
     def stamp(self) -> list[int]:
         """Another one when the journal is another one."""
         try:
-            found = os.stat(self.journal)
+            found = os.stat(self.journal, dir_fd=self.at, follow_symlinks=False)
         except OSError:
             return []
         return [found.st_mtime_ns, found.st_ino, found.st_size]
@@ -118,8 +194,7 @@ class Files:
     def load(self) -> dict[str, Any]:
         """Broken when it is missing, not whole, or of a newer version."""
         try:
-            with open(self.journal, "rb") as file:
-                found = json.loads(file.read().decode())
+            found = json.loads(content(self.journal, self.at).decode())
             if not isinstance(found["version"], int) or found["version"] > VERSION:
                 raise Broken(f"the journal is of version {found['version']!r}")
             for entry in found["entries"]:
@@ -128,13 +203,15 @@ class Files:
             found["log"] = list(found["log"])
         except OSError as error:
             raise Broken(f"the journal cannot be read: {error.strerror}") from None
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise Broken(f"the journal is damaged ({error!r})") from None
         return dict(found)
 
     def save(self, journal: Mapping[str, Any]) -> None:
         """Atomic and fsynced. OSError when it cannot be written; the file is then as before."""
-        self.replace(self.journal, {**journal, "log": journal["log"][-LOG_LINES:]}, sync=True)
+        data = {**journal, "log": journal["log"][-LOG_LINES:]}
+        self.replace(self.journal, json.dumps(data, indent=1), self.at)
+        os.fsync(self.at)
         self.publish(journal["entries"])
 
     # ---- what others are told, and what they say
@@ -154,97 +231,96 @@ class Files:
             return ()
         return claims.told(found, os.geteuid(), register.name_of(self.root))[0]
 
-    def replace(self, path: str, data: Any, *, sync: bool = False) -> None:
-        directory = os.path.dirname(path) or "."
-        new = f"{directory}/.new.guard.{os.getpid()}"
+    def replace(self, name: str, text: str, at: int) -> None:
+        new = f".new.guard.{os.getpid()}"
         try:
-            with open(new, "w") as file:
-                file.write(json.dumps(data, indent=1))
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(new, dir_fd=at)
+            with open(regular(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, at), "w") as file:
+                file.write(text)
                 file.flush()
-                if sync:
+                if at == self.at:
                     os.fsync(file.fileno())
-            os.replace(new, path)
+            os.replace(new, name, src_dir_fd=at, dst_dir_fd=at)
         except BaseException:
             with contextlib.suppress(OSError):
-                os.unlink(new)
+                os.unlink(new, dir_fd=at)
             raise
-        if sync:
-            handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
 
     # ---- its lock
 
     def take(self, silent: tuple[str, ...]) -> bool:
         """Whether the journal is ours now. A lock is broken whose owner is gone, or is one of `silent` ("boot id:
-        process:start"): frozen, or on the other side of a lost link."""
+        process:start"): frozen, or on the other side of a lost link. What is no lock is put aside."""
         try:
-            os.symlink(self.token, self.link)
+            os.symlink(self.token, self.link, dir_fd=self.at)
             return True
         except FileExistsError:
             pass
         try:
-            owner = os.readlink(self.link)
+            found = os.stat(self.link, dir_fd=self.at, follow_symlinks=False)
+            if not stat.S_ISLNK(found.st_mode):
+                os.rename(self.link, f"{self.link}.bad", src_dir_fd=self.at, dst_dir_fd=self.at)
+                return False
+            owner = os.readlink(self.link, dir_fd=self.at)
         except OSError:
             return False
         if owner != self.waiting[0]:
             self.waiting = (owner, time.monotonic())
-        if self.gone(owner) or owner.startswith(tuple(name + ":" for name in silent)):
+        if self.gone(owner, found.st_uid) or owner.startswith(tuple(name + ":" for name in silent)):
             self.release(owner)
         return False
 
-    def gone(self, owner: str) -> bool:
+    def gone(self, owner: str, uid: int) -> bool:
+        """Whether a lock holds no longer: after LEASE_S, or when the process that it names is not there, or is not of
+        the user who made the link."""
         boot, pid, start, who = [*owner.split(":", 3), "", "", "", ""][:4]
-        if boot == self.boot_id and pid.isdigit() and who.endswith("@" + self.node):
-            return start_of(int(pid)) != start
+        ours = boot == self.boot_id and pid.isdigit() and who.endswith("@" + self.node)
+        if ours and (start_of(int(pid)) != start or uid not in uids_of(int(pid))):
+            return True
         return time.monotonic() - self.waiting[1] > LEASE_S
 
     def release(self, owner: str | None = None) -> None:
         with contextlib.suppress(OSError):
-            if os.readlink(self.link) == (owner or self.token):
-                os.unlink(self.link)
+            if os.readlink(self.link, dir_fd=self.at) == (owner or self.token):
+                os.unlink(self.link, dir_fd=self.at)
 
     # ---- the guard's own
 
     def beat(self, owner: str) -> int:
         """Another number when that owner has given a sign of life."""
         try:
-            return os.stat(self.home + "/beats/" + owner).st_mtime_ns
+            return os.stat(owner, dir_fd=self.beats, follow_symlinks=False).st_mtime_ns
         except OSError:
             return 0
 
     def forget_beats(self) -> None:
         with contextlib.suppress(OSError):
-            for name in os.listdir(self.home + "/beats"):
-                os.unlink(self.home + "/beats/" + name)
+            for name in os.listdir(self.beats):
+                os.unlink(name, dir_fd=self.beats)
 
     def state(self) -> dict[str, Any]:
         """What the guard before left; {} when it cannot be read."""
         try:
-            with open(self.home + "/state.json", "rb") as file:
-                found = json.loads(file.read().decode())
-        except (OSError, ValueError):
+            found = json.loads(content("state.json", self.home).decode())
+        except (OSError, ValueError, RecursionError):
             return {}
         return found if isinstance(found, dict) else {}
 
     def tell(self, state: Mapping[str, Any]) -> None:
         with contextlib.suppress(OSError):  # a full disk must not end the guard
-            self.replace(self.home + "/state.json", state)
+            self.replace("state.json", json.dumps(state, indent=1), self.home)
 
     def say_pid(self) -> None:
-        with open(self.home + "/pid", "w") as file:
-            file.write(f"{os.getpid()} {start_of(os.getpid())}\n")
+        with contextlib.suppress(OSError):
+            self.replace("pid", f"{os.getpid()} {start_of(os.getpid())}\n", self.home)
 
     def log(self, text: str) -> None:
-        path = self.home + "/log"
         line = time.strftime("%Y-%m-%dT%H:%M:%SZ ", time.gmtime()) + " ".join(text.split()) + "\n"
-        with contextlib.suppress(OSError):
-            if os.path.exists(path) and os.stat(path).st_size > LOG_BYTES:
-                os.replace(path, path + ".1")
-            with open(path, "a") as file:
-                file.write(line)
+        with contextlib.suppress(OSError), open(self.opened("log", os.O_WRONLY | os.O_APPEND), "a") as file:
+            if os.fstat(file.fileno()).st_size > LOG_BYTES:
+                os.replace("log", "log.1", src_dir_fd=self.home, dst_dir_fd=self.home)
+            file.write(line)
 
 
 def owner_id(entry: Mapping[str, Any]) -> str:

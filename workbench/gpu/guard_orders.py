@@ -29,20 +29,27 @@ KEPT = "kept"
 NO_PYTHON = "this host has no python3 that runs it (3.8 or later)"
 
 # $1: the guard's directory, $2: whose heartbeat to give, or "". The time now, what the last told was, boot id, start
-# and state of the guard's process; a line for each heartbeat; an empty line; what the guard says of itself.
+# and state of the guard's process; a line for each heartbeat; an empty line; what the guard says of itself. Only
+# regular files are opened, and only their beginning is read: a FIFO would never end.
 LOOK = r"""
+begin() { [ ! -f "$1" ] || head -c "$2" <"$1"; }
 cd "$1" 2>/dev/null || exit 3
 [ -z "$2" ] || touch "beats/$2"
 date +%s
-told=-; { read -r told <told; } 2>/dev/null; echo "$told"
+set -f
+set -- $(begin told 100)
+echo "${1:--}"
 read -r boot </proc/sys/kernel/random/boot_id; echo "$boot"
-pid=; { read -r pid start <pid; } 2>/dev/null
+set -- $(begin pid 100)
+pid=$1 start=$2
+case $pid in *[!0-9]*) pid= ;; esac
 stat=; { read -r stat <"/proc/$pid/stat"; } 2>/dev/null
-set -f; set -- ${stat##*) }; set +f
+set -- ${stat##*) }
+set +f
 if [ -n "$pid" ] && [ "${20}" = "$start" ]; then echo "$1"; else echo gone; fi
 for beat in beats/*; do [ ! -e "$beat" ] || stat -c '%Y %n' "$beat"; done
 echo
-cat state.json
+begin state.json 1000000
 """
 # $1: the guard's directory, $2: what was told.
 TOLD = 'printf "%s\\n" "$2" >"$1/told"'
@@ -105,14 +112,15 @@ async def start(host: Host, terms: Terms, **options: float) -> GuardView:
             "sudo": list(rights.prefix),
             "options": options,
         }
-        how, why = _as_root(rights, journal, bundle.guard_argv("python3", orders))
+        how, why = _as_root(rights, journal, bundle.guard_argv(rights.python3 or "", orders))
         if why is not None:
             return GuardView(False, problem=why)
         local = host.kind == "local" and bool(sys.executable) and not how  # root imports no file of the person's
         payload = bundle.payload(local, bundle.GUARD)
-        argv = bundle.guard_argv(sys.executable if local else "python3", orders)
+        python = sys.executable if local else rights.python3 if how else "python3"
+        argv = bundle.guard_argv(python or "", orders)
         password = f"{rights.password}\n".encode() if how == SUDO_ASKED else b""
-        env = ENGLISH if how else None
+        env = ENGLISH if how else {"SUDO_UID": "0"}  # a Workbench that is root has its own settings watched, as root
         done = await host.run((*how, *argv), input=password + payload, timeout_s=START_S, env=env)
     except CommandNotFound:
         return GuardView(False, problem=NO_PYTHON)
@@ -127,7 +135,11 @@ async def start(host: Host, terms: Terms, **options: float) -> GuardView:
         return GuardView(False, problem=f"it could not be started: {said[0]}", log=log)
     if "error" in answer:
         return GuardView(False, problem=answer["error"], log=log)
-    return (await look(host)).view
+    view = (await look(host)).view
+    if not view.running and view.problem is None:
+        why = f"the guard (process {answer.get('pid')}) left no state that can be read in {root}/guard"
+        view = replace(view, problem=why, log=log)
+    return view
 
 
 def _as_root(rights: Rights, journal: Journal, argv: Sequence[str]) -> tuple[tuple[str, ...], str | None]:
@@ -145,7 +157,7 @@ def _as_root(rights: Rights, journal: Journal, argv: Sequence[str]) -> tuple[tup
     ]
     if back and all(granted(rights.rules, command) == "free" for command in back):
         return (), None
-    how = granted(rights.rules, argv)
+    how = granted(rights.rules, argv) if rights.python3 else ""
     if how == "free" or (how and rights.unasked):
         return SUDO, None
     if how and rights.password is not None:
@@ -162,15 +174,14 @@ async def look(host: Host, beat: str = "") -> Seen:
     if done.returncode == 3 or not state.strip():
         return Seen(GuardView(False))
     now, told, boot, process, *beats = [*head.split("\n"), "", "", "", ""]
-    try:
-        said = json.loads(state)
-    except ValueError:
-        said = {"problem": "its state cannot be read"}
     ages = {}
     for line in filter(None, beats):
         at, _, name = line.partition(" ")
         ages[name.removeprefix("beats/")] = max(0.0, float(now) - float(at))
-    return _seen(said, int(now or 0), told, boot, process, ages, home)
+    try:
+        return _seen(json.loads(state), int(now or 0), told, boot, process, ages, home)
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        return Seen(GuardView(False, problem=f"the guard's state {home}/state.json is damaged ({error!r})"))
 
 
 def _seen(
@@ -197,6 +208,7 @@ def _seen(
             did=said.get("did"),
             did_unix_s=said.get("did_unix_s"),
             log=f"{home}/log",
+            note=said.get("note") if running else None,
             problem=problem,
         ),
         told,

@@ -1,10 +1,13 @@
 """What the guard runs, and with whose rights it does what. Sent to the host: standard library only, Python 3.8.
 
-A guard that sudo made root serves a person, and reads files that any of the person's programs can change. So:
+A guard that sudo made root serves the user who called sudo, and reads files that any of that user's programs can
+change. So:
 
+    it takes the user from SUDO_UID, which sudo sets, and that user's rights before it opens anything
+    only commands are run as root
     which programs it runs is fixed at its start, and nobody but root may be able to change them
-    it takes the person's rights for all that it does with files; only commands are run as root
-    what the journal names is checked (restore.unfit) before it becomes a word of a command
+    what the journal names is checked (restore.unfit) before it becomes a word of a command, and only what stood there
+    at the start is ever set (guard.py)
 """
 
 # ruff: noqa: PTH116, PTH117, PTH120, PTH123, PTH208  (pathlib is slow to import, and this runs on every host)
@@ -32,26 +35,26 @@ class Unsafe(Exception):
 
 
 class Programs:
-    def __init__(self, orders: Mapping[str, Any], owner: os.stat_result) -> None:
-        """`orders`: paths of "nvidia_smi" and "tee", and "sudo": words before them for a guard that is not root.
-        `owner` of the state directory."""
+    def __init__(self, orders: Mapping[str, Any]) -> None:
+        """`orders`: paths of "nvidia_smi" and "tee", and "sudo": words before them for a guard that is not root."""
         self.root = os.geteuid() == 0
-        self.person = (owner.st_uid, owner.st_gid) if self.root and owner.st_uid != 0 else None
+        self.user = served(os.environ.get("SUDO_UID", "0")) if self.root else None
         self.sudo = () if self.root else tuple(orders.get("sudo", ()))
         self.nvidia_smi, self.tee = orders.get("nvidia_smi", "nvidia-smi"), orders.get("tee", "tee")
         self.files: dict[str, str] = {}  # of programs that are run whatever their path comes to mean
-        if self.person is not None:
-            self.files = {program: unchangeable(program) for program in (self.nvidia_smi, self.tee)}
-            unchangeable(sys.executable)
-            unchangeable(os.__file__)  # and with it the standard library
+        if self.user is not None:
             os.environ.clear()
             os.environ.update(ENVIRONMENT)
-            groups(*self.person)
-            self.become(*self.person)
+            os.initgroups(self.user.pw_name, self.user.pw_gid)  # by which the GPU's device files may be open to it
+            self.become(self.user.pw_uid, self.user.pw_gid)
+            with self.as_root():  # they may lie where only root looks
+                self.files = {program: unchangeable(program) for program in (self.nvidia_smi, self.tee)}
+                unchangeable(sys.executable)
+                unchangeable(os.__file__)  # and with it the standard library
         self.sysfs = os.environ.get("WORKBENCH_SIM_SYSFS") or restore.SYSFS
 
     def become(self, uid: int, gid: int) -> None:
-        """For the kernel's checks; root stays within reach, and the person cannot signal or trace us."""
+        """For the kernel's checks; root stays within reach, and the user cannot signal or trace us."""
         os.seteuid(0)
         os.setegid(gid)
         os.seteuid(uid)
@@ -59,14 +62,14 @@ class Programs:
     @contextlib.contextmanager
     def as_root(self) -> Iterator[None]:
         """For commands. Of the whole process: no file is touched meanwhile."""
-        if self.person is None:
+        if self.user is None:
             yield
             return
         self.become(0, 0)
         try:
             yield
         finally:
-            self.become(*self.person)
+            self.become(self.user.pw_uid, self.user.pw_gid)
 
     def set(self, step: restore.Step) -> tuple[int, str]:
         return self.run((*self.sudo, *step.argv), step.stdin)
@@ -119,26 +122,35 @@ class Programs:
                     yield int(name[3:]), file.read().strip()
 
 
+def served(sudo_uid: str) -> pwd.struct_passwd | None:
+    """Whom a guard that is root serves: the user who called sudo; None: root. Unsafe when that is nobody here."""
+    try:
+        user = pwd.getpwuid(int(sudo_uid)) if sudo_uid.isascii() and sudo_uid.isdigit() else None
+    except (KeyError, OverflowError):
+        user = None
+    if user is None:
+        raise Unsafe(f"SUDO_UID is {sudo_uid!r}, which is no user of this host")
+    return user if user.pw_uid != 0 else None
+
+
+def only_roots(uid: int, gid: int, mode: int) -> bool:
+    """Whether only root can change a file, or a directory's names, with this owner and mode."""
+    others = stat.S_IWOTH if gid == 0 else stat.S_IWOTH | stat.S_IWGRP
+    sticky = stat.S_ISDIR(mode) and mode & stat.S_ISVTX  # what is root's in it only root moves
+    return uid == 0 and (not mode & others or bool(sticky))
+
+
 def unchangeable(program: str) -> str:
-    """Where its file really is. Unsafe when another than root could change that, or a directory on the way to it."""
+    """Return where its file really is. Unsafe when another than root could change that, or a directory on the way to
+    it."""
     real = here = os.path.realpath(program if os.path.isabs(program) else "/usr/bin/" + program)
     while True:
         try:
             found = os.stat(here)
         except OSError as error:
             raise Unsafe(f"{program}: {error.strerror}") from None
-        others = stat.S_IWOTH if found.st_gid == 0 else stat.S_IWOTH | stat.S_IWGRP
-        sticky = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX  # what is root's in it only root moves
-        if found.st_uid != 0 or (found.st_mode & others and not sticky):
+        if not only_roots(found.st_uid, found.st_gid, found.st_mode):
             raise Unsafe(f"as root it runs only what nobody else can change, and {here} is not of that kind")
         if here == "/":
             return real
         here = os.path.dirname(here)
-
-
-def groups(uid: int, gid: int) -> None:
-    """The person's, by which the GPU's device files may be open to it."""
-    try:
-        os.initgroups(pwd.getpwuid(uid).pw_name, gid)
-    except KeyError:
-        os.setgroups([gid])

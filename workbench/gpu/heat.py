@@ -17,6 +17,7 @@ PLAUSIBLE_C = (50.0, 120.0)
 RETRY_S = 10.0  # looking again for an absent driver or a lost GPU
 # nvml.h: nvmlTemperatureSensors_t, nvmlTemperatureThresholds_t, NVML_FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT
 SENSOR_GPU, THRESHOLD_SLOWDOWN, SLOWDOWN_T_LIMIT = 0, 1, 194
+CLOCKS = {"gpu_clocks": 1, "memory_clocks": 2}  # nvmlClockType_t of what a lock holds
 
 
 class Temperature(ctypes.Structure):
@@ -137,9 +138,18 @@ class Sensors:
         self.call("nvmlDeviceGetTemperatureThreshold", self.handle(uuid), THRESHOLD_SLOWDOWN, ctypes.byref(value))
         return float(value.value)
 
+    def top_mhz(self, uuid: str, clock: int) -> float | None:
+        value = ctypes.c_uint()
+        try:
+            self.call("nvmlDeviceGetMaxClockInfo", self.handle(uuid), clock, ctypes.byref(value))
+        except Refused:
+            return None
+        return float(value.value)
+
 
 class Heat(threading.Thread):
-    """`wanted`: UUIDs to read. `celsius` and `limits` by UUID; `problem`: why some are not read."""
+    """`wanted`: UUIDs to read. `celsius` and `limits` by UUID; `tops_mhz`: the highest clocks, by UUID and setting;
+    `problem`: why some are not read."""
 
     def __init__(self, pace_s: float) -> None:
         super().__init__(name="temperatures", daemon=True)
@@ -147,6 +157,7 @@ class Heat(threading.Thread):
         self.wanted: tuple[str, ...] = ()
         self.celsius: dict[str, int] = {}
         self.limits: dict[str, float] = {}
+        self.tops_mhz: dict[tuple[str, str], float | None] = {}
         self.refusal: str | None = None
         self.wake = threading.Event()
         self.sensors: Sensors | None = None
@@ -180,6 +191,7 @@ class Heat(threading.Thread):
                 self.sensors = self.sensors or Sensors()
                 self.celsius[uuid] = self.sensors.celsius(uuid)
                 if uuid not in self.limits:
+                    self.tops_mhz.update({(uuid, lock): self.sensors.top_mhz(uuid, CLOCKS[lock]) for lock in CLOCKS})
                     self.limits[uuid] = self.sensors.limit(uuid)
             except (Refused, OSError) as why:
                 self.celsius.pop(uuid, None)

@@ -30,6 +30,7 @@ from workbench.model.errors import HostError, SettingsError
 
 VERSION = 1
 LOG_LINES = 200
+MOST_BYTES = 4 << 20  # of the file: a larger one is not of Workbench's making
 LEASE_S = 600  # a lock of another machine's Workbench that is older is broken: no plan takes that long
 WAIT_S = 5.0
 
@@ -37,20 +38,23 @@ __all__ = ["DEFAULT", "UNKNOWN", "Entry", "Held", "Journal", "Record", "owner_fa
 
 _ours: Counter[str] = Counter()  # locks that this process holds or waits for, by their path
 
-# $1: journal. Boot id first; exit code 3 when there is no journal.
+# $1: journal, $2: how many bytes of it. Boot id first; exit code 3 when there is no journal, 4 when it is no file.
 READ = r"""
 cat /proc/sys/kernel/random/boot_id || echo
 [ -e "$1" ] || exit 3
-cat <"$1"
+[ -f "$1" ] || exit 4
+head -c "$2" <"$1"
 """
 # $1: link, $2: owner. Prints "ok", or "held OWNER", the link's age in seconds, and how long the host has been up; then
-# "gone" for an owner that was a process of this host, as a guard is, and is no more.
+# "gone" for an owner that was a process of this host, as a guard is, and is no more, or is not of the link's owner.
+# What stands there and is no link was not made by a Workbench: it is put aside.
 ACQUIRE = r"""
 umask 077
 mkdir -p -- "$(dirname -- "$1")" || exit 1
 ln -s "$2" "$1" 2>/dev/null && { echo ok; exit 0; }
+if [ -e "$1" ] && [ ! -L "$1" ]; then mv -f -- "$1" "$1.bad.$$"; fi
 owner=$(readlink "$1") || { ln -s "$2" "$1" && echo ok; exit $?; }
-made=$(stat -c %Y "$1") || exit 0
+made=$(stat -c %Y "$1") && uid=$(stat -c %u "$1") || exit 0
 echo "held $owner"
 echo $(($(date +%s) - made))
 read -r up _ </proc/uptime && echo "${up%.*}"
@@ -60,11 +64,14 @@ IFS=:
 set -f
 set -- $owner
 unset IFS
-start=$3
-{ read -r stat <"/proc/$2/stat"; } 2>/dev/null || stat=
+pid=$2 start=$3
+case $pid in *[!0-9]*) echo gone; exit 0 ;; esac
+{ read -r stat <"/proc/$pid/stat"; } 2>/dev/null || stat=
 set -- ${stat##*) }
-[ "${20}" = "$start" ] || echo gone
-exit 0
+[ "${20}" = "$start" ] || { echo gone; exit 0; }
+{ while read -r name uids; do [ "$name" != Uid: ] || break; done <"/proc/$pid/status"; } 2>/dev/null
+for one in $uids; do [ "$one" != "$uid" ] || exit 0; done
+echo gone
 """
 # $1: link, $2: owner. Only that owner's link is removed.
 RELEASE = r"""
@@ -219,16 +226,22 @@ async def read(host: Host) -> Journal:
     """With what others claim. SettingsError when the file is truncated or not ours, and the register does not know
     better; also when it is of a newer version."""
     path = await path_on(host)
-    done, register = await asyncio.gather(host.run(sh(READ, path)), register_on(host, root_of(path)))
+    done, register = await asyncio.gather(
+        host.run(sh(READ, path, str(MOST_BYTES + 1))), register_on(host, root_of(path))
+    )
     boot_id, _, text = done.out.partition("\n")
     boot_id = boot_id.strip()
-    if done.returncode not in (0, 3):
+    if done.returncode not in (0, 3, 4):
         why = f"the journal of GPU settings cannot be read: {done.err.strip()}; nothing was changed"
         raise SettingsError(why, host=host.name)
     known = Journal(boot_id, others=register.others, register=register)
     if done.returncode == 3:
         return _recovered(known, "it was missing") or known
     try:
+        if done.returncode == 4:
+            raise _broken("is not a regular file", path, host.name)
+        if len(text) > MOST_BYTES:
+            raise _broken(f"is larger than {MOST_BYTES >> 20} MiB", path, host.name)
         found = parse(text, boot_id, path, host.name)
     except Damaged as error:
         recovered = _recovered(known, error.why)
@@ -256,33 +269,35 @@ class Damaged(SettingsError):
     why = ""
 
 
-def parse(text: str, boot_id: str, path: str = "journal", host: str | None = None) -> Journal:
-    def broken(why: str, kind: type[SettingsError] = Damaged) -> SettingsError:
-        error = kind(
-            f"the journal of GPU settings {path} {why}; nothing was changed",
-            host=host,
-            next_step=f"look at it for the previous values; `mv {path} {path}.bad` lets Workbench start anew",
-        )
-        if isinstance(error, Damaged):
-            error.why = f"it {why}"
-        return error
+def _broken(why: str, path: str, host: str | None, kind: type[SettingsError] = Damaged) -> SettingsError:
+    error = kind(
+        f"the journal of GPU settings {path} {why}; nothing was changed",
+        host=host,
+        next_step=f"look at it for the previous values; `mv {path} {path}.bad` lets Workbench start anew",
+    )
+    if isinstance(error, Damaged):
+        error.why = f"it {why}"
+    return error
 
+
+def parse(text: str, boot_id: str, path: str = "journal", host: str | None = None) -> Journal:
     try:
         data = json.loads(text)
-    except ValueError as error:
-        raise broken(f"is not whole ({error})") from None
+    except (ValueError, RecursionError) as error:
+        raise _broken(f"is not whole ({error})", path, host) from None
     version = data.get("version") if isinstance(data, dict) else None
     if not isinstance(version, int) or isinstance(version, bool):
-        raise broken("is not a journal")
+        raise _broken("is not a journal", path, host)
     if version > VERSION:
-        raise broken(f"is of version {version}, made by a newer Workbench (this one reads {VERSION})", SettingsError)
+        why = f"is of version {version}, made by a newer Workbench (this one reads {VERSION})"
+        raise _broken(why, path, host, SettingsError)
     try:
         entries = tuple(Entry(**entry) for entry in data["entries"])
         log = tuple(dict(line) for line in data["log"])
     except (KeyError, TypeError, ValueError) as error:
-        raise broken(f"is damaged ({error})") from None
+        raise _broken(f"is damaged ({error})", path, host) from None
     if wrong := [why for why in map(restore.unfit, data["entries"]) if why]:
-        raise broken(f"holds what no Workbench writes ({wrong[0]})")
+        raise _broken(f"holds what no Workbench writes ({wrong[0]})", path, host)
     return Journal(boot_id, entries, log)
 
 

@@ -50,11 +50,12 @@ def state_of(owner: Mapping[str, Any]) -> str:
 
 
 def lock_is_dead(token: str, age_s: int, lease_s: int, host_up_s: int | None = None) -> bool:
-    """Of our own machine we can tell; of another only that it took longer than any plan does, or that the host was
-    started after the lock was made. A lock from well ahead of the host's clock is as old as one from well before."""
+    """Of our own machine we can tell who lives; of any, that it took longer than a plan does; of another machine's,
+    that the host was started after the lock was made. A lock from well ahead of the host's clock is as old as one from
+    well before."""
     boot_id, pid, start, name, *_ = [*token.split(":", 3), "", "", "", ""]
     if boot_id == _own_boot_id() and pid.isdigit() and name.endswith(f"@{platform.node()}"):
-        return _start_of(int(pid)) != start
+        return _start_of(int(pid)) != start or abs(age_s) > lease_s
     return abs(age_s) > lease_s or (host_up_s is not None and age_s > host_up_s)
 
 

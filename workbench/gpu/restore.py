@@ -160,6 +160,23 @@ def by_hand(uuid: str, setting: str, value: Any, sysfs: str = SYSFS) -> str:
     return " && ".join(typed)
 
 
+def heats(setting: str, now: Any, back: Any, top_mhz: float | None) -> bool:
+    """Whether going from `now` to `back` lets a GPU run cooler. `top_mhz`: the highest clock of a lock's kind; where it
+    is not known, the driver's default may be higher than any lock."""
+    if setting == "power_limit_w":
+        return bool(now - back > WATTS_EQUAL)
+    if setting not in LOCKS:
+        return False
+    return _heat_of(wanted_back(back), top_mhz) < _heat_of(now, top_mhz)
+
+
+def _heat_of(lock: str, top_mhz: float | None) -> tuple[float, float]:
+    """Ceiling and floor of a lock, to be compared."""
+    top = math.inf if top_mhz is None else top_mhz
+    low, _, high = ("0", "", top) if lock in (DEFAULT, UNKNOWN) else lock.partition(",")
+    return min(float(high), top), min(float(low), top)
+
+
 def gone(entry: Mapping[str, Any], boot_id: str, energy_j: float | None = None) -> str | None:
     """Why a journalled setting is no longer in force: settings end with the boot, and with the driver, whose energy
     counter (`energy_j` now) starts again from 0: less than half. A little less is a reading of before the change."""
@@ -196,7 +213,7 @@ def unfit(entry: Any) -> str | None:
             return f"watch {watch!r}"
         back = watch.get("back")
         return unfit({**entry, **back, "state": back["state"]}) if back else None
-    except (AttributeError, KeyError, TypeError, RecursionError) as error:
+    except (AttributeError, KeyError, TypeError, OverflowError, RecursionError) as error:
         return repr(error)
 
 

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
+from workbench.gpu.guard_programs import only_roots
+from workbench.gpu.sudoers import PATH as SUDOERS
 from workbench.hosts.base import Completed, Host, HostFacts
 from workbench.hosts.script import sh
 from workbench.model.errors import HostError, SettingsError
@@ -18,14 +20,39 @@ SUDO_ASKED = ("sudo", "-k", "-S", "-p", "")
 ENGLISH = {"LC_ALL": "C"}  # sudo's words are looked at
 WANTS_PASSWORD = "a password is required"
 
-# Where tee is, what sudo lets us run, and whether it would ask. Listing runs nothing.
+SECURE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# What root may run, only where nobody else can change it; the first of the user's PATH that is so, or of SECURE_PATH's.
+PROGRAMS = ("nvidia-smi", "tee", "python3")
+
+# $1: SECURE_PATH, then programs. For each file of that name a line with its path, and where it really is with uid, gid
+# and mode in hex, of itself and of each directory above it; "sudo" and whether it would ask, or "no"; what sudo lists.
+# Listing runs nothing.
 LOOK = r"""
-command -v tee || echo tee
-command -v sudo >/dev/null 2>&1 || { echo "no sudo"; exit 0; }
-rules=$(sudo -n -l </dev/null 2>&1) && sudo -n -v </dev/null >/dev/null 2>&1 && echo unasked || echo asks
+secure=$1
+shift
+for name; do
+    { command -v "$name"; (PATH=$secure; command -v "$name"); } | while read -r found; do
+        real=$(readlink -f "$found") || continue
+        printf 'program %s %s\n' "$name" "$found"
+        while printf 'on %s %s\n' "$(stat -c '%u %g %f' "$real")" "$real" && [ "$real" != / ]; do
+            real=$(dirname "$real")
+        done
+    done
+done
+command -v sudo >/dev/null 2>&1 || { echo "sudo no"; exit 0; }
+rules=$(sudo -n -l </dev/null 2>&1) && sudo -n -v </dev/null >/dev/null 2>&1 && echo "sudo unasked" || echo "sudo asks"
 printf '%s\n' "$rules"
 """
+ADVICE = f"the file that `workbench gpu sudoers` prints allows every set and revert, as {SUDOERS}"
 _RULE = re.compile(r"^\s+\(([^)]*)\)\s+(.*)$")
+_NOT_IN = "is not in the sudoers file"
+_WRONG_PASSWORD = re.compile(r"incorrect password|no password was provided|try again\.$")
+_STEPS = {  # by a word of sudo's reason, where no rule helps
+    "expired": "log in there and change the password, or ask who administers it",
+    "tty": "ask who administers it for `Defaults !requiretty`",
+}
+_PARTS = re.compile(r"(?:\^.*?\$(?=\s*(?:,|$))|\\.|[^,\\])+")  # between commas that are not of an expression
+_ON = re.compile(r"on (\d+) (\d+) ([0-9a-f]+) /")
 _TAG = re.compile(r"^((?:NO)?[A-Z_]+):\s*")
 
 
@@ -37,8 +64,10 @@ class Rights:
     prefix: tuple[str, ...] = ()
     refusal: str | None = None
     user: str = "you"
-    by_sudoers: bool = False  # sudo decides: `rules`, or a line to add to them
+    by_sudoers: bool = False  # sudo decides, by `rules`
+    advice: str = ADVICE  # what would make it allow a command
     tee: str = "tee"
+    python3: str | None = "python3"  # None: none that root may run
     rules: str = ""  # what `sudo -l` lists
     unasked: bool = False  # sudo asks for no password now, whatever the rule says
     sudo_password: bool = False  # a password for sudo would do
@@ -52,18 +81,15 @@ class Rights:
         return (*self.prefix, path, *command[1:])
 
     def needed_for(self, argv: Sequence[str]) -> str | None:
-        """What right a command from `argv()` lacks, with the sudoers line that allows exactly it; None: it may run."""
+        """What right a command from `argv()` lacks, and what would give it; None: it may run."""
         if not self.by_sudoers:
             return self.refusal
-        command = argv[len(self.prefix) :]
-        how = granted(self.rules, command)
+        how = granted(self.rules, argv[len(self.prefix) :])
         if how == "free" or (how == "asks" and (self.unasked or self.password is not None)):
             return None
-        words = " ".join(_sudoers_word(word) for word in command)
-        line = f"{self.user} ALL=(root) NOPASSWD: {words}"
         asks = "and sudo asks for a password" if how == "asks" or self.sudo_password else "and sudo does not allow it"
         why = self.refusal or f"needs root ({self.user} is not, {asks})"
-        return f"{why}; this line in /etc/sudoers.d/workbench (visudo -f) allows it: {line}"
+        return f"{why}; {self.advice}"
 
 
 async def rights_on(host: Host) -> Rights:
@@ -98,13 +124,26 @@ async def with_password(host: Host, rights: Rights, password: str) -> Rights:
         raise SettingsError(f"sudo cannot be asked: {error.message}; nothing was changed", host=host.name) from None
     if done.returncode == 0:
         return replace(rights, rules=done.out, password=password, refusal=None, sudo_password=False)
-    if "may not run sudo" in done.err or "not in the sudoers" in done.err:
-        raise SettingsError(
-            f"{rights.user} may not run sudo there; nothing was changed",
-            host=host.name,
-            next_step="ask who administers it for a line in sudoers",
-        )
-    raise wrong
+    reason = reason_of(done.err)
+    if reason is None:
+        raise wrong
+    raise SettingsError(f"{reason}; nothing was changed", host=host.name, next_step=_next_step(reason))
+
+
+def reason_of(said: str) -> str | None:
+    """Why sudo does not run anything, in its own words; None when it only wants a password, or another one."""
+    lines = [line.strip() for line in said.splitlines()]
+    told = [
+        line.removeprefix("sudo: ") for line in lines if line.startswith(("sudo:", "Sorry, user")) or _NOT_IN in line
+    ]
+    if any(WANTS_PASSWORD in line for line in told):
+        return None
+    own = [line for line in told if not _WRONG_PASSWORD.search(line)]
+    return f"sudo says: {own[0].rstrip('.')}" if own else None
+
+
+def _next_step(reason: str) -> str:
+    return next((step for what, step in _STEPS.items() if what in reason), ADVICE)
 
 
 async def run_allowed(
@@ -135,7 +174,8 @@ def granted(rules: str, command: Sequence[str]) -> str:
         if rule is None or not {"root", "ALL"} & set(runas):
             continue
         asks = True
-        for part in re.split(r"(?<!\\),\s*", rule[2]):
+        for part in _PARTS.findall(rule[2]):
+            part = part.strip()
             while tag := _TAG.match(part):
                 asks = {"NOPASSWD": False, "PASSWD": True}.get(tag[1], asks)
                 part = part[tag.end() :]
@@ -182,19 +222,57 @@ async def _refusal_of_root(host: Host, facts: HostFacts) -> str | None:
 
 async def _by_sudo(host: Host, smi: str, user: str) -> Rights:
     try:
-        done = await host.run(sh(LOOK), env=ENGLISH, timeout_s=15)
-        tee, how, *lines = [*done.out.splitlines(), "", ""]
-    except HostError:
-        tee, how, lines = "tee", "no sudo", []
-    rules = "\n".join(lines)
+        done = await host.run(sh(LOOK, SECURE_PATH, *PROGRAMS), env=ENGLISH, timeout_s=15)
+    except HostError as error:
+        why = f"needs root on {host.name} ({user} is not, and sudo cannot be asked: {error.message})"
+        return Rights(smi, refusal=why, user=user)
+    looked, _, said = f"\n{done.out}".partition("\nsudo ")
+    how, _, rules = said.partition("\n")
+    safe, unsafe = _programs(looked)
+    if "nvidia-smi" not in safe:
+        where = unsafe.get("nvidia-smi", smi)
+        why = f"{smi} is not run as root: another than root can change {where}"
+        return Rights(smi, refusal=f"{why}; install the driver's own nvidia-smi where only root can write", user=user)
     helps = how == "asks" and ("may run the following" in rules or WANTS_PASSWORD in rules)
-    found = Rights(smi, SUDO, None, user, True, tee, rules, how == "unasked", sudo_password=helps)
+    found = Rights(
+        safe["nvidia-smi"],
+        SUDO,
+        None,
+        user,
+        True,
+        tee=safe.get("tee", "/usr/bin/tee"),
+        python3=safe.get("python3"),
+        rules=rules,
+        unasked=how == "unasked",
+        sudo_password=helps,
+    )
     if how == "unasked" or "NOPASSWD" in rules:
         return found
-    why = "sudo asks for a password" if found.sudo_password else "sudo does not allow it"
-    why = "there is no sudo" if how == "no sudo" else why
-    return replace(found, refusal=f"needs root on {host.name} ({user} is not, and {why})")
+    why, step = "sudo asks for a password", ADVICE
+    if how == "no":
+        why, step = "there is no sudo", "set it there as root"
+    elif not found.sudo_password:
+        why = reason_of(rules) or "sudo does not allow it"
+        step = _next_step(why)
+    return replace(found, refusal=f"needs root on {host.name} ({user} is not, and {why})", advice=step)
 
 
-def _sudoers_word(word: str) -> str:
-    return "".join("\\" + c if c in ",:=\\" else c for c in word)
+def _programs(looked: str) -> tuple[dict[str, str], dict[str, str]]:
+    """What LOOK found: paths that root may run, by name; of the other names what another than root can change."""
+    safe: dict[str, str] = {}
+    unsafe: dict[str, str] = {}
+    name = path = wrong = ""
+    for line in (*looked.splitlines(), "program  "):
+        what, _, rest = line.partition(" ")
+        if what == "program":
+            if path and not wrong:
+                safe.setdefault(name, path)
+            elif path:
+                unsafe.setdefault(name, wrong)
+            (name, _, path), wrong = rest.partition(" "), ""
+        elif not wrong:
+            known = _ON.match(line)
+            wrong = (
+                "" if known and only_roots(int(known[1]), int(known[2]), int(known[3], 16)) else rest.split(" ", 3)[-1]
+            )
+    return safe, unsafe

@@ -109,7 +109,7 @@ class SettingOutcome:
 @dataclass(frozen=True, slots=True)
 class GuardView:
     """The guard of a host: the detached process that gives settings back by itself. Times are Unix seconds of its host
-    unless said otherwise. `problem`: why there is none, or why it does not answer."""
+    unless said otherwise. `problem`: why there is none; of a `running` one what it cannot do."""
 
     running: bool
     pid: int | None = None
@@ -121,6 +121,7 @@ class GuardView:
     did: str | None = None  # the last thing that it did: "reverted: no heartbeat for 60 s", …
     did_unix_s: float | None = None
     log: str | None = None  # path on the host
+    note: str | None = None  # what it leaves as it is on a GPU that is too hot, and why
     problem: str | None = None
 
 

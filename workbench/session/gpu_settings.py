@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from workbench.model.errors import HostError, WorkbenchError
+from workbench.model.errors import HostError, SettingsError, WorkbenchError
 from workbench.model.findings import Finding, Level
 from workbench.session.serving import Serving
 
@@ -55,6 +55,20 @@ class Settings(Serving):
         from workbench.gpu.rights import with_password
 
         return await with_password(self.host, rights, password)
+
+    async def sudoers(self) -> str:
+        """Write the file that lets this user change and revert every GPU setting of the host. SettingsError where sudo
+        is not what decides."""
+        from workbench.gpu.control import governors_on
+        from workbench.gpu.sudoers import sudoers
+
+        rights = await self.rights()
+        if not rights.by_sudoers:
+            why = rights.refusal or "GPU settings can be changed here without sudo"
+            raise SettingsError(f"no file for sudoers helps: {why}", host=self.host.name)
+        reading, governors = await self.reading(), await governors_on(self.host)
+        uuids = [info.uuid for info in reading.infos if info.uuid]
+        return sudoers(rights.user, rights.nvidia_smi, rights.tee, uuids, sorted(governors.by_core), governors.sysfs)
 
     async def plan_gpu(self, wanted: GpuSettings, gpu: int | str | None = None) -> Sequence[SettingCommand]:
         return await self.plan_gpus({"all" if gpu is None else str(gpu): wanted})

@@ -15,11 +15,12 @@ import pytest
 from support.guarded import FAST, WANTED, WITHIN_S, Bare, GuardedHost, guarded, run
 from support.procs import alive, eventually, state_of
 
-from workbench.gpu import control, guard_orders, journal, owners
+from workbench.cli.guarding import guard_lines
+from workbench.gpu import control, guard_orders, journal, owners, restore
 from workbench.gpu.guard_orders import NO_PYTHON
 from workbench.hosts.local import LocalHost
 from workbench.model.errors import SettingsError
-from workbench.model.settings import GpuSettings
+from workbench.model.settings import ClockRange, GpuSettings
 
 ON = (450.0, (1000, 2000))
 OFF = (None, None)
@@ -104,29 +105,60 @@ def test_a_trial_over_settings_of_before_goes_back_to_those(box: GuardedHost) ->
 
 
 @pytest.mark.slow
-def test_at_its_limit_a_gpu_is_given_back_and_no_other(tmp_path: Path) -> None:
+def test_at_its_limit_what_heats_a_gpu_is_reverted_and_nothing_that_cools_it(tmp_path: Path) -> None:
     with guarded(tmp_path / "host", "four-pcie") as box:
+        for gpu in range(2):
+            box.sim.change_setting(gpu, power_limit_w=200.0)  # by hand, before Workbench
+        raised = GpuSettings(power_limit_w=230.0, gpu_clocks=ClockRange(600, 1200))
         for gpu in ("0", "1"):
-            run(box.change(GpuSettings(power_limit_w=200.0), gpu))
+            run(box.change(raised, gpu))
         box.sim.set_faults(celsius={"1": 70})
-        box.stays(0.6, lambda: box.in_force(1)[0] == 200.0)
+        box.stays(0.6, lambda: box.in_force(1) == (230.0, (600, 1200)))
         limit = box.profile.gpu.slowdown_c + 2  # the simulated driver's own threshold
         box.sim.set_faults(celsius={"1": limit})
-        eventually(lambda: box.in_force(1) == OFF, "GPU1 to be given back", WITHIN_S)
-        eventually(lambda: box.altered == [("power_limit_w", 200.0)], "the journal")
-        assert box.in_force(0)[0] == 200.0 and alive(box.pid)
-        assert f"GPU1 reached {limit:.0f} °C, its limit is {limit:g} °C" in box.log
-        assert run(box.look()).view.temperature_limits_c[box.profile.uuid(0)] == limit
+        eventually(lambda: box.in_force(1)[0] == 200.0, "GPU1's limit to be reverted", WITHIN_S)
+        eventually(lambda: len(box.altered) == 3, "the journal")
+        why = f"GPU1 reached {limit:.0f} °C, its limit is {limit:g} °C"
+        assert why in box.log and run(box.look()).view.temperature_limits_c[box.profile.uuid(0)] == limit
+        box.stays(0.6, lambda: box.in_force(1)[1] == (600, 1200))
+        note = f"GPU1 gpu_clocks kept, which going back could only make hotter: {why}"
+        assert run(box.look()).view.note == note and "GPU1 gpu_clocks kept" in "\n".join(
+            guard_lines(run(box.look()).view)
+        )
+        assert box.in_force(0) == (230.0, (600, 1200)) and alive(box.pid)
+        box.sim.set_faults(celsius={"1": limit - 20})
+        eventually(lambda: run(box.look()).view.note is None, "the note to end with its cause", WITHIN_S)
+
+
+@pytest.mark.parametrize(
+    ("setting", "now", "back", "heats"),
+    [
+        ("power_limit_w", 600.0, 450.0, True),
+        ("power_limit_w", 450.0, 600.0, False),
+        ("gpu_clocks", "1000,2000", "default", False),
+        ("gpu_clocks", "2900,3090", "default", True),  # a floor, without a ceiling that the default has not
+        ("gpu_clocks", "2900,3000", "unknown", False),
+        ("gpu_clocks", "default", "1000,2000", True),
+        ("gpu_clocks", "1000,2000", "500,1500", True),
+        ("gpu_clocks", "210,2000", "2000,2000", False),
+        ("persistence", True, False, False),
+    ],
+)
+def test_what_lets_a_gpu_run_hotter(setting: str, now: object, back: object, heats: bool) -> None:
+    assert restore.heats(setting, now, back, 3090.0) is heats
+    if back in ("default", "unknown"):
+        assert not restore.heats(setting, now, back, None), "where the highest clock is not known, no lock is lifted"
 
 
 @pytest.mark.slow
 def test_where_the_driver_tells_no_threshold_85_degrees_are_the_limit(box: GuardedHost) -> None:
+    box.sim.change_setting(0, power_limit_w=400.0)
     box.sim.set_faults(missing=["nvmlDeviceGetTemperatureThreshold"], celsius={"0": 84})
-    run(box.change())
-    box.stays(0.6, lambda: box.in_force() == ON)
+    run(box.change(GpuSettings(power_limit_w=450.0)))
+    box.stays(0.6, lambda: box.in_force()[0] == 450.0)
     assert run(box.look()).view.temperature_limits_c == {box.profile.uuid(0): 85.0}
     box.sim.set_faults(celsius={"0": 85})
-    box.given_back(WITHIN_S)
+    eventually(lambda: box.in_force()[0] == 400.0 and not box.altered, "the limit of before", WITHIN_S)
 
 
 @pytest.mark.slow
@@ -157,7 +189,8 @@ def test_a_failed_revert_is_tried_again(box: GuardedHost) -> None:
     box.sim.set_faults(no_permission=None)
     box.given_back(10)
     box.ended()
-    assert "reverted" in (run(box.look()).view.did or "")
+    view = run(box.look()).view
+    assert "reverted" in (view.did or "") and view.problem is None, "a warning ends with its cause"
     assert {line["ok"] for line in log_lines(box, "guard reverted")} == {True, False}
 
 

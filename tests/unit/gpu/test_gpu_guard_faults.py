@@ -29,7 +29,7 @@ def small(tmp_path: Path) -> Iterator[GuardedHost]:
     disk = tmp_path / "host" / "gpu"
     disk.mkdir(parents=True)
     if subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", disk], check=False, capture_output=True
+        ["mount", "-t", "tmpfs", "-o", "size=64k,mode=0700", "tmpfs", disk], check=False, capture_output=True
     ).returncode:
         pytest.skip("no disk can be mounted here")
     try:
@@ -48,11 +48,15 @@ def test_on_a_full_disk_it_gives_back_and_writes_it_down_later(small: GuardedHos
         while True:
             file.write(b"x" * 1024)
     eventually(lambda: small.in_force() == OFF, "the settings of before", 1.0 + WITHIN_S)
+    eventually(lambda: "reverted GPU0" in small.log, "what was read back")  # within a page that the log had already
     assert small.journal.read_text() == before and alive(small.pid)
+    small.sim.change_setting(0, power_limit_w=321.0)  # by somebody else, who wrote nothing down
     assert [path.name for path in small.gpu.glob(".new*")] == []
     ballast.unlink()
     eventually(lambda: small.altered == [], "the journal to be brought up to date", 20)
     small.ended()
+    assert small.in_force()[0] == 321.0, "what is reverted is not set again, however often the journal is tried"
+    assert run(small.look()).view.problem is None
 
 
 @pytest.mark.long

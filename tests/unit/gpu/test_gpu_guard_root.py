@@ -72,10 +72,10 @@ class Served:
         self.journal.write_text(json.dumps({"version": 1, "entries": entries, "log": []}))
         os.chown(self.journal, NOBODY, NOBODY)
 
-    def start(self, **orders: Any) -> dict[str, Any]:
+    def start(self, uid: str = str(NOBODY), **orders: Any) -> dict[str, Any]:
         tee = shutil.which("tee") or ""
         given = {"root": str(self.gpu), "nvidia_smi": str(self.smi), "tee": tee, "options": {"tick_s": 0.05}, **orders}
-        env = {**os.environ, "WORKBENCH_SIM_SYSFS": str(self.home), "LD_LIBRARY_PATH": str(self.home)}
+        env = {**os.environ, "WORKBENCH_SIM_SYSFS": str(self.home), "LD_LIBRARY_PATH": str(self.home), "SUDO_UID": uid}
         done = subprocess.run(
             bundle.guard_argv(sys.executable, given),
             input=bundle.payload(False, bundle.GUARD),
@@ -167,7 +167,7 @@ def test_a_directory_that_is_exchanged_is_not_followed(served: Served) -> None:
     """Above it all is the person's, also where the state is root's (`sudo workbench` with the person's HOME)."""
     os.chown(served.gpu, 0, 0)
     served.write(served.entry(watch={"trial": "a", "trial_s": 1.5}))
-    served.start()
+    served.start(uid="0")
     served.gpu.rename(served.home / "aside")
     served.gpu.mkdir()
     elsewhere = served.roots / "elsewhere"
@@ -265,7 +265,7 @@ def test_it_takes_over_from_one_that_is_not_root(served: Served) -> None:
     first = json.loads(done.stdout)["pid"]
     second = served.start()["pid"]
     eventually(lambda: not alive(first), "the first to leave")
-    assert alive(second) and "ending: one that is root takes over" in served.log
+    assert alive(second) and "ending: another takes over" in served.log
     assert json.loads((served.gpu / "guard/state.json").read_text())["root"] is True
     assert not (served.gpu / "guard/leave").exists()
     assert served.start()["pid"] == second

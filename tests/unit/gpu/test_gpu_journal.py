@@ -118,7 +118,7 @@ def test_without_rights_nothing_is_touched(bench: Bench, monkeypatch: pytest.Mon
         none = control.Rights("/usr/bin/nvidia-smi", refusal="needs root", by_sudoers=True, user="ada")
         commands = control.plan({"0": GpuSettings(power_limit_w=450.0)}, reading, none)
         report = await control.apply(bench.host, commands)
-        assert not report.ok and "NOPASSWD" in report.outcomes[0].message
+        assert not report.ok and "workbench gpu sudoers" in report.outcomes[0].message
         assert bench.smi.setters == [] and not bench.path.exists()
 
     run(work)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -17,9 +18,10 @@ from smi_stub import Smi
 from support.procs import Watched
 
 from tests.support.fake_sudo import Sudo
-from workbench.gpu import control
+from workbench.gpu import control, restore
 from workbench.gpu.plan import plan
-from workbench.gpu.rights import Rights, granted, rights_on, with_password
+from workbench.gpu.rights import SECURE_PATH, Rights, granted, reason_of, rights_on, with_password
+from workbench.gpu.sudoers import sudoers
 from workbench.hosts.base import Completed, HostFacts
 from workbench.hosts.local import LocalHost
 from workbench.model.errors import SettingsError
@@ -54,6 +56,8 @@ class Facts(LocalHost):
 def sudo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sudo:
     (tmp_path / "bin").mkdir(exist_ok=True)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    (tmp_path / "bin" / "nvidia-smi").write_text("#!/bin/sh\n")
+    (tmp_path / "bin" / "nvidia-smi").chmod(0o755)
     return Sudo(tmp_path / "bin", password=SECRET)
 
 
@@ -90,7 +94,7 @@ def test_sudo_that_asks_nothing(sudo: Sudo) -> None:
     assert found.argv(("nvidia-smi", "-i", "GPU-a", "-pl", "450")) == (
         "sudo",
         "-n",
-        "/usr/bin/nvidia-smi",
+        str(sudo.here / "nvidia-smi"),
         "-i",
         "GPU-a",
         "-pl",
@@ -100,25 +104,65 @@ def test_sudo_that_asks_nothing(sudo: Sudo) -> None:
     assert all("-l" in options or "-v" in options for options, _ in sudo.calls)  # looked at, nothing run
 
 
-def test_the_line_that_is_proposed_is_the_line_that_helps(sudo: Sudo) -> None:
-    """For each command its own: with the first of them in sudoers, the first may run and the second still may not."""
+def as_listed(file: str) -> list[str]:
+    """The rules of a file for sudoers, as `sudo -l` lists them."""
+    rules = file.partition("NOPASSWD: ")[2].replace("\\\n", " ")
+    return [f"NOPASSWD: {rule.strip()}" for rule in re.split(r"(?<!\\),", rules)]
+
+
+def test_the_file_that_is_proposed_is_the_file_that_helps(sudo: Sudo) -> None:
+    """One file, for every set and every way back, of this GPU and with no other option."""
     sudo.allow("/usr/bin/true")
     before = plan(WANTED, HOST, rights(Facts()))
     assert all(c.right and "needs root on box (ada is not, and sudo asks for a password)" in c.right for c in before)
-    line = (before[0].right or "").rpartition("allows it: ")[2]
-    assert line == "ada ALL=(root) NOPASSWD: /usr/bin/nvidia-smi -i GPU-a -pl 450"
-    clocks = (before[1].right or "").rpartition("(root) ")[2]
-    assert clocks.endswith("/usr/bin/nvidia-smi -i GPU-a --lock-gpu-clocks\\=1\\,2")  # sudoers(5) escapes
-    sudo.allow(line.partition("(root) ")[2])
-    after = plan(WANTED, HOST, rights(Facts()))
-    assert after[0].right is None and after[1].right and "sudo does not allow it" in after[1].right
-    sudo.allow(line.partition("(root) ")[2], clocks)
-    assert [c.right for c in plan(WANTED, HOST, rights(Facts()))] == [None, None]
+    assert all("`workbench gpu sudoers`" in (c.right or "") for c in before)
+    smi = str(sudo.here / "nvidia-smi")
+    sudo.allow(*as_listed(sudoers("ada", smi, "/usr/bin/tee", ["GPU-a"], [0, 1])))
+    after = rights(Facts())
+    values: list[tuple[str, Any]] = [("persistence", True), ("persistence", False)]
+    values += [("power_limit_w", watts) for watts in (75.0, 450.0, 599.5, 165.75, 1200.0)]
+    locks = ("0,500", "210,2400", "1005,1005", "2790,3090")
+    values += [(lock, value) for lock in restore.LOCKS for value in (*locks, "default")]
+    values += [("memory_clocks", "405,14001"), ("memory_clocks", "13365,13365")]
+    for name, value in values:
+        (step,) = restore.steps("GPU-a", name, value)
+        assert after.needed_for(after.argv(step.argv)) is None, (name, value)
+    (step,) = restore.steps("host", "governor", "performance", cores=[0, 1], tee="/usr/bin/tee")
+    assert granted(after.rules, step.argv) == "free"
+    for words in (
+        "-i GPU-a -pl 400 -f /etc/passwd",
+        "-i GPU-b -pl 400",
+        "-i GPU-a -pl 4x",
+        "-i GPU-a --lock-gpu-clocks=1005,1005 -q",
+        "-i GPU-a -q",
+        "-i GPU-a -r",
+    ):
+        assert granted(after.rules, [smi, *words.split()]) == "", words
+
+
+@pytest.mark.parametrize(("uid", "gid", "mode"), [(1000, 0, 0o755), (0, 0, 0o757), (0, 50, 0o775)])
+def test_what_another_can_change_is_neither_run_nor_proposed(sudo: Sudo, uid: int, gid: int, mode: int) -> None:
+    smi = sudo.here / "nvidia-smi"
+    stat = (sudo.here / "stat").read_text().replace("\nexec", "\n")
+    mine = f'case $3 in {smi}) echo "{uid} {gid} {mode | 0o100000:x}"; exit ;; esac\n'
+    (sudo.here / "stat").write_text(stat.replace("#!/bin/sh\n", f"#!/bin/sh\n{mine}"))
+    sudo.allow("NOPASSWD: ALL")
+    found = rights(Facts(nvidia_smi=str(smi)))
+    if any((Path(d) / "nvidia-smi").exists() for d in SECURE_PATH.split(":")):
+        assert found.nvidia_smi != str(smi), "the driver's own"
+        return
+    for command in plan(WANTED, HOST, found):
+        assert command.right == found.refusal and "sudo" not in command.argv
+    assert f"{smi} is not run as root: another than root can change {smi}" in (found.refusal or "")
+    assert "gpu sudoers" not in (found.refusal or "") and not found.by_sudoers and not found.sudo_password
 
 
 def test_nobody_who_helps(sudo: Sudo) -> None:
     found = rights(Facts())  # no rule at all
-    assert "sudo does not allow it" in (found.refusal or "") and not found.sudo_password
+    assert (
+        "ada is not, and sudo says: Sorry, user ada may not run sudo on box" in (found.refusal or "")
+        and not found.sudo_password
+    )
     (sudo.here / "sudo").unlink()
     if not any(Path(d, "sudo").exists() for d in os.environ["PATH"].split(":")):
         assert "there is no sudo" in (rights(Facts()).refusal or "")
@@ -145,11 +189,35 @@ def test_nobody_who_helps(sudo: Sudo) -> None:
         ("    (root) NOPASSWD: /usr/bin/nvidia-smi ^-pl [0-9]+$", "/usr/bin/nvidia-smi -pl 40", "free"),
         ("    (root) NOPASSWD: /usr/bin/nvidia-smi ^-pl [0-9]+$", "/usr/bin/nvidia-smi -pl 40 -x", ""),
         ("Sorry, user ada may not run sudo on box.", "/usr/bin/nvidia-smi -pm 1", ""),
+        ("    (root) NOPASSWD: /usr/bin/nvidia-smi ^-pl [0-9]{2,4}$, /bin/ls", "/usr/bin/nvidia-smi -pl 400", "free"),
     ],
 )
 def test_rules_as_sudo_lists_them(rules: str, command: str, how: str) -> None:
     text = f"Matching Defaults entries for ada on box:\n    env_reset\n\nUser ada may run:\n{rules}\n"
     assert granted(text, command.split()) == how
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ("sudo: a password is required", None),
+        ("\nSorry, try again.\n\nsudo: no password was provided\nsudo: 1 incorrect password attempt", None),
+        (
+            "sudo: Account or password is expired, reset your password and try again\nsudo: unable to change expired "
+            "password: Authentication token manipulation error",
+            "sudo says: Account or password is expired, reset your password and try again",
+        ),
+        ("sudo: sorry, you must have a tty to run sudo", "sudo says: sorry, you must have a tty to run sudo"),
+        ("Sorry, user ada may not run sudo on box.", "sudo says: Sorry, user ada may not run sudo on box"),
+        ("ada is not in the sudoers file.", "sudo says: ada is not in the sudoers file"),
+        (
+            "sudo: account validation failure, is your account locked?",
+            "sudo says: account validation failure, is your account locked?",
+        ),
+    ],
+)
+def test_sudos_own_reasons_are_passed_on(said: str, reason: str | None) -> None:
+    assert reason_of(said) == reason
 
 
 # ---- a password
@@ -247,7 +315,8 @@ def test_without_a_password_what_needs_one_is_refused_with_its_line(bench: Bench
         assert not report.ok and bench.smi.setters == [] and bench.governors() == ["powersave"] * 2
         assert all("sudo asks for a password" in o.message for o in report.outcomes)
         tee = report.outcomes[0].command.right or ""
-        assert "(root) NOPASSWD: " in tee and tee.count("scaling_governor") == 2
+        assert "`workbench gpu sudoers`" in tee
+        assert (await session.sudoers()).count("scaling_governor") == 2
         assert session.state.host.can_change_gpus and session.state.host.sudo_password
         await session.close()
 
@@ -259,7 +328,9 @@ def test_a_password_of_someone_whom_sudo_does_not_know(bench: Bench) -> None:
 
     async def work() -> None:
         known = await rights_on(bench.host)
-        with pytest.raises(SettingsError, match="ada may not run sudo there; nothing was changed"):
+        with pytest.raises(
+            SettingsError, match="sudo says: Sorry, user ada may not run sudo on box; nothing was changed"
+        ):
             await with_password(bench.host, known, SECRET)
 
     asyncio.run(asyncio.wait_for(work(), 60))
@@ -293,7 +364,7 @@ def test_rights_that_allow_a_change_and_not_its_undoing_are_warned_of(bench: Ben
         for dry_run in (True, False):
             (outcome,) = (await session.apply_gpu(GpuSettings(power_limit_w=450.0), 0, dry_run=dry_run)).outcomes
             assert outcome.ok and "with these rights it cannot be given back" in outcome.message
-            assert outcome.message.endswith(f"ada ALL=(root) NOPASSWD: {smi} -pl 600")
+            assert "the file that `workbench gpu sudoers` prints" in outcome.message
         back = await session.revert_gpu()
         assert not back.ok and back.outcomes[0].command.right and "By hand" in back.outcomes[0].message
         bench.sudo.allow(f"NOPASSWD: {smi} -pl 450", f"NOPASSWD: {smi} -pl 600")

@@ -15,6 +15,7 @@ from workbench.gpu.governor import Governors, governors_on
 from workbench.gpu.plan import plan
 from workbench.gpu.restore import FAILED, change_of, failure
 from workbench.gpu.rights import Rights, granted
+from workbench.gpu.sudoers import sudoers
 from workbench.hosts.local import LocalHost
 from workbench.model.errors import InputError
 from workbench.model.gpu import DriverInfo, GpuInfo, GpuSample, HostSample, Telemetry
@@ -90,25 +91,29 @@ def test_any_listing_of_sudo_can_be_read(rules: str) -> None:
     assert granted(rules, ("/usr/bin/nvidia-smi", "-pm", "1")) in ("free", "asks", "")
 
 
+digits = st.integers(100, 9999)
 wanted = st.one_of(
     st.tuples(st.just("persistence"), st.booleans()),
-    st.tuples(st.just("power_limit_w"), st.floats(1, 2000)),
+    st.tuples(st.just("power_limit_w"), st.floats(10, 9999)),
     st.tuples(
         st.sampled_from(["gpu_clocks", "memory_clocks"]),
-        st.just("default") | st.tuples(*[st.integers(0, 20000)] * 2).map(lambda t: f"{t[0]},{t[1]}"),
+        st.just("default") | st.tuples(st.just(0) | digits, digits).map(lambda t: f"{t[0]},{t[1]}"),
     ),
 )
+more = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")), min_size=1)
 
 
-@given(st.uuids(), wanted, wanted)
-def test_the_proposed_sudoers_line_allows_its_command_and_no_other(uuid: object, one: tuple, other: tuple) -> None:  # type: ignore[type-arg]
-    asked = Rights("/usr/bin/nvidia-smi", ("sudo", "-n"), by_sudoers=True, user="ada")
-    argv, another = (asked.argv(("nvidia-smi", "-i", f"GPU-{uuid}", *change_of(*w))) for w in (one, other))
-    needed = asked.needed_for(argv)
-    assert needed is not None
-    listed = "    (root) " + needed.rpartition("ada ALL=(root) ")[2]  # as `sudo -l` prints the line
-    assert granted(listed, argv[2:]) == "free"
-    assert granted(listed, another[2:]) == ("free" if another == argv else "")
+@given(st.uuids(), wanted, st.lists(more, min_size=1, max_size=3), st.uuids())
+def test_the_file_for_sudoers_allows_every_change_of_its_gpus_and_nothing_else(
+    uuid: object, one: tuple[str, object], options: list[str], other: object
+) -> None:
+    file = sudoers("ada", "/usr/bin/nvidia-smi", "/usr/bin/tee", [f"GPU-{uuid}"])
+    listed = "    (root) " + file.partition("(root) ")[2].replace("\\\n", "")  # as `sudo -l` prints the rule
+    change = change_of(*one)
+    assert granted(listed, ("/usr/bin/nvidia-smi", "-i", f"GPU-{uuid}", *change)) == "free"
+    assert granted(listed, ("/usr/bin/nvidia-smi", "-i", f"GPU-{uuid}", *change, *options)) == ""
+    if other != uuid:
+        assert granted(listed, ("/usr/bin/nvidia-smi", "-i", f"GPU-{other}", *change)) == ""
 
 
 def test_cores_whose_governor_cannot_be_read_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,6 +78,7 @@ def test_a_screen_that_is_not_drawn_holds_nothing_and_is_told_later(box: Guarded
         session.alive()  # as a screen says with each frame, and then no more
         await until(lambda: box.in_force() == OFF, "given back", HEARTBEAT_S + 2.5 + WITHIN_S)
         await until(lambda: session.state.alterations == (), "no alteration")
+        await until(lambda: session.state.notice is not None, "a notice")
         assert session.state.notice is not None
         assert "the guard reverted GPU0 power_limit_w: no heartbeat for 2 s" in session.state.notice.text
 

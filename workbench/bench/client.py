@@ -93,6 +93,7 @@ class Client:
             f"Host: {self.endpoint.host_header}",
             "Content-Type: application/json",
             f"Accept: {'text/event-stream' if self.spec.stream else 'application/json'}",
+            "Accept-Encoding: identity",
             "User-Agent: workbench-bench",
             *([f"Authorization: Bearer {key}"] if key else []),
             "Content-Length: ",

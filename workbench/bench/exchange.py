@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from workbench.bench import records
+from workbench.bench.encoding import Decode, decoder
 from workbench.bench.http1 import HttpError, ResponseReader
 from workbench.bench.records import RequestRecord
 from workbench.bench.reply import Reply, error_text
@@ -34,6 +35,7 @@ class Exchange:
         self.reply = Reply()
         self._sse = SseDecoder()
         self._plain: bytearray | None = None  # body of an answer that is no event stream
+        self._decode: Decode | None = None  # of a body that is encoded though that was not asked for
 
     @property
     def status(self) -> int:
@@ -50,8 +52,12 @@ class Exchange:
         else:
             body = b""
             response.eof()
-        if not had_head and response.status and not self._is_event_stream():
-            self._plain = bytearray()
+        if not had_head and response.status:
+            self._decode = decoder(response.headers.get("content-encoding", ""))
+            if not self._is_event_stream():
+                self._plain = bytearray()
+        if self._decode is not None:
+            body = self._decode(body, response.complete)
         if self._plain is not None:
             self._plain += body[: (_MAX_ANSWER if self._is_answer() else _MAX_ERROR_BODY) - len(self._plain)]
         elif body:
@@ -131,4 +137,5 @@ class Exchange:
             reconnected=self.reconnected,
             without_done=self.stream and error is None and not reply.done,
             silent_us=self.silent_ns // 1000,
+            encoded=self._decode is not None,
         )

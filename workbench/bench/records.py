@@ -48,6 +48,7 @@ class RequestRecord:
     due_s: float | None = None  # open loop: scheduled for, seconds after the run began
     reconnected: bool = False  # the kept connection had been closed: sent again on a fresh one
     without_done: bool = False  # ok and streamed, but without [DONE]
+    encoded: bool = False  # the body was compressed, though that was not asked for
     silent_us: int = 0  # of a stream that a time limit ended: the last part of `end_us`, in which nothing came
 
     @property

@@ -106,7 +106,7 @@ class Reply:
             chunk = json.loads(data)
         except (ValueError, RecursionError):  # the latter: brackets without end
             chunk = None
-        if name == b"error" or (isinstance(chunk, dict) and chunk.get("error")):
+        if name == b"error" or (isinstance(chunk, dict) and (chunk.get("error") or chunk.get("object") == "error")):
             self._fail(records.STREAM_ERROR, error_text(data))
         elif not isinstance(chunk, dict):
             self._fail(records.MALFORMED, f"not a JSON object: {data[:80].decode('utf-8', 'replace')}")

@@ -188,6 +188,9 @@ def _odd_replies(counted: Sequence[RequestRecord], good: Sequence[RequestRecord]
         notes.append(f"{without_done} of {len(good)} replies came without [DONE]; their bodies were complete")
     if without_usage:
         notes.append(f"{without_usage} of {len(good)} replies carried no token usage: chunks are not tokens")
+    encoded = sum(r.encoded for r in counted)
+    if encoded:
+        notes.append(f"{encoded} of {len(counted)} replies came compressed, and their times hold what that held back")
     if again:
         notes.append(f"{again} of {len(counted)} requests were sent anew: the server had closed the kept connection")
     return notes

@@ -11,6 +11,12 @@ Commands: TypeAlias = "argparse._SubParsersAction[Any]"
 
 
 class Parser(argparse.ArgumentParser):
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        """`--option=--` would become an empty list, of which no type is asked."""
+        if action.option_strings and action.nargs is None and "--" in arg_strings:
+            self.error(f"argument {'/'.join(action.option_strings)}: -- is no value")
+        return super()._get_values(action, arg_strings)
+
     def error(self, message: str) -> None:  # type: ignore[override]
         from workbench.model.errors import InputError
 

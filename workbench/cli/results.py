@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.cli.comparing import ids_of
-from workbench.cli.dispatch import Command, emit
+from workbench.cli.dispatch import Command, emit, report
 from workbench.cli.measuring import result_json
-from workbench.cli.opened import say, session_of
-from workbench.model.errors import InputError, StoreError
+from workbench.cli.opened import note, say, session_of
+from workbench.model.errors import InputError, StoreError, WorkbenchError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -32,7 +32,9 @@ def listed(arguments: argparse.Namespace) -> int:
     words = arguments.search if arguments.action == "list" else " ".join(arguments.words)
     if arguments.limit is not None and arguments.limit < 1:
         raise InputError(f"--limit {arguments.limit} shows nothing", next_step="1 or more")
-    found = _db().list(arguments.limit, words, tag=arguments.tag)
+    found, damaged = _db().read(arguments.limit, words, tag=arguments.tag)
+    if damaged:
+        note(f"damaged and left out: {', '.join(f'#{i}' for i in damaged)} (workbench results show ID says how)")
     if arguments.json:
         return emit({"results": [result_json(r) for r in found]})
     _say_rows(found)
@@ -160,14 +162,26 @@ async def imported(arguments: argparse.Namespace) -> int:
 
     told = Told(arguments.model, arguments.engine, arguments.on, arguments.simulated)
     session = session_of(arguments)
-    stored = [one for file in arguments.files for one in await session.import_results(file, told, tags=arguments.tags)]
+    stored: list[tuple[BenchResult, bool]] = []
+    errors: list[WorkbenchError] = []
+    for file in arguments.files:
+        try:
+            stored += await session.import_results(file, told, tags=arguments.tags)
+        except WorkbenchError as error:
+            errors.append(error)
+    if errors and (len(arguments.files) == 1 or not stored):
+        raise errors[0]
     if arguments.json:
-        return emit({"results": [{**result_json(r), "new": new} for r, new in stored]})
-    _say_rows([r for r, _ in stored])
-    before = sum(not new for _, new in stored)
-    if before:
-        say(f"{before} of {len(stored)} were imported before: nothing was added for them")
-    return 0
+        failed = {"failed": [error.as_json() for error in errors]} if errors else {}
+        emit({"results": [{**result_json(r), "new": new} for r, new in stored], **failed})
+    else:
+        _say_rows([r for r, _ in stored])
+        before = sum(not new for _, new in stored)
+        if before:
+            say(f"{before} of {len(stored)} were imported before: nothing was added for them")
+    for problem in errors:
+        report(problem, as_json=False)
+    return errors[0].exit_code if errors else 0
 
 
 COMMANDS: dict[str, Command] = {

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _BUSY_S = 5.0
+_LIST = "workbench results list shows what there is"
 _MIGRATIONS = (
     """
     CREATE TABLE results (
@@ -65,6 +66,17 @@ _IN_CONDITIONS = (
     "model_digest",
 )
 _IN_SPEC = ("profile", "prompts_name", "command", "endpoint", "extra_body")
+
+
+def _whole(column: str) -> str:
+    """The column, or nothing where it is damaged: SQLite would end the whole query at it."""
+    return f"CASE WHEN json_valid({column}) THEN {column} ELSE '[]' END"
+
+
+def _field(column: str, name: str) -> str:
+    return f"json_extract({_whole(column)}, '$.{name}')"
+
+
 _SEARCHED = (
     "("
     + " || ' ' || ".join(
@@ -73,11 +85,11 @@ _SEARCHED = (
             "model",
             "ifnull(engine, '')",
             "note",
-            "ifnull((SELECT group_concat(value, ' ') FROM json_each(tags)), '')",
+            f"ifnull((SELECT group_concat(value, ' ') FROM json_each({_whole('tags')})), '')",
             "CASE WHEN simulated THEN 'simulated' ELSE '' END",
             "strftime('%Y-%m-%d', unix_s, 'unixepoch')",
-            *(f"ifnull(json_extract(conditions, '$.{n}'), '')" for n in _IN_CONDITIONS),
-            *(f"ifnull(json_extract(spec, '$.{n}'), '')" for n in _IN_SPEC),
+            *(f"ifnull({_field('conditions', n)}, '')" for n in _IN_CONDITIONS),
+            *(f"ifnull({_field('spec', n)}, '')" for n in _IN_SPEC),
         ]
     )
     + ")"
@@ -145,9 +157,16 @@ class ResultsDb:
     def list(
         self, limit: int | None = 100, search: str | None = None, *, host: str | None = None, tag: str | None = None
     ) -> tuple[BenchResult, ...]:
-        """Newest first. `search`: words that must all occur (ASCII case ignored) in host, engine, model, command,
-        environment, driver, GPUs and their settings, workload, preset, run, date (UTC), note or tags, or be
-        "simulated". `host`: only those of that host and the imported ones; `tag`: only those that have it."""
+        """What `read` finds, without those that are damaged."""
+        return self.read(limit, search, host=host, tag=tag)[0]
+
+    def read(
+        self, limit: int | None = 100, search: str | None = None, *, host: str | None = None, tag: str | None = None
+    ) -> tuple[tuple[BenchResult, ...], tuple[int, ...]]:
+        """Results, newest first, and the ids of those among them that are damaged. `search`: words that must all occur
+        (ASCII case ignored) in host, engine, model, command, environment, driver, GPUs and their settings, workload,
+        preset, run, date (UTC), note or tags, or be "simulated". `host`: only those of that host and the imported ones;
+        `tag`: only those that have it."""
         where: list[str] = []
         values: list[Any] = []
         for word in (search or "").split():
@@ -155,15 +174,21 @@ class ResultsDb:
             where.append(f"{_SEARCHED} LIKE ? ESCAPE '\\'")
             values.append(f"%{escaped}%")
         if host is not None:
-            where.append("(host = ? OR json_extract(conditions, '$.imported') IS NOT NULL)")
+            where.append(f"(host = ? OR {_field('conditions', 'imported')} IS NOT NULL)")
             values.append(host)
         if tag is not None:
-            where.append("EXISTS (SELECT 1 FROM json_each(tags) WHERE value = ?)")
+            where.append(f"EXISTS (SELECT 1 FROM json_each({_whole('tags')}) WHERE value = ?)")
             values.append(tag)
         condition = f"WHERE {' AND '.join(where)}" if where else ""
         sql = f"SELECT {_COLUMNS} FROM results {condition} ORDER BY id DESC LIMIT ?"
         rows = self._do(lambda db: db.execute(sql, (*values, -1 if limit is None else limit)).fetchall())
-        return tuple(_result(r) for r in rows)
+        found, damaged = [], []
+        for row in rows:
+            try:
+                found.append(_result(row))
+            except StoreError:  # no reason to hide the others
+                damaged.append(row[0])
+        return tuple(found), tuple(damaged)
 
     def with_uid(self, uid: str) -> int | None:
         """The id of the result that was added with this `uid`."""
@@ -281,6 +306,10 @@ class ResultsDb:
             return result
         except sqlite3.Error as error:
             raise self._problem(error) from error
+        except OverflowError:  # an id beyond 64 bits
+            raise InputError("there is no result of that number", next_step=_LIST) from None
+        except UnicodeEncodeError:
+            raise InputError("the text holds what is no character", next_step="give it in UTF-8") from None
         finally:
             db.close()
 
@@ -385,7 +414,7 @@ def _tags_json(tags: Iterable[str]) -> str:
 
 
 def _no_such(result_id: int) -> InputError:
-    return InputError(f"there is no result {result_id}", next_step="workbench results list shows what there is")
+    return InputError(f"there is no result {result_id}", next_step=_LIST)
 
 
 def _read(text: str) -> Any:
@@ -407,5 +436,8 @@ def _result(row: tuple[Any, ...]) -> BenchResult:
                 "tags": _read(tags),
             }
         )
-    except (ValueError, TypeError, KeyError) as error:
-        raise StoreError(f"result {result_id} in the database is damaged: {error}") from error
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise StoreError(
+            f"result {result_id} in the database is damaged: {error}",
+            next_step="the others are not affected; restore this one from a backup of the database if you need it",
+        ) from error

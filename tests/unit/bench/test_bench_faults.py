@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import select
 import socket
 import time
+import zlib
 from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import Any
@@ -430,3 +432,43 @@ def test_a_long_prompt_is_sent_whole() -> None:
 def test_records_go_to_json_and_back() -> None:
     record = one([OK])
     assert RequestRecord.from_json(json.loads(json.dumps(record.as_json()))) == record
+
+
+# -- bodies that are encoded, errors that look like none -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "window"), [("gzip", 31), ("deflate", 15), ("GZIP", 31)])
+@pytest.mark.parametrize("cut", [1, 7, 10_000])
+def test_a_compressed_reply_is_read(name: str, window: int, cut: int) -> None:
+    squeeze = zlib.compressobj(wbits=window)
+    parts = [squeeze.compress(e) + squeeze.flush(zlib.Z_SYNC_FLUSH) for e in chat_events(3)]
+    body = b"".join([*parts, squeeze.flush()])
+    pieces = [body[i : i + cut] for i in range(0, len(body), cut)]
+    with ScriptedServer(lambda request, n: [chunked(pieces, extra=f"Content-Encoding: {name}\r\n".encode())]) as server:
+        client = bench(server.url)
+        assert server.requests[0].headers["accept-encoding"] == "identity"
+    (record,) = client.counted
+    assert (record.error, record.output_tokens, record.encoded) == (None, 3, True)
+    notes = summarize(client.spec, client.counted, (), RunFacts()).notes
+    assert any(n.startswith("1 of 1 replies came compressed") for n in notes)
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "kind", "said"),
+    [
+        ("br", [b"x"], records.MALFORMED, "Content-Encoding 'br', though identity was asked for"),
+        ("gzip", chat_events(3), records.MALFORMED, "the body is not gzip"),
+        ("gzip", [gzip.compress(b"".join(chat_events(3)))[:-20]], records.TRUNCATED, "the gzip data ended early"),
+    ],
+)
+def test_a_body_that_is_not_what_its_encoding_says(name: str, body: list[bytes], kind: str, said: str) -> None:
+    record = one([chunked(body, extra=f"Content-Encoding: {name}\r\n".encode())])
+    assert record.error == kind and said in str(record.detail)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_an_error_object_without_the_key_error_keeps_its_message(stream: bool) -> None:
+    error = {"object": "error", "message": "out of memory", "type": "Internal", "code": 500}
+    steps = [chunked([*chat_events(3)[:2], event(error), event(b"[DONE]")])] if stream else [plain("200 OK", error)]
+    record = one(steps, stream=stream)
+    assert (record.error, record.detail) == (records.STREAM_ERROR, "out of memory")

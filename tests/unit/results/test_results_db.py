@@ -298,3 +298,48 @@ def test_migrations_bring_an_old_file_up(db: ResultsDb, monkeypatch: pytest.Monk
         assert raw.execute("PRAGMA user_version").fetchone()[0] == 2
         assert raw.execute("SELECT extra FROM results").fetchall() == [(None,)]
     raw.close()
+
+
+@pytest.mark.parametrize(
+    ("column", "text"),
+    [
+        ("summary", "{"),
+        ("spec", "[1]"),
+        ("conditions", "nothing"),
+        ("summary", "{}"),
+        ("tags", "x"),
+        ("conditions", "3"),
+    ],
+)
+def test_a_damaged_row_harms_only_itself(db: ResultsDb, column: str, text: str) -> None:
+    ids = [db.add(SPEC, CONDITIONS, SUMMARY) for _ in range(3)]
+    with sqlite3.connect(db.path) as raw:
+        raw.execute(f"UPDATE results SET {column} = ? WHERE id = ?", (text, ids[1]))
+    raw.close()
+    good = [ids[2], ids[0]]
+    for asked in (
+        {},
+        {"search": CONDITIONS.model},
+        {"host": CONDITIONS.host},
+        {"search": "no-such-word"},
+        {"tag": "no-such"},
+    ):
+        found, _ = db.read(**asked)
+        assert [r.id for r in found] == ([] if "no-such" in str(asked) else good), asked
+    assert db.read()[1] == (ids[1],)
+    with pytest.raises(StoreError, match=f"result {ids[1]} in the database is damaged") as caught:
+        db.get(ids[1])
+    assert "the others are not affected" in str(caught.value.next_step)
+    assert db.add(SPEC, CONDITIONS, SUMMARY) == ids[2] + 1
+
+
+@pytest.mark.parametrize("number", [2**63, 10**30, -(2**63) - 1])
+def test_ids_beyond_any_row(db: ResultsDb, number: int) -> None:
+    for work in (db.get, db.samples, db.delete, lambda i: db.note(i, "x"), lambda i: db.tag(i, ["x"]), db.retag):
+        with pytest.raises(InputError, match="there is no result"):
+            work(number)
+
+
+def test_a_search_for_what_is_no_character(db: ResultsDb) -> None:
+    with pytest.raises(InputError, match="no character"):
+        db.list(search="\udcff")

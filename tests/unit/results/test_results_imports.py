@@ -346,3 +346,18 @@ def test_a_result_that_waits_for_its_database_comes_in_as_ours(tmp_path: Path) -
     (one,) = read(waiting)
     assert one.conditions.imported is None and one.unix_s == 5.0 and len(one.samples) == 40
     assert one.uid and one.uid in waiting.name
+
+
+def test_genai_perf_has_a_flat_configuration(wrote: Callable[[Any], Path]) -> None:
+    metrics = {k: v for k, v in fixture("aiperf-0.13.json").items() if isinstance(v, dict) and "unit" in v}
+    config = {
+        "model": ["org/tiny"],
+        "endpoint": "v1/chat/completions",
+        "endpoint_type": "chat",
+        "service_kind": "openai",
+        "streaming": True,
+        "concurrency": 4,
+    }
+    (one,) = read(wrote({**metrics, "input_config": config}))
+    assert (one.conditions.imported, one.spec.model, one.spec.concurrency) == ("GenAI-Perf", "org/tiny", 4)
+    assert one.spec.endpoint == "chat" and one.spec.stream and one.summary.tpot_ms is not None

@@ -1,4 +1,5 @@
-"""AIPerf's profile_export_aiperf.json (schemas 1.0 to 1.4; GenAI-Perf's has the same shape).
+"""AIPerf's profile_export_aiperf.json (schemas 1.0 to 1.4), and GenAI-Perf's, which has the same metrics and a flat
+configuration: "endpoint" is a path there, "model" a list.
 
 Read in aiperf 0.13: what it calls inter-token latency is (latency - TTFT) / (tokens - those of the first chunk), one
 value per request, which is TPOT here; its inter-chunk latency is what is called ITL here. Tokens are counted by the
@@ -70,7 +71,8 @@ def read(fields: Fields, told: Told) -> list[Imported]:
     model = the_model(fields, told, _model_name(config))
     workload = {**_lengths(fields), **_load(config), "requests": ok}
     spec = BenchSpec(url="", model=model, profile="imported", **workload)
-    tool = f"{TOOL} {version}" if version else TOOL
+    name = "GenAI-Perf" if config is not None and _flat(config) else TOOL
+    tool = f"{name} {version}" if version else name
     return [Imported(spec, conditions(tool, told, model, list(workload), gpus=_gpus(fields)), figures, unix_s)]
 
 
@@ -143,8 +145,16 @@ def _client_command(fields: Fields) -> str:
 
 
 def _by_server(config: Fields | None) -> bool:
-    endpoint = config.inner("endpoint") if config else None
+    endpoint = _endpoint(config)
     return bool(endpoint and endpoint.flag("use_server_token_count"))
+
+
+def _flat(config: Fields) -> bool:
+    return isinstance(config.data.get("endpoint"), str) or "endpoint_type" in config.data
+
+
+def _endpoint(config: Fields | None) -> Fields | None:
+    return None if config is None or _flat(config) else config.inner("endpoint")
 
 
 def _model_name(config: Fields | None) -> str | None:
@@ -152,8 +162,11 @@ def _model_name(config: Fields | None) -> str | None:
     models = config.inner("models") if config else None
     for item in models.inners("items") if models else ():
         return item.text("name")
-    endpoint = config.inner("endpoint") if config else None
+    endpoint = _endpoint(config)
     names = endpoint.data.get("model_names") if endpoint else None
+    if config is not None and _flat(config):
+        names = config.data.get("model")
+        names = [names] if isinstance(names, str) else names
     return str(names[0]) if isinstance(names, list) and names else None
 
 
@@ -164,16 +177,16 @@ def _load(config: Fields | None) -> dict[str, Any]:
     found: dict[str, Any] = {}
     phases = config.inners("phases") if isinstance(config.data.get("phases"), list) else []
     measured = [p for p in phases if not p.data.get("exclude_from_results") and p.data.get("name") != "warmup"]
-    load = measured[-1] if measured else config.inner("loadgen")
+    load = measured[-1] if measured else config if _flat(config) else config.inner("loadgen")
     if load is not None:
         if load.count("concurrency"):
             found["concurrency"] = load.count("concurrency")
         rate = load.number("rate") or load.number("request_rate")
         if rate:
             found["rate"] = rate
-    endpoint = config.inner("endpoint")
+    endpoint = config if _flat(config) else config.inner("endpoint")
     if endpoint is not None:
-        kind = endpoint.data.get("type")
+        kind = endpoint.data.get("endpoint_type" if _flat(config) else "type")
         if kind in ("chat", "completions"):
             found["endpoint"] = kind
         if endpoint.flag("streaming") is not None:

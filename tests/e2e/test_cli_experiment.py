@@ -201,6 +201,25 @@ def until_runs(line: CommandLine, process: subprocess.Popen[str], done: int) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.slow
+def test_the_guard_gives_back_what_a_killed_experiment_set(line: CommandLine) -> None:
+    """Within the heartbeat, as of every command that does not mean its settings to stay."""
+    config = Path(line.env["XDG_CONFIG_HOME"], "workbench", "config.toml")
+    config.parent.mkdir(parents=True, exist_ok=True)
+    config.write_text("[gpu]\nheartbeat_s = 5\n")
+    arms = ("--gpu-a", "power-limit=450", "--gpu-b", "power-limit=400")
+    words = ("experiment", "vllm-any", "--set", f"port={free_port()}", *SHAPE, *arms, "--pairs", "3", "--yes")
+    with line.spawn(*words) as process:
+        until_runs(line, process, 1)
+        eventually(lambda: line.ok("gpu", "status")["altered"], "an arm's settings", 30)
+        process.kill()
+        process.wait()
+    status = line.ok("gpu", "status")
+    assert not status["altered"] or status["guard"]["heartbeat_s"] == 5
+    eventually(lambda: not line.ok("gpu", "status")["altered"], "the guard", 30)
+    assert line.ok("gpu", "status")["gpus"][0]["power_limit_w"] == 600.0
+
+
 def test_killed_in_the_middle_then_resumed(line: CommandLine) -> None:
     """Three runs are there, one of them half a pair. What the dead one left on is ended: its server, its settings."""
     arms = ("--b", "enforce-eager", "--gpu-b", "power-limit=400")

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from support.procs import eventually
-from support.two_users import ORIGINAL_W, TwoUsers, User, done, two_accounts, two_directories
+from support.two_users import ORIGINAL_W, PRO, TwoUsers, User, done, two_accounts, two_directories
+from support.typed_screen import TypedScreen
 
 A_W, B_W = 450.0, 400.0
 Step = Callable[[TwoUsers], None]
@@ -185,3 +186,26 @@ def test_a_guard_never_sets_over_a_value_of_someone_else(directories: TwoUsers) 
     assert "now 200 W: changed by someone else" in status["guard"]["did"] and len(status["drift"]) == 1
     a.ok("revert", "--foreign", "original")
     assert directories.power_w == ORIGINAL_W
+
+
+@pytest.mark.slow
+def test_the_screen_shows_whose_values_are_there_and_asks(directories: TwoUsers, tmp_path: Path) -> None:
+    a, b = directories.a, directories.b
+    a.ok(*power("a"))
+    b.ok("set", "--lock-gpu-clocks", "1000,1000", "--yes")
+    screen = TypedScreen(["--simulate", PRO], (150, 40), {**a.env, "TERM": "xterm-256color"}, tmp_path)
+    try:
+        screen.until("GPU altered", "450W")
+        directories.by_hand(200.0)
+        screen.until("GPU changed by someone else (r asks)", "now 200 W: changed by someone else")
+        screen.press("6")
+        screen.until("sm 1000MHz by", "(another state directory)", "set to 450 W by Workbench, now 200 W")
+        screen.press("r")
+        screen.until("Someone else has changed this", "set ours again")
+        assert directories.power_w == 200.0
+        screen.press("down", "down", "enter")
+        eventually(lambda: screen.text and directories.power_w == ORIGINAL_W, "what was there before Workbench")
+        screen.until("Reverted: GPU0 power limit")
+        assert a.entries == [] and len(b.entries) == 1  # and nothing is done to what b has set
+    finally:
+        screen.close()

@@ -98,7 +98,12 @@ class FakeMeasuring:
         outcomes = tuple(SettingOutcome(c, True, 600.0, c.value, c.value, self.in_force) for c in commands)
         return SettingsReport(outcomes, journal="journal.json", guard=self.state.guard)
 
-    async def revert_gpu(self, gpu: int | None = None, *, password: str | None = None) -> SettingsReport:
+    async def cautions(self) -> Sequence[str]:
+        return ()
+
+    async def revert_gpu(
+        self, gpu: int | None = None, *, password: str | None = None, foreign: str | None = None
+    ) -> SettingsReport:
         self._called("revert_gpu", gpu, password)
         self.push(alterations=(), guard=None, gpu_findings=())
         return SettingsReport()

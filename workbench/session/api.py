@@ -181,6 +181,10 @@ class SessionApi(Protocol):
         without it such a setting is left alone, and its outcome says so."""
         ...
 
+    async def cautions(self) -> Sequence[str]:
+        """What to know before the settings are left on: some may be lost, some are not there any more."""
+        ...
+
     async def confirm_gpu(self) -> GuardView:
         """End the trial: the settings stay, guarded by this Workbench's heartbeat."""
         ...

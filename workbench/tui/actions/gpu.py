@@ -164,11 +164,31 @@ class GpuActions(Actions):
             decided,
         )
 
-    def _revert(self, texts: Sequence[str], password: str | None = None) -> None:
+    def _revert(self, texts: Sequence[str], password: str | None = None, foreign: str | None = None) -> None:
         self.say(f"reverting {'; '.join(texts)}")
-        self.attempt(
-            lambda: self.session.revert_gpu(password=password), lambda r: self.show_report("Reverted", r, texts)
-        )
+
+        def reverted(report: SettingsReport) -> None:
+            if any(o.foreign for o in report.outcomes):
+                self._ask_of_foreign(report, password)
+            else:
+                self.show_report("Reverted", report, texts)
+
+        self.attempt(lambda: self.session.revert_gpu(password=password, foreign=foreign), reverted)
+
+    def _ask_of_foreign(self, report: SettingsReport, password: str | None) -> None:
+        """Nothing has been done to a setting that someone else has changed since."""
+        from workbench.tui.modals.ask import Foreign
+
+        outcomes = [o for o in report.outcomes if o.foreign]
+        texts = [f"{o.command.where} {o.command.setting}" for o in outcomes]
+
+        def decided(choice: str | None) -> None:
+            if choice is None:
+                self.say("nothing was done to what someone else has set", next_step="r asks again")
+            else:
+                self._revert(texts, password, choice)
+
+        self.app.push_screen(Foreign(outcomes), decided)
 
     def show_report(self, title: str, report: SettingsReport, texts: Sequence[str] = ()) -> None:
         """Short when all went well, a page where something did not or needs reading."""
@@ -215,10 +235,14 @@ class GpuActions(Actions):
         from workbench.tui.modals.ask import Confirm
         from workbench.tui.paint import Row, paragraph
 
+        cautions = await self.session.cautions()
+
         def text(width: int) -> list[Row]:
             rows: list[Row] = []
             for gpus, now, before in alteration_texts(state.alterations):
                 rows += paragraph(f"{gpus}: {now}, was {before}", width)
+            for caution in cautions:
+                rows += paragraph(f"! {caution}", width, "warn")
             return [
                 *rows,
                 *paragraph(

@@ -9,6 +9,7 @@ from textual.binding import Binding, BindingType
 from textual.geometry import Size
 from textual.widget import Widget
 
+from workbench.model.settings import SettingOutcome
 from workbench.session.state import SessionState
 from workbench.tui.formats import alteration_texts
 from workbench.tui.glyphs import G
@@ -50,6 +51,32 @@ class Confirm(Modal[bool]):
 
     def action_answer(self, answer: bool) -> None:
         self.dismiss(answer)
+
+
+class Foreign(Modal[str]):
+    """What is to become of settings that someone else has changed since Workbench made them. Outcome: "keep", "ours",
+    "original"; None: nothing is done."""
+
+    def __init__(self, outcomes: Sequence[SettingOutcome]) -> None:
+        super().__init__("Someone else has changed this", "enter choose   esc leave all as it is")
+        self.outcomes = outcomes
+
+    AUTO_FOCUS = "Choices"
+
+    def content(self) -> Sequence[Widget]:
+        items = [
+            ("keep", "keep what they set, and forget ours", "text"),
+            ("ours", "set ours again", "text"),
+            ("original", "give back what was there before Workbench", "text"),
+        ]
+        return (TextBody(lambda w: [*self._text(w), ()], reserve=4), Choices(items, self.action_choose))
+
+    def action_choose(self, choice: str) -> None:
+        self.dismiss(choice)
+
+    def _text(self, width: int) -> list[Row]:
+        said = [f"{o.command.where} {o.command.setting}: {o.message}" for o in self.outcomes]
+        return [row for text in said for row in paragraph(text, width)]
 
 
 class _Toggles(PickList):

@@ -34,6 +34,7 @@ KNOWN = {
     "journal": "set by Workbench before",
     "default": "the driver's default",
     "unknown": "a lock cannot be read",
+    "claim": "as its user's Workbench tells",
 }
 
 

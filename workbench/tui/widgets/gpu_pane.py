@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from textual.binding import Binding
 
+from workbench.model.settings import HOST_INDEX
 from workbench.session.state import SessionState
 from workbench.tui.bindings import bindings_for
 from workbench.tui.countdown import Countdown
@@ -84,9 +85,9 @@ class GpuPane(Painted, can_focus=True):
             from workbench.tui.modals.gpu_confirm import guard_rows
 
             rows += guard_rows(state.guard, self.trial.left(state.guard, state.guard.trial_left_s), width)
-        for alteration in state.alterations:
-            if alteration.gpu_index < 0:
-                rows += _altered_rows(alteration, width)
+        rows += _changed_rows(state, HOST_INDEX, width)
+        if state.others_problem and (state.alterations or state.host.can_change_gpus is None):
+            rows += paragraph(f"! {state.others_problem}", width, "warn")
         return rows
 
     def _gpu(self, state: SessionState, telemetry: Telemetry, sample: GpuSample, width: int) -> list[Row]:
@@ -94,9 +95,7 @@ class GpuPane(Painted, can_focus=True):
         rows: list[Row] = [((gpu_title(sample, info), "title"), (f"  {sample.uuid}", "dim"))]
         if not sample.live:
             return [*rows, *paragraph(f"x {sample.state}: {sample.message or ''}", width, "bad")]
-        for alteration in state.alterations:
-            if alteration.gpu_index == sample.index:
-                rows += _altered_rows(alteration, width)
+        rows += _changed_rows(state, sample.index, width)
         for index, text in state.gpu_findings:
             if index == sample.index:
                 rows += paragraph(f"  {text}", width, "warn" if G.alert in text else "text")
@@ -161,6 +160,23 @@ class GpuPane(Painted, can_focus=True):
         for reason, names in reasons.items():
             rows += paragraph(f"  n/a ({reason}): {', '.join(sorted(names))}", width, "dim", "    ")
         return rows
+
+
+def _changed_rows(state: SessionState, index: int, width: int) -> list[Row]:
+    """What Workbench set on a GPU, what someone else made of it, and what other users set with theirs."""
+    rows: list[Row] = []
+    for alteration in state.alterations:
+        if alteration.gpu_index == index:
+            rows += _altered_rows(alteration, width)
+            for one in state.drift:
+                if (one.gpu_uuid, one.setting) == (alteration.gpu_uuid, alteration.setting):
+                    rows += paragraph(f"    {one.text}", width, "warnb", "    ")
+    for other in state.others:
+        if other.gpu_index == index:
+            for _, now, before in alteration_texts([other]):
+                by, since = other.extra["by"], clock(other.since_unix_s)
+                rows += paragraph(f"  {now} by {by} since {since} (was {before})", width, "text", "    ")
+    return rows
 
 
 def _altered_rows(alteration: Alteration, width: int) -> list[Row]:

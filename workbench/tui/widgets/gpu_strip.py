@@ -166,6 +166,8 @@ class GpuStrip(Painted):
             return ((f" {sign} {str(sample.state).upper()}", role),)
         if self.stale is not None:
             return ((f" STALE {self.stale:.0f} s", "warnb"),)
+        if self.state and any(d.gpu_index == sample.index for d in self.state.drift):
+            return ((f" {G.alert} changed by someone else", "warn"),)
         found = [text for index, text in (self.state.gpu_findings if self.state else ()) if index == sample.index]
         if found:  # all that does not hold, else one that does
             alerts = "   ".join(text for text in found if G.alert in text)
@@ -174,6 +176,10 @@ class GpuStrip(Painted):
         return ((f" {G.alert} {reasons[0]}", "warn"),) if reasons else ((" ", "text"),)
 
     def _settings(self, sample: GpuSample) -> str:
+        drift = [d for d in (self.state.drift if self.state else ()) if d.gpu_index == sample.index]
+        if drift:
+            word = setting_text(drift[0].setting, drift[0].now).split(" ", 1)[0]
+            return f"{word} {drift[0].text}  r asks"
         altered = [a for a in (self.state.alterations if self.state else ()) if a.gpu_index == sample.index]
         return f"set {', '.join(setting_text(a.setting, a.now) for a in altered)}  r reverts" if altered else ""
 

@@ -136,7 +136,8 @@ class StatusBar(Painted):
         if left is not None:
             keys = "T keeps" if brief else "T keeps, r reverts"
             return [((f"{G.alert} GPU trial {countdown(left)} ({keys})", "warnb"),)]
-        altered = f"{G.alert} GPU altered" + ("" if brief and busy else " (r reverts)")
+        what, key = ("GPU changed by someone else", "r asks") if state.drift else ("GPU altered", "r reverts")
+        altered = f"{G.alert} {what}" + ("" if brief and busy else f" ({key})")
         parts: list[Row] = [((altered, "warn"),)]
         if guard is not None and guard.problem:
             parts.append((("! no guard" + ("" if brief else ": 6 says why"), "bad"),))

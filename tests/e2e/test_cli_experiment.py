@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from support.command_line import CommandLine
+from support.procs import eventually
 from support.serving import free_port
 
 from workbench.model.experiment import Experiment

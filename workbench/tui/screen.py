@@ -175,7 +175,7 @@ class MainScreen(
         if changed <= TELEMETRY:
             self._show_telemetry(state)
             return
-        if changed & (TELEMETRY | {"alterations", "drift", "others", "gpu_findings", "guard"}):
+        if changed & (TELEMETRY | {"alterations", "drift", "others", "others_problem", "gpu_findings", "guard"}):
             self._show_telemetry(state)
         else:
             self.status_bar.show(state)

@@ -31,6 +31,7 @@ def _experiment(sub: Commands) -> None:
     parser.add_argument("--set", action="append", default=[], metavar="flag=value", dest="sets", help="in both")
     parser.add_argument("--unset", action="append", default=[], metavar="flag", dest="unsets")
     parser.add_argument("--env", action="append", default=[], metavar="K=V", dest="envs")
+    parser.add_argument("--executable", metavar="PATH", help="program that starts the engine: in a venv, say")
     parser.add_argument("--var", action="append", default=[], metavar="name=value", dest="variables")
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--pairs", type=int, metavar="N", help="3 show 5 %%, 5 show 2 %%, 8 show 1.2 %% (3)")

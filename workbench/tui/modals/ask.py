@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.binding import Binding, BindingType
 from textual.geometry import Size
 from textual.widget import Widget
 
-from workbench.model.settings import SettingOutcome
 from workbench.session.state import SessionState
 from workbench.tui.formats import alteration_texts
 from workbench.tui.glyphs import G
 from workbench.tui.modals.base import Choices, Modal, TextBody
 from workbench.tui.paint import Row, pad, paragraph
 from workbench.tui.widgets.pick_list import PickList
+
+if TYPE_CHECKING:
+    from workbench.model.settings import SettingOutcome
 
 
 class Confirm(Modal[bool]):

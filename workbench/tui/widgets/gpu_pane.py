@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from textual.binding import Binding
 
-from workbench.model.settings import HOST_INDEX
 from workbench.session.state import SessionState
 from workbench.tui.bindings import bindings_for
 from workbench.tui.countdown import Countdown
@@ -85,7 +84,7 @@ class GpuPane(Painted, can_focus=True):
             from workbench.tui.modals.gpu_confirm import guard_rows
 
             rows += guard_rows(state.guard, self.trial.left(state.guard, state.guard.trial_left_s), width)
-        rows += _changed_rows(state, HOST_INDEX, width)
+        rows += _changed_rows(state, -1, width)  # the host's own
         if state.others_problem and (state.alterations or state.host.can_change_gpus is None):
             rows += paragraph(f"! {state.others_problem}", width, "warn")
         return rows

@@ -16,6 +16,10 @@ NEEDED = 3  # measured values: two give a line, not a bend
 SETTING_LOSS = 0.05  # of tok/s that a GPU setting may cost: above the 1-2 % by which single runs differ
 FLAT_LOSS = 0.02  # within this tok/s is called flat: what single runs cannot tell apart
 NO_EFFECT = "no effect"  # SweepPoint.in_force, as InForce has it
+UNBOUND = (
+    "no knee is named: no value limited anything (the driver named no power limit, and less was drawn than each"
+    " allows), so what differs between them is noise"
+)
 CONCURRENCY_LOSS = 0.10  # throughput grows by doublings there, and latency with it
 
 
@@ -31,6 +35,8 @@ def of_setting(points: Sequence[SweepPoint]) -> Knee:
     """Of a power limit or clock: the most tok/J among the values that lose at most 5 % of the best tok/s. A value that
     had no effect is none of the curve's; a curve that is flat, or still rises at its end, has no knee to name."""
     known = [(i, p) for i, p in _measured(points) if p.in_force != NO_EFFECT]
+    if known and all(p.bound is False for _, p in known):
+        return Knee(None, UNBOUND)
     found = _of_curve(known)
     idle = [p.label for _, p in _measured(points) if p.in_force == NO_EFFECT]
     if not idle:

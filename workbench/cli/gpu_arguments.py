@@ -61,6 +61,9 @@ def _sweep(parser: argparse.ArgumentParser) -> None:
     which.add_argument("--lock-memory-clocks", metavar="MHZ|MIN-MAX,…")
     parser.add_argument("--gpu", default=None, metavar="I|UUID", help="default: the GPUs that the server uses")
     parser.add_argument("--settle", type=float, default=None, metavar="S", help="at most, before each value (30)")
+    parser.add_argument(
+        "--pairs", type=int, default=None, metavar="N", help="of the named value against the start (3; 0: none)"
+    )
     for name in ("concurrency", "requests", "max-tokens", "input-tokens", "warmup"):
         parser.add_argument(f"--{name}", type=int, default=None, metavar="N")
     parser.add_argument("--seconds", type=float, default=None, metavar="N", help="measured at each value")

@@ -129,6 +129,7 @@ async def gpu_sweep(arguments: argparse.Namespace) -> int:
                 run_id=run_id,
                 url=arguments.url,
                 settle_s=arguments.settle,
+                pairs=arguments.pairs,
                 password=password,
                 **{k: v for k, v in bench.items() if v is not None},
             )

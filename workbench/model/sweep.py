@@ -24,6 +24,7 @@ class SweepPoint:
     itl_mean_ms: float | None = None
     in_force: str | None = None  # of a GPU setting: what the load showed
     error: str | None = None
+    bound: bool | None = None  # of a power limit: whether it held the clocks down, or was drawn
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,4 +46,5 @@ class Sweep:
     left_s: float | None = None
     notes: tuple[str, ...] = ()
     error: str | None = None
-    experiment_id: int | None = None  # the A/B experiment that confirmed the best value of a flag
+    experiment_id: int | None = None  # the A/B experiment that compared the best value of a flag with the start
+    confirmed: bool | None = None  # by pairs against the start; None: not compared

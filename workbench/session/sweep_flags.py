@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from workbench.bench.changes import BETTER
 from workbench.model.errors import InputError, PlanError, WorkbenchError
 from workbench.model.experiment import Arm
 from workbench.model.run import ServerState
@@ -206,7 +207,8 @@ class FlagSweep:
         except WorkbenchError as error:
             _pass_on(error)
             return self.run.note(f"{label} was not compared in pairs: {error.message}")
-        self.run.change(experiment_id=experiment.id)
+        shown = experiment.comparison.metrics[0].verdict if experiment.comparison else ""
+        self.run.change(experiment_id=experiment.id, confirmed=experiment.state == "done" and shown == BETTER)
         me = asyncio.current_task()
         if me is not None and me.cancelling():  # an experiment that is cancelled ends in order, and returns
             raise asyncio.CancelledError

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from workbench.gpu.contrast import CAPS
 from workbench.model.errors import BenchError, HostError, InputError, SettingsError, WorkbenchError
 from workbench.model.findings import Level
 from workbench.model.run import ServerState
@@ -28,6 +29,9 @@ SETTLE_S = 30.0  # at most: a card's temperature moves with a time constant of a
 RESTORE_S = 60.0  # so long a cut link is waited for; by then the guard has given back
 _AGAIN_S = 1.0
 WATTS_EQUAL = 0.5
+PAIRS = 3  # of the value that is named against the start
+BOUND_SHARE = 0.05  # of the readings, in which the driver names the power limit
+DRAWN_SHARE = 0.97  # of the limit, from which it is drawn
 _IN_A_ROW = 2  # values that could not be set, after which no more are tried
 NAMES = {
     "power_limit_w": ("power limit", "W"),
@@ -118,8 +122,10 @@ class GpuSweep:
     target: tuple[str | None, str | None]
     bench: Mapping[str, Any]
     settle_s: float = SETTLE_S
+    pairs: int = PAIRS
     password: str | None = field(default=None, repr=False)
     _touched: bool = False
+    _words: int | None = None  # of a prompt: the same in all runs of the pairs
     _read_back: tuple[InForce, ...] = ()  # of the value that is on: what setting it has shown
 
     @property
@@ -144,6 +150,7 @@ class GpuSweep:
                 if in_a_row >= _IN_A_ROW:
                     raise Ended(f"{in_a_row} values in a row could not be set: {why}")
             await self._compare_clocks()
+            await self._confirm()
         finally:
             if self._touched:
                 await undisturbed(self._restore())
@@ -181,7 +188,7 @@ class GpuSweep:
         result = await self.run.measured(index, self._measure)
         if result is None:
             return await self._server_goes_on(self.run.sweep.points[index].error or "")
-        self.run.point(index, in_force=self._in_force(result))
+        self.run.point(index, in_force=self._in_force(result), bound=self._bound(result, value))
         if result.summary.tok_per_joule is None:
             self.run.note(f"{value.label}: no tok/J ({result.summary.absent.get('tok_per_joule', 'not measured')})")
         await self._still_set(index, value)
@@ -193,12 +200,12 @@ class GpuSweep:
         if isinstance(error, BenchCancelled):
             raise error
 
-    async def _measure(self) -> int:
+    async def _measure(self, **more: Any) -> int:
         run_id, url = self.target
         if run_id is not None:
-            return await self.session.bench_run(run_id, **self.bench)
+            return await self.session.bench_run(run_id, **{**self.bench, **more})
         assert url is not None
-        return await self.session.bench_url(url, **self.bench)
+        return await self.session.bench_url(url, **{**self.bench, **more})
 
     async def _settle(self) -> str | None:
         """Load the server with the shape that is measured until nothing moves any more; else what still does."""
@@ -218,6 +225,45 @@ class GpuSweep:
 
             await drive(spec, env, self.session.cancelled, settled)
         return said[0]
+
+    def _bound(self, result: BenchResult, value: Value) -> bool | None:
+        """Whether a power limit limited anything: the driver said so, or a GPU drew it."""
+        gpu, limit_w = result.summary.gpu, value.wanted.power_limit_w
+        if gpu is None or limit_w is None:
+            return None
+        named = sum(share for name, share in gpu.event_reasons.items() if CAPS.get(name) == "power")
+        drawn = [w for w in gpu.power_w_each if w is not None]
+        if not drawn and "event_reasons" in gpu.absent:
+            return None
+        return named >= BOUND_SHARE or any(w >= DRAWN_SHARE * limit_w for w in drawn)
+
+    # ---- the value that is named, against the start
+
+    async def _confirm(self) -> None:
+        from workbench.bench import knee
+        from workbench.session.sweep_pairs import compared
+
+        best = knee.of_setting(self.run.sweep.points).index
+        if best is None or self.pairs < 1:
+            return self.run.note("nothing was compared in pairs" + ("" if self.pairs < 1 else ": no value is named"))
+        label = self.run.sweep.points[best].label
+        try:
+            await compared(self.run, label, self.pairs, lambda arm, pair: self._of_pair(arm, pair, self.values[best]))
+        except WorkbenchError as error:
+            self._cancelled(error)
+            self.run.note(f"{label} was not compared in pairs: {error.message}")
+        return None
+
+    async def _of_pair(self, arm: str, pair: int, value: Value) -> BenchResult:
+        wanted = {gpu: value.wanted if arm == "B" else start.settings for gpu, start in self.start.items()}
+        report = await self._apply(wanted)
+        if failed := next((o for o in report.outcomes if not o.ok), None):
+            raise SettingsError(f"{failed.command.where}: {failed.message}")
+        if self.settle_s > 0:
+            await self._settle()
+        result = await self.session.result(await self._measure(seed=pair, prompt_words=self._words))
+        self._words = self._words or result.spec.prompt_words
+        return result
 
     async def _compare_clocks(self) -> None:
         """A point that proved nothing when it was measured may do so beside the later ones."""

@@ -68,13 +68,17 @@ class Sweeping(Verifying):
         run_id: str | None = None,
         url: str | None = None,
         settle_s: float | None = None,
+        pairs: int | None = None,
         password: str | None = None,
         **bench: Any,
     ) -> Sweep:
         """`gpu` None: every GPU that the server uses, as far as that is known. `bench`: fields of BenchSpec."""
-        from workbench.session.sweep_gpu import NAMES, SETTLE_S, GpuSweep, shape_of, start_of, values_of
+        from workbench.bench.experiment import MOST_PAIRS
+        from workbench.session.sweep_gpu import NAMES, PAIRS, SETTLE_S, GpuSweep, shape_of, start_of, values_of
 
         wanted, shape = values_of(setting, values), shape_of(bench)
+        if pairs is not None and pairs != 0 and not 2 <= pairs <= MOST_PAIRS:
+            raise InputError(f"{pairs} pairs", next_step=f"2 to {MOST_PAIRS}, or 0 for none")
         self.spec_of(None, shape)
         target = (None, url) if url else (await self._ready(run_id), None)
         gpus = await self._gpus_to_sweep(gpu, target[0])
@@ -87,7 +91,8 @@ class Sweeping(Verifying):
             run.note(ONE_RUN)
             self.attend()  # a sweep that is killed is one whose heartbeat stops
             settle = SETTLE_S if settle_s is None else settle_s
-            return GpuSweep(self, run, setting, wanted, start, target, shape, settle, password).go()
+            made = PAIRS if pairs is None else pairs
+            return GpuSweep(self, run, setting, wanted, start, target, shape, settle, made, password).go()
 
         return await self._swept(setting, name, unit, points, work)
 

@@ -125,3 +125,11 @@ def test_concurrency_knee_on_any_curve(points: list[SweepPoint], faster: float) 
         latencies = sorted((p.x or 0) / (p.tok_s or 1) for p in kept)
         tied = len(latencies) > 1 and latencies[1] - latencies[0] < 1e-9 * latencies[1]
         assert tied or of_concurrency(scaled).index == found.index
+
+
+def test_where_no_value_limited_anything_none_is_named() -> None:
+    """150, 200 and 250 W on cards that draw 99 W each: what differs is noise."""
+    points = [point(w, t, p) for w, t, p in ((150, 412.2, 382), (200, 390.7, 397), (250, 405.9, 397))]
+    free = of_setting([replace(p, bound=False) for p in points])
+    assert free.index is None and "no value limited anything" in free.text
+    assert of_setting([replace(p, bound=i == 0) for i, p in enumerate(points)]).text != free.text

@@ -241,6 +241,16 @@ def test_sweep_names_its_knee_and_claims_nothing_for_flags() -> None:
     assert ">fp8</text>" in plots_of(Reported(sweep=words))[0]
 
 
+def test_a_report_never_claims_a_confirmation_that_was_denied() -> None:
+    for confirmed, text in ((True, "was confirmed by experiment 1"), (False, "was not confirmed by experiment 1")):
+        swept = made.sweep(kind="flag", experiment_id=1, confirmed=confirmed)
+        assert f"The best value {text}." in report(Reported(sweep=swept), "md")
+    older = report(Reported(sweep=made.sweep(kind="flag", experiment_id=1)), "md")
+    assert "was compared with the start by experiment 1" in older and "confirmed" not in older
+    alone = report(Reported(sweep=made.sweep(kind="power_limit_w", confirmed=False)), "md")
+    assert "was not confirmed by pairs against the start" in alone
+
+
 def test_json_has_everything_and_comes_back(tmp_path: Path) -> None:
     data = json.loads(report(TWO, "json"))
     assert [len(r.get("samples", ())) for r in data["results"]] == [40, 0]

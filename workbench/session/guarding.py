@@ -104,7 +104,10 @@ class Guarding(Settings):
         async def guard() -> GuardView:
             view = await start(self.host, terms, **self.guard_options)
             if trial_s is not None and not view.running:
-                raise SettingsError(f"{view.problem}, and a trial needs one", next_step="change it without --trial")
+                raise SettingsError(
+                    f"{view.problem or 'the guard did not start'}, and a trial needs one",
+                    next_step="change it without --trial",
+                )
             self.update(guard=view)
             return view
 

@@ -78,7 +78,7 @@ class Planning(SessionCore):
             for entry in entries
         ]
         problem = next((f.text for f in self.library.findings() if f.level is Level.ERROR), None)
-        self.update(presets=tuple(rows), presets_problem=problem if not rows else None)
+        self.update(presets=tuple(rows), presets_problem=problem if not rows else None, presets_read=True)
 
     def preset(self, preset_id: str) -> Preset:
         """By id, or by the path of a file."""

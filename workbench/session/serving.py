@@ -70,6 +70,12 @@ class Serving(Watching):
     def log(self) -> FollowedLog:
         return FollowedLog(self)
 
+    async def search_log(self, text: str) -> Sequence[tuple[int, str]]:
+        """(line, its text) of the selected run's whole log file that hold `text`, whatever its case; the first 500."""
+        if self.state.run_id is None:
+            raise ServerError("no run is selected", host=self.host.name, next_step="o in 3 chooses one")
+        return [(m.number, m.text) for m in await self.supervisor.search_log(self.state.run_id, text)]
+
     def _on_server_event(self, event: ServerStatus | LogBatch) -> None:
         if isinstance(event, LogBatch):
             if event.run_id == self.state.run_id:

@@ -18,7 +18,14 @@ from workbench.session.watching import INTERVAL_S
 if TYPE_CHECKING:
     from workbench.session.api import SessionApi
 
-_OF_PERSON = ("presets", "presets_problem", "plan", "activity", "notice")  # these stay when the host changes
+_OF_PERSON = (
+    "presets",
+    "presets_problem",
+    "presets_read",
+    "plan",
+    "activity",
+    "notice",
+)  # these stay when the host changes
 
 _TRY_AGAIN_S = 5.0
 _GIVE_BACK_S = 15.0  # for a sweep to set the GPU back when the session closes

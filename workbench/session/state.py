@@ -158,6 +158,7 @@ class SessionState:
     guard: GuardView | None = None  # of this host; None: not asked yet, or none was ever started
     presets: tuple[PresetEntry, ...] = ()
     presets_problem: str | None = None
+    presets_read: bool = False  # the library has been looked at: no presets are then none
     plan: PlanView | None = None
     servers: tuple[ServerStatus, ...] = ()
     run_id: str | None = None  # the selected run, whose log is followed

@@ -146,6 +146,8 @@ class WorkbenchApp(PlainEnd):
 
     async def _run_key(self, event: events.Key) -> bool:
         focused = self.focused
+        if getattr(self.screen, "working", False) and event.key != "escape":
+            return True  # what is under way was asked for by the last key: this one would go to what comes after it
         if await run_bindings(self, event.key, priority=True):
             return True
         take = getattr(focused, "take", None)

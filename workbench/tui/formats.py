@@ -153,6 +153,11 @@ def alteration_texts(alterations: Iterable[Alteration]) -> list[tuple[str, str, 
     return [(gpus_text(indexes), now, before) for (now, before), indexes in groups.items()]
 
 
+def there_before(text: str) -> str:
+    """What a revert brings back: a lock that could not be read is reset."""
+    return "the driver's default" if text in ("unknown", "default", "None", NA) else text
+
+
 def settings_texts(settings: Mapping[str, object]) -> list[str]:
     """{"gpu0.power_limit_w": 500.0, "gpu1.power_limit_w": 500.0} -> ["GPU0-1 power 500W"]; others as they are."""
     groups: dict[str, list[int]] = {}

@@ -67,6 +67,11 @@ def border_text(text: str) -> str:
     return escape(plain(clean(text)))
 
 
+def cell(text: str, width: int) -> str:
+    """`text` in a table's cell of `width`: what is too long does not touch the next one."""
+    return pad(cut(text, width - 1), width)
+
+
 def row_width(row: Iterable[Run]) -> int:
     return sum(width_of(text) for text, _ in row)
 

@@ -179,7 +179,7 @@ class MainScreen(
             self._show_telemetry(state)
         else:
             self.status_bar.show(state)
-        if changed & {"presets", "presets_problem", "plan"}:
+        if changed & {"presets", "presets_problem", "presets_read", "plan"}:
             self.presets.show(state)
         if "plan" in changed:
             self.flags.show(state)
@@ -196,9 +196,8 @@ class MainScreen(
             self.guard_changed(state)
         if changed & {"servers", "run_id"}:
             self._server_changed(state)
-        if "notice" in changed and state.notice is not None and state.notice.number != self._notice_number:
-            self._notice_number = state.notice.number
-            self.tell(state.notice)
+        if "notice" in changed:
+            self._take_notice(state.notice)
         if "host" in changed:
             self._host_changed(state)
         if "offers" in changed and state.offers:
@@ -228,13 +227,14 @@ class MainScreen(
     def _host_changed(self, state: SessionState) -> None:
         """An unknown key is asked about once per message; other reasons for no connection stand as a message."""
         message = state.host.message
+        self._asked = "" if state.host.link == "connecting" else self._asked  # asked for anew: told anew
         if state.host.link != "failed" or not message or message == self._asked:
             return
         self._asked = message
         if state.host.unknown_key:
             self.call_later(self.ask_host_key)
         else:
-            self.say(f"{state.host.name}: {message}", Level.ERROR, "h works on another host")
+            self.say(f"{state.host.name}: {message}", Level.ERROR, "R connects again, h works on another host")
 
     def _server_changed(self, state: SessionState) -> None:
         """READY rings the bell; a failure brings the log to its first error."""
@@ -300,6 +300,15 @@ class MainScreen(
             told(notice)
         seconds = NOTICE_S.get(notice.level, INFO_S)
         self._notice_until = time.monotonic() + seconds if seconds else 0.0
+
+    def _take_notice(self, notice: Notice | None) -> None:
+        """News of the session. That the link is back must not take away what became of an action."""
+        if notice is None or notice.number == self._notice_number:
+            return
+        self._notice_number = notice.number
+        standing = self.notice_bar.notice
+        if standing is None or notice.level is not Level.INFO or standing.level is Level.INFO:
+            self.tell(notice)
 
     def hush(self) -> None:
         self._notice_until = 0.0

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from workbench.model.errors import InputError
 from workbench.model.findings import Level
 from workbench.model.run import ServerState
 from workbench.tui.actions.base import Actions
+from workbench.tui.formats import countdown
+from workbench.tui.glyphs import G
 
 if TYPE_CHECKING:
     from workbench.model.settings import GuardView, SettingOutcome, SettingsReport
     from workbench.session.state import SessionState
     from workbench.tui.modals.gpu_confirm import Process
     from workbench.tui.modals.gpu_settings import Suggestion, Wanted
+    from workbench.tui.paint import Row
+    from workbench.tui.widgets.status_bar import StatusBar
 
 VERIFY_S = 8.0
 
 
 class GpuActions(Actions):
+    status_bar: StatusBar
+    working = False  # keys are dropped: app.py
     _told_of_guard: tuple[str | None, float | None] | None = None
 
     def guard_changed(self, state: SessionState) -> None:
@@ -37,29 +43,42 @@ class GpuActions(Actions):
     async def action_gpu(self) -> None:
         state = self.session.state
         if state.telemetry is None or not state.telemetry.gpus:
-            self.say("no GPU can be set here", Level.WARN, state.telemetry_problem or "h works on another host")
+            if state.telemetry is None and not state.telemetry_problem and state.host.link != "failed":
+                self.say("the GPUs have not been read yet", Level.WARN, "press g again when their figures are there")
+            else:
+                self.say("no GPU can be set here", Level.WARN, state.telemetry_problem or "h works on another host")
             return
         from workbench.tui.modals.gpu_settings import Wanted, parse, settings_form
 
         suggested, count = self._suggested(state), len(state.telemetry.gpus)
+        found: list[tuple[Wanted, Sequence[SettingOutcome], Sequence[Process] | None]] = []
 
-        async def ask(typed: dict[str, str] | None = None, problem: str = "") -> None:
-            await self.app.push_screen(settings_form(self.session.state, suggested, typed, problem), asked)
-
-        async def work(wanted: Wanted, values: dict[str, str]) -> None:
+        async def look_up(values: dict[str, str]) -> None:
+            wanted = parse(values, count)
+            assert isinstance(wanted, Wanted)
+            self.working = True  # until the commands stand there: a key typed meanwhile is not for the pane below
             try:
-                found = await self._planned(wanted)
-            except InputError as error:  # what the card does not take is put right where it was typed
-                await ask(values, f"{error.message}" + (f"; {error.next_step}" if error.next_step else ""))
-            else:
-                self._confirm(wanted, *found)
+                found.append((wanted, *await self._planned(wanted)))
+            except InputError as error:
+                raise await self._at_its_field(wanted, error) from None
 
         def asked(values: dict[str, str] | None) -> None:
-            wanted = parse(values, count) if values else None
-            if isinstance(wanted, Wanted) and values:
-                self.attempt(lambda: work(wanted, values))
+            if values and found:
+                self._confirm(*found[-1])
+            self.working = False
 
-        await ask()
+        await self.app.push_screen(settings_form(self.session.state, suggested, look_up), asked)
+
+    async def _at_its_field(self, wanted: Wanted, error: InputError) -> InputError:
+        """The error, with the field of the form that it is about in front: each setting is asked about by itself."""
+        from workbench.tui.modals.gpu_settings import each_alone
+
+        for name, alone in each_alone(wanted.settings):
+            try:
+                await self.session.apply_gpu(alone, wanted.gpu, dry_run=True)
+            except InputError as its:
+                return InputError(f"{name}: {its.message}", next_step=its.next_step)
+        return error
 
     def _suggested(self, state: SessionState) -> Suggestion | None:
         """What the preset of the plan mentions. It is only written into the form."""
@@ -92,7 +111,7 @@ class GpuActions(Actions):
             concerned_rows,
             note_rows,
         )
-        from workbench.tui.paint import Row, paragraph
+        from workbench.tui.paint import paragraph
 
         state = self.session.state
         commands = [o.command for o in planned]
@@ -134,14 +153,14 @@ class GpuActions(Actions):
         if not state.alterations:
             self.say("no GPU setting is altered")
             return
-        from workbench.tui.formats import alteration_texts
+        from workbench.tui.formats import alteration_texts, there_before
 
-        texts = [f"{gpus}: {now} back to {before}" for gpus, now, before in alteration_texts(state.alterations)]
+        texts = [f"{gpus}: {now} back to {there_before(b)}" for gpus, now, b in alteration_texts(state.alterations)]
         if not state.bench.running and not state.host.sudo_password:
             self._revert(texts)
             return
         from workbench.tui.modals.gpu_confirm import ConfirmSettings
-        from workbench.tui.paint import Row, paragraph
+        from workbench.tui.paint import paragraph
 
         def text(width: int) -> list[Row]:
             rows: list[Row] = []
@@ -209,7 +228,31 @@ class GpuActions(Actions):
         from workbench.tui.modals.page import Page
 
         keys = {} if texts or not report.ok else {"V": ("check under load", self.action_verify)}
-        self.app.push_screen(Page(title, lambda w: report_rows(report, w), wide=True, keys=keys))
+        keys.update({} if trial is None else self._trial_keys)
+        self.app.push_screen(
+            Page(title, lambda w: report_rows(report, w), wide=True, keys=keys, top=self._trial_rows(trial is not None))
+        )
+
+    @property
+    def _trial_keys(self) -> dict[str, tuple[str, Callable[[], None]]]:
+        return {"T": ("keep", self.action_keep_trial), "r": ("revert", self.action_revert)}
+
+    def _trial_rows(self, on_trial: bool) -> Callable[[int], list[Row]]:
+        """For the top of a page: what is left of a trial, and that it has ended while the page lay over it."""
+        from workbench.tui.paint import paragraph
+
+        def rows(width: int) -> list[Row]:
+            state = self.session.state
+            left = self.status_bar.trial.left(state.guard, state.guard.trial_left_s if state.guard else None)
+            if left is not None:
+                text = f"{G.alert} on trial: given back in {countdown(left)} unless T keeps it"
+            elif on_trial and not state.alterations:
+                text = "! The settings have been given back since: what stands below was before that."
+            else:
+                return []
+            return [*paragraph(text, width, "warnb"), ()]
+
+        return rows
 
     # trial, guard
     def action_keep_trial(self) -> None:
@@ -233,7 +276,7 @@ class GpuActions(Actions):
             return
         from workbench.tui.formats import alteration_texts
         from workbench.tui.modals.ask import Confirm
-        from workbench.tui.paint import Row, paragraph
+        from workbench.tui.paint import paragraph
 
         cautions = await self.session.cautions()
 
@@ -282,5 +325,11 @@ class GpuActions(Actions):
         from workbench.tui.modals.gpu_confirm import finding_rows
         from workbench.tui.modals.page import Page
 
+        guard = self.session.state.guard
+        on_trial = guard is not None and guard.trial_left_s is not None
         keys = {"r": ("revert", self.action_revert), "V": ("again", self.action_verify)}
-        self.app.push_screen(Page("What the load showed", lambda w: finding_rows(findings, w), wide=True, keys=keys))
+        keys.update(self._trial_keys if on_trial else {})
+        top = self._trial_rows(bool(self.session.state.alterations))
+        self.app.push_screen(
+            Page("What the load showed", lambda w: finding_rows(findings, w), wide=True, keys=keys, top=top)
+        )

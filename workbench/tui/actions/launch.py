@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from workbench.model.findings import Level
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
     from workbench.tui.widgets.log_pane import LogPane
     from workbench.tui.widgets.presets import Presets
     from workbench.tui.widgets.results import Results
+
+
+LOG_MATCHES = 500  # as many as the session looks for
 
 
 class LaunchActions(Actions):
@@ -95,12 +99,44 @@ class LaunchActions(Actions):
             self.results.lit = False
             self.set_focus(self.results)
             self.refresh_titles()  # type: ignore[attr-defined]
-        elif not self.log_pane.find(text, again=self.log_pane.hit is not None and text == self.found):
-            self.say(f"“{text}” is not in the log", Level.WARN)
-        else:
+        elif text:
+            hit = self.log_pane.find(text, again=self.log_pane.hit is not None and text == self.found)
             self.found = text
+            self.attempt(self.session.search_log(text), lambda lines: self._log_searched(hit, lines), only="log search")
+        else:
+            self.log_pane.find("")
 
-    found = ""
+    found = ""  # what the log was searched for last
+    matches: Sequence[tuple[int, str]] = ()  # its lines in the whole file
+
+    def _log_searched(self, hit: bool, lines: Sequence[tuple[int, str]]) -> None:
+        """How often it is in the whole file, of which the pane keeps the beginning and the end."""
+        self.matches = lines
+        if not lines:
+            self.say(f"“{self.found}” is not in the log", Level.WARN)
+            return
+        count = f"{len(lines)} line{'s' * (len(lines) != 1)}" + (" or more" if len(lines) >= LOG_MATCHES else "")
+        if hit:
+            self.say(f"“{self.found}”: {count} of the whole log", next_step="enter goes to the next, m lists all")
+        else:
+            self.say(f"“{self.found}”: {count} of the log, none of them kept here", next_step="m lists them")
+
+    async def action_matches(self) -> None:
+        from workbench.tui.modals.base import TextModal
+        from workbench.tui.paint import Row, paragraph
+
+        if not self.matches:
+            self.say("nothing has been found in the log", next_step="/ searches it")
+            return
+
+        def rows(width: int) -> list[Row]:
+            made: list[Row] = []
+            for number, text in self.matches:
+                lines = paragraph(text, max(20, width - 9))
+                made += [((f"{number if not n else '':>7}  ", "dim"), *line) for n, line in enumerate(lines)]
+            return made
+
+        await self.app.push_screen(TextModal(f"“{self.found}” in the log", rows, wide=True))
 
     # presets
     async def action_load(self) -> None:
@@ -164,14 +200,15 @@ class LaunchActions(Actions):
         base = plan.plan.preset_id or plan.plan.engine
         fields = [Field("id", "id", f"{base}-mine"), Field("title", "title", plan.title or base)]
 
-        def named(values: dict[str, str] | None) -> None:
-            if values:
-                self.attempt(self.session.save_preset(values["id"], values["title"]), lambda p: self.say(f"saved: {p}"))
+        async def save(values: dict[str, str]) -> None:
+            path = await self.session.save_preset(values["id"], values["title"])
+            self.say(f"saved: {path}")
 
         def check(values: dict[str, str]) -> str | None:
             return None if values["id"] and values["title"] else "an id and a title are needed"
 
-        await self.app.push_screen(Form("Save the plan as a preset", fields, check=check, accept="save"), named)
+        form = Form("Save the plan as a preset", fields, check=check, accept="save", submit=save, doing="saving")
+        await self.app.push_screen(form)
 
     async def action_new(self) -> None:
         await self.action_save()
@@ -239,10 +276,9 @@ class LaunchActions(Actions):
             return
         from workbench.tui.modals.form import Field, Form
 
-        def given(values: dict[str, str] | None) -> None:
-            if values:
-                self.try_now(lambda: self.session.set_env(values["name"], values["value"]))
-                self._edited(True, values["name"])
+        async def given(values: dict[str, str]) -> None:
+            self.session.set_env(values["name"], values["value"])
+            self._edited(True, values["name"])
 
         def check(values: dict[str, str]) -> str | None:
             name = values["name"]
@@ -250,7 +286,7 @@ class LaunchActions(Actions):
             return None if good else f"expected a variable's name, got “{name}”"
 
         fields = [Field("name", "name"), Field("value", "value")]
-        await self.app.push_screen(Form("Environment variable", fields, check=check, accept="set"), given)
+        await self.app.push_screen(Form("Environment variable", fields, check=check, accept="set", submit=given))
 
     def action_unset(self) -> None:
         row = self.flags.current

@@ -82,6 +82,10 @@ class ServerActions(Actions):
 
         await self.app.push_screen(PickModal("Work on another host", items, chosen=now, filter=True), chosen)
 
+    def action_try_again(self) -> None:
+        """Connect again now."""
+        self.attempt(self.session.try_again())
+
     async def ask_host_key(self) -> None:
         """The host is unknown: its fingerprint stands in `state.host.message`."""
         from workbench.tui.modals.ask import Confirm

@@ -90,11 +90,11 @@ class ViewActions(Actions):
     async def action_palette(self) -> None:
         from workbench.tui.commands import everything
         from workbench.tui.modals.base import PickModal
-        from workbench.tui.paint import pad
+        from workbench.tui.paint import pad, width_of
 
         main: Any = self
         entries = list(everything(main))
-        items = [(str(n), f"{pad(e.name, 42)} {e.help}", "text") for n, e in enumerate(entries)]
+        items = [(str(n), f"{pad(e.name, max(22, width_of(e.name)))}  {e.help}", "text") for n, e in enumerate(entries)]
 
         def chosen(number: str | None) -> None:
             if number is not None and number.isdigit():

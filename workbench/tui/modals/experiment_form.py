@@ -154,8 +154,8 @@ def experiment_form(
         return outcome if isinstance(outcome, str) else None
 
     def hints(values: Values) -> Mapping[str, str]:
-        listed = ", ".join(f"{n} show {size}" for n, size in SHOWS.items())
-        return {"pairs": listed, "until": "pairs is then the most"}
+        listed = ", ".join(f"{n} pairs {size}" for n, size in SHOWS.items())
+        return {"pairs": f"smallest difference shown: {listed}", "until": "stop when known so well; pairs: at most"}
 
     def tail(values: Values, width: int) -> list[Row]:
         wanted = parse(values)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -11,11 +11,13 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.widget import Widget
 
+from workbench.model.errors import WorkbenchError
 from workbench.tui.modals.base import Modal, TextBody
 from workbench.tui.paint import Painted, Row, pad, paragraph
 from workbench.tui.widgets.entry import Entry
 
 Values = dict[str, str]
+Submit = Callable[[Values], Awaitable[None]]
 LABEL_CELLS = 24
 ENTRY_CELLS = 22
 
@@ -100,7 +102,9 @@ class _Hint(TextBody):
 class Form(Modal[Values]):
     """Labelled fields. enter accepts all of them; `check` may refuse with a text, which then stands in the box.
 
-    `hints` gives texts beside the fields from what stands in them now; `tail` rows below the fields.
+    `hints` gives texts beside the fields from what stands in them now; `tail` rows below the fields. `submit` does what
+    was asked for while the form stands, with `doing` in its border; its error is what is wrong. Meanwhile all keys but
+    esc are dropped.
     """
 
     def __init__(
@@ -118,6 +122,8 @@ class Form(Modal[Values]):
         entry_cells: int = ENTRY_CELLS,
         wide: bool = False,
         keys: str = "",
+        submit: Submit | None = None,
+        doing: str = "",
     ) -> None:
         folded = any(f.detail for f in fields)
         more = f"{'   ctrl+o details' if folded else ''}{'   ' + keys if keys else ''}"
@@ -125,13 +131,15 @@ class Form(Modal[Values]):
         self.fields, self.intro, self.check, self.hints, self.heading = fields, intro, check, hints, heading
         self.label_cells, self.entry_cells = label_cells, entry_cells
         self.set_class(wide, "-wide")
+        self.submit, self.doing, self.working = submit, doing, False
         self.problem = ""
         self.known: Mapping[str, str] = {}
         self.inputs: dict[str, Entry | Cycle] = {f.name: self._input(f) for f in fields}
         self.complaint = TextBody(
             lambda w: paragraph(f"x {self.problem}", w, "bad") if self.problem else [], focusable=False
         )
-        self.tail = TextBody(lambda w: tail(self.values, w), focusable=False) if tail else None
+        # What is wrong is said once: by the tail while it is typed, as a complaint when it was to be accepted.
+        self.tail = TextBody(lambda w: [] if self.problem else tail(self.values, w), focusable=False) if tail else None
         self.lines: list[Horizontal] = []
         self._built = False
 
@@ -205,6 +213,7 @@ class Form(Modal[Values]):
         self._look()
         for hint in self.query(_Hint):
             hint.repaint()
+        self.complain("")
         if self.tail is not None:
             self.tail.again()
 
@@ -219,10 +228,56 @@ class Form(Modal[Values]):
         first = folded[0][1] if shown else self.fields[0]
         self.set_focus(self.inputs[first.name])
 
+    def complain(self, problem: str) -> None:
+        """Say what is wrong, and go to the field that the text begins with; "" takes it back."""
+        if problem == self.problem:
+            return
+        self.problem = problem
+        self.complaint.again()
+        if self.tail is not None:
+            self.tail.again()
+        faulty = next((f for f in self.fields if problem and _named(f, problem)), None)
+        if faulty is not None:
+            line = self.lines[self.fields.index(faulty)]
+            if faulty.detail and not line.display:
+                self.action_unfold()
+            self.set_focus(self.inputs[faulty.name])
+
     def _accept(self, _: str = "") -> None:
         values = self.values
-        self.problem = (self.check(values) if self.check else None) or ""
-        if self.problem:
-            self.complaint.again()
+        problem = (self.check(values) if self.check else None) or ""
+        if problem:
+            self.complain(problem)
+        elif self.submit is None:
+            self.dismiss(values)
+        elif not self.working:
+            self.working = True
+            self.say_keys(self.doing)
+            self.run_worker(self._submitted(self.submit, values), exit_on_error=False)
+
+    async def _submitted(self, submit: Submit, values: Values) -> None:
+        """The form stands until it has been taken; what is wrong is put right where it was typed."""
+        problem = ""
+        try:
+            await submit(values)
+        except WorkbenchError as error:
+            problem = "; ".join(filter(None, (error.message, error.next_step)))
+        except Exception as error:
+            from workbench.store.crash import defect_text
+
+            problem = "; ".join(defect_text(error))
+        self.working = False
+        if not self.is_current:  # left with esc meanwhile
+            return
+        self.say_keys(self.keys)
+        if problem:
+            self.complain(problem)
         else:
             self.dismiss(values)
+
+
+def _named(field: Field, problem: str) -> bool:
+    """Whether a text such as "power limit: expected watts" is about the field."""
+    what = problem.partition(":")[0].lower()
+    names = (field.name.lower(), field.label.lower())
+    return what in names or what.startswith(f"{names[0]} ") or names[1].startswith(f"{what} ")

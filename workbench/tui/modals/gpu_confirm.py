@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 from textual.binding import Binding, BindingType
@@ -15,7 +16,7 @@ from workbench.session.state import SessionState
 from workbench.tui.formats import NA, elapsed, gpus_text, in_words, setting_text, short_gpu_name
 from workbench.tui.glyphs import G
 from workbench.tui.modals.base import Choices, Modal, TextBody
-from workbench.tui.paint import Row, pad, paragraph
+from workbench.tui.paint import Row, cell, pad, paragraph
 from workbench.tui.widgets.entry import Entry
 
 Process = tuple[int, int, str, bool]  # GPU, pid, name, whether Workbench started it
@@ -80,11 +81,11 @@ def change_rows(planned: Sequence[SettingOutcome], width: int) -> list[Row]:
         alike.setdefault((word, before, wanted, KNOWN.get(o.before_known, o.before_known)), []).append(
             o.command.gpu_index
         )
-    cells = (10, 13, 16, 16) if width >= 90 else (8, 12, 14, 14)
+    cells = (10, 13, 16, 16) if width >= 90 else (9, 12, 14, 14)
     heads = zip(("", "setting", "before", "asked for"), cells, strict=True)
     rows: list[Row] = [(("".join(pad(text, size) for text, size in heads), "head"),)]
     for (word, before, wanted, known), indexes in alike.items():
-        row = [pad(text, size) for text, size in zip((gpus_text(indexes), word, before, wanted), cells, strict=True)]
+        row = [cell(text, size) for text, size in zip((gpus_text(indexes), word, before, wanted), cells, strict=True)]
         rows.append(((row[0], "title"), (row[1], "text"), (row[2], "text"), (row[3], "strong"), (known, "dim")))
     return rows
 
@@ -93,7 +94,8 @@ def note_rows(planned: Sequence[SettingOutcome], width: int) -> list[Row]:
     """What to know before it is run, each once."""
     rows: list[Row] = []
     notes = [note for o in planned for note in sentences(f"{o.command.note}; {o.message}")]
-    for note in dict.fromkeys(notes):
+    told = {part for o in planned for part in sentences(o.command.right or "")}  # below the commands
+    for note in (n for n in dict.fromkeys(notes) if n not in told):
         rows += [(("! " if not n else "  ", "warn"), *line) for n, line in enumerate(paragraph(note, width - 2))]
     return rows
 
@@ -197,39 +199,52 @@ def report_rows(report: SettingsReport, width: int) -> list[Row]:
     rows: list[Row] = []
     if report.outcomes:
         rows.append(((_columns(width, "", "setting", "before", "asked for", "reads", "in force"), "head"),))
-    for o in report.outcomes:
-        rows += _outcome_rows(o, width)
+    rows += _outcomes(report.outcomes, width)
     if not report.outcomes:
         rows += paragraph("Nothing to do: no setting was altered.", width, "dim")
     if report.rolled_back:
         rows += [(), (("Given back, because a later command failed", "strong"),)]
-        for o in report.rolled_back:
-            rows += _outcome_rows(o, width)
+        rows += _outcomes(report.rolled_back, width)
     unchecked = [o for o in report.outcomes if o.ok and o.in_force is InForce.NOT_CHECKED]
     if unchecked:
         text = "A clock lock cannot be read back: V puts load on the card and says what it shows."
         rows += [(), *paragraph(text, width)]
     if report.guard is not None:
-        rows += [(), *guard_rows(report.guard, None, width)]
+        rows += [(), *guard_rows(replace(report.guard, trial_left_s=None), None, width)]  # the page counts it down
     if report.journal:
         rows += paragraph(f"what was before is kept in {report.journal}", width, "dim", "  ")
     return rows
 
 
 def _columns(width: int, *cells: str) -> str:
-    return "".join(pad(c, s) for c, s in zip(cells, _sizes(width), strict=False)) + cells[-1]
+    return "".join(cell(c, s) for c, s in zip(cells, _sizes(width), strict=False)) + cells[-1]
 
 
 def _sizes(width: int) -> tuple[int, ...]:
-    return (6, 12, 15, 14, 14) if width >= 96 else (6, 12, 12, 11, 11)
+    return (9, 13, 17, 15, 15) if width >= 96 else (8, 12, 13, 13, 13)
 
 
-def _outcome_rows(o: SettingOutcome, width: int) -> list[Row]:
+def _outcomes(outcomes: Sequence[SettingOutcome], width: int) -> list[Row]:
+    """GPUs of which all is alike in one."""
+    alike: dict[tuple[object, ...], list[SettingOutcome]] = {}
+    for o in outcomes:
+        said = (o.ok, str(o.before), str(o.requested), str(o.read_back), o.in_force, _nameless(o))
+        alike.setdefault((o.command.setting, str(o.command.value), *said), []).append(o)
+    return [row for same in alike.values() for row in _outcome_rows(same, width)]
+
+
+def _nameless(o: SettingOutcome) -> str:
+    """Its message, whichever GPU it names: by UUID and by index."""
+    return o.message.replace(o.command.gpu_uuid, "").replace(who(o.command.gpu_index), "")
+
+
+def _outcome_rows(same: Sequence[SettingOutcome], width: int) -> list[Row]:
+    o = same[0]
     word = setting_text(o.command.setting, "").strip()
     asked = o.requested if o.requested is not None else o.command.value
     said, role = FORCE[o.in_force] if o.ok else ("x failed", "bad")
     values = [setting_value(o.command.setting, value) for value in (o.before, asked, o.read_back)]
-    line = _columns(width, who(o.command.gpu_index), word, *values, "")
+    line = _columns(width, gpus_text(one.command.gpu_index for one in same), word, *values, "")
     rows: list[Row] = [((line, "text"), (said, role))]
     if len(values[0]) >= _sizes(width)[2]:
         rows += paragraph(f"      before: {values[0]}", width, "text", "      ")
@@ -240,9 +255,9 @@ def _outcome_rows(o: SettingOutcome, width: int) -> list[Row]:
 
 def guard_rows(guard: GuardView, trial_left_s: float | None, width: int) -> list[Row]:
     """The process that gives settings back by itself: until when, on what, and what it did last."""
-    if guard.problem:
+    if guard.problem and not guard.running:
         return paragraph(f"! no guard: {guard.problem}", width, "warn", "  ")
-    rows: list[Row] = []
+    rows = paragraph(f"! guard: {guard.problem}", width, "warn", "  ") if guard.problem else []
     left = trial_left_s if trial_left_s is not None else guard.trial_left_s
     if left is not None:
         rows += paragraph(f"{G.alert} on trial: given back in {left:.0f} s unless T keeps it", width, "warnb", "  ")

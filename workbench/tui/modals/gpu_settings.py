@@ -11,7 +11,7 @@ from workbench.model.gpu import GpuInfo, GpuSample
 from workbench.model.settings import HOST_INDEX, ClockRange, GpuSettings
 from workbench.session.state import SessionState
 from workbench.tui.formats import NA, setting_text
-from workbench.tui.modals.form import Field, Form, Values
+from workbench.tui.modals.form import Field, Form, Submit, Values
 from workbench.tui.paint import Row, pad, paragraph
 
 LABEL, ENTRY, NOW, ALLOWED = 17, 12, 14, 19
@@ -131,13 +131,26 @@ class SettingsForm(Form):
         return "text"
 
 
+def each_alone(settings: GpuSettings) -> list[tuple[str, GpuSettings]]:
+    """(field of the form, that setting alone) of all that is asked for."""
+    s = settings
+    alone = (
+        ("power", GpuSettings(power_limit_w=s.power_limit_w)),
+        ("sm", GpuSettings(gpu_clocks=s.gpu_clocks, reset_gpu_clocks=s.reset_gpu_clocks)),
+        ("memory", GpuSettings(memory_clocks=s.memory_clocks, reset_memory_clocks=s.reset_memory_clocks)),
+        ("persistence", GpuSettings(persistence=s.persistence)),
+        ("governor", GpuSettings(governor=s.governor)),
+    )
+    return [(name, one) for name, one in alone if not one.empty]
+
+
 def settings_form(
-    state: SessionState, suggested: Suggestion | None = None, typed: Mapping[str, str] | None = None, problem: str = ""
+    state: SessionState, suggested: Suggestion | None = None, look_up: Submit | None = None
 ) -> SettingsForm:
-    """`typed`: what stood in the fields before, with the `problem` that was found in it."""
+    """`look_up` finds the commands for what was typed, or says what is wrong with it."""
     telemetry = state.telemetry
     gpus = telemetry.gpus if telemetry else ()
-    given = dict(typed or (suggested.values if suggested else {}))
+    given = dict(suggested.values if suggested else {})
     if given.get("gpu", "all") != "all" and not (given["gpu"].isdecimal() and int(given["gpu"]) < len(gpus)):
         given["gpu"] = "all"
 
@@ -147,7 +160,7 @@ def settings_form(
 
     def intro(width: int) -> list[Row]:
         rows: list[Row] = []
-        if suggested is not None and typed is None:
+        if suggested is not None:
             why = f": {suggested.reason}" if suggested.reason else ""
             rows += paragraph(f"Filled in from {suggested.preset_id}{why}", width, "text", "  ")
         if state.host.can_change_gpus:
@@ -157,7 +170,7 @@ def settings_form(
 
     before = "before" if state.alterations else ""
     heading = f"{'':<{LABEL}}{'asked for':<{ENTRY}}  {'now':<{NOW}}{'allowed':<{ALLOWED}}{before}"
-    form = SettingsForm(
+    return SettingsForm(
         "GPU settings",
         _fields(len(gpus), given),
         intro=intro if suggested or state.host.can_change_gpus else None,
@@ -169,9 +182,9 @@ def settings_form(
         entry_cells=ENTRY,
         wide=True,
         keys="ctrl+l empty" if suggested else "",
+        submit=look_up,
+        doing="looking up the commands: nothing is changed yet",
     )
-    form.problem = problem
-    return form
 
 
 def _fields(count: int, given: Mapping[str, str]) -> tuple[Field, ...]:
@@ -197,12 +210,14 @@ def _hints(state: SessionState) -> Callable[[Values], Mapping[str, str]]:
         which = values.get("gpu", "all")
         chosen = [s for s in gpus if which in ("", "all", str(s.index))]
         known = [i for i in infos if which in ("", "all", str(i.index))]
+        if not chosen:
+            return {"gpu": f"no such GPU: all or 0..{len(gpus) - 1}"}
         made = {
             name: _columns(now, allowed, _before(state, SETTING_OF.get(name, ""), chosen))
             for name, (now, allowed) in _known(state, chosen, known).items()
         }
         named = sorted({i.name.removeprefix("NVIDIA ") for i in known})
-        made["gpu"] = f"all or 0..{len(gpus) - 1}   {', '.join(named) or 'no such GPU'}"
+        made["gpu"] = f"all or 0..{len(gpus) - 1}   {', '.join(named)}"
         made["trial"] = "given back then, unless you keep it (T)"
         return made
 

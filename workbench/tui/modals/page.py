@@ -7,12 +7,13 @@ from typing import Any
 
 from textual import events
 
-from workbench.tui.modals.base import TextModal
+from workbench.session.state import SessionState
+from workbench.tui.modals.base import TextBody, TextModal
 from workbench.tui.paint import Row
 
 
 class Page(TextModal):
-    """`keys`: key -> (word, what it does); the page goes first."""
+    """`keys`: key -> (word, what it does); the page goes first. `top`: rows above, drawn anew each second."""
 
     def __init__(
         self,
@@ -21,10 +22,15 @@ class Page(TextModal):
         *,
         wide: bool = False,
         keys: Mapping[str, tuple[str, Callable[[], Any]]] | None = None,
+        top: Callable[[int], list[Row]] = lambda width: [],
     ) -> None:
-        super().__init__(title, make, wide=wide)
+        super().__init__(title, lambda width: [*top(width), *make(width)], wide=wide)
         self.calls = dict(keys or {})
         self.keys = "   ".join(["esc close", *(f"{key} {word}" for key, (word, _) in self.calls.items())])
+
+    def state_changed(self, state: SessionState) -> None:
+        """Once a second, and when something changed."""
+        self.query_one(TextBody).repaint()
 
     def on_key(self, event: events.Key) -> None:
         found = self.calls.get(event.character or "")

@@ -85,7 +85,7 @@ class CommandBar(Painted):
     def rows(self, width: int, height: int) -> Sequence[Row]:
         state = self.state
         if state is None or state.plan is None:
-            return [(("$ ", "strong"), ("no plan: p picks a preset", "dim")), ()]
+            return [(("$ ", "strong"), ("no plan yet", "dim")), _first_keys(width)]
         line = command_line(state)
         if line is None:
             first: Row = (("x ", "bad"), ("the plan cannot become a command: v says why", "bad"))
@@ -125,6 +125,14 @@ class CommandBar(Painted):
             left += [("   ", "text"), (worst.text, "bad")]
         right: Row = (("   v ", "key"), ("full command", "dim"), ("   y ", "key"), ("copy", "dim"))
         return spread(tuple(left), right, width)
+
+
+def _first_keys(width: int) -> Row:
+    """What to press first; the Launch pane says more, where it is seen."""
+    row: list[tuple[str, str]] = []
+    for key, text in (("p", "pick a preset"), ("s", "start its server"), ("b", "benchmark"), ("?", "every key")):
+        row += [(f" {key} ", "key"), (f"{text}  ", "dim")]
+    return fit(tuple(row), width)
 
 
 def notice_rows(notice: Notice, width: int) -> list[Row]:

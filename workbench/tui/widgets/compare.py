@@ -36,10 +36,10 @@ FIRST = ("output_tok_s", "tok_per_joule", "ttft_ms.p50", "ttft_ms.p90", "ttft_ms
 
 
 def metric_name(metric: str, unit: str = "") -> str:
-    """ "ttft_ms.p50" -> "TTFT p50"; what is not known stays as it is, with its unit."""
+    """ "ttft_ms.p50" -> "TTFT p50 ms"; what is not known stays as it is, with its unit."""
     base, _, part = metric.partition(".")
     if base in WORDS and part:
-        return f"{WORDS[base]} {part}"
+        return f"{WORDS[base]} {part} ms"
     return NAMES.get(metric, metric if not unit or unit in metric else f"{metric} {unit}")
 
 

@@ -103,6 +103,9 @@ class GpuStrip(Painted):
             return [(("x GPUs:", "bad"), (lines[0][7:], "text")), *(((line, "text"),) for line in lines[1:])]
         if telemetry is not None:
             return [(("GPUs: none seen by the driver", "warn"),), (("h another host", "dim"),)]
+        if state is not None and state.host.link == "failed":
+            why = cut(f" {state.host.name} is not connected: {state.host.message or 'no reason was given'}", width - 7)
+            return [(("x GPUs:", "bad"), (why, "text")), (("R connects again, h works on another host", "dim"),)]
         where = f" on {state.host.name}" if state else ""
         return [((f"GPUs: waiting for the first reading{where}", "dim"),), ()]
 
@@ -196,7 +199,7 @@ class GpuStrip(Painted):
         figures = (
             pad(UTIL.text(sample, info), 6, right=True)
             + pad(used + (f"/{total / GIB:.0f}G" if total else ""), 11, right=True)
-            + pad(watts + (f"/{limit:.0f}W" if limit else ""), 10, right=True)
+            + pad(watts + (f"/{limit:.0f}W" if limit else "W" if watts != NA else ""), 10, right=True)
             + pad(NA if sample.temperature_c is None else f"{sample.temperature_c:.0f}C", 5, right=True)
             + pad(NA if sample.sm_mhz is None else f"{sample.sm_mhz}MHz", 8, right=True)
         )

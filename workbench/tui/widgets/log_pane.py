@@ -131,8 +131,9 @@ class LogPane(Painted, can_focus=True):
 
     # position
     def action_scroll_by(self, by: int) -> None:
-        self.follow = False
-        self.top = max(0, min(max(0, len(self.view) - self.content_size.height), self.top + by))
+        last = max(0, len(self.view) - self.content_size.height)
+        self.top = max(0, min(last, self.top + by))
+        self.follow = self.top == last and (by > 0 or last == 0)  # back at its end it goes on
         self.repaint()
         self.moved()
 

@@ -94,7 +94,7 @@ class Presets(PickList):
             return paragraph(f"No preset matches “{self.query_text}”. esc: all presets.", width, "dim")
         if self.state and self.state.presets_problem:
             return paragraph(f"x {self.state.presets_problem}", width, "bad")
-        if self.state is None:
+        if self.state is None or not self.state.presets_read:
             return paragraph("Reading presets …", width, "dim")
         return paragraph(
             "No presets. `workbench presets path` says where they live. n: new from the plan.", width, "dim"

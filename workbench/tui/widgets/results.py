@@ -69,16 +69,16 @@ class Results(PickList):
     def head_rows(self, width: int) -> list[Row]:
         rows = self._progress(width)
         if self.items:
-            heads = ("tok/s", "TTFT p50/99" if width >= 64 else "TTFT50/99", "ITL", "W", "tok/J")
+            heads = ("tok/s", "TTFT50/99 ms" if width >= 64 else "TTFT ms", "ITL ms", "W", "tok/J")
             rows.append(((self._columns(width, "", "#", "change", *heads), "head"),))
         return rows
 
     def _columns(self, width: int, mark: str, number: str, label: str, *figures: str) -> str:
-        sizes = [8, 12, 6, 6, 7]
+        sizes = [8, 13, 7, 6, 7]
         if width < 50:
             sizes, figures = sizes[:3], figures[:3]
         elif width < 64:
-            sizes, figures = [7, 10, 6, 5], figures[:4]
+            sizes, figures = [7, 10, 7, 5], figures[:4]
         tail = "".join(pad(f, s, right=True) for f, s in zip(figures, sizes, strict=True))
         return f"{mark:<2}{number:>3} {pad(label, max(6, width - 6 - sum(sizes)))}{tail}"
 

@@ -55,7 +55,8 @@ def server_runs(server: ServerStatus | None, now_s: float, *, least: bool = Fals
 
 def link_runs(state: SessionState, now_s: float) -> Row:
     host = state.host
-    runs: list[tuple[str, str]] = [(f"{host.name} ", "strong"), (host.kind, "dim")]
+    kind = host.kind if host.kind != host.name else ""  # "local" says it once
+    runs: list[tuple[str, str]] = [(f"{host.name} " if kind else host.name, "strong"), (kind, "dim")]
     if host.latency_ms is not None:
         runs.append((f" {host.latency_ms:.0f}ms", "dim"))
     if host.link == "connecting":
@@ -64,7 +65,7 @@ def link_runs(state: SessionState, now_s: float) -> Row:
         age = now_s - host.lost_since_unix_s if host.lost_since_unix_s else 0.0
         runs.append((f" ! LINK LOST {elapsed(age)} retry {host.retries} (server keeps running)", "bad"))
     elif host.link == "failed":
-        runs.append((" x NOT CONNECTED", "bad"))
+        runs.append((" x NOT CONNECTED (R retries)", "bad"))
     return tuple(runs)
 
 
@@ -85,10 +86,11 @@ class StatusBar(Painted):
         without so that altered GPUs are seen."""
         now_s = time.time()
         link = link_runs(state, now_s)
-        if brief and state.host.simulated and state.host.link == "connected":
-            link = ((state.host.name, "strong"),)  # the name says that it is simulated
-            if least:  # and so does the end of the row
-                link = ((cut_middle(state.host.name.removeprefix("sim:"), LEAST_HOST_CELLS), "strong"),)
+        if brief and state.host.link == "connected":
+            name = state.host.name
+            if least and state.host.simulated:  # the end of the row says that it is
+                name = name.removeprefix("sim:")
+            link = ((cut_middle(name, LEAST_HOST_CELLS) if least else name, "strong"),)
         parts = [link, server_runs(state.server, now_s, least=least)]
         work = self.work(state, brief=least)
         if work:
@@ -140,7 +142,8 @@ class StatusBar(Painted):
         altered = f"{G.alert} {what}" + ("" if brief and busy else f" ({key})")
         parts: list[Row] = [((altered, "warn"),)]
         if guard is not None and guard.problem:
-            parts.append((("! no guard" + ("" if brief else ": 6 says why"), "bad"),))
+            what = "! guard: a problem" if guard.running else "! no guard"
+            parts.append(((what + ("" if brief else ", 6 says which"), "warn" if guard.running else "bad"),))
         return [*parts, *carried]
 
     def series(self, state: SessionState) -> str:
@@ -173,7 +176,8 @@ class StatusBar(Painted):
         if row_width(row) > room:
             brief = self.parts(state, brief=True)
             row = _joined(brief)
-            if state.alterations and row_width(_joined(brief[: -1 if state.plan else None])) > room:
+            needed = brief[: -1 if state.plan else None]  # the preset's name may be cut; what is under way may not
+            if (state.alterations or self.work(state)) and row_width(_joined(needed)) > room:
                 row = _joined(self.parts(state, brief=True, least=True))
         return [(*fit(row, room), *tail)]
 

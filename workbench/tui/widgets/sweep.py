@@ -78,9 +78,9 @@ def _columns(s: Sweep, width: int) -> list[Column]:
         ("power_w", "W", 6, of("power_w", 0)),
         ("sm_mhz", "SM MHz", 8, lambda p: whole(p.sm_mhz)),
         ("temperature_c", "C", 5, of("temperature_c", 0)),
-        ("ttft_p50_ms", "TTFT p50", 10, of("ttft_p50_ms", 0)),
-        ("itl_mean_ms", "ITL", 7, of("itl_mean_ms", 1)),
-        ("ttft_p99_ms", "TTFT p99", 10, of("ttft_p99_ms", 0)),
+        ("ttft_p50_ms", "TTFT50 ms", 10, of("ttft_p50_ms", 0)),
+        ("itl_mean_ms", "ITL ms", 7, of("itl_mean_ms", 1)),
+        ("ttft_p99_ms", "TTFT99 ms", 10, of("ttft_p99_ms", 0)),
     ]
     latency_first = s.kind == "concurrency"
     if latency_first:

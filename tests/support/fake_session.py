@@ -626,6 +626,10 @@ class FakeSession(FakeMeasuring):
     def keep_form(self, name: str, values: Mapping[str, str]) -> None:
         self._called("keep_form", name)
 
+    async def search_log(self, text: str) -> Sequence[tuple[int, str]]:
+        lines = enumerate(self.log.lines(0, len(self.log)), 1)
+        return [(n, line) for n, line in lines if text.lower() in line.lower()]
+
     async def try_again(self) -> None:
         self._called("try_again")
 

@@ -74,7 +74,7 @@ class Serving(Watching):
         """(line, its text) of the selected run's whole log file that hold `text`, whatever its case; the first 500."""
         if self.state.run_id is None:
             raise ServerError("no run is selected", host=self.host.name, next_step="o in 3 chooses one")
-        return [(m.number, m.text) for m in await self.supervisor.search_log(self.state.run_id, text)]
+        return [(m.number, m.line) for m in await self.supervisor.search_log(self.state.run_id, text)]
 
     def _on_server_event(self, event: ServerStatus | LogBatch) -> None:
         if isinstance(event, LogBatch):

@@ -132,14 +132,14 @@ class SettingsForm(Form):
 
 
 def each_alone(settings: GpuSettings) -> list[tuple[str, GpuSettings]]:
-    """(field of the form, that setting alone) of all that is asked for."""
+    """(the field's words, that setting alone) of all that is asked for."""
     s = settings
     alone = (
-        ("power", GpuSettings(power_limit_w=s.power_limit_w)),
-        ("sm", GpuSettings(gpu_clocks=s.gpu_clocks, reset_gpu_clocks=s.reset_gpu_clocks)),
-        ("memory", GpuSettings(memory_clocks=s.memory_clocks, reset_memory_clocks=s.reset_memory_clocks)),
+        ("power limit", GpuSettings(power_limit_w=s.power_limit_w)),
+        ("SM clocks", GpuSettings(gpu_clocks=s.gpu_clocks, reset_gpu_clocks=s.reset_gpu_clocks)),
+        ("memory clocks", GpuSettings(memory_clocks=s.memory_clocks, reset_memory_clocks=s.reset_memory_clocks)),
         ("persistence", GpuSettings(persistence=s.persistence)),
-        ("governor", GpuSettings(governor=s.governor)),
+        ("CPU governor", GpuSettings(governor=s.governor)),
     )
     return [(name, one) for name, one in alone if not one.empty]
 

@@ -14,6 +14,22 @@ if TYPE_CHECKING:
     from workbench.model.preset import Preset
 
 TITLES = {"": "Everywhere", **{name: f"In {n} {name.capitalize()}" for n, name in PANES.items()}}
+WORDS = (
+    ("plan", "the engine, its flags and variables as they stand in 2: what s starts"),
+    ("A, B", "the two configurations or results that are compared; a and B in 4 mark them"),
+    ("pair", "one run of A and one of B, next to each other in time; an interval needs two pairs"),
+    ("single pair", "one run each: the change is shown, and nothing is claimed of it"),
+    ("± n", "the 95 % interval of the change: what further runs would give"),
+    ("tok/s, tok/J", "output tokens a second, and for each joule that the GPUs took"),
+    ("TTFT", "time to the first token of an answer; p50 and p99: half and 99 of 100 were as fast"),
+    ("ITL, TPOT", "time between two tokens of an answer, each one and as the mean of the answer"),
+    ("sm, mem", "clocks of the GPU's processors and of its memory, in MHz"),
+    ("lock", "a range that a clock is asked to stay in; only a load shows whether it does"),
+    ("in force", "a load has shown that the setting works; capped: power or heat kept the clock below it"),
+    ("trial", "GPU settings that are given back after a time unless T keeps them"),
+    ("guard", "a process on the host that gives GPU settings back when Workbench is gone"),
+    ("refused", "a result whose figures may not be used; its page says why"),
+)
 VERDICT_SIGNS = {"true": ("ok", "good"), "partly": ("!", "warn"), "unproven": ("?", "warn"), "false": ("x", "bad")}
 
 
@@ -30,7 +46,11 @@ def help_rows(width: int) -> list[Row]:
                 rows += [((" " * 12, "text"), *line) for line in lines[1:]]
     signs = f"{G.on} ready  ~ under way  {G.alert} altered or held back  ! warning or does not fit  x failed  "
     signs += "* edited  o your own  n/a not given"
-    return [*rows, (), (("Signs", "title"),), *paragraph(f"  {signs}", width, "text", "  ")]
+    rows += [(), (("Signs", "title"),), *paragraph(f"  {signs}", width, "text", "  "), (), (("Words", "title"),)]
+    for word, meaning in WORDS:
+        lines = paragraph(meaning, max(20, width - 16), "text")
+        rows += [((pad("" if n else f"  {word}", 16), "strong"), *line) for n, line in enumerate(lines)]
+    return rows
 
 
 def _filled(text: str, preset: Preset) -> str:

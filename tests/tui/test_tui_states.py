@@ -75,7 +75,7 @@ def test_it_is_not_there_on_a_real_host(drive: Any) -> None:
 
 def test_every_pane_names_the_next_key_when_empty(drive: Any) -> None:
     session = FakeSession()
-    session.state = replace(session.state, presets=())
+    session.state = replace(session.state, presets=(), presets_read=True)
 
     async def scenario(d: Any) -> None:
         said = ("No presets.", "p picks a preset", "No run yet.", "No results yet. s starts", "Nothing to compare")

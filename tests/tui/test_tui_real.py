@@ -1,0 +1,246 @@
+"""The screen on the real session of a simulated host: hosts out of reach, forms, trials, the whole log, messages."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.real_screen import RealScreen, crashes, on_free_port, real_screen
+from textual import events
+
+from workbench.hosts.base import HostUnreachable
+from workbench.model.errors import SettingsError
+from workbench.model.findings import Level
+from workbench.session.session import Session
+
+
+def shown(scenario: Callable[[RealScreen], Awaitable[None]], **how: Any) -> None:
+    async def main() -> None:
+        async with real_screen(**how) as s:
+            await scenario(s)
+
+    asyncio.run(main())
+    assert crashes() == []
+
+
+class Unreachable:
+    """A host whose link fails until it is let through."""
+
+    def __init__(self, host: Any) -> None:
+        self.host, self.tries, self.closed = host, 0, True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.host, name)
+
+    async def connect(self) -> None:
+        self.tries += 1
+        if self.closed:
+            raise HostUnreachable("no connection: no route to it", host=self.host.name)
+        await self.host.connect()
+
+
+def test_a_host_out_of_reach_keeps_the_library_says_so_and_is_tried_again_by_a_key() -> None:
+    """D7."""
+    host = Unreachable(Session.of_host(None, "four-pcie").host)
+
+    async def scenario(s: RealScreen) -> None:
+        text = await s.until("NOT CONNECTED (R retries)", "qwen3-vl-2b-tp4-eager", "is not connected")
+        assert "waiting for the first reading" not in text and "No presets" not in text
+        before = host.tries
+        await s.press("R")
+        await s.until(lambda: host.tries > before, "R connects again", seconds=4)
+        host.closed = False
+        await s.press("R")
+        await s.until("GPU3", lambda: "NOT CONNECTED" not in s.text, seconds=4.5)
+        await s.press("R")
+        await s.until("is connected")
+
+    shown(scenario, session=Session(host))  # type: ignore[arg-type]
+
+
+def test_what_a_card_does_not_take_is_put_right_in_its_field() -> None:
+    """The form stands, with the cursor where the mistake is."""
+
+    async def scenario(s: RealScreen) -> None:
+        await s.until("GPU3")
+        await s.press("g")
+        await s.until("150..250 W")
+        await s.press("tab", "2", "0", "0", "tab", *"9000", "enter")
+        await s.until("x SM clocks:")
+        form = s.app.screen
+        assert s.app.focused is form.inputs["sm"] and form.values["power"] == "200"  # type: ignore[attr-defined]
+        await s.press("shift+tab", "shift+tab", "9")  # a GPU that is not there
+        text = await s.until("no such GPU")
+        assert "not supported" not in text
+        await s.press("enter")
+        await s.until("GPU: expected all or 0..3, got 9")
+        assert s.app.focused is form.inputs["gpu"]  # type: ignore[attr-defined]
+
+    shown(scenario)
+
+
+def test_keys_typed_while_the_commands_are_looked_up_go_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """root-guard 12: enter went to the pane below and opened a result."""
+
+    async def scenario(s: RealScreen) -> None:
+        await s.until("GPU3")
+        held, planned = asyncio.Event(), s.session.apply_gpu
+
+        async def slow(*words: Any, **options: Any) -> Any:
+            await held.wait()
+            return await planned(*words, **options)
+
+        monkeypatch.setattr(s.session, "apply_gpu", slow)
+        await s.press("2", "g", "tab", *"200", "enter")
+        await s.until("looking up the commands")
+        await s.press("enter", "q", "x", "enter")
+        held.set()
+        await s.until("run them")
+        assert len(s.app.screen_stack) == 2 and not s.state.alterations
+        await s.press("escape")
+        assert s.app.screen is s.app.main
+        await s.press("question_mark")  # keys are taken again
+        await s.until("every action by name")
+
+    shown(scenario)
+
+
+def test_a_bad_id_keeps_what_was_typed() -> None:
+    async def scenario(s: RealScreen) -> None:
+        await s.load()
+        await s.press("w")
+        await s.press(*"Bad Id!", "tab", *"my title", "enter")
+        await s.until(lambda: getattr(s.app.screen, "problem", ""))
+        assert s.app.screen.values == {"id": "Bad Id!", "title": "my title"}  # type: ignore[attr-defined]
+        s.app.screen.put("id", "mine")  # type: ignore[attr-defined]
+        await s.press("enter")
+        await s.until("saved:", lambda: any(p.id == "mine" for p in s.state.presets))
+
+    shown(scenario)
+
+
+@pytest.mark.slow
+def test_a_trial_counts_down_on_the_pages_over_it() -> None:
+    """D11: the page said "in force" while the settings were given back under it."""
+
+    async def scenario(s: RealScreen) -> None:
+        await s.until("GPU3")
+        await s.press("g", "tab", *"200", "tab", *"900,1200", "tab", "tab", "tab", "tab", *"9", "enter")
+        await s.until("run them")
+        await s.press("enter")
+        text = await s.until("on trial: given back in", "T keep", "not checked", "GPU0-3")
+        assert text.count("a clock lock cannot be read back") == 1  # four GPUs alike are told once
+        await s.until("have been given back since", lambda: not s.state.alterations, seconds=30)
+        await s.press("escape", "g", "tab", *"200", "tab", *"900,1200", "tab", "tab", "tab", "tab", *"60", "enter")
+        await s.until("run them")
+        await s.press("enter")
+        await s.until("on trial: given back in")
+        await s.press("T")
+        await s.until(lambda: s.state.guard and s.state.guard.trial_left_s is None, "kept: the settings stay")
+        await s.press("r")
+        await s.until(lambda: not s.state.alterations)
+
+    shown(scenario)
+
+
+@pytest.mark.slow
+def test_the_log_is_searched_in_its_whole_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """architecture 2: the pane promised it and searched what it kept."""
+    monkeypatch.setenv("WORKBENCH_SIM_START_S", "0.2")
+    on_free_port()
+
+    async def scenario(s: RealScreen) -> None:
+        await s.serve()
+        log = Path(s.session.supervisor.status(s.state.run_id).run_dir, "log")
+        ring = s.session.supervisor.log(s.state.run_id)
+        with log.open("a") as file:
+            file.write("a needle of long ago\n" + "".join(f"INFO line {n}\n" for n in range(30_000)) + "NEEDLE now\n")
+        await s.until(lambda: ring.dropped and ring.find("needle now") is not None, seconds=30)
+        await s.press("3", "slash", *"needle", "enter")
+        await s.until("“needle”: 2 lines of the whole log", "m lists all")
+        await s.press("escape", "m")
+        await s.until("a needle of long ago", "NEEDLE now")
+        await s.press("escape", "slash", *"long ago", "enter")
+        await s.until("none of them kept here")
+        await s.press("escape", "slash", *"no such words", "enter")
+        await s.until("“no such words” is not in the log")
+
+    shown(scenario)
+
+
+def test_news_of_the_link_do_not_take_away_what_became_of_an_action() -> None:
+    """root-guard 11."""
+
+    async def scenario(s: RealScreen) -> None:
+        await s.until("GPU3")
+
+        async def cut() -> None:
+            with s.session.busy("reverting GPU settings"):
+                raise SettingsError("the link was lost while nvidia-smi ran", next_step="r again")
+
+        s.app.main.attempt(cut())
+        await s.until("the link was lost while nvidia-smi ran")
+        s.session.notify(Level.INFO, "the link to boxb is back after 0 s")
+        await s.press("1")
+        text = await s.until("the link was lost while nvidia-smi ran")
+        assert "is back after" not in text
+        await s.press("l")
+        await s.until("# reverting GPU settings", "failed: the link was lost")
+        await s.press("escape", "escape")
+        s.session.notify(Level.INFO, "the link to boxb is back after 0 s")
+        await s.until("is back after")
+
+    shown(scenario)
+
+
+def test_the_wheel_back_at_the_end_follows_the_log_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORKBENCH_SIM_START_S", "0.2")
+    on_free_port()
+
+    async def scenario(s: RealScreen) -> None:
+        await s.serve()
+        await s.press("3")
+        pane = s.app.main.log_pane
+        wheel = {"x": 1, "y": 1, "delta_x": 0, "button": 0, "shift": False, "meta": False, "ctrl": False}
+        await s.until(lambda: len(pane.view) > pane.content_size.height)
+        pane.on_mouse_scroll_up(events.MouseScrollUp(pane, delta_y=-1, **wheel))  # type: ignore[arg-type]
+        assert not pane.follow
+        for _ in range(50):
+            pane.on_mouse_scroll_down(events.MouseScrollDown(pane, delta_y=1, **wheel))  # type: ignore[arg-type]
+        assert pane.follow
+
+    shown(scenario, size=(120, 34))
+
+
+@pytest.mark.parametrize("size", [(80, 24), (80, 40)])
+def test_help_again_and_quit_are_in_the_footer_and_the_first_keys_are_shown(size: tuple[int, int]) -> None:
+    async def scenario(s: RealScreen) -> None:
+        text = await s.until("? Help", "q Quit", ". Again", "pick a preset", "start its server")
+        assert text.splitlines()[0].count("local") <= 1
+
+    shown(scenario, size=size)
+
+
+def test_progress_is_whole_in_the_header_beside_a_long_host_name() -> None:
+    """D13: "~ benc...", "~ swe..."."""
+
+    async def scenario(s: RealScreen) -> None:
+        await s.load()
+        s.session.update_host(name="a-host-with-quite-a-long-name.example.org", simulated=None, link="connected")
+        s.session.update(busy=("experiment of two configurations",))
+        await s.until("~ experiment of two configurations")
+
+    shown(scenario, size=(80, 24))
+
+
+def test_what_is_pressed_before_the_first_reading_is_answered_truly() -> None:
+    async def scenario(s: RealScreen) -> None:
+        s.session.update(telemetry=None, host=replace(s.state.host, link="connecting"))
+        s.app.main.attempt(s.app.main.action_gpu())
+        await s.until("the GPUs have not been read yet")
+
+    shown(scenario)

@@ -13,6 +13,13 @@ from workbench.session.session import Session
 from workbench.store.config import ConfigStore
 
 
+async def choose(screen: RealScreen) -> None:
+    await screen.press("2", "slash", *"execut")
+    await screen.until("/execut", lambda: screen.app.screen.flags.current.name == "executable")
+    await screen.press("enter")
+    await screen.until("Engine executable")
+
+
 def test_a_host_without_the_engine_says_so_everywhere_and_takes_another_program(
     clean_environment: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -30,8 +37,10 @@ def test_a_host_without_the_engine_says_so_everywhere_and_takes_another_program(
             await screen.until("vllm (not found)", "! 1 warning", "! vllm not found on local")
             await screen.press("v")
             await screen.until("looked in PATH=", "venv-vllm/bin/vllm")
-            await screen.press("escape", "2", "slash", *"execut", "enter")
-            await screen.until("Engine executable", str(program))
+            await screen.press("escape")
+            await screen.until(lambda: "looked in PATH=" not in screen.text)
+            await choose(screen)
+            await screen.until(str(program))
             await screen.press(*"venv", "enter")
             await screen.until("every plan")
             await screen.press("y")
@@ -46,8 +55,7 @@ def test_a_host_without_the_engine_says_so_everywhere_and_takes_another_program(
 def test_this_plan_only(clean_environment: None) -> None:
     async def scenario(screen: RealScreen) -> None:
         await screen.load("vllm-any")
-        await screen.press("2", "slash", *"execut", "enter")
-        await screen.until("Engine executable")
+        await choose(screen)
         await screen.press(*"/opt/other/vllm", "enter")
         await screen.until("every plan")
         await screen.press("n")

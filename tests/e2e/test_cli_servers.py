@@ -6,11 +6,13 @@ import json
 import os
 import shlex
 import socket
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support import fake_engine
 from support.procs import alive
 from support.serving import free_port, processes_of
 
@@ -36,7 +38,7 @@ def test_start_servers_logs_stop(cli: Cli) -> None:
     listed = cli(*PRO, "servers", "--json").document["servers"]
     assert [(s["run_id"], s["state"], s["adopted"]) for s in listed] == [(run["run_id"], "ready", True)]
     assert "SIMULATED" in cli(*PRO, "servers").out
-    assert cli("servers", "--json").document == {"servers": []}  # of this host, where nothing was started
+    assert cli("servers", "--json").document["servers"] == []  # of this host, where nothing was started
 
     logs = cli(*PRO, "logs", run["run_id"], "--json").document
     assert logs["run_id"] == run["run_id"] and "SIMULATED" in logs["lines"][0]
@@ -106,7 +108,7 @@ def test_what_can_be_seen_before_a_start(cli: Cli) -> None:
     assert ran.code == 1 and "not found" in ran.document["error"]
     too_many = cli(*PRO, "start", "vllm-any", "--set", "tensor-parallel-size=8", "--json")
     assert too_many.code == 2 and too_many.document["findings"][0]["level"] == "error"
-    assert cli(*PRO, "servers", "--json").document == {"servers": []}
+    assert cli(*PRO, "servers", "--json").document["servers"] == []
 
 
 def model_of(cli: Cli, preset: str, profile: tuple[str, ...] = PRO) -> Any:
@@ -234,3 +236,34 @@ def test_the_executable_of_a_preset_is_shown(cli: Cli) -> None:
     text = (paths.shipped_presets_dir() / "vllm-any.toml").read_text().replace('id = "vllm-any"', 'id = "mine"')
     own.write_text(text.replace("[engine]\n", '[engine]\nexecutable = ["/opt/nightly/bin/vllm"]\n'))
     assert "/opt/nightly/bin/vllm" in cli("presets", "show", "mine").out
+
+
+def test_a_server_started_by_hand_is_listed_and_said_what_is_possible(cli: Cli, tmp_path: Path) -> None:
+    port = free_port()
+    argv = fake_engine.by_hand(tmp_path, "org/m", "--port", str(port))
+    process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, env={**os.environ, "FAKE_ENGINE": ""})
+    try:
+        for _ in range(200):
+            others = cli("servers", "--json").document["not_started_by_workbench"]
+            if port in [other["port"] for other in others]:
+                break
+        (other,) = [other for other in others if other["port"] == port]
+        assert other["pid"] == process.pid and other["argv"][-4:] == argv[-4:]
+        assert f"bench --url http://127.0.0.1:{port}" in cli("servers").out
+        for command in ("logs", "bench", "stop"):
+            ran = cli(command, str(process.pid))
+            assert ran.code == 2 and "was not started by Workbench" in ran.err and "bench --url" in ran.err, ran
+        assert process.poll() is None
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_how_far_a_start_has_come(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORKBENCH_SIM_FAULT", "never_ready")
+    run_id = cli(*PRO, "start", "vllm-any", "--set", f"port={free_port()}").out.strip()
+    for _ in range(100):
+        (run,) = cli(*PRO, "servers", "--json").document["servers"]
+        if run["phase"]:
+            break
+    assert run["run_id"] == run_id and run["phase"]

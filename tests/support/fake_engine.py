@@ -41,6 +41,13 @@ def install(directory):
     return launcher
 
 
+def by_hand(directory, *arguments):
+    """The words that start it as a venv's `vllm` does: the interpreter, the script, "serve", then `arguments`."""
+    script = directory / "vllm"
+    script.symlink_to(os.path.abspath(__file__))
+    return [sys.executable, "-S", "-E", str(script), "serve", *arguments]
+
+
 def say(text, end="\n"):
     print(text, end=end, flush=True)
 

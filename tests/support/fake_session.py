@@ -465,6 +465,9 @@ class FakeSession(FakeMeasuring):
         self._called("unset_flag", name)
         self._edit(self.plan.without_flag(name))
 
+    async def other_servers(self) -> Sequence[Any]:
+        return ()
+
     def executables(self) -> Sequence[str]:
         return ("/opt/vllm/bin/vllm",)
 

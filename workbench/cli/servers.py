@@ -56,16 +56,23 @@ def _outcome(status: ServerStatus, waited: bool, as_json: bool) -> int:
 
 async def servers(arguments: argparse.Namespace) -> int:
     async with connected(arguments) as session:
-        statuses = await session.supervisor.runs()
+        await session.supervisor.runs()
+        statuses = await session.supervisor.look_now()
+        others = await session.other_servers()
     if arguments.json:
-        return emit({"servers": [status_json(s) for s in statuses]})
-    if not statuses:
+        found = [{**asdict(other), "url": other.url} for other in others]
+        return emit({"servers": [status_json(s) for s in statuses], "not_started_by_workbench": found})
+    if not statuses and not others:
         note("no runs on this host")
     for status in statuses:
         age = f"{(time.time() - status.started_unix_s) / 60:.0f} min" if status.started_unix_s else ""
-        why = status.reason or status.url or ""
+        why = status.reason or status.phase or status.url or ""
         simulated = " SIMULATED" if status.simulated else ""
         say(f"{status.run_id}  {status.state:<12} {status.engine:<9} {status.model}  {age}  {why}{simulated}")
+    for other in others:
+        what = ", ".join(other.models) or other.note
+        say(f"pid {other.pid}, not started by Workbench: {other.engine or 'a server'} {what}  {other.url}")
+        say(f"  {other.command}\n  to measure it: {other.bench}")
     return 0
 
 
@@ -73,11 +80,26 @@ async def found(session: Session, run: str) -> ServerStatus:
     """A run by its id, or by the only one whose id begins or ends so. InputError when there is none."""
     statuses = await session.supervisor.runs()
     exact = [s for s in statuses if s.run_id == run]
+    if not exact and run.isdecimal():
+        await _not_ours(session, int(run))
     hits = exact or [s for s in statuses if s.run_id.startswith(run) or s.run_id.endswith(run)]
     if len(hits) == 1:
         return hits[0]
     what = f"{len(hits)} runs match {run!r}: {', '.join(s.run_id for s in hits[:5])}" if hits else f"no run {run!r}"
     raise InputError(what, host=session.host.name, next_step="workbench servers lists the runs")
+
+
+async def _not_ours(session: Session, number: int) -> None:
+    """Say what can be done with a server that Workbench did not start, named by its process id or port."""
+    other = next((o for o in await session.other_servers() if number in (o.pid, o.port)), None)
+    if other is not None:
+        log = f"its output goes to {other.output}" if other.output else "its output is where it was started"
+        raise InputError(
+            f"process {other.pid} at {other.url} was not started by Workbench: {log}",
+            host=session.host.name,
+            command=other.command,
+            next_step=f"{other.bench} measures it",
+        )
 
 
 async def ready_run(session: Session, run: str | None) -> str | None:

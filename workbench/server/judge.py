@@ -8,15 +8,17 @@ from workbench.model.run import ServerState, ServerStatus
 from workbench.server.records import RunFacts
 
 
-def judge(facts: RunFacts, *, now_unix_s: float, answering: bool = True, phase: str | None = None) -> ServerStatus:
-    """The status that the facts allow. `answering` is False once a ready server's health check failed for long;
+def judge(
+    facts: RunFacts, *, now_unix_s: float, silent_s: float | None = None, phase: str | None = None
+) -> ServerStatus:
+    """The status that the facts allow. `silent_s`: how long a ready server has not answered, once that counts;
     `now_unix_s` is the host's clock.
 
     A server that is not ready in time is FAILED, but its process is left alone: a large model on a slow disk may
     only need longer, and then it is READY after all. The reason says that it still runs.
     """
     record = facts.record
-    state, reason = _state(facts, now_unix_s, answering)
+    state, reason = _state(facts, now_unix_s, silent_s)
     ready = facts.ready
     port = ready.port if ready else record.command.port
     return ServerStatus(
@@ -53,19 +55,19 @@ def reachable_address(bind_host: str) -> str:
     return f"[{bind_host}]" if ":" in bind_host else bind_host
 
 
-def _state(facts: RunFacts, now_unix_s: float, answering: bool) -> tuple[ServerState, str | None]:
+def _state(facts: RunFacts, now_unix_s: float, silent_s: float | None) -> tuple[ServerState, str | None]:
     if facts.stop_unix_s is not None:
         return (ServerState.STOPPING if facts.alive or facts.members else ServerState.STOPPED), None
     if facts.alive:
-        return _alive(facts, now_unix_s, answering)
+        return _alive(facts, now_unix_s, silent_s)
     return (ServerState.CRASHED if facts.ready else ServerState.FAILED), facts.lost or _ending(facts)
 
 
-def _alive(facts: RunFacts, now_unix_s: float, answering: bool) -> tuple[ServerState, str | None]:
+def _alive(facts: RunFacts, now_unix_s: float, silent_s: float | None) -> tuple[ServerState, str | None]:
     if facts.ready:
-        if answering:
+        if silent_s is None:
             return ServerState.READY, None
-        return ServerState.UNRESPONSIVE, "its process lives, but its endpoints no longer answer"
+        return ServerState.UNRESPONSIVE, f"not answering for {silent_s:.0f} s; its process lives"
     limit_s = facts.record.ready_timeout_s
     if limit_s and now_unix_s - (facts.started_unix_s or facts.record.created_unix_s) > limit_s:
         return ServerState.FAILED, f"not ready within {limit_s:.0f} s; its process still runs"

@@ -49,9 +49,9 @@ def client(base_url: str, api_key: str | None = None) -> httpx.AsyncClient:
     return httpx.AsyncClient(base_url=base_url, headers=headers, timeout=timeout, trust_env=False, verify=verify)
 
 
-async def healthy(http: httpx.AsyncClient, engine: Engine) -> str | None:
+async def healthy(http: httpx.AsyncClient, engine: Engine, timeout_s: float | None = None) -> str | None:
     """None when /health answers 200, else why it does not."""
-    status, body = await _ask(http, "GET", engine.health_path)
+    status, body = await _ask(http, "GET", engine.health_path, timeout_s=timeout_s)
     if status == 200:
         return None
     return f"{engine.health_path}: {body if status is None else f'answers {status} {_short(body)}'.strip()}"
@@ -69,6 +69,14 @@ async def check(http: httpx.AsyncClient, engine: Engine, *, token_timeout_s: flo
         return Answer(health=True, reason=f"{engine.models_path} names no model ({status or body})")
     reason = await _token(http, model, token_timeout_s)
     return Answer(health=True, model=model, token=reason is None, reason=reason)
+
+
+async def models(http: httpx.AsyncClient, path: str, timeout_s: float) -> tuple[int | None, list[str]]:
+    """Return the status that `path` answers with (None: no HTTP answer) and the names of the models there."""
+    status, body = await _ask(http, "GET", path, timeout_s=timeout_s)
+    data = body.get("data") if status == 200 and isinstance(body, dict) else None
+    rows = data if isinstance(data, list) else []
+    return status, [clean(row["id"]) for row in rows if isinstance(row, dict) and isinstance(row.get("id"), str)]
 
 
 async def _token(http: httpx.AsyncClient, model: str, timeout_s: float) -> str | None:

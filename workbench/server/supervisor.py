@@ -28,8 +28,8 @@ from workbench.model.run import EngineMetrics, LogBatch, ServerState, ServerStat
 from workbench.model.secrets import mask_command, mask_plan, mask_text
 from workbench.server import keys, logs, metrics, preflight, readiness
 from workbench.server.logs import HEAD_BYTES, READ_BYTES, LogRing, Match
-from workbench.server.records import RunRecord, decode_record, encode_ready, encode_record, new_run_id
-from workbench.server.watched import Watched
+from workbench.server.records import RUN_ID, RunRecord, decode_record, encode_ready, encode_record, new_run_id
+from workbench.server.watched import UNHEALTHY_AFTER, Watched
 
 if TYPE_CHECKING:
     from workbench.engines.base import Engine
@@ -47,6 +47,7 @@ _BUSY_S, _STARTING_S, _READY_S, _LOST_S = 0.25, 0.5, 1.0, 2.0  # between two loo
 _FULL_LOOK_S = {ServerState.STARTING: 2.0, ServerState.STOPPING: 1.0}
 _FULL_LOOK_ELSE_S = 15.0  # its end is seen at once all the same
 _ASK_STARTING_S, _ASK_READY_S = 1.0, 5.0
+_HEALTH_S, _ASK_NOW_S = 5.0, 3.0  # to answer /health: while it is watched, three times; where one look must do
 _UNDECIDED = frozenset({ServerState.STARTING, ServerState.UNKNOWN})
 
 
@@ -61,6 +62,7 @@ class Supervisor:
         self._watch: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()  # set, and replaced, at every change
         self._root = ""
+        self._starting: set[str] = set()  # runs whose directory is being made here
 
     # ---- what is known now, without asking the host
 
@@ -127,6 +129,7 @@ class Supervisor:
         argv = [word.replace("{run_dir}", run_dir) for word in command.argv]
         run = Watched(self.host, run_dir, record, engine, adopted=False)
         run.knows(command)
+        self._starting.add(run_id)
         try:
             for path, data in files.items():
                 await self.host.write_file(path, data)
@@ -137,6 +140,8 @@ class Supervisor:
             # Nothing runs: leave no directory that looks like a run that failed.
             await self.host.run(["rm", "-rf", "--", run_dir])
             raise
+        finally:
+            self._starting.discard(run_id)
         run.refresh()
         self._runs[run_id] = run
         self._emit(run.status)
@@ -161,6 +166,8 @@ class Supervisor:
         seen = await detached.list_runs(self.host, await self._runs_dir(), files=FILES)
         for process in seen:
             run_id = posixpath.basename(process.run_dir)
+            if run_id in self._starting:
+                continue
             run = self._runs.get(run_id)
             if run is None:
                 record = decode_record(run_id, process.files.get("plan.json", b""))
@@ -435,7 +442,7 @@ class Supervisor:
 
     def _ask(self, run: Watched) -> None:
         """Put the next question to its endpoints, unless one is under way: an answer may take minutes."""
-        every_s = _ASK_READY_S if run.facts.ready else _ASK_STARTING_S
+        every_s = _ASK_READY_S if run.facts.ready and not run.failures else _ASK_STARTING_S
         if run.engine is None or (run.task and not run.task.done()) or time.monotonic() - run.asked_s < every_s:
             return
         if run.task is not None and not run.task.cancelled():
@@ -443,13 +450,33 @@ class Supervisor:
         run.asked_s = time.monotonic()
         run.task = asyncio.create_task(self._health(run) if run.facts.ready else self._readiness(run))
 
-    async def _health(self, run: Watched) -> None:
-        assert run.engine is not None
+    async def look_now(self) -> tuple[ServerStatus, ...]:
+        """Ask every READY server whether it answers, and read how far those that start have come."""
+        every = self._runs.values()
+        ready = [run for run in every if run.status.state is ServerState.READY]
+        starting = [run for run in every if run.status.state is ServerState.STARTING]
+        await asyncio.gather(
+            *(self._health(run, timeout_s=_ASK_NOW_S, enough=UNHEALTHY_AFTER) for run in ready),
+            *(self._drain(run) for run in starting),
+        )
+        for run in starting:
+            self._tell(run)
+        return self.statuses()
+
+    async def others_came(self) -> bool:
+        """Return whether the host has runs that are not known here: started by another Workbench. A cheap look."""
+        done = await self.host.run(["ls", "-1", "--", await self._runs_dir()])
+        return any(RUN_ID.fullmatch(n) and n not in self._runs and n not in self._starting for n in done.out.split())
+
+    async def _health(self, run: Watched, timeout_s: float = _HEALTH_S, enough: int = 1) -> None:
+        if run.engine is None:
+            return
+        asked_s = time.monotonic()
         try:
-            trouble = await readiness.healthy(await run.http(), run.engine)
+            trouble = await readiness.healthy(await run.http(), run.engine, timeout_s)
         except HostError:
             return  # the look at the host says so itself
-        run.failures = run.failures + 1 if trouble else 0
+        run.healthy(trouble is None, asked_s, enough=enough)
         self._tell(run)
 
     async def _readiness(self, run: Watched) -> None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from workbench.engines.base import Engine
 
+_SILENT_STEP_S = 3.0
 UNHEALTHY_AFTER = 3  # failed health checks in a row before a ready server counts as unresponsive
 
 
@@ -53,6 +54,7 @@ class Watched:
         self.keys_known = False
         self.task: asyncio.Task[None] | None = None  # a question under way
         self.failures = 0  # health checks failed in a row
+        self._silent_since_s: float | None = None  # monotonic time when the first of them was asked
         self.unanswered: str | None = None  # what the last readiness check met
         self._phase: str | None = None
         self._version = record.engine_version
@@ -131,7 +133,7 @@ class Watched:
         """The host cannot be asked, or (None) can be again."""
         if why is None:
             if self._lost is not None:
-                self.failures = 0
+                self.healthy(True, 0.0)
             self._lost = None
         elif self._lost is None:
             self._lost = f"{why} (last seen {time.strftime('%H:%M:%S')}, {self.status.state})"
@@ -145,8 +147,7 @@ class Watched:
         return before != self.status
 
     def _judge(self) -> ServerStatus:
-        answering = self.failures < UNHEALTHY_AFTER
-        status = judge(self.facts, now_unix_s=self.now_unix_s, answering=answering, phase=self._phase)
+        status = judge(self.facts, now_unix_s=self.now_unix_s, silent_s=self._silent_s(), phase=self._phase)
         reason, found = self.explained or (None, ())
         if status.state is ServerState.STOPPED:
             reason, found = None, ()
@@ -166,6 +167,20 @@ class Watched:
         if self._lost and not self.settled:
             return replace(status, state=ServerState.UNKNOWN, reason=self._lost)
         return status
+
+    def healthy(self, yes: bool, asked_s: float, *, enough: int = 1) -> None:
+        """Take the outcome of a health check that was asked at `asked_s`; a failed one counts `enough` times."""
+        if yes:
+            self.failures, self._silent_since_s = 0, None
+        else:
+            self.failures += enough
+            self._silent_since_s = asked_s if self._silent_since_s is None else self._silent_since_s
+
+    def _silent_s(self) -> float | None:
+        """How long it has not answered, in steps, so that its status does not change at every look."""
+        if self.failures < UNHEALTHY_AFTER or self._silent_since_s is None:
+            return None
+        return max(1.0, (time.monotonic() - self._silent_since_s) // _SILENT_STEP_S * _SILENT_STEP_S)
 
     async def http(self) -> httpx.AsyncClient:
         """A client for the server's endpoints, through the host's forward. Raises HostError."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # none of it is needed for the first frame
     from workbench.model.preset import Preset, Variable
     from workbench.model.settings import GpuSettings, GuardView, SettingCommand, SettingsReport
     from workbench.model.sweep import Sweep
+    from workbench.server.by_hand import FoundServer
 
 Listener = Callable[[SessionState, frozenset[str]], None]
 
@@ -113,6 +114,10 @@ class SessionApi(Protocol):
         ...
 
     async def stop(self, run_id: str | None = None) -> None: ...
+    async def other_servers(self) -> Sequence[FoundServer]:
+        """Servers of the host that no Workbench started, with their command lines; only read."""
+        ...
+
     async def select_run(self, run_id: str) -> None: ...
     async def search_log(self, text: str) -> Sequence[tuple[int, str]]:
         """(line, its text) of the selected run's whole log file that hold `text`; the first 500."""

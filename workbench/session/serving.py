@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from workbench.model.errors import PlanError, ServerError
+from workbench.model.errors import HostError, PlanError, ServerError
 from workbench.model.findings import Level
 from workbench.model.run import LogBatch, ServerState, ServerStatus
 from workbench.session.watching import Watching
 
 if TYPE_CHECKING:
     from workbench.model.plan import LaunchPlan, PlanChange
+    from workbench.server.by_hand import FoundServer
     from workbench.server.logs import LogRing
     from workbench.server.supervisor import Supervisor
     from workbench.session.editor import PlanEditor
 
 LIVE = frozenset({ServerState.STARTING, ServerState.READY, ServerState.STOPPING, ServerState.UNRESPONSIVE})
 SHOWN = 50  # newest runs in the state
+RUNS_S = 3.0  # between two looks for runs that were started elsewhere
 _STARTING = "starting"
 
 
@@ -116,6 +120,31 @@ class Serving(Watching):
         alive = next((s for s in statuses if s.state in LIVE), None)
         if self.state.run_id is None and alive is not None:
             await self.select_run(alive.run_id)
+
+    async def watch_runs(self) -> None:
+        """Look now and then for servers that were started elsewhere: by a command, or by another Workbench."""
+        while True:
+            await asyncio.sleep(RUNS_S)
+            with suppress(HostError):  # a lost link is told by others
+                if self.host.connected and await self.supervisor.others_came():
+                    await self._adopt_newcomers()
+
+    async def _adopt_newcomers(self) -> None:
+        known = {status.run_id for status in self.state.servers}
+        await self.adopt()
+        for status in self.state.servers:
+            if status.run_id not in known | {self.state.run_id} and status.state in LIVE:
+                text = f"{status.engine} {status.model} was started elsewhere: run {status.run_id}"
+                self.notify(Level.INFO, text, "o shows it")
+
+    async def other_servers(self) -> Sequence[FoundServer]:
+        """Servers of the host that no Workbench started. A simulated host has none: its processes are all of one."""
+        from workbench.server import by_hand
+
+        if self.state.host.simulated is not None:
+            return ()
+        own = [s.port for s in self.supervisor.statuses() if s.alive and s.port is not None]
+        return await by_hand.find(self.host, own)
 
     async def select_run(self, run_id: str) -> None:
         """Follow its log; with no plan under edit, what runs becomes the plan."""

@@ -80,6 +80,7 @@ class Session(Resuming):
         self._watched.set()
         self.attend()
         await self.look_around()
+        self.spawn(self.watch_runs())
 
     async def _reach(self) -> None:
         """Connect; a host that does not answer is tried until it does, since it may be starting."""

@@ -91,37 +91,37 @@ def test_run_ids_are_utc_and_have_their_shape() -> None:
 
 
 @pytest.mark.parametrize(
-    ("facts", "now", "answering", "state", "reason"),
+    ("facts", "now", "silent_s", "state", "reason"),
     [
-        ({"alive": True}, 1_000_100, True, ServerState.STARTING, None),
-        ({"alive": True}, 1_000_601, True, ServerState.FAILED, "not ready within 600 s; its process still runs"),
-        ({"alive": True, "ready": READY}, 1_000_601, True, ServerState.READY, None),
-        ({"alive": True, "ready": READY}, 1_000_601, False, ServerState.UNRESPONSIVE, "no longer answer"),
-        ({"alive": True, "ready": READY, "stop_unix_s": 1.0}, 1_000_601, True, ServerState.STOPPING, None),
-        ({"alive": False, "members": 2, "stop_unix_s": 1.0}, 1_000_601, True, ServerState.STOPPING, None),
-        ({"alive": False, "stop_unix_s": 1.0, "exit_code": 0}, 1_000_601, True, ServerState.STOPPED, None),
-        ({"alive": False, "exit_code": 2}, 1_000_100, True, ServerState.FAILED, "exited with code 2"),
+        ({"alive": True}, 1_000_100, None, ServerState.STARTING, None),
+        ({"alive": True}, 1_000_601, None, ServerState.FAILED, "not ready within 600 s; its process still runs"),
+        ({"alive": True, "ready": READY}, 1_000_601, None, ServerState.READY, None),
+        ({"alive": True, "ready": READY}, 1_000_601, 12.0, ServerState.UNRESPONSIVE, "not answering for 12 s"),
+        ({"alive": True, "ready": READY, "stop_unix_s": 1.0}, 1_000_601, None, ServerState.STOPPING, None),
+        ({"alive": False, "members": 2, "stop_unix_s": 1.0}, 1_000_601, None, ServerState.STOPPING, None),
+        ({"alive": False, "stop_unix_s": 1.0, "exit_code": 0}, 1_000_601, None, ServerState.STOPPED, None),
+        ({"alive": False, "exit_code": 2}, 1_000_100, None, ServerState.FAILED, "exited with code 2"),
         (
             {"alive": False, "ready": READY, "exit_code": 137, "exit_signal": "SIGKILL"},
             1_000_100,
-            True,
+            None,
             ServerState.CRASHED,
             "killed by SIGKILL",
         ),
         (
             {"alive": False, "ready": READY, "lost": "the host was restarted since"},
             1_000_100,
-            True,
+            None,
             ServerState.CRASHED,
             "the host was restarted since",
         ),
     ],
 )
 def test_states_follow_from_facts(
-    facts: dict[str, object], now: float, answering: bool, state: ServerState, reason: str | None
+    facts: dict[str, object], now: float, silent_s: float | None, state: ServerState, reason: str | None
 ) -> None:
     seen = RunFacts(RECORD, started_unix_s=1_000_000.0, **facts)  # type: ignore[arg-type]
-    status = judge(seen, now_unix_s=now, answering=answering)
+    status = judge(seen, now_unix_s=now, silent_s=silent_s)
     assert status.state is state
     assert (status.reason is None) == (reason is None)
     assert reason is None or reason in (status.reason or "")

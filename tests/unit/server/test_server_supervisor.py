@@ -18,7 +18,6 @@ from support.serving import eventually, free_port, processes_of, supervised
 from workbench.hosts.local import LocalHost
 from workbench.model.errors import ServerError
 from workbench.model.run import LogBatch, ServerState
-from workbench.server import readiness
 from workbench.server import supervisor as module
 from workbench.server.supervisor import Event, Supervisor
 
@@ -193,13 +192,36 @@ def test_phases_come_from_the_log_and_a_progress_bar_without_an_end(
 @pytest.mark.slow
 def test_a_server_that_stops_answering_is_unresponsive(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_ASK_READY_S", 0.1)
-    monkeypatch.setattr(readiness, "ANSWER_S", 0.3)
+    monkeypatch.setattr(module, "_HEALTH_S", 0.3)
 
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
         await tell(status := await ready(supervisor, make()), "/hang")
         hanging = await supervisor.wait(status.run_id, lambda s: s.state is not ServerState.READY, 20)
         assert hanging.state is ServerState.UNRESPONSIVE
         assert hanging.pid == status.pid
+
+    supervised(scenario)
+
+
+def test_a_frozen_server_is_not_ready_for_who_looks_first(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`servers` trusted ready.json, half a minute after a SIGSTOP."""
+    monkeypatch.setattr(module, "_ASK_NOW_S", 0.2)
+
+    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+        status = await ready(supervisor, make())
+        assert status.pid is not None
+        os.kill(status.pid, signal.SIGSTOP)
+        try:
+            other = Supervisor(LocalHost())
+            assert [s.state for s in await other.runs()] == [ServerState.READY]
+            (seen,) = await other.look_now()
+            assert seen.state is ServerState.UNRESPONSIVE and "not answering for 1 s" in (seen.reason or "")
+            os.kill(status.pid, signal.SIGCONT)
+            again = await other.wait(status.run_id, lambda s: s.state is ServerState.READY, 20)
+            assert again.reason is None
+            await other.close()
+        finally:
+            os.kill(status.pid, signal.SIGCONT)
 
     supervised(scenario)
 

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from workbench.model.findings import Level
 from workbench.model.run import ServerState
 from workbench.tui.actions.base import Actions
+
+if TYPE_CHECKING:
+    from workbench.server.by_hand import FoundServer
 
 ALIVE = (ServerState.STARTING, ServerState.READY, ServerState.UNRESPONSIVE, ServerState.STOPPING)
 
@@ -53,21 +59,38 @@ class ServerActions(Actions):
         )
 
     async def action_runs(self) -> None:
+        self.attempt(self.session.other_servers, self._show_runs, only="runs")
+
+    def _show_runs(self, others: Sequence[FoundServer]) -> None:
+        """Runs to choose from, and servers of other origin to read about."""
         state = self.session.state
-        if not state.servers:
+        if not state.servers and not others:
             self.say("no runs on this host yet", next_step="s starts the plan")
             return
-        from workbench.tui.modals.base import PickModal
+        from workbench.tui.modals.base import PickModal, TextModal
+        from workbench.tui.modals.launch import found_rows
 
+        strangers = {f"pid {o.pid}": o for o in others}
         items = [
             (s.run_id, f"{s.state:<13} {s.engine:<9} {s.model}  {s.run_id}", "text") for s in reversed(state.servers)
         ]
+        items += [
+            (
+                name,
+                f"{'by hand':<13} {o.engine or '-':<9} {', '.join(o.models) or o.note}  {name}, port {o.port}",
+                "dim",
+            )
+            for name, o in strangers.items()
+        ]
 
-        def chosen(run_id: str | None) -> None:
-            if run_id:
-                self.attempt(self.session.select_run(run_id))
+        def chosen(name: str | None) -> None:
+            if name in strangers:
+                other = strangers[name]
+                self.app.push_screen(TextModal("Not started by Workbench", lambda w: found_rows(other, w), wide=True))
+            elif name:
+                self.attempt(self.session.select_run(name))
 
-        await self.app.push_screen(PickModal("Server runs", items, chosen=state.run_id or ""), chosen)
+        self.app.push_screen(PickModal("Server runs", items, chosen=state.run_id or ""), chosen)
 
     async def action_host(self) -> None:
         from workbench.tui.modals.base import PickModal

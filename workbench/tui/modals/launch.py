@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import Binding, BindingType
 from textual.widget import Widget
@@ -17,6 +17,9 @@ from workbench.tui.formats import value_text
 from workbench.tui.modals.base import Modal, TextBody
 from workbench.tui.paint import Row, paragraph
 from workbench.tui.widgets.flags import LEVELS
+
+if TYPE_CHECKING:
+    from workbench.server.by_hand import FoundServer
 
 ALIVE = frozenset({ServerState.STARTING, ServerState.READY, ServerState.UNRESPONSIVE, ServerState.STOPPING})
 
@@ -52,6 +55,19 @@ def command_rows(command: Command, width: int) -> list[Row]:
         rows += [(), ((f"file {name}:", "dim"),)]
         rows += [((f"  {line}", "text"),) for line in text.splitlines()]
     return rows
+
+
+def found_rows(server: FoundServer, width: int) -> list[Row]:
+    """A server that Workbench did not start: it can be read about and measured, and is never stopped from here."""
+    about = [
+        ("process", f"{server.pid}, of user id {server.uid}"),
+        ("address", server.url),
+        ("models", ", ".join(server.models) or server.note),
+        ("output", server.output or "where it was started: it is not followed here"),
+        ("measure", server.bench),
+    ]
+    rows: list[Row] = [((f"{name:<9}", "dim"), (text, "text")) for name, text in about]
+    return [*rows, (), (("Command", "strong"),), *command_rows(Command(server.argv), width)]
 
 
 def change_rows(changes: Sequence[PlanChange], width: int) -> list[Row]:

@@ -1,0 +1,71 @@
+"""Servers that somebody started by hand: found, read, asked for their models, and left alone."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support import fake_engine
+from support.procs import alive
+from support.serving import free_port
+
+from workbench.hosts.local import LocalHost
+from workbench.server.by_hand import FoundServer, find
+
+
+def found_at(port: int) -> list[FoundServer]:
+    return [s for s in asyncio.run(find(LocalHost())) if s.port == port]
+
+
+@pytest.fixture
+def by_hand(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A vllm in its own words, with its output in a file and a key on its command line."""
+    port = free_port()
+    argv = fake_engine.by_hand(tmp_path, "org/a model", "--port", str(port), "--api-key", "sk-verysecret")
+    with (tmp_path / "out.txt").open("wb") as log:
+        process = subprocess.Popen(argv, stdout=log, env={**os.environ, "FAKE_ENGINE": ""})
+    process.port = port  # type: ignore[attr-defined]
+    yield process
+    process.kill()
+    process.wait()
+
+
+def wait_for(port: int) -> FoundServer:
+    for _ in range(200):
+        if found := found_at(port):
+            return found[0]
+    raise AssertionError("not found")
+
+
+def test_a_server_by_hand_is_found_with_its_command_line(by_hand: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    server = wait_for(by_hand.port)  # type: ignore[attr-defined]
+    assert (server.pid, server.engine, server.models) == (by_hand.pid, "vllm", (fake_engine.SERVED,))
+    assert "org/a model" in server.argv and "verysecret" not in server.command and "***" in server.command
+    assert server.output == str(tmp_path / "out.txt") and server.uid == os.getuid()
+    assert server.bench == f"workbench bench --url http://127.0.0.1:{server.port}"
+    assert alive(by_hand.pid)
+
+
+def test_a_run_of_workbench_is_none(by_hand: subprocess.Popen[bytes]) -> None:
+    port = by_hand.port  # type: ignore[attr-defined]
+    wait_for(port)
+    assert not [s for s in asyncio.run(find(LocalHost(), known_ports=[port])) if s.port == port]
+
+
+def test_what_only_listens_is_not_a_server() -> None:
+    """A process with vllm in its command line, and a port that speaks no HTTP."""
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        port = silent.getsockname()[1]
+        child = subprocess.Popen(["vllm", "60"], pass_fds=[silent.fileno()], executable="/bin/sleep")
+        try:
+            assert found_at(port) == []
+        finally:
+            child.kill()
+            child.wait()

@@ -299,3 +299,21 @@ def test_a_flag_sweep_from_the_command_line(cli: Cli, settings_end: None) -> Non
     for wrong in (("max-num-seqs",), ("max-num-seqs=x",), ("a=1", "b=1", "c=1")):
         words = [word for flag in wrong for word in ("--flag", flag)]
         assert cli(*PRO, "sweep", "vllm-any", *words, "--json").code == 2
+
+
+@pytest.mark.slow
+def test_a_flag_sweep_that_is_killed_says_which_server_it_left_on(cli: Cli, settings_end: None) -> None:
+    port = ("--set", f"port={free_port()}")
+    argv = [sys.executable, "-m", "workbench", *PRO, "sweep", "vllm-any", *port, "--flag", "max-num-seqs=4", "--json"]
+    with subprocess.Popen([*argv, "--seconds", "60"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        end = time.monotonic() + 60
+        while not [s for s in cli(*PRO, "servers", "--json").document["servers"] if s["state"] == "ready"]:
+            assert time.monotonic() < end and process.poll() is None, "waited 60 s for its server"
+            time.sleep(0.2)
+        process.kill()
+    (left,) = cli(*PRO, "servers", "--json").document["servers"]
+    (kept,) = cli("sweep", "list", "--json").document["sweeps"]
+    assert kept["state"] == "stopped" and left["state"] == "ready"
+    assert f"it may have left run {left['run_id']} on (workbench stop {left['run_id']})" in kept["error"]
+    assert f"workbench stop {left['run_id']}" in cli("sweep", "list").out
+    assert cli(*PRO, "stop", left["run_id"], "--json").code == 0

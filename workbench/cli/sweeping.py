@@ -353,7 +353,8 @@ def listed(arguments: argparse.Namespace) -> int:
         done = sum(p.state == "done" for p in sweep.points)
         simulated = "  SIMULATED" if sweep.simulated else ""
         points = f"{done}/{len(sweep.points)} points"
-        say(f"#{sweep.id:<4} {sweep.name:<18} {sweep.host}  {points}  {sweep.state}{simulated}")
+        why = f"  {sweep.error}" if sweep.error else ""
+        say(f"#{sweep.id:<4} {sweep.name:<18} {sweep.host}  {points}  {sweep.state}{simulated}{why}")
     return 0
 
 

@@ -47,4 +47,5 @@ class Sweep:
     notes: tuple[str, ...] = ()
     error: str | None = None
     experiment_id: int | None = None  # the A/B experiment that compared the best value of a flag with the start
+    server: str | None = None  # run that the sweep has started and has on now
     confirmed: bool | None = None  # by pairs against the start; None: not compared

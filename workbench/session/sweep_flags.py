@@ -147,6 +147,8 @@ class FlagSweep:
             with suppress(WorkbenchError):
                 self._on = (await starting).run_id
             raise
+        self.run.change(server=self._on)
+        await self.run.save()  # one that is killed now says what it left on
         status = await self._unless_stopped(self.session.wait_ready(self._on))
         if status.state is not ServerState.READY:
             raise WorkbenchError(_reason(status))
@@ -181,6 +183,7 @@ class FlagSweep:
 
     async def _ended(self, run_id: str) -> None:
         await self.session._stop(run_id)
+        self.run.change(server=None)
 
     # ---- the best against the start
 

@@ -86,7 +86,8 @@ def _sweep(data: Mapping[str, Any]) -> Sweep:
     cut = tuple(
         replace(p, state="skipped", error=_CUT_OFF) if p.state in ("planned", "measuring") else p for p in points
     )
-    return replace(sweep, state="stopped", points=cut, left_s=None, error=sweep.error or _CUT_OFF)
+    left = f"; it may have left run {sweep.server} on (workbench stop {sweep.server})" if sweep.server else ""
+    return replace(sweep, state="stopped", points=cut, left_s=None, error=sweep.error or _CUT_OFF + left)
 
 
 def _known(cls: Any, data: Mapping[str, Any]) -> dict[str, Any]:

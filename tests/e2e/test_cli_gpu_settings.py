@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 from support.command_line import CommandLine
+from support.procs import eventually
 from support.typed_screen import TypedScreen
 
 from workbench.sim import profiles
@@ -302,3 +304,44 @@ def test_a_journal_that_cannot_be_read_or_written(cli: Any) -> None:
     path.mkdir()  # nothing can be written there, by root neither
     ran = cli("--simulate", PRO, "gpu", "set", "--power-limit", "400", "--yes", "--json")
     assert ran.code != 0 and "nothing was changed" in ran.document["error"] and power() == [None]
+
+
+# ---- what is said of it afterwards
+
+
+def test_after_a_plan_that_failed_no_guard_is_said_to_watch(quick: InProcess) -> None:
+    quick.ok("gpu", "status")  # makes the host
+    driver().set_faults(ignored=["gpu_clocks", "memory_clocks"], codes={"nvmlDeviceSetMemoryLockedClocks": 4})
+    ran = quick("gpu", "set", "--power-limit", "400", "--lock-memory-clocks", "14001", "--yes")
+    assert ran.code == 1 and ran.document["rolled_back"] and ran.document["guard"] is None, ran.document
+    assert power() in ([None], [600.0])
+    driver().set_faults(ignored=None, codes=None)
+
+
+def test_keep_says_what_will_not_last(quick: InProcess) -> None:
+    quick.ok("gpu", "set", "--power-limit", "400", "--yes")
+    (warning,) = quick.ok("gpu", "keep")["warnings"]
+    assert "GPU0: persistence mode is off, so power_limit_w may be lost" in warning
+    quick.ok("gpu", "revert")
+    quick.ok("gpu", "set", "--persistence", "on", "--power-limit", "400", "--yes")
+    assert quick.ok("gpu", "keep")["warnings"] == []
+
+
+@pytest.mark.slow
+def test_status_journal_and_guard_agree_after_a_reload_of_the_driver(box: CommandLine) -> None:
+    box.ok("gpu", "status")
+    thermal = Path(directory(), "driver", "thermal.json")
+    driver().set_faults()  # writes what the driver remembers
+    remembered = json.loads(thermal.read_text())
+    thermal.write_text(json.dumps({**remembered, "j": [50_000.0]}))
+    box.ok("gpu", "set", "--power-limit", "400", "--lock-gpu-clocks", "1000,2000", "--yes")
+    remembered = json.loads(thermal.read_text())
+    thermal.write_text(json.dumps({**remembered, "j": [0.0]}))  # as a reload leaves it: defaults, a new counter
+    driver().change_setting(0, power_limit_w=None, gpu_lock_mhz=None)
+    thermal.write_text(json.dumps({**json.loads(thermal.read_text()), "j": [0.0]}))
+    status = box.ok("gpu", "status")
+    assert status["altered"] == [] and status["drift"] == []
+    journal = box.ok("gpu", "journal")
+    assert journal["entries"] == [] and journal["log"][-1]["what"] == "gone: the driver was reloaded"
+    eventually(lambda: not box.ok("gpu", "status")["guard"]["running"], "the guard's end")
+    assert box.ok("gpu", "revert")["outcomes"] == []

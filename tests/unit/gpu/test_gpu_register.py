@@ -1,0 +1,151 @@
+"""The host's register: what anybody may put there, and what of it is read."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workbench.gpu import owners, register
+
+BOOT = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+UUID = "GPU-00000000-0000-4000-8000-000000000000"
+
+
+def entry(**changes: Any) -> dict[str, Any]:
+    made = {
+        "gpu_uuid": UUID,
+        "gpu_index": 0,
+        "setting": "power_limit_w",
+        "before": 600.0,
+        "now": 450.0,
+        "since_unix_s": 1.0,
+        "boot_id": BOOT,
+        "owner": owners.owner_facts(),
+        "state": "applied",
+    }
+    return {**made, **changes}
+
+
+def told(directory: Path, journal: str = "b") -> list[Any]:
+    """What another journal sees."""
+    return [e["now"] for one in register.others(str(directory), journal, BOOT) for e in one["entries"]]
+
+
+def test_each_publish_replaces_what_that_journal_said(tmp_path: Path) -> None:
+    where = register.place(str(tmp_path / "register"))
+    assert Path(where).stat().st_mode & 0o7777 == 0o1777
+    register.publish(where, "a", BOOT, [entry()])
+    register.publish(where, "a", BOOT, [entry(now=400.0)])
+    register.publish(where, "c", BOOT, [entry(now=300.0)])
+    assert told(Path(where)) == [400.0, 300.0] and told(Path(where), "a") == [300.0]
+    assert {path.stat().st_mode & 0o777 for path in Path(where).iterdir()} == {0o644}
+    register.publish(where, "a", BOOT, [])
+    assert told(Path(where)) == [300.0] and len(list(Path(where).iterdir())) == 1
+
+
+def text(**changes: Any) -> str:
+    return json.dumps({"journal": "x", "boot_id": BOOT, "made_ns": 1, "entries": [entry(now=1.0)], **changes})
+
+
+def linked(path: Path) -> None:
+    (path.parent / "elsewhere").write_text(text())
+    path.symlink_to(path.parent / "elsewhere")
+
+
+def hard_linked(path: Path) -> None:
+    (path.parent / "elsewhere").write_text(text())
+    path.hardlink_to(path.parent / "elsewhere")
+
+
+def a_socket(path: Path) -> None:
+    where = os.getcwd()
+    os.chdir(path.parent)
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(path.name)
+    os.chdir(where)
+
+
+HOSTILE: dict[str, Callable[[Path], Any]] = {
+    "a FIFO": os.mkfifo,
+    "a link": linked,
+    "a link to a FIFO": lambda p: (os.mkfifo(p.parent / "pipe"), p.symlink_to("pipe")),
+    "a hard link": hard_linked,
+    "a directory": Path.mkdir,
+    "a socket": a_socket,
+    "huge": lambda p: (p.touch(), os.truncate(p, 3 << 30)),
+    "not whole": lambda p: p.write_text(text()[:-9]),
+    "deep": lambda p: p.write_text("[" * 100_000),
+    "no object": lambda p: p.write_text("[1]"),
+    "bytes": lambda p: p.write_bytes(b"\xff\xfe\x00"),
+    "of another boot": lambda p: p.write_text(text(boot_id="another")),
+    "entries that are none": lambda p: p.write_text(text(entries={"a": 1})),
+    "a command": lambda p: p.write_text(text(entries=[entry(before="600; touch /pwned")])),
+    "no number": lambda p: p.write_text(text(entries=[entry(now=float("nan"))])),
+    "an option": lambda p: p.write_text(text(entries=[entry(gpu_uuid="--help")])),
+    "an escape": lambda p: p.write_text(text(entries=[entry(state="\x1b]52;c;x\x07")])),
+    "a value under it": lambda p: p.write_text(text(entries=[entry(over=["1,2"])])),
+    "a time": lambda p: p.write_text(text(entries=[entry(set_unix_s="now")])),
+}
+
+
+@pytest.mark.parametrize("make", HOSTILE.values(), ids=HOSTILE)
+def test_what_no_workbench_writes_is_passed_over_at_once(tmp_path: Path, make: Callable[[Path], Any]) -> None:
+    make(tmp_path / f"{register.PREFIX}0.evil.json")
+    register.publish(str(tmp_path), "a", BOOT, [entry()])
+    assert told(tmp_path) == [450.0]
+
+
+def test_a_flood_of_one_user_hides_nobody(tmp_path: Path) -> None:
+    register.publish(str(tmp_path), "a", BOOT, [entry()])
+    mine = next(tmp_path.iterdir())
+    for number in range(500):
+        (tmp_path / f"{register.PREFIX}0.{number}.json").write_text(text(journal=f"j{number}", entries=[]))
+    if os.geteuid() == 0:
+        for path in tmp_path.iterdir():
+            if path != mine:
+                os.chown(path, 65534, 65534)
+        assert told(tmp_path) == [450.0]
+    assert len(register.read(str(tmp_path), BOOT)) <= register.MOST_FILES + 1
+
+
+def test_a_reader_always_finds_one_whole_claim(tmp_path: Path) -> None:
+    """While another journal changes what it says, as fast as it can."""
+    register.publish(str(tmp_path), "a", BOOT, [entry()])
+    stop = threading.Event()
+
+    def change() -> None:
+        while not stop.is_set():
+            register.publish(str(tmp_path), "a", BOOT, [entry(now=400.0)])
+
+    work = threading.Thread(target=change)
+    work.start()
+    try:
+        for _ in range(200):
+            assert told(tmp_path) in ([450.0], [400.0])
+    finally:
+        stop.set()
+        work.join()
+
+
+@pytest.mark.parametrize(
+    ("owner", "changing"),
+    [({}, True), ({"start": "1"}, False), ({"pid": 4194304}, False), ({"machine": "far"}, True)],
+    ids=["runs", "another process", "is gone", "elsewhere, just now"],
+)
+def test_who_is_at_work_on_a_setting(tmp_path: Path, owner: dict[str, Any], changing: bool) -> None:
+    made = entry(state="pending", owner={**owners.owner_facts(), **owner})
+    register.publish(str(tmp_path), "a", BOOT, [made])
+    ((found,),) = [one["entries"] for one in register.read(str(tmp_path), BOOT)]
+    assert found["changing"] is changing
+
+
+def test_every_user_of_a_host_takes_the_same_place() -> None:
+    place = os.lstat(register.place())
+    assert place.st_uid == 0 and place.st_mode & 0o1777 == 0o1777

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import signal
 import ssl
 import time
 from collections.abc import Callable
@@ -10,7 +12,14 @@ from typing import Any
 
 import pytest
 from support.certificates import certificate
-from support.scripted_server import Request, ScriptedServer, chat_events, chunked, openai, plain
+from support.command_line import CommandLine
+from support.procs import eventually
+from support.scripted_server import SILENCE, Request, ScriptedServer, chat_events, chunked, openai, plain
+
+from workbench.cli.measuring import _silence_teller
+from workbench.model.bench import BenchProgress
+from workbench.session.session import Session
+from workbench.session.state import BenchState
 
 Cli = Callable[..., Any]
 SMALL = ("--requests", "4", "--concurrency", "2", "--max-tokens", "3", "--warmup", "0")
@@ -108,3 +117,66 @@ def test_a_server_that_lists_no_model(cli: Cli) -> None:
     with ScriptedServer(lambda request, n: [plain("200 OK", {"object": "list", "data": []})]) as server:
         ran = cli("bench", "--url", server.url, *SMALL)
     assert ran.code == 1 and "/v1/models named no model: it is not a list of models, or an empty one" in ran.err
+
+
+# -- stopping --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_benchmark_that_is_stopped_keeps_what_it_measured(
+    tmp_path: Path, clean_environment: None, number: signal.Signals, code: int
+) -> None:
+    """With a real process and a real signal, while the server has fallen silent."""
+    with ScriptedServer(openai(lambda request, n: [SILENCE] if n >= 6 else whole())) as server:
+        command = CommandLine(tmp_path)
+        process = command.spawn("bench", "--url", server.url, *("--requests", "20", "--concurrency", "2"), *SMALL[4:])
+        with process:
+            eventually(lambda: sum(r.line.startswith("POST ") for r in server.requests) == 8, "eight requests", 60)
+            process.send_signal(number)
+            out, err = process.communicate(timeout=60)
+    assert process.returncode == code, err
+    document = json.loads(out)
+    assert (document["requests_ok"], document["requests_failed"]) == (6, 0)
+    assert document["refused"][0] == "partial: stopped by the user after 6 of 20 requests"
+    assert command("results", "list").document["results"][0]["id"] == document["id"]
+
+
+def test_a_benchmark_that_is_stopped_before_anything_was_measured_stores_nothing(
+    tmp_path: Path, clean_environment: None
+) -> None:
+    with ScriptedServer(openai(lambda request, n: [SILENCE])) as server:
+        command = CommandLine(tmp_path)
+        with command.spawn("bench", "--url", server.url, *SMALL) as process:
+            eventually(lambda: sum(r.line.startswith("POST ") for r in server.requests) == 2, "two requests", 60)
+            process.send_signal(signal.SIGINT)
+            out, _ = process.communicate(timeout=60)
+    assert process.returncode == 130 and json.loads(out)["error"] == "interrupted"
+    assert command("results", "list").document == {"results": []}
+
+
+# -- a command of the user's own -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--concurrency", "8", "--", "true"), "--concurrency: a command of your own makes its own requests"),
+        (("--rate", "3", "--no-stream", "--", "true"), "--rate, --no-stream: a command of your own"),
+        (("--requests", "3", "--command", "true"), "--requests: a command of your own"),
+        (("--",), "no command after --"),
+    ],
+)
+def test_what_a_command_cannot_heed_is_told(cli: Cli, words: tuple[str, ...], said: str) -> None:
+    ran = cli("bench", "--url", "http://127.0.0.1:1", *words)
+    assert ran.code == 2 and said in ran.err
+
+
+def test_a_silent_server_is_told_ever_more_seldom(capsys: pytest.CaptureFixture[str]) -> None:
+    tell, session = _silence_teller(), Session.of_host()
+    for silent_s in (0, 5, 9.9, 10, 12, 19, 20, 39, 41, 60, 0, 11, 12):
+        progress = BenchProgress(0, 0, 8, 2, 0, 0.0, silent_s, "measuring", float(silent_s))
+        session.update(bench=BenchState(running=True, progress=progress))
+        tell(session.state, frozenset({"bench"}))
+    told = capsys.readouterr().err.splitlines()
+    assert [line.split(" for ")[1] for line in told] == [f"{n} s, 2 requests wait" for n in (10, 20, 41, 11)]
+    assert told[0].startswith("measuring: no byte from the server")

@@ -124,6 +124,8 @@ class Client:
         if not self.stopped:
             self._begin_measuring()
             self._turn_until_done()
+            while self._ended:  # stopped: what had ended by then counts
+                self._do_a_chore()
             self._end_measuring()
         for slot in self._slots:
             self._drop_connection(slot)
@@ -494,7 +496,13 @@ class Client:
             output_tok_s=round(tokens / elapsed_s, 2) if elapsed_s > 0 else 0.0,
             elapsed_s=round(elapsed_s, 3),
             phase=self.phase,
+            silent_s=round(self._silent_s(), 1),
         )
+
+    def _silent_s(self) -> float:
+        """Since the last byte on any stream, or the last request where none has come."""
+        last = [max(s.exchange.last_byte_ns, s.exchange.began_ns) for s in self._slots if s.exchange is not None]
+        return (time.monotonic_ns() - max(last)) / 1e9 if last else 0.0
 
 
 def _socket_kind(error: OSError, *, connecting: bool) -> tuple[str, str]:

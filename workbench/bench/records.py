@@ -81,6 +81,7 @@ class BenchOutcome:
     spec: BenchSpec
     summary: BenchSummary
     requests: list[RequestRecord] = field(default_factory=list)
+    partial: bool = False  # cancelled: what had been measured by then
     t0_unix: float = 0.0  # first counted request's write
     t1_unix: float = 0.0  # last counted request's end
     # Of `summary.window`: what is compared with the server's power must be taken over the same time.

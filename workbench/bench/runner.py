@@ -24,13 +24,16 @@ from workbench.model.errors import BenchError
 
 _LINE_LIMIT_BYTES = 64 * 1024 * 1024  # one line holds the gaps of one request
 _END_WAIT_S = 2.0
+_PARTIAL_WAIT_S = 5.0  # for the figures of a run that was cancelled
 _KEPT_STDERR_BYTES = 8192
 _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 _WORKER = ("-P", "-m", "workbench.bench.worker")  # -P: a json.py in the current directory is not ours
 
 
 class BenchCancelled(BenchError):
-    """The run was ended by `cancel`: there is no result."""
+    """The run was ended by `cancel`. `result_id`: of what had been measured by then, None where nothing had."""
+
+    result_id: int | None = None
 
 
 @asynccontextmanager
@@ -51,8 +54,9 @@ async def run(
     env: Mapping[str, str] | None = None,
     worker: Process | None = None,
 ) -> BenchOutcome:
-    """One benchmark from start to end. The worker is a session of its own, and its whole group is ended on `cancel`
-    (then BenchCancelled), when this task is cancelled, and on any error.
+    """One benchmark from start to end. The worker is a session of its own, and its whole group is ended on `cancel`,
+    when this task is cancelled, and on any error. On `cancel` the outcome is what had been measured by then;
+    BenchCancelled where that is nothing.
 
     `env` holds the variable that `spec.api_key_env` names where it is not in our environment. `worker`: from `ahead`.
 
@@ -67,6 +71,11 @@ async def run(
     try:
         await asyncio.wait([t for t in (reading, cancelled) if t], return_when=asyncio.FIRST_COMPLETED)
         if not reading.done():
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+            await asyncio.wait([reading], timeout=_PARTIAL_WAIT_S)
+            if reading.done() and (partial := reading.result()) is not None:
+                return partial
             raise BenchCancelled("the benchmark was cancelled", next_step="nothing was stored; run it again")
         outcome = reading.result()
         if outcome is None:
@@ -124,7 +133,8 @@ async def _converse(
         elif kind == "summary":
             summary = summary_from_json(message["summary"])
             names = ("t0_unix", "t1_unix", "window_t0_unix", "window_t1_unix")
-            return BenchOutcome(spec, summary, requests, **{name: message[name] for name in names})
+            partial = bool(message.get("partial"))
+            return BenchOutcome(spec, summary, requests, partial, **{name: message[name] for name in names})
     return None
 
 

@@ -32,6 +32,7 @@ class RunFacts:
     capped: int = 0  # requests that were due while all streams were taken
     unsent: int = 0  # requests that were due before the run's time was over, and never sent
     window: Window | None = None
+    partial: str = ""  # why the run ended before all its requests were made
     reads: int = 0
     unstamped_reads: int = 0
     late_reads: int = 0  # taken more than 2 ms after the bytes came
@@ -42,9 +43,13 @@ def refusals(spec: BenchSpec, counted: Sequence[RequestRecord], facts: RunFacts,
     """Why these figures are not those of the server under the asked load; () where they are."""
     good = [r for r in counted if r.ok]
     failures = _failures(counted)
+    partial = f"partial: {facts.partial} after {len(counted)} of {spec.requests} requests" if facts.partial else None
     reasons = (
+        partial,
         failures,
-        None if failures else _idle_streams(spec, counted, window),  # dead streams are idle, and not by the client
+        None
+        if failures or partial
+        else _idle_streams(spec, counted, window),  # dead streams are idle, and not by the client
         _busy(good, facts),
         _cached(spec, good, facts),
         _not_offered(spec, counted),

@@ -3,7 +3,8 @@
 In: one line of JSON on stdin, a BenchSpec, with the API key as `api_key` where it is not in the environment. Out:
 JSON lines on stdout, by "type": "progress" (at most five a second), "request" (each finished one, warm-up included),
 then one "summary" or "error". It ends at once when told to (SIGTERM) and when its parent is gone (end of file on
-stdin), with a line of type "stopped" where that can still be written.
+stdin), with a line of type "stopped" where that can still be written. Told to in the counted part, it sums up what came
+until then, as "partial".
 Imports the standard library and plain data only.
 """
 
@@ -35,6 +36,7 @@ from workbench.model.errors import BenchError, WorkbenchError
 
 _PROGRESS_NS = 200_000_000
 _NICE = -10
+TOLD = "told to end"
 
 
 class Output:
@@ -106,7 +108,7 @@ def main() -> int:
     gc.freeze()
     gc.disable()  # a collection in the middle of a run is a gap that no server made
     client.run()
-    if client.stopped:
+    if client.stopped and (client.stopped != TOLD or not any(r.ok for r in client.counted)):
         output.line({"type": "stopped", "reason": client.stopped})
         output.finish(wait_s=0.2)
         return 143
@@ -187,7 +189,7 @@ def check(spec: BenchSpec) -> None:
 
 
 def _watch_for_the_end(client: Client, wake: int) -> None:
-    client.watch(wake, IN, lambda _: client.stop("told to end"))
+    client.watch(wake, IN, lambda _: client.stop(TOLD))
 
     def on_stdin(_: int) -> None:
         if not os.read(0, 65536):
@@ -221,6 +223,7 @@ def _summary(client: Client) -> dict[str, Any]:
         capped=client.capped,
         unsent=client.unsent,
         window=window,
+        partial="stopped by the user" if client.stopped else "",
         reads=client.clock.reads,
         unstamped_reads=client.clock.unstamped,
         late_reads=client.clock.late,
@@ -229,6 +232,7 @@ def _summary(client: Client) -> dict[str, Any]:
     summary = summarize(spec, counted, client.warmups, facts)
     return {
         "type": "summary",
+        "partial": bool(client.stopped),
         "summary": to_json(summary),
         "t0_unix": began + min((r.start_s for r in counted), default=0.0),
         "t1_unix": began + max(map(end_s, counted), default=0.0),

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from workbench.cli import bench_text
 from workbench.cli.dispatch import Command, emit
-from workbench.cli.opened import connected, say
+from workbench.cli.opened import connected, note, say
 from workbench.cli.servers import ready_run
+from workbench.cli.stopping import raise_for, stopped_by_signals
 from workbench.model.errors import InputError
 from workbench.model.foreign_text import clean
 
@@ -21,7 +23,20 @@ if TYPE_CHECKING:
     from workbench.session.session import Session
     from workbench.session.state import SessionState
 
+_SILENT_S = 10.0  # without a byte: from here on it is told
 REFUSED = 3  # exit code: there are figures, and they may not be used
+
+
+# Of `_overrides`, what also goes for a command of the user's own; options that are not named as their field.
+_FOR_A_COMMAND = {"command", "model", "api_key_env", "ca_file", "insecure", "deadline_s"}
+_OPTION_NAMES = {
+    "ca_file": "cacert",
+    "timeout_s": "timeout",
+    "stall_s": "stall-timeout",
+    "stream": "no-stream",
+    "prompts_file": "prompts",
+    "ignore_eos": "natural-lengths",
+}
 
 
 def result_json(result: BenchResult) -> dict[str, Any]:
@@ -48,27 +63,63 @@ async def bench(arguments: argparse.Namespace) -> int:
     if bool(arguments.run) == bool(arguments.url):
         raise InputError("give either a run or --url", next_step="workbench servers lists the runs")
     levels, overrides = _levels(arguments.concurrency), _overrides(arguments)
+    if "command" in overrides:
+        _check_for_a_command(levels, overrides)
     if arguments.repeat < 1 or (arguments.repeat > 1 and len(levels) > 1):
         raise InputError("--repeat is 1 or more, at one concurrency", next_step="for example --repeat 5")
     async with connected(arguments) as session:
-        if not arguments.json and sys.stderr.isatty():
-            session.subscribe(_draw_progress)
+        shown = not arguments.json and sys.stderr.isatty()
+        session.subscribe(_draw_progress if shown else _silence_teller())
         run_id = await ready_run(session, arguments.run)
         await session.read_alterations()
         if len(levels) > 1:
             return await _bench_levels(session, arguments, levels, run_id, overrides)
-        results = []
-        for _ in range(arguments.repeat):
-            given = {**overrides, "concurrency": levels[0] if levels else None}
-            if run_id is not None:
-                result_id = await session.bench_run(run_id, **given)
-            else:
-                result_id = await session.bench_url(arguments.url, **given)
-            results.append(await session.result(result_id))
-            if not arguments.json:
-                _say(bench_text.lines(results[-1]))
+        given = {**overrides, "concurrency": levels[0] if levels else None}
+        results, received = await _repeated(session, arguments, run_id, given)
     _say_all(results, arguments.json)
-    return _code(results)
+    return 128 + received[0] if received else _code(results)
+
+
+async def _repeated(
+    session: Session, arguments: argparse.Namespace, run_id: str | None, given: dict[str, Any]
+) -> tuple[list[BenchResult], list[signal.Signals]]:
+    """Each result as it comes, and the signal that stopped the last one."""
+    from workbench.bench.runner import BenchCancelled
+
+    results: list[BenchResult] = []
+    received: list[signal.Signals] = []
+
+    async def keep(result_id: int) -> None:
+        results.append(await session.result(result_id))
+        if not arguments.json:
+            _say(bench_text.lines(results[-1]))
+
+    try:
+        async with stopped_by_signals(session, received):
+            for _ in range(arguments.repeat):
+                if run_id is not None:
+                    await keep(await session.bench_run(run_id, **given))
+                else:
+                    await keep(await session.bench_url(arguments.url, **given))
+    except BenchCancelled as cancelled:
+        if not received:
+            raise
+        if cancelled.result_id is not None:
+            await keep(cancelled.result_id)
+        elif not results:
+            raise_for(received)
+    return results, received
+
+
+def _check_for_a_command(levels: Sequence[int], overrides: dict[str, Any]) -> None:
+    """A command makes its own requests: what would shape ours is not silently left aside."""
+    idle = sorted({*overrides, *(["concurrency"] if levels else [])} - _FOR_A_COMMAND)
+    if idle:
+        options = ", ".join(f"--{_OPTION_NAMES.get(name, name.replace('_', '-'))}" for name in idle)
+        raise InputError(
+            f"{options}: a command of your own makes its own requests",
+            next_step="leave it out here, and give it to the command",
+        )
 
 
 async def _bench_levels(
@@ -141,6 +192,8 @@ def own_command(arguments: argparse.Namespace) -> tuple[str, ...] | None:
     import shlex
 
     text, words = arguments.own_command, arguments.own_words
+    if words == ():
+        raise InputError("no command after --", next_step="for example: workbench bench RUN -- vf-eval …")
     if text is not None and words:
         raise InputError("a command is given twice", next_step="after --, or as --command TEXT")
     if text is not None:
@@ -209,7 +262,31 @@ def _draw_progress(state: SessionState, changed: frozenset[str]) -> None:
 
 
 def _counts(progress: BenchProgress) -> str:
-    return f"{progress.done}/{progress.total}  {progress.output_tok_s:,.0f} tok/s"
+    silent = f"  {_silence(progress)}" if progress.silent_s >= _SILENT_S else ""
+    return f"{progress.done}/{progress.total}  {progress.output_tok_s:,.0f} tok/s{silent}"
+
+
+def _silence(progress: BenchProgress) -> str:
+    return f"no byte from the server for {progress.silent_s:.0f} s, {progress.in_flight} requests wait"
+
+
+def _silence_teller() -> Callable[[SessionState, frozenset[str]], None]:
+    """Say on stderr that a server is silent, ever more seldom: a command that waits must not look like one that
+    hangs."""
+    next_s = _SILENT_S
+
+    def tell(state: SessionState, changed: frozenset[str]) -> None:
+        nonlocal next_s
+        progress = state.bench.progress
+        if "bench" not in changed or progress is None:
+            return
+        if progress.silent_s < _SILENT_S:
+            next_s = _SILENT_S
+        elif progress.silent_s >= next_s:
+            note(f"{progress.phase}: {_silence(progress)}")
+            next_s *= 2
+
+    return tell
 
 
 COMMANDS: dict[str, Command] = {

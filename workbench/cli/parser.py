@@ -60,10 +60,10 @@ def _twice(option: str) -> Exception:
     return InputError(f"--{option} is given twice, with two values", next_step="give it once")
 
 
-def _own_command(words: list[str]) -> tuple[list[str], tuple[str, ...]]:
+def _own_command(words: list[str]) -> tuple[list[str], tuple[str, ...] | None]:
     """`bench … -- COMMAND…` cut in two: what follows is not ours to read."""
     if words[0] != "bench" or "--" not in words:
-        return words, ()
+        return words, None
     at = words.index("--")
     return words[:at], tuple(words[at + 1 :])
 

@@ -170,6 +170,7 @@ class BenchProgress:
     output_tok_s: float
     elapsed_s: float
     phase: str = "measuring"  # "connecting", "warming up", "measuring", "done"
+    silent_s: float = 0.0  # since the last byte that the server sent, while requests wait
     line: str = ""  # what a workload of the person's own said last
 
 

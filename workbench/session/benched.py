@@ -245,7 +245,7 @@ class Measurement:
         self._tell("running the command")
         argv = own_command.filled(spec.command, base_url, spec.model)
         done = await own_command.run(argv, env, on_line=hear, cancel=self._cancel, deadline_s=spec.deadline_s)
-        return BenchOutcome(spec, own_command.summary(done), [], done.t0_unix, done.t1_unix)
+        return BenchOutcome(spec, own_command.summary(done), t0_unix=done.t0_unix, t1_unix=done.t1_unix)
 
     # ---- what the engine says
 
@@ -257,7 +257,7 @@ class Measurement:
         absent = {k: v for k, v in summary.absent.items() if k != "engine"}
         if outcome.spec.command:
             return own_command.with_counts(replace(summary, engine=engine, absent=absent), engine)
-        if not summary.requests_failed:  # of a failed one the engine may have counted a part
+        if not (summary.requests_failed or outcome.partial):  # of a failed one the engine may have counted a part
             engine = replace(engine, disagreements=disagreements(engine, *_sent(summary)))
         if engine.disagreements:
             notes.append(
@@ -314,7 +314,7 @@ class Measurement:
         from workbench.model.bench import BenchProgress
 
         total = 1 if self._spec.command else self._spec.requests
-        self._on_progress(BenchProgress(0, 0, total, 0, 0, 0.0, round(elapsed_s, 3), phase, line))
+        self._on_progress(BenchProgress(0, 0, total, 0, 0, 0.0, round(elapsed_s, 3), phase, line=line))
 
     async def _until_cancelled(self, work: Awaitable[T]) -> T:
         from workbench.bench.runner import BenchCancelled

@@ -268,8 +268,11 @@ class Measuring(Guarding):
         error: str | None = None
         try:
             result_id = await self._run_and_store(spec, benched, env)
-        except runner.BenchCancelled:
+        except runner.BenchCancelled as cancelled:
             error = "cancelled"
+            if cancelled.result_id is not None:
+                error = f"cancelled; what was measured is kept as #{cancelled.result_id}, marked partial"
+                await self.read_results()
             raise
         except WorkbenchError as failure:
             error = failure.message
@@ -283,6 +286,7 @@ class Measuring(Guarding):
         return result_id
 
     async def _run_and_store(self, spec: BenchSpec, benched: Benched, env: dict[str, str]) -> int:
+        from workbench.bench.runner import BenchCancelled
         from workbench.gpu.disturbed import locks_changed
         from workbench.session.benched import Measurement
         from workbench.session.conditions import load_of
@@ -317,7 +321,12 @@ class Measuring(Guarding):
         else:
             await self.keep_clocks(known, measured.clocks, measured.proofs)
         await self.take_proofs(measured.proofs)
-        return await self._store(measured, benched)
+        result_id = await self._store(measured, benched)
+        if measured.outcome.partial:
+            cancelled = BenchCancelled(f"the benchmark was cancelled; what it had measured is kept as #{result_id}")
+            cancelled.result_id = result_id
+            raise cancelled
+        return result_id
 
     def _progress(self, progress: BenchProgress) -> None:
         self.update(bench=replace(self.state.bench, progress=progress))

@@ -18,6 +18,7 @@ from scripted_server import SILENCE, Request, ScriptedServer, Step, chat_events,
 from truth_server import TruthProcess
 
 from workbench.bench import runner
+from workbench.bench.records import BenchOutcome
 from workbench.bench.runner import BenchCancelled, run
 from workbench.bench.summary import quantile
 from workbench.bench.workload import request_mark
@@ -155,6 +156,43 @@ def test_what_no_run_can_be_made_of(fields: dict[str, Any], said: str) -> None:
 
 
 # -- how it ends -----------------------------------------------------------------------------------------------------
+
+
+def test_cancel_keeps_what_was_measured_as_partial() -> None:
+    """Ten requests are answered, the rest never."""
+
+    async def cancelled(server: ScriptedServer) -> BenchOutcome:
+        cancel = asyncio.Event()
+        seen: list[BenchProgress] = []
+        task = asyncio.ensure_future(run(spec_for(server.url, requests=50), cancel=cancel, on_progress=seen.append))
+        async with asyncio.timeout(30):
+            while not (seen and seen[-1].phase == "measuring" and seen[-1].done == 10 and seen[-1].in_flight == 2):
+                await asyncio.sleep(0.01)
+        cancel.set()
+        return await task
+
+    with ScriptedServer(lambda request, n: [OK] if n < 12 else [SILENCE]) as server:  # two of them warm up
+        outcome = asyncio.run(cancelled(server))
+    assert outcome.partial and outcome.summary.requests_ok == 10 and outcome.summary.requests_failed == 0
+    assert outcome.summary.refused[0] == "partial: stopped by the user after 10 of 50 requests"
+    assert not any("client" in why for why in outcome.summary.refused[:1])
+
+
+def test_progress_says_for_how_long_the_server_has_been_silent() -> None:
+    async def waited(server: ScriptedServer) -> float:
+        cancel = asyncio.Event()
+        seen: list[BenchProgress] = []
+        task = asyncio.ensure_future(run(spec_for(server.url, warmup=0), cancel=cancel, on_progress=seen.append))
+        async with asyncio.timeout(30):
+            while not (seen and seen[-1].silent_s >= 0.5):
+                await asyncio.sleep(0.01)
+        cancel.set()
+        with pytest.raises(BenchCancelled):
+            await task
+        return seen[-1].silent_s
+
+    with ScriptedServer(lambda request, n: [SILENCE]) as server:
+        assert asyncio.run(waited(server)) < 20
 
 
 def test_cancel_ends_the_process_at_once() -> None:

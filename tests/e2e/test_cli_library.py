@@ -240,3 +240,25 @@ def test_each_node_has_its_command(cli: Cli) -> None:
 def test_a_plan_over_nodes_is_refused_on_a_real_host(cli: Cli) -> None:
     ran = cli("start", SPARKS, "--var", "head_ip=10.0.0.1", "--var", "worker_ip=10.0.0.2")
     assert ran.code == 2 and "2 nodes (head, worker)" in ran.err and "workbench plan" in ran.err
+
+
+def test_a_plan_with_errors_is_told_by_its_exit_code(cli: Cli) -> None:
+    ran = cli("plan", "vllm-any", "--set", "gpu-memory-utilization=7", "--json")
+    assert ran.code == 2 and ran.document["argv"] and "error" in [f["level"] for f in ran.document["findings"]]
+    assert cli("plan", "vllm-any", "--set", "gpu-memory-utilization=7").code == 2
+    assert cli("plan", "vllm-any").code == 0
+
+
+def test_a_check_and_a_plan_say_the_same_of_ones_own_preset(cli: Cli) -> None:
+    own = Path(os.environ["XDG_CONFIG_HOME"], "workbench", "presets", "mine.toml")
+    own.parent.mkdir(parents=True, exist_ok=True)
+    text = (paths.shipped_presets_dir() / "vllm-any.toml").read_text().replace('id = "vllm-any"', 'id = "mine"')
+    own.write_text(f'{text}\n[env]\nLD_PRELOAD = "/opt/lib/tcmalloc.so"\n')
+    assert cli("plan", "mine").code == 0
+    checked = cli("presets", "check", str(own), "--json")
+    assert checked.code == 0
+    (file,) = checked.document["files"]
+    assert [f["level"] for f in file["findings"] if f["code"] == "preset.hijacks-execution"] == ["warn"]
+    elsewhere = own.parents[2] / "mine.toml"
+    elsewhere.write_text(own.read_text())
+    assert cli("presets", "check", str(elsewhere)).code == 2

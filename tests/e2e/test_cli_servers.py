@@ -122,6 +122,7 @@ def test_a_value_is_not_remembered_before_the_server_was_ready(cli: Cli, tmp_pat
     assert cli("plan", "llamacpp-gguf").code == 2
 
 
+@pytest.mark.slow
 def test_a_value_given_to_one_preset_changes_no_other(cli: Cli) -> None:
     """A model that was once typed for vllm-any became the model of all presets on the host."""
     before = {p: model_of(cli, p, GB10) for p in ("vllm-llama-3.3-70b-nvfp4-spark", "vllm-llama-3.3-70b-2x-spark")}
@@ -137,6 +138,7 @@ def test_a_value_given_to_one_preset_changes_no_other(cli: Cli) -> None:
     assert said["fix"] == "--var model=Qwen/Qwen3-8B"
 
 
+@pytest.mark.slow
 def test_a_remembered_value_is_used_with_a_word_wherever_it_is(cli: Cli) -> None:
     port = ("--set", f"port={free_port()}")
     given = ("--var", "model=/srv/models/Other-Mistral-Large-AWQ", "--var", "triton_cache=/fast/triton")
@@ -204,6 +206,7 @@ def venv_vllm(tmp_path: Path) -> Path:
     return program
 
 
+@pytest.mark.slow
 def test_an_executable_of_ones_own(cli: Cli, venv_vllm: Path) -> None:
     own = ("--executable", shlex.quote(str(venv_vllm)))
     plan = cli(*PRO, "plan", "vllm-any", *own, "--json").document

@@ -20,6 +20,7 @@ from workbench.session import serving
 from workbench.session.session import Session
 
 
+@pytest.mark.slow
 def test_a_server_started_elsewhere_appears_and_one_by_hand_can_be_read(
     clean_environment: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

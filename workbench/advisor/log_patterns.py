@@ -92,7 +92,8 @@ def _matches(lines: Sequence[str], engine: str | None) -> Iterator[tuple[LogPatt
     split, split_lower = text.split("\n"), lower.split("\n")
     for pattern in possible:
         candidates = (i for i, line in enumerate(split_lower) if any(n in line for n in pattern.needles))
-        hit = next((i for i in candidates if pattern.regex.search(split[i][:_LONGEST_LINE])), None)
+        lines_of_it = (i for i in candidates if pattern.regex.search(split[i][:_LONGEST_LINE]))
+        hit = next((i for i in lines_of_it if not _SOURCE.match(plain(split[i]))), None)
         if hit is not None:
             yield pattern, hit, split[hit]
 
@@ -119,9 +120,11 @@ _WRAPPER = re.compile(
     r"EngineCore failed to start|Engine core initialization failed|WorkerProc initialization failed|"
     r"EngineCore encountered a fatal error|EngineDeadError|See root cause above|Scheduler hit an exception|"
     r"Received sigquit from a child|SIGQUIT received|child process.*(?:died|exited|failed)|crashed with exit code|"
-    r"exiting due to|Failed to init server",
+    r"exiting due to|Failed to init server|output_handler failed",
     re.IGNORECASE,
 )
+_EMPTIEST = re.compile(r"output_handler failed")  # any other of them says more
+_SOURCE = re.compile(r"raise\b|(?:return )?[\w.]+\($")  # a line of source code in a traceback: the message follows it
 # Errors of a request or of an optional part: a server lives on with them.
 _HARMLESS = re.compile(r"Error with model error=|Ignore import error|Exception ignored in|resource_tracker")
 _VALUE_ERROR = re.compile(r"^\s+(?:Value error, )?(?P<why>\S.*?) \[type=\w+")
@@ -143,7 +146,7 @@ def first_error(lines: Sequence[str], engine: str | None = None) -> str | None:
             return detail
         if not _WRAPPER.search(message):
             return message
-        wrapper = wrapper or message
+        wrapper = message if wrapper is None or _EMPTIEST.search(wrapper) else wrapper
     return wrapper
 
 

@@ -70,12 +70,13 @@ def presets_show(arguments: argparse.Namespace) -> int:
 
 
 def presets_check(arguments: argparse.Namespace) -> int:
-    from workbench.store.preset_check import check
+    from workbench.store.presets import PresetLibrary
 
+    library = PresetLibrary()
     found: list[dict[str, Any]] = []
     failed = False
     for file in arguments.files:
-        findings = check(Path(file))
+        findings = library.check(Path(file))
         failed = failed or any(f.level is Level.ERROR for f in findings)
         found.append(
             {
@@ -152,7 +153,7 @@ async def take_plan(session: Session, arguments: argparse.Namespace) -> LaunchPl
 
 
 async def plan(arguments: argparse.Namespace) -> int:
-    """argv, environment, files, nodes and findings. Exits 0 also when findings are errors: they are the answer."""
+    """argv, environment, files, nodes and findings. Exits 2 when findings are errors: such a plan cannot be started."""
     from workbench.model.secrets import mask_command
 
     async with connected(arguments) as session:
@@ -177,8 +178,10 @@ async def plan(arguments: argparse.Namespace) -> int:
             "installed_problem": view.installed_problem,
             "simulated": session.state.simulated,
         }
+    code = 2 if any(f.level is Level.ERROR for f in view.findings) else 0
     if arguments.json:
-        return emit(document)
+        emit(document)
+        return code
     for node, its in nodes:
         say(f"# {node.name} (rank {node.rank})\n{its.shell()}")
     if command and not nodes:
@@ -186,7 +189,7 @@ async def plan(arguments: argparse.Namespace) -> int:
     if view.memory and view.memory not in {f.text for f in view.findings}:
         note(view.memory)
     _say_findings(view.findings)
-    return 0
+    return code
 
 
 def variables_json(plan: LaunchPlan) -> dict[str, Any]:

@@ -85,11 +85,12 @@ def apply_assignments(
 ) -> LaunchPlan:
     """The plan after `--set flag=value` (or `--set switch`), `--unset flag` (or variable) and `--env K=V`.
 
-    "model" stands for the model, "executable" for the program that starts the engine. Unknown flags are kept. Raises
-    InputError for text that is no value of the flag.
+    "model" stands for the model, "executable" for the program that starts the engine. Unknown flags are kept. A flag
+    that may be repeated takes the values of all its assignments. Raises InputError for text that is no value of it.
     """
     for name in unsets:
         plan = _unset(plan, catalog, name)
+    given: dict[str, list[Any]] = {}  # of flags that may be repeated, by this call
     for assignment in sets:
         name, equals, text = assignment.partition("=")
         if not name.strip("- "):
@@ -102,6 +103,8 @@ def apply_assignments(
             continue
         match = lookup(catalog, name)
         value = _parse_assigned(catalog, match, name, text if equals else None)
+        if match.spec and match.spec.repeatable:
+            value = given[match.name] = [*given.get(match.name, ()), *(value if isinstance(value, list) else [value])]
         plan = set_flag(plan, catalog, name, value)
     for assignment in envs:
         name, equals, text = assignment.partition("=")

@@ -23,6 +23,7 @@ from workbench import __version__
 from workbench.hosts import detached
 from workbench.hosts.base import FileError, Host, HostUnreachable
 from workbench.model.errors import HostError, InputError, PlanError, ServerError
+from workbench.model.findings import Finding, Level
 from workbench.model.plan import Command, LaunchPlan
 from workbench.model.run import EngineMetrics, LogBatch, ServerState, ServerStatus
 from workbench.model.secrets import mask_command, mask_plan, mask_text
@@ -41,6 +42,7 @@ TOKEN_TIMEOUT_S = 300.0  # the first forward pass may compile kernels
 STOP_GRACE_S = 15.0  # from TERM to KILL: ready servers take 2 s (vLLM) to 7 s (SGLang)
 _STOP_TRIES = 3  # where the link is lost in the middle
 EXPLAINED_RUNS = 10  # newest failed runs whose log is read for the reason when runs are listed
+FULL_KIB = 64  # free on the disk of a run's directory: less is full
 FILES = ("plan.json", "ready.json", "stop.json")
 
 _BUSY_S, _STARTING_S, _READY_S, _LOST_S = 0.25, 0.5, 1.0, 2.0  # between two looks: 0.25 s is 4 batches a second
@@ -411,9 +413,18 @@ class Supervisor:
         await self._drain(run)
         lines = run.follower.ring.lines()
         first = log_patterns.first_error(lines)
-        found = log_patterns.match(lines, run.record.engine)
-        run.explained = (mask_text(first, run.secrets) if first else None, tuple(found))
+        found = (*log_patterns.match(lines, run.record.engine), *await self._disk_full(run))
+        run.explained = (mask_text(first, run.secrets) if first else None, found)
         self._tell(run)
+
+    async def _disk_full(self, run: Watched) -> tuple[Finding, ...]:
+        """A log that could not be written may lack the reason; the full disk may be it."""
+        done = await self.host.run(["df", "-Pk", "--", run.run_dir])
+        words = done.out.rsplit("\n", 2)[-2].split() if done.returncode == 0 and done.out.count("\n") > 1 else []
+        if len(words) < 6 or not words[3].isdecimal() or int(words[3]) >= FULL_KIB:
+            return ()
+        text = f"the disk of {run.run_dir} is full ({words[-1]}): its log may be cut off before the reason"
+        return (Finding(Level.ERROR, "disk.full", text, fix="free some space there, or set XDG_STATE_HOME"),)
 
     async def _drain(self, run: Watched) -> None:
         while await self._read_log(run):

@@ -130,6 +130,23 @@ def test_when_only_wrappers_are_there_one_of_them_is_the_error() -> None:
             "AssertionError",
         ),
         (["/bin/sh: 1: serve-it: not found"], "serve-it: not found"),
+        (  # the source line of a traceback stood there instead of the message below it
+            [
+                "Traceback (most recent call last):",
+                '  File "/opt/v/hub.py", line 9, in get',
+                "    raise LocalEntryNotFoundError(",
+                "huggingface_hub.errors.LocalEntryNotFoundError: Cannot find the requested files in the disk cache",
+            ],
+            "Cannot find the requested files",
+        ),
+        (  # what another process says of a killed engine core
+            [
+                "ERROR 11-22 06:50:10 [async_llm.py:708] AsyncLLM output_handler failed.",
+                "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace (above)",
+            ],
+            "EngineDeadError: EngineCore encountered an issue",
+        ),
+        (["ERROR 11-22 06:50:10 [async_llm.py:708] AsyncLLM output_handler failed."], "output_handler failed"),
         (["Fatal Python error: Segmentation fault"], "Segmentation fault"),
         (["\x1b[31mERROR\x1b[0m 11-21 00:30:10 [core.py:1] \x1b[1mno good\x1b[0m"], "no good"),
     ],

@@ -208,3 +208,14 @@ def test_rows() -> None:
     assert len(everything) == len(CATALOG.flags) + 3
     unset = next(r for r in everything if r.name == "data-parallel-size")
     assert (unset.value, unset.default, unset.origin) == (None, 1, Origin.DEFAULT)
+
+
+def test_a_repeatable_flag_given_twice_has_both_values() -> None:
+    plan = engines.plan_from_preset(preset(flags={}), {"models": "m"})
+    catalog = engines.get("vllm").catalog()
+    twice = engines.apply_assignments(plan, catalog, ["middleware=a.b", "middleware=c.d", "port=1", "port=2"])
+    assert twice.flag("middleware") == ["a.b", "c.d"] and twice.flag("port") == 2
+    argv = engines.get("vllm").command(twice).argv
+    assert [argv[i + 1] for i, word in enumerate(argv) if word == "--middleware"] == ["a.b", "c.d"]
+    again = engines.apply_assignments(twice, catalog, ["middleware=e.f"])
+    assert again.flag("middleware") == ["e.f"]

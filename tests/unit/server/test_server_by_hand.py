@@ -57,6 +57,7 @@ def test_a_run_of_workbench_is_none(by_hand: subprocess.Popen[bytes]) -> None:
     assert not [s for s in asyncio.run(find(LocalHost(), known_ports=[port])) if s.port == port]
 
 
+@pytest.mark.slow
 def test_what_only_listens_is_not_a_server() -> None:
     """A process with vllm in its command line, and a port that speaks no HTTP."""
     with socket.socket() as silent:

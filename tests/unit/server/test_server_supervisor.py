@@ -226,6 +226,18 @@ def test_a_frozen_server_is_not_ready_for_who_looks_first(make: Make, monkeypatc
     supervised(scenario)
 
 
+def test_a_full_disk_is_named_where_a_log_may_be_cut_off(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+        first = await supervisor.wait_ready(await start(supervisor, make("exit=1")), READY_S)
+        assert first.state is ServerState.FAILED and "disk.full" not in [f.code for f in first.findings]
+        monkeypatch.setattr(module, "FULL_KIB", 2**50)
+        failed = await supervisor.wait_ready(await start(supervisor, make("exit=1")), READY_S)
+        (full,) = [f for f in failed.findings if f.code == "disk.full"]
+        assert failed.run_dir is not None and failed.run_dir in full.text and full.fix
+
+    supervised(scenario)
+
+
 # ---- stopping
 
 

@@ -157,8 +157,9 @@ def test_the_log_is_searched_in_its_whole_file(monkeypatch: pytest.MonkeyPatch) 
         await s.serve()
         log = Path(s.session.supervisor.status(s.state.run_id).run_dir, "log")
         ring = s.session.supervisor.log(s.state.run_id)
+        lines = [f"INFO line {n}\n" for n in range(40_000)]
         with log.open("a") as file:
-            file.write("a needle of long ago\n" + "".join(f"INFO line {n}\n" for n in range(30_000)) + "NEEDLE now\n")
+            file.writelines([*lines[:9_000], "a needle of long ago\n", *lines[9_000:], "NEEDLE now\n"])
         await s.until(lambda: ring.dropped and ring.find("needle now") is not None, seconds=30)
         await s.press("3", "slash", *"needle", "enter")
         await s.until("“needle”: 2 lines of the whole log", "m lists all")

@@ -149,7 +149,7 @@ def _scalar(spec: FlagSpec, text: str) -> FlagValue:
             case FlagKind.BOOL:
                 return _boolean(stripped)
             case FlagKind.INT:
-                return human_int(stripped) if spec.human_readable_int else int(stripped)
+                return _whole(human_int(stripped) if spec.human_readable_int else int(stripped))
             case FlagKind.FLOAT:
                 return float(stripped)
             case FlagKind.JSON:
@@ -158,6 +158,13 @@ def _scalar(spec: FlagSpec, text: str) -> FlagValue:
         why = error.message if isinstance(error, InputError) else f"{text!r} is not {_expected(spec)}"
         raise InputError(f"--{spec.name}: {why}", next_step=f"give {_expected(spec)}") from None
     return text
+
+
+def _whole(value: int) -> int:
+    """No engine counts farther than 64 bits."""
+    if not -(2**63) <= value < 2**63:
+        raise InputError(f"{value} does not fit in 64 bits")
+    return value
 
 
 def _expected(spec: FlagSpec) -> str:

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 class BenchActions(Actions):
     results: Results
 
+    if TYPE_CHECKING:  # given by the GPU's actions
+
+        def action_revert(self) -> None: ...
+
     async def action_bench(self) -> None:
         state = self.session.state
         if state.bench.running:
@@ -85,10 +89,11 @@ class BenchActions(Actions):
             return
 
         def show(result: BenchResult) -> None:
-            from workbench.tui.modals.base import TextModal
+            from workbench.tui.modals.page import Page
             from workbench.tui.modals.result import result_rows
 
-            self.app.push_screen(TextModal(f"Result #{result.id}", lambda w: result_rows(result, w)))
+            keys = {"r": ("revert GPU settings", self.action_revert)} if self.session.state.alterations else {}
+            self.app.push_screen(Page(f"Result #{result.id}", lambda w: result_rows(result, w), keys=keys))
 
         self.attempt(self.session.result(row.id), show)
 

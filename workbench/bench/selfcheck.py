@@ -32,6 +32,7 @@ class RunFacts:
     capped: int = 0  # requests that were due while all streams were taken
     unsent: int = 0  # requests that were due before the run's time was over, and never sent
     window: Window | None = None
+    first_tokens: float | None = None  # in the first chunk of a warm-up reply, by the server's usage
     partial: str = ""  # why the run ended before all its requests were made
     reads: int = 0
     unstamped_reads: int = 0
@@ -172,6 +173,7 @@ def notes_of(spec: BenchSpec, counted: Sequence[RequestRecord], facts: RunFacts,
             f" {max(lengths)}, as the model ended them"
         )
     notes += _odd_replies(counted, good)
+    notes += _first_chunk_notes(good, facts)
     notes += _prompt_notes(spec, good, facts)
     notes += _schedule_notes(spec, counted, facts)
     if facts.unstamped_reads > _ODD_READS * facts.reads:
@@ -199,6 +201,20 @@ def _odd_replies(counted: Sequence[RequestRecord], good: Sequence[RequestRecord]
     if again:
         notes.append(f"{again} of {len(counted)} requests were sent anew: the server had closed the kept connection")
     return notes
+
+
+def _first_chunk_notes(good: Sequence[RequestRecord], facts: RunFacts) -> list[str]:
+    """Where TPOT depends on what the server does not say."""
+    open_ = [r for r in good if r.first_tokens is None and 1 < r.chunks < (r.output_tokens or 0)]
+    if not open_ or facts.first_tokens is not None:
+        return []
+    tokens = sum(r.output_tokens or 0 for r in open_) / len(open_)
+    per_chunk = tokens / (sum(r.chunks for r in open_) / len(open_))
+    low_pct = 100 * (1 - (tokens - per_chunk) / (tokens - 1))
+    return [
+        f"TPOT takes the first chunk as one token, since the server does not say how many it holds: at {per_chunk:.1f}"
+        f" tokens per chunk it may be {low_pct:.0f} % too low"
+    ]
 
 
 def _prompt_notes(spec: BenchSpec, good: Sequence[RequestRecord], facts: RunFacts) -> list[str]:

@@ -46,10 +46,13 @@ def distribution(values: Iterable[float], unit: float = 1.0) -> Distribution | N
     return Distribution(mean=mean, p50=p50, p90=p90, p99=p99, min=low, max=high, count=len(ordered))
 
 
-def tpot_ms(record: RequestRecord) -> float | None:
-    """(last - first chunk) / (tokens - tokens in the first chunk). Where the server does not say how many tokens the
-    first chunk carried it is taken as one. None without usage, or with nothing after the first chunk."""
-    after_first = (record.output_tokens or 0) - (record.first_tokens or 1)
+def tpot_ms(record: RequestRecord, first_tokens: float | None = None) -> float | None:
+    """(last - first chunk) / (tokens - tokens in the first chunk). Where the server did not say how many tokens the
+    first chunk of this reply carried, `first_tokens`, as in the warm-up, and one where that is not known either or each
+    chunk is a token. None without usage, or with nothing after the first chunk."""
+    tokens = record.output_tokens or 0
+    usual = 1 if first_tokens is None or record.chunks >= tokens else first_tokens
+    after_first = tokens - (record.first_tokens or usual)
     if after_first <= 0 or not record.gaps_us:
         return None
     return sum(record.gaps_us) / 1000 / after_first
@@ -71,7 +74,7 @@ def summarize(
     duration_s = max((r.start_s + r.end_us / 1e6 for r in counted), default=0.0) - min(
         (r.start_s for r in counted), default=0.0
     )
-    figures = _figures(good, duration_s) | _window_figures(good, window)
+    figures = _figures(good, duration_s, facts.first_tokens) | _window_figures(good, window)
     return BenchSummary(
         requests_ok=len(good),
         requests_failed=len(counted) - len(good),
@@ -97,10 +100,10 @@ def summarize(
     )
 
 
-def _figures(good: Sequence[RequestRecord], duration_s: float) -> dict[str, object]:
+def _figures(good: Sequence[RequestRecord], duration_s: float, first_tokens: float | None) -> dict[str, object]:
     """Of the whole run."""
     output = total([r.output_tokens for r in good])
-    tpot = distribution(t for r in good if (t := tpot_ms(r)) is not None)
+    tpot = distribution(t for r in good if (t := tpot_ms(r, first_tokens)) is not None)
     chunks = sum(r.chunks for r in good)
     return {
         "prompt_tokens": total([r.prompt_tokens for r in good]) if good else None,

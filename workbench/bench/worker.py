@@ -19,6 +19,7 @@ import select
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -211,6 +212,11 @@ def _report_progress(client: Client, output: Output) -> None:
     client.tick = tick
 
 
+def _first_tokens(warmups: Sequence[RequestRecord]) -> float | None:
+    known = [r.first_tokens for r in warmups if r.ok and r.first_tokens]
+    return sum(known) / len(known) if known else None
+
+
 def _summary(client: Client) -> dict[str, Any]:
     spec, counted, began = client.spec, client.counted, client.began_unix
     window = window_of(spec, counted, client.ramp_end_s)
@@ -223,6 +229,7 @@ def _summary(client: Client) -> dict[str, Any]:
         capped=client.capped,
         unsent=client.unsent,
         window=window,
+        first_tokens=_first_tokens(client.warmups),
         partial="stopped by the user" if client.stopped else "",
         reads=client.clock.reads,
         unstamped_reads=client.clock.unstamped,

@@ -23,6 +23,7 @@ _WORDS = (
 )
 _VOCABULARY = tuple(_WORDS.split())
 _TASK = "Continue this list of words: "
+_IN_CHUNKS = "continuous_usage_stats"  # of stream_options; vLLM and SGLang know it
 _DROPPABLE = ("ignore_eos", "min_tokens", "temperature", "stream_options")
 
 
@@ -98,13 +99,19 @@ class Workload:
         fields: dict[str, Any] = {"model": spec.model, **self.fields(index, warmup=warmup)}
         fields |= {self._length_field: length, "temperature": spec.temperature, "stream": spec.stream}
         if spec.stream:
-            fields["stream_options"] = {"include_usage": True}
+            fields["stream_options"] = {"include_usage": True} | self._usage_in_chunks(warmup)
         if self._exact:
             fields |= {"ignore_eos": True, "min_tokens": length}
         fields |= spec.extra_body
         for name in self.dropped:
             fields.pop(name, None)
         return json.dumps(fields, ensure_ascii=False).encode("utf-8", "replace")
+
+    def _usage_in_chunks(self, warmup: bool) -> dict[str, bool]:
+        """Ask how many tokens the first chunk holds, which TPOT needs, of the warm-up: there it costs the counted
+        requests nothing. Where there is none, of all."""
+        wanted = (warmup or not self.spec.warmup) and _IN_CHUNKS not in self.dropped
+        return {_IN_CHUNKS: True} if wanted else {}
 
     def drop_refused(self, status: int, said: str, sent: Mapping[str, Any]) -> bool:
         """After a 400 or 422 that names optional fields of `sent` (the parsed body): leave those out from now on.
@@ -115,6 +122,9 @@ class Workload:
             self._length_field = "max_completion_tokens"
             return True
         named = [f for f in _DROPPABLE if f in sent and re.search(rf"(?<![a-z_]){f}(?![a-z_])", said)]
+        in_chunks = _IN_CHUNKS in (sent.get("stream_options") or ())
+        if in_chunks and (_IN_CHUNKS in said or "stream_options" in named or not named):
+            named = [_IN_CHUNKS]
         self.dropped += [f for f in named if f not in self.dropped]
         return bool(named)
 

@@ -348,7 +348,7 @@ def test_what_a_request_says() -> None:
         "max_tokens": 3,
         "temperature": 0.0,
         "stream": True,
-        "stream_options": {"include_usage": True},
+        "stream_options": {"include_usage": True, "continuous_usage_stats": True},
         "ignore_eos": True,
         "min_tokens": 3,
         "top_k": 3,
@@ -411,14 +411,14 @@ def test_refused_fields_are_dropped_and_said(status: str) -> None:
 def test_a_400_about_something_else_is_a_failure() -> None:
     with ScriptedServer(lambda request, n: [plain("400 Bad Request", {"error": "context too long"})]) as server:
         client = bench(server.url)
-        assert len(server.requests) == 1
+        assert len(server.requests) == 2  # once more without usage in each chunk
     assert (client.counted[0].error, client.counted[0].detail) == ("http 400", "context too long")
 
 
 def test_a_server_that_refuses_what_is_no_longer_sent_fails_in_bounded_time() -> None:
     with ScriptedServer(lambda request, n: [plain("400 Bad Request", {"error": "ignore_eos"})]) as server:
         client = bench(server.url)
-        assert len(server.requests) == 2
+        assert len(server.requests) == 3
     assert client.counted[0].error == "http 400"
 
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted_server import SILENCE, Request, ScriptedServer, Step, chat_events, chunked, plain
+from scripted_server import SILENCE, Request, ScriptedServer, Step, chat_events, chunked, event, plain, usage
+from scripted_server import chunk as scripted_chunk
 from truth_server import TruthProcess
 
 from workbench.bench import runner
@@ -91,6 +92,48 @@ def test_a_run_from_start_to_end() -> None:
     assert outcome.spec.salt and before < outcome.t0_unix <= outcome.t1_unix <= time.time() + 0.01
     assert s.duration_s == pytest.approx(outcome.t1_unix - outcome.t0_unix, abs=1e-3)
     assert seen[-1].phase == "done" and (seen[-1].done, seen[-1].failed, seen[-1].total) == (8, 0, 8)
+
+
+def four_a_chunk(request: Request, n: int, *, offered: bool) -> Iterator[Step]:
+    """32 tokens in 8 chunks, 20 ms apart. Usage is in each chunk where that is offered and asked for."""
+    asked = request.body["stream_options"].get("continuous_usage_stats")
+    head = chat_events(1)[0]
+    yield chunked([head], end=False)
+    for i in range(8):
+        time.sleep(0.02 if i else 0)
+        counts = {"usage": usage(20, 4 * (i + 1))} if offered and asked else {}
+        one = event({**scripted_chunk({"content": " abcd"}, "length" if i == 7 else None), **counts})
+        yield b"%x\r\n%b\r\n" % (len(one), one)
+    end = event({**scripted_chunk(), "choices": [], "usage": usage(20, 32)}) + event(b"[DONE]")
+    yield b"%x\r\n%b\r\n0\r\n\r\n" % (len(end), end)
+
+
+@pytest.mark.parametrize("warmup", [0, 2])
+@pytest.mark.parametrize("offered", [True, False])
+def test_tpot_does_not_depend_on_how_usage_is_reported(offered: bool, warmup: int) -> None:
+    with ScriptedServer(lambda request, n: four_a_chunk(request, n, offered=offered)) as server:
+        spec = spec_for(server.url, concurrency=1, requests=3, warmup=warmup, max_tokens=32)
+        s = asyncio.run(run(spec)).summary
+        counted = server.requests[warmup:]
+        asked = [r.body["stream_options"].get("continuous_usage_stats", False) for r in counted]
+    assert asked == [not warmup] * 3  # in the warm-up, so that it costs the counted requests nothing
+    noted = [n for n in s.notes if n.startswith("TPOT takes the first chunk as one token")]
+    assert s.tpot_ms is not None and s.itl_ms is not None
+    after_first = 28 if offered else 31
+    assert s.tpot_ms.mean == pytest.approx(7 * s.itl_ms.mean / after_first, rel=0.01)
+    assert bool(noted) is not offered and (offered or "4.0 tokens per chunk it may be 10 % too low" in noted[0])
+
+
+@pytest.mark.parametrize("said", ["stream_options.continuous_usage_stats: extra", "bad stream_options", "bad request"])
+def test_a_server_that_rejects_usage_in_chunks_is_asked_without(said: str) -> None:
+    def answer(request: Request, n: int) -> list[Step]:
+        asked = "continuous_usage_stats" in request.body["stream_options"]
+        return [plain("400 Bad Request", {"error": said})] if asked else [OK]
+
+    with ScriptedServer(answer) as server:
+        s = asyncio.run(run(spec_for(server.url))).summary
+        assert all(r.body["stream_options"]["include_usage"] for r in server.requests)
+    assert (s.requests_ok, s.warmup_requests, s.output_tokens) == (8, 2, 24)
 
 
 def test_each_run_has_its_own_salt() -> None:

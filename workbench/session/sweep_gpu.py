@@ -233,9 +233,9 @@ class GpuSweep:
             return None
         named = sum(share for name, share in gpu.event_reasons.items() if CAPS.get(name) == "power")
         drawn = [w for w in gpu.power_w_each if w is not None]
-        if not drawn and "event_reasons" in gpu.absent:
-            return None
-        return named >= BOUND_SHARE or any(w >= DRAWN_SHARE * limit_w for w in drawn)
+        if named >= BOUND_SHARE:
+            return True
+        return any(w >= DRAWN_SHARE * limit_w for w in drawn) if drawn else None
 
     # ---- the value that is named, against the start
 

@@ -51,12 +51,12 @@ def test_nothing_rejected_is_a_last_benchmark_or_the_default_of_a_form() -> None
         usual = session.bench_defaults()
         with ScriptedServer(openai(mostly_dead)) as server:
             bad = await session.bench_url(server.url, concurrency=4, requests=8, max_tokens=3, warmup=0)
-        assert session.state.bench.last_id == bad and session.state.results[0].refused
-        assert await session._last_usable() is None and session.bench_defaults() == usual
+        assert (session.state.results[0].id, session.state.bench.last_id) == (bad, None)
+        assert session.state.results[0].refused and session.bench_defaults() == usual
         with ScriptedServer(openai(whole)) as server:
             good = await session.bench_url(server.url, concurrency=4, requests=8, max_tokens=3, warmup=0)
             worse = await session.bench_url(f"{server.url}/nothing", model="m", concurrency=4, requests=8, warmup=0)
-        assert worse == session.state.bench.last_id != good == await session._last_usable()
+        assert (session.state.results[0].id, session.state.bench.last_id) == (worse, good)
         await session.close()
 
     asyncio.run(go())

@@ -78,6 +78,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "gpu confirm": ("workbench gpu confirm",),
     "gpu keep": ("workbench gpu keep",),
     "gpu journal": ("workbench gpu journal --json",),
+    "gpu sudoers": ("workbench gpu sudoers > workbench-sudoers",),
     "gpu verify": ("workbench gpu verify RUN --seconds 10",),
     "gpu sweep": ("workbench gpu sweep RUN --power-limit 300,350,400,450",),
     "doctor": ("workbench --host gpu-box doctor",),

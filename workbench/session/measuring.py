@@ -392,7 +392,7 @@ class Measuring(Guarding):
             await self._restart_bench_compare()
 
     async def _restart_bench_compare(self) -> None:
-        before = await self._last_usable()
+        before = self.state.bench.last_id or last_usable(self.state.results)
         shape: dict[str, Any] = {}
         if before is not None:
             spec = (await self.result(before)).spec
@@ -411,13 +411,6 @@ class Measuring(Guarding):
             await self.compare(before, after)
         else:
             self.notify(Level.INFO, "the first result: change one thing and press . again to compare")
-
-    async def _last_usable(self) -> int | None:
-        """The last benchmark that was not rejected."""
-        last = self.state.bench.last_id
-        if last is not None and not (await self.result(last)).summary.refused:
-            return last
-        return last_usable(self.state.results)
 
     def _shape_again(self, spec: BenchSpec) -> dict[str, Any]:
         """Overrides that ask for the same again. The person's own prompts and command are not taken from what is

@@ -262,3 +262,18 @@ def test_a_check_and_a_plan_say_the_same_of_ones_own_preset(cli: Cli) -> None:
     elsewhere = own.parents[2] / "mine.toml"
     elsewhere.write_text(own.read_text())
     assert cli("presets", "check", str(elsewhere)).code == 2
+
+
+def test_a_preset_is_shown_with_all_that_it_is_about(cli: Cli) -> None:
+    shown = cli("presets", "show", "rtx-pro-6000-clock-power-profile").out
+    for said in (
+        "power_limit_w 600",
+        "(13365, 13365)",
+        "CPU governor = performance",
+        "baseline  sglang-",
+        "lines 15, 45",
+    ):
+        assert said in shown
+    assert "--enable-metrics\n" in shown and "${model}" not in shown
+    sparks = cli("presets", "show", SPARKS).out
+    assert "node 1: worker" in sparks and "--headless" in sparks and "(default enp1s0f1np1)" in sparks

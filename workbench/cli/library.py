@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from workbench.model.findings import Finding, Level
 if TYPE_CHECKING:
     from workbench.model.plan import Command as Command_
     from workbench.model.plan import LaunchPlan, Node
+    from workbench.model.preset import Claim, GpuSettingsEntry, HostSetting, Variable
     from workbench.session.session import Session
 
 
@@ -42,21 +44,27 @@ def presets_show(arguments: argparse.Namespace) -> int:
         return emit(preset.model_dump(mode="json", by_alias=True))
     say(f"{preset.id}: {preset.title}\n\n{preset.summary}\n")
     say(f"engine    {preset.engine.name} {preset.engine.versions or ''}")
+    hardware, made_for = preset.hardware, preset.benchmark
     if preset.engine.executable:
-        say(f"program   {shlex.join(preset.engine.executable)}")
+        say(f"program   {shlex.join(map(preset.filled, preset.engine.executable))}")
     if preset.engine.workdir:
-        say(f"in        {preset.engine.workdir}")
-    say(f"model     {preset.model.id} {preset.model.quantization or ''}")
-    say(f"hardware  {preset.hardware.count} x {', '.join(preset.hardware.gpu_names) or 'any NVIDIA GPU'}")
-    say(f"from      {preset.provenance.document} ({preset.provenance.status})")
-    for name, value in preset.flags.items():
-        say(f"  --{name} {value}")
-    for name, value in preset.env.items():
-        say(f"  {name}={value}")
+        say(f"in        {preset.filled(preset.engine.workdir)}")
+    say(f"model     {preset.filled(preset.model.id)} {preset.model.quantization or ''}")
+    say(f"hardware  {hardware.count} x {', '.join(hardware.gpu_names) or 'any NVIDIA GPU'}")
+    say(f"platform  {hardware.platform or 'any'}")
+    say(f"baseline  {preset.baseline or 'none'}")
+    say(f"benchmark {made_for.profile}, {made_for.requests} requests, concurrency {made_for.concurrency}")
+    say(f"from      {preset.provenance.document} ({preset.provenance.status}) {preset.provenance.note or ''}")
+    _say_settings(preset.flags, preset.env)
+    for node in preset.nodes:
+        say(f"node {node.rank}: {node.name}")
+        _say_settings(node.flags, node.env)
     for title, lines in (
-        ("Asks for", [f"{n}: {v.description}" for n, v in preset.variables.items()]),
+        ("Asks for", [f"{n}: {v.description}{_usual(v)}" for n, v in preset.variables.items()]),
+        ("GPU settings, never applied by loading", [_gpu_settings(g) for g in preset.gpu_settings]),
+        ("Settings of the host, never applied", [_because(f"{h.name} = {h.value}", h) for h in preset.host_settings]),
         ("Caveats", preset.caveats),
-        ("Claims", [f"[{c.verdict}] {c.text} -> {c.correct} ({c.basis})" for c in preset.claims]),
+        ("Claims", [f"[{c.verdict}] {c.text} -> {c.correct} ({c.basis}{_lines(c)})" for c in preset.claims]),
         (
             "Results",
             [f"{r.metric} {r.value:g} {r.unit}: {r.conditions} ({r.status}; {r.source})" for r in preset.references],
@@ -67,6 +75,32 @@ def presets_show(arguments: argparse.Namespace) -> int:
             for line in lines:
                 say(f"  {line}")
     return 0
+
+
+def _say_settings(flags: Mapping[str, Any], env: Mapping[str, str]) -> None:
+    for name, value in flags.items():
+        say(f"  --{name}" if value is True else f"  --{name} {value if isinstance(value, str) else json.dumps(value)}")
+    for name, value in env.items():
+        say(f"  {name}={value}")
+
+
+def _usual(variable: Variable) -> str:
+    if variable.default is not None:
+        return f" (default {variable.default})"
+    return f" (e.g. {variable.example})" if variable.example else ""
+
+
+def _gpu_settings(entry: GpuSettingsEntry) -> str:
+    named = entry.model_dump(exclude={"gpu", "reason"}, exclude_none=True)
+    return _because(f"GPU {entry.gpu}: {', '.join(f'{name} {value}' for name, value in named.items())}", entry)
+
+
+def _because(text: str, entry: GpuSettingsEntry | HostSetting) -> str:
+    return f"{text} ({entry.reason})" if entry.reason else text
+
+
+def _lines(claim: Claim) -> str:
+    return f"; lines {claim.lines}" if claim.lines else ""
 
 
 def presets_check(arguments: argparse.Namespace) -> int:

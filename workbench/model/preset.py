@@ -173,3 +173,10 @@ class Preset(_Strict):
         if sorted(n.rank for n in value) != list(range(len(value))):
             raise ValueError("expected ranks 0, 1, … each once")
         return value
+
+    def filled(self, text: str) -> str:
+        """Return `text` with each `${name}` as its default, or as what it is an example of."""
+        for name, variable in self.variables.items():
+            known = variable.default or (f"{variable.example} (asked for)" if variable.example else None)
+            text = text.replace(f"${{{name}}}", known or f"<{name}: asked for>")
+        return text

@@ -195,15 +195,33 @@ class PlanEditor:
             can_undo=bool(self._undo),
             can_redo=bool(self._redo),
             title=self.title,
+            nodes=tuple((node, mask_command(its)) for node, its in self.node_commands()),
         )
 
 
-def script_of(command: Command) -> str:
-    """A POSIX script that starts the same server from an empty directory; secrets are masked."""
+def script_of(command: Command, nodes: Sequence[tuple[Node, Command]] = ()) -> str:
+    """A POSIX script that starts the same server from an empty directory; secrets are masked.
+
+    Of several nodes it starts the one that its argument names.
+    """
+    import shlex
+
+    lines = ["#!/bin/sh", "# Written by Workbench. Secrets are masked: put them in before use.", "set -eu", "umask 077"]
+    if not nodes:
+        return "\n".join([*lines, *_started(command)]) + "\n"
+    names = "|".join(node.name for node, _ in nodes)
+    lines.append('case "${1:-}" in')
+    for node, its in nodes:
+        lines += [f"{shlex.quote(node.name)})", *_started(its), ";;"]
+    usage = shlex.quote(f"usage: sh SCRIPT {names}, on that node")
+    return "\n".join([*lines, "*)", f"echo {usage} >&2", "exit 2", ";;", "esac"]) + "\n"
+
+
+def _started(command: Command) -> list[str]:
     import shlex
 
     command = mask_command(command)
-    lines = ["#!/bin/sh", "# Written by Workbench. Secrets are masked: put them in before use.", "set -eu", "umask 077"]
+    lines = []
     for name, text in command.files.items():
         lines.append(f"printf %s {shlex.quote(text)} > {shlex.quote(name)}")
     lines += [f"export {name}={shlex.quote(value)}" for name, value in command.env.items()]
@@ -213,7 +231,7 @@ def script_of(command: Command) -> str:
         lines.append(f"cd -- {shlex.quote(command.workdir)}")
     words = [_with_run_dir(word) for word in command.argv]
     lines.append("exec " + " ".join(words))
-    return "\n".join(lines) + "\n"
+    return lines
 
 
 def _with_run_dir(word: str) -> str:

@@ -244,7 +244,7 @@ class Planning(SessionCore):
     def script(self) -> str:
         from workbench.session.editor import script_of
 
-        return script_of(self.editor.command())
+        return script_of(self.editor.command(), self.editor.node_commands())
 
     async def save_preset(self, preset_id: str, title: str) -> str:
         from workbench.store.preset_edit import from_plan

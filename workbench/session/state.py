@@ -11,7 +11,7 @@ if TYPE_CHECKING:  # generating the model's dataclasses costs a tenth of the tim
     from workbench.model.findings import Finding, Level
     from workbench.model.flags import FlagRow
     from workbench.model.gpu import Telemetry
-    from workbench.model.plan import Command, LaunchPlan
+    from workbench.model.plan import Command, LaunchPlan, Node
     from workbench.model.run import ServerStatus
     from workbench.model.settings import Alteration, Drift, GuardView
     from workbench.model.sweep import Sweep
@@ -109,6 +109,13 @@ class PlanView:
     can_redo: bool = False
     title: str = ""
     help: str = ""
+    nodes: tuple[tuple[Node, Command], ...] = ()  # what each node runs, where there are several
+
+    def shell(self) -> str:
+        """Return what is to be typed: one line, or one for each node below its name."""
+        if self.nodes:
+            return "\n".join(f"# {node.name} (rank {node.rank})\n{its.shell()}" for node, its in self.nodes)
+        return self.command.shell() if self.command else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from workbench.model.errors import InputError
 from workbench.model.flags import FlagSetting, Origin
 from workbench.model.gpu import GpuInfo
-from workbench.model.plan import Command, LaunchPlan
+from workbench.model.plan import Command, LaunchPlan, Node
 from workbench.session.editor import HISTORY_KEPT, PlanEditor, Surroundings, script_of
 
 BASE = LaunchPlan("vllm", "org/model", flags=(FlagSetting("port", 8000, Origin.PRESET),))
@@ -167,3 +168,23 @@ def test_a_script_writes_its_files_and_masks_its_keys(tmp_path: Path) -> None:
     done = subprocess.run(["sh"], input=runnable, capture_output=True, text=True, cwd=tmp_path / "empty", timeout=20)
     assert (done.stdout, done.stderr) == ("a: 'b'\n$(touch x)\n", "")
     assert [p.name for p in tmp_path.iterdir()] == ["empty"]
+
+
+def test_every_node_is_in_what_is_shown_copied_and_written(tmp_path: Path) -> None:
+    """The worker's command was in none of them."""
+    program = tmp_path / "vllm"
+    program.write_text('#!/bin/sh\necho "$IP $*"\n')
+    program.chmod(0o755)
+    nodes = tuple(Node(name, rank, {"node-rank": rank}, {"IP": f"10.0.0.{rank}"}) for rank, name in enumerate("hw"))
+    editor = PlanEditor(replace(BASE, executable=(str(program),), nodes=nodes))
+    view = editor.view()
+    assert [node.name for node, _ in view.nodes] == ["h", "w"]
+    assert "# h (rank 0)" in view.shell() and "# w (rank 1)" in view.shell() and "--node-rank 1" in view.shell()
+    script = tmp_path / "start.sh"
+    script.write_text(script_of(editor.command(), editor.node_commands()))
+    for rank, name in enumerate("hw"):
+        ran = subprocess.run(["sh", str(script), name], capture_output=True, text=True, check=True)
+        assert ran.stdout.startswith(f"10.0.0.{rank} serve org/model") and f"--node-rank {rank}" in ran.stdout
+    wrong = subprocess.run(["sh", str(script)], capture_output=True, text=True, check=False)
+    assert wrong.returncode == 2 and "h|w" in wrong.stderr
+    assert PlanEditor(BASE).view().shell() == PlanEditor(BASE).command().shell()

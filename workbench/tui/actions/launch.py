@@ -322,16 +322,17 @@ class LaunchActions(Actions):
         from workbench.tui.paint import Row, paragraph
 
         def rows(width: int) -> list[Row]:
-            made = (
-                command_rows(plan.command, width)
-                if plan.command
-                else paragraph("x The plan cannot become a command; the findings say why.", width, "bad")
-            )
+            made: list[Row] = []
+            for node, command in plan.nodes:
+                made += [((f"# {node.name} (rank {node.rank})", "strong"),), *command_rows(command, width), ()]
+            if plan.command and not plan.nodes:
+                made = command_rows(plan.command, width)
+            elif not plan.command:
+                made = paragraph("x The plan cannot become a command; the findings say why.", width, "bad")
             head: list[Row] = [(), (("Findings", "strong"),)]
             return [*made, *head, *(finding_rows(plan.findings, width) or paragraph("none", width, "dim"))]
 
-        command = plan.command
-        copy = command.shell if command else None
+        copy = plan.shell if plan.command else None
         await self.app.push_screen(TextModal("The full command", rows, wide=True, copy=copy))
 
     def action_copy(self) -> None:
@@ -339,7 +340,7 @@ class LaunchActions(Actions):
         if plan is None or plan.command is None:
             self.say("there is no command to copy", Level.WARN, "v says why" if plan else "p picks a preset")
             return
-        self._copy("command", plan.command.shell())
+        self._copy("command" if not plan.nodes else "command of each node", plan.shell())
 
     def _copy(self, what: str, text: str) -> None:
         from workbench.tui.clipboard import copy

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 from workbench.session.state import Activity
@@ -53,14 +54,6 @@ def help_rows(width: int) -> list[Row]:
     return rows
 
 
-def _filled(text: str, preset: Preset) -> str:
-    """`${name}` by its default, or by what it is an example of."""
-    for name, variable in preset.variables.items():
-        known = variable.default or (f"{variable.example} (asked for)" if variable.example else None)
-        text = text.replace(f"${{{name}}}", known or f"<{name}: asked for>")
-    return text
-
-
 def preset_rows(preset: Preset, width: int) -> list[Row]:
     p = preset
     rows: list[Row] = [((p.title, "strong"),), *paragraph(p.summary, width), ()]
@@ -68,7 +61,8 @@ def preset_rows(preset: Preset, width: int) -> list[Row]:
     hardware = f"{p.hardware.count} x {' or '.join(p.hardware.gpu_names) or 'any GPU'}"
     facts = [
         ("engine", engine),
-        ("model", _filled(p.model.id, p)),
+        *([("program", shlex.join(map(p.filled, p.engine.executable)))] if p.engine.executable else []),
+        ("model", p.filled(p.model.id)),
         ("hardware", hardware),
         ("platform", p.hardware.platform or "-"),
         ("baseline", p.baseline or "-"),

@@ -69,7 +69,7 @@ def of_restoring(entry: Entry, one: SettingCommand, ran: Ran, after: Seen | None
 def of_leaving(one: SettingCommand, entry: Entry, way: claims.WayBack) -> SettingOutcome:
     """Of a setting of ours for which nothing is run."""
     asks = way.do == claims.ASK
-    message = joined(way.why, "nothing was changed") if asks else way.why
+    message = joined(way.why, "left alone until someone chooses") if asks else way.why
     known = entry.before_known
     return SettingOutcome(
         one, not asks, entry.now, way.value, way.value, InForce.NOT_CHECKED, message, known, foreign=asks

@@ -508,6 +508,12 @@ class FakeSession(FakeMeasuring):
             return [*initials, *(r for r in found if r not in initials)]
         return rows if view == "all" else self.state.plan.rows
 
+    def untrusted(self) -> Sequence[Finding]:
+        return ()
+
+    def trust(self) -> None:
+        self._called("trust")
+
     def changes_against_running(self) -> Sequence[PlanChange]:
         return diff(self.running_plan, self.plan) if self.running_plan else ()
 

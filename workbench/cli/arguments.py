@@ -51,6 +51,11 @@ def group(sub: Commands, name: str, help: str) -> Commands:
     return parser.add_subparsers(dest="action", metavar="ACTION", required=True)
 
 
+def trust_option(parser: argparse.ArgumentParser) -> None:
+    help = "run also what a stranger's preset names besides its engine's usual program (`workbench plan` shows it)"
+    parser.add_argument("--trust", action="store_true", help=help)
+
+
 def plan_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("preset", metavar="PRESET", help="id of a preset, or path of a preset file")
     parser.add_argument("--set", action="append", default=[], metavar="flag=value", dest="sets")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from workbench.cli.arguments import Commands, add, plan_options
+from workbench.cli.arguments import Commands, add, plan_options, trust_option
 
 
 def experiments(sub: Commands) -> None:
@@ -113,6 +113,7 @@ def shape_of(arguments: argparse.Namespace) -> dict[str, object]:
 def _sweep(sub: Commands) -> None:
     parser = add(sub, "sweep", "one or two flags over values: screened, and the best compared with the start in pairs")
     plan_options(parser)
+    trust_option(parser)
     parser.add_argument(
         "--flag",
         action="append",

@@ -179,6 +179,8 @@ async def take_plan(session: Session, arguments: argparse.Namespace) -> LaunchPl
     if arguments.executable is not None:
         planned = with_executable(planned, arguments.executable)
     session.take_plan(planned, arguments.preset)
+    if getattr(arguments, "trust", False):
+        session.trust()
     await session.look_for_engine()
     session.editor.assign(arguments.sets, arguments.unsets, arguments.envs)
     await session.look_for_model(session.editor)

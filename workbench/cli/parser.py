@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 
-from workbench.cli.arguments import Commands, Parser, add, global_options, group, plan_options
+from workbench.cli.arguments import Commands, Parser, add, global_options, group, plan_options, trust_option
 from workbench.cli.examples import epilog
 from workbench.cli.experiment_arguments import experiments
 from workbench.cli.gpu_arguments import gpu
@@ -172,6 +172,7 @@ def _presets(sub: Commands) -> None:
 def _servers(sub: Commands) -> None:
     start = add(sub, "start", "start a server that outlives this command; prints the run id")
     plan_options(start)
+    trust_option(start)
     start.add_argument("--wait", action="store_true", help="until it is READY or has failed")
     start.add_argument("--timeout", type=float, default=1800.0, metavar="S")
     add(sub, "servers", "runs of this host, adopted or not")

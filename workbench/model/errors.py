@@ -75,6 +75,10 @@ class PlanError(InputError):
     pass
 
 
+class NotTrusted(PlanError):
+    """A stranger's preset runs more than its engine's usual program, and its user has not agreed to that."""
+
+
 class HostError(WorkbenchError):
     pass
 

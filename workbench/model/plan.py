@@ -62,6 +62,7 @@ class LaunchPlan:
     flags: tuple[FlagSetting, ...] = ()  # in the order they appear on the command line
     env: tuple[FlagSetting, ...] = ()
     executable: tuple[str, ...] = ()  # argv prefix that overrides the engine's own, e.g. ("/opt/v/bin/vllm",)
+    stranger: bool = False  # its preset is not a shipped one: `engines.trust` says what that means
     executable_from: str = ""  # who named it: "preset", "config.toml", "given"; "" for the engine's own
     workdir: str | None = None
     engine_version: str | None = None  # of the catalog that the plan is checked against

@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # none of it is needed for the first frame
     from workbench.hosts.base import Ask
     from workbench.model.bench import BenchResult, BenchSpec, Comparison
     from workbench.model.experiment import Arm, Experiment
+    from workbench.model.findings import Finding
     from workbench.model.flags import FlagRow
     from workbench.model.plan import PlanChange
     from workbench.model.preset import Preset, Variable
@@ -101,6 +102,14 @@ class SessionApi(Protocol):
     def changes_against_running(self) -> Sequence[PlanChange]: ...
     async def save_preset(self, preset_id: str, title: str) -> str:
         """Write the plan as one of the person's own presets; returns the path."""
+        ...
+
+    def untrusted(self) -> Sequence[Finding]:
+        """What a stranger's preset makes run besides its engine's usual program; `start` raises NotTrusted for it."""
+        ...
+
+    def trust(self) -> None:
+        """Agree to run that."""
         ...
 
     def script(self) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from workbench import engines
 from workbench.engines.model_facts import Found, facts_of, needs_look
+from workbench.engines.trust import Foreign, untrusted
 from workbench.model.errors import InputError, PlanError, WorkbenchError
 from workbench.model.findings import Finding, Level
 from workbench.model.flags import FlagCatalog, FlagKind, FlagRow, FlagSpec, Origin
@@ -27,6 +28,7 @@ class Surroundings:
     installed: str | None = None
     installed_problem: str | None = None
     executables: tuple[str, ...] = ()  # of the plan's engine, found on the host
+    trusted: frozenset[str] = frozenset()  # digests of what this user agreed to run
     models: Found = field(default_factory=dict)  # figures read from the host
 
 
@@ -114,12 +116,17 @@ class PlanEditor:
         found = engines.validate(
             self.effective, self.catalog, installed_version=self.around.installed_version, gpus=self.around.gpus
         )
-        found = (*self._about_executable(), *found)
+        foreign = (part.finding("start it with --trust once you have looked at it") for part in self.untrusted())
+        found = (*foreign, *self._about_executable(), *found)
         try:
             self.command()
         except WorkbenchError as error:
             return (Finding(Level.ERROR, "plan.command", error.message, fix=error.next_step), *found)
         return found
+
+    def untrusted(self) -> tuple[Foreign, ...]:
+        """What the plan's preset makes run and its user has not agreed to."""
+        return untrusted(self.plan, self.around.trusted)
 
     def _about_executable(self) -> Iterator[Finding]:
         """Which program is meant, where that is not the engine's own, and that the host has none."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.model.errors import PlanError, StoreError, WorkbenchError
-from workbench.model.findings import Level
+from workbench.model.findings import Finding, Level
 from workbench.session.core import SessionCore
 from workbench.session.state import PlanView, PresetEntry
 
@@ -82,10 +82,7 @@ class Planning(SessionCore):
 
     def preset(self, preset_id: str) -> Preset:
         """By id, or by the path of a file."""
-        path = Path(preset_id)
-        if preset_id.endswith(".toml") or len(path.parts) > 1:
-            return self.library.load(path)
-        return self.library.get(preset_id)
+        return self.library.load(Path(preset_id)) if _is_file(preset_id) else self.library.get(preset_id)
 
     def _known_variables(self, preset: Preset, given: Mapping[str, str] | None = None) -> Known:
         from workbench.session.variables import known_variables
@@ -104,6 +101,8 @@ class Planning(SessionCore):
         known = self._known_variables(preset, variables)
         values = {name: value for name, (value, _) in known.items()}
         plan = engines.plan_from_preset(preset, values, {name: source for name, (_, source) in known.items()})
+        path = Path(preset_id) if _is_file(preset_id) else self.library.path(preset_id)
+        plan = replace(plan, stranger=not self.library.is_shipped(path))
         own = self.config.executable(self.host.name, plan.engine)
         return engines.with_executable(plan, own, "config.toml") if own and not plan.executable else plan
 
@@ -129,9 +128,22 @@ class Planning(SessionCore):
     def take_plan(self, plan: LaunchPlan, title: str) -> None:
         """Put `plan` under edit; `look_for_engine` then tells what the host has to run it."""
         from workbench.session.editor import PlanEditor
+        from workbench.store.trust import trusted
 
         self._editor = PlanEditor(plan, title)
-        self._editor.around = replace(self._editor.around, gpus=self._infos())
+        self._editor.around = replace(self._editor.around, gpus=self._infos(), trusted=trusted())
+        self.show_plan()
+
+    def untrusted(self) -> Sequence[Finding]:
+        """What a stranger's preset makes run besides its engine's usual program; it is shown before the first start."""
+        return tuple(part.finding() for part in self.editor.untrusted())
+
+    def trust(self) -> None:
+        """Agree to run these, now and later; another value is asked about again."""
+        from workbench.store.trust import trust, trusted
+
+        trust(part.digest for part in self.editor.untrusted())
+        self.editor.around = replace(self.editor.around, trusted=trusted())
         self.show_plan()
 
     def _infos(self) -> tuple[GpuInfo, ...]:
@@ -247,11 +259,15 @@ class Planning(SessionCore):
         return script_of(self.editor.command(), self.editor.node_commands())
 
     async def save_preset(self, preset_id: str, title: str) -> str:
+        from workbench.engines.trust import foreign_parts
         from workbench.store.preset_edit import from_plan
+        from workbench.store.trust import trust
 
         plan = self.editor.plan
         parent = self._parent_document(plan)
         path = self.library.save(from_plan(plan, parent, preset_id=preset_id, title=title), preset_id)
+        if not self.editor.untrusted():  # written here by this user
+            trust(part.digest for part in foreign_parts(plan, edited=True))
         self.list_presets()
         return str(path)
 
@@ -265,6 +281,10 @@ class Planning(SessionCore):
     def changes_against_running(self) -> Sequence[PlanChange]:
         """Nothing without a running server; serving.py knows what runs."""
         return ()
+
+
+def _is_file(preset_id: str) -> bool:
+    return preset_id.endswith(".toml") or len(Path(preset_id).parts) > 1
 
 
 def _fits(names: Sequence[str], count: int, infos: Sequence[GpuInfo]) -> bool | None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from workbench.model.errors import HostError, PlanError, ServerError
+from workbench.model.errors import HostError, NotTrusted, PlanError, ServerError
 from workbench.model.findings import Level
 from workbench.model.run import LogBatch, ServerState, ServerStatus
 from workbench.session.watching import Watching
@@ -196,6 +196,13 @@ class Serving(Watching):
 
     def _startable(self, plan: LaunchPlan, editor: PlanEditor | None = None) -> None:
         """Raises PlanError for what the engine would refuse, and for what Workbench cannot start yet."""
+        foreign = (editor or self.editor).untrusted()
+        if foreign:
+            raise NotTrusted(
+                f"the preset is not from Workbench and runs more than its engine: {'; '.join(p.text for p in foreign)}",
+                next_step="look at it with `workbench plan`; then start it with --trust",
+                findings=[part.finding() for part in foreign],
+            )
         errors = [f for f in (editor or self.editor).findings() if f.level is Level.ERROR]
         if errors:
             raise PlanError(

@@ -10,8 +10,10 @@ from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
 from workbench.model.findings import Finding, Level
+from workbench.model.foreign_text import clean
+from workbench.store import paths
 from workbench.store.preset_file import parse, read_text
-from workbench.store.preset_safety import launch_parts, references, safety_findings, walk
+from workbench.store.preset_safety import LOOK, launch_parts, references, safety_findings, walk
 from workbench.store.toml_lines import FieldPath, LineIndex
 
 if TYPE_CHECKING:
@@ -30,29 +32,32 @@ class Checked:
     preset: Preset | None = None
 
 
-def check(path: Path, *, own: bool = False) -> tuple[Finding, ...]:
+def check(path: Path) -> tuple[Finding, ...]:
     """All findings about one file, in the order of their lines."""
-    return check_file(path, own=own).findings
+    return check_file(path).findings
 
 
-def check_file(path: Path, *, own: bool = False) -> Checked:
+def check_file(path: Path) -> Checked:
     text = read_text(path)
     if isinstance(text, Finding):
         return Checked((text,))
-    return check_text(text, file=str(path), own=own)
+    checked = check_text(text, file=str(path))
+    if path.resolve().parent != paths.shipped_presets_dir().resolve():
+        return checked
+    return replace(checked, findings=tuple(f for f in checked.findings if f.fix != LOOK))  # ours: nothing to look at
 
 
-def check_text(text: str, *, file: str | None = None, own: bool = False) -> Checked:
+def check_text(text: str, *, file: str | None = None) -> Checked:
     """Check a preset's text. `file` is for the messages; its stem should be the id."""
     document = parse(text, file)
     if isinstance(document, Finding):
         return Checked((document,))
     lines = LineIndex(text)
     preset, schema = _validate(document)
-    found = [*schema, *safety_findings(document, own=own), *_variable_findings(document), *_identity(document, file)]
+    found = [*schema, *safety_findings(document), *_variable_findings(document), *_identity(document, file)]
     broken = any(f.level is Level.ERROR for _, f in found)
     shown = sorted(found, key=lambda item: item[1].level is not Level.ERROR)[:MAX_FINDINGS]
-    findings = sorted((_placed(f, p, file, lines) for p, f in shown), key=lambda f: f.line or 0)
+    findings = sorted((_placed(f, p, file and clean(file), lines) for p, f in shown), key=lambda f: f.line or 0)
     return Checked(tuple(findings), document, None if broken else preset)
 
 
@@ -233,5 +238,5 @@ def _identity(document: Mapping[str, Any], file: str | None) -> Iterator[tuple[F
     if isinstance(own_id, str) and own_id == baseline:
         yield ("baseline",), Finding(Level.ERROR, "preset.baseline", "a preset cannot be its own baseline")
     if file and isinstance(own_id, str) and Path(file).stem != own_id:
-        text = f'the file is called "{Path(file).name}"'
+        text = f'the file is called "{_printable(Path(file).name)}"'
         yield ("id",), Finding(Level.WARN, "preset.file-name", text, fix=f'call it "{_printable(own_id)}.toml"')

@@ -29,7 +29,7 @@ def save(document: Mapping[str, Any], preset_id: str, directory: Path, *, replac
     if path.exists() and not replace_existing:
         raise PresetError(f"{path} exists", next_step="choose another id, or replace it on purpose")
     text = _merged_text({**document, "id": preset_id}, path)
-    checked = check_text(text, file=str(path), own=True)
+    checked = check_text(text, file=str(path))
     if checked.preset is None:
         first = next(f for f in checked.findings if f.level is Level.ERROR)
         raise PresetError(f"not saved: {first.text}", next_step=first.fix, findings=checked.findings)

@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from workbench.engines import registry
+from workbench.engines.trust import foreign_env, foreign_executable, foreign_flags, foreign_workdir
 from workbench.model.findings import Finding, Level
 from workbench.model.secrets import is_secret_name
 from workbench.store.toml_lines import FieldPath
@@ -36,31 +38,9 @@ _SHELLS = _words(
     "sh bash dash zsh ksh csh tcsh fish busybox env sudo doas su eval exec xargs nohup setsid perl ruby node php awk "
     "sed curl wget nc ncat ssh scp rm mv cp dd chmod chown kill pkill killall crontab at systemctl tee"
 )
-_USUAL_EXECUTABLES = re.compile(
-    r"^(?:vllm|sglang|llama-server|llama-cpp|tabbyapi|main\.py|start\.sh|python[\d.]*|uv|uvx|docker|podman|pct|"
-    r"numactl|taskset|stdbuf|nice|torchrun|ray|\$\{\w+\})$"
-)
+LOOK = "look at it: it needs --trust before the first start"
 _FLAG_NAME = re.compile(r"^[A-Za-z0-9][\w.+-]*$")
 _ENV_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
-
-# Variables that make a program load or run something else than it was asked to.
-_HIJACK = _words(
-    "PATH PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONUSERBASE PYTHONEXECUTABLE PYTHONBREAKPOINT PYTHONINSPECT "
-    "PYTHONPLATLIBDIR PYTHONWARNINGS BASH_ENV ENV SHELLOPTS BASHOPTS PS4 PROMPT_COMMAND IFS CDPATH PERL5OPT PERL5LIB "
-    "RUBYOPT RUBYLIB NODE_OPTIONS GCONV_PATH GIT_SSH_COMMAND GIT_EXTERNAL_DIFF HOME SHELL CUDA_INJECTION64_PATH "
-    "NVTX_INJECTION64_PATH OPENSSL_CONF GLIBC_TUNABLES"
-)
-_HIJACK_PREFIXES = ("LD_", "DYLD_", "BASH_FUNC_")
-# Variables that name a program or library which the engine will run, or where it downloads from.
-_POINTERS = _words(
-    "CC CXX NVCC CUDAHOSTCXX CUDA_HOME CUDA_PATH TRITON_PTXAS_PATH TRITON_LIBCUDA_PATH NCCL_NET_PLUGIN "
-    "NCCL_TUNER_PLUGIN NCCL_PROFILER_PLUGIN VLLM_PLUGINS VLLM_NCCL_SO_PATH HF_ENDPOINT PIP_INDEX_URL UV_INDEX_URL "
-    "HTTP_PROXY HTTPS_PROXY ALL_PROXY"
-)
-_CODE_FLAGS = _words(
-    "trust-remote-code middleware logits-processors worker-cls worker-extension-cls scheduler-cls tool-parser-plugin "
-    "reasoning-parser-plugin io-processor-plugin kv-connector-module-path custom-pipeline"
-)
 
 
 def walk(value: Any, path: FieldPath = ()) -> Iterator[tuple[FieldPath, Any]]:
@@ -97,9 +77,9 @@ def references(text: str) -> list[str]:
     return _VARIABLE.findall(text)
 
 
-def safety_findings(document: Mapping[str, Any], *, own: bool) -> Iterator[tuple[FieldPath, Finding]]:
-    """All that is suspicious, each with its path. `own`: the person's own file, whose environment names are only warned
-    about."""
+def safety_findings(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath, Finding]]:
+    """All that is suspicious, each with its path."""
+    engine = _engine(document)
     for path, value in walk(document):
         if isinstance(value, str) and (found := _CONTROL.search(value)):
             yield path, _error("preset.control-character", f"holds the control character U+{ord(found[0]):04X}", None)
@@ -114,11 +94,19 @@ def safety_findings(document: Mapping[str, Any], *, own: bool) -> Iterator[tuple
         if path[-1] == "flags":
             yield from _flag_names(part, path)
         elif path[-1] == "env":
-            yield from _env_names(part, path, own)
+            yield from _env_names(part, path)
         elif path[-1] == "executable" and isinstance(part, list):
-            yield from ((path, f) for f in _executable_findings([a for a in part if isinstance(a, str)]))
-        elif path[-1] == "workdir" and isinstance(part, str) and ".." in part.split("/"):
+            yield from ((path, f) for f in _executable_findings(engine, [a for a in part if isinstance(a, str)]))
+        elif path[-1] == "workdir" and isinstance(part, str):
+            yield from ((path, found.finding(LOOK)) for found in foreign_workdir(engine, part))
+        if path[-1] == "workdir" and isinstance(part, str) and ".." in part.split("/"):
             yield path, _error("preset.path-traversal", f"{part!r} climbs out of its directory with ..", None)
+
+
+def _engine(document: Mapping[str, Any]) -> str:
+    table = document.get("engine")
+    name = table.get("name") if isinstance(table, Mapping) else None
+    return name if isinstance(name, str) and name in registry.names() else "vllm"
 
 
 def _value_findings(value: str) -> Iterator[Finding]:
@@ -149,34 +137,25 @@ def _flag_names(flags: Any, path: FieldPath) -> Iterator[tuple[FieldPath, Findin
             yield at, _error("preset.flag-name", text, f'write "{name.lstrip("-")}"')
         elif not _FLAG_NAME.match(name):
             yield at, _error("preset.flag-name", f"not a flag name: {_short(name)}", None)
-        elif name.replace("_", "-") in _CODE_FLAGS and value not in (False, "", []):
-            text = f"{name} lets code from the model repository or from a module run in the server"
-            yield at, Finding(Level.WARN, "preset.runs-code", text, flag=name, fix="leave it out if you can")
+        yield from ((at, part.finding("leave it out if you can")) for part in foreign_flags({name: value}))
         if is_secret_name(name) and isinstance(value, str) and value and not _VARIABLE.fullmatch(value):
             yield at, _secret(name)
 
 
-def _env_names(env: Any, path: FieldPath, own: bool) -> Iterator[tuple[FieldPath, Finding]]:
+def _env_names(env: Any, path: FieldPath) -> Iterator[tuple[FieldPath, Finding]]:
     for name, value in env.items() if isinstance(env, Mapping) else ():
-        at, upper = (*path, name), name.upper()
+        at = (*path, name)
         if not _ENV_NAME.match(name):
             yield at, _error("preset.env-name", f"not the name of an environment variable: {_short(name)}", None)
-        elif upper in _HIJACK or upper.startswith(_HIJACK_PREFIXES):
-            text = f"{name} makes programs load or run something else"
-            level = Level.WARN if own else Level.ERROR
-            yield at, Finding(level, "preset.hijacks-execution", text, flag=name, fix="set it on the host instead")
-        elif upper in _POINTERS and value not in ("none", ""):
-            text = f"{name} says which program or library is used, or where downloads come from: {_short(str(value))}"
-            yield at, Finding(Level.WARN, "preset.points-elsewhere", text, flag=name)
+        yield from ((at, part.finding(LOOK)) for part in foreign_env({name: value}))
         if is_secret_name(name) and isinstance(value, str) and value and not _VARIABLE.fullmatch(value):
             yield at, _secret(name)
 
 
-def _executable_findings(argv: list[str]) -> Iterator[Finding]:
+def _executable_findings(engine: str, argv: list[str]) -> Iterator[Finding]:
     if not argv:
         yield _error("preset.suspicious-executable", "the executable is an empty list", "leave it out")
         return
-    name = argv[0].rsplit("/", 1)[-1]
     if any(a.rsplit("/", 1)[-1] in _SHELLS for a in argv):
         text = f"a preset cannot start a shell or a tool that runs others: {_short(' '.join(argv))}"
         yield _error("preset.suspicious-executable", text, "name the engine's program")
@@ -185,9 +164,8 @@ def _executable_findings(argv: list[str]) -> Iterator[Finding]:
         yield _error("preset.suspicious-executable", text, "name the engine's program")
     elif any(".." in a.split("/") for a in argv):
         yield _error("preset.path-traversal", f"{_short(' '.join(argv))} climbs out of its directory with ..", None)
-    elif not _USUAL_EXECUTABLES.match(name):
-        text = f"{_short(argv[0])} is not a program that engines are started with"
-        yield Finding(Level.WARN, "preset.unusual-executable", text, fix="look at the command before you start it")
+    else:
+        yield from (part.finding(LOOK) for part in foreign_executable(engine, argv))
 
 
 def _secret(name: str) -> Finding:

@@ -125,9 +125,9 @@ def test_inline_tables_report_their_line(minimal: str) -> None:
         ("max-num-seqs = 16", 'api-key = "sk-1"', "preset.secret", Level.WARN),
         ('id = "${model}"', 'id = "${model} $(id)"', "preset.suspicious-value", Level.ERROR),
         ("[flags]", 'env.HF_TOKEN = "hf_x"\n[flags]', "preset.unknown-field", Level.ERROR),
-        ("[provenance]", '[env]\nLD_PRELOAD = "/srv/x.so"\n[provenance]', "preset.hijacks-execution", Level.ERROR),
-        ("[provenance]", '[env]\nPYTHONPATH = "/srv"\n[provenance]', "preset.hijacks-execution", Level.ERROR),
-        ("[provenance]", '[env]\nPATH = "/srv"\n[provenance]', "preset.hijacks-execution", Level.ERROR),
+        ("[provenance]", '[env]\nLD_PRELOAD = "/srv/x.so"\n[provenance]', "preset.hijacks-execution", Level.WARN),
+        ("[provenance]", '[env]\nPYTHONPATH = "/srv"\n[provenance]', "preset.hijacks-execution", Level.WARN),
+        ("[provenance]", '[env]\nPATH = "/srv"\n[provenance]', "preset.hijacks-execution", Level.WARN),
         ("[provenance]", '[env]\n"BASH_FUNC_x%%" = "1"\n[provenance]', "preset.env-name", Level.ERROR),
         ("[provenance]", '[env]\n"A=B" = "1"\n[provenance]', "preset.env-name", Level.ERROR),
         ("[provenance]", '[env]\nHF_TOKEN = "hf_x"\n[provenance]', "preset.secret", Level.WARN),
@@ -144,7 +144,7 @@ def test_inline_tables_report_their_line(minimal: str) -> None:
             "[provenance]",
             '[[nodes]]\nname = "a"\nrank = 0\nenv = { LD_AUDIT = "x" }\n[provenance]',
             "preset.hijacks-execution",
-            Level.ERROR,
+            Level.WARN,
         ),
         ('default = "Qwen/Qwen3-0.6B"', 'default = "$(id)"', "preset.suspicious-value", Level.ERROR),
         ('title = "Mine"', r'title = "Mi\u001b[31mne"', "preset.control-character", Level.ERROR),
@@ -179,13 +179,6 @@ def test_values_that_try_something(minimal: str, old: str, new: str, code: str, 
 def test_ordinary_values_are_not_errors(minimal: str, value: str) -> None:
     text = minimal.replace("max-num-seqs = 16", f"x = {value}")
     assert [f for f in check_text(text).findings if f.level is Level.ERROR] == []
-
-
-def test_environment_names_are_only_warned_about_in_the_persons_own_directory(minimal: str) -> None:
-    text = minimal.replace("[provenance]", '[env]\nLD_LIBRARY_PATH = "/opt/lib"\n[provenance]')
-    assert one(text, "preset.hijacks-execution").level is Level.ERROR
-    assert one(text, "preset.hijacks-execution", own=True).level is Level.WARN
-    assert check_text(text, own=True).preset is not None
 
 
 def test_variables(minimal: str) -> None:

@@ -106,17 +106,6 @@ def test_get_refuses_what_the_check_refuses(dirs: Dirs, minimal: str) -> None:
     assert caught.value.findings and caught.value.next_step
 
 
-def test_own_directory_may_name_what_others_may_not(dirs: Dirs, minimal: str) -> None:
-    text = minimal.replace("[provenance]", '[env]\nLD_LIBRARY_PATH = "/opt/lib"\n\n[provenance]')
-    for directory, preset_id in zip(dirs, ("a-own", "b-shipped"), strict=True):
-        put(directory, preset_id, text)
-    library = PresetLibrary(dirs)
-    assert library.get("a-own").env == {"LD_LIBRARY_PATH": "/opt/lib"}
-    assert [f.level for f in library.check(dirs[0] / "a-own.toml")] == [Level.WARN]
-    with pytest.raises(PresetError):
-        library.get("b-shipped")
-
-
 def test_changes_on_disk_are_seen(dirs: Dirs, minimal: str) -> None:
     library = PresetLibrary(dirs)
     path = put(dirs[0], "mine", minimal)
@@ -151,7 +140,7 @@ def test_save_and_read_back(dirs: Dirs, minimal: str) -> None:
     put(dirs[1], "mine", minimal)
     library = PresetLibrary(dirs)
     path = library.save({**library.document("mine"), "title": "New"}, "new-one")
-    assert path == dirs[0] / "new-one.toml" and check(path, own=True) == ()
+    assert path == dirs[0] / "new-one.toml" and check(path) == ()
     saved = library.get("new-one")
     assert saved.title == "New" and saved.flags == library.get("mine").flags
     assert [p.name for p in dirs[0].iterdir()] == ["new-one.toml"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from workbench.model.findings import Level
+from workbench.model.findings import Finding, Level
 from workbench.model.run import ServerState
 from workbench.tui.actions.base import Actions
 
@@ -23,6 +23,10 @@ class ServerActions(Actions):
         if state.plan is None:
             self.say("there is no plan to start", Level.WARN, "p picks a preset")
             return
+        foreign = self.session.untrusted()
+        if foreign:
+            await self._ask_trust(foreign)
+            return
         from workbench.tui.modals.launch import StartPlan
 
         server = state.server
@@ -36,6 +40,27 @@ class ServerActions(Actions):
                 self.attempt(self.session.start(), lambda _: self.go(3) if self.active == before else None)
 
         await self.app.push_screen(StartPlan(state.plan, server if alive else None, changes or ()), decided)
+
+    async def _ask_trust(self, foreign: Sequence[Finding]) -> None:
+        """Before the first start of a stranger's preset: what it runs, and the command."""
+        from workbench.tui.modals.ask import Confirm
+        from workbench.tui.modals.launch import command_rows, finding_rows
+        from workbench.tui.paint import Row, paragraph
+
+        plan = self.session.state.plan
+
+        def text(width: int) -> list[Row]:
+            about = "This preset did not come with Workbench, and it runs more than its engine's usual program:"
+            rows = [*paragraph(about, width, "warn"), (), *finding_rows(foreign, width), ()]
+            return [*rows, *(command_rows(plan.command, width) if plan is not None and plan.command else ())]
+
+        async def decided(yes: bool | None) -> None:
+            if yes:
+                self.try_now(self.session.trust)
+                await self.action_start()
+
+        box = Confirm("Trust this preset?", text, yes="trust it", no="leave it", default=False)
+        await self.app.push_screen(box, decided)
 
     async def action_stop(self) -> None:
         server = self.session.state.server

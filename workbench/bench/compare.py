@@ -270,6 +270,7 @@ def _notes(left: Sequence[BenchResult], right: Sequence[BenchResult], paired: bo
     for side, results in (("A", left), ("B", right)):
         if len(results) == 1 and (limit := against_limit(results[0])):
             notes.append(f"{side}, #{results[0].id}: {limit}")
+    notes += [f"#{r.id}: {why}" for r in (*left, *right) for why in r.summary.marked]
     known = [bool(r.conditions.model_digest) for r in (*left, *right)]
     if any(known) and not all(known):
         notes.append("the model's files are not known of every run: whether they are the same bytes was not compared")

@@ -40,10 +40,10 @@ def distribution(values: Iterable[float], unit: float = 1.0) -> Distribution | N
     ordered = sorted(values)
     if not ordered:
         return None
-    p50, p90, p99 = (round(quantile(ordered, p) / unit, 4) for p in (0.5, 0.9, 0.99))
+    p50, p90, p95, p99 = (round(quantile(ordered, p) / unit, 4) for p in (0.5, 0.9, 0.95, 0.99))
     mean = round(sum(ordered) / len(ordered) / unit, 4)
     low, high = round(ordered[0] / unit, 4), round(ordered[-1] / unit, 4)
-    return Distribution(mean=mean, p50=p50, p90=p90, p99=p99, min=low, max=high, count=len(ordered))
+    return Distribution(mean=mean, p50=p50, p90=p90, p99=p99, min=low, max=high, count=len(ordered), p95=p95)
 
 
 def tpot_ms(record: RequestRecord, first_tokens: float | None = None) -> float | None:

@@ -70,7 +70,8 @@ def _latencies(summary: BenchSummary) -> Iterator[str]:
 def _parts(found: Distribution | None) -> str:
     if found is None:
         return ""
-    return f"mean {found.mean:.1f}  p50 {found.p50:.1f}  p90 {found.p90:.1f}  p99 {found.p99:.1f} ms"
+    p95 = "" if found.p95 is None else f"  p95 {found.p95:.1f}"
+    return f"mean {found.mean:.1f}  p50 {found.p50:.1f}  p90 {found.p90:.1f}{p95}  p99 {found.p99:.1f} ms"
 
 
 def _energy(summary: BenchSummary) -> Iterator[str]:

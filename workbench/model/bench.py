@@ -80,6 +80,7 @@ class Distribution:
     min: float
     max: float
     count: int
+    p95: float | None = None  # not in results of earlier versions
 
 
 @dataclass(frozen=True, slots=True)

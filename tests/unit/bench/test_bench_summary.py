@@ -60,7 +60,7 @@ def test_quantiles_known_values() -> None:
 def test_a_distribution_is_in_order(values: list[float]) -> None:
     d = distribution(values)
     assert d is not None and d.count == len(values)
-    assert d.min <= d.p50 <= d.p90 <= d.p99 <= d.max
+    assert d.p95 is not None and d.min <= d.p50 <= d.p90 <= d.p95 <= d.p99 <= d.max
     assert d.min - 1e-3 <= d.mean <= d.max + 1e-3
     assert distribution([]) is None
 

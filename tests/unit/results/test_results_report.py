@@ -294,3 +294,36 @@ def test_figures(value: float | None, text: str) -> None:
 )
 def test_percentages(change: float, half: float | None, text: str) -> None:
     assert percent(change, half) == text
+
+
+def test_the_label_at_a_line_s_end_stands_as_its_line_does() -> None:
+    """TTFT p50 and p99 that end close together, listed with the lower one first."""
+    low, high = ([(0.0, 1.0), (1.0, end)] for end in (50.0, 50.5))
+    drawn = svg.chart(
+        "t",
+        svg.Axis("x", 0.0, 1.0),
+        svg.Axis("ms", 0.0, 100.0),
+        [svg.Series(low, label="p50"), svg.Series(high, label="p99")],
+    )
+    places = {name: float(re.search(rf'y="([0-9.]+)"[^>]*>{name}<', drawn)[1]) for name in ("p50", "p99")}  # type: ignore[index]
+    assert places["p99"] < places["p50"]  # from the top
+
+
+def test_marks_that_are_close_have_a_line_each_and_labels_below_one_another() -> None:
+    marks = [(10.0, "p50"), (12.2, "p90"), (90.0, "p99")]
+    line = [svg.Series([(0.0, 1.0), (100.0, 2.0)])]
+    drawn = svg.chart("t", svg.Axis("ms", 0.0, 100.0), svg.Axis("%", 0.0, 100.0), line, marks=marks)
+    heights = [float(re.search(rf'y="([0-9.]+)"[^>]*>{name}<', drawn)[1]) for _, name in marks]  # type: ignore[index]
+    assert heights[0] < heights[1] and heights[2] == heights[0] and drawn.count('stroke-dasharray="4 3"') == 3
+
+
+def test_a_knee_is_named_once() -> None:
+    text = report(replace(SWEEP, sweep=replace(SWEEP.sweep, knee_text="c=8: the lowest latency")), "md")
+    assert "**Knee at c=8: the lowest latency**" in text
+
+
+def test_what_a_result_is_marked_for_stands_at_its_top() -> None:
+    marked = made.result()
+    marked = replace(marked, summary=replace(marked.summary, marked=("a short measurement: one request",)))
+    for form in ("md", "html"):
+        assert "a short measurement: one request" in report(Reported((marked,), {}), form)

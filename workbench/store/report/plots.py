@@ -88,21 +88,9 @@ def _shares(title: str, values: list[float], what: str) -> Plot | None:
         svg.Axis(f"% of {what}", 0.0, 100.0),
         [svg.Series([(known[i], 100 * (i + 1) / count) for i in steps], kind="step")],
         height=220,
-        marks=_apart(marks, low, high, wide),
+        marks=marks,
     )
     return Plot(drawn, f"{title}: share of the {count:,} {what} that took at most so long.")
-
-
-def _apart(marks: list[tuple[float, str]], low: float, high: float, log: bool) -> list[tuple[float, str]]:
-    """Percentiles that fall together share one mark."""
-    place = svg.Axis("", low, high, log).scale(0.0, 100.0)
-    found: list[tuple[float, str]] = []
-    for at, label in marks:
-        if found and place(at) - place(found[-1][0]) < 7:
-            found[-1] = (found[-1][0], f"{found[-1][1]}, {label}")
-        else:
-            found.append((at, label))
-    return found
 
 
 def changes(metrics: Sequence[MetricChange]) -> Plot | None:

@@ -84,6 +84,8 @@ def alerts(result: BenchResult) -> list[Block]:
     found: list[Block] = [SIMULATED] if result.conditions.simulated else []
     if result.summary.refused:
         found.append(Alert("refused", "These figures may not be used", result.summary.refused))
+    if result.summary.marked:
+        found.append(Alert("warning", "These figures say less than they seem to", result.summary.marked))
     if result.conditions.imported:
         found.append(
             Alert(

@@ -162,11 +162,15 @@ def chart(
     if window is not None:
         canvas.band(max(left, across(window[0])), min(right, across(window[1])), top, bottom)
     _grid(canvas, x, y, across, up, (left, right, top, bottom), x_names)
+    label_ends: list[float] = []  # of the labels so far, one line below the other where they would touch
     for at, label in marks:
         canvas.line(across(at), top, across(at), bottom, opacity=0.55, dash="4 3")
-        canvas.text(across(at) + 4, top + 11, label, opacity=0.8)
+        line = next((i for i, end in enumerate(label_ends) if end < across(at)), len(label_ends))
+        label_ends[line : line + 1] = [across(at) + 10 + 7 * len(label)]
+        canvas.text(across(at) + 4, top + 11 + 12 * line, label, opacity=0.8)
     taken: list[float] = []
-    for one in series:
+    # From the top down, so that a label that gives way to another stays below it as its line does.
+    for one in sorted(series, key=lambda s: up(s.points[-1][1]) if s.points else 0.0):
         points = [(across(px), up(py)) for px, py in one.points]
         if not points:
             continue

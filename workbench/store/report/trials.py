@@ -153,7 +153,7 @@ def sweep_blocks(swept: Sweep, results: Sequence[BenchResult]) -> list[Block]:
     found: list[Block] = [SIMULATED] if swept.simulated else []
     knee = plots.knee_of(swept)
     if knee is not None:
-        found.append(Text(f"Knee at {knee.label}: {swept.knee_text}", lead=True))
+        found.append(Text(f"Knee at {knee.label}: {swept.knee_text.removeprefix(f'{knee.label}: ')}", lead=True))
     elif swept.knee_text:
         found.append(Text(swept.knee_text, lead=True))
     if swept.state != "done":

@@ -23,6 +23,8 @@ def result_rows(result: BenchResult, width: int) -> list[Row]:
         for reason in s.refused:
             rows += paragraph(f"x {reason}", width, "bad", "  ")
         rows.append(())
+    for reason in s.marked:
+        rows += paragraph(f"! {reason}", width, "warn", "  ")
     if c.simulated:
         rows += [((" SIMULATED ", "reverse"), (" these figures come from a simulated GPU and engine", "warn")), ()]
     if result.note or result.tags:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from support.serving import free_port
 from workbench import engines
 from workbench.hosts.local import LocalHost
 from workbench.model.plan import LaunchPlan
+from workbench.server import supervisor
 from workbench.server.supervisor import Supervisor
 from workbench.session import serving
 from workbench.session.session import Session
@@ -55,5 +57,33 @@ def test_a_server_started_elsewhere_appears_and_one_by_hand_can_be_read(
                 by_hand.kill()
                 by_hand.wait()
         await elsewhere.close()
+
+    asyncio.run(asyncio.wait_for(go(), 60))
+
+
+@pytest.mark.slow
+def test_a_frozen_server_is_not_ready_on_the_screen(
+    clean_environment: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "_HEALTH_S", 0.3)
+    monkeypatch.setattr(supervisor, "_ASK_READY_S", 0.2)
+    monkeypatch.setenv("FAKE_ENGINE", "")
+    launcher = fake_engine.install(tmp_path / "bin")
+    plan = LaunchPlan("vllm", "org/m", executable=(str(launcher),)).with_flag("port", free_port())
+
+    async def go() -> None:
+        async with real_screen(session=Session.of_host()) as screen:
+            await screen.until(lambda: screen.state.host.link == "connected")
+            screen.session.take_plan(plan, "mine")
+            await screen.session.start()
+            await screen.until("READY vllm")
+            pid = screen.state.server.pid
+            os.kill(pid, signal.SIGSTOP)
+            try:
+                await screen.press("3")
+                await screen.until("UNRESPONSIVE", "not answering for")
+            finally:
+                os.kill(pid, signal.SIGCONT)
+            await screen.until("READY vllm")
 
     asyncio.run(asyncio.wait_for(go(), 60))

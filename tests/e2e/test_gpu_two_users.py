@@ -53,6 +53,7 @@ def no_guard(name: str) -> Step:
 
 def both(users: TwoUsers) -> None:
     """At once: neither fails, and neither is undone by the other."""
+    users.a.ok("status")  # makes the simulated host
     processes = [user.spawn(*power(name)) for name, user in (("a", users.a), ("b", users.b))]
     for code, document in map(done, processes):
         assert code == 0, document

@@ -104,7 +104,7 @@ def shared_driver() -> Iterator[Path]:
     try:
         yield path
     finally:
-        shutil.rmtree(path)
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def environment(driver: Path) -> dict[str, str]:
@@ -117,8 +117,10 @@ def two_directories(home: Path) -> Iterator[TwoUsers]:
     with shared_driver() as driver:
         a, b = (User(name, home / name, environment(driver), sys.executable) for name in "ab")
         users = TwoUsers(a, b, driver)
-        yield users
-        users.end()
+        try:
+            yield users
+        finally:
+            users.end()
 
 
 @contextmanager
@@ -138,11 +140,13 @@ def two_accounts() -> Iterator[TwoUsers]:
                 names.append(name)
                 made.append(_account(name, driver))
             users = TwoUsers(*made, driver)
-            yield users
-            users.end()
+            try:
+                yield users
+            finally:
+                users.end()
         finally:
             for name in names:
-                subprocess.run(["userdel", "--remove", name], check=False, capture_output=True)
+                subprocess.run(["userdel", "--force", "--remove", name], check=False, capture_output=True)
 
 
 def _account(name: str, driver: Path) -> User:

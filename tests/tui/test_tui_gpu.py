@@ -12,6 +12,7 @@ from support.fake_session import FakeSession
 
 from workbench.model.errors import SettingsError
 from workbench.model.settings import ClockRange, GpuSettings, InForce, SettingCommand, SettingOutcome, SettingsReport
+from workbench.tui.modals.gpu_confirm import command_rows, note_rows
 from workbench.tui.modals.gpu_settings import parse, suggestion_of
 
 EMPTY = {"gpu": "all", "power": "", "sm": "", "memory": "", "persistence": "", "governor": "", "trial": ""}
@@ -197,6 +198,12 @@ def test_a_change_without_a_guard_and_what_a_guard_did_are_told(drive: Any) -> N
         await d.until(lambda: "! no guard" in d.row(0))
         await d.press("6")
         assert "! no guard: python3 is not on the host" in d.text
+        d.session.push(
+            guard=guard(running=True, problem="temperatures are not watched", note="GPU0 power_limit_w kept")
+        )
+        await d.until(lambda: "! guard: a problem" in d.row(0))
+        assert "no guard" not in d.text and "! guard: temperatures are not watched" in d.text
+        assert "! guard: GPU0 power_limit_w kept" in d.text
         d.session.push(guard=guard(running=False, did="reverted: no heartbeat for 60 s", did_unix_s=1.0))
         await d.until(lambda: d.text.count("reverted: no heartbeat for 60 s") == 2)  # a message, and on the page
         await d.press("escape")
@@ -301,3 +308,12 @@ def test_a_method_that_a_session_lacks_is_a_message(drive: Any) -> None:
         await d.until(lambda: d.session.called("apply_gpu"))
 
     drive(scenario, stage="ready", session=Poor())
+
+
+def test_what_a_command_lacks_stands_once_in_the_box() -> None:
+    right = "needs root (ada is not, and sudo asks for a password); the file allows it"
+    command = SettingCommand(0, "GPU-a", "power_limit_w", ("sudo", "-n", "/usr/bin/nvidia-smi"), right, 400.0)
+    planned = [SettingOutcome(command, False, 600.0, 400.0, None, InForce.NOT_CHECKED, f"{right}; it is volatile")]
+    rows = [*command_rows([command], 200, password=True), *note_rows(planned, 200)]
+    text = "\n".join("".join(part for part, _ in row) for row in rows)
+    assert text.count("needs root") == 1 and text.count("the file allows it") == 1 and "it is volatile" in text

@@ -28,11 +28,14 @@ PROGRAMS = ("nvidia-smi", "tee", "python3")
 # and mode in hex, of itself and of each directory above it; "sudo" and whether it would ask, or "no"; what sudo lists.
 # Listing runs nothing.
 LOOK = r"""
-secure=$1
+places=$PATH:$1
 shift
+set -f
+IFS=:
 for name; do
-    { command -v "$name"; (PATH=$secure; command -v "$name"); } | while read -r found; do
-        real=$(readlink -f "$found") || continue
+    for place in $places; do
+        case $place in /*) found=$place/$name ;; *) continue ;; esac
+        [ -f "$found" ] && [ -x "$found" ] && real=$(readlink -f "$found") || continue
         printf 'program %s %s\n' "$name" "$found"
         while printf 'on %s %s\n' "$(stat -c '%u %g %f' "$real")" "$real" && [ "$real" != / ]; do
             real=$(dirname "$real")
@@ -46,7 +49,7 @@ printf '%s\n' "$rules"
 ADVICE = f"the file that `workbench gpu sudoers` prints allows every set and revert, as {SUDOERS}"
 _RULE = re.compile(r"^\s+\(([^)]*)\)\s+(.*)$")
 _NOT_IN = "is not in the sudoers file"
-_WRONG_PASSWORD = re.compile(r"incorrect password|no password was provided|try again\.$")
+_WRONG_PASSWORD = re.compile(rf"{WANTS_PASSWORD}|incorrect password|no password was provided|try again\.$")
 _STEPS = {  # by a word of sudo's reason, where no rule helps
     "expired": "log in there and change the password, or ask who administers it",
     "tty": "ask who administers it for `Defaults !requiretty`",
@@ -136,8 +139,6 @@ def reason_of(said: str) -> str | None:
     told = [
         line.removeprefix("sudo: ") for line in lines if line.startswith(("sudo:", "Sorry, user")) or _NOT_IN in line
     ]
-    if any(WANTS_PASSWORD in line for line in told):
-        return None
     own = [line for line in told if not _WRONG_PASSWORD.search(line)]
     return f"sudo says: {own[0].rstrip('.')}" if own else None
 

@@ -204,7 +204,7 @@ def test_rules_as_sudo_lists_them(rules: str, command: str, how: str) -> None:
         ("\nSorry, try again.\n\nsudo: no password was provided\nsudo: 1 incorrect password attempt", None),
         (
             "sudo: Account or password is expired, reset your password and try again\nsudo: unable to change expired "
-            "password: Authentication token manipulation error",
+            "password: Authentication token manipulation error\nsudo: a password is required",
             "sudo says: Account or password is expired, reset your password and try again",
         ),
         ("sudo: sorry, you must have a tty to run sudo", "sudo says: sorry, you must have a tty to run sudo"),

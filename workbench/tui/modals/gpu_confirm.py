@@ -257,7 +257,9 @@ def guard_rows(guard: GuardView, trial_left_s: float | None, width: int) -> list
     """The process that gives settings back by itself: until when, on what, and what it did last."""
     if guard.problem and not guard.running:
         return paragraph(f"! no guard: {guard.problem}", width, "warn", "  ")
-    rows = paragraph(f"! guard: {guard.problem}", width, "warn", "  ") if guard.problem else []
+    rows: list[Row] = []
+    for told in filter(None, (guard.problem, guard.note)):
+        rows += paragraph(f"! guard: {told}", width, "warn", "  ")
     left = trial_left_s if trial_left_s is not None else guard.trial_left_s
     if left is not None:
         rows += paragraph(f"{G.alert} on trial: given back in {left:.0f} s unless T keeps it", width, "warnb", "  ")

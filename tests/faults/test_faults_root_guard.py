@@ -1,0 +1,243 @@
+"""The guard that sudo made root, attacked by other programs of its user and by another account. Everything is real but
+the GPUs: accounts, sudo, its rules, a typed password."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.procs import alive, eventually
+from support.sudo_account import DEFAULT_W, SECRET, SudoAccount, accounts
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+SET = ("set", "--gpu", "0", "--power-limit", "200", "--yes")
+
+
+@pytest.fixture(scope="module")
+def people() -> Iterator[tuple[list[str], str, Path]]:
+    with accounts(2) as made:
+        yield made
+
+
+@pytest.fixture
+def ada(people: tuple[list[str], str, Path]) -> Iterator[SudoAccount]:
+    """She may do everything as root, with her password."""
+    names, python, roots = people
+    made = SudoAccount(names[0], python, roots)
+    made.allow(f"{made.name} ALL=(ALL) ALL\n")
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def victim(ada: SudoAccount) -> Path:
+    """A file that only root may read or write."""
+    path = ada.driver / "victim"
+    path.write_text("root's own")
+    path.chmod(0o600)
+    return path
+
+
+def untouched(victim: Path) -> bool:
+    found = victim.stat()
+    return (victim.read_text(), found.st_uid, stat.S_IMODE(found.st_mode)) == ("root's own", 0, 0o600)
+
+
+def status_words(pid: int, name: str) -> list[str]:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(line.split()[1:] for line in lines if line.startswith(f"{name}:"))
+
+
+def guard_of(ada: SudoAccount) -> int:
+    (pid,) = ada.guards
+    return pid
+
+
+def on_trial(ada: SudoAccount, seconds: str = "4") -> int:
+    code, shown = ada.typed(*SET, "--trial", seconds)
+    assert code == 0 and ada.power_w() == 200.0, shown
+    return guard_of(ada)
+
+
+def ran_as_root(told: Path) -> bool:
+    return told.exists() and "0" in told.read_text().split()
+
+
+def hijack(ada: SudoAccount) -> Path:
+    """A nvidia-smi of her own, first on her PATH; it tells who ran it."""
+    told = ada.home / "told"
+    ada.sh(f"printf '#!/bin/sh\\nid -u >>{told}\\nexec {ada.roots}/bin/nvidia-smi \"$@\"\\n' >{ada.bin}/nvidia-smi")
+    ada.sh(f"chmod 755 {ada.bin}/nvidia-smi")
+    return told
+
+
+def test_it_drops_its_rights_to_the_users(ada: SudoAccount) -> None:
+    pid = on_trial(ada, "3")
+    user = str(ada.home.stat().st_uid)
+    assert status_words(pid, "Uid") == ["0", user, "0", user] and status_words(pid, "CapEff") == ["0" * 16]
+    eventually(lambda: ada.power_w() == DEFAULT_W and not ada.entries, "the end of the trial", 30)
+    eventually(lambda: not alive(pid), "the guard's end")
+    files = [ada.journal, *(ada.gpu / "guard").rglob("*")]
+    assert {path.lstat().st_uid for path in files} == {ada.home.stat().st_uid}
+
+
+def test_a_link_in_place_of_the_state_directory_is_not_followed(ada: SudoAccount, victim: Path) -> None:
+    elsewhere = ada.driver / "roots-but-open"
+    elsewhere.mkdir()
+    elsewhere.chmod(0o1777)
+    told = hijack(ada)
+    ada.sh(f"mkdir -p {ada.gpu.parent} && chmod 700 {ada.gpu.parent} && ln -s {elsewhere} {ada.gpu}")
+    ada.sh(f"mkdir {elsewhere}/guard; ln -s {victim} {elsewhere}/guard/pid; ln -s {victim} {elsewhere}/guard/log")
+    code, shown = ada.typed(*SET)
+    assert "NO GUARD WATCHES" in shown, shown
+    assert "is a link, which is not followed" in shown and ada.guards == []
+    code, shown = ada.typed(*SET, "--trial", "1")
+    assert code == 1 and "a trial needs one" in shown and "None" not in shown
+    assert untouched(victim) and not ran_as_root(told) and ada.calls
+
+
+@pytest.mark.parametrize("name", ["log", "pid", "lock", "state.json", "beats", "leave"])
+def test_links_to_roots_files_lead_nowhere(ada: SudoAccount, victim: Path, name: str) -> None:
+    ada.sh(f"umask 077; mkdir -p {ada.gpu}/guard; ln -s {victim} {ada.gpu}/guard/{name}")
+    on_trial(ada, "2")
+    eventually(lambda: ada.power_w() == DEFAULT_W and not ada.entries, "the end of the trial", 30)
+    assert untouched(victim)
+
+
+def test_a_program_of_the_users_is_never_run_as_root(ada: SudoAccount) -> None:
+    told = hijack(ada)
+    on_trial(ada, "2")
+    eventually(lambda: ada.power_w() == DEFAULT_W, "the end of the trial", 30)
+    assert not ran_as_root(told) and ada.calls
+    ada.env["PATH"] = ada.env["PATH"].replace(f"{ada.roots}/bin:", "")  # now hers is the only one
+    if any((Path(d) / "nvidia-smi").exists() for d in ("/usr/bin", "/usr/local/bin")):
+        return
+    code, shown = ada.typed(*SET)
+    assert code == 1 and "is not run as root: another than root can change" in shown and "sudoers" not in shown
+    assert ada.run("sudoers")[0] == 1 and not ran_as_root(told)
+
+
+def test_a_journal_that_is_forged_after_the_password_sets_nothing_else(ada: SudoAccount) -> None:
+    assert ada.typed(*SET)[0] == 0
+    pid, (entry,) = guard_of(ada), ada.entries
+    one = ada.ok("status")["gpus"][1]["uuid"]
+    watch = {"heartbeat_s": None, "trial": "x", "trial_s": 0.1}
+    forged = [{**entry, "before": 160.0, "watch": watch}]
+    forged += [{**entry, "gpu_uuid": one, "gpu_index": 1, "before": 170.0, "watch": watch}]
+    write(ada, forged)
+    eventually(lambda: ada.power_w() == DEFAULT_W, "the value that it saw at its start", 30)
+    eventually(lambda: not alive(pid), "the guard's end", 30)
+    assert [call.split("-pl ")[1] for call in ada.calls] == ["200", f"{DEFAULT_W:g}"] and ada.power_w(1) == DEFAULT_W
+
+
+def test_more_to_watch_takes_sudos_consent_again(ada: SudoAccount) -> None:
+    assert ada.typed(*SET)[0] == 0
+    first = guard_of(ada)
+    code, shown = ada.typed("set", "--gpu", "1", "--power-limit", "180", "--yes", "--trial", "2")
+    assert code == 0 and ada.power_w(1) == 180.0, shown
+    eventually(lambda: ada.power_w(1) == DEFAULT_W, "the end of the second one's trial", 30)
+    eventually(lambda: len(ada.entries) == 1, "the journal")
+    assert not alive(first) and ada.power_w() == 200.0
+    assert ada.typed("revert")[0] == 0 and ada.power_w() == DEFAULT_W
+
+
+def write(ada: SudoAccount, entries: list[dict[str, Any]]) -> None:
+    text = json.dumps({**json.loads(ada.journal.read_text()), "entries": entries})
+    new = ada.journal.with_name("forged")
+    new.write_text(text)
+    os.chown(new, ada.home.stat().st_uid, ada.home.stat().st_gid)
+    new.replace(ada.journal)
+
+
+@pytest.mark.parametrize(
+    "damage", ["rm {0}; mkfifo {0}", "rm {0}; truncate -s 3G {0}", "rm {0}; mkdir {0}", "rm {0}; ln -s /dev/zero {0}"]
+)
+def test_a_journal_that_is_no_journal_stops_nothing(ada: SudoAccount, damage: str) -> None:
+    pid = on_trial(ada)
+    ada.sh(damage.format(ada.journal))
+    assert ada.run("status", timeout_s=15)[0] in (0, 1)
+    eventually(lambda: ada.power_w() == DEFAULT_W, "the end of the trial", 30)
+    assert not alive(pid) or int(status_words(pid, "VmHWM")[0]) < 60_000  # kB
+
+
+@pytest.mark.parametrize("name", ["state.json", "pid", "told"])
+def test_a_fifo_among_the_guards_own_files_stops_no_status(ada: SudoAccount, name: str) -> None:
+    on_trial(ada)
+    ada.sh(f"rm -f {ada.gpu}/guard/{name}; mkfifo {ada.gpu}/guard/{name}")
+    assert ada.run("status", timeout_s=15)[0] == 0
+    eventually(lambda: ada.power_w() == DEFAULT_W, "the end of the trial", 30)
+
+
+@pytest.mark.parametrize("forged", ["ln -s '{lock}' {0}", "touch {0}", "mkdir {0}", "mkfifo {0}"])
+def test_a_forged_lock_stops_nothing(ada: SudoAccount, forged: str) -> None:
+    start = Path("/proc/1/stat").read_text().rpartition(")")[2].split()[19]
+    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    script = forged.format(f"{ada.journal}.lock", lock=f"{boot_id}:1:{start}:root@{os.uname().nodename}")
+    on_trial(ada)
+    ada.sh(script)
+    eventually(lambda: ada.power_w() == DEFAULT_W and not ada.entries, "the end of the trial", 30)
+    ada.sh(f"rm -rf {ada.journal}.lock")
+    assert ada.typed(*SET)[0] == 0
+    ada.sh(script)
+    code, shown = ada.typed("revert")
+    assert code == 0 and ada.power_w() == DEFAULT_W, shown
+
+
+def test_another_account_can_do_nothing_to_it(ada: SudoAccount, people: tuple[list[str], str, Path]) -> None:
+    pid, other = on_trial(ada, "20"), people[0][1]
+
+    def tried(*argv: str) -> str:
+        done = subprocess.run(
+            ["runuser", "-u", other, "--", *argv], capture_output=True, text=True, check=False, cwd="/"
+        )
+        assert done.returncode != 0, argv
+        return done.stderr
+
+    for sign in ("KILL", "STOP", "TERM", "HUP"):
+        assert "not permitted" in tried("sh", "-c", f"kill -{sign} {pid}")
+    for path in (ada.journal, ada.gpu / "guard" / "log", Path(f"/proc/{pid}/environ")):
+        assert "Permission denied" in tried("cat", str(path))
+    assert "Permission denied" in tried("touch", str(ada.gpu / "guard" / "leave"))
+    assert alive(pid) and ada.power_w() == 200.0
+    with pytest.raises(subprocess.CalledProcessError):
+        ada.sh(f"kill -KILL {pid}")  # nor can her own programs
+    assert ada.typed("revert")[0] == 0
+
+
+def test_the_file_for_sudoers_is_all_that_is_needed(ada: SudoAccount) -> None:
+    ada.allow("")
+    code, refused = ada.run(*SET)
+    assert code == 1 and "`workbench gpu sudoers`" in refused["outcomes"][0]["right"] and ada.calls == []
+    ada.allow(ada.ok("sudoers")["sudoers"])
+    for words in (SET, ("set", "--lock-gpu-clocks", "600,1200", "--yes"), ("set", "--persistence", "off", "--yes")):
+        done = ada.ok(*words)
+        assert done["guard"]["running"] and not any("given back" in o["message"] for o in done["outcomes"]), done
+    assert status_words(guard_of(ada), "Uid") == [str(ada.home.stat().st_uid)] * 4, "it needs no root for that"
+    assert ada.ok("revert")["ok"] and ada.power_w() == DEFAULT_W and ada.sim.settings()[0].gpu_lock_mhz is None
+    ada.ok(*SET, "--trial", "2")
+    eventually(lambda: ada.power_w() == DEFAULT_W and not ada.entries, "the end of the trial", 30)
+    listed = subprocess.run(["sudo", "-l", "-U", ada.name], capture_output=True, text=True, check=True).stdout
+    assert f"{ada.roots}/bin/nvidia-smi" in listed and str(ada.home) not in listed
+    more = ["sudo", "-n", f"{ada.roots}/bin/nvidia-smi", "-i", ada.ok("status")["gpus"][0]["uuid"], "-pl", "200", "-q"]
+    assert subprocess.run([*ada.prefix, *more], capture_output=True, check=False, cwd="/").returncode != 0
+
+
+def test_sudos_own_reasons_are_passed_on(ada: SudoAccount) -> None:
+    code, shown = ada.typed(*SET, secret="not " + SECRET)
+    assert code == 1 and "sudo does not take this password; nothing was changed" in shown
+    ada.allow(f"Defaults:{ada.name} requiretty\n{ada.name} ALL=(ALL) ALL\n")
+    right = ada.run(*SET)[1]["outcomes"][0]["right"]
+    assert "sudo says: sorry, you must have a tty to run sudo" in right and "gpu sudoers" not in right
+    ada.allow(f"{ada.name} ALL=(ALL) ALL\n")
+    subprocess.run(["chage", "-d", "0", ada.name], check=True)
+    try:
+        code, shown = ada.typed(*SET)
+    finally:
+        subprocess.run(["chage", "-d", "20000", ada.name], check=True)
+    assert code == 1 and "expired" in shown and "does not take this password" not in shown and ada.calls == []

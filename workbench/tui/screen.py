@@ -192,8 +192,6 @@ class MainScreen(
             self.compare.show(state)
         if changed & {"experiment", "sweep", "bench"}:
             self.series_changed(state)
-        if "guard" in changed:
-            self.guard_changed(state)
         if changed & {"servers", "run_id"}:
             self._server_changed(state)
         if "notice" in changed:

@@ -44,6 +44,9 @@ class BenchActions(Actions):
         await self.app.push_screen(BenchForm(self.session.bench_defaults(), profiles, text), decided)
 
     async def action_again(self) -> None:
+        if self.session.state.bench.running or self.session.state.bench.queued:
+            self.say("a benchmark is under way", next_step="“.” repeats it when it is done; K cancels it")
+            return
         if self.session.state.plan is None or self.session.state.bench.last_id is None:
             self.say("“.” repeats a measurement, and there is none yet", Level.WARN, "s starts, b benchmarks")
             return

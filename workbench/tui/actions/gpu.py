@@ -26,19 +26,6 @@ VERIFY_S = 8.0
 class GpuActions(Actions):
     status_bar: StatusBar
     working = False  # keys are dropped: app.py
-    _told_of_guard: tuple[str | None, float | None] | None = None
-
-    def guard_changed(self, state: SessionState) -> None:
-        """What the guard did is told once, also where it was done while nobody looked."""
-        guard = state.guard
-        if guard is None or not guard.did:
-            return
-        told = (guard.did, guard.did_unix_s)
-        if told != self._told_of_guard:
-            self._told_of_guard = told
-            from workbench.tui.modals.gpu_confirm import did_text
-
-            self.say(did_text(guard), Level.WARN, "6 shows the guard; g sets them again")
 
     async def action_gpu(self) -> None:
         state = self.session.state

@@ -16,7 +16,7 @@ from workbench.tui.paint import Painted, Row, cut, pad, paragraph, row_width, wi
 if TYPE_CHECKING:
     from workbench.model.bench import Comparison, MetricChange
 
-CHANGE = 13
+CHANGE = 14
 SINGLE = "single pair"
 VERDICTS = {
     "better": ("BETTER", "goodb"),

@@ -157,7 +157,7 @@ def _forest(e: Experiment, width: int, trail: Trail) -> list[Row]:
     pairs, metrics = pair_values(e), _metrics(e)
     if not pairs:
         return []
-    label, size = (16, 10) if width >= 96 else (11, 7)
+    label, size = (16, 10) if width >= 96 else (13, 7)
     verdict_cells = 14 if width >= 96 else 9
     spans = [(m.change_pct or 0.0, m.interval_pct or 0.0) for m in metrics]
     spans += [((b / a - 1) * 100, 0.0) for _, a, b in pairs if a]

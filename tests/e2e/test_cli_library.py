@@ -261,7 +261,10 @@ def test_a_check_and_a_plan_say_the_same_of_ones_own_preset(cli: Cli) -> None:
     assert [f["level"] for f in file["findings"] if f["code"] == "preset.hijacks-execution"] == ["warn"]
     elsewhere = own.parents[2] / "mine.toml"
     elsewhere.write_text(own.read_text())
-    assert cli("presets", "check", str(elsewhere)).code == 2
+    again = cli("presets", "check", str(elsewhere), "--json")
+    assert [f["text"] for f in again.document["files"][0]["findings"]] == [f["text"] for f in file["findings"]]
+    refused = cli("--simulate", "rtx-pro-6000", "start", str(elsewhere))
+    assert refused.code == 2 and "LD_PRELOAD" in refused.err and "--trust" in refused.err
 
 
 def test_a_preset_is_shown_with_all_that_it_is_about(cli: Cli) -> None:

@@ -28,7 +28,7 @@ async def start(arguments: argparse.Namespace) -> int:
         if planned.nodes and session.state.host.simulated:
             note(f"simulated: one process stands for all {len(planned.nodes)} nodes")
         for finding in session.editor.findings():
-            if finding.code.startswith("variable."):
+            if finding.code.startswith(("variable.", "bind.", "secret.argv")):
                 note(f"{finding.text}{f' — {finding.fix}' if finding.fix else ''}")
         run_id = await session.start()
         status = session.supervisor.status(run_id)

@@ -39,19 +39,23 @@ def enough_gpus(here: Situation) -> Iterator[Finding]:
         yield Finding(Level.INFO, "gpus.idle", text, fix=more)
 
 
-def open_to_the_network(here: Situation) -> Iterator[Finding]:
+def open_to_others(here: Situation) -> Iterator[Finding]:
+    """A server without a key answers all who reach its port: on loopback every user of the host."""
     host = here.plan.flag("host")
-    if host is None or _is_loopback(str(host)):
-        return
     engine = here.engine
     key_flags = ("api-key", "api-key-file", "admin-api-key")
     has_key = any(here.plan.flag(f) for f in key_flags) or bool(engine.api_key_env and here.env(engine.api_key_env))
     if engine.name == "tabbyapi":
         has_key = not here.on("disable-auth")
-    if not has_key:
-        how = f"set {engine.api_key_env} in the environment" if engine.api_key_env else "set an API key"
-        text = f"listens on {host} without an API key: anyone who reaches the port can use it"
-        yield Finding(Level.WARN, "bind.open", text, "host", f"set host to 127.0.0.1, or {how}")
+    if has_key or str(host or "").startswith("/"):  # a Unix socket has permissions
+        return
+    how = f"set {engine.api_key_env} in the environment" if engine.api_key_env else "set an API key"
+    if host is None or _is_loopback(str(host)):
+        text = "has no API key: every user of the host can use the server through loopback"
+        yield Finding(Level.HINT, "bind.local", text, "api-key", how)
+        return
+    text = f"listens on {host} without an API key: anyone who reaches the port can use it"
+    yield Finding(Level.WARN, "bind.open", text, "host", f"set host to 127.0.0.1, or {how}")
 
 
 def secrets_in_sight(here: Situation) -> Iterator[Finding]:
@@ -193,7 +197,7 @@ def _is_loopback(host: str) -> bool:
 
 COMMON: tuple[Rule, ...] = (
     enough_gpus,
-    open_to_the_network,
+    open_to_others,
     secrets_in_sight,
     version_in_range,
     allocator,

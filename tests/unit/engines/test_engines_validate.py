@@ -19,7 +19,7 @@ def gpus(count: int, name: str = "NVIDIA GeForce RTX 5060 Ti", gib: int = 16, **
     return tuple(GpuInfo(i, f"GPU-{i}", name, memory_total_bytes=gib << 30, **kw) for i in range(count))
 
 
-def check(
+def check_all(
     engine: str = "vllm",
     flags: dict[str, Any] | None = None,
     env: dict[str, str] | None = None,
@@ -39,6 +39,21 @@ def check(
         **plan,
     )
     return engines.validate(made, engines.get(engine).catalog(installed), installed, cards)
+
+
+def check(*args: Any, **kw: Any) -> tuple[Finding, ...]:
+    """As `check_all`, without what is said of every server that has no key."""
+    return tuple(f for f in check_all(*args, **kw) if f.code != "bind.local")
+
+
+def test_a_server_without_a_key_is_open_to_every_user_of_the_host() -> None:
+    for host in ({}, {"host": "127.0.0.1"}, {"host": "localhost"}, {"host": "::1"}):
+        finding = only(check_all(flags=host), "bind.local")
+        assert finding.level is Level.HINT and "every user of the host" in finding.text
+    for kept in ({"host": "/run/me.sock"}, {"host": "0.0.0.0"}, {"api-key": ["x"]}):
+        assert "bind.local" not in {f.code for f in check_all(flags=kept)}
+    assert "bind.local" not in {f.code for f in check_all(env={"VLLM_API_KEY": "x"})}
+    assert "bind.local" not in {f.code for f in check_all("tabbyapi")}
 
 
 def only(found: tuple[Finding, ...], code: str) -> Finding:

@@ -60,7 +60,8 @@ def compare(
         raise ValueError("both sides need a result, and pairs need as many of A as of B")
     differences = tuple(_differences(left[0], right[0]))
     work = tuple(_work_differences(left, right))
-    other_work = () if "model" in arms else work
+    other = any(d["kind"] in ("model", "engine", "server") for d in differences)
+    other_work = () if "model" in arms and other else work
     warnings = tuple(dict.fromkeys([*_mismatches(differences, arms), *_run_warnings(left, right, paired), *other_work]))
     metrics = changes(left, right, paired=paired, chosen=chosen, level=level)
     return Comparison(

@@ -22,9 +22,10 @@ import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from workbench.bench.changes import BETTER, LEVEL, WORSE, average, metric_called, unclaimed, variance
-from workbench.bench.compare import compare
+from workbench.bench.compare import ARMS, compare
 from workbench.bench.diagnosis import Seen, compiled_once, diagnosed
 from workbench.bench.student import detectable_shift, t_quantile
 from workbench.model.bench import BenchResult, BenchSummary, MetricChange, half_width
@@ -37,6 +38,8 @@ EXTENDED = 4.0  # each extension divides the chance of a false alarm by this
 UNTIL_MOST = 16  # where no number is given
 MOST_PAIRS = 64
 TRIES = 3  # of a pair
+# Runs of one arm must be alike, so what differs between the arms of pairs is what the arms are.
+ARMS_OF_PAIRS = frozenset(kind for kinds in ARMS.values() for kind in kinds)
 POWER = 0.8  # at which "the smallest difference" is stated
 _FASTER = {"output_tok_s", "request_s", "per_stream_tok_s", "whole_run_tok_s"}
 _THRIFTY = {"tok_per_joule", "net_tok_per_joule"}
@@ -46,8 +49,18 @@ _THRIFTY = {"tok_per_joule", "net_tok_per_joule"}
 
 
 def restarts(a: Arm, b: Arm) -> bool:
-    """Whether the arms differ in what only a restart changes."""
-    return (a.sets, a.unsets, a.envs) != (b.sets, b.unsets, b.envs)
+    """Whether servers are started for the runs: the arms differ in what only a restart changes. Servers that run, or
+    that others started, stay as they are."""
+    if a.target is None and b.target is None:
+        return (a.sets, a.unsets, a.envs) != (b.sets, b.unsets, b.envs)
+    same = replace(a, gpu=b.gpu) == b
+    return not same and any(arm.target is None or arm.target.plan is not None for arm in (a, b))
+
+
+def plan_of(spec: ExperimentSpec, name: str) -> Mapping[str, Any]:
+    """The plan that an arm starts from, as JSON; empty for a server that is there already."""
+    target = arm_of(spec, name).target
+    return spec.plan if target is None else target.plan or {}
 
 
 def changes_gpus(spec: ExperimentSpec) -> bool:
@@ -232,6 +245,7 @@ def judged(experiment: Experiment, results: Mapping[int, BenchResult]) -> Experi
         paired=True,
         chosen=experiment.spec.metric,
         level=level(experiment),
+        arms=ARMS_OF_PAIRS,
     )
     comparison = replace(comparison, notes=(*_diagnosed(experiment, pairs), *comparison.notes, *_notes(experiment)))
     experiment = replace(experiment, comparison=comparison)

@@ -11,22 +11,46 @@ from workbench.model.settings import GpuSettings
 
 
 @dataclass(frozen=True, slots=True)
+class Target:
+    """What an arm is measured on where the arms have no common base. `name` as typed: a URL, a run, a preset; then, once
+    it is looked up, one of `url`, `run_id` (a server that runs, and is measured as it is) and `plan` (JSON as in
+    ExperimentSpec: of the server that is started for each run)."""
+
+    name: str
+    host: str | None = None  # where it is not the experiment's
+    url: str | None = None
+    run_id: str | None = None
+    plan: Mapping[str, Any] | None = None
+    preset_id: str | None = None
+
+    @property
+    def known(self) -> bool:
+        return bool(self.url or self.run_id or self.plan)
+
+    @property
+    def words(self) -> str:
+        return f"{self.name} on {self.host}" if self.host else self.name
+
+
+@dataclass(frozen=True, slots=True)
 class Arm:
-    """What one side changes on the common base, as typed: "flag=value", names of flags, "K=V"."""
+    """What one side changes on the common base or on its own target, as typed: "flag=value", names of flags, "K=V"."""
 
     sets: tuple[str, ...] = ()
     unsets: tuple[str, ...] = ()
     envs: tuple[str, ...] = ()
     gpu: GpuSettings = field(default_factory=GpuSettings)
+    target: Target | None = None
 
     @property
-    def empty(self) -> bool:
-        return self == Arm()
+    def relaunches(self) -> bool:
+        """Whether it changes what only a start of the server changes."""
+        return bool(self.sets or self.unsets or self.envs)
 
 
 @dataclass(frozen=True, slots=True)
 class ExperimentSpec:
-    """`plan`: the base as JSON (model.plan), secrets masked. `pairs`: so many; `until_pct`: until the interval of
+    """`plan`: the base as JSON (model.plan), secrets masked; empty where the arms have targets. `pairs`: so many; `until_pct`: until the interval of
     `metric` is that narrow (± percent), `pairs` then being the most. `bench`: fields of BenchSpec."""
 
     a: Arm

@@ -12,7 +12,7 @@ from dataclasses import asdict, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from workbench.model.errors import InputError, StoreError
-from workbench.model.experiment import Arm, Experiment, ExperimentRun, ExperimentSpec
+from workbench.model.experiment import Arm, Experiment, ExperimentRun, ExperimentSpec, Target
 from workbench.model.foreign_text import clean_data
 from workbench.model.secrets import mask_data
 from workbench.model.settings import ClockRange, GpuSettings
@@ -145,7 +145,8 @@ def _arm(data: Mapping[str, Any]) -> Arm:
     for name in ("gpu_clocks", "memory_clocks"):
         gpu[name] = ClockRange(**gpu[name]) if gpu.get(name) else None
     sets, unsets, envs = (tuple(data.get(name, ())) for name in ("sets", "unsets", "envs"))
-    return Arm(sets, unsets, envs, GpuSettings(**gpu))
+    target = Target(**_known(Target, data["target"])) if data.get("target") else None
+    return Arm(sets, unsets, envs, GpuSettings(**gpu), target)
 
 
 def _known(kind: type, data: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from workbench.bench.changes import BETTER, LEVEL, WORSE, average, metric_called
 from workbench.bench.compare import ARMS, compare
 from workbench.bench.diagnosis import Seen, compiled_once, diagnosed
 from workbench.bench.student import detectable_shift, t_quantile
-from workbench.model.bench import BenchResult, BenchSummary, MetricChange, half_width
+from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, MetricChange, half_width
 from workbench.model.errors import InputError
 from workbench.model.experiment import INTERRUPTED, WARM_UP, Arm, Experiment, ExperimentRun, ExperimentSpec
 
@@ -40,6 +40,7 @@ MOST_PAIRS = 64
 TRIES = 3  # of a pair
 # Runs of one arm must be alike, so what differs between the arms of pairs is what the arms are.
 ARMS_OF_PAIRS = frozenset(kind for kinds in ARMS.values() for kind in kinds)
+_POWER_S = 2.0  # drivers report power as a mean over 1 s
 POWER = 0.8  # at which "the smallest difference" is stated
 _FASTER = {"output_tok_s", "request_s", "per_stream_tok_s", "whole_run_tok_s"}
 _THRIFTY = {"tok_per_joule", "net_tok_per_joule"}
@@ -84,6 +85,20 @@ def checked(spec: ExperimentSpec) -> ExperimentSpec:
         if value is not None and not 0 < value < math.inf:
             raise InputError(f"{value:g} {name} cannot be held", next_step="a number above 0")
     return spec
+
+
+def measurable(metric: str, shape: BenchSpec) -> None:
+    """Raises InputError for a metric that no run of this shape has."""
+    name = metric.partition(".")[0]
+    why = None
+    if name in ("ttft_ms", "itl_ms", "tpot_ms", "ttft_from_schedule_ms") and not shape.stream:
+        why = "whole answers (--no-stream) have no first token and no gaps"
+    elif name in ("ttft_from_schedule_ms", "e2e_from_schedule_ms") and shape.rate is None:
+        why = "only a --rate has a schedule"
+    elif metric_called(metric).unit in ("W", "J", "tok/J") and (shape.seconds or _POWER_S) < _POWER_S:
+        why = f"a run under {_POWER_S:g} s has no watts"
+    if why is not None:
+        raise InputError(f"{metric} cannot be measured: {why}", next_step="give another --metric, or another load")
 
 
 def order(spec: ExperimentSpec, pair: int) -> tuple[str, str]:

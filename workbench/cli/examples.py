@@ -60,6 +60,9 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "results import": ("workbench results import bench.json --engine vllm --on gpu-box",),
     "experiment": (
         'workbench experiment vllm-any --a "max-num-seqs=64" --b "max-num-seqs=256" --pairs 5',
+        "workbench experiment --a http://127.0.0.1:8000 --b http://127.0.0.1:8001 --pairs 5",
+        'workbench experiment --a vllm-any --b "sglang-any tp-size=2" --var model=Qwen/Qwen3-0.6B',
+        "workbench experiment vllm-any --host-a gpu-box-1 --host-b gpu-box-2",
         'workbench experiment RUN --gpu-a "power-limit=600" --gpu-b "power-limit=450" --until 2',
     ),
     "experiment resume": ("workbench experiment resume 3",),

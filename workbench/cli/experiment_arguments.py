@@ -15,10 +15,23 @@ def experiments(sub: Commands) -> None:
 def _experiment(sub: Commands) -> None:
     what = "A against B in pairs of runs, with an interval and a verdict"
     parser = add(sub, "experiment", what)
-    parser.add_argument("base", metavar="PRESET|RUN", help="what both share (or: resume ID, show ID, list)")
+    parser.usage = (
+        'workbench experiment PRESET|RUN --a "flag=value …" --b "flag=value …" [OPTION…]\n'
+        '       workbench experiment --a "TARGET flag=value …" --b "TARGET flag=value …" [OPTION…]'
+    )
+    parser.add_argument(
+        "base",
+        nargs="?",
+        metavar="PRESET|RUN",
+        help="what both arms share; --a and --b are changes on it. Without it, each begins with a TARGET: a preset "
+        "(started for each run), a run (as it is; with changes started for each run), or the URL of a server",
+    )
     for arm in ("a", "b"):
         name = arm.upper()
-        parser.add_argument(f"--{arm}", action="append", default=[], metavar='"flag=value …"', help=f"flags of {name}")
+        parser.add_argument(
+            f"--{arm}", action="append", default=[], metavar='"[TARGET] flag=value …"', help=f"what {name} is"
+        )
+        parser.add_argument(f"--host-{arm}", metavar="NAME", help=f"the host of {name}, where it is not --host")
         parser.add_argument(f"--unset-{arm}", action="append", default=[], metavar="flag", help=f"not set in {name}")
         parser.add_argument(f"--env-{arm}", action="append", default=[], metavar='"K=V …"', help=f"variables of {name}")
         parser.add_argument(

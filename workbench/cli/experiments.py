@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.cli.dispatch import Command, emit
 from workbench.cli.experiment_arguments import shape_of
-from workbench.cli.library import take_plan
+from workbench.cli.library import take_plan, variables_of
 from workbench.cli.opened import asked, connected, note, say
 from workbench.model.bench import half_width
 from workbench.model.errors import InputError
-from workbench.model.experiment import INTERRUPTED, Arm, Experiment, ExperimentRun, ExperimentSpec
+from workbench.model.experiment import INTERRUPTED, Arm, Experiment, ExperimentRun, ExperimentSpec, Target
 from workbench.model.run import ServerState
 from workbench.model.settings import GpuSettings
 
@@ -37,13 +37,15 @@ async def experiment(arguments: argparse.Namespace) -> int:
     options = _options(arguments)
     async with connected(arguments) as session:
         await session.supervisor.runs()
-        await _take_base(session, arguments)
+        if a.target is None:
+            await _take_base(session, arguments)
+        a, b, bases = await session.look_up(a, b, variables_of(arguments))
         spec = session.experiment_spec(a, b, **options)
         _tell_plan(session, spec, session.experiment_estimate_s(a, b, **options))
         await _may_begin(session, spec, arguments)
         with _in_order():
             session.subscribe(progress())
-            ended = await session.experiment(a, b, **options)
+            ended = await session.experiment(a, b, bases=bases, **options)
     return _said(ended, arguments.json)
 
 
@@ -71,7 +73,27 @@ def _arm(arguments: argparse.Namespace, name: str) -> Arm:
         except ValueError as error:
             raise InputError(f"--{option.replace('_', '-')}: {error}", next_step="quote it as for a shell") from None
 
-    return Arm(words(name), words(f"unset_{name}"), words(f"env_{name}"), _gpu(words(f"gpu_{name}"), name))
+    sets, host = words(name), getattr(arguments, f"host_{name}")
+    target = None
+    if arguments.base is None or arguments.host_a or arguments.host_b:
+        target = _target(arguments, sets, name, host)
+        sets = (*arguments.sets, *(sets[1:] if arguments.base is None else sets))
+    unsets, envs = words(f"unset_{name}"), words(f"env_{name}")
+    if target is not None:
+        unsets, envs = (*arguments.unsets, *unsets), (*arguments.envs, *envs)
+    return Arm(sets, unsets, envs, _gpu(words(f"gpu_{name}"), name), target)
+
+
+def _target(arguments: argparse.Namespace, words: Sequence[str], name: str, host: str | None) -> Target:
+    """The base on the arm's own host; without a base, the first word."""
+    if arguments.base is not None:
+        return Target(arguments.base, host)
+    if not words or ("=" in words[0] and "://" not in words[0]):
+        raise InputError(
+            f"--{name} begins with no target, and no PRESET|RUN is given that both share",
+            next_step='for example experiment vllm-any --b "max-num-seqs=64", or experiment --a http://… --b http://…',
+        )
+    return Target(words[0], host)
 
 
 def _gpu(words: Sequence[str], arm: str) -> GpuSettings:
@@ -130,11 +152,16 @@ def _tell_plan(session: Session, spec: ExperimentSpec, takes_s: float | None) ->
         if spec.until_pct is None
         else (f"{design.UNTIL_PAIRS} to {spec.pairs} pairs, until ± {spec.until_pct:g} %")
     )
-    server = "a fresh server for each run" if restarts else "one server for all runs"
+    standing = [arm.target for arm in (spec.a, spec.b) if arm.target and not arm.target.plan]
+    if len(standing) == 2:
+        server = "servers that stay as they are"
+    else:
+        server = "a fresh server for each run" if restarts else "one server for all runs"
     note(f"A: {_words(spec.a)}\nB: {_words(spec.b)}")
     note(f"{upto} in a random order, {server}; claimed: {spec.metric}")
     if spec.throw_away is not False:
-        each = "the first run of each arm" if spec.throw_away else "the first run, and that of each arm that compiles,"
+        compiling = ", and that of each arm that compiles," if restarts else ""
+        each = "the first run of each arm" if spec.throw_away else f"the first run{compiling}"
         note(f"{each} is discarded")
     least = "at least " if spec.until_pct is not None else ""
     if takes_s is None:
@@ -144,7 +171,10 @@ def _tell_plan(session: Session, spec: ExperimentSpec, takes_s: float | None) ->
 
 
 def _words(arm: Arm) -> str:
-    return " ".join([*arm.sets, *(f"-{name}" for name in arm.unsets), *arm.envs, *arm.gpu.words]) or "as the base"
+    target = [arm.target.words] if arm.target else []
+    return (
+        " ".join([*target, *arm.sets, *(f"-{name}" for name in arm.unsets), *arm.envs, *arm.gpu.words]) or "as the base"
+    )
 
 
 def minutes(seconds: float) -> str:
@@ -155,10 +185,12 @@ async def _may_begin(session: Session, spec: ExperimentSpec, arguments: argparse
     """What others would notice is asked about first."""
     from workbench.bench import experiment as design
 
-    server = session.state.server
     asks = []
-    if server is not None and server.state is ServerState.READY and design.restarts(spec.a, spec.b):
-        asks.append(f"stops run {server.run_id}")
+    if design.restarts(spec.a, spec.b):
+        standing = {arm.target.run_id for arm in (spec.a, spec.b) if arm.target}
+        selected = [there.state.server for there in session.all_hosts]
+        ready = [s.run_id for s in selected if s is not None and s.state is ServerState.READY]
+        asks += [f"stops run {run_id}" for run_id in ready if run_id not in standing]
     if design.changes_gpus(spec):
         asks.append("changes GPU settings, and gives them back")
     if not asks or arguments.yes:
@@ -280,6 +312,9 @@ def _say(experiment: Experiment) -> None:
     say(f"A: {_words(experiment.spec.a)}\nB: {_words(experiment.spec.b)}")
     comparison = experiment.comparison
     if comparison is not None:
+        for one in comparison.differences if experiment.spec.a.target else ():
+            name = one["name"] if one["kind"] == one["name"] else f"{one['kind']} {one['name']}"
+            say(f"  {name}: {one['a']} | {one['b']}")
         chosen = comparison.metrics[0]
         say(f"\n{chosen.metric} ({chosen.unit})")
         for number, (a, b) in enumerate(chosen.pairs, 1):

@@ -12,8 +12,8 @@ from workbench.model.settings import GpuSettings
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What an arm is measured on where the arms have no common base. `name` as typed: a URL, a run, a preset; then, once
-    it is looked up, one of `url`, `run_id` (a server that runs, and is measured as it is) and `plan` (JSON as in
+    """What an arm is measured on where the arms have no common base. `name` as typed: a URL, a run, a preset; once it
+    is looked up, one of `url`, `run_id` (a server that runs, and is measured as it is) and `plan` (JSON as in
     ExperimentSpec: of the server that is started for each run)."""
 
     name: str
@@ -50,8 +50,9 @@ class Arm:
 
 @dataclass(frozen=True, slots=True)
 class ExperimentSpec:
-    """`plan`: the base as JSON (model.plan), secrets masked; empty where the arms have targets. `pairs`: so many; `until_pct`: until the interval of
-    `metric` is that narrow (± percent), `pairs` then being the most. `bench`: fields of BenchSpec."""
+    """`plan`: the base as JSON (model.plan), secrets masked; empty where the arms have targets. `pairs`: so many;
+    `until_pct`: until the interval of `metric` is that narrow (± percent), `pairs` then being the most. `bench`: fields
+    of BenchSpec."""
 
     a: Arm
     b: Arm

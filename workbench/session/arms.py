@@ -22,100 +22,109 @@ if TYPE_CHECKING:
     from workbench.model.bench import BenchResult
     from workbench.model.plan import LaunchPlan
     from workbench.model.settings import Alteration
-    from workbench.session.editor import PlanEditor
     from workbench.session.measuring import Measuring
+    from workbench.session.targets import Side
 
 SETTLE_S = 300.0  # the longest wait for a temperature
 _LOOK_S = 2.0
 
 
 class Arms:
-    """`editors`: the plan of each arm with its secrets, "A" and "B"."""
+    """`sides`: "A" and "B"."""
 
     def __init__(
         self,
         session: Measuring,
         spec: ExperimentSpec,
-        editors: Mapping[str, PlanEditor],
+        sides: Mapping[str, Side],
         *,
         restarts: bool,
         earlier: Sequence[BenchResult] = (),
     ) -> None:
         self._session = session
         self._spec = spec
-        self._editors = editors
+        self._sides = sides
         self._restarts = restarts
-        self._run: str | None = None  # the server that is on
+        self._arm = "A"  # the one that is on now, or was last
+        self._run: str | None = None  # the server that is on and may be ended
+        self._run_of: Side | None = None
         self.started: str | None = None  # the same where it was started here
         self._kept_on = False  # a server ran before, so one is left
         self._gpu_of: str | None = None  # the arm whose GPU settings are on
         self._words = next((r.spec.prompt_words for r in earlier), None)  # of a prompt: the same in all runs
 
+    @property
+    def _sessions(self) -> Sequence[Measuring]:
+        return list({id(side.session): side.session for side in self._sides.values()}.values())
+
     async def prepare(self, experiment: Experiment) -> None:
         """Clear what a crash left of this experiment, and see what is there. Raises SettingsError where settings are on
         that are not its own."""
-        session, leftover = self._session, experiment.server
-        statuses = {s.run_id: s for s in await session.supervisor.runs()}
-        if leftover is not None and leftover in statuses and statuses[leftover].state in LIVE:
-            await session._stop(leftover)
-        selected = session.state.server
-        if selected is not None and selected.run_id != leftover and selected.state in LIVE:
-            self._kept_on = True
-            if selected.state is ServerState.READY and not self._restarts and self._is_arm(selected.run_id):
-                self._run = selected.run_id
+        for session in self._sessions:
+            leftover = experiment.server
+            statuses = {s.run_id: s for s in await session.supervisor.runs()}
+            if leftover is not None and leftover in statuses and statuses[leftover].state in LIVE:
+                await session._stop(leftover)
+            selected = session.state.server
+            if selected is not None and selected.run_id != leftover and self._in_the_way(selected):
+                self._kept_on = True
+                if selected.state is ServerState.READY and not self._restarts and self._is_arm(selected.run_id):
+                    self._run, self._run_of = selected.run_id, self._sides["A"]
         if design.changes_gpus(self._spec):
+            for session in self._sessions:
+                session.attend()  # an experiment that is killed is one whose heartbeat stops
             await self._no_settings(give_back=experiment.settings_on)
+
+    def _in_the_way(self, status: ServerStatus) -> bool:
+        """Whether a server that runs has the place of one that is to be started."""
+        starts = any(side.standing is None for side in self._sides.values())
+        return starts and status.state in LIVE and status.run_id not in [s.run_id for s in self._sides.values()]
 
     def _is_arm(self, run_id: str) -> bool:
         from workbench.model.secrets import mask_plan
 
+        side = self._sides["A"]
         plan = self._session.supervisor.record(run_id).plan
-        return plan is not None and _alike(plan, mask_plan(self._editors["A"].effective))
+        return side.editor is not None and plan is not None and _alike(plan, mask_plan(side.editor.effective))
 
     async def _no_settings(self, *, give_back: bool) -> None:
-        await self._session.read_alterations()
-        on = await self._on_our_gpus()
-        if on and give_back:
-            await self._take_off()
-            on = await self._on_our_gpus()
-        if on:
-            which = ", ".join(f"GPU{a.gpu_index} {a.setting}" for a in on)
-            raise SettingsError(
-                f"GPU settings are on already ({which}), and the arms could not be told from them",
-                host=self._session.host.name,
-                next_step="give them back first: workbench gpu revert",
-            )
-
-    async def _gpus(self) -> tuple[tuple[int, ...], bool]:
-        """Of the server, and whether these are all."""
-        infos = (await self._session.reading()).infos
-        gpus = gpus_of(self._editors["A"].plan, infos)
-        return gpus, len(gpus) == len(infos)
-
-    async def _on_our_gpus(self) -> list[Alteration]:
-        gpus, every = await self._gpus()
-        return [a for a in self._session.state.alterations if every or a.gpu_index in gpus]
+        for arm, side in self._sides.items():
+            await side.session.read_alterations()
+            on = await _altered(side)
+            if on and give_back:
+                await self._take_off(arm)
+                on = await _altered(side)
+            if on:
+                which = ", ".join(f"GPU{a.gpu_index} {a.setting}" for a in on)
+                raise SettingsError(
+                    f"GPU settings are on already ({which}), and the arms could not be told from them",
+                    host=side.session.host.name,
+                    next_step="give them back first: workbench gpu revert",
+                )
 
     # ---- Bench: what Conduct asks for
 
     async def compiles_first(self, arm: str) -> bool:
         from workbench.model.secrets import mask_plan
 
-        editor = self._editors[arm]
-        if editor.engine.name not in COMPILING:
+        editor = self._sides[arm].editor
+        if editor is None or editor.engine.name not in COMPILING:
             return False
         plan = mask_plan(editor.effective)
-        supervisor = self._session.supervisor
+        supervisor = self._sides[arm].session.supervisor
         ready = [s for s in await supervisor.runs() if s.ready_unix_s is not None and s.engine == editor.engine.name]
         return not any(_alike(supervisor.record(s.run_id).plan, plan) for s in ready)
 
     async def server(self, arm: str) -> str:
-        session = self._session
+        self._arm, side = arm, self._sides[arm]
         if self._run is not None and self._restarts:
             await self.clear()
+        if side.standing is not None:
+            return side.standing
         if self._run is None:
-            await self._make_room()
-            starting = asyncio.ensure_future(session._start(self._editors[arm]))
+            await self._make_room(side)
+            starting = asyncio.ensure_future(side.session._start(side.editor))
+            self._run_of = side
             try:
                 status = await asyncio.shield(starting)
             except asyncio.CancelledError:  # it may run by now, and is to be ended
@@ -125,28 +134,30 @@ class Arms:
             self._run = self.started = status.run_id
         return self._run
 
-    async def _make_room(self) -> None:
+    async def _make_room(self, side: Side) -> None:
         """The server that ran before gives its GPUs and port to those of the experiment."""
-        selected = self._session.state.server
-        if selected is not None and selected.state in LIVE:
-            await self._session._stop(selected.run_id)
+        selected = side.session.state.server
+        if selected is not None and self._in_the_way(selected):
+            await side.session._stop(selected.run_id)
 
     async def ready(self, arm: str, run_id: str) -> None:
         """Settings go on while a server is on, and off before it ends: without persistence mode the driver forgets them
         when nobody uses the GPU."""
-        status = await self._session.wait_ready(run_id)
-        if status.state is ServerState.STOPPED:
-            raise Stopped(f"run {run_id} was stopped")
-        if status.state is not ServerState.READY:
-            raise _start_failed(status)
+        side = self._sides[arm]
+        if side.url is None:
+            status = await side.session.wait_ready(run_id)
+            if status.state is ServerState.STOPPED:
+                raise Stopped(f"run {run_id} was stopped")
+            if status.state is not ServerState.READY:
+                raise _start_failed(status)
         await self._settings(arm)
 
     async def clear(self) -> None:
         if self._gpu_of is not None:
-            await self._take_off()
+            await self._take_off(self._gpu_of)
         run_id, self._run = self._run, None
-        if run_id is not None:
-            await self._session._stop(run_id)
+        if run_id is not None and self._run_of is not None:
+            await self._run_of.session._stop(run_id)
             self.started = None
 
     async def settle(self, target_c: float | None, within_c: float, tell: Tell) -> float | None:
@@ -161,31 +172,36 @@ class Arms:
 
     async def _temperature(self) -> float | None:
         """The hottest of the server's GPUs."""
-        telemetry = await self._session.reading()
-        gpus = gpus_of(self._editors["A"].plan, telemetry.infos)
+        side = self._sides[self._arm]
+        telemetry = await side.session.reading()
+        gpus = gpus_of(side.plan, telemetry.infos)
         known = [g.temperature_c for g in telemetry.gpus if g.index in gpus and g.temperature_c is not None]
         return max(known) if known else None
 
     async def measure(self, arm: str, run: ExperimentRun, seed: int) -> BenchResult:
         from workbench.bench.runner import BenchCancelled
 
-        session = self._session
-        if self._run is None:
-            raise ServerError("no server is on", host=session.host.name)
+        side = self._sides[arm]
+        session, run_id = side.session, side.run_id or self._run
+        shape = {**self._spec.bench, "seed": seed, "prompt_words": self._words}
         try:
-            shape = {**self._spec.bench, "seed": seed, "prompt_words": self._words}
-            result = await session.result(await session.bench_run(self._run, **shape))
+            if side.url is not None:
+                result_id = await session.bench_url(side.url, **shape)
+            elif run_id is not None:
+                result_id = await session.bench_run(run_id, **shape)
+            else:
+                raise ServerError("no server is on", host=session.host.name)
         except BenchCancelled:
             raise Stopped("the benchmark was cancelled") from None
-        if self._editors["A"].plan.model == self._editors["B"].plan.model:
-            self._words = self._words or result.spec.prompt_words
+        result = await session.result(result_id)
+        self._words = self._words or result.spec.prompt_words
         return result
 
     async def give_back(self, experiment: Experiment) -> Sequence[str]:
         notes = []
         if self._gpu_of is not None:
             try:
-                await self._take_off()
+                await self._take_off(self._gpu_of)
             except WorkbenchError as error:
                 notes.append(f"GPU settings were not given back: {error.message} (workbench gpu revert)")
         if self.started is not None:
@@ -203,36 +219,43 @@ class Arms:
 
     async def _settings(self, arm: str) -> None:
         """This arm's settings, and none of the other's."""
-        wanted = design.arm_of(self._spec, arm).gpu
-        before = design.arm_of(self._spec, self._gpu_of).gpu if self._gpu_of is not None else None
-        if wanted == before or (before is None and wanted.empty):
-            return
+        wanted, side = design.arm_of(self._spec, arm).gpu, self._sides[arm]
         if self._gpu_of is not None:
-            await self._take_off()
+            before = design.arm_of(self._spec, self._gpu_of).gpu
+            if wanted == before and self._sides[self._gpu_of].session is side.session:
+                return
+            await self._take_off(self._gpu_of)
         if wanted.empty:
             return
         self._gpu_of = arm
-        gpus, every = await self._gpus()
+        gpus, every = await side.gpus()
         for gpu in [None] if every else gpus:
-            report = await self._session.apply_gpu(wanted, gpu)
+            report = await side.session.apply_gpu(wanted, gpu)
             failed = next((o for o in report.outcomes if not o.ok), None)
             if failed is not None:
                 raise SettingsError(
                     f"{arm}: {failed.command.setting} of GPU{failed.command.gpu_index} was not set: {failed.message}",
-                    host=self._session.host.name,
+                    host=side.session.host.name,
                 )
 
-    async def _take_off(self) -> None:
-        gpus, every = await self._gpus()
+    async def _take_off(self, arm: str) -> None:
+        side = self._sides[arm]
+        gpus, every = await side.gpus()
         for gpu in [None] if every else gpus:
-            report = await self._session.revert_gpu(gpu)
+            report = await side.session.revert_gpu(gpu)
             failed = next((o for o in report.outcomes if not o.ok), None)
             if failed is not None:
                 raise SettingsError(
                     f"{failed.command.setting} of GPU{failed.command.gpu_index} was not given back: {failed.message}",
-                    host=self._session.host.name,
+                    host=side.session.host.name,
                 )
         self._gpu_of = None
+
+
+async def _altered(side: Side) -> list[Alteration]:
+    """On the arm's GPUs."""
+    gpus, every = await side.gpus()
+    return [a for a in side.session.state.alterations if every or a.gpu_index in gpus]
 
 
 def _start_failed(status: ServerStatus) -> StartFailed:

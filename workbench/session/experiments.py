@@ -11,20 +11,20 @@ from dataclasses import asdict, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from workbench.model.errors import BenchError, InputError, PlanError, WorkbenchError
-from workbench.session.sweeping import Sweeping
+from workbench.session.targets import Targeting
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchResult, BenchSpec
     from workbench.model.experiment import Arm, Experiment, ExperimentSpec
     from workbench.model.plan import LaunchPlan
-    from workbench.session.editor import PlanEditor
+    from workbench.session.targets import Bases, Side
     from workbench.store.experiments import ExperimentsDb
 
 _EXPERIMENT = "experiment"
 _BETWEEN_S = 4.0  # stop, warm-up and reading around one benchmark, where nothing better is known
 
 
-class Experimenting(Sweeping):
+class Experimenting(Targeting):
     _experiments: ExperimentsDb | None = None
     _conducting: asyncio.Task[Experiment] | None = None
 
@@ -51,27 +51,34 @@ class Experimenting(Sweeping):
         if options.get("until_pct") is not None:
             options.setdefault("pairs", design.UNTIL_MOST)
         options.setdefault("order_seed", random.SystemRandom().randrange(2**31))
-        plan = self.editor.effective
-        given = {"preset_id": plan.preset_id, **options}
-        spec = design.checked(ExperimentSpec(_masked(a), _masked(b), asdict(mask_plan(plan)), **given))
-        self.spec_of(spec.preset_id, dict(spec.bench))
+        plan = self.editor.effective if a.target is None and b.target is None else None
+        preset_id = plan.preset_id if plan else next((t.preset_id for t in (a.target, b.target) if t), None)
+        given = {"preset_id": preset_id, **options}
+        body = asdict(mask_plan(plan)) if plan else {}
+        spec = design.checked(ExperimentSpec(_masked(a), _masked(b), body, **given))
+        design.measurable(spec.metric, self.spec_of(spec.preset_id, dict(spec.bench)))
         return spec
 
-    async def experiment(self, a: Arm, b: Arm, **options: Any) -> Experiment:
+    async def experiment(self, a: Arm, b: Arm, *, bases: Bases | None = None, **options: Any) -> Experiment:
+        """`bases`: of arms whose targets were looked up before (`look_up`)."""
         from workbench.bench import experiment as design
         from workbench.model.experiment import Experiment
 
         self._not_two()
+        if not bases:
+            a, b, bases = await self.look_up(a, b)
         spec = self.experiment_spec(a, b, **options)
-        await self._know_engine()
-        editors = self._editors(self.editor.plan, a, b)
+        if a.target is None:
+            await self._know_engine()
+            bases = {"A": self.editor.plan, "B": self.editor.plan}
+        sides = await self.sides({"A": a, "B": b}, bases)
         restarts = design.restarts(a, b)
         left_s = await asyncio.to_thread(self._estimate_s, spec, restarts)
         new = Experiment(
             0, time.time(), self.host.name, spec, restarts=restarts, simulated=self.state.simulated, left_s=left_s
         )
         experiment = await asyncio.to_thread(self.experiments_db.open_experiment, new)
-        return await self._carry_out(experiment, editors)
+        return await self._carry_out(experiment, sides)
 
     async def resume_experiment(
         self, experiment_id: int, *, pairs: int | None = None, max_minutes: float | None = None
@@ -102,10 +109,11 @@ class Experimenting(Sweeping):
             )
         if experiment.state == "done" or (spec.pairs != planned and experiment.pairs_done >= 2):
             experiment = replace(experiment, extensions=experiment.extensions + 1)
-        plan, a, b = self._with_secrets(experiment.spec)
-        self.take_plan(plan, f"experiment {experiment_id}")
-        await self._know_engine()
-        return await self._carry_out(design.taken_up(experiment), self._editors(self.editor.plan, a, b))
+        a, b, bases = self._with_secrets(experiment.spec)
+        if a.target is None:
+            self.take_plan(bases["A"], f"experiment {experiment_id}")
+            await self._know_engine()
+        return await self._carry_out(design.taken_up(experiment), await self.sides({"A": a, "B": b}, bases))
 
     async def stop_experiment(self) -> None:
         """Returns when it has given everything back; it can be resumed."""
@@ -145,28 +153,39 @@ class Experimenting(Sweeping):
 
         pairs = spec.pairs if spec.until_pct is None else design.UNTIL_PAIRS
         runs = 2 * pairs + {True: 2, None: 1, False: 0}[spec.throw_away]
-        return (runs if restarts else 1) * start_s + runs * (bench_s + _BETWEEN_S)
+        started = [name for name in "AB" if design.plan_of(spec, name)]
+        starts = runs * len(started) / 2 if restarts else min(1, len(started))
+        return starts * start_s + runs * (bench_s + _BETWEEN_S)
 
     def _start_estimate_s(self, spec: ExperimentSpec) -> float | None:
         if self._supervisor is None:
             return None
-        known = [
-            s.ready_after_s
-            for s in self._supervisor.statuses()
-            if s.ready_after_s is not None and s.engine == spec.plan["engine"] and s.model == spec.plan["model"]
-        ]
-        return max(known[:4]) if known else None
+        from workbench.bench import experiment as design
+
+        longest = []
+        for plan in filter(None, (design.plan_of(spec, name) for name in "AB")):
+            known = [
+                s.ready_after_s
+                for s in self._supervisor.statuses()
+                if s.ready_after_s is not None and s.engine == plan["engine"] and s.model == plan["model"]
+            ]
+            if not known:
+                return None
+            longest.append(max(known[:4]))
+        return max(longest, default=0.0)
 
     def _bench_estimate_s(self, spec: ExperimentSpec) -> float | None:
         shape = self.spec_of(spec.preset_id, dict(spec.bench))
         if shape.seconds is not None and not shape.command:
             return shape.seconds
+        from workbench.bench import experiment as design
+
+        models = {plan["model"] for plan in (design.plan_of(spec, name) for name in "AB") if plan}
+        urls = {arm.target.url for arm in (spec.a, spec.b) if arm.target}
         for result in self.results_db.list(200):
-            if (
-                result.conditions.host == self.host.name
-                and result.conditions.model == spec.plan["model"]
-                and _alike(result.spec, shape)
-            ):
+            made = result.conditions
+            here = made.host == self.host.name and made.model in models
+            if (here or (made.address and made.address in urls)) and _alike(result.spec, shape):
                 return result.summary.duration_s * (1 + shape.warmup / max(1, shape.requests))
         return None
 
@@ -182,40 +201,23 @@ class Experimenting(Sweeping):
         if around.installed is None and around.installed_problem is None:
             await self.look_for_engine()
 
-    def _editors(self, base: LaunchPlan, a: Arm, b: Arm) -> dict[str, PlanEditor]:
-        """Both arms' plans. Raises PlanError for what the engine would refuse, before anything is started."""
-        from workbench.session.editor import PlanEditor
-
-        editors = {}
-        for name, arm in (("A", a), ("B", b)):
-            editor = PlanEditor(base, f"{self.editor.title}, {name}")
-            editor.around = self.editor.around
-            try:
-                editor.assign(arm.sets, arm.unsets, arm.envs)
-                self._startable(editor.effective, editor)
-            except InputError as error:
-                said = f"{name}: {error.message}"
-                raise PlanError(said, next_step=error.next_step, findings=error.findings) from None
-            editors[name] = editor
-        return editors
-
-    async def _carry_out(self, experiment: Experiment, editors: Mapping[str, PlanEditor]) -> Experiment:
+    async def _carry_out(self, experiment: Experiment, sides: Mapping[str, Side]) -> Experiment:
         """Cancelled from outside it ends in order and returns what it has, like one that was stopped."""
-        self._conducting = asyncio.ensure_future(self._conduct(experiment, editors))
+        self._conducting = asyncio.ensure_future(self._conduct(experiment, sides))
         try:
             with self.busy(_EXPERIMENT):
                 return await self._conducting
         finally:
             self._conducting = None
 
-    async def _conduct(self, experiment: Experiment, editors: Mapping[str, PlanEditor]) -> Experiment:
+    async def _conduct(self, experiment: Experiment, sides: Mapping[str, Side]) -> Experiment:
         from workbench.session.arms import Arms
         from workbench.session.conduct import Conduct
 
         self.attend()  # an experiment that is killed is one whose heartbeat stops
         with self.experiments_db.held(experiment.id):
             results = await self._results_of(experiment)
-            arms = Arms(self, experiment.spec, editors, restarts=experiment.restarts, earlier=results)
+            arms = Arms(self, experiment.spec, sides, restarts=experiment.restarts, earlier=results)
             await self._save_experiment(experiment)
             self.update(experiment=experiment)
             try:
@@ -264,16 +266,19 @@ class Experimenting(Sweeping):
 
         return await asyncio.to_thread(read)
 
-    def _with_secrets(self, spec: ExperimentSpec) -> tuple[LaunchPlan, Arm, Arm]:
-        """Keys are not kept: they come from this process's environment under their own names, or from the preset."""
+    def _with_secrets(self, spec: ExperimentSpec) -> tuple[Arm, Arm, dict[str, LaunchPlan]]:
+        """The arms, and the plans that they start from. Keys are not kept: they come from this process's environment
+        under their own names, or from the preset."""
+        from workbench.bench import experiment as design
         from workbench.model.secrets import MASK
         from workbench.server.records import decode_plan
 
-        plan = decode_plan(spec.plan)
         known = dict(os.environ)
-        if spec.preset_id is not None and MASK in repr(spec):
-            preset = self.plan_of(spec.preset_id)
-            known.update({s.name: str(s.value) for s in (*preset.env, *preset.flags) if s.value != MASK})
+        for arm in (spec.a, spec.b):
+            preset_id = spec.preset_id if arm.target is None else arm.target.preset_id
+            if preset_id is not None and MASK in repr(spec):
+                preset = self.plan_of(preset_id)
+                known.update({s.name: str(s.value) for s in (*preset.env, *preset.flags) if s.value != MASK})
 
         def given(name: str) -> str:
             if name not in known:
@@ -284,13 +289,21 @@ class Experimenting(Sweeping):
             name, _, value = word.partition("=")
             return f"{name}={given(name)}" if value == MASK else word
 
-        for setting in (*plan.env, *plan.flags):
-            if setting.value == MASK:
-                plan = (plan.with_env if setting in plan.env else plan.with_flag)(setting.name, given(setting.name))
+        bases = {}
+        for name in ("A", "B"):
+            body = design.plan_of(spec, name)
+            if not body:
+                continue
+            plan = decode_plan(body)
+            for setting in (*plan.env, *plan.flags):
+                if setting.value == MASK:
+                    with_it = plan.with_env if setting in plan.env else plan.with_flag
+                    plan = with_it(setting.name, given(setting.name))
+            bases[name] = plan
         a, b = (
             replace(arm, sets=tuple(map(whole, arm.sets)), envs=tuple(map(whole, arm.envs))) for arm in (spec.a, spec.b)
         )
-        return plan, a, b
+        return a, b, bases
 
 
 def _masked(arm: Arm) -> Arm:

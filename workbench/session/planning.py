@@ -153,14 +153,18 @@ class Planning(SessionCore):
         return infos[: len(infos) // nodes] if nodes and self.state.host.simulated else infos
 
     async def look_for_engine(self) -> None:
-        """Which version of the plan's engine this host has, and which model files: the plan is checked against them."""
+        """Survey this host for the plan under edit, and show what was found."""
+        editor = self.editor
+        await self.survey(editor)
+        if editor is self._editor:
+            self.show_plan()
+
+    async def survey(self, editor: PlanEditor) -> None:
+        """Look which version of its engine this host has, and which model files: its plan is checked against them."""
         from workbench.server.probe import probe
 
-        editor = self.editor
         await self.look_for_model(editor)
         found = await probe(self.host, editor.engine, editor.plan.executable, editor.plan.workdir)
-        if editor is not self._editor:
-            return
         name = f"{editor.engine.title} {found.version or '(version unknown)'}"
         editor.around = replace(
             editor.around,
@@ -169,7 +173,6 @@ class Planning(SessionCore):
             installed_problem=found.problem,
             executables=tuple(dict.fromkeys((*filter(None, (found.path,)), *found.elsewhere))),
         )
-        self.show_plan()
 
     async def look_for_model(self, editor: PlanEditor) -> None:
         """Read the figures of the editor's model from its files, where the preset's are not for it."""

@@ -113,6 +113,7 @@ class Session(Resuming):
         """Servers and GPU settings stay as they are; a benchmark is cancelled, nothing of it is stored; sweeps and
         experiments give back what they have set."""
         await self._end_loads()
+        await self.leave_hosts()
         await self._let_go()
         await self.host.close()
 

@@ -115,7 +115,13 @@ def _design(experiment: Experiment) -> tuple[tuple[str, str], ...]:
 
 def _arms(a: Arm, b: Arm) -> Table:
     def words(arm: Arm) -> str:
-        parts = [*arm.sets, *(f"without {name}" for name in arm.unsets), *arm.envs, *arm.gpu.words]
+        parts = [
+            *([arm.target.words] if arm.target else []),
+            *arm.sets,
+            *(f"without {name}" for name in arm.unsets),
+            *arm.envs,
+            *arm.gpu.words,
+        ]
         return ", ".join(parts) or "the base as it is"
 
     return Table(("arm", "changes on the common base"), (("A", words(a)), ("B", words(b))))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from workbench.model.experiment import Arm
+from workbench.model.experiment import Arm, Target
 from workbench.model.plan import PlanChange
 from workbench.model.settings import ClockRange, GpuSettings
 from workbench.tui.formats import elapsed, value_text
@@ -53,7 +53,7 @@ def line_of(arm: Arm) -> str:
 
 
 def parse_arm(text: str) -> Arm | str:
-    """ "max-num-seqs=512 -enforce-eager $K=V gpu.power=400" as an Arm, or what is wrong with it."""
+    """ "@vllm-any max-num-seqs=512 -enforce-eager $K=V gpu.power=400" as an Arm, or what is wrong with it."""
     try:
         words = shlex.split(text)
     except ValueError as error:
@@ -61,7 +61,11 @@ def parse_arm(text: str) -> Arm | str:
     arm = Arm()
     for word in words:
         name, equals, value = word.partition("=")
-        if name.startswith("gpu."):
+        if "://" in word or (word.startswith("@") and word[1:]):
+            if arm.target is not None:
+                return f"one target each: {arm.target.name} and “{word}”"
+            arm = replace(arm, target=Target(word.removeprefix("@")))
+        elif name.startswith("gpu."):
             gpu = _gpu(arm.gpu, name[4:], value)
             if isinstance(gpu, str):
                 return gpu
@@ -73,7 +77,7 @@ def parse_arm(text: str) -> Arm | str:
         elif equals and name.strip("-"):
             arm = replace(arm, sets=(*arm.sets, f"{name.lstrip('-')}={value}"))
         else:
-            return f"expected flag=value, -flag, $NAME=value or gpu.power=W, got “{word}”"
+            return f"expected flag=value, -flag, $NAME=value, gpu.power=W, @PRESET or a URL, got “{word}”"
     return arm
 
 
@@ -169,7 +173,10 @@ def experiment_form(
         return [(), *paragraph(f"{most}{count} runs of {load}: {time}", width, "strong", "  ")]
 
     def intro(width: int) -> list[Row]:
-        text = "Words of A and B: flag=value, -flag, $NAME=value, gpu.power=400, gpu.sm=1755, gpu.mem=MIN,MAX"
+        text = (
+            "Words of A and B: flag=value, -flag, $NAME=value, gpu.power=400, gpu.sm=1755, gpu.mem=MIN,MAX; "
+            "@PRESET, @RUN or a URL in place of the plan"
+        )
         return [*paragraph(about, width), *paragraph(text, width, "dim", "  "), ()]
 
     return Form(

@@ -47,8 +47,15 @@ def gpu_words(gpu: GpuSettings) -> list[str]:
 
 
 def arm_words(arm: Arm) -> list[str]:
-    """ "max-num-seqs=512", "-enforce-eager", "$K=V", "gpu.power=400"."""
-    return [*arm.sets, *(f"-{name}" for name in arm.unsets), *(f"${one}" for one in arm.envs), *gpu_words(arm.gpu)]
+    """ "@vllm-any", "max-num-seqs=512", "-enforce-eager", "$K=V", "gpu.power=400"."""
+    target = [arm.target.words if "://" in arm.target.name else f"@{arm.target.words}"] if arm.target else []
+    return [
+        *target,
+        *arm.sets,
+        *(f"-{name}" for name in arm.unsets),
+        *(f"${one}" for one in arm.envs),
+        *gpu_words(arm.gpu),
+    ]
 
 
 def experiment_rows(

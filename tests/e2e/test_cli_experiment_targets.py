@@ -1,0 +1,105 @@
+"""experiment with targets as arms: URLs, runs, presets of two engines, two hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from support.serving import free_port
+
+Cli = Callable[..., Any]
+FOUR = ("--simulate", "four-pcie")
+SHAPE = ("--requests", "6", "--max-tokens", "24", "--input-tokens", "16", "--warmup", "2", "--concurrency", "2")
+SMALL = ("--set", "gpu-memory-utilization=0.3")
+
+
+def server(cli: Cli, *words: str) -> tuple[str, str]:
+    """A READY run and its URL."""
+    port = str(free_port())
+    ran = cli(*FOUR, "start", "vllm-any", "--set", f"port={port}", *SMALL, *words, "--wait", "--json")
+    assert ran.code == 0, ran
+    return ran.document["run_id"], f"http://127.0.0.1:{port}"
+
+
+def states(cli: Cli, *host: str) -> list[str]:
+    return [s["state"] for s in cli(*(host or FOUR), "servers", "--json").document["servers"]]
+
+
+@pytest.mark.slow
+def test_two_urls_and_two_runs_are_measured_as_they_are(cli: Cli) -> None:
+    (run_a, url_a), (run_b, url_b) = server(cli), server(cli, "--set", "enforce-eager=true")
+    ran = cli(*FOUR, "experiment", "--a", url_a, "--b", url_b, *SHAPE, "--pairs", "2", "--json")
+    assert ran.code == 0, ran
+    one = ran.document
+    assert (one["state"], one["restarts"], one["pairs_done"]) == ("done", False, 2)
+    assert [r["state"] for r in one["runs"]] == ["discarded", *["done"] * 4]
+    compared = one["comparison"]
+    assert compared["like_for_like"], compared["warnings"]
+    assert {"kind": "server", "name": "address", "a": url_a, "b": url_b} in compared["differences"]
+    assert compared["metrics"][0]["change_pct"] < 0
+    alone = cli("compare", str(one["runs"][1]["result_id"]), str(one["runs"][2]["result_id"]))
+    assert "the same configuration" not in alone.out and "server address" in alone.out
+    again = cli(*FOUR, "experiment", "--a", run_a, "--b", run_b, *SHAPE, "--pairs", "2", "--json").document
+    assert again["state"] == "done" and {r["run_id"] for r in again["runs"]} == {run_a, run_b}
+    assert states(cli) == ["ready", "ready"], "nothing was started or stopped"
+    assert f"A: {run_a}" in cli("experiment", "show", "2").out
+    report = cli("results", "report", "--experiment", "1").out
+    assert url_a in report and url_b in report
+    refused = cli(*FOUR, "experiment", "--a", f"{run_a} max-num-seqs=2", "--b", url_b, *SHAPE, "--json")
+    assert refused.code == 2 and f"stops run {run_a}" in refused.document["error"]
+
+
+@pytest.mark.slow
+def test_two_engines_and_a_model_are_the_answer_and_no_reproach(cli: Cli) -> None:
+    port = str(free_port())
+    arms = ("--a", f"vllm-any port={port}", "--b", f"sglang-any port={port} model=Qwen/Qwen3-1.7B")
+    ran = cli(*FOUR, "experiment", *arms, *SHAPE, "--pairs", "2", "--json")
+    assert ran.code == 0, ran
+    one = ran.document
+    assert one["restarts"] and one["state"] == "done"
+    differences = {d["kind"] for d in one["comparison"]["differences"]}
+    assert {"engine", "model"} <= differences
+    assert one["comparison"]["like_for_like"], one["comparison"]["warnings"]
+    assert not one["verdict"].startswith("nothing is claimed")
+    assert len(set(states(cli))) == 1
+
+
+@pytest.mark.slow
+def test_two_hosts(cli: Cli) -> None:
+    port = str(free_port())
+    host = ("--host-b", "sim:rtx-pro-6000", "--gpu-b", "power-limit=400", "--yes")
+    words = ("experiment", "vllm-any", "--set", f"port={port}", *SMALL, *host, *SHAPE, "--pairs", "2", "--json")
+    ran = cli(*FOUR, *words)
+    assert ran.code == 0, ran
+    one = ran.document
+    assert one["comparison"]["like_for_like"], one["comparison"]["warnings"]
+    hosts = {cli("results", "show", str(r["result_id"]), "--json").document["conditions"]["host"] for r in one["runs"]}
+    assert hosts == {"sim:four-pcie", "sim:rtx-pro-6000"}
+    other = ("--simulate", "rtx-pro-6000")
+    assert set(states(cli)) | set(states(cli, *other)) == {"stopped"}
+    assert cli(*other, "gpu", "status", "--json").document["altered"] == []
+    more = cli(*FOUR, "experiment", "resume", "1", "--pairs", "3", "--yes", "--json").document
+    assert (more["state"], more["pairs_done"], more["extensions"]) == ("done", 3, 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--a", "max-num-seqs=2", "--b", "vllm-any"), "--a begins with no target"),
+        (("--a", "vllm-any"), "--b begins with no target"),
+        (("--a", "http://127.0.0.1:9", "--b", "http://127.0.0.1:9/v1"), "A: http://127.0.0.1:9 does not answer"),
+        (("--a", "http://127.0.0.1:9 port=1", "--b", "vllm-any"), "its flags cannot be changed"),
+        (("--a", "ftp://x", "--b", "vllm-any"), "is not a base URL"),
+        (("--a", "vllm-any", "--b", "nothing-called-so"), "nothing-called-so"),
+        (("vllm-any", "--gpu-b", "power-limit=9999", "--yes"), "B: "),
+        (("vllm-any", "--metric", "ttft_ms.p50", "--no-stream"), "have no first token"),
+        (("vllm-any", "--metric", "tok_per_joule", "--seconds", "1"), "has no watts"),
+        (("vllm-any", "--host-b", "sim:none"), "none"),
+    ],
+)
+def test_what_cannot_be_is_told_before_anything_starts(cli: Cli, words: tuple[str, ...], said: str) -> None:
+    ran = cli(*FOUR, "experiment", *words, *SHAPE, "--json")
+    assert ran.code in (1, 2) and said in ran.document["error"], ran
+    assert cli("experiment", "list", "--json").document == {"experiments": []}
+    assert states(cli) == []

@@ -56,6 +56,15 @@ def trust_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trust", action="store_true", help=help)
 
 
+def turn_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--wait",
+        action="store_true",
+        dest="wait_turn",
+        help="where somebody else measures on the host, begin after that",
+    )
+
+
 def plan_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("preset", metavar="PRESET", help="id of a preset, or path of a preset file")
     parser.add_argument("--set", action="append", default=[], metavar="flag=value", dest="sets")

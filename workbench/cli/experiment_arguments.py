@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from workbench.cli.arguments import Commands, add, plan_options, trust_option
+from workbench.cli.arguments import Commands, add, plan_options, trust_option, turn_option
 
 
 def experiments(sub: Commands) -> None:
@@ -32,6 +32,7 @@ def _experiment(sub: Commands) -> None:
             f"--{arm}", action="append", default=[], metavar='"[TARGET] flag=value …"', help=f"what {name} is"
         )
         parser.add_argument(f"--host-{arm}", metavar="NAME", help=f"the host of {name}, where it is not --host")
+        parser.add_argument(f"--executable-{arm}", metavar="PATH", help=f"program that starts the engine of {name}")
         parser.add_argument(f"--unset-{arm}", action="append", default=[], metavar="flag", help=f"not set in {name}")
         parser.add_argument(f"--env-{arm}", action="append", default=[], metavar='"K=V …"', help=f"variables of {name}")
         parser.add_argument(
@@ -44,7 +45,7 @@ def _experiment(sub: Commands) -> None:
     parser.add_argument("--set", action="append", default=[], metavar="flag=value", dest="sets", help="in both")
     parser.add_argument("--unset", action="append", default=[], metavar="flag", dest="unsets")
     parser.add_argument("--env", action="append", default=[], metavar="K=V", dest="envs")
-    parser.add_argument("--executable", metavar="PATH", help="program that starts the engine: in a venv, say")
+    parser.add_argument("--executable", metavar="PATH", help="program that starts the engine of both: in a venv, say")
     parser.add_argument("--var", action="append", default=[], metavar="name=value", dest="variables")
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--pairs", type=int, metavar="N", help="3 show 5 %%, 5 show 2 %%, 8 show 1.2 %% (3)")
@@ -64,11 +65,13 @@ def _experiment(sub: Commands) -> None:
     parser.add_argument("--seed", type=int, default=0, help="of lengths and arrivals; pair n has seed + n")
     parser.add_argument("--order-seed", type=int, metavar="N", help="of the order inside the pairs (a new one; stored)")
     shape_options(parser)
+    turn_option(parser)
     parser.add_argument("--yes", action="store_true", help="do not ask")
     resume = add(sub, "experiment resume", "go on with one that ended early, or make more pairs")
     resume.add_argument("id", type=int)
     resume.add_argument("--pairs", type=int, metavar="N", help="in all; another number widens the interval")
     resume.add_argument("--max-minutes", type=float, metavar="M", help="from now (default: without end)")
+    turn_option(resume)
     resume.add_argument("--yes", action="store_true", help="do not ask")
     show = add(sub, "experiment show", "its pairs, intervals and verdict")
     show.add_argument("id", type=int)
@@ -140,6 +143,7 @@ def _sweep(sub: Commands) -> None:
     parser.add_argument("--pairs", type=int, default=3, metavar="N", help="of the best against the start (3; 0: none)")
     parser.add_argument("--max-minutes", type=float, metavar="M", help="for all of it")
     shape_options(parser)
+    turn_option(parser)
     parser.add_argument("--yes", action="store_true", help="do not ask before a running server is stopped meanwhile")
     add(sub, "sweep list", "sweeps that were made, newest first").set_defaults(command="sweep", action="list")
     show = add(sub, "sweep show", "one sweep: its points, knee and notes")

@@ -73,10 +73,10 @@ def _arm(arguments: argparse.Namespace, name: str) -> Arm:
         except ValueError as error:
             raise InputError(f"--{option.replace('_', '-')}: {error}", next_step="quote it as for a shell") from None
 
-    sets, host = words(name), getattr(arguments, f"host_{name}")
-    target = None
-    if arguments.base is None or arguments.host_a or arguments.host_b:
-        target = _target(arguments, sets, name, host)
+    sets, target = words(name), None
+    differ = (arguments.host_a, arguments.host_b, arguments.executable_a, arguments.executable_b)
+    if arguments.base is None or any(differ):
+        target = _target(arguments, sets, name)
         sets = (*arguments.sets, *(sets[1:] if arguments.base is None else sets))
     unsets, envs = words(f"unset_{name}"), words(f"env_{name}")
     if target is not None:
@@ -84,16 +84,18 @@ def _arm(arguments: argparse.Namespace, name: str) -> Arm:
     return Arm(sets, unsets, envs, _gpu(words(f"gpu_{name}"), name), target)
 
 
-def _target(arguments: argparse.Namespace, words: Sequence[str], name: str, host: str | None) -> Target:
-    """The base on the arm's own host; without a base, the first word."""
+def _target(arguments: argparse.Namespace, words: Sequence[str], name: str) -> Target:
+    """The base on the arm's own host and program; without a base, the first word."""
+    host = getattr(arguments, f"host_{name}")
+    executable = getattr(arguments, f"executable_{name}") or arguments.executable
     if arguments.base is not None:
-        return Target(arguments.base, host)
+        return Target(arguments.base, host, executable)
     if not words or ("=" in words[0] and "://" not in words[0]):
         raise InputError(
             f"--{name} begins with no target, and no PRESET|RUN is given that both share",
             next_step='for example experiment vllm-any --b "max-num-seqs=64", or experiment --a http://… --b http://…',
         )
-    return Target(words[0], host)
+    return Target(words[0], host, executable)
 
 
 def _gpu(words: Sequence[str], arm: str) -> GpuSettings:

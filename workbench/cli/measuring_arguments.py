@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from workbench.cli.arguments import Commands, add
+from workbench.cli.arguments import Commands, add, turn_option
 
 PROFILES = ("quick", "single-stream", "batch", "long-prompt", "document")  # bench/profiles.py
 
@@ -29,6 +29,7 @@ def measuring(sub: Commands) -> None:
         help="the same as after --, in one word; "
         "{base_url} and {model} are filled in, OPENAI_BASE_URL and the like are set",
     )
+    turn_option(bench)
     compare = add(sub, "compare", "what changed between two results or groups of results, and what it did")
     compare.add_argument(
         "groups", nargs="*", metavar="IDS", help="A, then B: 7, 1-3 or 1,2,5; several give an interval"

@@ -29,6 +29,7 @@ async def connected(arguments: argparse.Namespace) -> AsyncIterator[Session]:
 
     session = session_of(arguments)
     session.subscribe(_link_teller())
+    session.wait_turn, session.tell_turn = getattr(arguments, "wait_turn", False), note
     if sys.stdin.isatty() and not arguments.json:
         session.ask = _asked_secret
     try:

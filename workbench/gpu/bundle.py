@@ -93,3 +93,8 @@ def guard_argv(python: str, orders: Mapping[str, Any]) -> list[str]:
 def register_argv(python: str, orders: Mapping[str, Any]) -> list[str]:
     """`orders` as register.main lists them; the entries follow the frame on stdin."""
     return [python, "-I", "-S", "-c", program("register of GPU settings", "register"), json.dumps(orders)]
+
+
+def turn_argv(python: str, orders: Mapping[str, Any]) -> list[str]:
+    """`orders` as turn_holder.main lists them."""
+    return [python, "-I", "-S", "-u", "-c", program("turn to measure", "turn_holder"), json.dumps(orders)]

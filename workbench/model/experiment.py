@@ -18,6 +18,7 @@ class Target:
 
     name: str
     host: str | None = None  # where it is not the experiment's
+    executable: str | None = None  # what starts its engine
     url: str | None = None
     run_id: str | None = None
     plan: Mapping[str, Any] | None = None
@@ -29,7 +30,12 @@ class Target:
 
     @property
     def words(self) -> str:
-        return f"{self.name} on {self.host}" if self.host else self.name
+        words = [
+            self.name,
+            *(["by", self.executable] if self.executable else []),
+            *(["on", self.host] if self.host else []),
+        ]
+        return " ".join(words)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ import asyncio
 import os
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -77,8 +78,9 @@ class Experimenting(Targeting):
         new = Experiment(
             0, time.time(), self.host.name, spec, restarts=restarts, simulated=self.state.simulated, left_s=left_s
         )
-        experiment = await asyncio.to_thread(self.experiments_db.open_experiment, new)
-        return await self._carry_out(experiment, sides)
+        async with self._turn_on_all(sides, "an experiment"):
+            experiment = await asyncio.to_thread(self.experiments_db.open_experiment, new)
+            return await self._carry_out(experiment, sides)
 
     async def resume_experiment(
         self, experiment_id: int, *, pairs: int | None = None, max_minutes: float | None = None
@@ -113,7 +115,18 @@ class Experimenting(Targeting):
         if a.target is None:
             self.take_plan(bases["A"], f"experiment {experiment_id}")
             await self._know_engine()
-        return await self._carry_out(design.taken_up(experiment), await self.sides({"A": a, "B": b}, bases))
+        sides = await self.sides({"A": a, "B": b}, bases)
+        async with self._turn_on_all(sides, f"experiment {experiment_id}"):
+            return await self._carry_out(design.taken_up(experiment), sides)
+
+    @asynccontextmanager
+    async def _turn_on_all(self, sides: Mapping[str, Side], what: str) -> AsyncIterator[None]:
+        """The turn to measure on each host of the arms, in one order whoever asks."""
+        sessions = {side.session.host.name: side.session for side in sides.values()}
+        async with AsyncExitStack() as stack:
+            for name in sorted(sessions):
+                await stack.enter_async_context(sessions[name].turn(what))
+            yield
 
     async def stop_experiment(self) -> None:
         """Returns when it has given everything back; it can be resumed."""

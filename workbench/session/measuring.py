@@ -6,8 +6,8 @@ import asyncio
 import os
 import shlex
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -41,11 +41,14 @@ class Measuring(Guarding):
     _benched: str | None = None  # its run
     _ahead: Ahead | None = None  # what was started for it
     # The shape of the user's last benchmark that was not rejected; loads of sweeps and proofs are none.
+    wait_turn = False  # whether to wait where somebody else measures on the host
+    tell_turn: Callable[[str], None] | None = None  # hears of that; else it is a notice
     _asked: BenchSpec | None = None
 
     def __init__(self, host: Host) -> None:
         super().__init__(host)
         self._measuring = asyncio.Lock()
+        self._turns = 0  # how deep this session holds the host's turn to measure
         self._idles: dict[tuple[Any, ...], tuple[Idle, float]] = {}  # of (server, settings), when
 
     @property
@@ -249,7 +252,8 @@ class Measuring(Guarding):
         starts ahead is gone when the next may begin."""
         if self._measuring.locked():
             raise BenchError("a benchmark is running", host=self.host.name, next_step="wait for it, or cancel it")
-        async with self._measuring:
+        what = f"a benchmark of run {run_id}" if run_id else "a benchmark of a server"
+        async with self._measuring, self.turn(what) if gpus_known else nullcontext():
             self._cancel, self._benched = asyncio.Event(), run_id
             try:
                 if spec is None:
@@ -259,6 +263,20 @@ class Measuring(Guarding):
                         yield
             finally:
                 self._cancel = self._benched = self._ahead = None
+
+    @asynccontextmanager
+    async def turn(self, what: str) -> AsyncIterator[None]:
+        """The host's turn to measure, against every other Workbench of any user; BenchError where one of them has it.
+        An experiment or a sweep holds it for all of its runs."""
+        from workbench.gpu.turn import turn_on
+
+        tell = self.tell_turn or (lambda text: self.notify(Level.WARN, text))
+        async with nullcontext() if self._turns else turn_on(self.host, what, wait=self.wait_turn, tell=tell):
+            self._turns += 1
+            try:
+                yield
+            finally:
+                self._turns -= 1
 
     async def _measure(self, spec: BenchSpec, benched: Benched, env: dict[str, str]) -> int:
         """Run `spec`, add what the GPUs did meanwhile, store it."""

@@ -220,7 +220,7 @@ class Sweeping(Verifying):
 
         if self._sweeping.locked():
             raise BenchError("a sweep is running", host=self.host.name, next_step="wait for it, or cancel it")
-        async with self._sweeping:
+        async with self._sweeping, self.turn(f"a sweep of {name}"):
             self._sweep_stop = asyncio.Event()
             first = empty(self.host.name, kind, name, unit, planned(points), simulated=self.state.simulated)
             run = SweepRun(self, await asyncio.to_thread(self.sweeps.add, first), self.sweeps)

@@ -62,7 +62,7 @@ class Targeting(Sweeping):
         self._hosts = self._hosts or {}
         if name not in self._hosts:
             other = Session.of_host(name)
-            other.ask = self.ask
+            other.ask, other.wait_turn, other.tell_turn = self.ask, self.wait_turn, self.tell_turn
             self._hosts[name] = other
             try:
                 await other.connect()
@@ -114,7 +114,7 @@ class Targeting(Sweeping):
         if "://" in target.name:
             from workbench.session import addresses
 
-            if arm.relaunches:
+            if arm.relaunches or target.executable:
                 raise InputError(
                     f"{target.name} was started by others: its flags cannot be changed",
                     next_step="give a preset or a run that Workbench started",
@@ -126,11 +126,11 @@ class Targeting(Sweeping):
         near = [s for s in statuses if len(name) >= _LEAST and (s.run_id.startswith(name) or s.run_id.endswith(name))]
         hits = exact or near
         if not hits:
-            return target, there.plan_of(name, variables)
+            return target, _started_by(there.plan_of(name, variables), target.executable)
         if len(hits) > 1:
             raise InputError(f"{len(hits)} runs match {name!r}", next_step="workbench servers lists the runs")
         run = hits[0]
-        if arm.relaunches:
+        if arm.relaunches or target.executable:
             plan = there.supervisor.record(run.run_id).plan
             if plan is None or MASK in repr(plan):
                 raise InputError(
@@ -138,7 +138,7 @@ class Targeting(Sweeping):
                 )
             if run.state in LIVE:  # it makes room, as the run of a common base does
                 await there.select_run(run.run_id)
-            return replace(target, name=run.run_id), plan
+            return replace(target, name=run.run_id), _started_by(plan, target.executable)
         if run.state is not ServerState.READY:
             raise InputError(
                 f"run {run.run_id} is {run.state}, not READY",
@@ -177,6 +177,12 @@ class Targeting(Sweeping):
             await _settable(name, arm, side)
             sides[name] = side
         return sides
+
+
+def _started_by(plan: LaunchPlan, executable: str | None) -> LaunchPlan:
+    from workbench.engines import with_executable
+
+    return with_executable(plan, executable) if executable is not None else plan
 
 
 async def _answers(name: str, there: Sweeping, url: str) -> None:

@@ -103,3 +103,38 @@ def test_what_cannot_be_is_told_before_anything_starts(cli: Cli, words: tuple[st
     assert ran.code in (1, 2) and said in ran.document["error"], ran
     assert cli("experiment", "list", "--json").document == {"experiments": []}
     assert states(cli) == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("no-such=1,2",), "no value can be started: vLLM"),
+        (("max-num-seqs=1", "tensor-parallel-size=2", "dtype=auto"), "3 flags to sweep"),
+    ],
+)
+def test_a_sweep_that_cannot_be_is_told_before_anything_starts(cli: Cli, flags: tuple[str, ...], said: str) -> None:
+    words = [word for flag in flags for word in ("--flag", flag)]
+    ran = cli(*FOUR, "sweep", "vllm-any", *words, *SHAPE, "--json")
+    assert ran.code == 2 and said in ran.document["error"] and "takes" not in ran.err, ran
+    assert states(cli) == [] and cli("sweep", "list", "--json").document["sweeps"] == []
+
+
+def test_a_host_that_somebody_measures_is_refused(cli: Cli) -> None:
+    """Before anything is stored or started."""
+    import asyncio
+
+    from workbench.gpu.turn import turn_on
+    from workbench.session.hosts import host_called
+
+    async def meanwhile(*words: str) -> Any:
+        async with turn_on(host_called(None, "four-pcie"), "experiment 7", wait=False, tell=print):
+            return await asyncio.to_thread(cli, *FOUR, *words, "--json")
+
+    for words in (
+        ("experiment", "vllm-any", "--b", "max-num-seqs=2"),
+        ("sweep", "vllm-any", "--flag", "max-num-seqs=2"),
+    ):
+        ran = asyncio.run(meanwhile(*words, *SHAPE))
+        assert ran.code == 1 and "is being measured: experiment 7, by " in ran.document["error"], ran
+    assert cli("experiment", "list", "--json").document == {"experiments": []}
+    assert states(cli) == []

@@ -343,6 +343,8 @@ def _say(experiment: Experiment) -> None:
         say(f"{experiment.state}: {experiment.error}")
     if experiment.verdict:
         say(experiment.verdict)
+    if experiment.smallest_pct is not None and "would have been seen" not in experiment.verdict:
+        say(f"the smallest difference that this design could have shown is {experiment.smallest_pct:.1f} %")
     if experiment.state in ("stopped", "failed"):
         say(f"go on with it: workbench experiment resume {experiment.id}")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from workbench.cli.arguments import Commands, add, group
+from workbench.cli.arguments import Commands, add, group, turn_option
 
 
 def gpu(sub: Commands) -> None:
@@ -51,6 +51,7 @@ def gpu(sub: Commands) -> None:
 def _target(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", nargs="?", metavar="RUN", help="default: the newest READY run of this host")
     parser.add_argument("--url", help="base URL of a server that Workbench did not start")
+    turn_option(parser)
 
 
 def _sweep(parser: argparse.ArgumentParser) -> None:

@@ -180,11 +180,13 @@ async def _shown_only(session: Session, arguments: argparse.Namespace, plan: Pla
 
 async def flag_sweep(arguments: argparse.Namespace) -> int:
     from workbench.session.serving import LIVE
+    from workbench.session.sweep_flags import combinations_of
 
     flags = _flags(arguments.swept)
     async with connected(arguments) as session, _ended_by_signals():
         await take_plan(session, arguments)
         await session.adopt()
+        combinations_of(session.editor, flags)  # what cannot be swept is told before how long it takes
         _tell_plan(session, flags, arguments)
         running = session.state.server
         if running is not None and running.state in LIVE:

@@ -50,6 +50,19 @@ class Watch:
     def came(self) -> frozenset[int]:
         return frozenset(self._came)
 
+    @property
+    def running(self) -> bool:
+        return any(self._first.values())
+
+    def beside(self, ours: frozenset[int]) -> tuple[str, ...]:
+        """Programs that were on the GPUs all the time, beside the server's. Nothing where none of its own is among
+        them: its processes then go by other numbers here (a container's)."""
+        found = {pid: name for running in self._first.values() for pid, name in running.items()}
+        others = [name for pid, name in found.items() if pid not in ours and pid not in self._went]
+        if len(others) in (0, len(found)):
+            return ()
+        return (f"other programs were on the GPU all the time: {_some(others)}",)
+
     def changes(self, ours: frozenset[int] = frozenset()) -> tuple[str, ...]:
         """`ours`: processes of the server under test."""
         settings = [f"{name} {_steps(values)}" for name, values in self._values.items() if len(values) > 1]

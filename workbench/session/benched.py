@@ -159,25 +159,26 @@ class Measurement:
         span, touched = span_of(outcome), (*gpus, HOST_INDEX)
         proofs = meter.proofs(*span, [a for a in self._alterations if a.gpu_index in touched], self._known)
         clocks = meter.clocks(*span, self._alterations, self._known.load) if self._known else ()
+        changed, beside = await self._disturbed(watch)
         summary = replace(
             summary,
-            notes=(*summary.notes, *(f"{p.where}: {p.text}" for p in proofs)),
-            refused=(*summary.refused, *await self._disturbed(watch)),
+            notes=(*summary.notes, *(f"{p.where}: {p.text}" for p in proofs), *beside),
+            refused=(*summary.refused, *changed),
         )
         return Measured(outcome, summary, gpus, telemetry, proofs, idle, clocks=clocks)
 
-    async def _disturbed(self, watch: Watch) -> tuple[str, ...]:
-        """What changed on the GPUs meanwhile. A command may use them itself."""
+    async def _disturbed(self, watch: Watch) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """What changed on the GPUs meanwhile (a command may use them itself), and who else was there throughout."""
         from workbench.hosts import detached
 
         status = self._benched.status
         if self._spec.command:
-            return watch.changes(watch.came)
+            return watch.changes(watch.came), ()
         ours: frozenset[int] = frozenset()
-        if watch.came and status is not None:
+        if (watch.came or watch.running) and status is not None:
             runs = await detached.list_runs(self._host, f"{await self._host.state_dir()}/runs")
             ours = frozenset(pid for run in runs if run.run_dir == status.run_dir for pid in run.members)
-        return watch.changes(ours)
+        return watch.changes(ours), watch.beside(ours)
 
     # ---- before the load
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from workbench.bench.changes import BETTER
 from workbench.model.errors import InputError, PlanError, WorkbenchError
 from workbench.model.experiment import Arm
+from workbench.model.findings import Level
 from workbench.model.run import ServerState
 from workbench.session.sweep_run import SweepRun, undisturbed
 
@@ -62,6 +63,9 @@ def combinations_of(editor: PlanEditor, flags: Mapping[str, Sequence[str]]) -> t
             found.append(Combination(" ".join(sets), _number(one), sets, changed))
     if len(found) < 2:
         raise InputError(f"{words} is what the plan has already", next_step="give other values")
+    refused = [next((f for f in c.editor.findings() if f.level is Level.ERROR), None) for c in found]
+    if refused[0] is None and refused[1] is not None and all(refused[1:]):
+        raise InputError(f"no value can be started: {refused[1].text}", next_step=refused[1].fix or "give other values")
     return tuple(found)
 
 

@@ -247,6 +247,8 @@ class Sweeping(Verifying):
     def _end(self, run: SweepRun, state: str, why: str | None = None) -> None:
         run.skip_rest(why or "not reached")
         error = "; ".join(dict.fromkeys(filter(None, (run.sweep.error, why if state != "done" else None)))) or None
+        if state == "done" and run.sweep.kind == "flag" and all(p.state != "done" for p in run.sweep.points[1:]):
+            state, why = "failed", why or "none of the values could be measured"
         if state == "done" and run.sweep.error:
             state = "failed"  # measured, but a GPU is not as it was
         if state == "done" and why:

@@ -52,6 +52,16 @@ def test_programs_that_come_or_leave_are_named_but_for_the_servers_own() -> None
     assert watched(reading(300.0, 1), reading(300.0, 1, 7), ours=frozenset([7])) == ()
 
 
+def test_programs_that_were_there_all_the_time_are_named_beside_the_servers() -> None:
+    watch = Watch((0,))
+    for _ in range(3):
+        watch.see(reading(300.0, 1, 7, 8))
+    (said,) = watch.beside(frozenset([1]))
+    assert said == "other programs were on the GPU all the time: p7 (7) on GPU0, p8 (8) on GPU0"
+    assert watch.beside(frozenset([1, 7, 8])) == ()
+    assert watch.beside(frozenset([99])) == (), "a container's own numbers tell nothing"
+
+
 @given(st.lists(st.sampled_from([200.0, 300.0, 300.00004, None]), max_size=12))
 def test_a_limit_is_named_where_and_only_where_it_was_not_the_same(limits: list[float | None]) -> None:
     known = {f"{w:g}" for w in limits if w is not None}

@@ -16,7 +16,7 @@ from workbench.gpu import journal
 from workbench.hosts.base import HostUnreachable
 from workbench.model.bench import BenchSpec, BenchSummary, Conditions
 from workbench.model.errors import BenchError, InputError, PlanError, ServerError, SettingsError
-from workbench.model.experiment import Experiment
+from workbench.model.experiment import Arm, Experiment
 from workbench.model.run import ServerState, ServerStatus
 from workbench.model.settings import ClockRange, GpuSettings, SettingsReport
 from workbench.model.sweep import Sweep
@@ -348,7 +348,7 @@ def test_flags_are_screened_the_best_is_compared_and_nothing_is_left_running(mon
         results = [await session.result(p.result_ids[0]) for p in sweep.points]
         assert [r.conditions.flags["max-num-seqs"] for r in results] == [2, 8]
         ((a, b, options),) = asked
-        assert a.empty and b.sets == ("max-num-seqs=8",) and options == {"pairs": 2, "bench": BRIEF}
+        assert a == Arm() and b.sets == ("max-num-seqs=8",) and options == {"pairs": 2, "bench": BRIEF}
         assert sweep.experiment_id == 7 and "max-num-seqs=8 against the start: better by a lot" in sweep.notes
         assert any("no difference between two values is claimed" in n for n in sweep.notes)
         alive = [s for s in await session.supervisor.runs() if s.state is ServerState.READY]

@@ -26,22 +26,7 @@ def _experiment(sub: Commands) -> None:
         help="what both arms share; --a and --b are changes on it. Without it, each begins with a TARGET: a preset "
         "(started for each run), a run (as it is; with changes started for each run), or the URL of a server",
     )
-    for arm in ("a", "b"):
-        name = arm.upper()
-        parser.add_argument(
-            f"--{arm}", action="append", default=[], metavar='"[TARGET] flag=value …"', help=f"what {name} is"
-        )
-        parser.add_argument(f"--host-{arm}", metavar="NAME", help=f"the host of {name}, where it is not --host")
-        parser.add_argument(f"--executable-{arm}", metavar="PATH", help=f"program that starts the engine of {name}")
-        parser.add_argument(f"--unset-{arm}", action="append", default=[], metavar="flag", help=f"not set in {name}")
-        parser.add_argument(f"--env-{arm}", action="append", default=[], metavar='"K=V …"', help=f"variables of {name}")
-        parser.add_argument(
-            f"--gpu-{arm}",
-            action="append",
-            default=[],
-            metavar='"setting=value …"',
-            help=f"GPU settings of {name} as in gpu set: power-limit=400 lock-gpu-clocks=210,2400",
-        )
+    _arms(parser)
     parser.add_argument("--set", action="append", default=[], metavar="flag=value", dest="sets", help="in both")
     parser.add_argument("--unset", action="append", default=[], metavar="flag", dest="unsets")
     parser.add_argument("--env", action="append", default=[], metavar="K=V", dest="envs")
@@ -78,6 +63,25 @@ def _experiment(sub: Commands) -> None:
     listed = add(sub, "experiment list", "newest first")
     for action, action_parser in (("resume", resume), ("show", show), ("list", listed)):
         action_parser.set_defaults(command="experiment", action=action)
+
+
+def _arms(parser: argparse.ArgumentParser) -> None:
+    for arm in ("a", "b"):
+        name = arm.upper()
+        parser.add_argument(
+            f"--{arm}", action="append", default=[], metavar='"[TARGET] flag=value …"', help=f"what {name} is"
+        )
+        parser.add_argument(f"--host-{arm}", metavar="NAME", help=f"the host of {name}, where it is not --host")
+        parser.add_argument(f"--executable-{arm}", metavar="PATH", help=f"program that starts the engine of {name}")
+        parser.add_argument(f"--unset-{arm}", action="append", default=[], metavar="flag", help=f"not set in {name}")
+        parser.add_argument(f"--env-{arm}", action="append", default=[], metavar='"K=V …"', help=f"variables of {name}")
+        parser.add_argument(
+            f"--gpu-{arm}",
+            action="append",
+            default=[],
+            metavar='"setting=value …"',
+            help=f"GPU settings of {name} as in gpu set: power-limit=400 lock-gpu-clocks=210,2400",
+        )
 
 
 def shape_options(parser: argparse.ArgumentParser) -> None:

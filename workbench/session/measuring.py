@@ -42,7 +42,7 @@ class Measuring(Guarding):
     _ahead: Ahead | None = None  # what was started for it
     # The shape of the user's last benchmark that was not rejected; loads of sweeps and proofs are none.
     wait_turn = False  # whether to wait where somebody else measures on the host
-    tell_turn: Callable[[str], None] | None = None  # hears of that; else it is a notice
+    tell_turn: Callable[[str], None] | None = None  # hears of that; else the activity does
     _asked: BenchSpec | None = None
 
     def __init__(self, host: Host) -> None:
@@ -270,7 +270,7 @@ class Measuring(Guarding):
         An experiment or a sweep holds it for all of its runs."""
         from workbench.gpu.turn import turn_on
 
-        tell = self.tell_turn or (lambda text: self.notify(Level.WARN, text))
+        tell = self.tell_turn or (lambda text: self.record(f"# {text}"))
         async with nullcontext() if self._turns else turn_on(self.host, what, wait=self.wait_turn, tell=tell):
             self._turns += 1
             try:

@@ -8,13 +8,13 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from workbench.model.errors import InputError, PlanError, SettingsError, WorkbenchError
-from workbench.model.experiment import Arm, Target
 from workbench.model.run import ServerState
 from workbench.session.conditions import gpus_of
 from workbench.session.serving import LIVE
 from workbench.session.sweeping import Sweeping
 
 if TYPE_CHECKING:
+    from workbench.model.experiment import Arm, Target
     from workbench.model.plan import LaunchPlan
     from workbench.session.editor import PlanEditor
     from workbench.session.session import Session
@@ -85,10 +85,11 @@ class Targeting(Sweeping):
     async def look_up(self, a: Arm, b: Arm, variables: Mapping[str, str] | None = None) -> tuple[Arm, Arm, Bases]:
         """Both arms with their targets looked up, and the plans that they start from. An arm without a target beside
         one that has one is the plan under edit. Raises InputError for a name that means nothing."""
-        from workbench.model.secrets import mask_plan
-
         if a.target is None and b.target is None:
             return a, b, {}
+        from workbench.model.experiment import Target
+        from workbench.model.secrets import mask_plan
+
         found, bases = [], {}
         for name, arm in (("A", a), ("B", b)):
             if arm.target is None:

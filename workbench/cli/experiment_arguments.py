@@ -51,6 +51,7 @@ def _experiment(sub: Commands) -> None:
     parser.add_argument("--order-seed", type=int, metavar="N", help="of the order inside the pairs (a new one; stored)")
     shape_options(parser)
     turn_option(parser)
+    trust_option(parser)
     parser.add_argument("--yes", action="store_true", help="do not ask")
     resume = add(sub, "experiment resume", "go on with one that ended early, or make more pairs")
     resume.add_argument("id", type=int)

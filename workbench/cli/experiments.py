@@ -40,6 +40,8 @@ async def experiment(arguments: argparse.Namespace) -> int:
         if a.target is None:
             await _take_base(session, arguments)
         a, b, bases = await session.look_up(a, b, variables_of(arguments))
+        if arguments.trust:
+            session.trust_bases(bases)
         spec = session.experiment_spec(a, b, **options)
         _tell_plan(session, spec, session.experiment_estimate_s(a, b, **options))
         await _may_begin(session, spec, arguments)

@@ -148,10 +148,18 @@ class Targeting(Sweeping):
             )
         return replace(target, name=run.run_id, run_id=run.run_id), None
 
+    def trust_bases(self, bases: Bases) -> None:
+        """Agree to what these plans' presets make run."""
+        from workbench.engines.trust import untrusted
+        from workbench.store.trust import trust, trusted
+
+        trust(part.digest for plan in bases.values() for part in untrusted(plan, trusted()))
+
     async def sides(self, arms: Mapping[str, Arm], bases: Bases) -> dict[str, Side]:
         """What the arms are measured on. Raises PlanError for what an engine would refuse and SettingsError for what a
         GPU cannot be set to, before anything is started."""
         from workbench.session.editor import PlanEditor
+        from workbench.store.trust import trusted
 
         sides = {}
         for name, arm in arms.items():
@@ -166,7 +174,7 @@ class Targeting(Sweeping):
                 if target is None:
                     editor.around = self.editor.around
                 else:
-                    editor.around = replace(editor.around, gpus=(await there.reading()).infos)
+                    editor.around = replace(editor.around, gpus=(await there.reading()).infos, trusted=trusted())
                     await there.survey(editor)
                 try:
                     editor.assign(arm.sets, arm.unsets, arm.envs)

@@ -270,3 +270,22 @@ def test_how_far_a_start_has_come(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> 
         if run["phase"]:
             break
     assert run["run_id"] == run_id and run["phase"]
+
+
+def test_a_key_given_as_a_variable_is_nowhere_and_not_remembered(cli: Cli) -> None:
+    own = Path(os.environ["XDG_CONFIG_HOME"], "workbench", "presets", "mine.toml")
+    own.parent.mkdir(parents=True, exist_ok=True)
+    text = (paths.shipped_presets_dir() / "vllm-any.toml").read_text().replace('id = "vllm-any"', 'id = "mine"')
+    text = text.replace(
+        "[variables.model]", '[flags]\napi-key = "${door}"\n\n[variables.door]\ndescription = "x"\n\n[variables.model]'
+    )
+    own.write_text(text)
+    key = "abcdefsecretghijkl"
+    given = ("mine", "--var", f"door={key}", "--set", f"port={free_port()}", "--json")
+    planned, started = cli(*PRO, "plan", *given), cli(*PRO, "start", *given, "--wait")
+    assert started.code == 0 and started.document["variables"]["door"]["value"] == "***"
+    said = [planned.out, planned.err, started.out, started.err, cli(*PRO, "servers", "--json").out]
+    said += [p.read_bytes().decode("utf-8", "replace") for p in own.parents[2].rglob("*") if p.is_file()]
+    said += [p.read_bytes().decode("utf-8", "replace") for p in Path(os.environ["XDG_STATE_HOME"]).rglob("plan.json")]
+    assert len(said) > 6 and not [text for text in said if key in text]
+    assert cli("presets", "check", str(own)).code == 0

@@ -201,7 +201,7 @@ async def plan(arguments: argparse.Namespace) -> int:
             "preset": planned.preset_id,
             "engine": planned.engine,
             "model": planned.model,
-            "variables": variables_json(planned),
+            "variables": variables_json(view.plan),
             "argv": list(command.argv) if command else None,
             "env": dict(command.env) if command else {},
             "files": dict(command.files) if command else {},
@@ -229,7 +229,10 @@ async def plan(arguments: argparse.Namespace) -> int:
 
 
 def variables_json(plan: LaunchPlan) -> dict[str, Any]:
-    """Return each variable of the preset with its value and where that comes from."""
+    """Return each variable of the preset with its value and where that comes from; secrets are masked."""
+    from workbench.model.secrets import mask_plan
+
+    plan = mask_plan(plan)
     return {n: {"value": plan.variables[n], "from": s.kind, "run_id": s.run_id} for n, s in plan.sources.items()}
 
 

@@ -144,7 +144,11 @@ def mask_plan(plan: LaunchPlan) -> LaunchPlan:
     def masked(settings: tuple[FlagSetting, ...]) -> tuple[FlagSetting, ...]:
         return tuple(replace(s, value=_mask_setting(s.name, s.value)) for s in settings)
 
-    return replace(plan, flags=masked(plan.flags), env=masked(plan.env))
+    nodes = (FlagSetting(n, v) for node in plan.nodes for n, v in (*node.flags.items(), *node.env.items()))
+    settings = (*plan.flags, *plan.env, *nodes)
+    secrets = {str(s.value) for s in settings if _mask_setting(s.name, s.value) == MASK}
+    variables = {n: MASK if v in secrets else mask_data(v) for n, v in plan.variables.items()}
+    return replace(plan, flags=masked(plan.flags), env=masked(plan.env), variables=variables)
 
 
 def mask_row(row: FlagRow) -> FlagRow:

@@ -1,0 +1,103 @@
+"""Foreign text in every field of a result, through every output: terminal, Markdown, HTML, CSV and JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from support import made_results
+from support.hostile import EVIL, assert_safe, hostile_texts
+
+from workbench.cli.dispatch import run
+from workbench.model.bench import BenchResult
+from workbench.model.bench_json import result_from_json, to_json
+from workbench.model.errors import InputError
+from workbench.store import imports
+from workbench.store.export import FORMATS, export
+from workbench.store.report.text import as_text
+
+
+def filled(data: Any, text: str) -> Any:
+    """The same JSON with every text in it replaced."""
+    if isinstance(data, dict):
+        return {key: filled(value, text) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [filled(value, text) for value in data]
+    return text if isinstance(data, str) else data
+
+
+def hostile_result(text: str) -> BenchResult:
+    data = to_json(made_results.result())
+    spoilt = {**data, "conditions": filled(data["conditions"], text), "summary": filled(data["summary"], text)}
+    return replace(result_from_json(spoilt), note=text, tags=(text,))
+
+
+@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+@given(hostile_texts())
+def test_no_output_passes_it_on(text: str) -> None:
+    result = hostile_result(text)
+    sample = {**made_results.samples(1)[0], "error": text, "detail": text, "finish_reason": text}
+    for form in FORMATS:
+        written = export(result, form, [sample])
+        assert_safe(written)
+        written.encode()
+        if form == "html":
+            assert "<script>" not in written and "<img" not in written
+    assert_safe(as_text(result))
+
+
+@settings(deadline=None, max_examples=50)
+@given(hostile_texts())
+def test_an_import_takes_in_clean_text_or_says_cleanly_why_not(tmp_path_factory: Any, text: str) -> None:
+    path = tmp_path_factory.mktemp("import") / "evil.json"
+    one = made_results.result()
+    document = json.loads(export(one, "json"))
+    spoilt = {**document, "conditions": filled(document["conditions"], text), "note": text}
+    path.write_text(json.dumps(spoilt))
+    try:
+        (taken,) = imports.read(path)
+    except InputError as error:
+        assert_safe(str(error))
+    else:
+        assert_safe(f"{taken.conditions.model}{taken.conditions.host}{taken.note}".replace("\n", "\0"))
+
+
+def said(*words: str) -> str:
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        run([*words])
+    return out.getvalue() + err.getvalue()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("results", "list", EVIL),
+        ("results", "export", "1", "--format", EVIL),
+        ("results", "search", EVIL),
+        ("presets", "check", EVIL.replace("\ud800", "")),
+        ("presets", "show", EVIL),
+        ("plan", EVIL),
+        ("bench", "--url", EVIL),
+        ("gpu", "set", "--gpu", EVIL, "--power-limit", "1"),
+        ("compare", EVIL, "2"),
+        (EVIL,),
+        ("--simulate", EVIL, "gpu", "status"),
+    ],
+)
+def test_arguments_are_echoed_cleanly(words: tuple[str, ...]) -> None:
+    assert_safe(said(*words))
+    assert_safe(said(*words, "--json"))
+
+
+def test_presets_check_names_a_file_cleanly(tmp_path: Path) -> None:
+    path = tmp_path / "evil\x1b[2J\x9b31m\u202e.toml"
+    path.write_text('id = "evil"\ntitle = 3\n')
+    assert_safe(said("presets", "check", str(path)))
+    assert_safe(said("presets", "check", str(path), "--json"))

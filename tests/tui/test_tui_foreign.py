@@ -145,3 +145,26 @@ def test_enter_on_an_empty_secret_keeps_it() -> None:
         await d.until(lambda: session.editor.plan.flag("api-key") == ["newkey"], "the new key")
 
     drive(scenario, session)
+
+
+@pytest.mark.slow
+def test_a_stranger_s_preset_is_shown_before_its_first_start() -> None:
+    own = paths.own_presets_dir()
+    own.mkdir(parents=True)
+    text = (paths.shipped_presets_dir() / "vllm-any.toml").read_text().replace('id = "vllm-any"', 'id = "theirs"')
+    (own / "theirs.toml").write_text(f'{text}\n[env]\nLD_PRELOAD = "/opt/evil.so"\n')
+    session = Session.of_host(None, "rtx-pro-6000")
+
+    async def scenario(d: Driven) -> None:
+        await d.until(lambda: session.state.presets, "presets")
+        await session.load_preset("theirs")
+        await d.press("s")
+        assert "Trust this preset?" in d.text and "/opt/evil.so" in d.text
+        await d.press("escape")
+        assert session.untrusted() and not session.state.servers
+        await d.press("s")
+        session.trust()
+        await d.press("escape", "s")
+        assert "Trust this preset?" not in d.text and "Start vllm" in d.text
+
+    drive(scenario, session)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable
 
 from workbench.bench.http1 import HttpError
@@ -19,6 +18,8 @@ def decoder(encoding: str) -> Decode | None:
         return None
     if name not in _WINDOWS:
         raise HttpError(f"Content-Encoding {name[:40]!r}, though identity was asked for")
+    import zlib
+
     inflate = zlib.decompressobj(_WINDOWS[name])
 
     def decode(data: bytes, last: bool) -> bytes:

@@ -68,18 +68,6 @@ def read(path: str | Path) -> Prompts:
     return Prompts(tuple(found), f"{path.name} ({len(found)} prompt{plural}, sha256 {digest})", with_messages)
 
 
-def has_messages(prompt: str) -> bool:
-    """Whether an entry of `BenchSpec.prompts` holds messages, not a text."""
-    return prompt.startswith(("[", '{"messages"'))
-
-
-def split(entry: Any) -> tuple[Any, int | None]:
-    """An entry of `BenchSpec.prompts`, taken out of JSON: text or messages, and the length of its answer if given."""
-    if isinstance(entry, dict):
-        return entry.get("messages", entry.get("prompt")), entry["max_tokens"]
-    return entry, None
-
-
 def _with_length(prompt: str | list[dict[str, Any]], line: Any) -> Any:
     length = line.get("max_tokens") if isinstance(line, dict) else None
     if length is None:

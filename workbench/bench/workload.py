@@ -9,7 +9,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from workbench.bench.prompt_file import split
 from workbench.model.bench import BenchSpec
 
 # Common English words: with the space before them one token each in the BPE vocabularies in use.
@@ -31,6 +30,18 @@ def request_mark(salt: str, own: str) -> str:
     """Twelve digits for one request (`own`: "r/12", "w/0") of one run. The salt itself at the front would be a prefix
     that all prompts of the run share; digits take the same number of tokens in every prompt, letters would not."""
     return f"{random.Random(f'{salt}/{own}').randrange(10**12):012d}"
+
+
+def has_messages(prompt: str) -> bool:
+    """Whether an entry of `BenchSpec.prompts` holds messages, not a text."""
+    return prompt.startswith(("[", '{"messages"'))
+
+
+def split(entry: Any) -> tuple[Any, int | None]:
+    """An entry of `BenchSpec.prompts`, taken out of JSON: text or messages, and the length of its answer if given."""
+    if isinstance(entry, dict):
+        return entry.get("messages", entry.get("prompt")), entry["max_tokens"]
+    return entry, None
 
 
 class Workload:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
-from workbench.bench.prompt_file import has_messages
+from workbench.bench.workload import has_messages
 from workbench.model.errors import InputError
 
 if TYPE_CHECKING:

@@ -447,6 +447,12 @@ def test_note_and_tags_are_written(drive: Any) -> None:
 
 
 def test_an_arm_may_name_gpu_settings() -> None:
+    target = parse_arm("@vllm-any max-num-seqs=2")
+    assert isinstance(target, Arm) and target.target is not None and target.sets == ("max-num-seqs=2",)
+    assert target.target.name == "vllm-any" and parse_arm(line_of(target)) == target
+    url = parse_arm("http://127.0.0.1:8000")
+    assert isinstance(url, Arm) and url.target is not None and url.target.name == "http://127.0.0.1:8000"
+    assert "one target each" in str(parse_arm("@one http://two:1"))
     found = parse_arm("gpu.power=400W gpu.sm=210-1755 gpu.persistence=off")
     assert found == Arm(gpu=GpuSettings(False, 400.0, ClockRange(210, 1755)))
     assert isinstance(Wanted(Arm(), Arm(), {}), tuple)

@@ -42,10 +42,11 @@ async def turn_on(host: Host, what: str, *, wait: bool, tell: Callable[[str], No
             by = json.loads(line).get("by", None)
             if json.loads(line).get("held"):
                 break
-            text = f"{host.name} is being measured: {_named(by)}"
+            text = f"is being measured: {_named(by)}"
             if not wait:
-                raise BenchError(text, host=host.name, next_step="wait for its end, or add --wait to begin then")
-            tell(f"{text}; waiting for its end")
+                next_step = "wait for its end, or add --wait to begin then"
+                raise BenchError(f"this host {text}", host=host.name, next_step=next_step)
+            tell(f"{host.name} {text}; waiting for its end")
         if problem is not None:
             tell(f"whether others measure on this host is not known: {problem}")
         yield

@@ -20,10 +20,20 @@ NO_GPU = pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="this
 @NO_GPU
 def test_no_driver_is_a_state_and_not_a_crash(cli: Cli) -> None:
     ran = cli("gpu", "status", "--json")
-    assert ran.code == 1
+    assert ran.code == 1 and ran.document["error"]
     assert ran.document["gpus"] == [] and ran.document["driver"]["status"] == "no library"
     assert ran.document["host"]["memory_total_bytes"] > 0
     assert "workbench demo" in ran.err and "workbench demo" in cli("gpu", "status").err
+
+
+def test_a_state_directory_that_cannot_be_made_hides_no_gpu(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read-only home: the GPUs are shown, and what needs the directory says how to go on."""
+    monkeypatch.setenv("XDG_STATE_HOME", "/proc/1/nowhere")
+    ran = cli("gpu", "status", "--json")
+    assert ran.document["driver"]["status"] and ran.document["guard"] is None
+    assert "cannot make the state directory" in ran.document["journal_problem"]
+    started = cli("servers", "--json")
+    assert started.code == 1 and "set XDG_STATE_HOME" in started.document["next_step"]
 
 
 @NO_GPU

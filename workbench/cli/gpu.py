@@ -19,14 +19,19 @@ if TYPE_CHECKING:
 async def status(arguments: argparse.Namespace) -> int:
     from workbench.gpu.drift import drifts
     from workbench.gpu.source import read_once
+    from workbench.model.errors import HostError
 
     async with connected(arguments) as session:
         telemetry = await read_once(session.host)
         session.update(telemetry=telemetry)  # with it, a reload of the driver shows
-        await session.read_alterations()
+        guard, journal_problem = None, None
+        try:
+            await session.read_alterations()
+            guard = await session.read_guard()
+        except HostError as error:  # the GPUs can be shown without the journal
+            journal_problem = error
         altered = [asdict(a) for a in session.state.alterations]
         drift = drifts(session.state.alterations, session.state.others, telemetry)
-        guard = await session.read_guard()
     gpus = [_gpu_json(telemetry.info(s.index), s) for s in telemetry.gpus]
     document = {
         "host": {"name": session.host.name, **asdict(telemetry.host)},
@@ -36,8 +41,10 @@ async def status(arguments: argparse.Namespace) -> int:
         "drift": [asdict(d) for d in drift],
         "others": [asdict(a) for a in session.state.others],
         "others_problem": session.state.others_problem,
-        "guard": asdict(guard),
+        "guard": asdict(guard) if guard else None,
+        "journal_problem": journal_problem.message if journal_problem else None,
         "simulated": telemetry.simulated,
+        "error": None if telemetry.driver.status is DriverStatus.OK else telemetry.driver.message,
     }
     if arguments.json:
         emit(document)
@@ -45,8 +52,10 @@ async def status(arguments: argparse.Namespace) -> int:
         _say_status(document, telemetry.driver.message)
         for line in gpu_settings.others_lines(session.state):
             say(line)
-        for line in guarding.guard_lines(guard, did=True):
+        for line in guarding.guard_lines(guard, did=True) if guard else ():
             say(line)
+    if journal_problem is not None:
+        note(f"settings made by Workbench are not known: {journal_problem}")
     if telemetry.driver.status is DriverStatus.NO_LIBRARY:
         note("no GPU here? `workbench demo` shows everything on a simulated one")
     return 0 if telemetry.driver.status is DriverStatus.OK else 1

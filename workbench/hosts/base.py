@@ -88,6 +88,15 @@ class FileError(HostError):
     pass
 
 
+def state_dir_missing(host: str, reason: str | None) -> FileError:
+    """Return the error for a state directory that cannot be made: a read-only or full home."""
+    return FileError(
+        f"cannot make the state directory: {reason}",
+        host=host,
+        next_step="set XDG_STATE_HOME on that host to the absolute path of a directory that you can write",
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class HostFacts:
     """What is known of a host, gathered by one script. None where it could not be told."""

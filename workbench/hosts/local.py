@@ -24,6 +24,7 @@ from workbench.hosts.base import (
     Completed,
     FileError,
     HostFacts,
+    state_dir_missing,
 )
 from workbench.hosts.lines import Tail, split
 from workbench.model.errors import HostError
@@ -140,7 +141,7 @@ class LocalHost:
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise self._file_error("make", str(path), error) from None
+            raise state_dir_missing(self.name, error.strerror) from None
         return str(path)
 
     async def _spawn(

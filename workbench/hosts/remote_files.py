@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.hosts import script
-from workbench.hosts.base import Completed, FileError, Host
+from workbench.hosts.base import Completed, FileError, Host, state_dir_missing
 
 _READ_ERRORS = {3: "no such file", 4: "is a directory", 5: "permission denied"}
 TIMEOUT_S = 120.0  # a slow link, a large file, the fsync of a busy disk
@@ -13,11 +13,7 @@ async def state_dir(host: Host) -> str:
     done = await host.run(script.sh(script.STATE_DIR))
     path = done.out.strip()
     if done.returncode != 0 or not path.startswith("/"):
-        raise FileError(
-            f"cannot make the state directory: {_last(done)}",
-            host=host.name,
-            next_step="set XDG_STATE_HOME there to an absolute path of a directory that you can write",
-        )
+        raise state_dir_missing(host.name, _last(done))
     return path
 
 

@@ -10,6 +10,7 @@ from workbench.cli.examples import epilog
 from workbench.cli.experiment_arguments import experiments
 from workbench.cli.gpu_arguments import gpu
 from workbench.cli.measuring_arguments import measuring
+from workbench.cli.option_help import explain
 from workbench.cli.results_arguments import results
 
 USAGE = """workbench [--host NAME | --simulate PROFILE] [--json] COMMAND …
@@ -127,6 +128,7 @@ def _root(*groups: Callable[[Commands], None]) -> argparse.ArgumentParser:
     sub = parser.add_subparsers(prog="workbench", dest="command", metavar="COMMAND", required=True)
     for add_group in groups:
         add_group(sub)
+    explain(parser)
     return parser
 
 

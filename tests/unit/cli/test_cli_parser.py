@@ -47,6 +47,16 @@ def test_the_parser_accepts_every_example(line: str, ssh_home: Path) -> None:
         assert parse(words[1:]).command
 
 
+def test_every_argument_of_every_command_has_help() -> None:
+    unexplained = [
+        f"{name}: {action.dest}"
+        for name, parser in parsers(tree())
+        for action in parser._actions
+        if not isinstance(action, argparse._SubParsersAction) and not action.help
+    ]
+    assert not unexplained
+
+
 @pytest.mark.parametrize("words", [("--host", "box", "servers"), ("servers", "--host", "box")])
 def test_host_and_json_stand_before_or_after_the_command(words: tuple[str, ...]) -> None:
     space = parse([*words, "--json"])

@@ -1,5 +1,6 @@
 """What the guard does when the screen that changed a GPU's settings is killed, stopped, or its terminal is not read any
-more: settings come back when the heartbeat is missed, when the trial is over, and when the GPU is too hot."""
+more: settings come back when the heartbeat is missed and when the trial is over, and what heats a GPU when it is too
+hot."""
 
 from __future__ import annotations
 
@@ -13,9 +14,10 @@ import sys
 import termios
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import changing_screen
@@ -114,11 +116,20 @@ def opened(box: GuardedHost, tmp_path: Path, heartbeat_s: float, trial: str = "-
     return screen
 
 
-def given_back(box: GuardedHost, fate: Fate, what: str, due_unix_s: Callable[[], float], within_s: float) -> None:
-    """Not later than 5 s after it was due. `due_unix_s` is asked as long as the settings are on."""
+def given_back(
+    box: GuardedHost,
+    fate: Fate,
+    what: str,
+    due_unix_s: Callable[[], float],
+    within_s: float,
+    back: tuple[float | None, tuple[int, int] | None] = (None, None),
+    left: Sequence[tuple[str, Any]] = (),
+) -> None:
+    """Not later than 5 s after it was due. `due_unix_s` is asked as long as the settings are on; `back`: what is in
+    force then, `left`: what the guard goes on watching."""
     due = due_unix_s()
     until = time.monotonic() + within_s
-    while box.in_force() != (None, None) or box.altered:
+    while box.in_force() != back or box.altered != list(left):
         assert time.monotonic() < until, f"{what}, {fate.__name__}: not given back"
         with suppress(FileNotFoundError):  # the guard forgets heartbeats when it ends
             due = due_unix_s()
@@ -126,7 +137,10 @@ def given_back(box: GuardedHost, fate: Fate, what: str, due_unix_s: Callable[[],
     late_s = time.time() - due
     print(f"{what}, screen {fate.__name__}: given back {late_s:.1f} s after")
     assert late_s < WITHIN_S
-    box.ended()
+    if left:
+        assert alive(box.pid)
+    else:
+        box.ended()
 
 
 @pytest.mark.slow
@@ -163,13 +177,18 @@ def test_the_end_of_a_trial(box: GuardedHost, tmp_path: Path, fate: Fate) -> Non
 @pytest.mark.slow
 @fates(stalled)
 def test_too_hot(box: GuardedHost, tmp_path: Path, fate: Fate) -> None:
+    """The raised limit is reverted; the lock, which keeps the GPU cooler than the driver's default, stays watched."""
+    box.sim.change_setting(0, power_limit_w=400.0)  # by hand, before Workbench
     screen = opened(box, tmp_path, 600.0)
+    lock = ON[1]
     try:
         fate(screen)
         box.stays(0.5, lambda: box.in_force() == ON)
         box.sim.set_faults(celsius={"0": 93})
         hot = time.time()
-        given_back(box, fate, "too hot", lambda: hot, 15)
+        given_back(box, fate, "too hot", lambda: hot, 15, (400.0, lock), [("gpu_clocks", "1000,2000")])
         assert "GPU0 reached 93 °C, its limit is 92 °C" in box.log
+        box.stays(1.0, lambda: box.in_force() == (400.0, lock))
+        assert "GPU0 gpu_clocks kept, which going back could only make hotter" in box.log
     finally:
         screen.end()

@@ -36,6 +36,7 @@ MODULES = {
     "gpu": "gpu",
     "gpu verify": "sweeping",
     "gpu sweep": "sweeping",
+    "gpu sweep resume": "sweeping",
     "sweep": "sweeping",
     "doctor": "doctor",
     "version": "about",

@@ -46,6 +46,11 @@ def gpu(sub: Commands) -> None:
         help="where a clock proves nothing: try another lock for 2 s, then yours again",
     )
     _sweep(add(actions, "sweep", "measure the running server at several values of a setting; back to the start after"))
+    resume = add(actions, "sweep resume", "go on with a sweep that ended early: the values that are missing, the pairs")
+    resume.add_argument("id", type=int)
+    resume.add_argument("--dry-run", action="store_true", help="print the commands only")
+    turn_option(resume)
+    resume.add_argument("--yes", action="store_true", help="do not ask")
 
 
 def _target(parser: argparse.ArgumentParser) -> None:
@@ -65,6 +70,7 @@ def _sweep(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pairs", type=int, default=None, metavar="N", help="of the named value against the start (3; 0: none)"
     )
+    parser.add_argument("--runs", type=int, default=1, metavar="N", help="of each value (1)")
     for name in ("concurrency", "requests", "max-tokens", "input-tokens", "warmup"):
         parser.add_argument(f"--{name}", type=int, default=None, metavar="N")
     parser.add_argument("--seconds", type=float, default=None, metavar="N", help="measured at each value")

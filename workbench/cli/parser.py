@@ -35,8 +35,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = _root(_screens) if rest[0] == "demo" else tree()
     if rest[0] == "help":
         rest = [*rest[1:], "--help"]
-    if " ".join(rest[:2]) in commands(parser):  # "experiment resume", beside "experiment PRESET"
-        rest = [" ".join(rest[:2]), *rest[2:]]
+    rest = _joined(rest, parser)
     if not rest[0].startswith("-") and rest[0] not in commands(parser):
         return _screen_on(rest, globals_, commands(parser))
     space = parser.parse_args(rest)
@@ -72,6 +71,17 @@ def _own_command(words: list[str]) -> tuple[list[str], tuple[str, ...] | None]:
 def commands(parser: argparse.ArgumentParser) -> list[str]:
     action = next(a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
     return list(action.choices)
+
+
+def _joined(words: list[str], parser: argparse.ArgumentParser) -> list[str]:
+    """Join two words that are one command: "experiment resume", beside "experiment PRESET"; also in a group."""
+    groups = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
+    if not groups or not words:
+        return words
+    if " ".join(words[:2]) in groups[0].choices:
+        return [" ".join(words[:2]), *words[2:]]
+    child = groups[0].choices.get(words[0])
+    return [words[0], *_joined(words[1:], child)] if child is not None else words
 
 
 def _leading(argv: Sequence[str]) -> list[str]:

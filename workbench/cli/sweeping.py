@@ -130,6 +130,7 @@ async def gpu_sweep(arguments: argparse.Namespace) -> int:
                 url=arguments.url,
                 settle_s=arguments.settle,
                 pairs=arguments.pairs,
+                runs=arguments.runs,
                 password=password,
                 **{k: v for k, v in bench.items() if v is not None},
             )
@@ -179,7 +180,6 @@ async def _shown_only(session: Session, arguments: argparse.Namespace, plan: Pla
 
 
 async def flag_sweep(arguments: argparse.Namespace) -> int:
-    from workbench.session.serving import LIVE
     from workbench.session.sweep_flags import combinations_of
 
     flags = _flags(arguments.swept)
@@ -188,16 +188,7 @@ async def flag_sweep(arguments: argparse.Namespace) -> int:
         await session.adopt()
         combinations_of(session.editor, flags)  # what cannot be swept is told before how long it takes
         _tell_plan(session, flags, arguments)
-        running = session.state.server
-        if running is not None and running.state in LIVE:
-            what = f"run {running.run_id} ({running.model})"
-            if not arguments.yes and (arguments.json or not sys.stdin.isatty()):
-                raise InputError(
-                    f"{what} would be stopped for the sweep, and started again after it",
-                    next_step="add --yes, or stop it yourself",
-                )
-            if not arguments.yes and not await asked(f"Stop {what} for the sweep, and start it again after it? [y/N] "):
-                raise InputError("nothing was changed")
+        await _may_stop(session, arguments)
         unsubscribe = session.subscribe(progress())  # of the pairs
         with _told(session, arguments.json):
             sweep = await session.flag_sweep(
@@ -209,6 +200,23 @@ async def flag_sweep(arguments: argparse.Namespace) -> int:
             )
         unsubscribe()
     return said(sweep, arguments.json)
+
+
+async def _may_stop(session: Session, arguments: argparse.Namespace, own: str | None = None) -> None:
+    """Ask about the server that runs, unless it is the sweep's `own`."""
+    from workbench.session.serving import LIVE
+
+    running = session.state.server
+    if running is None or running.state not in LIVE or running.run_id == own or arguments.yes:
+        return
+    what = f"run {running.run_id} ({running.model})"
+    if arguments.json or not sys.stdin.isatty():
+        raise InputError(
+            f"{what} would be stopped for the sweep, and started again after it",
+            next_step="add --yes, or stop it yourself",
+        )
+    if not await asked(f"Stop {what} for the sweep, and start it again after it? [y/N] "):
+        raise InputError("nothing was changed")
 
 
 def _tell_plan(session: Session, flags: Mapping[str, Sequence[str]], arguments: argparse.Namespace) -> None:
@@ -239,13 +247,63 @@ def _flags(words: Sequence[str]) -> dict[str, list[str]]:
     return found
 
 
+# -- going on --------------------------------------------------------------------------------------------------------
+
+
+async def resume(arguments: argparse.Namespace) -> int:
+    kept = _kept(arguments)
+    if kept.kind != "flag":
+        raise InputError(f"sweep {kept.id} is one of the {kept.name}", next_step=_way_on(kept) or "make a new one")
+    async with connected(arguments) as session, _ended_by_signals():
+        await session.adopt()
+        await _may_stop(session, arguments, own=kept.server)
+        unsubscribe = session.subscribe(progress())
+        with _told(session, arguments.json, kept):
+            sweep = await session.resume_sweep(kept.id, max_minutes=arguments.max_minutes)
+        unsubscribe()
+    return said(sweep, arguments.json)
+
+
+async def gpu_resume(arguments: argparse.Namespace) -> int:
+    kept = _kept(arguments)
+    async with connected(arguments) as session, _ended_by_signals():
+        plan = await session.plan_sweep_resume(kept.id)
+        if arguments.dry_run:
+            return await _shown_only(session, arguments, plan)
+        password = None
+        if not arguments.yes:
+            await _agreed(session, arguments, "Set the values that are missing one after the other", plan)
+        if any(c.right for commands in plan.values() for c in commands):
+            password = await password_for(session, arguments)
+        with _told(session, arguments.json, kept):
+            sweep = await session.resume_sweep(kept.id, password=password)
+    return said(sweep, arguments.json)
+
+
+def _kept(arguments: argparse.Namespace) -> Sweep:
+    """The sweep; its host is meant where none is named."""
+    from workbench.session.session import Session
+
+    sweep = Session.of_host().sweeps.get(arguments.id)
+    if not (arguments.host or arguments.simulate):
+        arguments.host = None if sweep.host == "local" else sweep.host
+    return sweep
+
+
+def _way_on(sweep: Sweep) -> str | None:
+    """The command that goes on with a sweep that ended early."""
+    if not sweep.resumable or sweep.state == "done":
+        return None
+    return f"workbench {'' if sweep.kind == 'flag' else 'gpu '}sweep resume {sweep.id}"
+
+
 # -- what all of them say --------------------------------------------------------------------------------------------
 
 
 @contextmanager
-def _told(session: Session, as_json: bool) -> Iterator[None]:
-    """Each point on stderr as it is done: sweeps take minutes."""
-    shown: dict[str, str] = {}
+def _told(session: Session, as_json: bool, resumed: Sweep | None = None) -> Iterator[None]:
+    """Each point on stderr as it is done: sweeps take minutes. What one that is `resumed` has already is no news."""
+    shown = {p.label: p.state for p in resumed.points if p.state == "done"} if resumed else {}
 
     def tell(state: SessionState, changed: frozenset[str]) -> None:
         for point in state.sweep.points if state.sweep and "sweep" in changed else ():
@@ -327,6 +385,8 @@ def table(sweep: Sweep) -> Sequence[str]:
     lines += [f"note: {text}" for text in sweep.notes]
     if sweep.error:
         lines.append(f"error: {sweep.error}")
+    if (command := _way_on(sweep)) is not None:
+        lines.append(f"go on with it: {command}")
     return lines
 
 
@@ -375,6 +435,8 @@ COMMANDS: dict[str, Command] = {
     "gpu verify": verify,
     "gpu sweep": gpu_sweep,
     "sweep": flag_sweep,
+    "gpu sweep resume": gpu_resume,
+    "sweep resume": resume,
     "sweep list": listed,
     "sweep show": shown,
 }

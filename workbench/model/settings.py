@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
@@ -49,6 +49,14 @@ class GpuSettings:
         resets = {"reset-gpu-clocks": self.reset_gpu_clocks, "reset-memory-clocks": self.reset_memory_clocks}
         given = (f"{name}={value}" for name, value in values.items() if value is not None)
         return (*given, *(name for name, asked in resets.items() if asked))
+
+
+def gpu_settings_from(data: Mapping[str, Any]) -> GpuSettings:
+    """Return settings as `asdict` gave them; fields that this version does not know are dropped."""
+    known = {f.name: data[f.name] for f in fields(GpuSettings) if f.name in data}
+    for name in ("gpu_clocks", "memory_clocks"):
+        known[name] = ClockRange(**known[name]) if known.get(name) else None
+    return GpuSettings(**known)
 
 
 HOST = "host"  # `gpu_uuid` of a setting of the host itself

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,26 @@ class SweepPoint:
 
 
 @dataclass(frozen=True, slots=True)
+class SweepSpec:
+    """What a sweep was asked for, kept before its first measurement, secrets masked: with it the sweep is resumed."""
+
+    values: tuple[str, ...]  # as typed: "400", "210-1500"; of flags "name=value"
+    bench: Mapping[str, Any] = field(default_factory=dict)  # fields of BenchSpec
+    runs: int = 1
+    pairs: int = 0
+    measured: Mapping[str, str] = field(default_factory=dict)  # GPUs, driver, engine, model: the same to its end
+    # of a GPU setting
+    run_id: str | None = None
+    url: str | None = None
+    gpus: tuple[str, ...] = ()  # UUIDs
+    settle_s: float = 0.0
+    # of flags
+    plan: Mapping[str, Any] | None = None  # the start, as JSON (model.plan)
+    preset_id: str | None = None
+    max_minutes: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Sweep:
     """`kind`: "power_limit_w", "gpu_clocks", "concurrency" or "flag"; `state`: "running", "done", "stopped", "failed".
     `knee` is the index of the point beyond which more buys little, with `knee_text` saying by which rule."""
@@ -49,3 +71,28 @@ class Sweep:
     experiment_id: int | None = None  # the A/B experiment that compared the best value of a flag with the start
     server: str | None = None  # run that the sweep has started and has on now
     confirmed: bool | None = None  # by pairs against the start; None: not compared
+    spec: SweepSpec | None = None  # None: of an older Workbench, or a kind that is not resumed
+    before: str | None = None  # run that was stopped for the sweep, and is to be started again after it
+    # While a GPU setting of the sweep may be on: "owners", the processes that have carried it out (gpu/owners.py), and
+    # "gpus", what each had at the start by UUID.
+    start: Mapping[str, Any] | None = None
+
+    @property
+    def resumable(self) -> bool:
+        """Whether there is something left to measure, and enough is known to go on."""
+        left = self.state in ("stopped", "failed") or any(p.state != "done" for p in self.points)
+        return self.spec is not None and self.state != "running" and left
+
+    @property
+    def values_done(self) -> int:
+        return sum(p.state == "done" for p in self.points)
+
+
+def taken_up(sweep: Sweep) -> Sweep:
+    """Return the sweep as it goes on: what was measured stays with what is said of it, all else is to be made."""
+    points = tuple(p if p.state == "done" else SweepPoint(p.label, p.x) for p in sweep.points)
+    of_values = tuple(f"{p.label}: " for p in points if p.state == "done")
+    notes = tuple(note for note in sweep.notes if note.startswith(of_values))
+    notes += (f"resumed: {sweep.values_done} of {len(points)} values had been measured before",)
+    fresh = replace(sweep, state="running", knee=None, knee_text="", left_s=None, error=None, confirmed=None)
+    return replace(fresh, points=points, notes=notes)

@@ -6,13 +6,13 @@ import asyncio
 import os
 import random
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from workbench.model.errors import BenchError, InputError, PlanError, WorkbenchError
-from workbench.session.targets import Targeting
+from workbench.session.sweep_resuming import SweepResuming
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchResult, BenchSpec
@@ -25,7 +25,7 @@ _EXPERIMENT = "experiment"
 _BETWEEN_S = 4.0  # stop, warm-up and reading around one benchmark, where nothing better is known
 
 
-class Experimenting(Targeting):
+class Experimenting(SweepResuming):
     _experiments: ExperimentsDb | None = None
     _conducting: asyncio.Task[Experiment] | None = None
 
@@ -60,8 +60,17 @@ class Experimenting(Targeting):
         design.measurable(spec.metric, self.spec_of(spec.preset_id, dict(spec.bench)))
         return spec
 
-    async def experiment(self, a: Arm, b: Arm, *, bases: Bases | None = None, **options: Any) -> Experiment:
-        """`bases`: of arms whose targets were looked up before (`look_up`)."""
+    async def experiment(
+        self,
+        a: Arm,
+        b: Arm,
+        *,
+        bases: Bases | None = None,
+        opened: Callable[[int], Awaitable[None]] | None = None,
+        **options: Any,
+    ) -> Experiment:
+        """`bases`: of arms whose targets were looked up before (`look_up`). `opened` hears of its id before anything
+        is started."""
         from workbench.bench import experiment as design
         from workbench.model.experiment import Experiment
 
@@ -80,6 +89,8 @@ class Experimenting(Targeting):
         )
         async with self._turn_on_all(sides, "an experiment"):
             experiment = await asyncio.to_thread(self.experiments_db.open_experiment, new)
+            if opened is not None:
+                await opened(experiment.id)
             return await self._carry_out(experiment, sides)
 
     async def resume_experiment(

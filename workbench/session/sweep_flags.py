@@ -8,7 +8,6 @@ import itertools
 from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from statistics import fmean
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from workbench.bench.changes import BETTER
@@ -16,9 +15,12 @@ from workbench.model.errors import InputError, PlanError, WorkbenchError
 from workbench.model.experiment import Arm
 from workbench.model.findings import Level
 from workbench.model.run import ServerState
-from workbench.session.sweep_run import SweepRun, undisturbed
+from workbench.model.secrets import mask_argv
+from workbench.session.serving import LIVE
+from workbench.session.sweep_run import SweepRun, TimeUp, undisturbed
 
 if TYPE_CHECKING:
+    from workbench.model.experiment import Experiment
     from workbench.model.run import ServerStatus
     from workbench.model.sweep import SweepPoint
     from workbench.session.editor import PlanEditor
@@ -88,7 +90,8 @@ def _number(values: Sequence[str | None]) -> float | None:
 
 @dataclass
 class FlagSweep:
-    """`before`: what ran at the start and is started again at the end; None: nothing did."""
+    """`before`: what ran at the start and is started again at the end; None: nothing did. Values that were measured
+    before (of a resumed sweep) stay."""
 
     session: Sweeping
     run: SweepRun
@@ -103,27 +106,37 @@ class FlagSweep:
 
     async def go(self) -> None:
         try:
-            if self.before is not None and self.session.state.run_id is not None:
-                await self.session._stop(self.session.state.run_id)
+            await self._make_room()
             await self._screen_all()
             await self._confirm()
         finally:
             await undisturbed(self._give_back())
 
+    async def _make_room(self) -> None:
+        """Stop what runs, written down first: one that is killed now is resumed, and starts it again."""
+        server = self.session.state.server
+        if server is not None and server.state in LIVE:
+            self.run.change(before=server.run_id)
+            await self.run.save()
+            await self.session._stop(server.run_id)
+
     # ---- screening
 
     async def _screen_all(self) -> None:
-        for index, one in enumerate(self.combinations):
+        missing = self.run.missing
+        for count, index in enumerate(missing):
             self.session.going_on()
-            each_s = self.run.elapsed_s / index if index else 0.0  # with the start of its server
-            left_s = self._left_s()
-            if left_s is not None and left_s <= each_s:
-                self.run.skip_rest(f"{self.max_minutes:g} minutes were given, {max(0.0, left_s):.0f} s are left")
-                break
-            await self._screen(index, one)
-            runs = len(self.combinations) - index - 1 + 2 * self.pairs
-            self.run.change(left_s=runs * self.run.elapsed_s / (index + 1))
+            each_s = self.run.elapsed_s / count if count else 0.0  # with the start of its server
+            self._in_time(each_s)
+            await self._screen(index, self.combinations[index])
+            runs = len(missing) - count - 1 + 2 * self.pairs
+            self.run.change(left_s=runs * self.run.elapsed_s / (count + 1))
         self.run.note(SCREENED.format("one run each" if self.runs == 1 else f"{self.runs} runs each"))
+
+    def _in_time(self, needs_s: float) -> None:
+        left_s = self._left_s()
+        if left_s is not None and left_s <= needs_s:
+            raise TimeUp(f"{self.max_minutes:g} minutes were given, {max(0.0, left_s):.0f} s are left")
 
     def _left_s(self) -> float | None:
         return None if self.max_minutes is None else 60 * self.max_minutes - self.run.elapsed_s
@@ -138,7 +151,8 @@ class FlagSweep:
             self.run.point(index, state="failed", error=f"not started: {error.message}")
             await self.run.save()
         else:
-            await self._measure(index, run_id)
+            await self.run.measured(index, lambda: self.session.bench_run(run_id, **self.bench), self.runs)
+            await self.run.save()
         finally:
             await self._clear()
 
@@ -170,16 +184,6 @@ class FlagSweep:
             for one in (task, stop):
                 one.cancel()
 
-    async def _measure(self, index: int, run_id: str) -> None:
-        found = []
-        for _ in range(self.runs):
-            result = await self.run.measured(index, lambda: self.session.bench_run(run_id, **self.bench))
-            if result is None or self.run.sweep.points[index].state == "failed":
-                return
-            found.append(result)
-        speeds = [r.summary.output_tok_s for r in found if r.summary.output_tok_s is not None]
-        self.run.point(index, tok_s=fmean(speeds), result_ids=tuple(r.id for r in found))
-
     async def _clear(self) -> None:
         run_id, self._on = self._on, None
         if run_id is not None:
@@ -202,15 +206,10 @@ class FlagSweep:
                 + ("the start was not measured" if points[0].state != "done" else "no value was faster than the start")
             )
         label = points[best].label
-        left_s = self._left_s()
-        if left_s is not None and left_s <= 0:
-            return self.run.note(f"{label} was not compared in pairs: the time is over")
-        options: dict[str, Any] = {"pairs": self.pairs, "bench": dict(self.bench)}
-        if left_s is not None:
-            options["max_minutes"] = left_s / 60
+        self._in_time(0.0)
         self.session.going_on()
         try:
-            experiment = await self.session.experiment(Arm(), Arm(sets=self.combinations[best].sets), **options)
+            experiment = await self._compared(self.combinations[best].sets)
         except WorkbenchError as error:
             _pass_on(error)
             return self.run.note(f"{label} was not compared in pairs: {error.message}")
@@ -220,8 +219,30 @@ class FlagSweep:
         if me is not None and me.cancelling():  # an experiment that is cancelled ends in order, and returns
             raise asyncio.CancelledError
         self.session.going_on()
+        if experiment.state == "stopped":
+            raise TimeUp(f"the pairs of {label} were stopped: {experiment.error}")
         self.run.note(f"{label} against the start: {experiment.verdict or experiment.error or experiment.state}")
         return None
+
+    async def _compared(self, sets: Sequence[str]) -> Experiment:
+        """The experiment of the pairs: the one that a resumed sweep had begun, where it was of the same value."""
+        left_s = self._left_s()
+        minutes = None if left_s is None else left_s / 60
+        begun = self.run.sweep.experiment_id
+        if begun is not None:
+            earlier = await self.session.experiment_called(begun)
+            if earlier.spec.b.sets == mask_argv(sets):
+                if earlier.state == "done":
+                    return earlier
+                return await self.session.resume_experiment(begun, max_minutes=minutes)
+        options: dict[str, Any] = {"pairs": self.pairs, "bench": dict(self.bench)}
+        if minutes is not None:
+            options["max_minutes"] = minutes
+        return await self.session.experiment(Arm(), Arm(sets=tuple(sets)), opened=self._begun, **options)
+
+    async def _begun(self, experiment_id: int) -> None:
+        self.run.change(experiment_id=experiment_id)
+        await self.run.save()
 
     async def _give_back(self) -> None:
         """As it was: the server that ran before runs again, or none does."""
@@ -234,6 +255,7 @@ class FlagSweep:
             text = f"the server that ran before was not started again: {error.message}"
             self.run.change(error=text)
             return
+        self.run.change(before=None)
         self.run.note(f"the server that ran before is started again as {status.run_id}")
 
 
@@ -258,25 +280,26 @@ def _pass_on(error: WorkbenchError) -> None:
         raise error
 
 
-async def before_of(session: Sweeping) -> PlanEditor | None:
-    """How the selected run, where one lives, can be started again. PlanError where it cannot."""
+async def before_of(session: Sweeping, stopped: str | None = None) -> PlanEditor | None:
+    """How the selected run, where one lives, can be started again, else the run `stopped`. PlanError where it
+    cannot."""
     from workbench.model.plan import diff
     from workbench.model.secrets import MASK, mask_plan
     from workbench.session.editor import PlanEditor
-    from workbench.session.serving import LIVE
 
     status = session.state.server
-    if status is None or status.state not in LIVE:
+    run_id = status.run_id if status is not None and status.state in LIVE else stopped
+    if run_id is None:
         return None
-    plan = session.supervisor.record(status.run_id).plan
+    plan = session.supervisor.record(run_id).plan
     if plan is not None and MASK not in repr(plan):
-        editor = PlanEditor(plan, f"run {status.run_id}")
+        editor = PlanEditor(plan, f"run {run_id}")
         editor.around = session.editor.around
         return editor
     if plan is not None and not diff(mask_plan(session.editor.plan), plan):
         return _with(session.editor, ())
     raise PlanError(
-        f"run {status.run_id} was started with a key, which is not kept: it could not be started again",
+        f"run {run_id} was started with a key, which is not kept: it could not be started again",
         host=session.host.name,
-        next_step=f"workbench stop {status.run_id}, then sweep",
+        next_step=f"workbench stop {run_id}, then sweep",
     )

@@ -6,14 +6,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from workbench.gpu.contrast import CAPS
+from workbench.gpu.owners import owner_facts
 from workbench.model.errors import BenchError, HostError, InputError, SettingsError, WorkbenchError
 from workbench.model.findings import Level
 from workbench.model.run import ServerState
-from workbench.model.settings import ClockRange, GpuSettings, InForce
+from workbench.model.settings import ClockRange, GpuSettings, InForce, gpu_settings_from
 from workbench.session.driving import REQUESTS
 from workbench.session.sweep_run import Ended, SweepRun, undisturbed
 
@@ -64,6 +65,14 @@ class Start:
     settings: GpuSettings
     entry: Entry | None = None
     unknown: bool = False  # a lock of somebody else may have been on, which no driver tells
+
+    @classmethod
+    def stored(cls, data: Mapping[str, Any]) -> Start:
+        """Of what `asdict` gave."""
+        from workbench.gpu.journal import Entry
+
+        entry = Entry(**data["entry"]) if data["entry"] else None
+        return cls(gpu_settings_from(data["settings"]), entry, bool(data["unknown"]))
 
 
 def values_of(setting: str, texts: Sequence[str]) -> tuple[Value, ...]:
@@ -123,6 +132,7 @@ class GpuSweep:
     bench: Mapping[str, Any]
     settle_s: float = SETTLE_S
     pairs: int = PAIRS
+    runs: int = 1
     password: str | None = field(default=None, repr=False)
     _touched: bool = False
     _words: int | None = None  # of a prompt: the same in all runs of the pairs
@@ -137,15 +147,18 @@ class GpuSweep:
         if unknown:
             self.run.note(f"{', '.join(unknown)}: a lock of before cannot be read, so at the end it is the default")
         in_a_row = 0
+        await self._write_start()
         try:
-            for index, value in enumerate(self.values):
+            for index in self.run.missing:
                 self.session.going_on()
+                value = self.values[index]
                 why = await self._set(value)
                 if why is None:
                     in_a_row = 0
                     await self._one(index, value)
                     continue
                 self.run.point(index, state="failed", error=why)
+                await self.run.save()
                 in_a_row += 1
                 if in_a_row >= _IN_A_ROW:
                     raise Ended(f"{in_a_row} values in a row could not be set: {why}")
@@ -154,6 +167,14 @@ class GpuSweep:
         finally:
             if self._touched:
                 await undisturbed(self._restore())
+
+    async def _write_start(self) -> None:
+        """What is there now, on disk before it is changed: whoever resumes a sweep that was killed knows it."""
+        uuids = {info.index: info.uuid for info in (await self.session.reading()).infos}
+        owners = [*(self.run.sweep.start or {}).get("owners", ()), owner_facts()]
+        gpus = {uuids[gpu]: asdict(start) for gpu, start in self.start.items()}
+        self.run.change(start={"owners": owners, "gpus": gpus})
+        await self.run.save()
 
     # ---- one value
 
@@ -185,13 +206,16 @@ class GpuSweep:
                 return await self._server_goes_on(error.message)
             if moving:
                 self.run.note(f"{value.label}: not settled after {self.settle_s:.0f} s ({moving})")
-        result = await self.run.measured(index, self._measure)
-        if result is None:
+        results = await self.run.measured(index, self._measure, self.runs)
+        if not results:
             return await self._server_goes_on(self.run.sweep.points[index].error or "")
-        self.run.point(index, in_force=self._in_force(result), bound=self._bound(result, value))
-        if result.summary.tok_per_joule is None:
-            self.run.note(f"{value.label}: no tok/J ({result.summary.absent.get('tok_per_joule', 'not measured')})")
+        bound = [self._bound(result, value) for result in results]
+        self.run.point(index, in_force=self._in_force(results), bound=None if None in bound else any(bound))
+        for result in results:
+            if result.summary.tok_per_joule is None:
+                self.run.note(f"{value.label}: no tok/J ({result.summary.absent.get('tok_per_joule', 'not measured')})")
         await self._still_set(index, value)
+        await self.run.save()
         return None
 
     def _cancelled(self, error: WorkbenchError) -> None:
@@ -281,9 +305,9 @@ class GpuSweep:
             if point.in_force == InForce.CONSISTENT and len(shown) == len(uuids):
                 self.run.point(index, in_force=str(InForce.YES))
 
-    def _in_force(self, result: BenchResult) -> str | None:
-        """The worst that the load has shown of it; of a value that was there at the start, what the driver says."""
-        told = [result.conditions.in_force.get(f"gpu{gpu}.{self.setting}") for gpu in self.gpus]
+    def _in_force(self, results: Sequence[BenchResult]) -> str | None:
+        """The worst that the loads have shown of it; of a value that was there at the start, what the driver says."""
+        told = [r.conditions.in_force.get(f"gpu{gpu}.{self.setting}") for r in results for gpu in self.gpus]
         told = told if any(told) else [str(v) for v in self._read_back]
         return next((str(v) for v in _WORST if str(v) in told), None)
 
@@ -336,11 +360,12 @@ class GpuSweep:
                 why = error.message
                 break
         if not left:
-            return
+            return self.run.change(start=None)
         gpus = ", ".join(f"GPU{gpu}" for gpu in left)
         text = f"{gpus}: {NAMES[self.setting][0]} is not back as it was at the start ({why})"
         self.run.change(error=text)
         self.session.notify(Level.ERROR, text, "workbench gpu revert; its guard gives it back too")
+        return None
 
 
 async def give_back(session: Settings, gpu: int, start: Start, password: str | None) -> str:

@@ -47,13 +47,14 @@ class LevelSweep:
             self.session.going_on()
             fields = self.fields(level)
             self._in_time(level, fields, best_tok_s)
-            result = await self.run.measured(index, lambda fields=fields: self._measure(fields))  # type: ignore[misc]
+            results = await self.run.measured(index, lambda fields=fields: self._measure(fields))  # type: ignore[misc]
+            await self.run.save()
             point = self.run.sweep.points[index]
-            if result is None or broken(result):  # figures that may not be used are no reason to end
+            if not results or broken(results[0]):  # figures that may not be used are no reason to end
                 raise Ended(f"{point.label} failed: {point.error}")
             best_tok_s = max(best_tok_s, point.tok_s or 0.0)
-            if result.summary.requests_failed:
-                self.run.note(f"{point.label}: {result.summary.requests_failed} requests failed")
+            if failed := results[0].summary.requests_failed:
+                self.run.note(f"{point.label}: {failed} requests failed")
 
     def fields(self, level: int) -> dict[str, Any]:
         given = self.bench

@@ -4,25 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from workbench.model.errors import StoreError, WorkbenchError
+from workbench.model.errors import InputError, StoreError, WorkbenchError
 from workbench.model.findings import Level
+from workbench.model.secrets import mask_data
 from workbench.model.sweep import Sweep, SweepPoint
 
 if TYPE_CHECKING:
-    from workbench.model.bench import BenchResult
+    from workbench.model.bench import BenchResult, BenchSummary
     from workbench.session.sweeping import Sweeping
     from workbench.store.sweeps import SweepStore
 
 FAILED_SHARE = 0.01  # of its requests: above it a level's figures are not those of the load that was asked for
 
 
+MOST_RUNS = 8  # of one value
+
+
 class Ended(Exception):
     """The sweep goes no further, and why; what it has stays."""
+
+
+class TimeUp(Exception):
+    """The time that was given is over, and how much was made of it: the sweep is stopped, and can be resumed."""
 
 
 class SweepRun:
@@ -71,27 +81,37 @@ class SweepRun:
                 self.session.notify(Level.WARN, f"the sweep is not kept: {error.message}", error.next_step)
             self._unsaved = True
 
-    async def measured(self, index: int, measure: Callable[[], Awaitable[int]]) -> BenchResult | None:
-        """Measure one point, once more where the figures of the first time may not be used. None, and the reason in the
-        point, when it could not be measured; BenchCancelled goes on up."""
+    @property
+    def missing(self) -> Sequence[int]:
+        """Places of the points that are yet to be measured."""
+        return [index for index, point in enumerate(self.sweep.points) if point.state != "done"]
+
+    async def measured(self, index: int, measure: Callable[[], Awaitable[int]], runs: int = 1) -> Sequence[BenchResult]:
+        """Measure one point in so many runs, a run once more where its figures may not be used the first time. What
+        fails ends it. Empty, with the reason in the point, when a run could not be made; BenchCancelled goes on up."""
         from workbench.bench.runner import BenchCancelled
 
         began = time.monotonic()
         self.point(index, state="measuring")
+        found: list[BenchResult] = []
         try:
-            result = await self.session.result(await measure())
-            if result.summary.refused and not broken(result):
-                self.note(f"{self.sweep.points[index].label}: measured again ({result.summary.refused[0]})")
-                result = await self.session.result(await measure())
+            while len(found) < runs and not (found and _useless(found[-1])):
+                found.append(await self._one_run(index, measure))
         except BenchCancelled:
             raise
         except WorkbenchError as error:
             self.point(index, state="failed", error=error.message)
             await self.save()
-            return None
-        self.point(index, **figures(result))
+            return ()
+        self.point(index, **figures(found))
         self.estimate(index, time.monotonic() - began)
-        await self.save()
+        return found
+
+    async def _one_run(self, index: int, measure: Callable[[], Awaitable[int]]) -> BenchResult:
+        result = await self.session.result(await measure())
+        if result.summary.refused and not broken(result):
+            self.note(f"{self.sweep.points[index].label}: measured again ({result.summary.refused[0]})")
+            result = await self.session.result(await measure())
         return result
 
 
@@ -107,15 +127,27 @@ def broken(result: BenchResult) -> str | None:
     return None
 
 
-def figures(result: BenchResult) -> dict[str, Any]:
-    """What a point shows of a result. One whose requests failed, or that refuses itself, is a failed point."""
-    summary = result.summary
-    error = broken(result) or (f"not to be used: {summary.refused[0]}" if summary.refused else None)
-    gpu = summary.gpu
+def _useless(result: BenchResult) -> str | None:
+    """Why the figures of a result are no point's; None where they are."""
+    refused = result.summary.refused
+    return broken(result) or (f"not to be used: {refused[0]}" if refused else None)
+
+
+def figures(results: Sequence[BenchResult]) -> dict[str, Any]:
+    """Return what a point shows of its results, in the mean. One useless result makes a failed point."""
+    error = next(filter(None, map(_useless, results)), None)
+    each = [_figures(result.summary) for result in results]
     return {
         "state": "failed" if error else "done",
         "error": error,
-        "result_ids": (result.id,),
+        "result_ids": tuple(result.id for result in results),
+        **{name: _mean([one[name] for one in each]) for name in each[0]},
+    }
+
+
+def _figures(summary: BenchSummary) -> dict[str, float | None]:
+    gpu = summary.gpu
+    return {
         "tok_s": summary.output_tok_s,
         "tok_per_joule": summary.tok_per_joule,
         "power_w": summary.power_w,
@@ -125,6 +157,26 @@ def figures(result: BenchResult) -> dict[str, Any]:
         "ttft_p99_ms": summary.ttft_ms.p99 if summary.ttft_ms else None,
         "itl_mean_ms": summary.itl_ms.mean if summary.itl_ms else None,
     }
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """Of all runs or of none."""
+    known = [value for value in values if value is not None]
+    return fmean(known) if known and len(known) == len(values) else None
+
+
+def stored_shape(bench: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of BenchSpec as they are kept: without secrets, and with a file that is found from anywhere."""
+    masked: dict[str, Any] = mask_data(bench)
+    if masked.get("prompts_file"):
+        masked["prompts_file"] = str(Path(masked["prompts_file"]).absolute())
+    return masked
+
+
+def runs_checked(runs: int) -> int:
+    if not 1 <= runs <= MOST_RUNS:
+        raise InputError(f"{runs} runs of each value", next_step=f"1 to {MOST_RUNS}")
+    return runs
 
 
 async def undisturbed(work: Awaitable[None]) -> None:

@@ -4,18 +4,18 @@ that what a crash leaves is there. Their results are in the results database lik
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.model.errors import InputError, StoreError
 from workbench.model.experiment import Arm, Experiment, ExperimentRun, ExperimentSpec, Target
 from workbench.model.foreign_text import clean_data
 from workbench.model.secrets import mask_data
-from workbench.model.settings import ClockRange, GpuSettings
+from workbench.model.settings import gpu_settings_from
+from workbench.store.held import held, is_held
 from workbench.store.results import ResultsDb
 
 if TYPE_CHECKING:
@@ -73,38 +73,17 @@ class ExperimentsDb(ResultsDb):
                 found.append(self._as_it_is(_decode(*row)))
         return tuple(found)
 
-    @contextlib.contextmanager
-    def held(self, experiment_id: int) -> Iterator[None]:
-        """Only one Workbench carries an experiment out. The kernel lets go of it when this process ends, however."""
-        directory = self.path.parent / "experiments"
-        try:
-            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            file = os.open(directory / f"{experiment_id}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise StoreError(f"{directory} cannot be written: {error.strerror}") from None
-        try:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise InputError(
-                    f"experiment {experiment_id} is being carried out by another Workbench",
-                    next_step="wait for it, or stop it there",
-                ) from None
-            yield
-        finally:
-            os.close(file)
+    def held(self, experiment_id: int) -> contextlib.AbstractContextManager[None]:
+        """Only one Workbench carries an experiment out."""
+        return held(self._lock(experiment_id), f"experiment {experiment_id}")
+
+    def _lock(self, experiment_id: int) -> Path:
+        return self.path.parent / "experiments" / f"{experiment_id}.lock"
 
     def _as_it_is(self, experiment: Experiment) -> Experiment:
-        if experiment.state != "running" or self._is_held(experiment.id):
+        if experiment.state != "running" or is_held(self._lock(experiment.id)):
             return experiment
         return replace(experiment, state="stopped", phase="", left_s=None, error=experiment.error or _STOPPED)
-
-    def _is_held(self, experiment_id: int) -> bool:
-        try:
-            with self.held(experiment_id):
-                return False
-        except InputError:
-            return True
 
     def _in_table(self, work: Any) -> Any:
         def with_table(db: sqlite3.Connection) -> Any:
@@ -141,12 +120,9 @@ def _decode(number: int, form: int, text: str) -> Experiment:
 
 
 def _arm(data: Mapping[str, Any]) -> Arm:
-    gpu = _known(GpuSettings, data.get("gpu", {}))
-    for name in ("gpu_clocks", "memory_clocks"):
-        gpu[name] = ClockRange(**gpu[name]) if gpu.get(name) else None
     sets, unsets, envs = (tuple(data.get(name, ())) for name in ("sets", "unsets", "envs"))
     target = Target(**_known(Target, data["target"])) if data.get("target") else None
-    return Arm(sets, unsets, envs, GpuSettings(**gpu), target)
+    return Arm(sets, unsets, envs, gpu_settings_from(data.get("gpu", {})), target)
 
 
 def _known(kind: type, data: Mapping[str, Any]) -> dict[str, Any]:

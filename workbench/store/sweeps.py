@@ -5,17 +5,18 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
 from workbench.model.errors import InputError, StoreError
 from workbench.model.foreign_text import clean_data
-from workbench.model.sweep import Sweep, SweepPoint
+from workbench.model.sweep import Sweep, SweepPoint, SweepSpec
 from workbench.store.files import write_atomic
+from workbench.store.held import held, is_held
 
 _CUT_OFF = "Workbench ended while it ran"
 
@@ -45,13 +46,28 @@ class SweepStore:
         return numbered
 
     def save(self, sweep: Sweep) -> None:
-        owner = {"machine": platform.node(), "pid": os.getpid(), "start": _start_of(os.getpid())}
-        write_atomic(self._path(sweep.id), json.dumps({**asdict(sweep), "owner": owner}, indent=1))
+        write_atomic(self._path(sweep.id), json.dumps(asdict(sweep), indent=1))
 
     def get(self, sweep_id: int) -> Sweep:
+        """One that its Workbench left running is "stopped"."""
+        sweep = self._read(sweep_id)
+        return sweep if sweep.state != "running" or is_held(self._lock(sweep_id)) else _cut_off(sweep)
+
+    def held(self, sweep_id: int) -> AbstractContextManager[None]:
+        """Only one Workbench carries a sweep out."""
+        return held(self._lock(sweep_id), f"sweep {sweep_id}")
+
+    @contextmanager
+    def taken(self, sweep_id: int) -> Iterator[Sweep]:
+        """Hold the sweep, as it stands now that nobody else carries it out."""
+        sweep = self._read(sweep_id)  # no lock is made for one that is not there
+        with self.held(sweep_id):
+            sweep = self._read(sweep_id)
+            yield _cut_off(sweep) if sweep.state == "running" else sweep
+
+    def _read(self, sweep_id: int) -> Sweep:
         try:
-            data = clean_data(json.loads(self._path(sweep_id).read_text("utf-8")), lines=True)
-            return _sweep(data)
+            return _sweep(clean_data(json.loads(self._path(sweep_id).read_text("utf-8")), lines=True))
         except FileNotFoundError:
             step = "workbench sweep list shows what there is"
             raise InputError(f"there is no sweep {sweep_id}", next_step=step) from None
@@ -71,23 +87,35 @@ class SweepStore:
     def _ids(self) -> Sequence[int]:
         return [int(path.stem) for path in self.directory.glob("*.json") if path.stem.isdigit()]
 
+    def _lock(self, sweep_id: int) -> Path:
+        return self.directory / f"{sweep_id}.lock"
+
     def _path(self, sweep_id: int) -> Path:
         return self.directory / f"{sweep_id}.json"
 
 
 def _sweep(data: Mapping[str, Any]) -> Sweep:
-    """Fields that this version does not know are dropped. One that its owner left running was cut off."""
+    """Fields that this version does not know are dropped."""
     points = tuple(
         SweepPoint(**{**_known(SweepPoint, p), "result_ids": tuple(p.get("result_ids") or ())}) for p in data["points"]
     )
-    sweep = Sweep(**{**_known(Sweep, data), "points": points, "notes": tuple(data.get("notes") or ())})
-    if sweep.state != "running" or not _gone(data.get("owner") or {}):
-        return sweep
-    cut = tuple(
-        replace(p, state="skipped", error=_CUT_OFF) if p.state in ("planned", "measuring") else p for p in points
+    notes, spec = tuple(data.get("notes") or ()), data.get("spec")
+    return Sweep(**{**_known(Sweep, data), "points": points, "notes": notes, "spec": spec and _spec(spec)})
+
+
+def _spec(data: Mapping[str, Any]) -> SweepSpec:
+    bench = {name: tuple(value) if isinstance(value, list) else value for name, value in data["bench"].items()}
+    lists = {"values": tuple(data["values"]), "gpus": tuple(data.get("gpus") or ())}
+    return SweepSpec(**{**_known(SweepSpec, data), **lists, "bench": bench})
+
+
+def _cut_off(sweep: Sweep) -> Sweep:
+    """As it is when the Workbench that carried it out is gone."""
+    points = tuple(
+        replace(p, state="skipped", error=_CUT_OFF) if p.state in ("planned", "measuring") else p for p in sweep.points
     )
     left = f"; it may have left run {sweep.server} on (workbench stop {sweep.server})" if sweep.server else ""
-    return replace(sweep, state="stopped", points=cut, left_s=None, error=sweep.error or _CUT_OFF + left)
+    return replace(sweep, state="stopped", points=points, left_s=None, error=sweep.error or _CUT_OFF + left)
 
 
 def _known(cls: Any, data: Mapping[str, Any]) -> dict[str, Any]:
@@ -95,19 +123,15 @@ def _known(cls: Any, data: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in data.items() if k in names}
 
 
-def _gone(owner: Mapping[str, Any]) -> bool:
-    """Of our own machine we can tell."""
-    return owner.get("machine") == platform.node() and _start_of(int(owner.get("pid") or 0)) != owner.get("start")
-
-
-def _start_of(pid: int) -> str:
-    """Field 22 of /proc/PID/stat; "" when there is no such process."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        return ""
-
-
-def empty(host: str, kind: str, name: str, unit: str, points: tuple[SweepPoint, ...], *, simulated: bool) -> Sweep:
+def empty(
+    host: str,
+    kind: str,
+    name: str,
+    unit: str,
+    points: tuple[SweepPoint, ...],
+    *,
+    simulated: bool,
+    spec: SweepSpec | None = None,
+) -> Sweep:
     """A sweep that is about to begin; `SweepStore.add` gives it its id."""
-    return Sweep(0, time.time(), host, kind, name, unit, points, simulated=simulated)
+    return Sweep(0, time.time(), host, kind, name, unit, points, simulated=simulated, spec=spec)

@@ -94,10 +94,12 @@ def test_what_is_kept_comes_back_whole(tmp_path: Path) -> None:
 def test_a_sweep_whose_process_died_was_stopped_and_keeps_its_points(tmp_path: Path) -> None:
     store = SweepStore(tmp_path)
     mine = store.add(sweep_of("done", "measuring", "planned"))
-    assert store.get(mine.id).state == "running"  # its owner, this process, lives
+    with store.held(mine.id):
+        assert store.get(mine.id).state == "running"
+        with pytest.raises(InputError, match="carried out by another"), store.taken(mine.id):
+            pass
     path = tmp_path / f"{mine.id}.json"
     data = json.loads(path.read_text())
-    data["owner"]["start"] = "1"  # another process has this pid now
     data["from a newer version"] = {}
     path.write_text(json.dumps(data))
     found = store.get(mine.id)

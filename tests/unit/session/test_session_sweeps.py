@@ -6,7 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from support.serving import free_port
@@ -51,12 +51,16 @@ class Scripted(Session):
     result."""
 
     measured: Callable[[], Awaitable[None]] | None = None
+    around: ClassVar[dict[str, str]] = {"driver": "580.1", "engine": "vllm 1"}
 
     async def _ready(self, run_id: str | None) -> str:
         return "run"
 
     async def _gpus_to_sweep(self, gpu: int | str | None, run_id: str | None) -> tuple[int, ...]:
         return (0,)
+
+    async def _measured_on(self, *asked: Any) -> dict[str, str]:
+        return self.around
 
     async def bench_run(self, run_id: str, **fields: Any) -> int:
         watts = limit_w()
@@ -348,7 +352,8 @@ def test_flags_are_screened_the_best_is_compared_and_nothing_is_left_running(mon
         results = [await session.result(p.result_ids[0]) for p in sweep.points]
         assert [r.conditions.flags["max-num-seqs"] for r in results] == [2, 8]
         ((a, b, options),) = asked
-        assert a == Arm() and b.sets == ("max-num-seqs=8",) and options == {"pairs": 2, "bench": BRIEF}
+        assert a == Arm() and b.sets == ("max-num-seqs=8",)
+        assert options == {"pairs": 2, "bench": BRIEF, "opened": options["opened"]}
         assert sweep.experiment_id == 7 and "max-num-seqs=8 against the start: better by a lot" in sweep.notes
         assert any("no difference between two values is claimed" in n for n in sweep.notes)
         alive = [s for s in await session.supervisor.runs() if s.state is ServerState.READY]

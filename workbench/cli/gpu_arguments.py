@@ -47,7 +47,7 @@ def gpu(sub: Commands) -> None:
     )
     _sweep(add(actions, "sweep", "measure the running server at several values of a setting; back to the start after"))
     resume = add(actions, "sweep resume", "go on with a sweep that ended early: the values that are missing, the pairs")
-    resume.add_argument("id", type=int)
+    resume.add_argument("id", type=int, metavar="ID", help="as in sweep list")
     resume.add_argument("--dry-run", action="store_true", help="print the commands only")
     turn_option(resume)
     resume.add_argument("--yes", action="store_true", help="do not ask")

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from workbench.model.errors import InputError, ServerError, SettingsError, WorkbenchError
-from workbench.model.experiment import Arm, ExperimentSpec
 from workbench.model.secrets import MASK
 from workbench.model.sweep import Sweep, SweepSpec, taken_up
 from workbench.session.serving import LIVE
@@ -17,6 +16,7 @@ from workbench.session.sweeping import Work
 from workbench.session.targets import Targeting
 
 if TYPE_CHECKING:
+    from workbench.model.experiment import Arm, ExperimentSpec
     from workbench.model.plan import LaunchPlan
     from workbench.model.settings import SettingCommand
     from workbench.session.sweep_gpu import Start, Value
@@ -118,6 +118,7 @@ class SweepResuming(Targeting):
     # ---- flags
 
     async def _flags_again(self, sweep: Sweep, spec: SweepSpec) -> Work:
+        from workbench.model.experiment import Arm, ExperimentSpec
         from workbench.session.sweep_flags import before_of, combinations_of
 
         flags: dict[str, list[str]] = {}

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from workbench.model.errors import InputError, ServerError, SettingsError, WorkbenchError
-from workbench.model.secrets import MASK
 from workbench.model.sweep import Sweep, SweepSpec, taken_up
 from workbench.session.serving import LIVE
 from workbench.session.sweeping import Work
@@ -46,6 +45,8 @@ class SweepResuming(Targeting):
 
     def _resumable(self, sweep: Sweep) -> SweepSpec:
         """Its inputs. Raises InputError where it cannot go on."""
+        from workbench.model.secrets import MASK
+
         which = f"sweep {sweep.id}"
         if sweep.host != self.host.name:
             raise InputError(

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.model.errors import InputError, StoreError, WorkbenchError
 from workbench.model.findings import Level
-from workbench.model.secrets import mask_data
 from workbench.model.sweep import Sweep, SweepPoint
 
 if TYPE_CHECKING:
@@ -167,6 +166,8 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 def stored_shape(bench: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of BenchSpec as they are kept: without secrets, and with a file that is found from anywhere."""
+    from workbench.model.secrets import mask_data
+
     masked: dict[str, Any] = mask_data(bench)
     if masked.get("prompts_file"):
         masked["prompts_file"] = str(Path(masked["prompts_file"]).absolute())

@@ -86,6 +86,7 @@ def test_a_key_is_asked_for_and_a_wrong_one_is_called_that(cli: Cli, monkeypatch
 # -- certificates ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_self_signed_certificate(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pem = certificate(tmp_path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -122,6 +123,7 @@ def test_a_server_that_lists_no_model(cli: Cli) -> None:
 # -- stopping --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_benchmark_that_is_stopped_keeps_what_it_measured(
     tmp_path: Path, clean_environment: None, number: signal.Signals, code: int
@@ -141,6 +143,7 @@ def test_a_benchmark_that_is_stopped_keeps_what_it_measured(
     assert command("results", "list").document["results"][0]["id"] == document["id"]
 
 
+@pytest.mark.slow
 def test_a_benchmark_that_is_stopped_before_anything_was_measured_stores_nothing(
     tmp_path: Path, clean_environment: None
 ) -> None:

@@ -221,6 +221,7 @@ def test_the_guard_gives_back_what_a_killed_experiment_set(line: CommandLine) ->
     assert line.ok("gpu", "status")["gpus"][0]["power_limit_w"] == 600.0
 
 
+@pytest.mark.slow
 def test_killed_in_the_middle_then_resumed(line: CommandLine) -> None:
     """Three runs are there, one of them half a pair. What the dead one left on is ended: its server, its settings."""
     arms = ("--b", "enforce-eager", "--gpu-b", "power-limit=400")

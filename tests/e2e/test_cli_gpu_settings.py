@@ -318,6 +318,7 @@ def test_after_a_plan_that_failed_no_guard_is_said_to_watch(quick: InProcess) ->
     driver().set_faults(ignored=None, codes=None)
 
 
+@pytest.mark.slow
 def test_keep_says_what_will_not_last(quick: InProcess) -> None:
     quick.ok("gpu", "set", "--power-limit", "400", "--yes")
     (warning,) = quick.ok("gpu", "keep")["warnings"]

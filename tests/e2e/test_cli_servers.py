@@ -220,6 +220,7 @@ def test_an_executable_of_ones_own(cli: Cli, venv_vllm: Path) -> None:
     assert cli(*PRO, "plan", "vllm-any", "--executable", "./vllm").code == 2
 
 
+@pytest.mark.slow
 def test_an_executable_for_a_host_in_the_configuration(cli: Cli, venv_vllm: Path) -> None:
     file = Path(os.environ["XDG_CONFIG_HOME"], "workbench", "config.toml")
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -241,6 +242,7 @@ def test_the_executable_of_a_preset_is_shown(cli: Cli) -> None:
     assert "/opt/nightly/bin/vllm" in cli("presets", "show", "mine").out
 
 
+@pytest.mark.slow
 def test_a_server_started_by_hand_is_listed_and_said_what_is_possible(cli: Cli, tmp_path: Path) -> None:
     port = free_port()
     argv = fake_engine.by_hand(tmp_path, "org/m", "--port", str(port))

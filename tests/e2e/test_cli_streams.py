@@ -58,6 +58,7 @@ def test_an_argument_that_is_not_utf_8(words: str) -> None:
     assert b"Traceback" not in ran.stderr and b"a defect" not in ran.stderr, ran.stderr
 
 
+@pytest.mark.slow
 def test_every_command_reports_a_broken_configuration(tmp_path: Path) -> None:
     file = Path(os.environ["XDG_CONFIG_HOME"], "workbench", "config.toml")
     file.parent.mkdir(parents=True)

@@ -62,6 +62,7 @@ def test_a_host_out_of_reach_keeps_the_library_says_so_and_is_tried_again_by_a_k
     shown(scenario, session=Session(host))  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_what_a_card_does_not_take_is_put_right_in_its_field() -> None:
     """The form stands, with the cursor where the mistake is."""
 
@@ -83,6 +84,7 @@ def test_what_a_card_does_not_take_is_put_right_in_its_field() -> None:
     shown(scenario)
 
 
+@pytest.mark.slow
 def test_keys_typed_while_the_commands_are_looked_up_go_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """root-guard 12: enter went to the pane below and opened a result."""
 
@@ -198,6 +200,7 @@ def test_news_of_the_link_do_not_take_away_what_became_of_an_action() -> None:
     shown(scenario)
 
 
+@pytest.mark.slow
 def test_the_wheel_back_at_the_end_follows_the_log_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKBENCH_SIM_START_S", "0.2")
     on_free_port()

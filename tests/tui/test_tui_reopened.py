@@ -36,6 +36,7 @@ def stored_results(*refused: tuple[str, ...]) -> list[int]:
     return [db.add(made.spec, made.conditions, replace(made.summary, refused=why), ()) for why in refused]
 
 
+@pytest.mark.slow
 def test_the_last_benchmark_marks_experiment_and_sweep_are_there() -> None:
     ids = stored_results((), (), ("the client used 75 % of a core",))
     ExperimentsDb(paths.results_db()).open_experiment(replace(experiment(), host=HOST, runs=()))

@@ -261,6 +261,7 @@ def test_a_terminal_without_abilities_is_refused(monkeypatch: pytest.MonkeyPatch
         workbench.tui.run(None)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_the_screen_loads_nothing_heavy() -> None:
     heavy = "{'pydantic', 'httpx', 'sqlite3', 'plotext', 'asyncssh'}"
     text = f"import sys, workbench.tui.app; print(sorted({heavy} & set(sys.modules)))"

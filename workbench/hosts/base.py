@@ -88,10 +88,10 @@ class FileError(HostError):
     pass
 
 
-def state_dir_missing(host: str, reason: str | None) -> FileError:
+def state_dir_missing(host: str, reason: str | None, path: str = "") -> FileError:
     """Return the error for a state directory that cannot be made: a read-only or full home."""
     return FileError(
-        f"cannot make the state directory: {reason}",
+        f"cannot make the state directory {path}: {reason}".replace(" :", ":"),
         host=host,
         next_step="set XDG_STATE_HOME on that host to the absolute path of a directory that you can write",
     )

@@ -141,7 +141,7 @@ class LocalHost:
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise state_dir_missing(self.name, error.strerror) from None
+            raise state_dir_missing(self.name, error.strerror, str(path)) from None
         return str(path)
 
     async def _spawn(

@@ -92,6 +92,11 @@ def value_text(value: object) -> str:
     return str(value)
 
 
+def path_text(path: str, width: int) -> str:
+    """Return `path` in at most `width` cells; the end of a long one, which tells it from others, stays."""
+    return path if len(path) <= width else "…" + path[len(path) - width + 1 :]
+
+
 def short_gpu_name(name: str) -> str:
     """ "NVIDIA RTX PRO 6000 Blackwell Workstation Edition" -> "RTX PRO 6000"."""
     words = re.sub(r"\b(NVIDIA|GeForce|Tesla|Corporation|Blackwell|Workstation|Server|Edition|Generation)\b", "", name)

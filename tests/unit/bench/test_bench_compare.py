@@ -328,6 +328,7 @@ def test_sides_that_make_no_comparison(a: list[int], b: list[int], paired: bool)
         compare([result(n) for n in a], [result(n) for n in b], paired=paired)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("paired", [False, True])
 def test_the_interval_holds_the_truth_as_often_as_it_says(paired: bool) -> None:
     """400 experiments of 4 + 4 runs with 1 % noise and a true change of +3 %: 95 % of intervals hold it (+-3

@@ -85,6 +85,7 @@ def test_what_lies_on_the_host_counts_more_than_its_name() -> None:
     assert facts_of(plan, {model_key(plan): same}) == plan.model_facts
 
 
+@pytest.mark.slow
 @given(
     model=st.sampled_from(["Qwen/Qwen3-VL-2B-Instruct", "Qwen/Qwen3-8B", "/m/x", "~/Qwen3-8B", "x.gguf"]),
     quantization=st.sampled_from(["", "fp8", "awq", "bitsandbytes"]),

@@ -25,6 +25,7 @@ ENV_NAMES = st.from_regex(r"[A-Z_]{1,8}", fullmatch=True)
 relaxed = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "version"), VERSIONS)
 @given(data=st.data())
 @relaxed

@@ -276,6 +276,7 @@ def test_a_lower_limit_elsewhere_is_told(bench: Bench, monkeypatch: pytest.Monke
     run(work)
 
 
+@pytest.mark.slow
 def test_a_failed_revert_stays_in_the_journal_with_its_command(bench: Bench) -> None:
     async def work() -> None:
         await bench.set(GpuSettings(power_limit_w=450.0, gpu_clocks=ClockRange(1000, 2000)))
@@ -294,6 +295,7 @@ def test_a_failed_revert_stays_in_the_journal_with_its_command(bench: Bench) -> 
     run(work)
 
 
+@pytest.mark.slow
 def test_revert_of_one_gpu(bench: Bench) -> None:
     async def work() -> None:
         await bench.set(GpuSettings(power_limit_w=450.0), "all")

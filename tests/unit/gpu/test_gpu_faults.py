@@ -129,6 +129,7 @@ def test_a_lock_refused_after_a_limit_gives_the_limit_back(bench: Bench) -> None
 # ---- governors
 
 
+@pytest.mark.slow
 def test_governors_are_set_read_back_and_given_back(bench: Bench) -> None:
     async def work() -> None:
         report = await bench.set(GpuSettings(governor="powersave"), "all")
@@ -288,6 +289,7 @@ def test_a_journal_of_a_newer_workbench_is_never_written_over(bench: Bench) -> N
     run(work)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["deleted", "truncated", "empty"])
 def test_a_journal_that_is_lost_is_made_anew_from_the_register(bench: Bench, damage: str) -> None:
     async def work() -> None:

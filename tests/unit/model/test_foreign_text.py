@@ -47,6 +47,7 @@ def test_no_text_keeps_anything_unsafe(text: str, lines: bool) -> None:
     assert clean(found, lines=lines) == found  # a second time changes nothing
 
 
+@pytest.mark.slow
 @given(st.recursive(hostile_texts(), lambda inner: st.lists(inner) | st.dictionaries(hostile_texts(), inner)))
 def test_json_for_scripts_holds_the_texts_as_escapes_only(data: object) -> None:
     text = escaped(json.dumps(data, ensure_ascii=False))

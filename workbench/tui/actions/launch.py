@@ -241,13 +241,14 @@ class LaunchActions(Actions):
 
     async def edit_executable(self, row: FlagRow) -> None:
         """Choose the program that starts the engine: found on the host, or typed."""
+        from workbench.tui.formats import path_text
         from workbench.tui.modals.ask import Confirm
         from workbench.tui.modals.base import PickModal
         from workbench.tui.paint import paragraph
 
         session, host = self.session, self.session.state.host.name
         own = f"{row.default}, as PATH finds it"
-        items = [("", own, "text"), *((path, path, "text") for path in session.executables())]
+        items = [("", own, "text"), *((path, path_text(path, 72), "text") for path in session.executables())]
         intro = "Programs found on the host; none was started to list them. Or type the path of another."
 
         def chosen(path: str | None) -> None:

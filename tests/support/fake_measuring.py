@@ -125,7 +125,12 @@ class FakeMeasuring:
         self._called("gpu_processes")
         return self.processes
 
-    async def verify_gpu(self, seconds: float = 8.0) -> Sequence[str]:
+    async def probe_commands(self) -> Sequence[SettingCommand]:
+        return ()
+
+    async def verify_gpu(
+        self, seconds: float = 8.0, *, probe: bool = False, password: str | None = None
+    ) -> Sequence[str]:
         self._called("verify_gpu", seconds)
         self.push(gpu_findings=((0, "2790>=3000? lock ▲ no effect"),))
         return ("GPU0 SM lock: no effect: requested 3000-3090 MHz, observed 2790 MHz for 98 % of the samples",)
@@ -146,6 +151,10 @@ class FakeMeasuring:
         made = canned_sweep(4)
         self.push(sweep=made)
         return made
+
+    async def resume_sweep(self, sweep_id: int, *, password: str | None = None) -> Sweep:
+        self._called("resume_sweep", sweep_id)
+        return self._swept()
 
     async def cancel_sweep(self) -> None:
         self._called("cancel_sweep")

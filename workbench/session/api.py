@@ -219,9 +219,16 @@ class SessionApi(Protocol):
         """(gpu index, pid, name, ours) of what runs on the GPUs: a change concerns all of them."""
         ...
 
-    async def verify_gpu(self, seconds: float = 8.0) -> Sequence[str]:
+    async def verify_gpu(
+        self, seconds: float = 8.0, *, probe: bool = False, password: str | None = None
+    ) -> Sequence[str]:
         """Drive the selected run for so long and say of each altered setting whether it holds; the findings stand on
-        the GPUs' rows."""
+        the GPUs' rows. `probe`: with another lock for a moment, as `probe_commands` named it."""
+        ...
+
+    async def probe_commands(self) -> Sequence[SettingCommand]:
+        """Of what the last load proved nothing: the commands that a probe would run. Empty where it left nothing
+        open."""
         ...
 
     async def gpu_sweep(self, setting: str, values: Sequence[str], gpu: int | None = None, **bench: Any) -> Sweep:
@@ -232,6 +239,10 @@ class SessionApi(Protocol):
     # sweeps and experiments
     async def concurrency_sweep(self, levels: Sequence[int], **bench: Any) -> Sweep: ...
     async def flag_sweep(self, flags: Mapping[str, Sequence[str]], **options: Any) -> Sweep: ...
+    async def resume_sweep(self, sweep_id: int, *, password: str | None = None) -> Sweep:
+        """Go on with one that was stopped or failed (`Sweep.resumable`), in its own record."""
+        ...
+
     async def cancel_sweep(self) -> None: ...
     async def experiment(self, a: Arm, b: Arm, **options: Any) -> Experiment:
         """A and B on the loaded plan, in ABBA pairs (fields of ExperimentSpec as options). Returns when it has ended;

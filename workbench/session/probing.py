@@ -3,9 +3,9 @@ setting like any other, with journal and guard; what was on before is set again 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from workbench.gpu.contrast import CONTRAST_MHZ, LOCKS, Clock
 from workbench.model.errors import SettingsError, WorkbenchError
@@ -17,12 +17,14 @@ from workbench.session.sweep_run import undisturbed
 if TYPE_CHECKING:
     from workbench.gpu.proof import Proof
     from workbench.model.gpu import GpuInfo
+    from workbench.model.settings import SettingCommand
     from workbench.session.driving import Driven
     from workbench.session.guarding import Guarding
     from workbench.session.meter import Meter
 
 PROBE_S = 2.0
 RISE_S = 1.0  # before it counts, as in any load
+Probes: TypeAlias = Mapping[str, Mapping[int, GpuSettings]]  # setting -> GPU -> the lock that is tried
 LOWER = 0.75  # of the clock that is seen: a probe never makes a card hotter
 
 
@@ -30,28 +32,43 @@ def unsure(proofs: Sequence[Proof]) -> tuple[Proof, ...]:
     return tuple(p for p in proofs if p.in_force is InForce.CONSISTENT and p.setting in LOCKS)
 
 
+def chosen(infos: Sequence[GpuInfo], proofs: Sequence[Proof]) -> tuple[Probes, tuple[str, ...]]:
+    """The other lock of each lock in `proofs`, and why one has none."""
+    found: dict[str, dict[int, GpuSettings]] = {}
+    notes: list[str] = []
+    by_index = {info.index: info for info in infos}
+    for proof in proofs:
+        mhz = probe_mhz(by_index.get(proof.gpu_index), proof.setting, proof.observed)
+        if mhz is None:
+            notes.append(f"{proof.where}: no probe of {proof.setting}: the card has no clearly lower clock")
+        else:
+            lock = GpuSettings(**{proof.setting: ClockRange(mhz, mhz)})  # type: ignore[arg-type]
+            found.setdefault(proof.setting, {})[proof.gpu_index] = lock
+    return found, tuple(notes)
+
+
+async def commands_of(session: Guarding, probes: Probes) -> Sequence[SettingCommand]:
+    """What the probes run, and what sets the locks of before again."""
+    found: list[SettingCommand] = []
+    for setting, wanted in probes.items():
+        start = await start_of(session, setting, tuple(wanted))
+        found += await session.plan_gpus({str(gpu): one for gpu, one in wanted.items()})
+        found += await session.plan_gpus({str(gpu): one.settings for gpu, one in start.items()})
+    return found
+
+
 async def probed(
     session: Guarding,
     meter: Meter,
-    proofs: Sequence[Proof],
+    probes: Probes,
     load: Callable[[float], Awaitable[Driven]],
     load_name: str,
     password: str | None,
 ) -> tuple[list[Clock], tuple[str, ...]]:
-    """The clocks under probes of the locks in `proofs`, and why there is none."""
+    """The clocks under probes, and why one was not made."""
     clocks: list[Clock] = []
     notes: list[str] = []
-    infos = {info.index: info for info in (await session.reading()).infos}
-    for setting in LOCKS:
-        wanted: dict[int, GpuSettings] = {}
-        for proof in proofs:
-            mhz = probe_mhz(infos.get(proof.gpu_index), setting, proof.observed) if proof.setting == setting else None
-            if mhz is not None:
-                wanted[proof.gpu_index] = GpuSettings(**{setting: ClockRange(mhz, mhz)})  # type: ignore[arg-type]
-            elif proof.setting == setting:
-                notes.append(f"{proof.where}: no probe of {setting}: the card has no clearly lower clock")
-        if not wanted:
-            continue
+    for setting, wanted in probes.items():
         try:
             clocks += await _one(session, meter, setting, wanted, load, load_name, password)
         except SettingsError as error:
@@ -72,7 +89,7 @@ async def _one(
     session: Guarding,
     meter: Meter,
     setting: str,
-    wanted: dict[int, GpuSettings],
+    wanted: Mapping[int, GpuSettings],
     load: Callable[[float], Awaitable[Driven]],
     load_name: str,
     password: str | None,

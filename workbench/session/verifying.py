@@ -17,9 +17,10 @@ from workbench.session.state import BenchState
 if TYPE_CHECKING:
     from workbench.gpu.proof import Proof
     from workbench.model.bench import BenchSpec
-    from workbench.model.settings import Alteration
+    from workbench.model.settings import Alteration, SettingCommand
     from workbench.session.benched import Benched
     from workbench.session.driving import Driven
+    from workbench.session.probing import Probes
 
 VERIFY_S = 8.0
 FILLS = {"concurrency": 32, "max_tokens": 256, "input_tokens": 128}  # enough to keep a GPU busy all the time
@@ -54,8 +55,26 @@ class Verification:
 
 
 class Verifying(Measuring):
-    async def verify_gpu(self, seconds: float = VERIFY_S) -> Sequence[str]:
-        return (await self.verify(seconds)).lines
+    _probes: Probes | None = None  # of what the last load left open
+
+    async def verify_gpu(
+        self, seconds: float = VERIFY_S, *, probe: bool = False, password: str | None = None
+    ) -> Sequence[str]:
+        """What a load shows, in words. `probe`: try what `probe_commands` named, and nothing else."""
+        from workbench.session import probing
+
+        tried, self._probes = self._probes, None
+        found = await self.verify(seconds, probe=(tried or {}) if probe else False, password=password)
+        if not probe:
+            infos = (await self.reading()).infos if found.proofs else ()
+            self._probes, _ = probing.chosen(infos, probing.unsure(found.proofs))
+        return found.lines
+
+    async def probe_commands(self) -> Sequence[SettingCommand]:
+        """What a probe of the clocks would run that the last load proved nothing of, and what sets yours again."""
+        from workbench.session import probing
+
+        return await probing.commands_of(self, self._probes or {})
 
     async def verify(
         self,
@@ -63,12 +82,13 @@ class Verifying(Measuring):
         run_id: str | None = None,
         url: str | None = None,
         *,
-        probe: bool = False,
+        probe: bool | Probes = False,
         password: str | None = None,
         **bench: Any,
     ) -> Verification:
         """Load the run (the selected or newest READY one where neither is named), and judge every altered setting.
-        `probe`: where a clock proves nothing, try another lock for PROBE_S and set the first again."""
+        `probe`: where a clock proves nothing, try another lock for PROBE_S and set the first again; True: one that is
+        chosen from what the load shows."""
         await self.read_alterations()
         altered = self.state.alterations
         if not altered:
@@ -100,7 +120,7 @@ class Verifying(Measuring):
         benched: Benched,
         env: dict[str, str],
         altered: Sequence[Alteration],
-        probe: tuple[bool, str | None],
+        probe: tuple[bool | Probes, str | None],
     ) -> Verification:
         from workbench.model.settings import HOST_INDEX
         from workbench.session import probing
@@ -124,7 +144,11 @@ class Verifying(Measuring):
                 clocks = list(meter.clocks(*span, altered, known.load))
                 notes: tuple[str, ...] = ()
                 if probe[0] and (unsure := probing.unsure(proofs)):
-                    tried, notes = await probing.probed(self, meter, unsure, load, known.load, probe[1])
+                    probes, why_none = probing.chosen(meter.latest.infos if meter.latest else (), unsure)
+                    if not isinstance(probe[0], bool):
+                        probes, why_none = probe[0], ()
+                    tried, notes = await probing.probed(self, meter, probes, load, known.load, probe[1])
+                    notes = (*why_none, *notes)
                     clocks += tried
                     proofs = meter.proofs(*span, used, known.with_clocks(tried))
                 await self.keep_clocks(known, clocks, proofs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from workbench.model.errors import InputError
 from workbench.model.findings import Level
@@ -13,7 +13,7 @@ from workbench.tui.formats import countdown
 from workbench.tui.glyphs import G
 
 if TYPE_CHECKING:
-    from workbench.model.settings import GuardView, SettingOutcome, SettingsReport
+    from workbench.model.settings import GuardView, SettingCommand, SettingOutcome, SettingsReport
     from workbench.session.state import SessionState
     from workbench.tui.modals.gpu_confirm import Process
     from workbench.tui.modals.gpu_settings import Suggestion, Wanted
@@ -303,10 +303,17 @@ class GpuActions(Actions):
         if state.bench.running:
             self.say("a benchmark is running: it checks the settings itself")
             return
-        self.count_down(f"checking under load: {server.engine} is kept busy", VERIFY_S)
-        self.attempt(lambda: self.session.verify_gpu(VERIFY_S), self._verified, failed=self.stop_counting)
+        self._load(server.engine)
 
-    def _verified(self, findings: Sequence[str]) -> None:
+    def _load(self, engine: str, **probe: Any) -> None:
+        async def work() -> tuple[Sequence[str], Sequence[SettingCommand]]:
+            return await self.session.verify_gpu(VERIFY_S, **probe), await self.session.probe_commands()
+
+        self.count_down(f"checking under load: {engine} is kept busy", VERIFY_S)
+        self.attempt(work, lambda found: self._verified(*found), failed=self.stop_counting)
+
+    def _verified(self, findings: Sequence[str], probe: Sequence[SettingCommand]) -> None:
+        """`probe`: commands of one that can be made, where the load proved nothing."""
         self.stop_counting()
         self.hush()  # type: ignore[attr-defined]
         from workbench.tui.modals.gpu_confirm import finding_rows
@@ -314,9 +321,35 @@ class GpuActions(Actions):
 
         guard = self.session.state.guard
         on_trial = guard is not None and guard.trial_left_s is not None
-        keys = {"r": ("revert", self.action_revert), "V": ("again", self.action_verify)}
+        keys = {"p": ("probe", lambda: self._ask_probe(probe))} if probe else {}
+        keys |= {"r": ("revert", self.action_revert), "V": ("again", self.action_verify)}
         keys.update(self._trial_keys if on_trial else {})
         top = self._trial_rows(bool(self.session.state.alterations))
         self.app.push_screen(
             Page("What the load showed", lambda w: finding_rows(findings, w), wide=True, keys=keys, top=top)
+        )
+
+    def _ask_probe(self, commands: Sequence[SettingCommand]) -> None:
+        """Another lock for a moment under load tells whether the clock follows locks at all."""
+        from workbench.tui.modals.gpu_confirm import ConfirmSettings, command_rows
+        from workbench.tui.paint import paragraph
+
+        state = self.session.state
+        server, wants_password = state.server, state.host.sudo_password
+        if server is None or server.state is not ServerState.READY:
+            self.say("load comes from a server that is READY, and there is none", Level.WARN, "s starts the plan")
+            return
+
+        def text(width: int) -> list[Row]:
+            about = f"{VERIFY_S:g} s under load, then another lock for some seconds, then yours again:"
+            return [*paragraph(about, width), (), *command_rows(commands, width, wants_password)]
+
+        def decided(given: dict[str, str] | None) -> None:
+            if given is not None:
+                self._load(server.engine, probe=True, password=given.get("password"))
+
+        lacking = any(c.right for c in commands)
+        title = "A probe sets other clocks for a moment"
+        self.app.push_screen(
+            ConfirmSettings(title, text, yes="run them", refused=lacking, password=wants_password), decided
         )

@@ -45,6 +45,13 @@ class SweepActions(Actions):
 
             page.ask(STOPPING)
             self.attempt(lambda: self.session.cancel_sweep(), failed=lambda: page.refused(self.session.state))
+        elif (sweep := page.measured) is not None:
+            page.ask("going on: everything is checked before anything is touched")
+            self.attempt(
+                lambda: self.session.resume_sweep(sweep.id),
+                self._swept,
+                failed=lambda: page.refused(self.session.state),
+            )
 
     async def new_sweep(self) -> None:
         state = self.session.state

@@ -208,7 +208,7 @@ class SweepPage(Live):
     _plotted: tuple[object, list[Row]] = (None, [])
 
     def __init__(self, state: SessionState, left: Left, do: Do) -> None:
-        super().__init__(state, {"stop": "K stop", "new": "n new"}, left, do)
+        super().__init__(state, {"stop": "K stop", "resume": "R go on", "new": "n new"}, left, do)
 
     @property
     def title_now(self) -> str:
@@ -220,6 +220,8 @@ class SweepPage(Live):
         return self.state.sweep
 
     def possible(self, outcome: str) -> bool:
+        if outcome == "resume":
+            return self.measured is not None and self.measured.resumable
         return outcome != "list" and super().possible(outcome)
 
     def rows_of(self, width: int, height: int) -> list[Row]:

@@ -117,7 +117,7 @@ def test_only_one_resumes_and_only_where_nothing_has_changed(
     (went_on,) = [d for d in said if "points" in d]
     (refused,) = [d for d in said if "error" in d and "points" not in d]
     assert states(went_on) == ["done"] * 3 and limit_w() in (600.0, None)
-    assert "by another Workbench" in refused["error"] or "another" in refused["error"], refused
+    assert any(why in refused["error"] for why in ("is being measured: sweep 1", "carried out by another")), refused
 
     path = paths.data_dir() / "sweeps" / "1.json"
     whole = record() | {"state": "stopped"}
@@ -133,7 +133,6 @@ def test_only_one_resumes_and_only_where_nothing_has_changed(
     assert "was measured with driver 1.2, and driver is " in resumed(spec=whole["spec"] | {"measured": older})["error"]
     assert "GPU-none, which it measured" in resumed(spec=whole["spec"] | {"gpus": ["GPU-none"]})["error"]
     assert "of an older Workbench, which kept no inputs" in resumed(spec=None)["error"]
-    assert "was made on box" in cli(*PRO, "gpu", "sweep", "resume", "1", "--json").document["error"] or True
     path.write_text(json.dumps(whole))
     (server,) = servers_on(cli)
     with monkeypatch.context() as elsewhere:
@@ -151,8 +150,9 @@ def test_a_killed_flag_sweep_ends_its_server_and_starts_the_one_of_before(
 ) -> None:
     port = f"port={free_port()}"
     cli(*PRO, "start", "vllm-any", "--set", port, "--set", "max-num-seqs=3", "--wait", "--json")
-    shape = ("--requests", "8", "--max-tokens", "8", "--input-tokens", "16", "--concurrency", "4")
-    flags = ("--set", port, "--flag", "max-num-seqs=2,4", "--pairs", "2", *shape, "--yes")
+    shape = ("--requests", "16", "--max-tokens", "8", "--input-tokens", "16", "--concurrency", "8")
+    start = ("--set", port, "--set", "max-num-seqs=1")  # any other is faster by far
+    flags = (*start, "--flag", "max-num-seqs=4,8", "--pairs", "2", *shape, "--yes")
     killed(lambda found: states(found).count("done") == 1 and found["server"], "sweep", "vllm-any", *flags)
     (left,) = servers_on(cli)
     assert left["run_id"] == record()["server"]
@@ -165,8 +165,8 @@ def test_a_killed_flag_sweep_ends_its_server_and_starts_the_one_of_before(
     number = record()["experiment_id"]
     short = cli("sweep", "resume", "1", "--max-minutes", "0.0001", "--json")
     assert short.code == 1 and short.document["state"] == "stopped" and short.document["experiment_id"] == number
-    killed(lambda found: found["state"] == "running", "sweep", "resume", "1")
-    ended = cli("sweep", "resume", "1", "--json")
+    killed(lambda found: found["state"] == "running" and found["before"], "sweep", "resume", "1", "--yes")
+    ended = cli("sweep", "resume", "1", "--yes", "--json")
     sweep = ended.document
     assert (ended.code, sweep["state"], states(sweep)) == (0, "done", ["done"] * 3), sweep
     assert sweep["experiment_id"] == number and sweep["confirmed"] is not None and sweep["server"] is None

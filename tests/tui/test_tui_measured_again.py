@@ -1,0 +1,66 @@
+"""On the real session: a stopped sweep is gone on with, and a lock that a load proved nothing of is probed."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from support.real_screen import crashes, on_free_port, real_screen
+
+from workbench.gpu import journal
+from workbench.model.settings import ClockRange, GpuSettings
+from workbench.tui.actions import gpu
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def quick(clean_environment: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORKBENCH_SIM_START_S", "0.2")
+    monkeypatch.setattr("workbench.session.meter.IDLE_S", 0.0)
+    monkeypatch.setattr(gpu, "VERIFY_S", 2.5)
+    on_free_port()
+
+
+def test_a_sweep_that_k_stopped_goes_on_with_r() -> None:
+    async def go() -> None:
+        async with real_screen() as s:
+            await s.serve()
+            shape = {"settle_s": 0, "seconds": 1.0, "concurrency": 4, "max_tokens": 16, "pairs": 0}
+            work = asyncio.create_task(s.session.gpu_sweep("power_limit_w", ["180", "200", "220"], **shape))
+            await s.until(lambda: s.state.sweep and s.state.sweep.values_done == 1, seconds=60)
+            await s.press("S")
+            text = await s.until("K stop", "1 of 3 points")
+            assert "R go on" not in text
+            await s.press("K")
+            stopped = await asyncio.wait_for(work, 30)
+            await s.until("= stopped", "R go on")
+            await s.press("R")
+            await s.until("done", "3 of 3 points", lambda: s.state.sweep.state == "done", seconds=60)
+            assert "R go on" not in s.text and s.state.sweep.points[0] == stopped.points[0]
+            assert (await journal.read(s.session.host)).entries == ()
+
+    asyncio.run(go())
+    assert crashes() == []
+
+
+def test_a_lock_of_which_the_load_proved_nothing_is_probed_once_its_commands_were_shown() -> None:
+    async def go() -> None:
+        async with real_screen() as s:
+            await s.serve()
+            assert (await s.session.apply_gpu(GpuSettings(gpu_clocks=ClockRange(1200, 1200)))).ok
+            await s.press("V")
+            await s.until("What the load showed", "proves nothing", "p probe", seconds=60)
+            await s.press("p")
+            text = await s.until("A probe sets other clocks for a moment", "run them")
+            assert text.count("clocks=1200,1200") == 4 and text.count("--lock-gpu-clocks=") == 8, text
+            await s.press("enter")
+            text = await s.until("What the load showed", "is in force", seconds=60)
+            assert "p probe" not in text and "proves nothing" not in text
+            entries = (await journal.read(s.session.host)).entries
+            assert {str(e.now) for e in entries} == {"1200,1200"}
+            await s.press("escape")
+            await s.session.revert_gpu()
+
+    asyncio.run(go())
+    assert crashes() == []

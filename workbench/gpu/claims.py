@@ -39,6 +39,7 @@ class Claim(NamedTuple):
     energy_j: float | None = None
     boot_id: str = ""
     changing: bool = False  # its Workbench is at work on it at this moment
+    pid: Any = None  # that Workbench's process
 
     @property
     def key(self) -> tuple[str, str]:
@@ -86,6 +87,7 @@ def _claim(entry: Entry, by: str) -> Claim:
         energy_j=energy_j if is_number(energy_j) else None,
         boot_id=entry["boot_id"],
         changing=bool(entry.get("changing")),
+        pid=entry["owner"].get("pid"),
     )
 
 

@@ -140,7 +140,7 @@ async def _announced(
             raise SettingsError(
                 f"{rival.by} is changing {_where(rival)} {rival.setting} with Workbench; nothing was changed",
                 host=host.name,
-                next_step="wait for it, then try again",
+                next_step=f"wait for its process {rival.pid} to end, then try again; root can end it",
             )
         await asyncio.sleep(random.uniform(*RETRY_S))
 

@@ -35,6 +35,8 @@ PREFIX = "workbench-gpu."
 MOST_BYTES = 256 * 1024
 MOST_FILES = 32  # of one user
 RECENT_S = 60.0  # a change by a process of another machine that began so long ago is over
+LEASE_S = 600.0  # and one by a process of this machine, which may wait for nvidia-smi: no plan takes that long
+MOST_GPUS = 1024
 TRIES = 20
 
 
@@ -118,7 +120,7 @@ def _load(path: str, uid: int) -> dict[str, Any] | None:
             return None
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
-    now = [{**entry, "changing": _changing(entry, found.st_mtime)} for entry in entries]
+    now = [_dated({**entry, "changing": _changing(entry, found)}, found.st_ctime) for entry in entries]
     journal, boot_id, made_ns = said["journal"][:16], said["boot_id"], said["made_ns"]
     return {
         "uid": uid,
@@ -131,29 +133,44 @@ def _load(path: str, uid: int) -> dict[str, Any] | None:
 
 
 def _unfit(entry: Any) -> bool:
-    if restore.unfit(entry) is not None or not restore.is_number(entry.get("since_unix_s")):
+    if restore.unfit(entry) is not None or not -1 <= entry["gpu_index"] < MOST_GPUS:
+        return True
+    dates = [entry.get("since_unix_s"), entry.get("set_unix_s") or 0]
+    if not all(restore.is_number(date) and date >= 0 for date in dates):
+        return True
+    if not restore.is_number(entry.get("energy_j") or 0):
         return True
     texts = [entry.get(name, "") for name in ("state", "who", "gpu_name", "before_known", "origin")]
     return not all(isinstance(t, str) and len(t) <= 200 and t.isprintable() for t in texts)
 
 
-def _changing(entry: Mapping[str, Any], written_unix_s: float) -> bool:
-    """Whether its Workbench is between writing it down and having done it."""
+def _dated(entry: dict[str, Any], written_unix_s: float) -> dict[str, Any]:
+    """Nobody can have changed anything later than the file was written, which the kernel says."""
+    for name in ("since_unix_s", "set_unix_s"):
+        if entry.get(name) is not None:
+            entry[name] = min(float(entry[name]), written_unix_s)
+    return entry
+
+
+def _changing(entry: Mapping[str, Any], file: os.stat_result) -> bool:
+    """Whether its Workbench, a process of the file's owner, is between writing it down and having done it."""
     if entry.get("state") != "pending":
         return False
-    owner = entry["owner"]
+    owner, age_s = entry["owner"], abs(time.time() - file.st_ctime)
     if owner.get("machine") == os.uname().nodename:
-        return bool(_start_of(owner.get("pid")) == owner.get("start"))
-    return abs(time.time() - written_unix_s) < RECENT_S
+        return age_s < LEASE_S and _lives(owner.get("pid"), owner.get("start"), file.st_uid)
+    return age_s < RECENT_S
 
 
-def _start_of(pid: Any) -> str:
+def _lives(pid: Any, start: Any, uid: int) -> bool:
     try:
         with open(f"/proc/{int(pid)}/stat") as file:
             words = file.read().rpartition(")")[2].split()
-    except (OSError, ValueError, TypeError):
-        return ""
-    return "" if words[0] in "ZX" else words[19]
+        with open(f"/proc/{int(pid)}/status") as file:
+            uids = next(line for line in file if line.startswith("Uid:")).split()[1:]
+    except (OSError, ValueError, TypeError, StopIteration):
+        return False
+    return words[0] not in "ZX" and words[19] == start and str(uid) in uids
 
 
 def _user(uid: int) -> str:

@@ -14,6 +14,7 @@ from workbench.hosts.base import CommandNotFound, Host, HostUnreachable
 from workbench.model.errors import HostError
 
 READ_S = 20.0
+UNREAD = "what other users changed cannot be read"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +36,18 @@ async def register_on(host: Host, root: str, publish: Sequence[Mapping[str, Any]
     given = bundle.payload(local, bundle.REGISTER) + json.dumps(list(publish or ())).encode()
     try:
         done = await host.run(argv, input=given, timeout_s=READ_S)
-        answer = json.loads(done.out.splitlines()[-1])
     except HostUnreachable:
         raise
     except CommandNotFound:
         return Register(problem="this host has no python3, which reads what other users changed")
-    except (HostError, ValueError, IndexError) as error:
-        return Register(problem=f"what other users changed cannot be read: {error}")
+    except HostError as error:
+        return Register(problem=f"{UNREAD}: {error}")
+    try:
+        answer = json.loads(done.out.splitlines()[-1])
+    except (ValueError, IndexError):
+        said = done.err.strip().splitlines()[-1:] or [f"python3 ended with {done.returncode}"]
+        return Register(problem=f"{UNREAD}: {said[0]}")
     if "problem" in answer:
-        return Register(problem=f"what other users changed cannot be read: {answer['problem']}")
+        return Register(problem=f"{UNREAD}: {answer['problem']}")
     others, own = claims.told(answer["found"], answer["uid"], answer["journal"])
     return Register(others, own, answer["directory"])

@@ -66,6 +66,7 @@ def test_what_is_said_of_a_value_that_is_not_ours() -> None:
 
 def test_a_claim_names_its_user_and_only_what_a_claim_has() -> None:
     told = {"gpu_index": 0, "boot_id": "b", "before": 300.0, "now": 1.0, "energy_j": "x", "watch": {"heartbeat_s": 1}}
+    told["owner"] = {"pid": 7}
     found = [
         {"uid": 7, "user": "b\x1bob", "journal": "j", "entries": [entry(**told)]},
         {"uid": 7, "user": "ada", "journal": "mine", "entries": [entry(changing=True)]},

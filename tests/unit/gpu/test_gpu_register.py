@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,10 @@ HOSTILE: dict[str, Callable[[Path], Any]] = {
     "an escape": lambda p: p.write_text(text(entries=[entry(state="\x1b]52;c;x\x07")])),
     "a value under it": lambda p: p.write_text(text(entries=[entry(over=["1,2"])])),
     "a time": lambda p: p.write_text(text(entries=[entry(set_unix_s="now")])),
+    "a time before all time": lambda p: p.write_text(text(entries=[entry(since_unix_s=-1e15)])),
+    "a time no float can hold": lambda p: p.write_text(text(entries=[entry(since_unix_s=10**400)])),
+    "an energy no float can hold": lambda p: p.write_text(text(entries=[entry(energy_j=10**400)])),
+    "a GPU that fills the screen": lambda p: p.write_text(text(entries=[entry(gpu_index=10**3000)])),
 }
 
 
@@ -144,6 +149,25 @@ def test_who_is_at_work_on_a_setting(tmp_path: Path, owner: dict[str, Any], chan
     register.publish(str(tmp_path), "a", BOOT, [made])
     ((found,),) = [one["entries"] for one in register.read(str(tmp_path), BOOT)]
     assert found["changing"] is changing
+
+
+def test_nobody_is_at_work_for_ever_or_with_a_process_of_another(tmp_path: Path) -> None:
+    register.publish(str(tmp_path), "a", BOOT, [entry(state="pending")])
+    (path,) = tmp_path.iterdir()
+    found = list(path.stat())
+    later = os.stat_result([*found[:9], found[9] - int(register.LEASE_S) - 2])
+    other = os.stat_result([*found[:4], found[4] + 4000, *found[5:]])
+    made = entry(state="pending")
+    assert register._changing(made, os.stat_result(found))
+    assert not register._changing(made, later) and not register._changing(made, other)
+    assert not register._changing(entry(state="pending", owner={**made["owner"], "pid": 1 << 22, "start": ""}), other)
+
+
+def test_no_claim_is_of_the_future(tmp_path: Path) -> None:
+    """Which would make it newer than all others, and no date that can be shown."""
+    register.publish(str(tmp_path), "a", BOOT, [entry(since_unix_s=1e300, set_unix_s=time.time() + 1e6)])
+    ((found,),) = [one["entries"] for one in register.read(str(tmp_path), BOOT)]
+    assert max(found["since_unix_s"], found["set_unix_s"]) <= time.time()
 
 
 def test_every_user_of_a_host_takes_the_same_place() -> None:

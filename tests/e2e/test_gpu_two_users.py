@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -140,7 +142,7 @@ def test_of_two_accounts_the_owner_of_a_file_is_who_made_the_claim(accounts: Two
     (entry,) = b.entries
     assert (entry["before"], entry["before_known"], entry["origin"], entry["over"]) == (
         ORIGINAL_W,
-        "claim",
+        "default",
         a.name,
         [A_W],
     )
@@ -148,6 +150,63 @@ def test_of_two_accounts_the_owner_of_a_file_is_who_made_the_claim(accounts: Two
     assert f"set by {b.name}" in report["outcomes"][0]["message"] and accounts.power_w == B_W
     b.ok("revert")
     assert accounts.power_w == ORIGINAL_W
+
+
+# ---- a register that is not what it should be
+
+
+@pytest.mark.slow
+def test_an_emptied_register_and_a_lost_journal_lose_no_value(directories: TwoUsers) -> None:
+    a, b = directories.a, directories.b
+    a.ok(*power("a"))
+    shutil.rmtree(directories.register)
+    (a.gpu / "journal.json").unlink()
+    eventually(lambda: directories.register.is_dir() and list(directories.register.iterdir()), "the guard's word", 30)
+    b.ok(*power("b"))
+    a.ok("revert")
+    b.ok("revert")
+    assert directories.power_w == ORIGINAL_W
+
+
+@pytest.mark.slow
+def test_whoever_was_not_told_of_a_change_does_not_become_the_way_back_from_it(directories: TwoUsers) -> None:
+    a, b = directories.a, directories.b
+    a.ok(*power("a"))
+    a.kill_guard()  # which would tell it again
+    shutil.rmtree(directories.register)
+    b.ok(*power("b"))
+    code, document = a.run("revert")
+    assert code == 1 and "reverting that gives 450 W, and not 600 W" in document["outcomes"][0]["message"]
+    b.ok("revert")
+    a.ok("revert")
+    assert directories.power_w == ORIGINAL_W and a.ok("status")["guard"]["problem"] is None
+
+
+@pytest.mark.slow
+def test_a_value_that_only_another_told_is_not_set_without_asking(directories: TwoUsers) -> None:
+    """Whoever may not change a GPU can still say that its limit was another one."""
+    a, b = directories.a, directories.b
+    b.ok(*power("b"))
+    (file,) = directories.register.iterdir()
+    told = json.loads(file.read_text())
+    told["entries"][0]["before"], told["entries"][0]["now"] = 200.0, ORIGINAL_W
+    b.kill_guard()
+    directories.by_hand(ORIGINAL_W)
+    file.write_text(json.dumps(told))
+    a.ok(*power("a"), "--trial", "2")
+    file.unlink()
+    log = a.gpu / "guard" / "log"
+    eventually(lambda: "did not revert GPU0 power_limit_w: only" in log.read_text(), "the guard's word", 30)
+    code, document = a.run("revert")
+    assert code == 1 and "told that 200 W was there before" in document["outcomes"][0]["message"]
+    assert directories.power_w == A_W and len(a.entries) == 1
+
+
+@pytest.mark.slow
+def test_a_register_that_cannot_be_used_is_said_with_the_change(directories: TwoUsers) -> None:
+    directories.register.parent.joinpath("register").write_text("a file")
+    (outcome,) = directories.a.ok(*power("a"))["outcomes"]
+    assert "Not a directory; nor can they see this change" in outcome["message"]
 
 
 # ---- someone with nvidia-smi
@@ -169,8 +228,10 @@ def test_a_revert_over_a_value_of_someone_else_needs_a_choice(
     (outcome,) = document["outcomes"]
     assert code == 1 and outcome["foreign"] and not outcome["ok"] and document["commands"] == []
     assert directories.power_w == 200.0 and [e["now"] for e in a.entries] == [A_W]
-    a.ok("revert", "--foreign", choice)
+    report = a.ok("revert", "--foreign", choice)
     assert directories.power_w == left_w and bool(a.entries) is (choice == "ours")
+    assert choice == "keep" or report["outcomes"][0]["before"] == 200.0
+    assert choice != "ours" or "set again, as Workbench had it" in report["outcomes"][0]["message"]
     a.ok("revert")
     assert directories.power_w == (200.0 if choice == "keep" else ORIGINAL_W) and a.entries == []
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 OURS = "started by Workbench"
 FOREIGN = (
-    "next: workbench gpu revert --foreign keep (leave what someone else set), ours (set ours again) or original (give "
+    "next: workbench gpu revert --foreign keep (leave what is there), ours (set ours again) or original (give "
     "back what was there before Workbench)"
 )
 
@@ -368,9 +368,10 @@ def _said(
 
 def _say_outcome(outcome: SettingOutcome, told: str, dry_run: bool) -> None:
     force = "" if dry_run or not outcome.command.argv else f" (in force: {outcome.in_force})"
-    change = f"{_shown(outcome.before)} -> {_shown(outcome.requested)}"
+    change = f"{_shown(outcome.before)} -> {_shown(outcome.requested)}" if outcome.command.argv else ""
     said = outcome.message.removeprefix(outcome.command.note).removeprefix("; ")  # the note stands under its command
-    say(f"{outcome.command.where} {outcome.command.setting}: {told}{force}  {change}  {said}".rstrip())
+    what = f"{outcome.command.where} {outcome.command.setting}: {told}{force}"
+    say("  ".join(part for part in (what, change, said) if part))
 
 
 def _shown(value: Any) -> str:

@@ -19,8 +19,9 @@ from .restore import LOCKS, UNKNOWN, equal, is_number, shown
 
 RESTORE = "restore"  # set `value`
 DONE = "done"  # the value is there already
-LEAVE = "leave"  # another Workbench set it since and knows the way back
-ASK = "ask"  # someone else changed it: only a user can say what is to become of it
+LEAVE = "leave"  # another Workbench set it since and knows the same way back
+ASK = "ask"  # only a user can say what is to become of it: someone else changed it, or told what was before
+TOLD = "claim"  # a `before` that nobody but another user knows of
 
 Entry = Mapping[str, Any]
 
@@ -141,10 +142,17 @@ def way_back(entry: Entry, live: Any, claims: Sequence[Claim], target: Any = Non
     ours = setting in LOCKS or equal(setting, live, entry["now"])
     if by is not None:
         back = "the driver's default" if by.before == UNKNOWN else shown(by.before)
+        if not equal(setting, by.before, entry["before"]):  # only here is it known what was before ours
+            why = f"it is {by.text}; reverting that gives {back}, and not {shown(entry['before'])} as before ours"
+            return WayBack(ASK, by.now, why)
         return WayBack(LEAVE, by.now, f"left alone: it is {by.text}; reverting that gives {back}")
     if live is None or ours or entry.get("state") == "pending":
-        there = live is not None and equal(setting, live, value)
-        return WayBack(DONE, value, "it is as it was before already") if there else WayBack(RESTORE, value)
+        if live is not None and equal(setting, live, value):
+            return WayBack(DONE, value, "it is as it was before already")
+        if target is None and entry.get("before_known") == TOLD and equal(setting, value, entry["before"]):
+            why = f"only {entry.get('origin') or 'another user'} told that {shown(value)} was there before"
+            return WayBack(ASK, live, why)
+        return WayBack(RESTORE, value)
     if equal(setting, live, value) or equal(setting, live, entry["before"]):
         return WayBack(DONE, live, "it is as it was before already")
     return WayBack(ASK, live, drift(entry, live, claims) or "")

@@ -34,6 +34,7 @@ from workbench.gpu.seen import Seen, look, look_again
 from workbench.gpu.source import read_once
 from workbench.hosts.base import Host
 from workbench.model.errors import HostError, SettingsError, WorkbenchError
+from workbench.model.gpu import GpuInfo
 from workbench.model.settings import (
     HOST,
     Alteration,
@@ -61,6 +62,7 @@ __all__ = [
 
 KEEP, OURS, ORIGINAL = "keep", "ours", "original"  # of a value that someone else has set
 Foreign = str
+SET_AGAIN = "set again, as Workbench had it; it stays in the journal"
 RETRY_S = (0.1, 0.4)
 QUIET_S = 3.0
 StartGuard = Callable[[], Awaitable[GuardView | None]]
@@ -108,6 +110,7 @@ async def apply(
                 replace(o, message=joined(o.message, _no_way_back(o.command, before[o.command], mine, seen)))
                 for o in outcomes
             ]
+            outcomes[0] = replace(outcomes[0], message=joined(outcomes[0].message, _untold(held.journal)))
             return SettingsReport(tuple(await _settle(held, outcomes)), path, guard=watching)
         outcomes, back = await _roll_back(held, was, outcomes, ran, mine, seen)
         watching = watching if any(e.watch for e in held.journal.entries) else None
@@ -143,6 +146,11 @@ async def _announced(
                 next_step=f"wait for its process {rival.pid} to end, then try again; root can end it",
             )
         await asyncio.sleep(random.uniform(*RETRY_S))
+
+
+def _untold(state: Journal) -> str:
+    problem = state.register.problem
+    return f"{problem}; nor can they see this change" if problem else ""
 
 
 def _of(others: Iterable[Claim], keys: Collection[tuple[str, str]]) -> list[Claim]:
@@ -182,7 +190,7 @@ async def revert(
         others = {r.entry.key for r in state.records() if r.owner == ALIVE}
         rights = rights or await rights_on(host)
         to_set = [replace(entry, before=way.value) for entry, way in ways if way.do == claims.RESTORE]
-        given = {entry.key: outcomes for entry, outcomes in await _give_back(host, to_set, rights, seen)}
+        given = {entry.key: outcomes for entry, outcomes in await _give_back(host, to_set, rights, seen, seen)}
         for entry, way in ways:
             outcomes = given.get(entry.key) or [judged.of_leaving(_left(entry, way, seen), entry, way)]
             whose = f"made by {entry.who}, process {entry.owner.get('pid')}, which still runs"
@@ -191,6 +199,7 @@ async def revert(
             if not all(o.ok for o in outcomes):
                 continue
             if foreign == OURS and way.do == claims.RESTORE and equal(entry.setting, way.value, entry.now):
+                told[-len(outcomes) :] = [replace(o, message=SET_AGAIN) for o in told[-len(outcomes) :]]
                 state = state.put(replace(entry, set_unix_s=seen.telemetry.unix_s))
             else:
                 state = state.drop(entry.key)
@@ -338,7 +347,7 @@ def _entry(one: SettingCommand, before: tuple[Any, str], state: Journal, seen: S
     old = asdict(entry) if entry is not None else None
     by = claims.explains(state.others, key, live, old)
     if by is not None:
-        before = (by.before, "claim")
+        before = (by.before, DEFAULT if _is_default(one, by.before, info) else claims.TOLD)
     return Entry(
         gpu_uuid=one.gpu_uuid,
         gpu_index=one.gpu_index,
@@ -358,6 +367,12 @@ def _entry(one: SettingCommand, before: tuple[Any, str], state: Journal, seen: S
         over=tuple(claims.lies_under(state.others, key, live, old)),
         origin=by.by if by is not None else "",
     )
+
+
+def _is_default(one: SettingCommand, value: Any, info: GpuInfo | None) -> bool:
+    """Whether the driver has `value` by itself, so that it is set without asking, whoever told it."""
+    default = {"persistence": False, "power_limit_w": info.power_default_w if info else None}
+    return value == UNKNOWN or equal(one.setting, default.get(one.setting, DEFAULT), value)
 
 
 async def _save_first(held: Held, state: Journal) -> None:
@@ -394,8 +409,10 @@ async def _settle(held: Held, outcomes: Sequence[SettingOutcome]) -> list[Settin
         entry = state.get(one.gpu_uuid, one.setting)
         assert entry is not None  # put there before
         over = entry.over and one.setting in LOCKS  # another's lock is told so, as nothing else would tell it
-        if not over and (
-            equal(entry.setting, entry.now, entry.before) or (one.value == DEFAULT and entry.before == UNKNOWN)
+        if (
+            not over
+            and (entry.before_known != claims.TOLD)
+            and (equal(entry.setting, entry.now, entry.before) or (one.value == DEFAULT and entry.before == UNKNOWN))
         ):
             state = state.drop(entry.key)  # as it was, or as near to it as can be known
         else:
@@ -443,14 +460,18 @@ def _undone(outcome: SettingOutcome, given_back: bool | None) -> SettingOutcome:
 
 
 async def _give_back(
-    host: Host, entries: Sequence[Entry], rights: Rights, seen: Seen
+    host: Host, entries: Sequence[Entry], rights: Rights, seen: Seen, live: Seen | None = None
 ) -> list[tuple[Entry, list[SettingOutcome]]]:
-    """Set what each entry had before, whatever becomes of the others, and look at what the host then tells."""
+    """Set what each entry had before, whatever becomes of the others, and look at what the host then tells.
+    `live`: what it told just before, where that may not be what the entries say."""
     ordered = _in_order(entries)
     pairs = [(entry, _restoring(entry, rights, seen)) for entry in ordered]
     ran = await running.try_all(host, [one for _, commands in pairs for one in commands], rights)
     after = await look_again(host, {e.setting for e in ordered}) if pairs else seen
-    return [(e, [judged.of_restoring(e, one, ran[one], after) for one in commands]) for e, commands in pairs]
+    was = {e.key: (live.told(*e.key) if live else None) for e in ordered}
+    return [
+        (e, [judged.of_restoring(e, one, ran[one], after, was[e.key]) for one in commands]) for e, commands in pairs
+    ]
 
 
 async def _would_give_back(
@@ -467,7 +488,9 @@ async def _would_give_back(
             continue
         warning = judged.FOREIGN if entry.before == UNKNOWN else ""
         for one in _restoring(replace(entry, before=way.value), mine, seen):
-            found.append(judged.planned(one, (entry.now, "journal"), True, warning))
+            live = seen.told(*entry.key)
+            known = (entry.now, "journal") if live is None else (live, "read")
+            found.append(judged.planned(one, known, True, warning))
     return found
 
 

@@ -41,6 +41,7 @@ from .restore import HOST
 
 TICK_S = 0.25
 HEAT_S = 1.0
+TOLD_S = 1.0  # how often it is seen to that the host's register knows of the changes
 BACKOFF_S = (1.0, 60.0)
 ASLEEP_S = 2.0  # a guard that did not run itself for so long cannot say that others were silent
 APPLYING_S = 10.0  # a trial's owner that still holds the journal so long after its end is taken for frozen
@@ -94,6 +95,7 @@ class Guard:
         self.since_unix_s = time.time()
         self.told: dict[str, Any] = {}
         self.to_end = False
+        self.tell_others_at = 0.0
 
     def told_to_end(self, *_: object) -> None:
         self.to_end = True
@@ -120,6 +122,7 @@ class Guard:
             self.files.log("ending: another takes over")
             return False
         self.read()
+        self.tell_others()
         self.listen()
         self.feel()
         due = self.due()
@@ -152,6 +155,26 @@ class Guard:
             if self.broken is None and self.entries:
                 self.files.log(f"{why}: going by what it said before")
             self.broken = str(why)
+
+    def tell_others(self) -> None:
+        """Tell the register again what it has lost: whoever empties it must not make a change unknown, and with the
+        journal lost as well what stands here is all that there is."""
+        if not self.entries or time.monotonic() < self.tell_others_at:
+            return
+        self.tell_others_at = time.monotonic() + TOLD_S
+        try:
+            if not self.files.untold() or not self.files.take(()):
+                return
+        except OSError:
+            return
+        try:
+            self.read()
+            self.files.publish(self.entries if self.broken else self.files.load()["entries"])
+            self.files.log("the register of the host knew nothing of the settings and was told again")
+        except Broken:
+            self.stamp = None  # it has just become so
+        finally:
+            self.files.release()
 
     def watched(self, journal: Mapping[str, Any]) -> list[Entry]:
         found = [

@@ -219,17 +219,25 @@ class Files:
     def publish(self, entries: Sequence[Mapping[str, Any]]) -> None:
         if self.shared is not None:
             with contextlib.suppress(OSError):
-                register.publish(self.shared, register.name_of(self.root), self.boot_id, entries)
+                where = register.place(self.shared)  # made anew where it was one of Workbench's making
+                register.publish(where, register.name_of(self.root), self.boot_id, entries)
 
     def others(self) -> tuple[claims.Claim, ...]:
         """What other Workbenches changed; nothing where they cannot be asked."""
+        return self.heard()[0]
+
+    def untold(self) -> bool:
+        """Whether the register knows nothing of this journal."""
+        return self.shared is not None and not self.heard()[1]
+
+    def heard(self) -> tuple[tuple[claims.Claim, ...], tuple[Mapping[str, Any], ...]]:
         if self.shared is None:
-            return ()
+            return (), ()
         try:
             found = register.read(self.shared, self.boot_id)
         except OSError:
-            return ()
-        return claims.told(found, os.geteuid(), register.name_of(self.root))[0]
+            return (), ()
+        return claims.told(found, os.geteuid(), register.name_of(self.root))
 
     def replace(self, name: str, text: str, at: int) -> None:
         new = f".new.guard.{os.getpid()}"

@@ -179,9 +179,20 @@ async def look(host: Host, beat: str = "") -> Seen:
         at, _, name = line.partition(" ")
         ages[name.removeprefix("beats/")] = max(0.0, float(now) - float(at))
     try:
-        return _seen(json.loads(state), int(now or 0), told, boot, process, ages, home)
+        seen = _seen(json.loads(state), int(now or 0), told, boot, process, ages, home)
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        return Seen(GuardView(False, problem=f"the guard's state {home}/state.json is damaged ({error!r})"))
+        seen = Seen(GuardView(False, problem=f"the guard's state {home}/state.json is damaged ({error!r})"))
+    if seen.view.problem and not seen.view.running and await _nothing_to_watch(host):
+        return replace(seen, view=replace(seen.view, problem=None))
+    return seen
+
+
+async def _nothing_to_watch(host: Host) -> bool:
+    try:
+        journal = await journals.read(host)
+    except SettingsError:
+        return False
+    return not any(entry.watch and entry.state != KEPT for entry in _living(journal))
 
 
 def _seen(

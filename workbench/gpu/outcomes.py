@@ -48,8 +48,8 @@ def of_change(
     return outcome(True, InForce.YES, lost)
 
 
-def of_restoring(entry: Entry, one: SettingCommand, ran: Ran, after: Seen | None) -> SettingOutcome:
-    """Of one command that gives back what `entry` had before."""
+def of_restoring(entry: Entry, one: SettingCommand, ran: Ran, after: Seen | None, was: Any = None) -> SettingOutcome:
+    """Of one command that gives back what `entry` had before. `was`: what the host told until then, where it did."""
     told = None if after is None else after.told(one.gpu_uuid, one.setting)
     before = UNKNOWN if entry.before == UNKNOWN else one.value
     ok, message = restore.restored(one.setting, before, told, ran.failure)
@@ -63,7 +63,8 @@ def of_restoring(entry: Entry, one: SettingCommand, ran: Ran, after: Seen | None
         in_force = InForce.YES
     else:
         in_force = InForce.NOT_CHECKED if ran.failure else InForce.NO_EFFECT
-    return SettingOutcome(one, ok, entry.now, one.value, told, in_force, message, "journal")
+    from_value, known = (entry.now, "journal") if was is None else (was, "read")
+    return SettingOutcome(one, ok, from_value, one.value, told, in_force, message, known)
 
 
 def of_leaving(one: SettingCommand, entry: Entry, way: claims.WayBack) -> SettingOutcome:

@@ -41,6 +41,13 @@ def claim(now: Any = 200.0, at: float = 2.0, before: Any = 300.0, setting: str =
         pytest.param(
             entry(setting=LOCK, before="unknown", now="1,2"), None, [], RESTORE, "unknown", id="a lock of ours"
         ),
+        pytest.param(entry(), 200.0, [claim(before=250.0)], ASK, 200.0, id="another's, who was not told of ours"),
+        pytest.param(entry(), 250.0, [claim(250.0, before=150.0)], ASK, 250.0, id="the same value, another way back"),
+        pytest.param(entry(before_known="claim"), 250.0, [], ASK, 250.0, id="only another told what was before"),
+        pytest.param(entry(before_known="default"), 250.0, [], RESTORE, 300.0, id="they told the driver's default"),
+        pytest.param(
+            entry(before_known="claim", set_unix_s=3.0, over=[200.0]), 250.0, [claim()], RESTORE, 200.0, id="read then"
+        ),
         pytest.param(
             entry(setting=LOCK, before="unknown", now="1,2"),
             None,

@@ -51,6 +51,19 @@ def test_two_urls_and_two_runs_are_measured_as_they_are(cli: Cli) -> None:
 
 
 @pytest.mark.slow
+def test_the_same_setting_goes_to_the_gpu_of_each_of_two_runs(cli: Cli) -> None:
+    """Equal words for two arms are two settings where the arms have GPUs of their own."""
+    (run_a, _), (run_b, _) = (server(cli, "--env", f"CUDA_VISIBLE_DEVICES={gpu}") for gpu in (0, 1))
+    arms = ("--a", run_a, "--b", run_b, "--gpu-a", "power-limit=150", "--gpu-b", "power-limit=150")
+    ran = cli(*FOUR, "experiment", *arms, *SHAPE, "--pairs", "2", "--yes", "--json")
+    assert ran.code == 0, ran
+    for run in ran.document["runs"]:
+        made = cli("results", "show", str(run["result_id"]), "--json").document["conditions"]["gpu_settings"]
+        assert [value for name, value in made.items() if name.endswith("power_limit_w")] == [150], (run["arm"], made)
+    assert cli(*FOUR, "gpu", "status", "--json").document["altered"] == []
+
+
+@pytest.mark.slow
 def test_two_engines_and_a_model_are_the_answer_and_no_reproach(cli: Cli) -> None:
     port = str(free_port())
     arms = ("--a", f"vllm-any port={port}", "--b", f"sglang-any port={port} model=Qwen/Qwen3-1.7B")

@@ -59,10 +59,12 @@ def compare(
     if not left or not right or (paired and len(left) != len(right)):
         raise ValueError("both sides need a result, and pairs need as many of A as of B")
     differences = tuple(_differences(left[0], right[0]))
-    work = tuple(_work_differences(left, right))
-    other = any(d["kind"] in ("model", "engine", "server") for d in differences)
-    other_work = () if "model" in arms and other else work
-    warnings = tuple(dict.fromkeys([*_mismatches(differences, arms), *_run_warnings(left, right, paired), *other_work]))
+    prompts, outputs = (tuple(_work_differences(left, right, side)) for side in ("prompt", "output"))
+    # Models count a prompt's tokens differently and put a template of their own around it; an answer that ends earlier
+    # is less work, whoever gave it.
+    own_prompts = "model" in arms and any(d["kind"] in ("model", "engine", "server") for d in differences)
+    work = outputs if own_prompts else (*prompts, *outputs)
+    warnings = tuple(dict.fromkeys([*_mismatches(differences, arms), *_run_warnings(left, right, paired), *work]))
     metrics = changes(left, right, paired=paired, chosen=chosen, level=level)
     return Comparison(
         a=left[0].id,
@@ -75,7 +77,7 @@ def compare(
         runs_a=len(left),
         runs_b=len(right),
         notes=(
-            *(f"{one}: the models count tokens differently" for one in work if one not in other_work),
+            *(f"{one}: the arms count or frame a prompt differently" for one in prompts if own_prompts),
             *_notes(left, right, paired),
             *_unmeasured(metrics, (*left, *right)),
             *(_circumstances(left, right) if paired else ()),
@@ -169,6 +171,10 @@ def _run_warnings(left: Sequence[BenchResult], right: Sequence[BenchResult], pai
         names = dict.fromkeys(d["name"] for other in runs[1:] for d in _configuration(runs[0], other, paired))
         if names:
             yield f"the runs of {side} differ among themselves in configuration: {', '.join(names)}"
+    windows = {side: {run.summary.window for run in runs} for side, runs in (("A", left), ("B", right))}
+    if len(windows["A"] | windows["B"]) > 1:
+        over = ", ".join(f"{side} {' and '.join(sorted(names))}" for side, names in windows.items())
+        yield f"rates are over different parts of the runs ({over}): give more --requests or --seconds"
     if paired and any(a.spec.seed != b.spec.seed for a, b in zip(left, right, strict=True)):
         yield "the runs of a pair had different seeds, so lengths or arrivals differed"
     if not paired:
@@ -197,15 +203,11 @@ def _one_run(side: str, run: BenchResult) -> Iterable[str]:
         yield f"{side} #{run.id}: the client used {s.client_cpu_pct:.0f} % of a core and may have been the limit"
 
 
-def _work_differences(left: Sequence[BenchResult], right: Sequence[BenchResult]) -> Iterable[str]:
-    per_request: tuple[tuple[str, Pick], ...] = (
-        ("prompt tokens per request", lambda s: _per_request(s, s.prompt_tokens)),
-        ("output tokens per request", lambda s: _per_request(s, s.output_tokens)),
-    )
-    for name, pick in per_request:
-        x, y = _mean(left, pick), _mean(right, pick)
-        if x and y and abs(y / x - 1) > 0.01:
-            yield f"{name} differ: {x:.1f} and {y:.1f}"
+def _work_differences(left: Sequence[BenchResult], right: Sequence[BenchResult], side: str) -> Iterable[str]:
+    """`side`: "prompt" or "output"."""
+    x, y = (_mean(runs, lambda s: _per_request(s, getattr(s, f"{side}_tokens"))) for runs in (left, right))
+    if x and y and abs(y / x - 1) > 0.01:
+        yield f"{side} tokens per request differ: {x:.1f} and {y:.1f}"
 
 
 def _circumstances(left: Sequence[BenchResult], right: Sequence[BenchResult]) -> Iterable[str]:

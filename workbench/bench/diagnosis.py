@@ -152,13 +152,16 @@ def _trend(arms: Sequence[Sequence[Seen]]) -> Iterator[str]:
 
 
 def _cold_start(arms: Sequence[Sequence[Seen]], discarded: Sequence[Seen]) -> Iterator[str]:
+    """The first of all runs, far from those of its arm by the spread inside both arms."""
+    df = sum(map(len, arms)) - len(arms)
     for first in discarded[:1]:
         arm = next((a for a in arms if a and a[0].run.arm == first.run.arm), ())
-        if len(arm) < 2:
+        if len(arm) < 2 or df < 2:
             continue
         away = first.log - _centre(arm)
-        size = math.sqrt(_squares([r.log for r in arm]) / (len(arm) - 1))
-        if abs(away) > max(4 * _LEAST, 4 * size):
+        size = math.sqrt(math.fsum(_squares([r.log for r in a]) for a in arms) / df)
+        limit = t_quantile(1 - _FALSE_ALARMS / 2, df) * size * math.sqrt(1 + 1 / len(arm))
+        if abs(away) > max(4 * _LEAST, limit):
             yield f"the discarded first run lies {_percent(away)} from the other runs of {first.run.arm}: a cold start"
 
 

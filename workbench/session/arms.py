@@ -220,15 +220,15 @@ class Arms:
     async def _settings(self, arm: str) -> None:
         """This arm's settings, and none of the other's."""
         wanted, side = design.arm_of(self._spec, arm).gpu, self._sides[arm]
+        gpus, every = await side.gpus()
         if self._gpu_of is not None:
-            before = design.arm_of(self._spec, self._gpu_of).gpu
-            if wanted == before and self._sides[self._gpu_of].session is side.session:
+            before, other = design.arm_of(self._spec, self._gpu_of).gpu, self._sides[self._gpu_of]
+            if wanted == before and other.session is side.session and await other.gpus() == (gpus, every):
                 return
             await self._take_off(self._gpu_of)
         if wanted.empty:
             return
         self._gpu_of = arm
-        gpus, every = await side.gpus()
         for gpu in [None] if every else gpus:
             report = await side.session.apply_gpu(wanted, gpu)
             failed = next((o for o in report.outcomes if not o.ok), None)

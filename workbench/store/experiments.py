@@ -59,7 +59,8 @@ class ExperimentsDb(ResultsDb):
     def experiment(self, experiment_id: int) -> Experiment:
         """One that its Workbench left running is "stopped"."""
         sql = "SELECT id, format, data FROM experiments WHERE id = ?"
-        row = self._in_table(lambda db: db.execute(sql, (experiment_id,)).fetchone())
+        known = experiment_id.bit_length() < 64  # more than SQLite has numbers for
+        row = self._in_table(lambda db: db.execute(sql, (experiment_id,)).fetchone()) if known else None
         if row is None:
             raise _no_such(experiment_id)
         return self._as_it_is(_decode(*row))

@@ -104,7 +104,32 @@ def test_what_is_compared_is_no_reproach() -> None:
     longer = replace(b, summary=replace(b.summary, prompt_tokens=7000))
     assert any("prompt tokens per request differ" in w for w in compare(a, longer).warnings)
     told = compare(a, longer, arms=("model", "engine"))
-    assert told.like_for_like and any("the models count tokens differently" in note for note in told.notes)
+    assert told.like_for_like and any("count or frame a prompt differently" in note for note in told.notes)
+
+
+def test_answers_that_end_earlier_are_less_work_whoever_gave_them() -> None:
+    """Half the tokens per request are twice the requests per second, and no faster server."""
+    a, b = ([result(n, 100.0 + n / 10, model=m) for n in (1, 2, 3)] for m in ("m", "other"))
+    shorter = [replace(r, summary=replace(r.summary, output_tokens=r.summary.output_tokens // 2)) for r in b]  # type: ignore[operator]
+    for paired in (False, True):
+        assert compare(a, b, paired=paired, arms=("model",)).like_for_like
+        said = compare(a, shorter, paired=paired, arms=("model", "engine"))
+        assert any("output tokens per request differ" in w for w in said.warnings) and not said.like_for_like
+        assert not {"better", "worse"} & {m.verdict for m in said.metrics}
+
+
+def test_rates_of_different_windows_are_not_compared() -> None:
+    """A rate over the whole run has ramp and tail in it: 0.79 to 0.96 of the steady one."""
+    steady, whole = (
+        [result(n, speed + n / 10, summary={"window": window}) for n in (1, 2, 3)]
+        for window, speed in (("steady", 100.0), ("whole run", 80.0))
+    )
+    assert compare(whole, whole).like_for_like
+    said = compare(steady, whole)
+    assert said.warnings == (
+        "rates are over different parts of the runs (A steady, B whole run): give more --requests or --seconds",
+    )
+    assert not compare([*steady, *whole], steady).like_for_like
 
 
 def test_groups_have_welch_s_interval() -> None:

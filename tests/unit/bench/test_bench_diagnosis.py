@@ -76,6 +76,22 @@ def test_a_step_is_told_from_servers_that_alternate() -> None:
     assert "A 3 runs near 95.07 and 3 near 100" in dice and "draws one of two" in dice
 
 
+@pytest.mark.parametrize("pairs", [3, 5, 8])
+def test_a_first_run_like_the_others_is_seldom_called_cold(pairs: int) -> None:
+    """By what so few runs can tell of their spread: four times that of three runs is no cold start."""
+
+    def told_pct(noise: Noise) -> float:
+        told = 0
+        for seed in range(300):
+            (first, _), *rest = pairs_of(seed, noise, pairs + 1)
+            discarded = replace(first, run=replace(first.run, pair=WARM_UP))
+            told += any("a cold start" in text for text in diagnosed(rest, [discarded]))
+        return told / 3
+
+    assert told_pct(replace(QUIET, correlation=0.0)) <= 3.0
+    assert told_pct(replace(QUIET, two_speeds=0.03)) <= 3.0
+
+
 def test_a_cold_first_run_is_told() -> None:
     first = [Seen(ExperimentRun(0, WARM_UP, "A"), 90.0)]
     assert list(diagnosed(exact([(100, 103), (100.2, 103.3)]), first)) == [

@@ -20,13 +20,15 @@ LOADED_PCT = 50.0  # utilization from which a reading says something: an idle GP
 SLACK_MHZ = 30  # clocks move in steps of 15 MHz (GeForce and RTX PRO) or less
 ENOUGH = 5  # readings under load
 BINDS_SHARE = 0.5  # of the readings that name a limiter
+FREE_SHARE = 0.1  # of the readings may name a limiter, and the clock is still one that nothing held down
+POWER, UNTOLD = "power", "what the driver does not tell"
 CONTRAST_MHZ = 60  # apart; a clock that power limits wanders by less under one load
 KEPT_S = 86_400.0  # a room, and with it a clock that power limits, is another one after a day
 MOST_KEPT = 64
 LOCKS = ("gpu_clocks", "memory_clocks")
 CAPS = {
-    "SW power cap": "power",
-    "HW power brake slowdown": "power",
+    "SW power cap": POWER,
+    "HW power brake slowdown": POWER,
     "SW thermal slowdown": "temperature",
     "HW thermal slowdown": "temperature",
     "HW slowdown": "a hardware slowdown",
@@ -47,7 +49,7 @@ class Clock:
     load: str
     circumstances: str
     mhz: int
-    limiter: str | None = None  # what the driver named in most of the readings: "power"
+    limiter: str | None = None  # what may have lowered it: "power", or unknown
     unix_s: float = 0.0
 
     def beside(self, other: Clock) -> bool:
@@ -80,7 +82,7 @@ class Known:
 
 
 def _key(one: Alteration) -> tuple[Any, ...]:
-    return (one.gpu_uuid, one.setting, str(one.now), one.since_unix_s)
+    return (one.gpu_uuid, one.setting, str(one.now), one.extra.get("set_unix_s", one.since_unix_s))
 
 
 # -- what a load has shown -------------------------------------------------------------------------------------------
@@ -108,19 +110,25 @@ def clocks_of(
     found: list[Clock] = []
     for info in telemetry.infos:
         readings = loaded(moments, info.index)
-        limits = {r.power_limit_w for r in readings}
-        named = {word for r in readings for word in caps(r)}
-        bound = {word for word in named if sum(word in caps(r) for r in readings) >= BINDS_SHARE * len(readings)}
-        if len(limits) != 1 or bound - {"power"}:
+        limits, limiter = {r.power_limit_w for r in readings}, _held_by(readings)
+        if len(limits) != 1 or limiter not in (None, POWER, UNTOLD):
             continue
         for setting, other in (LOCKS, LOCKS[::-1]):
             mhz = [value for r in readings if (value := clock_of(r, setting)) is not None]
             if len(mhz) < ENOUGH:
                 continue
             around = f"{limits}|{locks.get((info.uuid, other))}|{telemetry.driver.driver_version}"
-            lock, limiter = locks.get((info.uuid, setting)), "power" if bound else None
+            lock = locks.get((info.uuid, setting))
             found.append(Clock(info.uuid, setting, lock, load, around, round(median(mhz)), limiter, time.time()))
     return tuple(found)
+
+
+def _held_by(readings: Sequence[Reading]) -> str | None:
+    """What may have lowered the clocks: limiters share a load's readings, so what counts is how many name any."""
+    named = [caps(r) for r in readings]
+    if sum(map(bool, named)) > FREE_SHARE * len(readings):
+        return next((word for words in named for word in sorted(words) if word != POWER), POWER)
+    return UNTOLD if any(r.event_reasons is None for r in readings) else None
 
 
 def span(value: object) -> tuple[int, int] | None:
@@ -138,6 +146,15 @@ def contrast(clock: Clock, known: Iterable[Clock]) -> Clock | None:
     return next((other for other in known if clock.beside(other) and _moved(clock, other)), None)
 
 
+def raised(clock: Clock, known: Iterable[Clock]) -> Clock | None:
+    """One without a lock that shows that the lock raised `clock`, though not as far as it asked."""
+    asked = span(clock.lock)
+    if asked is None or clock.mhz >= asked[0]:
+        return None
+    free = (o for o in known if o.lock is None and o.limiter is None and clock.beside(o))
+    return next((other for other in free if clock.mhz - other.mhz >= CONTRAST_MHZ), None)
+
+
 def ignored(clock: Clock, known: Iterable[Clock]) -> Clock | None:
     """One whose lock asked for less than the clock did: nothing holds a clock up, so locks change nothing here."""
     for other in known:
@@ -152,11 +169,19 @@ def _moved(clock: Clock, other: Clock) -> bool:
     asked, theirs = span(clock.lock), span(other.lock)
     if asked is None or abs(clock.mhz - other.mhz) < CONTRAST_MHZ or not within(clock.mhz, asked):
         return False
-    if min(clock, other, key=lambda c: c.mhz).limiter is not None:
-        return False  # the power limit explains the lower one
+    if explained(clock, other):
+        return False
     if theirs is None:
         return not within(other.mhz, asked)
     return within(other.mhz, theirs) and not (within(other.mhz, asked) and within(clock.mhz, theirs))
+
+
+def explained(clock: Clock, other: Clock) -> str | None:
+    """What explains the lower of the two without a lock. A power limit that holds down both explains no difference of
+    the memory's clock, which has few steps and does not wander."""
+    if clock.setting == "memory_clocks" and clock.limiter == other.limiter == POWER:
+        return None
+    return min(clock, other, key=lambda c: c.mhz).limiter
 
 
 # -- kept ------------------------------------------------------------------------------------------------------------

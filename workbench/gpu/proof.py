@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass, replace
 from statistics import median
 from typing import Any
@@ -13,9 +14,11 @@ from workbench.advisor.gpu_table import find
 from workbench.advisor.setting_traps import Trap, trap
 from workbench.gpu.contrast import (
     BINDS_SHARE,
+    CONTRAST_MHZ,
     ENOUGH,
     LOADED_PCT,
     LOCKS,
+    POWER,
     SLACK_MHZ,
     Clock,
     Known,
@@ -23,8 +26,10 @@ from workbench.gpu.contrast import (
     clock_of,
     clocks_of,
     contrast,
+    explained,
     ignored,
     loaded,
+    raised,
     span,
     within,
 )
@@ -90,9 +95,11 @@ def judge_all(
     for one in alterations:
         info = telemetry.info(one.gpu_index) if telemetry else None
         found = judge(one, moments) or (_as_read(one, telemetry) if telemetry else None)
+        clock = next((c for c in now if (c.gpu_uuid, c.setting) == (one.gpu_uuid, one.setting)), None)
         if found is not None and found.in_force is InForce.CONSISTENT:
-            clock = next((c for c in now if (c.gpu_uuid, c.setting) == (one.gpu_uuid, one.setting)), None)
             found = _contrasted(found, one, clock, known)
+        elif found is not None and found.in_force is InForce.NO_EFFECT and clock is not None:
+            found = _not_reached(found, clock, known)
         if found is not None:
             proofs.append(_with_traps(found, info, telemetry))
     return tuple(proofs)
@@ -125,9 +132,29 @@ def _contrasted(proof: Proof, one: Alteration, clock: Clock | None, known: Known
         text = f"{proof.text.partition(PROVES_NOTHING)[0]}has no effect: the clock was {_beside(deaf)} too"
         short = proof.short.replace(CONSISTENT, "▲ no effect")
         return replace(proof, in_force=InForce.NO_EFFECT, short=short, text=text)
-    same = next((c for c in reversed(known.clocks) if clock and clock.beside(c)), None)
-    why = f"; the clock was {_beside(same)} too" if same else "; how the card clocks without it is not known"
-    return replace(proof, text=proof.text + why)
+    return replace(proof, text=f"{proof.text}; {_why_unshown(clock, known)}")
+
+
+def _why_unshown(clock: Clock | None, known: Known) -> str:
+    other = next((c for c in reversed(known.clocks) if clock and clock.beside(c)), None)
+    if clock is None or other is None:
+        return "how the card clocks without it is not known"
+    why = explained(clock, other) if abs(clock.mhz - other.mhz) >= CONTRAST_MHZ else None
+    return f"the clock was {_beside(other)}" + (f", and {why} may explain that" if why else " too")
+
+
+def _not_reached(proof: Proof, clock: Clock, known: Known) -> Proof:
+    """Capped where the lock raised the clock, but not as far as it asked."""
+    other = raised(clock, known.clocks)
+    if other is None:
+        return proof
+    what = "memory lock" if proof.setting == "memory_clocks" else "lock"
+    text = (
+        f"{what} {proof.requested} is not reached: capped by {UNNAMED}, observed {proof.observed:.0f} MHz;"
+        f" under the same load the clock was {_beside(other)}"
+    )
+    short = f"{what} ▲ capped by {UNNAMED}"
+    return replace(proof, in_force=InForce.CAPPED, short=short, text=text, limiter=UNNAMED)
 
 
 def _beside(other: Clock) -> str:
@@ -160,7 +187,7 @@ def _clocks(one: Alteration, asked: tuple[int, int], readings: Sequence[Reading]
         seen_in = f"{seen} MHz in {_pct(1 - share)} of {len(pairs)} readings under load"
         text = f"{what} {wanted} MHz {PROVES_NOTHING}: {seen_in}"
         return proof(InForce.CONSISTENT, f"{what} {wanted} {CONSISTENT}", text, 1 - share)
-    limiter, bound = _limiter([r for _, r in below])
+    limiter, bound = _limiter([r for _, r in below], {POWER} if one.setting == "memory_clocks" else set())
     if not (limiter and bound >= BINDS_SHARE * len(outside)):
         # Held now and then, and nobody says what holds it the rest of the time: neither "in force" nor "no effect".
         limiter = UNNAMED if share < HOLDS_SHARE and not above else None
@@ -233,9 +260,10 @@ def _unproven(one: Alteration, what: str, count: int, wanted: str) -> Proof:
     return Proof(one.gpu_index, one.setting, InForce.NOT_CHECKED, "", text, count, wanted)
 
 
-def _limiter(readings: Sequence[Reading]) -> tuple[str | None, int]:
-    """The limiter named most often, and in how many readings any was named."""
-    named = [caps(r) for r in readings]
+def _limiter(readings: Sequence[Reading], but: AbstractSet[str]) -> tuple[str | None, int]:
+    """The limiter named most often, and in how many readings any was named. `but`: what does not lower this clock: a
+    power limit lowers the SMs', not the memory's."""
+    named = [caps(r) - but for r in readings]
     counts = Counter(word for words in named for word in sorted(words))
     return (counts.most_common(1)[0][0] if counts else None), sum(bool(words) for words in named)
 

@@ -13,9 +13,10 @@ from test_gpu_proof import lock, moments, told
 
 from workbench.gpu import contrast
 from workbench.gpu.contrast import Clock, Known, clocks_of
+from workbench.gpu.history import Moment
 from workbench.gpu.proof import Proof, judge_all
 from workbench.hosts.local import LocalHost
-from workbench.model.settings import Alteration, InForce
+from workbench.model.settings import InForce
 
 
 def seen(lock_of: str | None, mhz: int, reasons: tuple[str, ...] = (), load: str = "load", **fields: object) -> Clock:
@@ -94,7 +95,7 @@ def test_what_was_shown_stays_shown_until_the_lock_is_set_again() -> None:
     known = Known(load="load").with_shown([one])
     (proof,) = judge_all([one], moments(), told(), known)
     assert proof.in_force is InForce.YES and "as a contrast showed before" in proof.text
-    again = Alteration(0, "GPU-0", "gpu_clocks", "default", "180,3090", 5.0)
+    again = replace(one, extra={"set_unix_s": 5.0})  # as the journal has it: what was there before stays since then
     assert judge_all([again], moments(), told(), known)[0].in_force is InForce.CONSISTENT
 
 
@@ -112,3 +113,69 @@ def test_clocks_are_kept_on_the_host_for_a_day() -> None:
     empty, kept, damaged = asyncio.run(both())
     assert empty == damaged == Known()
     assert [c.mhz for c in kept.clocks] == [2790] and kept.has_shown(lock("2400,2400"))
+
+
+def capped(mhz: int, *shares: tuple[str, int]) -> list[Moment]:
+    """Twenty readings, so many of which name that limiter, and the rest none."""
+    held = [m for reason, count in shares for m in moments(count, sm_mhz=mhz, event_reasons=(reason,))]
+    return [*held, *moments(20 - len(held), sm_mhz=mhz)]
+
+
+POWER, HEAT = "SW power cap", "SW thermal slowdown"
+
+
+@pytest.mark.parametrize(
+    "disturbed",
+    [
+        capped(2509, (POWER, 9), (HEAT, 9)),  # neither in half of the readings
+        capped(2509, (POWER, 5)),  # the flag is read a moment before the clock
+        moments(sm_mhz=2509, event_reasons=None),  # the driver does not give it
+    ],
+    ids=["two limiters", "now and then", "not given"],
+)
+def test_a_clock_that_something_else_may_have_lowered_is_no_contrast(disturbed: list[Moment]) -> None:
+    known = Known(clocks_of([lock("2000,2800")], disturbed, told(), "load"), load="load")
+    (proof,) = judge_all([lock("2782,2797")], moments(sm_mhz=2790), told(), known)
+    assert proof.in_force is InForce.CONSISTENT and "in force" not in proof.text
+
+
+def test_the_text_does_not_say_too_of_another_clock() -> None:
+    proof = judged("2700,3000", 2790, seen(None, 2500, reasons=(POWER,)))
+    assert proof.text.endswith("the clock was 2500 MHz without the lock, and power may explain that")
+
+
+def test_a_power_limit_neither_hides_nor_explains_the_memory_clock() -> None:
+    """It lowers the SMs' clock: the memory's has few steps and stays."""
+    bound = {"sm_mhz": 2300, "event_reasons": (POWER,)}
+    memory = lock("14001,14001", "memory_clocks")
+    known = Known(clocks_of([], moments(**bound), told(), "load"), load="load")
+    (followed,) = judge_all([memory], moments(memory_mhz=14001, **bound), told(), known)
+    assert followed.in_force is InForce.YES and "13365 MHz without the lock" in followed.text
+    (ignored,) = judge_all([memory], moments(**bound), told(), known)
+    assert ignored.in_force is InForce.NO_EFFECT and "capped" not in ignored.text
+
+
+def test_a_lock_that_raised_the_clock_but_not_so_far_is_capped() -> None:
+    raised = judged("3000,3090", 2865, seen(None, 2790))
+    assert raised.in_force is InForce.CAPPED and raised.samples == 20
+    assert "not reached: capped by what the driver does not name, observed 2865 MHz" in raised.text
+    assert "the clock was 2790 MHz without the lock" in raised.text
+    for other in (seen(None, 2860), seen(None, 2790, reasons=(POWER,)), seen("1500,1500", 1500)):
+        assert judged("3000,3090", 2865, other).in_force is InForce.NO_EFFECT
+
+
+@given(st.lists(st.tuples(st.integers(0, 10), st.integers(0, 10), st.integers(0, 3), st.booleans()), min_size=2))
+def test_no_limiter_makes_a_card_that_ignores_locks_read_in_force(
+    runs: list[tuple[int, int, int, bool]],
+) -> None:
+    """Whatever power and heat do to the clock of a pass-through card, and whether its driver tells of it."""
+    locks, known = [None, "2500,3000", "2790,2790", "180,3090"], Known(load="load")
+    for power, heat, which, tells in runs:
+        low = moments(power, sm_mhz=2400, event_reasons=(POWER,)) + moments(heat, sm_mhz=2200, event_reasons=(HEAT,))
+        run = [*low, *moments(20 - len(low), sm_mhz=2790)]
+        if not tells:
+            run = [m._replace(gpus=tuple(r._replace(event_reasons=None) for r in m.gpus)) for m in run]
+        altered = [lock(asked)] if (asked := locks[which]) else []
+        for proof in judge_all(altered, run, told(), known):
+            assert proof.in_force is not InForce.YES, proof.text
+        known = known.with_clocks(clocks_of(altered, run, told(), "load"))

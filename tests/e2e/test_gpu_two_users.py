@@ -262,7 +262,15 @@ def test_the_screen_shows_whose_values_are_there_and_asks(directories: TwoUsers,
         screen.until("sm 1000MHz by", "(another state directory)", "set to 450 W by Workbench, now 200 W")
         screen.press("r")
         screen.until("Someone else has changed this", "set ours again")
+        screen.until("GPU changed by someone else (r asks)")  # as long as that is so, also while it is asked
         assert directories.power_w == 200.0
+        screen.press("down", "enter")
+        screen.until("Set again: GPU0 power limit")
+        assert directories.power_w == A_W
+        directories.by_hand(200.0)
+        screen.until("GPU changed by someone else (r asks)")
+        screen.press("r")
+        screen.until("Someone else has changed this")
         screen.press("down", "down", "enter")
         eventually(lambda: screen.text and directories.power_w == ORIGINAL_W, "what was there before Workbench")
         screen.until("Reverted: GPU0 power limit")

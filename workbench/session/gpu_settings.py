@@ -308,9 +308,12 @@ class Settings(Serving):
     def _compare(self, telemetry: Telemetry) -> None:
         """A value that is not as journalled is looked up first, since a command may have changed both; it counts where
         the next reading shows it as well."""
-        if not self.state.alterations or any("GPU settings" in work for work in self.state.busy):
+        if not self.state.alterations:
             self._drifting = frozenset()
             self.update(drift=())
+            return
+        if any("GPU settings" in work for work in self.state.busy):  # what was found stands until that is done
+            self._drifting = frozenset()
             return
         from workbench.gpu.drift import drifts
 

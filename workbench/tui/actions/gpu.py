@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 VERIFY_S = 8.0
 
 
+# what is said of a choice about a value that someone else has set
+CHOSEN = {"ours": ("setting again", "Set again"), "keep": ("leaving as it is", "Left as it is")}
+
+
 class GpuActions(Actions):
     status_bar: StatusBar
     working = False  # keys are dropped: app.py
@@ -171,13 +175,14 @@ class GpuActions(Actions):
         )
 
     def _revert(self, texts: Sequence[str], password: str | None = None, foreign: str | None = None) -> None:
-        self.say(f"reverting {'; '.join(texts)}")
+        doing, done = CHOSEN.get(foreign or "", ("reverting", "Reverted"))
+        self.say(f"{doing} {'; '.join(texts)}")
 
         def reverted(report: SettingsReport) -> None:
             if any(o.foreign for o in report.outcomes):
                 self._ask_of_foreign(report, password)
             else:
-                self.show_report("Reverted", report, texts)
+                self.show_report(done, report, texts)
 
         self.attempt(lambda: self.session.revert_gpu(password=password, foreign=foreign), reverted)
 

@@ -103,6 +103,11 @@ def test_a_self_signed_certificate(cli: Cli, tmp_path: Path, monkeypatch: pytest
     assert "certificate was not checked" in insecure.out and "certificate" not in by_file.out + by_variable.out
 
 
+def test_a_certificate_is_checked_or_not_never_both(cli: Cli) -> None:
+    both = cli("bench", "--url", "https://127.0.0.1:1", "--cacert", "ca.pem", "--insecure")
+    assert both.code == 2 and "--insecure: not allowed with argument --cacert" in both.err
+
+
 # -- addresses -------------------------------------------------------------------------------------------------------
 
 

@@ -218,6 +218,10 @@ def test_an_executable_of_ones_own(cli: Cli, venv_vllm: Path) -> None:
     missing = cli(*PRO, "plan", "vllm-any", "--executable", "/nowhere/vllm", "--json").document
     assert [f["level"] for f in missing["findings"] if f["code"] == "engine.missing"] == ["warn"]
     assert cli(*PRO, "plan", "vllm-any", "--executable", "./vllm").code == 2
+    by_set = cli(*PRO, "plan", "vllm-any", "--set", f"executable={own[1]}", "--json").document
+    assert (by_set["argv"], by_set["installed"]) == (plan["argv"], plan["installed"])
+    lost = cli(*PRO, "plan", "vllm-any", "--set", "executable=/nowhere/vllm", "--json").document
+    assert lost["installed_problem"] == "/nowhere/vllm on sim:rtx-pro-6000 does not exist"
 
 
 @pytest.mark.slow

@@ -120,10 +120,10 @@ _WRAPPER = re.compile(
     r"EngineCore failed to start|Engine core initialization failed|WorkerProc initialization failed|"
     r"EngineCore encountered a fatal error|EngineDeadError|See root cause above|Scheduler hit an exception|"
     r"Received sigquit from a child|SIGQUIT received|child process.*(?:died|exited|failed)|crashed with exit code|"
-    r"exiting due to|Failed to init server|output_handler failed",
+    r"exiting due to|Failed to init server|output_handler failed|^Error in [\w ]*completion[\w ]*\.$",
     re.IGNORECASE,
 )
-_EMPTIEST = re.compile(r"output_handler failed")  # any other of them says more
+_EMPTIEST = re.compile(r"output_handler failed|^Error in [\w ]*completion")  # any other of them says more
 _SOURCE = re.compile(r"raise\b|(?:return )?[\w.]+\($")  # a line of source code in a traceback: the message follows it
 # Errors of a request or of an optional part: a server lives on with them.
 _HARMLESS = re.compile(r"Error with model error=|Ignore import error|Exception ignored in|resource_tracker")

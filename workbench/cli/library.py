@@ -182,7 +182,10 @@ async def take_plan(session: Session, arguments: argparse.Namespace) -> LaunchPl
     if getattr(arguments, "trust", False):
         session.trust()
     await session.look_for_engine()
+    looked_for = session.editor.plan.executable
     session.editor.assign(arguments.sets, arguments.unsets, arguments.envs)
+    if session.editor.plan.executable != looked_for:
+        await session.look_for_engine()
     await session.look_for_model(session.editor)
     session.show_plan()
     return session.editor.effective

@@ -18,8 +18,9 @@ def measuring(sub: Commands) -> None:
     _load(bench)
     _prompts(bench)
     bench.add_argument("--api-key-env", metavar="NAME", help="environment variable that holds the API key")
-    bench.add_argument("--cacert", metavar="FILE", help="PEM file of the CA to trust at an https URL")
-    bench.add_argument("--insecure", action="store_true", help="accept any certificate at an https URL")
+    trusted = bench.add_mutually_exclusive_group()
+    trusted.add_argument("--cacert", metavar="FILE", help="PEM file of the CA to trust at an https URL")
+    trusted.add_argument("--insecure", action="store_true", help="accept any certificate at an https URL")
     bench.add_argument("--extra-body", metavar="JSON", help="more fields for the body of every request")
     bench.add_argument("--repeat", type=int, default=1, metavar="N", help="so many runs, and how far they scatter")
     bench.add_argument(

@@ -77,7 +77,7 @@ def _no_executable(name: str, plan: LaunchPlan, facts: Mapping[str, str]) -> tup
     if "/" in name:
         return f"{name} does not exist", f"install {plan.engine} there, or name another executable"
     looked = f"looked in PATH={facts.get('PATH', '')}"
-    return f"{name} not found; {looked}", f"install {plan.engine}, or give the path of its executable"
+    return f"{name} not found; {looked}", f"install {plan.engine}, or name its program: --executable PATH"
 
 
 def _check_port(command: Command, runs: Iterable[ServerStatus], facts: Mapping[str, str], refuse: _Refuse) -> None:

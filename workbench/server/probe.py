@@ -39,6 +39,9 @@ look() {
 own=
 for name do look "$name"; own=$path; [ -n "$own" ] && break; done
 [ -n "$first" ] && look "$first"
+if [ -d "$first" ]; then echo "fault=is a directory"
+elif [ -e "$first" ]; then echo "fault=is not an executable file"
+fi
 if [ -n "$path" ]; then
     echo "path=$path"
     echo "own=$own"
@@ -148,7 +151,10 @@ async def _no_source(host: Host, engine: Engine, workdir: str | None) -> str | N
 def _missing(host: Host, engine: Engine, first: str, facts: Mapping[str, list[str]]) -> InstalledEngine:
     elsewhere = tuple(dict.fromkeys(facts.get("elsewhere", [])))
     wanted = first or " or ".join(engine.executables)
-    problem = f"{wanted} not found on {host.name}; looked in PATH={facts.get('PATH', [''])[0]}"
+    if "/" in first:
+        problem = f"{first} on {host.name} {facts.get('fault', ['does not exist'])[0]}"
+    else:
+        problem = f"{wanted} not found on {host.name}; looked in PATH={facts.get('PATH', [''])[0]}"
     if elsewhere:
         problem += f"; found outside of it: {', '.join(elsewhere)}"
     return InstalledEngine(engine.name, None, problem=problem, elsewhere=elsewhere)

@@ -257,7 +257,8 @@ class Supervisor:
         await self._take(run)
         if run.facts.alive and run.facts.stop_unix_s is None:
             asked = run.facts.now_unix_s
-            await self.host.write_file(f"{run.run_dir}/stop.json", json.dumps({"unix_s": asked}).encode())
+            with contextlib.suppress(FileError):  # a full disk must not keep a server alive: only its mark is lost
+                await self.host.write_file(f"{run.run_dir}/stop.json", json.dumps({"unix_s": asked}).encode())
             run.facts = replace(run.facts, stop_unix_s=asked)
         self._tell(run)
         report = await detached.stop(self.host, run.run_dir, grace_s=grace_s)

@@ -146,6 +146,14 @@ def test_when_only_wrappers_are_there_one_of_them_is_the_error() -> None:
             ],
             "EngineDeadError: EngineCore encountered an issue",
         ),
+        (  # the same under load: each request that it took along says so, too
+            [
+                "(APIServer pid=9) ERROR 11-22 06:50:10 [async_llm.py:906] AsyncLLM output_handler failed.",
+                "(APIServer pid=9) ERROR 11-22 06:50:10 [async_llm.py:906] v1.EngineDeadError: EngineCore had one",
+                "(APIServer pid=9) ERROR 11-22 06:50:10 [serving.py:929] Error in chat completion stream generator.",
+            ],
+            "EngineDeadError: EngineCore had one",
+        ),
         (["ERROR 11-22 06:50:10 [async_llm.py:708] AsyncLLM output_handler failed."], "output_handler failed"),
         (["Fatal Python error: Segmentation fault"], "Segmentation fault"),
         (["\x1b[31mERROR\x1b[0m 11-21 00:30:10 [core.py:1] \x1b[1mno good\x1b[0m"], "no good"),

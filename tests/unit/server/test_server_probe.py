@@ -89,7 +89,7 @@ def test_the_plan_s_executable_goes_before_the_path(bin_dir: Path, python_with_v
     assert look("vllm", (str(own),)).path == str(own)
     missing = look("vllm", ("/nowhere/vllm", "serve"))
     assert missing.path is None
-    assert missing.problem is not None and "/nowhere/vllm not found on local" in missing.problem
+    assert missing.problem is not None and missing.problem == "/nowhere/vllm on local does not exist"
 
 
 def test_no_metadata_is_said_and_not_guessed(bin_dir: Path) -> None:
@@ -167,3 +167,12 @@ def test_tabbyapi_is_where_its_checkout_is_and_not_where_a_python_is(bin_dir: Pa
     found = look("tabbyapi", workdir=str(checkout))
     assert (found.path, found.version) == (f"{bin_dir}/python", None)
     assert "no version" in found.how
+
+
+@pytest.mark.parametrize(("kind", "said"), [("file", "is not an executable file"), ("directory", "is a directory")])
+def test_a_program_that_is_there_and_cannot_be_started(tmp_path: Path, kind: str, said: str) -> None:
+    """It said "not found", and named a PATH that nobody had looked through."""
+    there = tmp_path / "vllm"
+    there.mkdir() if kind == "directory" else there.write_text("no program")
+    found = look("vllm", (str(there),))
+    assert found.path is None and found.problem == f"{there} on local {said}"

@@ -305,6 +305,20 @@ def test_shared_memory_that_a_killed_server_left_is_removed(make: Make, kind: st
 
 
 @pytest.mark.slow
+def test_a_stop_that_cannot_be_written_down_is_still_made(make: Make) -> None:
+    """A full disk of the state directory kept the server alive, and its GPU memory taken."""
+
+    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+        status = await ready(supervisor, make("worker"))
+        assert status.run_dir is not None
+        Path(status.run_dir, "stop.json").mkdir()  # no file can be put there: as on a full disk
+        assert (await supervisor.stop(status.run_id, grace_s=1)).state is ServerState.STOPPED
+        assert processes_of(status.run_dir) == []
+
+    supervised(scenario)
+
+
+@pytest.mark.slow
 def test_stopping_while_it_starts_and_twice_at_once(make: Make) -> None:
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
         run_id = await start(supervisor, make("never worker"))

@@ -38,8 +38,8 @@ _SECRET_SHAPE = re.compile(
 # "token" is too common in logs.
 _SECRET_PAIR = re.compile(
     r"""((?P<name>\b[A-Z][A-Z0-9]*_[A-Z0-9_]+|(?i:api[-_]?key|admin[-_]?key|access[-_]key|secret[-_]key|hf[-_]token
-        |hub[-_]token|auth[-_]token|\w*password|\w*passwd|\w*passphrase))
-        ["']?+\s*+[:=]\s*+[\[(]?+\s*+["']?+)
+        |hub[-_]token|auth[-_]token|(?:proxy-)?authorization|\w*password|\w*passwd|\w*passphrase))
+        ["']?+\s*+[:=]\s*+[\[(]?+\s*+["']?+(?:(?i:bearer|basic|token)\s++)?+)
         (?!None\b|null\b|True\b|False\b|\*\*\*)[^\s"',\])}]+""",
     re.VERBOSE,
 )

@@ -15,7 +15,7 @@ from workbench.model.errors import InputError, PlanError, WorkbenchError
 from workbench.model.experiment import Arm
 from workbench.model.findings import Level
 from workbench.model.run import ServerState
-from workbench.model.secrets import mask_argv
+from workbench.model.secrets import is_secret_name, mask_argv
 from workbench.session.serving import LIVE
 from workbench.session.sweep_run import SweepRun, TimeUp, undisturbed
 
@@ -49,6 +49,10 @@ def combinations_of(editor: PlanEditor, flags: Mapping[str, Sequence[str]]) -> t
     if not flags or len(flags) > MOST_FLAGS:
         raise InputError(f"{len(flags) or 'no'} flags to sweep", next_step="give one or two")
     names = [engines.canonical_name(editor.catalog, name) for name in flags]
+    if secret := next(filter(is_secret_name, names), None):
+        raise InputError(
+            f"{secret} is a secret: its values would stand in the sweep's record", next_step="sweep another"
+        )
     if len(set(names)) < len(names):
         raise InputError(f"{names[0]} is there twice", next_step="give all its values at once")
     values = [list(dict.fromkeys(given)) for given in flags.values()]

@@ -116,3 +116,10 @@ def test_plan_with_a_key_shows_none() -> None:
     shown = mask_command(engine.command(plan)).shell()
     assert "topsecret" not in shown
     assert f"--api-key '{MASK}' '{MASK}'" in shown
+
+
+@pytest.mark.parametrize(
+    "text", ["Authorization: Bearer k1", "Authorization: Basic k1", '{"Authorization": "Bearer k1"}']
+)
+def test_a_short_key_in_a_header_is_masked(text: str) -> None:
+    assert "k1" not in mask_text(text) and "k1" not in repr(mask_argv(["curl", "-H", text]))

@@ -14,9 +14,12 @@ from workbench.bench.runner import BenchCancelled
 from workbench.hosts.fake import FakeHost
 from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, Conditions
 from workbench.model.errors import BenchError, InputError, StoreError
+from workbench.model.plan import LaunchPlan
 from workbench.model.settings import ClockRange
 from workbench.model.sweep import Sweep, SweepPoint
+from workbench.session.editor import PlanEditor
 from workbench.session.session import Session
+from workbench.session.sweep_flags import combinations_of
 from workbench.session.sweep_gpu import values_of
 from workbench.session.sweep_levels import levels_of
 from workbench.session.sweep_run import undisturbed
@@ -327,3 +330,9 @@ def test_what_giving_back_raises_comes_through() -> None:
 
     with pytest.raises(StoreError, match="broken"):
         asyncio.run(undisturbed(fails()))
+
+
+def test_a_secret_is_no_flag_to_sweep() -> None:
+    editor = PlanEditor(LaunchPlan("vllm", "org/tiny"), "tiny")
+    with pytest.raises(InputError, match="api-key is a secret"):
+        combinations_of(editor, {"api-key": ["k1", "k2"]})

@@ -155,7 +155,7 @@ def error_text(body: bytes) -> str:
     text = clean(body, lines=True)
     try:
         found: Any = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         found = text
     for _ in range(4):
         if not isinstance(found, dict):

@@ -17,6 +17,8 @@ from workbench.model.run import ServerState, ServerStatus
 if TYPE_CHECKING:
     from workbench.session.session import Session
 
+_MODELS_SHOWN = 5  # of a server that names many
+
 
 def status_json(status: ServerStatus) -> dict[str, Any]:
     return {**asdict(status), "state": str(status.state), "findings": [f.as_json() for f in status.findings]}
@@ -70,7 +72,9 @@ async def servers(arguments: argparse.Namespace) -> int:
         simulated = " SIMULATED" if status.simulated else ""
         say(f"{status.run_id}  {status.state:<12} {status.engine:<9} {status.model}  {age}  {why}{simulated}")
     for other in others:
-        what = ", ".join(other.models) or other.note
+        names = other.models[:_MODELS_SHOWN]
+        more = f" and {len(other.models) - len(names)} more" if len(other.models) > len(names) else ""
+        what = ", ".join(names) + more or other.note
         say(f"pid {other.pid}, not started by Workbench: {other.engine or 'a server'} {what}  {other.url}")
         say(f"  {other.command}\n  to measure it: {other.bench}")
     return 0

@@ -16,7 +16,7 @@ from workbench.gpu.history import History, Moment
 from workbench.hosts.base import CommandNotFound, Host, Stream
 from workbench.hosts.ending import end
 from workbench.model.errors import HostError
-from workbench.model.foreign_text import NAME_CHARS, clean_data
+from workbench.model.foreign_text import NAME_CHARS, clean_json
 from workbench.model.gpu import DriverStatus, Telemetry
 
 HUNG_S = 3.0  # a driver call that takes longer is said to hang
@@ -197,7 +197,11 @@ class TelemetrySource:
         if "hung" in document:
             self._hung(document, decoder)
             return False
-        reading = decoder.feed(document)
+        try:
+            reading = decoder.feed(document)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:  # whatever answers there is no agent of ours
+            said = f"{type(error).__name__}: {error}"
+            raise HostError(f"the telemetry agent sent what is no reading: {said}", host=self.host.name) from None
         if reading is None:
             if decoder.driver.status is DriverStatus.NO_LIBRARY and "driver" in document:
                 return await self._smi_works()
@@ -303,10 +307,10 @@ def _document(line: bytes) -> dict[str, Any] | None:
     if not line.startswith(b"{"):
         return None
     try:
-        found = json.loads(line)
+        found = clean_json(line, NAME_CHARS)
     except ValueError:
         return None
-    return clean_data(found, NAME_CHARS) if isinstance(found, dict) else None
+    return found if isinstance(found, dict) else None
 
 
 async def _close_quietly(stream: Stream) -> None:

@@ -6,6 +6,7 @@ A terminal obeys escape sequences, a forged line break makes a forged row, and b
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -51,6 +52,14 @@ def clean_data(data: Any, limit: int = LINE_CHARS, *, lines: bool = False) -> An
     if isinstance(data, list):
         return [clean_data(v, limit, lines=lines) for v in data]
     return data
+
+
+def clean_json(text: str | bytes, limit: int = LINE_CHARS, *, lines: bool = False) -> Any:
+    """Return the data of a JSON document, cleaned. Raises ValueError for what is none, or is nested without end."""
+    try:
+        return clean_data(json.loads(text), limit, lines=lines)
+    except RecursionError:
+        raise ValueError("brackets are nested too deeply") from None
 
 
 def escaped(json_text: str) -> str:

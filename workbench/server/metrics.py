@@ -7,7 +7,6 @@ series are matched by name only and summed (a share, like KV cache use, is avera
 
 from __future__ import annotations
 
-import math
 import time
 from typing import TYPE_CHECKING
 
@@ -32,6 +31,7 @@ _QUANTITIES = {  # field of EngineMetrics: quantity of engines.base.METRICS
     "spec_draft_tokens": "drafted",
     "spec_accepted_tokens": "accepted",
 }
+_MOST = 2.0**53  # of a count: beyond it no float is one, and no database takes it
 
 
 async def fetch(http: httpx.AsyncClient, engine: Engine) -> EngineMetrics:
@@ -63,9 +63,9 @@ def parse(page: str, engine: Engine) -> EngineMetrics:
     try:
         for family in text_string_to_metric_families(ours + "\n" if ours else page):
             for sample in family.samples:
-                if sample.name in wanted and math.isfinite(sample.value):
+                if sample.name in wanted and abs(sample.value) <= _MOST:  # no NaN either
                     series.setdefault(sample.name, []).append(sample.value)
-    except ValueError as error:
+    except (ValueError, KeyError, IndexError, TypeError) as error:
         return nothing(f"{engine.metrics_path} is not a Prometheus page: {error}")
     values: dict[str, float | int] = {}
     absent: dict[str, str] = {}

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from workbench.model.foreign_text import clean, clean_data
+from workbench.model.foreign_text import clean, clean_json
 
 if TYPE_CHECKING:
     import httpx
@@ -40,13 +40,14 @@ def client(base_url: str, api_key: str | None = None) -> httpx.AsyncClient:
     """For control traffic only. Every request has its own connection: llama.cpp closes kept ones after 5 s idle."""
     import httpx
 
+    from workbench.server.bounded_http import BoundedClient
+
     headers = {"Connection": "close"}
     if api_key:
         headers["Authorization"] = f"Bearer {api_key}"
     timeout = httpx.Timeout(ANSWER_S, connect=CONNECT_S)
-    # trust_env off: a proxy in the environment is not for a server on loopback.
     verify = base_url.startswith("https:")  # certificates of all the world take 0.06 s to load
-    return httpx.AsyncClient(base_url=base_url, headers=headers, timeout=timeout, trust_env=False, verify=verify)
+    return BoundedClient(base_url=base_url, headers=headers, timeout=timeout, verify=verify)
 
 
 async def healthy(http: httpx.AsyncClient, engine: Engine, timeout_s: float | None = None) -> str | None:
@@ -76,7 +77,7 @@ async def models(http: httpx.AsyncClient, path: str, timeout_s: float) -> tuple[
     status, body = await _ask(http, "GET", path, timeout_s=timeout_s)
     data = body.get("data") if status == 200 and isinstance(body, dict) else None
     rows = data if isinstance(data, list) else []
-    return status, [clean(row["id"]) for row in rows if isinstance(row, dict) and isinstance(row.get("id"), str)]
+    return status, [row["id"] for row in rows if isinstance(row, dict) and isinstance(row.get("id"), str)]
 
 
 async def _token(http: httpx.AsyncClient, model: str, timeout_s: float) -> str | None:
@@ -116,7 +117,7 @@ async def _ask(
     except httpx.HTTPError as error:
         return None, clean(str(error)) or type(error).__name__
     try:
-        return response.status_code, clean_data(response.json())
+        return response.status_code, clean_json(response.content)
     except ValueError:
         return response.status_code, _short(response.text)
 

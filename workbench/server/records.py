@@ -20,7 +20,7 @@ from typing import Any
 
 from workbench.model.errors import ServerError
 from workbench.model.flags import FlagSetting, Origin
-from workbench.model.foreign_text import clean_data
+from workbench.model.foreign_text import clean_data, clean_json
 from workbench.model.plan import Command, LaunchPlan, ModelFacts, Node, VariableSource
 
 FORMAT = 1
@@ -139,7 +139,7 @@ def encode_ready(ready: ReadyFacts) -> bytes:
 def decode_ready(data: bytes) -> ReadyFacts | None:
     """None when it is missing or cut off: then the server is asked again."""
     try:
-        body = clean_data(json.loads(data))
+        body = clean_json(data)
         return ReadyFacts(float(body["unix_s"]), str(body["model"]), float(body["ready_after_s"]), int(body["port"]))
     except (ValueError, KeyError, TypeError):
         return None

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from workbench.model.foreign_text import clean_json
+
 if TYPE_CHECKING:
     import httpx
 
@@ -61,7 +63,7 @@ class Tokenizer:
             if response.status_code != 200:
                 self.problem = f"{path} answers {response.status_code}"
                 return None
-            answer = response.json()
+            answer = clean_json(response.content)
         except (httpx.HTTPError, ValueError) as error:
             self.problem = f"{path}: {str(error) or type(error).__name__}"
             return None

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from workbench.model.api_key import api_key
 from workbench.model.errors import BenchError, InputError
-from workbench.model.foreign_text import clean
+from workbench.model.foreign_text import clean_json
 
 _ASK_S = 10.0
 # What clients are told to use, and what lies under it.
@@ -67,12 +67,13 @@ async def ask(base: str, spec: BenchSpec) -> Served:
     import httpx
 
     from workbench.bench import tls
+    from workbench.server.bounded_http import BoundedClient
 
     key_env = spec.api_key_env
     headers = {"Authorization": f"Bearer {api_key(key_env, os.environ)}"} if key_env else {}
     try:
         verify = tls.context(spec) if base.startswith("https:") else False
-        async with httpx.AsyncClient(timeout=_ASK_S, trust_env=False, verify=verify) as http:
+        async with BoundedClient(timeout=_ASK_S, verify=verify) as http:
             answer = await http.get(f"{base}/v1/models", headers=headers)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         if distrust := tls.distrusted(error):
@@ -87,8 +88,8 @@ async def ask(base: str, spec: BenchSpec) -> Served:
             raise BenchError(said, next_step="check the key with whoever runs the server")
         raise BenchError(f"{base} asks for a key", next_step="name the variable that holds it: --api-key-env NAME")
     try:
-        first = answer.raise_for_status().json()["data"][0]
-        return Served(clean(str(first["id"])), simulated=first.get("owned_by") == "simulated")
+        first = clean_json(answer.raise_for_status().content)["data"][0]
+        return Served(str(first["id"]), simulated=first.get("owned_by") == "simulated")
     except httpx.HTTPError:
         return Served(None, problem=f"HTTP {answer.status_code}")
     except (ValueError, KeyError, IndexError, TypeError, AttributeError):

@@ -290,14 +290,13 @@ class Measurement:
         import importlib
 
         await asyncio.to_thread(importlib.import_module, "httpx")  # 0.1 s in which the screen would stand still
-        import httpx
-
         from workbench.bench import tls
+        from workbench.server.bounded_http import BoundedClient
 
         key, url = self._key(), self._spec.url
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         verify = tls.context(self._spec) if url.startswith("https:") else False
-        async with httpx.AsyncClient(base_url=url, headers=headers, trust_env=False, verify=verify) as http:
+        async with BoundedClient(base_url=url, headers=headers, verify=verify) as http:
             yield http
 
     def _key(self) -> str | None:

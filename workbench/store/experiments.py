@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.model.errors import InputError, StoreError
 from workbench.model.experiment import Arm, Experiment, ExperimentRun, ExperimentSpec, Target
-from workbench.model.foreign_text import clean_data
+from workbench.model.foreign_text import clean_json
 from workbench.model.secrets import mask_data
 from workbench.model.settings import gpu_settings_from
 from workbench.store.held import held, is_held
@@ -103,7 +103,7 @@ def _decode(number: int, form: int, text: str) -> Experiment:
     if form > FORMAT:
         raise StoreError(f"experiment {number} was written by a newer Workbench", next_step="update Workbench")
     try:
-        data = clean_data(json.loads(text), len(text), lines=True)
+        data = clean_json(text, len(text), lines=True)
         spec = data["spec"]
         arms = {name: _arm(spec[name]) for name in ("a", "b")}
         runs = tuple(ExperimentRun(**_known(ExperimentRun, run)) for run in data["runs"])

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, Conditions
 from workbench.model.bench_json import result_from_json, to_json
 from workbench.model.errors import InputError, StoreError
-from workbench.model.foreign_text import clean, clean_data
+from workbench.model.foreign_text import clean, clean_json
 from workbench.model.secrets import mask_data
 
 if TYPE_CHECKING:
@@ -419,7 +419,7 @@ def _no_such(result_id: int) -> InputError:
 
 def _read(text: str) -> Any:
     """Return stored JSON, cleaned: an older version may have stored a stranger's text as it came."""
-    return clean_data(json.loads(text), len(text))
+    return clean_json(text, len(text))
 
 
 def _result(row: tuple[Any, ...]) -> BenchResult:

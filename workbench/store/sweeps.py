@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.model.errors import InputError, StoreError
-from workbench.model.foreign_text import clean_data
+from workbench.model.foreign_text import clean_json
 from workbench.model.sweep import Sweep, SweepPoint, SweepSpec
 from workbench.store.files import write_atomic
 from workbench.store.held import held, is_held
@@ -67,7 +67,7 @@ class SweepStore:
 
     def _read(self, sweep_id: int) -> Sweep:
         try:
-            return _sweep(clean_data(json.loads(self._path(sweep_id).read_text("utf-8")), lines=True))
+            return _sweep(clean_json(self._path(sweep_id).read_text("utf-8"), lines=True))
         except FileNotFoundError:
             step = "workbench sweep list shows what there is"
             raise InputError(f"there is no sweep {sweep_id}", next_step=step) from None

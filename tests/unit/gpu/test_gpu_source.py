@@ -297,3 +297,26 @@ def test_energy_and_clocks_during_a_time(driver: Driver) -> None:
             assert got.sm_mhz == 2790 and got.event_reasons == {"SW power cap": 1.0} and got.samples >= 10
 
     run(work())
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"driver": {"status": "a\x1b]52;c;x"}}',
+        '{"driver": 5}',
+        '{"infos": [{"surprise": 1}]}',
+        '{"t": 1, "u": 1, "host": {}, "gpus": 7}',
+        '{"t": 1, "u": 1, "host": {}, "gpus": [{"index": 0, "state": "none"}]}',
+        '{"a":' + "[" * 100_000,
+    ],
+)
+def test_what_is_no_reading_is_a_problem_of_the_host_and_no_defect(line: str) -> None:
+    class Stranger(LocalHost):
+        async def stream(self, argv: Sequence[str], **options: Any) -> LocalStream:
+            return await super().stream(["sh", "-c", 'printf "%s\\n" "$1"', "sh", line])
+
+    async def scenario() -> None:
+        with pytest.raises(HostError):
+            await read_once(Stranger(), 0.5)
+
+    run(scenario())

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import itertools
 import json
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+from support.scripted_server import ScriptedServer
 
 from workbench import engines
 from workbench.server import readiness
@@ -151,3 +155,41 @@ def test_plain_http_loads_no_certificates(monkeypatch: pytest.MonkeyPatch) -> No
     assert readiness.client("http://127.0.0.1:1") is not None
     with pytest.raises(AssertionError, match="certificates were loaded"):
         readiness.client("https://127.0.0.1:1")
+
+
+def _without_end(piece: bytes) -> Iterator[bytes]:
+    """Bytes for ever, a little at a time: no single read takes long."""
+    while True:
+        yield piece
+        time.sleep(0.05)
+
+
+OK = b"HTTP/1.1 200 OK\r\n"
+WITHOUT_END = {
+    "a body byte by byte": lambda: itertools.chain((OK + b"\r\n",), _without_end(b" ")),
+    "headers without end": lambda: itertools.chain((OK,), _without_end(b"X: y\r\n")),
+    "a body without end": lambda: itertools.chain((OK + b"\r\n",), itertools.repeat(b"[" * 65536)),
+}
+
+
+def _asked(steps: Callable[[], Iterable[bytes | str]]) -> tuple[int | None, list[str]]:
+    async def go(url: str) -> tuple[int | None, list[str]]:
+        async with readiness.client(url) as http:
+            return await readiness.models(http, "/v1/models", 0.3)
+
+    with ScriptedServer(lambda *_: steps()) as scripted:
+        return asyncio.run(asyncio.wait_for(go(scripted.url), 20))
+
+
+@pytest.mark.slow  # the time limit of a connection is on top
+@pytest.mark.parametrize("answer", WITHOUT_END)
+def test_an_answer_without_end_is_left(answer: str) -> None:
+    assert _asked(WITHOUT_END[answer]) == (None, [])
+
+
+def test_brackets_without_end_and_a_compressed_answer_are_no_models() -> None:
+    deep = b"[" * 200_000
+    head = b"%bContent-Length: %d\r\n%b\r\n"
+    assert _asked(lambda: [head % (OK, len(deep), b"") + deep]) == (200, [])
+    packed = gzip.compress(b" " * 50_000_000)
+    assert _asked(lambda: [head % (OK, len(packed), b"Content-Encoding: gzip\r\n") + packed]) == (None, [])

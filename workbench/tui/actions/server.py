@@ -102,7 +102,7 @@ class ServerActions(Actions):
         items += [
             (
                 name,
-                f"{'by hand':<13} {o.engine or '-':<9} {', '.join(o.models) or o.note}  {name}, port {o.port}",
+                f"{'by hand':<13} {o.engine or '-':<9} {', '.join(o.models[:5]) or o.note}  {name}, port {o.port}",
                 "dim",
             )
             for name, o in strangers.items()

@@ -1,0 +1,52 @@
+"""HTTP with servers that may be anything: an answer ends in time, is not larger than it may be, and is read as sent.
+
+httpx's own time limit is for each read: a server that sends one byte a second is read for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+
+MOST_BYTES = 16 * 1024 * 1024  # of an answer; a metrics page of vLLM has 100 KB
+_DEFAULT_S = 10.0
+
+
+class BoundedClient(httpx.AsyncClient):
+    """An httpx client for control traffic. The request's time limit (of its reads) is the limit of the whole answer.
+
+    Raises httpx.ReadTimeout for an answer that takes longer, httpx.DecodingError for one that is too large or
+    compressed, which nobody asked for.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        # trust_env off: a proxy in the environment is not for a server that was named here.
+        super().__init__(trust_env=False, **options)
+        self.headers["Accept-Encoding"] = "identity"
+
+    async def send(self, request: httpx.Request, **options: Any) -> httpx.Response:
+        limits: dict[str, float | None] = request.extensions.get("timeout", {})
+        limit_s = (limits.get("read") or _DEFAULT_S) + (limits.get("connect") or 0.0)
+        try:
+            async with asyncio.timeout(limit_s):
+                response = await super().send(request, **{**options, "stream": True})
+                try:
+                    body = await _body(response)
+                finally:
+                    await response.aclose()
+        except TimeoutError:
+            raise httpx.ReadTimeout(f"no whole answer within {limit_s:.0f} s", request=request) from None
+        return httpx.Response(response.status_code, headers=response.headers, content=body, request=request)
+
+
+async def _body(response: httpx.Response) -> bytes:
+    if response.headers.get("Content-Encoding", "identity").lower() != "identity":
+        raise httpx.DecodingError("the answer is compressed", request=response.request)
+    body = bytearray()
+    async for chunk in response.aiter_raw():
+        body += chunk
+        if len(body) > MOST_BYTES:
+            raise httpx.DecodingError(f"the answer has more than {MOST_BYTES >> 20} MiB", request=response.request)
+    return bytes(body)

@@ -73,6 +73,8 @@ class Engine:
         """
         if not plan.model:
             raise PlanError("the plan names no model", next_step="set the model: a hub id or a path")
+        if plan.model.startswith("-"):
+            raise PlanError(f"the model {plan.model!r} reads as an option", next_step="write a path as ./-name")
         if node:
             plan = self._on_node(plan, node)
         catalog = self.catalog(plan.engine_version)
@@ -117,6 +119,8 @@ class Engine:
         if spec and spec.nargs == ",":
             return self._with_value(option, ",".join(words))
         if spec and spec.nargs:
+            if self.argparse_values and (other := next((w for w in words if re.match(r"-[^\d.]", w)), None)):
+                raise PlanError(f"--{setting.name}: {other!r} reads as another option", next_step="leave it out")
             return [option, *words]
         return [argument for w in words for argument in self._with_value(option, w)]
 

@@ -12,6 +12,7 @@ from workbench.model.findings import Finding, Level
 
 MAX_BYTES = 256 * 1024
 MAX_DEPTH = 16
+MAX_NUMBER = 2**63  # TOML's whole numbers; tomllib takes any, and Python refuses to print the largest
 
 _POSITION = re.compile(r"^(.*) \(at line (\d+), column (\d+)\)$", re.DOTALL)
 _QUOTED = re.compile(r"""\"[^"]*\"|'[^']*'""")
@@ -55,6 +56,8 @@ def parse(text: str, file: str | None = None) -> dict[str, Any] | Finding:
         return _file_finding("preset.bad-toml", message, file, int(found[2]))
     if _depth(document) > MAX_DEPTH:
         return _file_finding("preset.too-deep", "nested too deep", file)
+    if _largest(document) > MAX_NUMBER:
+        return _file_finding("preset.bad-toml", "not valid TOML: a whole number of more than 64 bits", file)
     return document
 
 
@@ -66,6 +69,13 @@ def _is_deep_key(line: str) -> bool:
 
 def _file_finding(code: str, text: str, file: str | None, line: int | None = None) -> Finding:
     return Finding(Level.ERROR, code, text, file=file, line=line)
+
+
+def _largest(value: Any) -> int:
+    """The largest whole number in the document, without its sign. The caller has made sure that it is not deep."""
+    if isinstance(value, dict | list):
+        return max(map(_largest, value.values() if isinstance(value, dict) else value), default=0)
+    return abs(value) if isinstance(value, int) else 0
 
 
 def _depth(document: Any) -> int:

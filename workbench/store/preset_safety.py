@@ -92,9 +92,9 @@ def safety_findings(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath, Fi
             elif value != value or value in (float("inf"), float("-inf")):
                 yield inner, _error("preset.wrong-value", f"{value} is not a usable number", None)
         if path[-1] == "flags":
-            yield from _flag_names(part, path)
+            yield from _flag_names(engine, part, path)
         elif path[-1] == "env":
-            yield from _env_names(part, path)
+            yield from _env_names(engine, part, path)
         elif path[-1] == "executable" and isinstance(part, list):
             yield from ((path, f) for f in _executable_findings(engine, [a for a in part if isinstance(a, str)]))
         elif path[-1] == "workdir" and isinstance(part, str):
@@ -129,7 +129,7 @@ def _value_findings(value: str) -> Iterator[Finding]:
         yield _error("preset.variable-syntax", f"not a variable: {_short(value)}", "write ${name}: a-z, 0-9 and _")
 
 
-def _flag_names(flags: Any, path: FieldPath) -> Iterator[tuple[FieldPath, Finding]]:
+def _flag_names(engine: str, flags: Any, path: FieldPath) -> Iterator[tuple[FieldPath, Finding]]:
     for name, value in flags.items() if isinstance(flags, Mapping) else ():
         at = (*path, name)
         if name.startswith("-"):
@@ -137,17 +137,17 @@ def _flag_names(flags: Any, path: FieldPath) -> Iterator[tuple[FieldPath, Findin
             yield at, _error("preset.flag-name", text, f'write "{name.lstrip("-")}"')
         elif not _FLAG_NAME.match(name):
             yield at, _error("preset.flag-name", f"not a flag name: {_short(name)}", None)
-        yield from ((at, part.finding("leave it out if you can")) for part in foreign_flags({name: value}))
+        yield from ((at, part.finding(LOOK)) for part in foreign_flags(engine, {name: value}))
         if is_secret_name(name) and isinstance(value, str) and value and not _VARIABLE.fullmatch(value):
             yield at, _secret(name)
 
 
-def _env_names(env: Any, path: FieldPath) -> Iterator[tuple[FieldPath, Finding]]:
+def _env_names(engine: str, env: Any, path: FieldPath) -> Iterator[tuple[FieldPath, Finding]]:
     for name, value in env.items() if isinstance(env, Mapping) else ():
         at = (*path, name)
         if not _ENV_NAME.match(name):
             yield at, _error("preset.env-name", f"not the name of an environment variable: {_short(name)}", None)
-        yield from ((at, part.finding(LOOK)) for part in foreign_env({name: value}))
+        yield from ((at, part.finding(LOOK)) for part in foreign_env(engine, {name: value}))
         if is_secret_name(name) and isinstance(value, str) and value and not _VARIABLE.fullmatch(value):
             yield at, _secret(name)
 

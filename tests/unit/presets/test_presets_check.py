@@ -338,3 +338,8 @@ def test_any_bytes_are_answered(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "x.toml"
     path.write_bytes(data)
     assert check_file(path).preset is None
+
+
+def test_a_number_that_python_does_not_print_is_no_defect(minimal: str) -> None:
+    finding = one(minimal.replace("max-num-seqs = 16", f"max-num-seqs = 0x{'f' * 5000}"), "preset.bad-toml")
+    assert "64 bits" in finding.text

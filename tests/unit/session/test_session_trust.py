@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from workbench.model.errors import NotTrusted
+from workbench.model.errors import NotTrusted, PlanError
 from workbench.session.session import Session
 from workbench.store import paths
 from workbench.store.preset_check import check
@@ -46,6 +46,34 @@ CASES = {
     "cache": ("vllm", "", 'TORCHINDUCTOR_CACHE_DIR = "HERE"'),
     "home": ("vllm", "", 'HF_HOME = "HERE"'),
     "config home": ("vllm", "", 'XDG_CONFIG_HOME = "HERE"'),
+    "python in its directory": ("sglang", 'workdir = "HERE"', ""),
+    "module of a cache": ("vllm", "", 'TRITON_CACHE_MANAGER = "evil:Manager"'),
+    "library of a backend": ("llamacpp", "", 'GGML_BACKEND_PATH = "HERE/evil.so"'),
+    "model package": ("sglang", "", 'SGLANG_EXTERNAL_MODEL_PACKAGE = "evil"'),
+    "flag as a variable": ("llamacpp", "", 'LLAMA_ARG_TOOLS = "all"'),
+    "compiler": ("vllm", "", 'NVCC_PREPEND_FLAGS = "-ccbin HERE"'),
+    "unknown variable": ("vllm", "", 'GIT_CONFIG_GLOBAL = "HERE/gitconfig"'),
+}
+# Flags that run code or name where it is found, in every form that a preset can give them.
+CODE_FLAGS = {
+    "vllm": (
+        'config = "evil.yaml"',
+        'log-config-file = "/tmp/evil.json"',
+        'kv-transfer-config = {kv_connector_module_path = "evil"}',
+        'kv-transfer-config = \'{"kv_connector_module_path": "evil"}\'',
+        '"kv-transfer-config.kv_connector_module_path" = "evil"',
+        '"compilation-config.backend" = "evil.module.function"',
+        'distributed-executor-backend = "evil.Executor"',
+        "speculative-config = {trust_remote_code = true}",
+        'hf-overrides = {auto_map = {AutoConfig = "evil--x"}}',
+        "structured-outputs-config = {reasoning_parser_plugin = 'evil'}",
+        "trust_remote_code = true",
+        "trust-remote = true",
+        "Trust-Remote-Code = true",
+        'surprise = "x"',
+    ),
+    "sglang": ("trust-remote-cod = true", 'custom-weight-loader = ["evil.f"]', 'sidecar = "evil"', 'warmups = "evil"'),
+    "llamacpp": ('tools = "all"', 'mcp-servers-json = "{}"', 'rpc = "box.invalid:1"', 'log-file = "/root/.profile"'),
 }
 
 
@@ -93,6 +121,58 @@ def test_loading_planning_checking_and_drawing_run_nothing_and_say_the_same(clon
 
     asyncio.run(asyncio.wait_for(scenario(), 30))
     assert not (clone.parent / "mark").exists()
+
+
+@pytest.mark.parametrize(("engine", "flag"), [(engine, flag) for engine, all_ in CODE_FLAGS.items() for flag in all_])
+def test_a_flag_that_reaches_code_asks_in_every_form(clone: Path, engine: str, flag: str) -> None:
+    path = clone / "stranger.toml"
+    path.write_text(PRESET.format(engine=engine, executable="", env="", flags=f"[flags]\n{flag}"))
+    session = Session.of_host()
+    session.take_plan(session.plan_of(str(path)), "stranger")
+    assert len(session.untrusted()) == 1
+    assert any("--trust" in (f.fix or "") for f in check(path))
+
+
+def test_what_only_tunes_asks_nothing(clone: Path) -> None:
+    flags = """[flags]
+max-num-seqs = 16
+enforce-eager = true
+kv-cache-dtype = "fp8"
+served-model-name = ["org/tiny", "tiny-1.5"]
+speculative-config = {method = "eagle", model = "org/draft", num_speculative_tokens = 3}
+compilation-config = {mode = 3, cudagraph_capture_sizes = [1, 2, 4]}
+host = "0.0.0.0"
+"""
+    env = 'NCCL_IB_HCA = "mlx5_0:1"\nNCCL_NET = "IB"\nVLLM_USE_V2_MODEL_RUNNER = "1"\nPYTORCH_ALLOC_CONF = "a:True"'
+    (clone / "stranger.toml").write_text(PRESET.format(engine="vllm", executable="", env=env, flags=flags))
+    session = Session.of_host()
+    session.take_plan(session.plan_of(str(clone / "stranger.toml")), "stranger")
+    assert session.untrusted() == ()
+
+
+def test_an_agreed_flag_asks_again_for_another_model(clone: Path) -> None:
+    session = Session.of_host()
+
+    def asked(model: str) -> int:
+        text = PRESET.format(engine="vllm", executable="", env="", flags="[flags]\ntrust-remote-code = true")
+        (clone / "stranger.toml").write_text(text.replace("org/tiny", model))
+        session.take_plan(session.plan_of(str(clone / "stranger.toml")), "stranger")
+        return len(session.untrusted())
+
+    assert asked("org/tiny") == 1
+    session.trust()
+    assert (asked("org/tiny"), asked("evil/tiny")) == (0, 1)
+
+
+@pytest.mark.parametrize("change", ['[flags]\nserved-model-name = ["x", "--trust-remote-code"]', "model"])
+def test_no_value_becomes_an_option(clone: Path, change: str) -> None:
+    text = PRESET.format(engine="vllm", executable="", env="", flags="" if change == "model" else change)
+    path = clone / "stranger.toml"
+    path.write_text(text.replace("org/tiny", "--trust-remote-code") if change == "model" else text)
+    session = Session.of_host()
+    session.take_plan(session.plan_of(str(path)), "stranger")
+    with pytest.raises(PlanError, match="reads as"):
+        session.editor.command()
 
 
 def test_trust_is_remembered_until_what_runs_changes(clone: Path) -> None:

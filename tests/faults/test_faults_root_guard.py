@@ -16,6 +16,7 @@ from support.procs import alive, eventually
 from support.sudo_account import DEFAULT_W, SECRET, SudoAccount, accounts
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+CAP_SYS_RESOURCE = 1 << 24  # include/uapi/linux/capability.h
 SET = ("set", "--gpu", "0", "--power-limit", "200", "--yes")
 
 
@@ -123,6 +124,37 @@ def test_a_program_of_the_users_is_never_run_as_root(ada: SudoAccount) -> None:
     assert ada.run("sudoers")[0] == 1 and not ran_as_root(told)
 
 
+def test_a_link_of_the_users_is_not_what_root_runs(ada: SudoAccount) -> None:
+    """It leads to a program of root's, until its plan is made."""
+    ada.sh(f"ln -s {ada.roots}/bin/nvidia-smi {ada.bin}/nvidia-smi; ln -s $(command -v tee) {ada.bin}/tee")
+    over = ada.roots / f"over-{ada.home.name}"  # root's, and leads through the user's
+    over.mkdir()
+    (over / "nvidia-smi").symlink_to(ada.bin / "nvidia-smi")
+    ada.env["PATH"] = f"{over}:{ada.env['PATH']}"
+    _, document = ada.run(*SET, "--dry-run")
+    assert [words[2] for words in document["commands"]] == [f"{ada.roots}/bin/nvidia-smi"], document
+
+
+def test_limits_of_the_users_do_not_end_it(ada: SudoAccount) -> None:
+    wrapped = ada.roots / f"limited-{ada.home.name}"
+    wrapped.write_text(f'#!/bin/sh\nulimit -t 60\nulimit -f 4000\nexec nice -n 5 {ada.python} "$@"\n')
+    wrapped.chmod(0o755)
+    ada.python = str(wrapped)
+    guard = on_trial(ada)
+    assert os.getpriority(os.PRIO_PROCESS, guard) == 0
+    if int(status_words(os.getpid(), "CapEff")[0], 16) & CAP_SYS_RESOURCE:  # a container's root may lack it
+        limits = Path(f"/proc/{guard}/limits").read_text().splitlines()
+        assert all("unlimited" in line for line in limits if line.startswith(("Max cpu", "Max file size")))
+
+
+def test_asked_to_make_way_for_nobody_it_stays(ada: SudoAccount) -> None:
+    guard = on_trial(ada)
+    ada.sh(f"touch {ada.gpu}/guard/leave")
+    eventually(lambda: ada.power_w() == DEFAULT_W, "the end of the trial", 15)
+    assert "nobody took over" in (ada.gpu / "guard" / "log").read_text() and not (ada.gpu / "guard" / "leave").exists()
+    eventually(lambda: not alive(guard), "the guard to end")
+
+
 def test_a_journal_that_is_forged_after_the_password_sets_nothing_else(ada: SudoAccount) -> None:
     assert ada.typed(*SET)[0] == 0
     pid, (entry,) = guard_of(ada), ada.entries
@@ -172,6 +204,20 @@ def test_a_fifo_among_the_guards_own_files_stops_no_status(ada: SudoAccount, nam
     ada.sh(f"rm -f {ada.gpu}/guard/{name}; mkfifo {ada.gpu}/guard/{name}")
     assert ada.run("status", timeout_s=15)[0] == 0
     eventually(lambda: ada.power_w() == DEFAULT_W, "the end of the trial", 30)
+
+
+def test_a_claim_of_an_account_without_rights_keeps_no_limit_from_being_reverted(
+    ada: SudoAccount, people: tuple[list[str], str, Path]
+) -> None:
+    """Another says to have set the same limit since, and in the year 5138."""
+    on_trial(ada)
+    (entry,) = ada.entries
+    forged = {**entry, "since_unix_s": 1e11, "set_unix_s": 1e11, "watch": {}}
+    text = json.dumps({"journal": "j", "boot_id": entry["boot_id"], "made_ns": 1, "entries": [forged]})
+    path = ada.driver / "register" / "workbench-gpu.forged.json"
+    subprocess.run(["runuser", "-u", people[0][1], "--", "tee", str(path)], input=text, text=True, check=True)
+    eventually(lambda: ada.power_w() == DEFAULT_W, "the end of the trial", 15)
+    eventually(lambda: ada.entries == [], "the journal")
 
 
 @pytest.mark.parametrize("forged", ["ln -s '{lock}' {0}", "touch {0}", "mkdir {0}", "mkfifo {0}"])

@@ -104,12 +104,14 @@ def holder(claims: Sequence[Claim], uuid: str, setting: str, live: Any) -> Claim
 
 
 def explains(claims: Sequence[Claim], key: tuple[str, str], live: Any, entry: Entry | None) -> Claim | None:
-    """Whose claim explains the value that is there, where it is not `entry`, ours, that does."""
+    """Whose claim explains the value that is there, where it is not `entry`, ours, that does. A power limit that is
+    what we set is ours, whoever claims to have set the same since: anybody can claim that, also without the right to
+    set one, and the limit would never be reverted."""
     by = holder(claims, *key, live)
     if by is None or entry is None:
         return by
     ours = key[1] in LOCKS or equal(key[1], live, entry["now"])
-    return by if not ours or by.set_unix_s > set_at(entry) else None
+    return by if not ours or (key[1] != "power_limit_w" and by.set_unix_s > set_at(entry)) else None
 
 
 def lies_under(claims: Sequence[Claim], key: tuple[str, str], live: Any, entry: Entry | None) -> list[Any]:

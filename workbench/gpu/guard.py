@@ -119,8 +119,10 @@ class Guard:
     def turn(self) -> bool:
         """One look at everything; False when there is nothing left to watch."""
         if self.files.asked_to_leave():
-            self.files.log("ending: another takes over")
-            return False
+            if self.files.made_way():
+                self.files.log("ending: another takes over")
+                return False
+            self.files.log("asked to make way, but nobody took over; watching on")
         self.read()
         self.tell_others()
         self.listen()

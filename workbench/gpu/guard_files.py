@@ -35,6 +35,7 @@ VERSION = 1  # of journal.json, as journal.py has it
 LOG_LINES = 200
 LOG_BYTES = 200_000
 MOST_BYTES = 4 << 20  # of the journal and of the state: a larger one is not of Workbench's making
+TAKE_OVER_S = 1.0  # for another guard to take our place: it looks every 20 ms
 LEASE_S = 600.0  # a lock that has not changed for so long is of someone who is gone
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
@@ -179,7 +180,19 @@ class Files:
 
     def let_go(self) -> None:
         if self.held is not None:
-            fcntl.flock(self.held, fcntl.LOCK_UN)
+            os.close(self.held)
+            self.held = None
+
+    def made_way(self) -> bool:
+        """Whether another took over, as it asked to. One that was killed first, or was none, leaves us the guard."""
+        until = time.monotonic() + TAKE_OVER_S
+        while time.monotonic() < until:
+            self.let_go()
+            time.sleep(TAKE_OVER_S / 20)
+            if not self.only_one():
+                return True
+        self.ask_to_leave(False)
+        return False
 
     # ---- the journal
 

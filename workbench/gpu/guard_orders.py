@@ -29,8 +29,8 @@ KEPT = "kept"
 NO_PYTHON = "this host has no python3 that runs it (3.8 or later)"
 
 # $1: the guard's directory, $2: whose heartbeat to give, or "". The time now, what the last told was, boot id, start
-# and state of the guard's process; a line for each heartbeat; an empty line; what the guard says of itself. Only
-# regular files are opened, and only their beginning is read: a FIFO would never end.
+# and state of the guard's process; a line for each of the newest heartbeats; an empty line; what the guard says of
+# itself. Only regular files are opened, and only their beginning is read: a FIFO would never end.
 LOOK = r"""
 begin() { [ ! -f "$1" ] || head -c "$2" <"$1"; }
 cd "$1" 2>/dev/null || exit 3
@@ -47,12 +47,12 @@ stat=; { read -r stat <"/proc/$pid/stat"; } 2>/dev/null
 set -- ${stat##*) }
 set +f
 if [ -n "$pid" ] && [ "${20}" = "$start" ]; then echo "$1"; else echo gone; fi
-for beat in beats/*; do [ ! -e "$beat" ] || stat -c '%Y %n' "$beat"; done
+ls -t beats | head -n 64 | while read -r beat; do stat -c '%Y %n' "beats/$beat"; done 2>/dev/null
 echo
 begin state.json 1000000
 """
-# $1: the guard's directory, $2: what was told.
-TOLD = 'printf "%s\\n" "$2" >"$1/told"'
+# $1: the guard's directory, $2: what was told. What stands there may be a FIFO, on which it would wait.
+TOLD = 'rm -f -- "$1/told" && printf "%s\\n" "$2" >"$1/told"'
 
 
 def owner_id() -> str:

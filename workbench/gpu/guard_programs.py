@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
+import resource
 import signal
 import stat
 import subprocess
@@ -43,6 +44,7 @@ class Programs:
         self.nvidia_smi, self.tee = orders.get("nvidia_smi", "nvidia-smi"), orders.get("tee", "tee")
         self.files: dict[str, str] = {}  # of programs that are run whatever their path comes to mean
         if self.user is not None:
+            unlimited()
             os.environ.clear()
             os.environ.update(ENVIRONMENT)
             os.initgroups(self.user.pw_name, self.user.pw_gid)  # by which the GPU's device files may be open to it
@@ -122,6 +124,15 @@ class Programs:
                     yield int(name[3:]), file.read().strip()
 
 
+def unlimited() -> None:
+    """Take away what a program of the user may have limited before sudo: CPU time, file sizes, the share of a core."""
+    for limit in (resource.RLIMIT_CPU, resource.RLIMIT_FSIZE, resource.RLIMIT_AS, resource.RLIMIT_DATA):
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(limit, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, 0, 0)
+
+
 def served(sudo_uid: str) -> pwd.struct_passwd | None:
     """Whom a guard that is root serves: the user who called sudo; None: root. Unsafe when that is nobody here."""
     try:
@@ -134,8 +145,10 @@ def served(sudo_uid: str) -> pwd.struct_passwd | None:
 
 
 def only_roots(uid: int, gid: int, mode: int) -> bool:
-    """Whether only root can change a file, or a directory's names, with this owner and mode."""
+    """Whether only root can change a file, a link, or a directory's names, with this owner and mode."""
     others = stat.S_IWOTH if gid == 0 else stat.S_IWOTH | stat.S_IWGRP
+    if stat.S_ISLNK(mode):
+        return uid == 0  # whoever can replace it has its directory
     sticky = stat.S_ISDIR(mode) and mode & stat.S_ISVTX  # what is root's in it only root moves
     return uid == 0 and (not mode & others or bool(sticky))
 

@@ -24,10 +24,19 @@ SECURE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # What root may run, only where nobody else can change it; the first of the user's PATH that is so, or of SECURE_PATH's.
 PROGRAMS = ("nvidia-smi", "tee", "python3")
 
-# $1: SECURE_PATH, then programs. For each file of that name a line with its path, and where it really is with uid, gid
-# and mode in hex, of itself and of each directory above it; "sudo" and whether it would ask, or "no"; what sudo lists.
-# Listing runs nothing.
+# $1: SECURE_PATH, then programs. For each file of that name a line with its path, and lines with uid, gid and mode in
+# hex of all that decides what the path means: the file, each directory above it, each link and where that leads; "sudo"
+# and whether it would ask, or "no"; what sudo lists. Listing runs nothing.
 LOOK = r"""
+way() {
+    printf 'on %s %s\n' "$(stat -c '%u %g %f' "$1")" "$1"
+    [ "$1" != / ] || return
+    (way "$(dirname "$1")")
+    [ -L "$1" ] || return
+    to=$(readlink "$1")
+    case $to in /*) ;; *) to=$(dirname "$1")/$to ;; esac
+    way "$to"
+}
 places=$PATH:$1
 shift
 set -f
@@ -35,11 +44,9 @@ IFS=:
 for name; do
     for place in $places; do
         case $place in /*) found=$place/$name ;; *) continue ;; esac
-        [ -f "$found" ] && [ -x "$found" ] && real=$(readlink -f "$found") || continue
+        [ -f "$found" ] && [ -x "$found" ] || continue
         printf 'program %s %s\n' "$name" "$found"
-        while printf 'on %s %s\n' "$(stat -c '%u %g %f' "$real")" "$real" && [ "$real" != / ]; do
-            real=$(dirname "$real")
-        done
+        way "$found"
     done
 done
 command -v sudo >/dev/null 2>&1 || { echo "sudo no"; exit 0; }

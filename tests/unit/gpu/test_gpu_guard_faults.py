@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +13,7 @@ import pytest
 from support.guarded import WITHIN_S, GuardedHost, guarded, run
 from support.procs import alive, eventually
 
-from workbench.gpu import control, guard_files
+from workbench.gpu import control, guard_files, guard_orders
 from workbench.model.settings import GpuSettings
 
 ON, OFF = (450.0, (1000, 2000)), (None, None)
@@ -71,6 +73,35 @@ def test_a_gpu_that_cannot_be_given_back_does_not_hold_up_another(tmp_path: Path
         box.sim.set_faults(lost=[0], celsius={"1": 99})
         eventually(lambda: box.in_force(1)[0] == 180.0, "the other one", 3)
         assert len(box.altered) >= 1, "GPU 0's"
+
+
+@pytest.mark.slow
+def test_a_guard_that_is_asked_to_make_way_stays_until_another_is_there(box: GuardedHost) -> None:
+    """Whoever asked may have been killed since."""
+    run(box.change(trial_s=3.0))
+    (box.gpu / "guard" / "leave").touch()
+    eventually(lambda: "nobody took over" in box.log, "the guard to go on", 5)
+    assert alive(box.pid) and not (box.gpu / "guard" / "leave").exists()
+    box.given_back(10)
+    box.ended()
+
+
+@pytest.mark.slow
+def test_a_flood_of_heartbeats_and_a_fifo_hold_up_no_look(box: GuardedHost) -> None:
+    run(box.change(heartbeat_s=600.0))
+    for number in range(20_000):
+        path = box.gpu / "guard" / "beats" / f"flood-{number}"
+        path.touch()
+        os.utime(path, (1.0, 1.0))
+    os.mkfifo(box.gpu / "guard" / "told")
+
+    async def looked() -> guard_orders.Seen:
+        async with asyncio.timeout(10):
+            await guard_orders.was_told(box.host, 1.0)
+            return await box.beat()
+
+    seen = run(looked())
+    assert seen.view.heartbeat_age_s is not None and seen.view.heartbeat_age_s < 10 and seen.told == "1.0"
 
 
 def test_settings_of_another_boot_are_gone_with_it(box: GuardedHost) -> None:

@@ -50,7 +50,15 @@ def claim(now: Any = 200.0, at: float = 2.0, before: Any = 300.0, setting: str =
             entry(setting=LOCK, before="unknown", now="1,2"), None, [], RESTORE, "unknown", id="a lock of ours"
         ),
         pytest.param(entry(), 200.0, [claim(before=250.0)], ASK, 200.0, id="another's, who was not told of ours"),
-        pytest.param(entry(), 250.0, [claim(250.0, before=150.0)], ASK, 250.0, id="the same value, another way back"),
+        pytest.param(entry(), 250.0, [claim(250.0, before=150.0)], RESTORE, 300.0, id="the same limit, another way back"),
+        pytest.param(
+            entry(setting="persistence", before=False, now=True),
+            True,
+            [claim(True, setting="persistence", before=True)],
+            ASK,
+            True,
+            id="the same mode, another way back",
+        ),
         pytest.param(entry(before_known="claim"), 250.0, [], ASK, 250.0, id="only another told what was before"),
         pytest.param(entry(before_known="default"), 250.0, [], RESTORE, 300.0, id="they told the driver's default"),
         pytest.param(

@@ -51,13 +51,6 @@ def test_each_publish_replaces_what_that_journal_said(tmp_path: Path) -> None:
     assert told(Path(where)) == [300.0] and len(list(Path(where).iterdir())) == 1
 
 
-def test_nothing_was_set_after_its_claim_was_written(tmp_path: Path) -> None:
-    register.publish(str(tmp_path), "a", BOOT, [entry(set_unix_s=9e9), entry(set_unix_s=None, since_unix_s=9e9)])
-    (one,) = register.others(str(tmp_path), "b", BOOT)
-    (path,) = tmp_path.iterdir()
-    assert [e["set_unix_s"] for e in one["entries"]] == [path.stat().st_ctime] * 2
-
-
 def text(**changes: Any) -> str:
     return json.dumps({"journal": "x", "boot_id": BOOT, "made_ns": 1, "entries": [entry(now=1.0)], **changes})
 

@@ -50,7 +50,9 @@ def claim(now: Any = 200.0, at: float = 2.0, before: Any = 300.0, setting: str =
             entry(setting=LOCK, before="unknown", now="1,2"), None, [], RESTORE, "unknown", id="a lock of ours"
         ),
         pytest.param(entry(), 200.0, [claim(before=250.0)], ASK, 200.0, id="another's, who was not told of ours"),
-        pytest.param(entry(), 250.0, [claim(250.0, before=150.0)], RESTORE, 300.0, id="the same limit, another way back"),
+        pytest.param(
+            entry(), 250.0, [claim(250.0, before=150.0)], RESTORE, 300.0, id="the same limit, another way back"
+        ),
         pytest.param(
             entry(setting="persistence", before=False, now=True),
             True,

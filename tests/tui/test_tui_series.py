@@ -411,9 +411,9 @@ def test_a_refused_result_says_so_in_the_list_and_loudly_on_its_page(drive: Any)
 
         d.session.result = result
         d.session.push(results=(d.session.row(41, "again", 5812.0, refused=why, tags=("night",)),))
-        await d.until(lambda: "x refused again #night" in d.text)
+        await d.until(lambda: "x rejected again #night" in d.text)
         await d.press("4", "enter")
-        await d.until(lambda: " REFUSED " in d.text)
+        await d.until(lambda: " REJECTED " in d.text)
         assert "x the client was the limit: 91 % of its core" in d.text
 
     drive(scenario, stage="ready", session=session, size=(200, 60))

@@ -198,7 +198,7 @@ def _one_run(side: str, run: BenchResult) -> Iterable[str]:
             " and what its file does not tell of engine, model, driver and workload is not compared"
         )
     for why in s.refused:
-        yield f"{side} #{run.id}: refused: {why}"
+        yield f"{side} #{run.id}: rejected: {why}"
     if (s.client_cpu_pct or 0) > _BUSY_CLIENT_PCT:
         yield f"{side} #{run.id}: the client used {s.client_cpu_pct:.0f} % of a core and may have been the limit"
 

@@ -180,7 +180,7 @@ def unmeasured(summary: BenchSummary, metric: str) -> str | None:
 def unfit(summary: BenchSummary, metric: str) -> str | None:
     """Why a run's figures are not compared; None where they may be."""
     if summary.refused:
-        return f"refused: {'; '.join(summary.refused)}"
+        return f"rejected: {'; '.join(summary.refused)}"
     if summary.requests_failed:
         kinds = ", ".join(f"{n} {kind}" for kind, n in summary.errors.items())
         return f"{summary.requests_failed} of {summary.requests_ok + summary.requests_failed} requests failed ({kinds})"

@@ -122,7 +122,7 @@ def _number(summary: BenchSummary, name: str, unit: str) -> str:
 
 
 def spread_lines(found: Sequence[Spread], runs: int, refused: int) -> Iterator[str]:
-    left_out = f", {refused} refused and left out" if refused else ""
+    left_out = f", {refused} rejected and left out" if refused else ""
     yield f"{runs} runs{left_out}: geometric mean, and standard deviation between the runs"
     for one in found:
         cv = "" if one.cv_pct is None else f"  ± {one.cv_pct:.2f} %"

@@ -57,7 +57,7 @@ def _say_rows(found: Sequence[BenchResult]) -> None:
             load,
             f"{rate} tok/s",
             row.label,
-            *(["REFUSED"] if row.refused else []),
+            *(["REJECTED"] if row.refused else []),
             *(["SIMULATED"] if row.simulated else []),
             *(f"+{tag}" for tag in row.tags),
             *([row.note] if row.note else []),

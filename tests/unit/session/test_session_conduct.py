@@ -272,7 +272,7 @@ def test_the_first_run_is_discarded_and_of_each_arm_that_compiles_one() -> None:
 
 def test_a_discarded_run_may_be_refused_but_must_serve_and_measure() -> None:
     refused = Carried(spoiled([0], refused=("cold",)), throw_away=None).ended()
-    assert refused.state == "done" and refused.discarded[0].error == "refused: cold"
+    assert refused.state == "done" and refused.discarded[0].error == "rejected: cold"
     none = {"requests_ok": 0, "requests_failed": 128, "errors": {"http 400": 128}}
     dead = Carried(spoiled([0], **none), throw_away=None).ended()
     assert (

@@ -29,7 +29,7 @@ WORDS = (
     ("in force", "a load has shown that the setting works; capped: power or heat kept the clock below it"),
     ("trial", "GPU settings that are given back after a time unless T keeps them"),
     ("guard", "a process on the host that gives GPU settings back when Workbench is gone"),
-    ("refused", "a result whose figures may not be used; its page says why"),
+    ("rejected", "a result whose figures may not be used; its page says why"),
 )
 VERDICT_SIGNS = {"true": ("ok", "good"), "partly": ("!", "warn"), "unproven": ("?", "warn"), "false": ("x", "bad")}
 

@@ -19,7 +19,7 @@ def result_rows(result: BenchResult, width: int) -> list[Row]:
     s, c = result.summary, result.conditions
     rows: list[Row] = []
     if s.refused:
-        rows.append(((" REFUSED ", "reverse"), (" these figures may not be used:", "bad")))
+        rows.append(((" REJECTED ", "reverse"), (" these figures may not be used:", "bad")))
         for reason in s.refused:
             rows += paragraph(f"x {reason}", width, "bad", "  ")
         rows.append(())

@@ -92,7 +92,7 @@ class Results(PickList):
         if item.tags:
             label += " " + " ".join(f"#{tag}" for tag in item.tags)
         if item.refused:
-            label = f"x refused {label}"
+            label = f"x rejected {label}"
             role = "bad" if not mark else role
         elif item.requests_failed:
             label = f"{item.requests_failed}/{item.requests_ok + item.requests_failed} failed {label}"

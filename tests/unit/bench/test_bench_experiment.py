@@ -148,7 +148,9 @@ def test_runs_that_are_not_compared() -> None:
     assert design.unfit(good, "output_tok_s") is None
     failed = replace(good, requests_failed=2, errors={"reset": 2})
     assert design.unfit(failed, "output_tok_s") == "2 of 130 requests failed (2 reset)"
-    assert design.unfit(replace(good, refused=("the cache answered",)), "output_tok_s") == "rejected: the cache answered"
+    assert (
+        design.unfit(replace(good, refused=("the cache answered",)), "output_tok_s") == "rejected: the cache answered"
+    )
     absent = replace(good, tok_per_joule=None, absent={"tok_per_joule": "too short"})
     assert design.unfit(absent, "tok_per_joule") == "tok_per_joule was not measured: too short"
     assert design.unfit(replace(good, ttft_ms=None), "ttft_ms.p50") == "ttft_ms.p50 was not measured: no value"

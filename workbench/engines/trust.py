@@ -17,7 +17,7 @@ from workbench.engines import registry
 from workbench.engines.catalog import lookup
 from workbench.model.findings import Finding, Level
 from workbench.model.flags import Origin
-from workbench.model.foreign_text import clean_json
+from workbench.model.foreign_text import clean, clean_json
 from workbench.model.secrets import mask_data, mask_text
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Foreign:
         return hashlib.sha256("\0".join(parts).encode("utf-8", "replace")).hexdigest()
 
     def finding(self, fix: str | None = None) -> Finding:
-        return Finding(Level.WARN, self.code, self.text, flag=self.name, fix=fix)
+        return Finding(Level.WARN, self.code, clean(self.text), flag=clean(self.name), fix=fix)
 
 
 def foreign_executable(engine: str, argv: Sequence[str]) -> Iterator[Foreign]:

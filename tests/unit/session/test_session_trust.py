@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from support.hostile import assert_safe
 
 from workbench.model.errors import NotTrusted, PlanError
 from workbench.session.session import Session
@@ -213,3 +214,10 @@ def test_no_shipped_preset_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     for entry in session.state.presets:
         session.take_plan(session.plan_of(entry.id), entry.id)
         assert session.untrusted() == ()
+
+
+def test_what_is_said_of_a_hostile_name_is_clean(clone: Path) -> None:
+    flags = '[flags]\n"\\u001b]52;c;x\\u0007\\u202e" = "x"'
+    (clone / "stranger.toml").write_text(PRESET.format(engine="vllm", executable="", env="", flags=flags))
+    for finding in check(clone / "stranger.toml"):
+        assert_safe(finding.text)

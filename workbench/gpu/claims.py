@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .restore import LOCKS, UNKNOWN, equal, is_number, shown
+from .restore import LOCKS, UNKNOWN, cut_off, equal, is_number, shown
 
 RESTORE = "restore"  # set `value`
 DONE = "done"  # the value is there already
@@ -148,7 +148,8 @@ def way_back(entry: Entry, live: Any, claims: Sequence[Claim], target: Any = Non
             why = f"it is {by.text}; reverting that gives {back}, and not {shown(entry['before'])} as before ours"
             return WayBack(ASK, by.now, why)
         return WayBack(LEAVE, by.now, f"left alone: it is {by.text}; reverting that gives {back}")
-    if live is None or ours or entry.get("state") == "pending":
+    cut = cut_off(setting, live, entry["now"], entry["before"])
+    if live is None or ours or cut or entry.get("state") == "pending":
         if live is not None and equal(setting, live, value):
             return WayBack(DONE, value, "it is as it was before already")
         if target is None and entry.get("before_known") == TOLD and equal(setting, value, entry["before"]):
@@ -173,6 +174,8 @@ def drift(entry: Entry, live: Any, claims: Sequence[Claim] = ()) -> str | None:
         whose = f"set by {by.by} with Workbench at {clock(by.set_unix_s)}"
     elif equal(setting, live, entry["before"]):
         whose = "as it was before; someone else or a reload of the driver reset it"
+    elif cut_off(setting, live, now, entry["before"]):
+        whose = "a change or revert that was cut off"
     return f"set to {shown(now)} by Workbench, now {shown(live)}: {whose}"
 
 

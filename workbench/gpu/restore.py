@@ -262,6 +262,17 @@ def split_governor(value: str) -> dict[str, tuple[int, ...]]:
     return found
 
 
+def cut_off(setting: str, told: Any, now: Any, before: Any) -> bool:
+    """Whether a change from `before` to `now`, or its revert, ended between two cores: each has one or the other."""
+    if setting != "governor" or told is None:
+        return False
+    by_core = {cpu: name for name, cores in split_governor(str(told)).items() for cpu in cores}
+    ends = [split_governor(str(value)) for value in (now, before)]
+    return bool(by_core) and all(
+        any(name in end and (not end[name] or cpu in end[name]) for end in ends) for cpu, name in by_core.items()
+    )
+
+
 def _governors_equal(told: str, value: str) -> bool:
     now, wanted = split_governor(told), split_governor(value)
     if len(now) == 1:

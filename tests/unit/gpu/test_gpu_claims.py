@@ -25,6 +25,10 @@ def claim(now: Any = 200.0, at: float = 2.0, before: Any = 300.0, setting: str =
     return Claim("bob", UUID, 0, setting, before, now, at)
 
 
+CORES = entry(setting="governor", before="performance", now="powersave")
+HALF = "performance=0-2 powersave=3"
+
+
 @pytest.mark.parametrize(
     ("ours", "live", "others", "do", "value"),
     [
@@ -33,6 +37,16 @@ def claim(now: Any = 200.0, at: float = 2.0, before: Any = 300.0, setting: str =
         pytest.param(entry(), 200.0, [], ASK, 200.0, id="someone else's"),
         pytest.param(entry(), None, [], RESTORE, 300.0, id="it cannot be asked"),
         pytest.param(entry(state="pending"), 400.0, [], RESTORE, 300.0, id="killed while it changed"),
+        pytest.param(CORES, HALF, [], RESTORE, "performance", id="its revert was killed between two cores"),
+        pytest.param(CORES, "ondemand=0 powersave=1", [], ASK, "ondemand=0 powersave=1", id="a core of someone else's"),
+        pytest.param(
+            {**CORES, "before": HALF},
+            "powersave=0-2 performance=3",
+            [],
+            ASK,
+            "powersave=0-2 performance=3",
+            id="a core neither has so",
+        ),
         pytest.param(entry(), 200.0, [claim()], LEAVE, 200.0, id="another Workbench's"),
         pytest.param(entry(), 250.0, [claim(250.0)], RESTORE, 300.0, id="another's later claim of the same limit"),
         pytest.param(
@@ -84,6 +98,7 @@ def test_the_way_back(ours: dict[str, Any], live: Any, others: list[Claim], do: 
 def test_what_is_said_of_a_value_that_is_not_ours() -> None:
     assert claims.drift(entry(now=400.0), 200.0) == "set to 400 W by Workbench, now 200 W: changed by someone else"
     assert "set by bob with Workbench" in (claims.drift(entry(), 200.0, [claim()]) or "")
+    assert (claims.drift(CORES, HALF) or "").endswith(": a change or revert that was cut off")
     assert claims.drift(entry(), 250.0) is None and claims.drift(entry(), None) is None
     assert claims.drift(entry(setting=LOCK, now="1,2"), None) is None
     assert "3,4, set by bob" in (claims.drift(entry(setting=LOCK, now="1,2"), None, [claim("3,4", setting=LOCK)]) or "")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from test_cli_sweeps import PRO, Cli, limit_w, settings_end, started
@@ -40,3 +42,32 @@ def test_a_limit_that_is_set_while_a_benchmark_runs_marks_its_result(cli: Cli, s
     assert undisturbed["refused"] == []
     compared = cli("compare", str(result["id"]), str(undisturbed["id"]), "--json").document
     assert compared["like_for_like"] is False and any("settings changed" in w for w in compared["warnings"])
+
+
+@pytest.mark.slow
+def test_a_lock_of_another_workbench_marks_the_result_and_is_nobody_elses_proof(
+    cli: Cli, settings_end: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id, mine = started(cli, PRO), Path(os.environ["XDG_STATE_HOME"])
+    driver = Path("workbench", "sim", PRO[1], "driver")
+    (tmp_path / driver).parent.mkdir(parents=True)
+    (tmp_path / driver).symlink_to(mine / driver)
+
+    def by_other(*words: str) -> None:
+        with monkeypatch.context() as patch:
+            patch.setenv("XDG_STATE_HOME", str(tmp_path))
+            assert cli(*PRO, "gpu", *words, "--yes", "--json").document["ok"]
+
+    with benching(cli, run_id) as process:
+        by_other("set", "--lock-gpu-clocks", "1500,1500")
+        out, _ = process.communicate(timeout=60)
+    result = json.loads(out)
+    assert result["refused"] == ["settings changed during the run: GPU0 SM clock lock none -> 1500,1500"], result
+    verify = (*PRO, "gpu", "verify", run_id, "--seconds", "3", "--json")
+    for clocks in ("2000,2000", "2500,3000"):
+        assert cli(*PRO, "gpu", "set", "--lock-gpu-clocks", clocks, "--yes", "--json").document["ok"]
+        seen = cli(*verify).document
+    assert seen["in_force"]["gpu0.gpu_clocks"] == "yes"
+    by_other("set", "--lock-gpu-clocks", "2400,2900")
+    assert cli(*verify).document["in_force"]["gpu0.gpu_clocks"] == "changed by someone else"
+    by_other("revert")

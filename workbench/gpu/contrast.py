@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from statistics import median
 from typing import Any
 
@@ -39,7 +39,7 @@ CAPS = {
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """The clock of one GPU under `load`, with Workbench's `lock` ("2500,3000") or none.
+    """The clock of one GPU under `load`, with a Workbench's `lock` ("2500,3000") or none.
 
     `circumstances` is what else moves a clock: the power limit, the other lock and the driver."""
 
@@ -69,13 +69,14 @@ class Known:
     clocks: tuple[Clock, ...] = ()
     shown: tuple[tuple[Any, ...], ...] = ()
     load: str = field(default="", compare=False)  # that is judged now
+    others: tuple[Alteration, ...] = field(default=(), compare=False)  # what other Workbenches changed, now
 
     def with_clocks(self, found: Iterable[Clock]) -> Known:
         new = {clock.key: clock for clock in (*self.clocks, *found)}
-        return Known(tuple(sorted(new.values(), key=lambda c: c.unix_s))[-MOST_KEPT:], self.shown, self.load)
+        return replace(self, clocks=tuple(sorted(new.values(), key=lambda c: c.unix_s))[-MOST_KEPT:])
 
     def with_shown(self, found: Iterable[Alteration]) -> Known:
-        return Known(self.clocks, tuple(dict.fromkeys([*self.shown, *map(_key, found)]))[-MOST_KEPT:], self.load)
+        return replace(self, shown=tuple(dict.fromkeys([*self.shown, *map(_key, found)]))[-MOST_KEPT:])
 
     def has_shown(self, one: Alteration) -> bool:
         return _key(one) in self.shown
@@ -104,8 +105,8 @@ def caps(reading: Reading) -> set[str]:
 def clocks_of(
     alterations: Sequence[Alteration], moments: Sequence[Moment], telemetry: Telemetry, load: str
 ) -> tuple[Clock, ...]:
-    """Of every GPU that the load kept busy. A clock that heat held down, or during which the power limit changed, is
-    of no use to another run."""
+    """Of every GPU that the load kept busy. `alterations`: whoever made them. A clock that heat held down, or during
+    which the power limit changed, is of no use to another run."""
     locks = {(a.gpu_uuid, a.setting): str(a.now) for a in alterations if "," in str(a.now)}
     found: list[Clock] = []
     for info in telemetry.infos:

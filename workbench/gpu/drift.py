@@ -25,6 +25,22 @@ def drifts(alterations: Sequence[Alteration], others: Sequence[Alteration], tele
     return tuple(found)
 
 
+def locks_on(alterations: Sequence[Alteration], others: Sequence[Alteration]) -> tuple[Alteration, ...]:
+    """The clock locks that hold, ours or another Workbench's. No driver tells one: the newest that is told counts."""
+    told = {_claim(one): one for one in others if one.setting in LOCKS}
+    ours = {(a.gpu_uuid, a.setting): a for a in alterations if a.setting in LOCKS}
+    found = []
+    for key in sorted({*ours, *(claim.key for claim in told)}):
+        by = claims.explains(list(told), key, None, _entry(ours[key]) if key in ours else None)
+        found.append(ours[key] if by is None else told[by])
+    return tuple(found)
+
+
+def lock_drift(one: Alteration, others: Sequence[Alteration]) -> str | None:
+    """What to say where another Workbench has set another lock since."""
+    return claims.drift(_entry(one), None, [_claim(other) for other in others]) if one.setting in LOCKS else None
+
+
 def cautions(alterations: Sequence[Alteration], others: Sequence[Alteration], telemetry: Telemetry) -> tuple[str, ...]:
     """What to know before settings are left on without a guard: some are not there, others will not last."""
     said = [f"{named(d.gpu_index)} {d.setting}: {d.text}" for d in drifts(alterations, others, telemetry)]

@@ -33,6 +33,7 @@ from workbench.gpu.contrast import (
     span,
     within,
 )
+from workbench.gpu.drift import lock_drift, locks_on
 from workbench.gpu.history import Moment, Reading
 from workbench.model.gpu import GpuInfo, Telemetry
 from workbench.model.settings import HOST_INDEX, Alteration, InForce
@@ -77,6 +78,10 @@ class Proof:
         """The same for a person."""
         return self.place if self.gpu_index == HOST_INDEX else f"GPU{self.gpu_index}"
 
+    @property
+    def line(self) -> str:
+        return f"{self.where}: {self.text}"
+
     def as_json(self) -> dict[str, Any]:
         return {**asdict(self), "in_force": str(self.in_force)}
 
@@ -90,11 +95,13 @@ def judge_all(
     """Every altered setting that can be judged: clocks and power by the readings under load, persistence and governor
     by what `telemetry` reads. `known`: clocks under the same load with another lock or none."""
     known = known or Known()
-    now = clocks_of(alterations, moments, telemetry, known.load) if telemetry else ()
+    on = locks_on(alterations, known.others)
+    now = clocks_of(on, moments, telemetry, known.load) if telemetry else ()
     proofs = []
     for one in alterations:
         info = telemetry.info(one.gpu_index) if telemetry else None
-        found = judge(one, moments) or (_as_read(one, telemetry) if telemetry else None)
+        found = _replaced(one, known.others) or judge(one, moments)
+        found = found or (_as_read(one, telemetry) if telemetry else None)
         clock = next((c for c in now if (c.gpu_uuid, c.setting) == (one.gpu_uuid, one.setting)), None)
         if found is not None and found.in_force is InForce.CONSISTENT:
             found = _contrasted(found, one, clock, known)
@@ -103,6 +110,16 @@ def judge_all(
         if found is not None:
             proofs.append(_with_traps(found, info, telemetry))
     return tuple(proofs)
+
+
+def _replaced(one: Alteration, others: Sequence[Alteration]) -> Proof | None:
+    """A lock in whose place another Workbench has set its own."""
+    said = lock_drift(one, others)
+    if said is None:
+        return None
+    what = "memory lock" if one.setting == "memory_clocks" else "lock"
+    text = f"{what} changed by someone else: {said}"
+    return Proof(one.gpu_index, one.setting, InForce.CHANGED, f"{what} ▲ changed", text, 1)
 
 
 def judge(alteration: Alteration, moments: Sequence[Moment]) -> Proof | None:

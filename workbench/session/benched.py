@@ -71,6 +71,17 @@ class Measured:
     engine: str | None = None
     clocks: tuple[Clock, ...] = ()
 
+    def with_locks_changed(self, why: Sequence[str]) -> Measured:
+        """Rejected, and without what was said of locks that did not hold throughout."""
+        from workbench.gpu.contrast import LOCKS
+
+        kept = tuple(p for p in self.proofs if p.setting not in LOCKS)
+        said = {p.line for p in self.proofs} - {p.line for p in kept}
+        notes = tuple(note for note in self.summary.notes if note not in said)
+        return replace(
+            self, proofs=kept, summary=replace(self.summary, notes=notes, refused=(*self.summary.refused, *why))
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
@@ -158,11 +169,11 @@ class Measurement:
         summary = meter.with_gpus(outcome, gpus, idle)
         span, touched = span_of(outcome), (*gpus, HOST_INDEX)
         proofs = meter.proofs(*span, [a for a in self._alterations if a.gpu_index in touched], self._known)
-        clocks = meter.clocks(*span, self._alterations, self._known.load) if self._known else ()
+        clocks = meter.clocks(*span, self._alterations, self._known) if self._known else ()
         changed, beside = await self._disturbed(watch)
         summary = replace(
             summary,
-            notes=(*summary.notes, *(f"{p.where}: {p.text}" for p in proofs), *beside),
+            notes=(*summary.notes, *(p.line for p in proofs), *beside),
             refused=(*summary.refused, *changed),
         )
         return Measured(outcome, summary, gpus, telemetry, proofs, idle, clocks=clocks)

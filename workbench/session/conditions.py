@@ -44,8 +44,8 @@ def gpus_of(plan: LaunchPlan | None, infos: Sequence[GpuInfo]) -> tuple[int, ...
     return everything[:count]
 
 
-def settings_of(telemetry: Telemetry | None, alterations: Sequence[Alteration], gpus: Sequence[int]) -> dict[str, Any]:
-    """GPU settings in force, by "gpu0.power_limit_w" and the like; a lock only where Workbench set it."""
+def settings_of(telemetry: Telemetry | None, locks: Sequence[Alteration], gpus: Sequence[int]) -> dict[str, Any]:
+    """GPU settings in force, by "gpu0.power_limit_w" and the like; a lock only where a Workbench set it."""
     found: dict[str, Any] = {}
     for sample in telemetry.gpus if telemetry else ():
         if sample.index in gpus:
@@ -53,8 +53,8 @@ def settings_of(telemetry: Telemetry | None, alterations: Sequence[Alteration], 
             for name, value in (("power_limit_w", limit), ("persistence", sample.persistence)):
                 if value is not None:
                     found[f"gpu{sample.index}.{name}"] = value
-    for one in alterations:
-        if one.gpu_index in gpus and one.setting in ("gpu_clocks", "memory_clocks"):
+    for one in locks:
+        if one.gpu_index in gpus:
             found[f"gpu{one.gpu_index}.{one.setting}"] = str(one.now)
     return found
 
@@ -78,7 +78,7 @@ def conditions_of(
     status: ServerStatus | None,
     record: RunRecord | None,
     telemetry: Telemetry | None,
-    alterations: Sequence[Alteration],
+    locks: Sequence[Alteration],
     gpus: Sequence[int],
     simulated: bool,
     ceiling: Ceiling | None,
@@ -114,7 +114,7 @@ def conditions_of(
             }
             for i in infos
         ),
-        gpu_settings=settings_of(telemetry, alterations, gpus),
+        gpu_settings=settings_of(telemetry, locks, gpus),
         in_force=in_force or {},
         findings=findings or {},
         client=client,

@@ -246,7 +246,14 @@ class Settings(Serving):
         """What the host's GPUs have shown under loads of the last day."""
         from workbench.gpu import contrast
 
-        return replace(await contrast.read(self.host), load=load)
+        return replace(await contrast.read(self.host), load=load, others=self.state.others)
+
+    @property
+    def locks_on(self) -> tuple[Alteration, ...]:
+        """Of this host's GPUs, whoever set them."""
+        from workbench.gpu.drift import locks_on
+
+        return locks_on(self.state.alterations, self.state.others)
 
     async def keep_clocks(self, known: Known, clocks: Sequence[Clock], proofs: Sequence[Proof]) -> Known:
         """Add what a load has shown: the clocks, and which locks a contrast has proved."""

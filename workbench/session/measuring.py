@@ -317,7 +317,7 @@ class Measuring(Guarding):
         if time.monotonic() - since > _IDLE_HOLDS_S:
             idle = None
         await self.read_alterations()
-        before, known = self.state.alterations, await self.known_clocks(load_of(spec, benched))
+        before, known = self.locks_on, await self.known_clocks(load_of(spec, benched))
         measured = await Measurement(
             self.host,
             spec,
@@ -325,7 +325,7 @@ class Measuring(Guarding):
             env,
             cancel=self._cancel,
             on_progress=self._progress,
-            alterations=before,
+            alterations=self.state.alterations,
             known=known,
             idle=idle,
             ahead=self._ahead,
@@ -333,9 +333,8 @@ class Measuring(Guarding):
         if idle is None and measured.idle is not None and measured.idle.power_w is not None:
             self._idles = {standing: (measured.idle, time.monotonic())}
         await self.read_alterations()
-        if changed := locks_changed(before, self.state.alterations, measured.gpus):
-            summary = replace(measured.summary, refused=(*measured.summary.refused, *changed))
-            measured = replace(measured, summary=summary)
+        if changed := locks_changed(before, self.locks_on, measured.gpus):
+            measured = measured.with_locks_changed(changed)
         else:
             await self.keep_clocks(known, measured.clocks, measured.proofs)
         await self.take_proofs(measured.proofs)
@@ -374,7 +373,7 @@ class Measuring(Guarding):
             status=benched.status,
             record=benched.record,
             telemetry=telemetry,
-            alterations=self.state.alterations,
+            locks=self.locks_on,
             gpus=gpus,
             simulated=self.state.simulated or benched.simulated or bool(benched.status and benched.status.simulated),
             ceiling=ceiling_of(benched.plan, [i for i in _infos(telemetry) if i.index in gpus], memory_mhz),

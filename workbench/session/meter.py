@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from workbench.gpu.contrast import Clock, Known, clocks_of
 from workbench.gpu.disturbed import Watch
+from workbench.gpu.drift import locks_on
 from workbench.gpu.during import summarize
 from workbench.gpu.proof import Proof, judge_all
 from workbench.gpu.source import TelemetrySource
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from workbench.model.settings import Alteration
 
 INTERVAL_S = 0.1
+PROGRAMS_S = 1.0  # between two looks at the programs on the GPUs, and at persistence mode
 # Drivers give power as a mean over 1 s (Ampere and later), so a shorter run would read what was before it.
 SHORTEST_S = 2.0
 RISE_S = 1.0  # utilization and clocks are means over up to a second
@@ -49,7 +51,10 @@ class Meter:
     caller's to await, beside something else."""
 
     def __init__(self, host: Host, *, wait: bool = True) -> None:
-        self._source, self._wait = TelemetrySource(host, INTERVAL_S, self._heard), wait
+        self._source, self._wait = (
+            TelemetrySource(host, INTERVAL_S, self._heard, agent_options={"slow_s": PROGRAMS_S}),
+            wait,
+        )
         self._watch: Watch | None = None
 
     async def __aenter__(self) -> Meter:
@@ -101,10 +106,10 @@ class Meter:
         """What a load from t0 to t1 (time.monotonic() of this process) says of each setting that Workbench made."""
         return judge_all(alterations, self._loaded(t0_s, t1_s), self._source.latest, known)
 
-    def clocks(self, t0_s: float, t1_s: float, alterations: Sequence[Alteration], load: str) -> tuple[Clock, ...]:
-        """The clocks under that load, for what is judged later."""
-        latest = self._source.latest
-        return clocks_of(alterations, self._loaded(t0_s, t1_s), latest, load) if latest else ()
+    def clocks(self, t0_s: float, t1_s: float, alterations: Sequence[Alteration], known: Known) -> tuple[Clock, ...]:
+        """The clocks under the load that is judged now, for what is judged later."""
+        latest, on = self._source.latest, locks_on(alterations, known.others)
+        return clocks_of(on, self._loaded(t0_s, t1_s), latest, known.load) if latest else ()
 
     def _loaded(self, t0_s: float, t1_s: float) -> list[Moment]:
         """Without the first second, in which clocks still rise."""

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeAlias
 
-from workbench.gpu.contrast import CONTRAST_MHZ, LOCKS, Clock
+from workbench.gpu.contrast import CONTRAST_MHZ, LOCKS, Clock, Known
 from workbench.model.errors import SettingsError, WorkbenchError
 from workbench.model.findings import Level
 from workbench.model.settings import ClockRange, GpuSettings, InForce
@@ -62,7 +62,7 @@ async def probed(
     meter: Meter,
     probes: Probes,
     load: Callable[[float], Awaitable[Driven]],
-    load_name: str,
+    known: Known,
     password: str | None,
 ) -> tuple[list[Clock], tuple[str, ...]]:
     """The clocks under probes, and why one was not made."""
@@ -70,7 +70,7 @@ async def probed(
     notes: list[str] = []
     for setting, wanted in probes.items():
         try:
-            clocks += await _one(session, meter, setting, wanted, load, load_name, password)
+            clocks += await _one(session, meter, setting, wanted, load, known, password)
         except SettingsError as error:
             notes.append(f"no probe of {setting}: {error.message}")
     return clocks, tuple(notes)
@@ -91,7 +91,7 @@ async def _one(
     setting: str,
     wanted: Mapping[int, GpuSettings],
     load: Callable[[float], Awaitable[Driven]],
-    load_name: str,
+    known: Known,
     password: str | None,
 ) -> tuple[Clock, ...]:
     start = await start_of(session, setting, tuple(wanted))
@@ -102,7 +102,7 @@ async def _one(
         if failed is not None:
             raise SettingsError(f"{failed.command.where}: {failed.message}", host=session.host.name)
         driven = await load(RISE_S + PROBE_S)
-        return meter.clocks(driven.t0_s, driven.t1_s, session.state.alterations, load_name)
+        return meter.clocks(driven.t0_s, driven.t1_s, session.state.alterations, known)
     finally:
         await undisturbed(_back(session, start, password))
 

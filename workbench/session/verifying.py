@@ -122,6 +122,7 @@ class Verifying(Measuring):
         altered: Sequence[Alteration],
         probe: tuple[bool | Probes, str | None],
     ) -> Verification:
+        from workbench.gpu.disturbed import locks_changed
         from workbench.model.settings import HOST_INDEX
         from workbench.session import probing
         from workbench.session.conditions import load_of
@@ -136,22 +137,26 @@ class Verifying(Measuring):
                     return await drive(spec, env, self.cancelled, lambda so_far_s: so_far_s >= load_s, self._progress)
 
                 known = await self.known_clocks(load_of(spec, benched))
-                driven = await load(seconds)
+                before, driven = self.locks_on, await load(seconds)
+                await self.read_alterations()
+                known = replace(known, others=self.state.others)
                 gpus = gpus_of(benched.plan, meter.latest.infos if meter.latest else ())
                 used = [a for a in altered if a.gpu_index in (*gpus, HOST_INDEX)]
                 span = driven.t0_s, driven.t1_s
+                notes = locks_changed(before, self.locks_on, gpus)
+                known = replace(known, clocks=(), shown=()) if notes else known
                 proofs = meter.proofs(*span, used, known)
-                clocks = list(meter.clocks(*span, altered, known.load))
-                notes: tuple[str, ...] = ()
-                if probe[0] and (unsure := probing.unsure(proofs)):
+                clocks = [] if notes else list(meter.clocks(*span, altered, known))
+                if probe[0] and not notes and (unsure := probing.unsure(proofs)):
                     probes, why_none = probing.chosen(meter.latest.infos if meter.latest else (), unsure)
                     if not isinstance(probe[0], bool):
                         probes, why_none = probe[0], ()
-                    tried, notes = await probing.probed(self, meter, probes, load, known.load, probe[1])
-                    notes = (*why_none, *notes)
+                    tried, failed = await probing.probed(self, meter, probes, load, known, probe[1])
+                    notes = (*why_none, *failed)
                     clocks += tried
                     proofs = meter.proofs(*span, used, known.with_clocks(tried))
-                await self.keep_clocks(known, clocks, proofs)
+                if clocks:
+                    await self.keep_clocks(known, clocks, proofs)
         finally:
             self.update(bench=replace(self.state.bench, running=False))
         target = benched.status.run_id if benched.status else f"--url {spec.url}"

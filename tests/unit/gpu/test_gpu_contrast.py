@@ -13,10 +13,11 @@ from test_gpu_proof import lock, moments, told
 
 from workbench.gpu import contrast
 from workbench.gpu.contrast import Clock, Known, clocks_of
+from workbench.gpu.drift import locks_on
 from workbench.gpu.history import Moment
 from workbench.gpu.proof import Proof, judge_all
 from workbench.hosts.local import LocalHost
-from workbench.model.settings import InForce
+from workbench.model.settings import Alteration, InForce
 
 
 def seen(lock_of: str | None, mhz: int, reasons: tuple[str, ...] = (), load: str = "load", **fields: object) -> Clock:
@@ -179,3 +180,28 @@ def test_no_limiter_makes_a_card_that_ignores_locks_read_in_force(
         for proof in judge_all(altered, run, told(), known):
             assert proof.in_force is not InForce.YES, proof.text
         known = known.with_clocks(clocks_of(altered, run, told(), "load"))
+
+
+def others(now: str, set_unix_s: float) -> tuple[Alteration, ...]:
+    """Another Workbench's lock."""
+    return (replace(lock(now), since_unix_s=set_unix_s, extra={"by": "bob"}),)
+
+
+def test_a_lock_that_another_workbench_replaced_is_not_in_force_whatever_was_shown() -> None:
+    one = lock("2500,3000")
+    known = Known((seen("1500,1500", 1500),), load="load").with_shown([one])
+    assert (
+        judge_all([one], moments(), told(), replace(known, others=others("2000,2900", -1.0)))[0].in_force is InForce.YES
+    )
+    (proof,) = judge_all([one], moments(), told(), replace(known, others=others("2000,2900", 1.0)))
+    assert proof.in_force is InForce.CHANGED and proof.short == "lock ▲ changed"
+    assert "set to 2500,3000 by Workbench, now 2000,2900, set by bob" in proof.text
+
+
+def test_a_clock_under_anothers_lock_is_none_without_a_lock() -> None:
+    under = clocks_of(locks_on([], others("1500,1500", 1.0)), moments(sm_mhz=1500), told(), "load")
+    proof = judged("2500,3000", 2790, *under)
+    assert proof.in_force is InForce.YES and "1500 MHz with a lock of 1500 MHz" in proof.text
+    own = replace(lock("2500,3000"), extra={"set_unix_s": 2.0})
+    assert [a.now for a in locks_on([own], others("1500,1500", 1.0))] == ["2500,3000"]
+    assert [a.now for a in locks_on([own], others("1500,1500", 3.0))] == ["1500,1500"]

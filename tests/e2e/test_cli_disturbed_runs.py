@@ -22,7 +22,7 @@ SHAPE = ("--seconds", "6", "--requests", "9000", "--concurrency", "4", "--max-to
 @contextmanager
 def benching(cli: Cli, run_id: str) -> Iterator[subprocess.Popen[bytes]]:
     """A process that measures, once its load is on the GPU."""
-    argv = [sys.executable, "-m", "workbench", *PRO, "bench", run_id, *SHAPE]
+    argv = [sys.executable, "-m", "workbench", *PRO, "bench", run_id, *SHAPE, "--seconds", "12"]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         end = time.monotonic() + 30
         while (cli(*PRO, "gpu", "status", "--json").document["gpus"][0]["gpu_util_pct"] or 0) < 50:
@@ -35,6 +35,7 @@ def test_a_limit_that_is_set_while_a_benchmark_runs_marks_its_result(cli: Cli, s
     run_id = started(cli, PRO)
     with benching(cli, run_id) as process:
         assert cli(*PRO, "gpu", "set", "--power-limit", "220", "--yes", "--json").document["ok"] and limit_w() == 220.0
+        assert process.poll() is None, "the change came after the run"
         out, _ = process.communicate(timeout=60)
     result = json.loads(out)
     assert result["refused"] == ["settings changed during the run: GPU0 power limit 600 -> 220 W"], result
@@ -60,6 +61,7 @@ def test_a_lock_of_another_workbench_marks_the_result_and_is_nobody_elses_proof(
 
     with benching(cli, run_id) as process:
         by_other("set", "--lock-gpu-clocks", "1500,1500")
+        assert process.poll() is None, "the change came after the run"
         out, _ = process.communicate(timeout=60)
     result = json.loads(out)
     assert result["refused"] == ["settings changed during the run: GPU0 SM clock lock none -> 1500,1500"], result

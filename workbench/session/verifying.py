@@ -160,14 +160,9 @@ class Verifying(Measuring):
         finally:
             self.update(bench=replace(self.state.bench, running=False))
         target = benched.status.run_id if benched.status else f"--url {spec.url}"
-        unloaded = (
-            f"GPU{a.gpu_index}: {a.setting} is not checked: the server does not use this GPU"
-            for a in altered
-            if a not in used
-        )
         return Verification(
             proofs,
-            tuple(unloaded),
+            tuple(map(_unloaded, (a for a in altered if a not in used))),
             target,
             round(driven.t1_s - driven.t0_s, 1),
             driven.output_tok_s,
@@ -209,3 +204,7 @@ class Verifying(Measuring):
                 next_step="workbench start PRESET --wait, or name one with --url",
             )
         return ready[0].run_id
+
+
+def _unloaded(one: Alteration) -> str:
+    return f"GPU{one.gpu_index}: {one.setting} is not checked: the server does not use this GPU"

@@ -98,6 +98,8 @@ def _differences(a: BenchResult, b: BenchResult) -> Iterable[dict[str, Any]]:
     yield from _if_different("measured by", "measured by", *(c.imported or "Workbench" for c in (x, y)))
     yield from _if_different("server", "address", _address(a), _address(b))
     if x.flags or y.flags:
+        if x.engine == y.engine and x.argv and y.argv:
+            yield from _if_different("executable", "executable", x.argv[0], y.argv[0])
         yield from _mapping("flag", x.flags, y.flags)
     else:
         yield from _if_different("command", "argv", list(x.argv), list(y.argv))

@@ -297,7 +297,8 @@ def _smallest(change: MetricChange, at_level: float) -> float | None:
     ratios = _log_ratios(change)
     if change.interval_pct is None or len(ratios) < 3:
         return None
-    error = math.sqrt(variance(ratios) / len(ratios))
+    least = metric_called(change.metric).resolution(min(v for pair in change.pairs for v in pair if v))
+    error = math.sqrt(max(2 * least**2, variance(ratios)) / len(ratios))
     return 100 * math.expm1(min(50.0, detectable_shift(len(ratios) - 1, round(1 - at_level, 9), POWER) * error))
 
 

@@ -97,6 +97,13 @@ def test_two_addresses_are_never_the_same_configuration() -> None:
     assert "the runs of A differ among themselves in configuration: address" in mixed.warnings
 
 
+def test_two_builds_of_an_engine_are_never_the_same_configuration() -> None:
+    a, b = ([result(n, argv=(program, "serve")) for n in (1, 2)] for program in ("vllm", "/opt/fork/bin/vllm"))
+    shown = {"kind": "executable", "name": "executable", "a": "vllm", "b": "/opt/fork/bin/vllm"}
+    assert shown in compare(a, b).differences and compare(a, b).like_for_like, "it is the question"
+    assert "the runs of A differ among themselves in configuration: executable" in compare([*a, *b], b).warnings
+
+
 def test_what_is_compared_is_no_reproach() -> None:
     a, b = result(1), result(2, speed=80, model="other", engine="sglang")
     assert compare(a, b).warnings[:2] == ("different models: m and other", "different engines: vllm and sglang")

@@ -46,6 +46,15 @@ def measured(speeds: list[tuple[float, float]], state: str = "done", **options: 
     return design.judged(Experiment(1, 0.0, "box", spec(**options), tuple(runs), state), results)
 
 
+def test_runs_without_spread_could_not_have_shown_less_than_a_metric_tells() -> None:
+    """Never "one of 0.0 % or more would have been seen"."""
+    same, close = measured([(1.0, 1.0)] * 5), measured([(1.0, 1.0), (1.0, 1.0003)] * 3)
+    for one in (same, close):
+        assert one.comparison is not None and one.smallest_pct is not None
+        width = one.comparison.metrics[0].interval_pct
+        assert width is not None and one.smallest_pct > width, "the smallest that is shown lies outside the interval"
+
+
 # -- what comes next -------------------------------------------------------------------------------------------------
 
 

@@ -268,7 +268,7 @@ def overview(results: Sequence[BenchResult]) -> Table:
     for r in results:
         s = r.summary
         name = f"#{r.id}" + (f" ({r.conditions.imported})" if r.conditions.imported else "")
-        state = "refused" if s.refused else f"{s.requests_failed} failed" if s.requests_failed else "ok"
+        state = "rejected" if s.refused else f"{s.requests_failed} failed" if s.requests_failed else "ok"
         rows.append(
             (
                 name,

@@ -63,7 +63,7 @@ def test_an_experiment_is_of_what_runs_against_the_plan(drive: Any) -> None:
         await d.press("X")
         await d.until(lambda: "A is what runs now, B the plan under edit." in d.text)
         assert "max-num-seqs=512" in d.text and "max-num-seqs=777" in d.text
-        assert "6 runs of 64 requests at 8 streams: about 6m12s" in d.text
+        assert "6 runs of 64 requests at 8 streams and a first one that is discarded: about 6m12s" in d.text
         await d.press("down", "down", "5")
         assert "10 runs of" in d.text and "about 10m20s" in d.text
         await d.press("enter")

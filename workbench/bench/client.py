@@ -497,6 +497,7 @@ class Client:
             elapsed_s=round(elapsed_s, 3),
             phase=self.phase,
             silent_s=round(self._silent_s(), 1),
+            streaming=sum(s.exchange is not None and bool(s.exchange.reply.stamps_ns) for s in self._slots),
         )
 
     def _silent_s(self) -> float:

@@ -45,15 +45,9 @@ cat /proc/sys/kernel/random/boot_id || echo
 [ -f "$1" ] || exit 4
 head -c "$2" <"$1"
 """
-# $1: link, $2: owner. Prints "ok", or "held OWNER", the link's age in seconds, and how long the host has been up; then
-# "gone" for an owner that was a process of this host, as a guard is, and is no more, or is not of the link's owner.
-# What stands there and is no link was not made by a Workbench: it is put aside.
-ACQUIRE = r"""
-umask 077
-mkdir -p -- "$(dirname -- "$1")" || exit 1
-ln -s "$2" "$1" 2>/dev/null && { echo ok; exit 0; }
-if [ -e "$1" ] && [ ! -L "$1" ]; then mv -f -- "$1" "$1.bad.$$"; fi
-owner=$(readlink "$1") || { ln -s "$2" "$1" && echo ok; exit $?; }
+# Prints "held OWNER", the link's age in seconds, and how long the host has been up; then "gone" for an owner that was a
+# process of this host, as a guard is, and is no more, or is not of the link's owner.
+_NAME_OWNER = r"""
 made=$(stat -c %Y "$1") && uid=$(stat -c %u "$1") || exit 0
 echo "held $owner"
 echo $(($(date +%s) - made))
@@ -73,6 +67,25 @@ set -- ${stat##*) }
 for one in $uids; do [ "$one" != "$uid" ] || exit 0; done
 echo gone
 """
+# $1: link, $2: owner. Prints "ok", or who has it. What stands there and is no link was not made by a Workbench: it is
+# put aside.
+ACQUIRE = (
+    r"""
+umask 077
+mkdir -p -- "$(dirname -- "$1")" || exit 1
+ln -s "$2" "$1" 2>/dev/null && { echo ok; exit 0; }
+if [ -e "$1" ] && [ ! -L "$1" ]; then mv -f -- "$1" "$1.bad.$$"; fi
+owner=$(readlink "$1") || { ln -s "$2" "$1" && echo ok; exit $?; }
+"""
+    + _NAME_OWNER
+)
+# $1: link. Prints who has it, or nothing.
+HOLDER = (
+    r"""
+owner=$(readlink "$1") || exit 0
+"""
+    + _NAME_OWNER
+)
 # $1: link, $2: owner. Only that owner's link is removed.
 RELEASE = r"""
 [ "$(readlink "$1")" = "$2" ] && rm -f -- "$1"
@@ -323,6 +336,20 @@ async def locked(host: Host) -> AsyncIterator[Held]:
         _ours[link] -= 1
 
 
+async def is_being_changed(host: Host) -> bool:
+    """Return whether a guard or a Workbench holds the journal's lock: values and entries do not agree meanwhile."""
+    link = f"{await path_on(host)}.lock"
+    done = await host.run(sh(HOLDER, link))
+    lines = done.out.split("\n")
+    return bool(lines[0]) and not _is_dead(lines)
+
+
+def _is_dead(lines: Sequence[str]) -> bool:
+    """Return whether the owner that ACQUIRE or HOLDER named is no more."""
+    age_s, up_s = (int(w) if w.lstrip("-").isdigit() else None for w in [*lines[1:], "", ""][:2])
+    return "gone" in lines[1:] or lock_is_dead(lines[0].removeprefix("held "), age_s or 0, LEASE_S, up_s)
+
+
 async def _acquire(host: Host, link: str, owner: str) -> None:
     until = time.monotonic() + WAIT_S
     while True:
@@ -335,8 +362,7 @@ async def _acquire(host: Host, link: str, owner: str) -> None:
         held = lines[0].removeprefix("held ")
         if lines[0] == "ok" or (held == owner and _ours[link] == 1):  # left by a change of ours that was cut off
             return
-        age_s, up_s = (int(w) if w.lstrip("-").isdigit() else None for w in [*lines[1:], "", ""][:2])
-        if lines[0] and ("gone" in lines[1:] or lock_is_dead(held, age_s or 0, LEASE_S, up_s)):
+        if lines[0] and _is_dead(lines):
             await host.run(sh(RELEASE, link, held))
         elif time.monotonic() > until:
             raise SettingsError(

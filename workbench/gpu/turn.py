@@ -44,7 +44,7 @@ async def turn_on(host: Host, what: str, *, wait: bool, tell: Callable[[str], No
                 break
             text = f"is being measured: {_named(by)}"
             if not wait:
-                next_step = "wait for its end, or add --wait to begin then"
+                next_step = "wait for its end; on the command line --wait does that"
                 raise BenchError(f"this host {text}", host=host.name, next_step=next_step)
             tell(f"{host.name} {text}; waiting for its end")
         if problem is not None:

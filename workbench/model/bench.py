@@ -173,6 +173,7 @@ class BenchProgress:
     phase: str = "measuring"  # "connecting", "warming up", "measuring", "done"
     silent_s: float = 0.0  # since the last byte that the server sent, while requests wait
     line: str = ""  # what a workload of the person's own said last
+    streaming: int = 0  # requests in flight whose first token has come
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,7 @@ class ServerStatus:
     adopted: bool = False
     simulated: bool = False
     alive: bool = False  # its process lives; a FAILED one may, when it was only not ready in time
+    outlived: int = 0  # of its processes, after its own has ended: they may hold GPU memory
 
 
 @dataclass(frozen=True, slots=True)

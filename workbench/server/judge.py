@@ -41,6 +41,7 @@ def judge(
         exit_signal=facts.exit_signal,
         reason=reason,
         findings=_findings(facts),
+        outlived=0 if facts.alive else facts.members,
         served_model=ready.model if ready else None,
         engine_version=record.engine_version,
         simulated=record.simulated,
@@ -88,5 +89,5 @@ def _findings(facts: RunFacts) -> tuple[Finding, ...]:
         found.append(Finding(Level.WARN, "run.record", facts.record.problem, fix="stop the run, or end it by hand"))
     if facts.members and not facts.alive:
         text = f"{facts.members} of its processes outlived it and may hold GPU memory"
-        found.append(Finding(Level.ERROR, "run.orphans", text, fix=f"workbench stop {facts.record.run_id}"))
+        found.append(Finding(Level.ERROR, "run.orphans", text, fix=f"x, or workbench stop {facts.record.run_id}"))
     return tuple(found)

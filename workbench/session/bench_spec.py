@@ -86,7 +86,7 @@ def _check_streams(merged: dict[str, Any], given: Mapping[str, Any]) -> None:
     if "concurrency" in given:
         raise InputError(
             f"{requests} requests cannot keep {streams} streams busy",
-            next_step=f"--requests {ROUNDS * streams}, or fewer streams",
+            next_step=f"ask for {ROUNDS * streams} requests (--requests), or for fewer streams",
         )
     merged["concurrency"] = requests
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from workbench.session.benched import Benched
 
 _LOAD = ("endpoint", "concurrency", "rate", "input_tokens", "max_tokens", "prompts_name", "shared_prefix", "command")
+CLOCKS = {"gpu_clocks": "SM", "memory_clocks": "memory"}
 _PARALLEL = ("tensor-parallel-size", "data-parallel-size", "pipeline-parallel-size", "tp-size", "dp-size", "pp-size")
 
 
@@ -198,10 +199,11 @@ def _changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list
         setting, value = name.partition(".")[2], now.get(name)
         if setting == "power_limit_w" and value is not None:
             parts.append(f"power {value:g} W")
-        elif value is None:
-            parts.append(f"no {setting.replace('_clocks', '')} lock" if "clocks" in setting else f"-{setting}")
+        elif setting in CLOCKS:
+            mhz = "-".join(dict.fromkeys(str(value).split(",")))
+            parts.append(f"no {CLOCKS[setting]} lock" if value is None else f"{CLOCKS[setting]} {mhz} MHz")
         else:
-            parts.append(f"{setting.replace('_clocks', '')} {_short(value)}")
+            parts.append(f"-{setting}" if value is None else f"{setting} {_short(value)}")
     return list(dict.fromkeys(parts))
 
 

@@ -46,7 +46,7 @@ async def drive(
     began: list[float] = []
 
     def heard(progress: BenchProgress) -> None:
-        if progress.output_tokens and not began:
+        if not began and (progress.output_tokens or progress.streaming >= spec.concurrency):
             began.append(time.monotonic())
         newest[:] = [progress]
         on_progress(progress)
@@ -61,7 +61,7 @@ async def drive(
                 raise runner.BenchCancelled("cancelled", next_step="nothing was stored; run it again")
             if began and enough(time.monotonic() - began[0]):
                 break
-            _give_up_when_silent(spec, newest[-1] if newest else None, bool(began), time.monotonic() - started)
+            _give_up_when_silent(spec, newest[-1] if newest else None, time.monotonic() - started)
             await asyncio.wait({load}, timeout=_LOOK_S)
         if load.done():
             errors = dict(load.result().summary.errors)
@@ -77,8 +77,8 @@ async def drive(
             await load
 
 
-def _give_up_when_silent(spec: BenchSpec, progress: BenchProgress | None, tokens: bool, waited_s: float) -> None:
-    if tokens:
+def _give_up_when_silent(spec: BenchSpec, progress: BenchProgress | None, waited_s: float) -> None:
+    if progress is not None and (progress.output_tokens or progress.streaming):
         return
     if progress is not None and progress.failed >= spec.concurrency and not progress.done:
         raise BenchError(

@@ -32,7 +32,8 @@ MADE_BY = {"dead": "who is gone", "alive": "another Workbench, which runs", "els
 class Settings(Serving):
     _rights: Rights | None = None
     _looked_at: Host | None = None  # whose findings of before were read
-    _drifting: frozenset[Drift] = frozenset()  # of the newest reading
+    _looked_up: frozenset[Drift] = frozenset()  # differ from the journal, while nobody was changing it
+    _looking_up = False
     _read_at = 0.0  # when the alterations were read last
     _carried: Carried = ()  # of the loaded preset
 
@@ -313,22 +314,23 @@ class Settings(Serving):
             super().show_plan()
 
     def _compare(self, telemetry: Telemetry) -> None:
-        """A value that is not as journalled is looked up first, since a command may have changed both; it counts where
-        the next reading shows it as well."""
+        """Look up a value that is not as journalled first, since a command or the guard may be changing both; it
+        counts where the next reading shows it as well."""
         if not self.state.alterations:
-            self._drifting = frozenset()
+            self._looked_up = frozenset()
             self.update(drift=())
             return
         if any("GPU settings" in work for work in self.state.busy):  # what was found stands until that is done
-            self._drifting = frozenset()
+            self._looked_up = frozenset()
             return
         from workbench.gpu.drift import drifts
 
         found = drifts(self.state.alterations, self.state.others, telemetry)
-        lasting = tuple(d for d in found if d in self._drifting)
-        if set(found) - self._drifting:
-            self.spawn(self._read_again())
-        self._drifting = frozenset(found)
+        lasting = tuple(d for d in found if d in self._looked_up)
+        self._looked_up = frozenset(lasting)
+        if len(lasting) < len(found) and not self._looking_up:
+            self._looking_up = True
+            self.spawn(self._look_up(frozenset(found)))
         for one in lasting:
             if one not in self.state.drift:
                 text = f"{self.host.name}: {named(one.gpu_index)} {one.setting} {one.text}"
@@ -343,9 +345,18 @@ class Settings(Serving):
 
         return cautions(self.state.alterations, self.state.others, await read_once(self.host))
 
-    async def _read_again(self) -> None:
-        with suppress(WorkbenchError):  # the link is lost, which its state tells
+    async def _look_up(self, found: frozenset[Drift]) -> None:
+        from workbench.gpu.journal import is_being_changed
+
+        try:
+            if await is_being_changed(self.host):
+                return  # the next reading asks again
             await self.read_alterations()
+            self._looked_up |= found
+        except WorkbenchError:  # the link is lost, which its state tells
+            pass
+        finally:
+            self._looking_up = False
 
     async def _tell_gone(self, gone: Sequence[Record]) -> None:
         """Once: it is written down as told, where that can be done."""

@@ -168,6 +168,7 @@ class Guarding(Settings):
                 await self._source.refresh()
         if news and self._attended and seen.told != str(view.did_unix_s):
             self.notify(Level.WARN, f"{self.host.name}: the guard {view.did}", f"its log is {view.log}")
+            self.record(f"# the guard {view.did}")
             with suppress(HostError):
                 await was_told(self.host, view.did_unix_s or 0.0)
 

@@ -178,7 +178,7 @@ class Serving(Watching):
         before = self.state.server
         self._startable(self.editor.effective)
         with self.busy(_STARTING):
-            if before is not None and before.state in LIVE:
+            if before is not None and (before.state in LIVE or before.outlived):
                 await self._stop(before.run_id)
             status = await self._start()
         return status.run_id

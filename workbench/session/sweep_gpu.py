@@ -147,6 +147,7 @@ class GpuSweep:
         if unknown:
             self.run.note(f"{', '.join(unknown)}: a lock of before cannot be read, so at the end it is the default")
         in_a_row = 0
+        self.run.to_pair = 2 * self.pairs
         await self._write_start()
         try:
             for index in self.run.missing:

@@ -35,6 +35,7 @@ async def compared(
             if why:
                 raise WorkbenchError(f"a run of the pairs is not to be used: {why}")
             made[arm] = result
+            run.paired()
         found.append((made["A"], made["B"]))
     metric = METRICS[any(r.summary.tok_per_joule is None for both in found for r in both)]
     comparison = compare([a for a, _ in found], [b for _, b in found], paired=True, chosen=metric)

@@ -39,7 +39,8 @@ class SweepRun:
 
     def __init__(self, session: Sweeping, sweep: Sweep, store: SweepStore) -> None:
         self.session, self.sweep, self.store = session, sweep, store
-        self._took_s: list[float] = []
+        self._made, self._each = 0, 1  # runs in all, and of one point
+        self.to_pair = 0  # runs that follow the points
         self._began_s = time.monotonic()
         self._unsaved = False
 
@@ -65,11 +66,17 @@ class SweepRun:
             if point.state in ("planned", "measuring"):
                 self.point(index, state="skipped", error=why)
 
-    def estimate(self, index: int, seconds: float) -> None:
-        """After a point that took so long: what is left."""
-        self._took_s.append(seconds)
-        left = sum(p.state == "planned" for p in self.sweep.points[index + 1 :])
-        self.change(left_s=left * sum(self._took_s) / len(self._took_s))
+    def estimate(self, runs: int = 0) -> None:
+        """After the `runs` of a point, or one run of a pair: what is left, by what the runs so far took with all that
+        lies between them."""
+        self._each = runs or self._each
+        self._made += runs or 1
+        left = self._each * sum(p.state == "planned" for p in self.sweep.points) + self.to_pair
+        self.change(left_s=left * self.elapsed_s / self._made)
+
+    def paired(self) -> None:
+        self.to_pair -= 1
+        self.estimate()
 
     async def save(self) -> None:
         """A disk that is full must not end a sweep: its results are kept elsewhere, and the GPU is to be given back."""
@@ -90,7 +97,6 @@ class SweepRun:
         fails ends it. Empty, with the reason in the point, when a run could not be made; BenchCancelled goes on up."""
         from workbench.bench.runner import BenchCancelled
 
-        began = time.monotonic()
         self.point(index, state="measuring")
         found: list[BenchResult] = []
         try:
@@ -103,7 +109,7 @@ class SweepRun:
             await self.save()
             return ()
         self.point(index, **figures(found))
-        self.estimate(index, time.monotonic() - began)
+        self.estimate(len(found))
         return found
 
     async def _one_run(self, index: int, measure: Callable[[], Awaitable[int]]) -> BenchResult:

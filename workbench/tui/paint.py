@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from textual import events
+from textual.content import Content
 from textual.geometry import Region
-from textual.markup import escape
 from textual.strip import Strip
 from textual.widget import Widget
 
@@ -62,9 +62,9 @@ def safe(row: Row) -> Row:
     return tuple((clean(text), role) for text, role in row)
 
 
-def border_text(text: str) -> str:
-    """`text` for a border, which reads markup."""
-    return escape(plain(clean(text)))
+def border_text(text: str) -> Content:
+    """Return `text` for a border, which would read markup in a string, and fail on half a tag."""
+    return Content(plain(clean(text)))
 
 
 def cell(text: str, width: int) -> str:

@@ -79,6 +79,7 @@ class MainScreen(
         self.active, self.zoomed = 1, False
         self.single = False
         self._asked = ""
+        self._on_host = self.session.state.host.name
         self._shape: tuple[object, ...] = ()
         self._notice_number, self._notice_until = 0, 0.0
         self._server_state: tuple[str | None, ServerState | None] = (None, None)
@@ -186,7 +187,7 @@ class MainScreen(
             self.command_bar.show(state)
         if changed & (LOG | {"servers", "run_id", "plan"}):
             self.log_pane.show(state)
-        if changed & {"results", "bench", "results_search", "mark_a", "mark_b", "ceiling", "servers"}:
+        if changed & {"results", "bench", "results_search", "mark_a", "mark_b", "ceiling", "servers", "run_id"}:
             self.results.show(state)
         if changed & {"comparison", "experiment", "results", "mark_a", "mark_b"}:
             self.compare.show(state)
@@ -226,6 +227,9 @@ class MainScreen(
         """An unknown key is asked about once per message; other reasons for no connection stand as a message."""
         message = state.host.message
         self._asked = "" if state.host.link == "connecting" else self._asked  # asked for anew: told anew
+        if state.host.name != self._on_host:  # what was said is of the host before
+            self._on_host = state.host.name
+            self.hush()
         if state.host.link != "failed" or not message or message == self._asked:
             return
         self._asked = message

@@ -24,6 +24,9 @@ class Run:
     def change(self, **fields: Any) -> None:
         self.sweep = replace(self.sweep, **fields)
 
+    def paired(self) -> None:
+        self.change(left_s=0.0)
+
     def note(self, text: str) -> None:
         self.change(notes=(*self.sweep.notes, text))
 

@@ -31,6 +31,7 @@ class ServerActions(Actions):
 
         server = state.server
         alive = server is not None and server.state in ALIVE
+        in_the_way = server if server is not None and (alive or server.outlived) else None
         changes = self.try_now(self.session.changes_against_running) if alive else ()
 
         def decided(yes: bool | None) -> None:
@@ -39,7 +40,7 @@ class ServerActions(Actions):
                 # A start that is refused leaves the person where the plan can be corrected.
                 self.attempt(self.session.start(), lambda _: self.go(3) if self.active == before else None)
 
-        await self.app.push_screen(StartPlan(state.plan, server if alive else None, changes or ()), decided)
+        await self.app.push_screen(StartPlan(state.plan, in_the_way, changes or ()), decided)
 
     async def _ask_trust(self, foreign: Sequence[Finding]) -> None:
         """Before the first start of a stranger's preset: what it runs, and the command."""
@@ -64,7 +65,7 @@ class ServerActions(Actions):
 
     async def action_stop(self) -> None:
         server = self.session.state.server
-        if server is None or server.state not in ALIVE:
+        if server is None or not (server.state in ALIVE or server.outlived):
             self.say("no server of Workbench is running here")
             return
         from workbench.tui.modals.ask import Confirm
@@ -72,6 +73,7 @@ class ServerActions(Actions):
 
         def text(width: int) -> list[Row]:
             about = f"{server.run_id}: {server.engine} {server.model} on {server.host}, pid {server.pid}"
+            about += f"; {server.outlived} processes outlived it" if server.outlived else ""
             how = "TERM to its process group, KILL to what is left after the grace time."
             return [*paragraph(about, width), *paragraph(how, width, "dim")]
 

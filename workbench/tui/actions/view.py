@@ -100,7 +100,7 @@ class ViewActions(Actions):
             if number is not None and number.isdigit():
                 self.call_later(entries[int(number)].call)
 
-        await self.app.push_screen(PickModal("Actions", items, filter=True, free=False), chosen)
+        await self.app.push_screen(PickModal("Actions", items, filter=True, free=False).add_class("-wide"), chosen)
 
     def action_screenshot(self) -> None:
         try:

@@ -107,8 +107,16 @@ def _fields(spec: BenchSpec, profiles: Profiles) -> tuple[Field, ...]:
 
 
 def _check(values: Values) -> str | None:
-    outcome = overrides(values)
-    return outcome if isinstance(outcome, str) else None
+    """Return what is wrong with them, so that the form stays and keeps what was typed."""
+    made = overrides(values)
+    if isinstance(made, str):
+        return made
+    streams, requests = made["concurrency"], made["requests"]
+    if made["rate"] is None and streams > requests:
+        return (
+            f"{requests} requests cannot keep {streams} streams busy: ask for {streams} or more, or for fewer streams"
+        )
+    return None
 
 
 def _summary(values: Values, width: int) -> list[Row]:

@@ -170,7 +170,8 @@ def experiment_form(
         most = "at most " if "until_pct" in wanted.options else ""
         unknown = "how long is not known before a first benchmark of this shape"
         time = f"about {elapsed(seconds)}" if seconds is not None else unknown
-        return [(), *paragraph(f"{most}{count} runs of {load}: {time}", width, "strong", "  ")]
+        said = f"{most}{count} runs of {load} and a first one that is discarded: {time}"
+        return [(), *paragraph(said, width, "strong", "  ")]
 
     def intro(width: int) -> list[Row]:
         text = (

@@ -103,7 +103,8 @@ class StartPlan(Modal[bool]):
         if self.refused:
             rows += paragraph("x This plan is refused until the errors below are gone.", width, "bad")
         elif self.restart and self.server is not None:
-            rows += paragraph(f"The running server {self.server.run_id} is stopped first.", width, "warn")
+            which = "Processes that outlived {} are" if self.server.outlived else "The running server {} is"
+            rows += paragraph(f"{which.format(self.server.run_id)} stopped first.", width, "warn")
         rows += [(("model   ", "dim"), (plan.plan.model, "text"))]
         checked = f"checked against {plan.plan.engine} {plan.catalog_version}"
         about = [plan.installed or plan.installed_problem or "", checked]
@@ -111,11 +112,12 @@ class StartPlan(Modal[bool]):
         # the estimate is shown once, as bad as it is
         told = [f for f in plan.findings if plan.memory and f.text.startswith(plan.memory)]
         if plan.memory and all(f.level in (Level.INFO, Level.HINT) for f in told):
-            rows.append((("memory  ", "dim"), (plan.memory, "text")))
+            lines = paragraph(plan.memory, width - 8)
+            rows += [((("memory  ", " " * 8)[n > 0], "dim"), *line) for n, line in enumerate(lines)]
             findings = [f for f in plan.findings if f not in told]
         else:
             findings = list(plan.findings)
-        if self.restart:
+        if self.restart and self.server is not None and not self.server.outlived:
             count = len(self.changes)
             rows += [(), ((f"{count} change{'s' * (count != 1)} against what runs now", "strong"),)]
             rows += change_rows(self.changes, width)

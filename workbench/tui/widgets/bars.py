@@ -11,6 +11,7 @@ from workbench.model.findings import Level
 from workbench.session.state import Notice, SessionState
 from workbench.tui.bindings import KEYS, footer_keys
 from workbench.tui.formats import in_words
+from workbench.tui.glyphs import G
 from workbench.tui.paint import Painted, Row, cut, fit, paragraph, row_width, spread, width_of
 
 TABS = ("Presets", "Launch", "Log", "Bench", "Compare", "GPUs")
@@ -135,13 +136,17 @@ def _first_keys(width: int) -> Row:
     return fit(tuple(row), width)
 
 
-def notice_rows(notice: Notice, width: int) -> list[Row]:
-    """What happened, and below it the next step."""
+def notice_rows(notice: Notice, width: int, most: int | None = None) -> list[Row]:
+    """What happened, and below it the next step, which stays where what happened takes more than `most` rows."""
     sign, role = NOTICE_SIGNS[notice.level]
     room = max(10, width - 2)
     lines = paragraph(in_words(notice.text), room, "strong" if notice.level is Level.ERROR else "text")
-    if notice.next_step:
-        lines += paragraph(f"next: {notice.next_step}", room, "text", "      ")
+    after = paragraph(f"next: {notice.next_step}", room, "text", "      ") if notice.next_step else []
+    if most is not None and len(lines) + len(after) > most:
+        after = after[: most - 1]
+        lines = lines[: most - len(after)]
+        lines[-1] = (*fit(lines[-1], room - 1), (G.more, "text"))
+    lines += after
     return [((sign if not i else "  ", role), *line) for i, line in enumerate(lines)]
 
 
@@ -166,7 +171,7 @@ class NoticeBar(Painted):
     def _lines(self, width: int) -> list[Row]:
         if self.notice is None:
             return []
-        return notice_rows(self.notice, width - 5)[: self.MOST_ROWS]  # "esc" stands beside them
+        return notice_rows(self.notice, width - 5, self.MOST_ROWS)  # "esc" stands beside them
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
         rows = self._lines(width)

@@ -15,18 +15,18 @@ class Pane(Vertical):
     def __init__(self, number: int, name: str, body: Painted) -> None:
         super().__init__(id=f"pane-{number}", classes="pane")
         self.number, self.pane_name, self.body = number, name, body
-        self.border_title = f"{number} {name}"
+        self._texts: tuple[str, str] = ("", "")
+        self.title()
 
     def compose(self) -> ComposeResult:
         yield self.body
 
     def title(self, detail: str = "", hint: str = "") -> None:
         """Texts in the border; set only when they differ, for they repaint it."""
-        title = border_text(f"{self.number} {self.pane_name}" + (f"  {detail}" if detail else ""))
-        if self.border_title != title:
-            self.border_title = title
-        if self.border_subtitle != border_text(hint):
-            self.border_subtitle = border_text(hint)
+        texts = (f"{self.number} {self.pane_name}" + (f"  {detail}" if detail else ""), hint)
+        if texts != self._texts:
+            self._texts = texts
+            self.border_title, self.border_subtitle = map(border_text, texts)
 
     def focus_target(self) -> Widget:
         return self.body

@@ -48,7 +48,7 @@ def server_runs(server: ServerStatus | None, now_s: float, *, least: bool = Fals
         since = server.ready_unix_s if server.state is ServerState.READY else server.started_unix_s
         if since:
             runs.append((f" {elapsed(now_s - since)}", "text"))
-    if server.state is ServerState.STARTING and server.phase:
+    if server.state is ServerState.STARTING and server.phase and not least:
         runs.append((f" {server.phase}", "dim"))
     return tuple(runs)
 
@@ -91,7 +91,9 @@ class StatusBar(Painted):
             if least and state.host.simulated:  # the end of the row says that it is
                 name = name.removeprefix("sim:")
             link = ((cut_middle(name, LEAST_HOST_CELLS) if least else name, "strong"),)
-        parts = [link, server_runs(state.server, now_s, least=least)]
+        parts = [link]
+        if state.server is not None or state.host.link != "failed":  # of a host out of reach nobody knows
+            parts.append(server_runs(state.server, now_s, least=least))
         work = self.work(state, brief=least)
         if work:
             parts.append(work)

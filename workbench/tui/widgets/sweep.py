@@ -15,11 +15,8 @@ if TYPE_CHECKING:
 LEAST_PLOT_ROWS = 7
 MOST_PLOT_ROWS = 22
 SETTLING = {"power_limit_w": "settling under load", "gpu_clocks": "settling under load", "flag": "the server starts"}
-AFTER = {
-    "power_limit_w": "giving back what was there",
-    "gpu_clocks": "giving back what was there",
-    "flag": "confirming the best",
-}
+CONFIRMING = "comparing the best value with the start, in pairs"
+AFTER = dict.fromkeys(("power_limit_w", "gpu_clocks"), "reverting to what was there")
 SAID_CELLS = 16  # of what the load showed of a setting, or of an error
 Column = tuple[str, int, "Callable[[SweepPoint], str]"]
 
@@ -55,9 +52,9 @@ def _state_row(s: Sweep, width: int, left_s: float | None, doing: str) -> Row:
     if now is not None:
         left.append((f"; {now.label}: {doing or SETTLING.get(s.kind, 'starting')}", "text"))
     elif s.state == "running" and all(p.state not in ("planned", "measuring") for p in s.points):
-        left.append((f"; {AFTER.get(s.kind, '')}", "text"))
+        left.append((f"; {CONFIRMING if s.left_s else AFTER.get(s.kind, CONFIRMING)}", "text"))
     right: list[tuple[str, str]] = [(" SIMULATED ", "reverse")] if s.simulated else []
-    if s.state == "running" and now is not None:
+    if s.state == "running" and (now is not None or s.left_s):
         unknown = "time left: after the first point "
         if left_s is not None:
             right.insert(0, (f"about {countdown(left_s)} left ", "strong"))

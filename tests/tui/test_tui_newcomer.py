@@ -1,0 +1,179 @@
+"""The screen on the real session: what a newcomer with simulated GPUs met, tried key by key."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from support.real_screen import RealScreen, crashes, on_free_port, real_screen
+
+from workbench.gpu import journal
+from workbench.model.findings import Level
+from workbench.model.run import ServerState
+from workbench.model.settings import GpuSettings
+from workbench.session.session import Session
+
+
+def shown(scenario: Callable[[RealScreen], Awaitable[None]], **how: Any) -> None:
+    async def main() -> None:
+        async with real_screen(**how) as s:
+            await scenario(s)
+
+    asyncio.run(main())
+    assert crashes() == []
+
+
+@pytest.mark.parametrize("pane", ["1", "2", "3", "4"])
+def test_half_a_tag_may_be_searched(pane: str) -> None:
+    """A title in a border was read as markup: `b]x[/` in a filter was a defect of the screen."""
+
+    async def scenario(s: RealScreen) -> None:
+        await s.load()
+        await s.press(pane, "slash", *"b]x[/", "down")
+        await s.until("b]x[/")
+        await s.press("escape", "escape")
+        await s.until(lambda: "b]x[/" not in s.text)
+
+    shown(scenario)
+
+
+def test_a_value_that_is_being_reverted_is_nobody_elses() -> None:
+    """A screen that was opened while the guard reverted said "changed by someone else"."""
+
+    async def scenario(s: RealScreen) -> None:
+        await s.until("GPU3")
+        await s.session.apply_gpu(GpuSettings(power_limit_w=200.0), 0)
+        await s.until("set power 200W", lambda: s.state.telemetry.gpus[0].power_limit_w == 200)
+        async with journal.locked(s.session.host):
+            await s.session.host.run(["nvidia-smi", "-i", "0", "-pl", "220"])
+            await s.until(lambda: s.state.telemetry.gpus[0].power_limit_w == 220)
+            readings = {s.state.telemetry.t_s}
+            while len(readings) < 5:
+                await s.until(lambda: s.state.telemetry.t_s not in readings)
+                readings.add(s.state.telemetry.t_s)
+            assert not s.state.drift and "someone else" not in s.text
+        await s.until("now 220 W: changed by someone else")
+
+    shown(scenario)
+
+
+@pytest.mark.slow
+def test_processes_that_outlived_their_server_are_stopped_by_x() -> None:
+    """The log said that they hold GPU memory, and x that no server of Workbench was running."""
+    on_free_port()
+
+    async def scenario(s: RealScreen) -> None:
+        await s.serve()
+        os.kill(s.state.server.pid, signal.SIGKILL)
+        await s.until("x CRASHED", "of its processes outlived it", "x, or workbench stop")
+        assert s.state.server.outlived
+        await s.press("s")
+        await s.until("Processes that outlived", "are stopped first", "enter restart")
+        await s.press("escape", "x")
+        await s.until("processes outlived it", "stop it")
+        await s.press("enter")
+        await s.until(lambda: not s.state.server.outlived, lambda: "outlived" not in s.text)
+
+    shown(scenario)
+
+
+@pytest.mark.slow
+def test_what_the_guard_did_stands_in_the_activity() -> None:
+    async def scenario(s: RealScreen) -> None:
+        await s.until("GPU3")
+        await s.session.apply_gpu(GpuSettings(power_limit_w=200.0), 0, trial_s=5.0)
+        await s.until(lambda: not s.state.alterations, "the guard reverted GPU0 power limit", seconds=30)
+        await s.press("l")
+        await s.until("# the guard reverted GPU0 power limit: not confirmed within 5 s")
+
+    shown(scenario)
+
+
+def test_the_bench_pane_of_an_adopted_server_says_that_b_measures_now() -> None:
+    """A reopened screen said "s starts the server" beside READY."""
+    on_free_port()
+
+    async def scenario(s: RealScreen) -> None:
+        await s.serve()
+        run_id = s.state.run_id
+        s.session.update(run_id=None)
+        await s.until("s starts the server, then b")
+        s.session.update(run_id=run_id)
+        await s.until("b runs a quick benchmark now")
+
+    shown(scenario)
+
+
+def test_more_streams_than_requests_are_told_in_the_form() -> None:
+    on_free_port()
+
+    async def scenario(s: RealScreen) -> None:
+        await s.serve()
+        await s.press("b")
+        await s.until("streams at once")
+        await s.press("tab", *"9999999", "enter")
+        await s.until("48 requests cannot keep 9999999 streams busy")
+        assert s.app.screen.values["concurrency"] == "9999999"  # type: ignore[attr-defined]
+
+    shown(scenario)
+
+
+def test_the_next_step_stays_below_a_long_message() -> None:
+    async def scenario(s: RealScreen) -> None:
+        await s.until("/250W")
+        s.session.notify(Level.ERROR, "port 8000 is taken by " + "a process of a long name " * 20, "set another port")
+        text = await s.until("next: set another port", "port 8000 is taken by")
+        assert "…" in text
+
+    shown(scenario, size=(80, 24))
+
+
+def test_what_was_said_of_another_host_goes_with_it() -> None:
+    async def scenario(s: RealScreen) -> None:
+        await s.until("/250W")
+        await s.session.switch_host("no-such-host.invalid")
+        text = await s.until("NOT CONNECTED", "R connects again, h works on another host", "x no-such-host.invalid:")
+        assert "no server" not in text.splitlines()[0]
+        await s.session.switch_host("sim:four-pcie")
+        await s.until("/250W", lambda: "no-such-host" not in s.text)
+
+    shown(scenario, size=(80, 24))
+
+
+def test_what_is_measured_is_in_the_header_while_a_server_starts() -> None:
+    """The phase of the start pushed it out of 120 columns."""
+
+    async def scenario(s: RealScreen) -> None:
+        from support.made_results import experiment
+
+        on_free_port()
+        await s.serve()
+        phase = "reading the model's configuration (Qwen3VLForConditionalGeneration)"
+        starting = replace(s.state.server, state=ServerState.STARTING, phase=phase, started_unix_s=time.time())
+        s.session.update(servers=(starting,), experiment=replace(experiment(), state="running", left_s=60.0))
+        await s.until(lambda: "~ A/B" in s.row(0) and "left" in s.row(0))
+
+    shown(scenario)
+
+
+def test_an_estimate_counts_the_runs_that_follow_the_points() -> None:
+    """The header said "sweep 6/6, 0 s left" for two minutes."""
+    from support.made_results import sweep
+
+    from workbench.session.sweep_run import SweepRun
+
+    session = Session.of_host(None, "four-pcie")
+    made = sweep()
+    points = [replace(p, state="planned" if n == 0 else "done") for n, p in enumerate(made.points)]
+    run = SweepRun(session, replace(made, points=tuple(points)), None)  # type: ignore[arg-type]
+    run.to_pair, run._began_s = 6, time.monotonic() - 20.0
+    run.estimate(2)
+    assert 79 < (run.sweep.left_s or 0) < 85  # two runs took 20 s; two of the last point and six in pairs are left
+    run.paired()
+    assert 46 < (run.sweep.left_s or 0) < 50

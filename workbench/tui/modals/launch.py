@@ -84,7 +84,7 @@ class StartPlan(Modal[bool]):
 
     def __init__(self, plan: PlanView, server: ServerStatus | None, changes: Sequence[PlanChange]) -> None:
         self.refused = plan.command is None or any(f.level is Level.ERROR for f in plan.findings)
-        self.restart = server is not None and server.state in ALIVE
+        self.restart = server is not None and (server.state in ALIVE or bool(server.outlived))
         verb = "restart" if self.restart else "start"
         super().__init__(
             f"{verb.capitalize()} {plan.plan.engine}",

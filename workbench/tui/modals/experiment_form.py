@@ -165,13 +165,12 @@ def experiment_form(
         wanted = parse(values)
         if isinstance(wanted, str):
             return [(), *paragraph(wanted, width, "dim")]
-        seconds = estimate(wanted)
-        count = 2 * wanted.options["pairs"]
+        seconds, count = estimate(wanted), 2 * wanted.options["pairs"]
         most = "at most " if "until_pct" in wanted.options else ""
         unknown = "how long is not known before a first benchmark of this shape"
         time = f"about {elapsed(seconds)}" if seconds is not None else unknown
-        said = f"{most}{count} runs of {load} and a first one that is discarded: {time}"
-        return [(), *paragraph(said, width, "strong", "  ")]
+        said = f"{most}{count} runs of {load} and a first one that is discarded"
+        return [(), *paragraph(f"{said}: {time}", width, "strong", "  ")]
 
     def intro(width: int) -> list[Row]:
         text = (

@@ -236,7 +236,8 @@ class Form(Modal[Values]):
         self.complaint.again()
         if self.tail is not None:
             self.tail.again()
-        faulty = next((f for f in self.fields if problem and _named(f, problem)), None)
+        named = [f for exact in (True, False) for f in self.fields if _named(f, problem, exact)]
+        faulty = named[0] if problem and named else None
         if faulty is not None:
             line = self.lines[self.fields.index(faulty)]
             if faulty.detail and not line.display:
@@ -276,8 +277,10 @@ class Form(Modal[Values]):
             self.dismiss(values)
 
 
-def _named(field: Field, problem: str) -> bool:
-    """Whether a text such as "power limit: expected watts" is about the field."""
+def _named(field: Field, problem: str, exact: bool) -> bool:
+    """Return whether a text such as "power limit: expected watts" is about the field: by its name, or a part of it."""
     what = problem.partition(":")[0].lower()
     names = (field.name.lower(), field.label.lower())
-    return what in names or what.startswith(f"{names[0]} ") or names[1].startswith(f"{what} ")
+    if exact:
+        return what in names
+    return what.startswith(f"{names[0]} ") or names[1].startswith(f"{what} ")

@@ -315,7 +315,8 @@ def test_a_bar_is_as_wide_as_its_axis(change: float, half: float | None, cells: 
     text = "".join(t for t, _ in bar(axis, change, half, "text"))
     assert len(text) == cells and len(axis.head()) == cells
     inside = abs(change) <= limit
-    assert ("●" in text) == inside or abs(abs(change) - limit) / limit < 0.1
+    half_cell = 0.5 / (cells // 2) + 1e-9
+    assert ("●" in text) == inside or abs(abs(change) - limit) / limit <= half_cell
 
 
 def test_a_narrower_interval_is_drawn_narrower() -> None:

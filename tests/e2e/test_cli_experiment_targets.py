@@ -78,7 +78,7 @@ def test_two_engines_and_a_model_are_the_answer_and_no_reproach(cli: Cli) -> Non
     assert len(set(states(cli))) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_hosts(cli: Cli) -> None:
     port = str(free_port())
     host = ("--host-b", "sim:rtx-pro-6000", "--gpu-b", "power-limit=400", "--yes")

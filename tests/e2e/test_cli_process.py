@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -86,7 +87,7 @@ def test_a_start_that_is_killed_leaves_a_server_that_the_next_command_adopts(
     argv = command(*PRO, "start", "vllm-any", "--set", f"port={free_port()}", "--wait")
     start = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert start.stderr is not None
-    run_id = start.stderr.readline().partition(":")[0]
+    run_id = next(line.partition(":")[0] for line in start.stderr if re.match(r"\d{8}-\d{6}-\w+-\w+:", line))
     start.kill()
     start.communicate()
     (adopted,) = json.loads(run(*PRO, "servers", "--json").stdout)["servers"]

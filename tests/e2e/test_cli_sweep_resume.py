@@ -106,6 +106,7 @@ def test_a_killed_power_sweep_and_its_killed_resume_end_in_one_record(cli: Cli, 
     assert len(cli("sweep", "list", "--json").document["sweeps"]) == 1
 
 
+@pytest.mark.long
 def test_only_one_resumes_and_only_where_nothing_has_changed(
     cli: Cli, settings_end: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,6 +146,7 @@ def test_only_one_resumes_and_only_where_nothing_has_changed(
     assert cli("gpu", "sweep", "resume", "7", "--json").code == 2
 
 
+@pytest.mark.long
 def test_a_killed_flag_sweep_ends_its_server_and_starts_the_one_of_before(
     cli: Cli, settings_end: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

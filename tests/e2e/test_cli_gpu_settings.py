@@ -154,6 +154,7 @@ def test_the_command_by_hand_is_one_that_works(quick: InProcess) -> None:
     assert governors() == {"performance"}
 
 
+@pytest.mark.flaky(reruns=1)  # seen to fail once on a machine at a load above 20
 @pytest.mark.slow
 def test_it_asks_with_the_gpus_and_who_uses_them(box: CommandLine, typed: Typed) -> None:
     box.ok("gpu", "status")  # makes the host

@@ -74,6 +74,14 @@ class Person:
     def json(self, *words: str) -> Any:
         return json.loads(self.runs("--json", *SIMULATED, *words)[0])
 
+    def measures(self, *words: str) -> Any:
+        """A benchmark's result. A busy machine may make the client late: such a result is rejected (exit 3) for that
+        reason alone, which is not what these tests are about."""
+        out, err = self.begins("--json", *SIMULATED, "bench", *words).communicate(timeout=60)
+        result = json.loads(out)
+        assert all("client" in reason for reason in result["refused"]), (result["refused"], err)
+        return result
+
     def at_terminal(self, *words: str) -> pexpect.spawn:
         # The size stands before the program begins, as in any real terminal: pexpect alone sets it a moment later.
         return pexpect.spawn(
@@ -123,7 +131,7 @@ def test_the_loop_with_commands(person: Person) -> None:
     assert (listed["run_id"], listed["adopted"], listed["state"]) == (run["run_id"], True, "ready")
 
     following = person.begins(*SIMULATED, "logs", run["run_id"], "--follow")
-    result = person.json("bench", run["run_id"], "--requests", "8", "--concurrency", "2", "--max-tokens", "16")
+    result = person.measures(run["run_id"], "--requests", "8", "--concurrency", "2", "--max-tokens", "16")
     assert (result["requests_ok"], result["conditions"]["client"], result["simulated"]) == (8, "tunnel", True)
 
     changed = person.json("gpu", "set", "--power-limit", "450", "--lock-gpu-clocks", "1000,2000", "--yes")

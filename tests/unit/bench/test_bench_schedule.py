@@ -82,6 +82,7 @@ def test_gaps_of_a_poisson_schedule_are_exponential() -> None:
     assert arrivals(SPEC, warmup=False) is None
 
 
+@pytest.mark.flaky(reruns=1)  # seen to fail once on a machine at a load above 20
 def test_requests_start_when_they_are_due_whatever_the_server_does() -> None:
     with ScriptedServer(slow(0.15)) as server:
         client = bench(server.url, requests=20, concurrency=20, rate=50.0, arrival="constant")

@@ -71,6 +71,7 @@ def test_signs_of_life_hold_settings_and_their_end_gives_them_back(box: GuardedH
     box.given_back(HEARTBEAT_S + WITHIN_S)
 
 
+@pytest.mark.flaky(reruns=1)  # seen to fail once on a machine at a load above 20
 @pytest.mark.slow
 def test_a_screen_that_is_not_drawn_holds_nothing_and_is_told_later(box: GuardedHost) -> None:
     async def scenario(session: Session) -> None:

@@ -118,7 +118,7 @@ def _report_config() -> None:
     store = ConfigStore()
     _ = store.config
     for finding in store.findings:
-        sys.stderr.write(f"workbench: {finding.level}: {finding.place}: {finding.text}\n")
+        sys.stderr.write(clean(f"workbench: {finding.level}: {finding.place}: {finding.text}") + "\n")
 
 
 async def _awaited(outcome: Awaitable[int]) -> int:

@@ -90,8 +90,9 @@ class FileError(HostError):
 
 def state_dir_missing(host: str, reason: str | None, path: str = "") -> FileError:
     """Return the error for a state directory that cannot be made: a read-only or full home."""
+    named = f"the state directory {path}" if path else "the state directory"
     return FileError(
-        f"cannot make the state directory {path}: {reason}".replace(" :", ":"),
+        f"cannot make {named}: {reason}",
         host=host,
         next_step="set XDG_STATE_HOME on that host to the absolute path of a directory that you can write",
     )

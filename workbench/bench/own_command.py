@@ -24,7 +24,7 @@ from workbench.bench.runner import BenchCancelled
 from workbench.model.bench import BenchSummary, EngineDuring
 from workbench.model.errors import BenchError
 from workbench.model.foreign_text import clean
-from workbench.model.secrets import mask_text
+from workbench.model.secrets import mask_argv, mask_text
 
 KEPT_LINES = 20
 _LONGEST_LINE = 4096  # bytes: a progress bar or a dump without line ends must not fill the memory
@@ -79,7 +79,7 @@ async def run(
     and however this process ends (tied.py). BenchError when it cannot be started or does not end in time. A failure of
     its own is an outcome."""
     secrets = tuple(v for k, v in env.items() if k.endswith("_KEY") and v not in ("", "none"))
-    shown = mask_text(shlex.join(argv), secrets)
+    shown = shlex.join(mask_argv(argv, secrets))
     tie, output, t0_unix = await _started(argv, env, shown)
     began = time.monotonic()
     kept: deque[str] = deque(maxlen=KEPT_LINES)

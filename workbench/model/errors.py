@@ -34,12 +34,14 @@ class WorkbenchError(Exception):
         next_step: str | None = None,
         findings: Sequence[Finding] = (),
     ) -> None:
-        message = clean(message, lines=True)  # it quotes what hosts, servers and files said
+        from workbench.model.secrets import mask_text, mask_urls  # an error is rare, and its import is not free
+
+        message = mask_text(clean(message, lines=True))  # it quotes what hosts, servers, files and users said
         super().__init__(message)
         self.message = message
         self.host = host
-        self.command = command
-        self.next_step = next_step
+        self.command = mask_text(command) if command else command
+        self.next_step = mask_urls(next_step) if next_step else next_step
         self.findings = tuple(findings)
 
     def __str__(self) -> str:

@@ -27,13 +27,18 @@ _SECRET_WORDS: dict[str, str] = {
     **dict.fromkeys(("key", "keys"), "public cache sort primary"),
     "token": "start end first per pad eos bos unk mask sep cls stop image audio video special",
     **dict.fromkeys(("credential", "credentials"), "allow cors"),
+    "auth": "no disable enable require use skip",
 }
 _SECRET_ENDS = ("password", "passwd", "passphrase", "apikey")  # "PGPASSWORD"
 # Values with a prefix that only keys have: Hugging Face, OpenAI and the like, GitHub, AWS, bearer headers.
 _SECRET_SHAPE = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{16,}|sk-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|AKIA[A-Z0-9]{16})\b"
+    r"|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"  # a JSON Web Token
     r"|(?<=[Bb]earer )[A-Za-z0-9._~+/=-]{8,}"
 )
+# What follows `-k` or `token=` is a key where it is one long word of letters and digits; curl's `-k URL` stays.
+_KEY_LIKE = r"(?=[\w+=-]*[0-9])(?=[\w+=-]*[A-Za-z])[\w+=-]{16,}(?![\w+=.:/-])"
+_SHORT = re.compile(rf"((?:(?<![^\s'\"])-k|\btoken)(?:=|\s+)['\"]?){_KEY_LIKE}")
 # "'api_key': ['abc']", "api_key=abc", "HF_TOKEN: abc". In small letters only names that hold nothing but secrets:
 # "token" is too common in logs.
 _SECRET_PAIR = re.compile(
@@ -43,12 +48,16 @@ _SECRET_PAIR = re.compile(
         (?!None\b|null\b|True\b|False\b|\*\*\*)[^\s"',\])}]+""",
     re.VERBOSE,
 )
-# "--api-key abc" inside a line, and the password of a URL.
+# "--api-key abc" inside a line.
 _ARGUMENT = re.compile(r"(--(?P<name>[A-Za-z][\w.-]*)(?:=|\s+)['\"]?)(?!-)[^\s'\"]+")
+# In a URL: the password, a token in the user's place (of HTTP; that of ssh is a name), and the query's parameters.
 _URL_PASSWORD = re.compile(r"(://[^/\s:@]*:)[^/\s@]+(?=@)")
+_URL_TOKEN = re.compile(r"(https?://)[^/\s:@?#]+(?=@)", re.IGNORECASE)
+_URL_QUERY = re.compile(r"([?&](?P<name>[\w.%-]+)=)(?!\*\*\*)[^\s&#'\"<>]+")
+_SIGNATURES = ("sig", "signature")
 _HINTS = (
     *("@", "key", "hf_", "sk-", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "akia"),
-    *("bearer", "token", "pass", "secret", "credential", "authorization"),
+    *("bearer", "token", "pass", "secret", "credential", "auth", "sig", "eyj", "-k"),
 )
 _LEAST_SEEN = 6  # characters: a shorter one would mask ordinary words of a traceback
 _seen: set[str] = set()
@@ -75,12 +84,19 @@ def mask_text(text: str, secrets: Iterable[str] = ()) -> str:
     lower = text.lower()
     if not any(hint in lower for hint in _HINTS):  # most log lines: a cheap look
         return text
-    text = _SECRET_PAIR.sub(_masked_value, _SECRET_SHAPE.sub(MASK, text))
-    return _URL_PASSWORD.sub(rf"\1{MASK}", _ARGUMENT.sub(_masked_value, text))
+    text = _SECRET_PAIR.sub(_masked_value, _SECRET_SHAPE.sub(MASK, mask_urls(text)))
+    return _SHORT.sub(rf"\1{MASK}", _ARGUMENT.sub(_masked_value, text))
+
+
+def mask_urls(text: str) -> str:
+    """Return `text` without the passwords, tokens and secret query parameters of its URLs."""
+    text = _URL_TOKEN.sub(rf"\1{MASK}", _URL_PASSWORD.sub(rf"\1{MASK}", text))
+    return _URL_QUERY.sub(_masked_value, text)
 
 
 def _masked_value(found: re.Match[str]) -> str:
-    return f"{found[1]}{MASK}" if is_secret_name(found["name"]) else found[0]
+    name = found["name"]
+    return f"{found[1]}{MASK}" if is_secret_name(name) or name.lower().endswith(_SIGNATURES) else found[0]
 
 
 def mask_argv(argv: Sequence[str], secrets: Iterable[str] = ()) -> tuple[str, ...]:
@@ -91,14 +107,15 @@ def mask_argv(argv: Sequence[str], secrets: Iterable[str] = ()) -> tuple[str, ..
 
 def _placed(argv: Sequence[str]) -> Iterable[tuple[str, bool]]:
     """Each argument, and whether it is the value of a secret flag before it."""
-    under_secret = False
+    under_secret = key_may_follow = False
     for arg in argv:
         if arg.startswith("-"):
             name, equals, _ = arg.lstrip("-").partition("=")
-            under_secret = is_secret_name(name) and not equals
+            under_secret, key_may_follow = is_secret_name(name) and not equals, arg == "-k"
             yield arg, False
         else:
-            yield arg, under_secret
+            yield arg, under_secret or (key_may_follow and re.fullmatch(_KEY_LIKE, arg) is not None)
+            key_may_follow = False
 
 
 def _mask_word(word: str, secrets: Iterable[str]) -> str:

@@ -15,7 +15,7 @@ from workbench.model.secrets import MASK, is_secret_name, mask_argv, mask_comman
 
 SECRET = (
     *("api-key", "--api-key", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "admin-api-key", "apiKey", "SSL_PASSPHRASE"),
-    *("MY_PASSPHRASE", "CREDENTIALS", "PGPASSWORD", "ssl-keyfile-password", "OPENAI_API_KEYS", "Authorization"),
+    *("AUTH", "PROXY_AUTH", "MY_PASSPHRASE", "CREDENTIALS", "PGPASSWORD", "ssl-keyfile-password", "OPENAI_API_KEYS", "Authorization"),
 )
 ORDINARY = (
     *("TOKENIZERS_PARALLELISM", "MAX_TOKENS", "KEYBOARD", "MONKEY", "reasoning-start-token", "ssl-keyfile", "PATH"),
@@ -123,3 +123,35 @@ def test_plan_with_a_key_shows_none() -> None:
 )
 def test_a_short_key_in_a_header_is_masked(text: str) -> None:
     assert "k1" not in mask_text(text) and "k1" not in repr(mask_argv(["curl", "-H", text]))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("http://h/v1?api_key=K3y-9", "'https://h?a=1&access_token=K3y-9&b=2' is no URL", "http://K3y-9@h:8000/v1"),
+        *("http://h/?X-Amz-Signature=K3y-9#x", "GET http://me:K3y-9@h/?key=K3y-9", "ws://h/?sig=K3y-9"),
+    ],
+)
+def test_a_url_shows_no_secret_in_its_query_or_before_its_host(text: str) -> None:
+    from workbench.model.errors import BenchError
+
+    error = BenchError(text, command=f"bench --url {text}", next_step=f"try {text}")
+    assert "K3y-9" not in mask_text(text) + str(error) + json.dumps(error.as_json())
+
+
+@pytest.mark.parametrize(
+    ("argv", "hidden"),
+    [
+        *((("tool", "-k", "abcd1234efgh5678"), True), (("tool", "token=ab"), True), (("env", "AUTH=ab", "x"), True)),
+        *((("curl", "-k", "https://box:8000/v1/models"), False), (("curl", "-k", "-s", "http://h/"), False)),
+        *((("pytest", "-k", "test_one and not slow"), False), (("curl", "-k", "host.example.org1:8000/x"), False)),
+        *((("sort", "-k", "2"), False), (("ssh", "ssh://user@host/"), False), (("x", "http://h/?page=2&n=1"), False)),
+    ],
+)
+def test_a_key_in_a_command_is_masked_and_nothing_else(argv: tuple[str, ...], hidden: bool) -> None:
+    """curl's -k (--insecure) takes no value: what follows it is masked only where it looks like a key."""
+    assert (mask_argv(argv) != argv) is hidden
+    if argv[1] == "-k" and not hidden:
+        assert mask_text(" ".join(argv)) == " ".join(argv)
+    if argv[:2] == ("tool", "-k"):
+        assert argv[2] not in mask_text(" ".join(argv))

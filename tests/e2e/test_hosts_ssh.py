@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 import subprocess
+import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -99,6 +100,39 @@ def test_timeout_ends_the_remote_command(server: Sshd) -> None:
         assert (await host.run(["true"])).returncode == 0
 
     on(server, work)
+
+
+def test_a_remote_command_that_prints_without_end_is_killed(server: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workbench.hosts.lines.OUTPUT_MAX_BYTES", 1 << 20)
+
+    async def work(host: SshHost) -> None:
+        with pytest.raises(HostError, match="printed more than"):
+            await host.run(["yes", "a-remote-word-of-no-end"])
+        assert (await host.run(["echo", "on"])).out == "on\n"
+
+    on(server, work)
+    eventually(lambda: not with_argument("a-remote-word-of-no-end"), "its end")
+
+
+@pytest.mark.slow
+def test_doctor_ends_on_a_host_whose_python3_prints_without_end(tmp_path: Path) -> None:
+    fake = tmp_path / "bin" / "python3"
+    fake.parent.mkdir()
+    fake.write_text("#!/bin/sh\nexec yes not-a-version\n")
+    fake.chmod(0o755)
+    with sshd(tmp_path / "ssh", environment={"PATH": f"{fake.parent}:{os.environ['PATH']}"}) as server:
+        home = tmp_path / "home"
+        (home / ".ssh").mkdir(parents=True)
+        (home / ".ssh" / "config").write_text(server.stanza())
+        done = subprocess.run(
+            [sys.executable, "-m", "workbench", "--host", server.host_alias, "doctor"],
+            env={**os.environ, "HOME": str(home), "XDG_STATE_HOME": str(tmp_path / "state")},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=90,
+        )
+    assert done.returncode == 0 and f"{fake} does not tell its version" in done.stdout, (done.stdout, done.stderr)
 
 
 def test_no_environment_value_on_a_command_line(server: Sshd) -> None:

@@ -88,6 +88,9 @@ def _findings(
                 fix="install python3 there",
             )
         )
+    elif facts.python3_version is None:
+        text = f"{facts.python3} does not tell its version: it is no python3 that runs, or it prints something else"
+        found.append(Finding(Level.ERROR, "host.python3", text, fix="repair it, or put a python3 before it on PATH"))
     if not any(e.path for e in installed):
         text = "no engine found on PATH (vllm, sglang, llama-server)"
         found.append(

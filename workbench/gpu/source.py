@@ -182,9 +182,11 @@ class TelemetrySource:
             async with asyncio.timeout(None) as patience:
                 patience.reschedule(loop.time() + self._silent_s + HUNG_S)  # python3 has to start
                 async for line in stream.lines():
-                    patience.reschedule(loop.time() + self._silent_s + self.interval_s)
                     document = _document(line)
-                    if document is not None and await self._take(document, decoder):
+                    if document is None:
+                        continue
+                    patience.reschedule(loop.time() + self._silent_s + self.interval_s)
+                    if await self._take(document, decoder):
                         return None
         except TimeoutError:
             raise Abandoned(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from workbench.hosts.base import HostFacts
@@ -48,7 +49,7 @@ def parse(output: str, name: str, kind: str, latency_ms: float | None = None) ->
         cpu_count=_number(said.get("cpu_count")),
         memory_total_bytes=memory_kib * 1024 if memory_kib is not None else None,
         python3=said.get("python3"),
-        python3_version=said.get("python3_version"),
+        python3_version=_version(said.get("python3_version")),
         nvidia_smi=said.get("nvidia_smi"),
         sudo_without_password=None if sudo is None else sudo == "yes",
         initial_user_namespace=_initial_namespace(said.get("uid_map")),
@@ -60,6 +61,11 @@ def parse(output: str, name: str, kind: str, latency_ms: float | None = None) ->
         simulated=said.get("simulated"),
         extra={k: said[k] for k in ("shell", "dmi_vendor", "dmi_product") if k in said},
     )
+
+
+def _version(text: str | None) -> str | None:
+    """Whatever else a program called python3 prints is no version."""
+    return text if text and re.fullmatch(r"\d+(\.\w+)+\+?", text) else None
 
 
 def _number(text: str | None) -> int | None:

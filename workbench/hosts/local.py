@@ -26,11 +26,10 @@ from workbench.hosts.base import (
     HostFacts,
     state_dir_missing,
 )
-from workbench.hosts.lines import Tail, split
+from workbench.hosts.lines import CHUNK_BYTES, OUTPUT_MAX_BYTES, Output, Tail, TooMuch, split
 from workbench.model.errors import HostError
 
 _T = TypeVar("_T")
-CHUNK_BYTES = 65536
 # The guard ends its command within 2 s; what is still there then hangs in the kernel, and is left to it.
 CLOSE_S = 2.5
 
@@ -120,6 +119,28 @@ async def end(process: Process, wait_s: float = 0.0) -> None:
         transport.close()
 
 
+async def _communicate(process: Process, input: bytes | None) -> Output:
+    """As Process.communicate, for an output of bounded size."""
+    assert process.stdout is not None
+    assert process.stderr is not None
+    said = Output()
+    feeding = asyncio.ensure_future(_feed(process, input))
+    try:
+        await said.read(process.stdout, process.stderr)
+        await process.wait()
+    finally:
+        feeding.cancel()
+    return said
+
+
+async def _feed(process: Process, input: bytes | None) -> None:
+    if process.stdin is not None:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it may end without reading
+            process.stdin.write(input or b"")
+            await process.stdin.drain()
+        process.stdin.close()
+
+
 class LocalHost:
     """The Host protocol on this machine."""
 
@@ -173,13 +194,15 @@ class LocalHost:
         started = time.monotonic()
         process = await self._spawn(argv, env, argv, stdin=DEVNULL if input is None else PIPE)
         try:
-            out, err = await asyncio.wait_for(process.communicate(input), timeout_s)
+            said = await asyncio.wait_for(_communicate(process, input), timeout_s)
         except TimeoutError:
             raise timed_out(argv, timeout_s, self.name) from None
+        except TooMuch:
+            raise too_much(argv, self.name) from None
         finally:
             await end(process)
         code = process.returncode if process.returncode is not None else -signal.SIGKILL
-        done = Completed(tuple(argv), code, out, err, time.monotonic() - started)
+        done = Completed(tuple(argv), code, bytes(said.out), bytes(said.err), time.monotonic() - started)
         if check:
             raise_for(done, self.name)
         return done
@@ -254,6 +277,15 @@ def _make_parents(directory: Path) -> None:
 
 def timed_out(argv: Sequence[str], timeout_s: float, host: str) -> CommandTimeout:
     return CommandTimeout(f"did not end within {timeout_s:g} s and was killed", host=host, command=shlex.join(argv))
+
+
+def too_much(argv: Sequence[str], host: str) -> HostError:
+    return HostError(
+        f"printed more than {OUTPUT_MAX_BYTES >> 20} MiB and was killed",
+        host=host,
+        command=shlex.join(argv),
+        next_step=f"see what {argv[0]} is on that host: a program that prints without end stands in its place",
+    )
 
 
 def raise_for(done: Completed, host: str) -> None:

@@ -149,7 +149,9 @@ say cpu_count "$(getconf _NPROCESSORS_ONLN 2>/dev/null || grep -c '^processor' /
 say memory_kib "$(sed -n 's/^MemTotal: *\([0-9]*\) kB/\1/p' /proc/meminfo 2>/dev/null)"
 if python=$(command -v python3); then
     say python3 "$python"
-    say python3_version "$(python3 -c 'import platform; print(platform.python_version())' 2>/dev/null)"
+    limit=$(command -v timeout) && limit="$limit 5"
+    look='import platform; print(platform.python_version())'
+    say python3_version "$($limit python3 -c "$look" 2>/dev/null | head -c 64)"
 fi
 say nvidia_smi "$(command -v nvidia-smi)"
 if [ "$(id -u)" = 0 ]; then say sudo yes

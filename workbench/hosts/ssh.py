@@ -28,9 +28,9 @@ from workbench.hosts.base import (
     HostUnreachable,
 )
 from workbench.hosts.known_hosts import HostKeys
-from workbench.hosts.lines import Tail, split
+from workbench.hosts.lines import CHUNK_BYTES, Output, Tail, TooMuch, split
 from workbench.hosts.link import PATIENCE_S, Link, LinkEvent
-from workbench.hosts.local import CHUNK_BYTES, check_argv, not_found, raise_for, timed_out
+from workbench.hosts.local import check_argv, not_found, raise_for, timed_out, too_much
 from workbench.hosts.relay import Reader, Relay, Writer
 from workbench.model.errors import HostError
 
@@ -41,6 +41,8 @@ KEEPALIVE_S = 3.0  # a dead link is noticed after KEEPALIVE_S * (KEEPALIVE_MISSE
 KEEPALIVE_MISSES = 2
 CONNECT_S = 15.0  # for each host on the way, login included; sshd may look up a name for 10 s
 TYPING_S = 300.0  # not counted in it: a person who is asked
+FACTS_S = 30.0
+FACTS_LINES = 10_000
 CLOSE_S = 2.5  # the guard ends its command within 2 s
 JUMPS_MAX = 8
 
@@ -391,20 +393,27 @@ class SshHost:
         started = time.monotonic()
         async with self._sessions:
             process, first = await self._exec(argv, env, guard=False)
+            said = Output()
             try:
                 with contextlib.suppress(asyncssh.Error, OSError):  # it may have ended without reading
                     process.stdin.write(first + (input or b""))
                     process.stdin.write_eof()
-                out, err = await asyncio.wait_for(process.communicate(), timeout_s)
+                async with asyncio.timeout(timeout_s):
+                    await said.read(process.stdout, process.stderr)
+                    await process.wait_closed()
             except TimeoutError:
-                await self._kill(process)
+                await self._kill(said)
                 raise timed_out(argv, timeout_s, self.name) from None
+            except TooMuch:
+                await self._kill(said)
+                raise too_much(argv, self.name) from None
             except (asyncssh.Error, OSError):
                 raise self.cut() from None
             finally:
                 process.close()
         if process.returncode is None:
             raise self.cut()
+        out, err = bytes(said.out), bytes(said.err)
         if _MARK + b"\n" not in out:
             raise self.not_begun(argv, err.decode("utf-8", "replace"))
         errors = script.after_mark(err.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
@@ -415,9 +424,9 @@ class SshHost:
             raise_for(done, self.name)
         return done
 
-    async def _kill(self, process: _Process) -> None:
+    async def _kill(self, said: Output) -> None:
         """End the session of a command that was given up: closing its channel would leave it running."""
-        pid = script.marked_pid(process.collect_output()[1].decode("utf-8", "replace"))
+        pid = script.marked_pid(said.err.decode("utf-8", "replace"))
         if pid is None or not self.connected:
             return
         connection = await self._link.get()
@@ -473,14 +482,20 @@ class SshHost:
         return relay
 
     async def facts(self) -> HostFacts:
+        look = ("sh", "-c", "the look at the host's facts")
         stream = await self.stream(script.sh(script.FACTS, "ping"))
+        latency_s, lines = 0.0, list[str]()
         try:
-            sent = time.monotonic()
-            await stream.write(b"1\n")
-            latency_s, lines = 0.0, []
-            async for line in stream.lines():
-                latency_s = latency_s or time.monotonic() - sent
-                lines.append(line.decode("utf-8", "replace"))
+            async with asyncio.timeout(FACTS_S):
+                sent = time.monotonic()
+                await stream.write(b"1\n")
+                async for line in stream.lines():
+                    latency_s = latency_s or time.monotonic() - sent
+                    lines.append(line.decode("utf-8", "replace"))
+                    if len(lines) > FACTS_LINES:  # of a login shell or a program that prints without end
+                        raise too_much(look, self.name)
+        except TimeoutError:
+            raise timed_out(look, FACTS_S, self.name) from None
         finally:
             await stream.close()
         return facts.parse("\n".join(lines), self.name, self.kind, round(latency_s * 1000, 3))

@@ -19,6 +19,7 @@ from support.procs import alive, eventually, with_argument
 from workbench.hosts import open_host
 from workbench.hosts.base import CommandFailed, CommandNotFound, CommandTimeout, FileError, Host
 from workbench.hosts.local import LocalHost, LocalStream
+from workbench.model.errors import HostError
 
 ARGUMENT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=40) | st.binary(max_size=20).map(
     lambda b: os.fsdecode(b.replace(b"\0", b""))
@@ -219,3 +220,11 @@ def test_facts_are_of_this_machine() -> None:
 def test_nothing_of_ours_is_left() -> None:
     eventually(lambda: not any(with_argument(f"61.00{i}") for i in range(1, 5)), "every sleep of this module to end")
     assert alive(os.getpid())
+
+
+def test_a_command_that_prints_without_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workbench.hosts.lines.OUTPUT_MAX_BYTES", 1 << 20)
+    with pytest.raises(HostError, match="printed more than") as caught:
+        asyncio.run(LocalHost().run(["yes", "a-word-of-no-end"]))
+    assert "yes a-word-of-no-end" in str(caught.value)
+    eventually(lambda: not with_argument("a-word-of-no-end"), "its end")

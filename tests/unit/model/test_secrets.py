@@ -15,7 +15,8 @@ from workbench.model.secrets import MASK, is_secret_name, mask_argv, mask_comman
 
 SECRET = (
     *("api-key", "--api-key", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "admin-api-key", "apiKey", "SSL_PASSPHRASE"),
-    *("AUTH", "PROXY_AUTH", "MY_PASSPHRASE", "CREDENTIALS", "PGPASSWORD", "ssl-keyfile-password", "OPENAI_API_KEYS", "Authorization"),
+    *("AUTH", "PROXY_AUTH", "MY_PASSPHRASE", "CREDENTIALS", "PGPASSWORD", "ssl-keyfile-password"),
+    *("OPENAI_API_KEYS", "Authorization"),
 )
 ORDINARY = (
     *("TOKENIZERS_PARALLELISM", "MAX_TOKENS", "KEYBOARD", "MONKEY", "reasoning-start-token", "ssl-keyfile", "PATH"),

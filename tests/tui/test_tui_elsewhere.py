@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import getpass
 import os
 import signal
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support import fake_engine
-from support.real_screen import real_screen
+from support.fake_canned import canned_result
+from support.real_screen import on_free_port, real_screen
 from support.serving import free_port
 
 from workbench import engines
+from workbench.gpu.turn import turn_on
 from workbench.hosts.local import LocalHost
 from workbench.model.plan import LaunchPlan
 from workbench.server import supervisor
 from workbench.server.supervisor import Supervisor
 from workbench.session import serving
 from workbench.session.session import Session
+from workbench.store import paths
+from workbench.store.results import ResultsDb
 
 
 @pytest.mark.slow
@@ -85,5 +91,56 @@ def test_a_frozen_server_is_not_ready_on_the_screen(
             finally:
                 os.kill(pid, signal.SIGCONT)
             await screen.until("READY vllm")
+
+    asyncio.run(asyncio.wait_for(go(), 60))
+
+
+@pytest.mark.slow
+def test_a_measurement_of_another_workbench_is_on_the_first_row_and_on_what_would_disturb_it(
+    clean_environment: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first row said "bench idle", and s and g said nothing, while another Workbench swept."""
+    monkeypatch.setattr(serving, "RUNS_S", 0.1)
+    on_free_port()
+
+    async def go() -> None:
+        async with real_screen() as screen:
+            await screen.load()
+            await screen.until("bench idle", lambda: screen.session.register_dir is not None)
+            warning = "This host is being measured: a sweep of power limits, by"
+            async with turn_on(screen.session.host, "a sweep of power limits", wait=False, tell=print):
+                await screen.until(f"{getpass.getuser()} measures since", "a sweep of power limits")
+                assert "bench idle" not in screen.row(0)
+                await screen.press("s")
+                await screen.until("enter start", warning)
+                await screen.press("escape", "g")
+                await screen.until("power limit")
+                await screen.press("tab", *"200", "enter")
+                await screen.until("These commands change the GPUs", warning)
+                await screen.press("enter")  # cancel is chosen
+                await screen.until(lambda: len(screen.app.screen_stack) == 1)
+                assert not screen.state.alterations
+            await screen.until("bench idle", lambda: screen.state.measured_by is None)
+            async with screen.session.turn("ours"):
+                await screen.session.look_at_turn()
+                assert screen.state.measured_by is None, "our own measurement is shown as that"
+
+    asyncio.run(asyncio.wait_for(go(), 60))
+
+
+def test_an_open_screen_shows_results_that_a_command_has_stored(
+    clean_environment: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were not there before its next own benchmark."""
+    monkeypatch.setattr(serving, "RUNS_S", 0.1)
+
+    async def go() -> None:
+        async with real_screen() as screen:
+            await screen.until(lambda: screen.state.host.link == "connected" and screen.state.presets_read)
+            elsewhere, known = ResultsDb(paths.results_db()), canned_result(1)
+            number = elsewhere.add(known.spec, replace(known.conditions, host=screen.state.host.name), known.summary)
+            await screen.until(lambda: [row.id for row in screen.state.results] == [number])
+            elsewhere.note(number, "seen at once")
+            await screen.until(lambda: [row.note for row in screen.state.results] == ["seen at once"])
 
     asyncio.run(asyncio.wait_for(go(), 60))

@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import platform
 import sys
-import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from workbench.gpu import bundle
+from workbench.gpu import bundle, turn_holder
 from workbench.hosts.base import CommandNotFound, Host, HostUnreachable
 from workbench.model.errors import BenchError, HostError
 from workbench.model.foreign_text import clean
+from workbench.model.turn import Turn
 
+_LOOK_S = 10.0
 _MODULES = ("restore", "register", "turn_holder")
 
 
@@ -39,10 +40,10 @@ async def turn_on(host: Host, what: str, *, wait: bool, tell: Callable[[str], No
             problem = _problem(line)
             if problem is not None:
                 break
-            by = json.loads(line).get("by", None)
-            if json.loads(line).get("held"):
+            answer = json.loads(line)
+            if answer.get("held"):
                 break
-            text = f"is being measured: {_named(by)}"
+            text = f"is being measured: {_turn(answer.get('by')) or 'by somebody who does not say who'}"
             if not wait:
                 next_step = "wait for its end; on the command line --wait does that"
                 raise BenchError(f"this host {text}", host=host.name, next_step=next_step)
@@ -54,6 +55,21 @@ async def turn_on(host: Host, what: str, *, wait: bool, tell: Callable[[str], No
         await stream.close()
 
 
+async def holder(host: Host, directory: str) -> Turn | None:
+    """Return who holds it, as far as that is said. `directory`: the host's register, whose names tell cheaply that
+    nobody does."""
+    names = (await host.run(["ls", "-1", "--", directory])).out.split()
+    if not any(name.startswith(turn_holder.PREFIX) and name.endswith(".json") for name in names):
+        return None
+    local = host.kind == "local" and bool(sys.executable)
+    argv = bundle.turn_argv(sys.executable if local else "python3", {"look": True})
+    done = await host.run(argv, input=bundle.payload(local, _MODULES), timeout_s=_LOOK_S)
+    try:
+        return _turn(json.loads(done.out).get("by"))
+    except (ValueError, TypeError, KeyError):  # no python3 that can tell
+        return None
+
+
 def _problem(line: bytes) -> str | None:
     try:
         answer = json.loads(line)
@@ -62,9 +78,7 @@ def _problem(line: bytes) -> str | None:
         return "its program said something else"
 
 
-def _named(by: Mapping[str, Any] | None) -> str:
-    if by is None:
-        return "by somebody who does not say who"
-    since = time.strftime("%H:%M:%S", time.localtime(by["since_unix_s"]))
-    where = "" if by["machine"] == platform.node() else f" from {clean(by['machine'])}"
-    return f"{clean(by['what'])}, by {clean(by['user'])}{where} since {since} (process {by['pid']})"
+def _turn(by: Any) -> Turn | None:
+    if not isinstance(by, dict):
+        return None
+    return Turn(clean(by["what"]), clean(by["user"]), clean(by["machine"]), by["since_unix_s"], by["pid"])

@@ -33,11 +33,15 @@ EACH_S = 0.5  # between two tries of one that waits
 
 
 def main() -> None:
-    """argv[1]: {"what", "machine", "wait"}. Prints a line of JSON: {"held": true}; or {"by": who holds it, or null},
-    and ends unless it is to wait; or {"problem"}, and ends."""
+    """argv[1]: {"what", "machine", "wait"}, or {"look": true}, which takes no lock and makes no file. Prints a
+    line of JSON: {"held": true}; or {"by": who holds it, or null}, and ends unless it is to wait; or {"problem"}, and
+    ends."""
     orders = json.loads(sys.argv[1])
     try:
         directory = register.place(os.environ.get("WORKBENCH_GPU_REGISTER"))
+        if orders.get("look"):
+            _say({"by": _holder(directory)})
+            return
         lock = _opened(f"{directory}/{LOCK}")
         told: Any = ()
         while not _taken(lock):

@@ -34,6 +34,7 @@ class Settings(Serving):
     _looked_at: Host | None = None  # whose findings of before were read
     _looked_up: frozenset[Drift] = frozenset()  # differ from the journal, while nobody was changing it
     _looking_up = False
+    register_dir: str | None = None  # where Workbenches of this host tell each other what they do
     _read_at = 0.0  # when the alterations were read last
     _carried: Carried = ()  # of the loaded preset
 
@@ -290,6 +291,7 @@ class Settings(Serving):
         from workbench.gpu.findings import kept_of
 
         state, records = await self._journal()
+        self.register_dir = state.register.directory
         found = tuple(alteration(r) for r in records if r.gone is None)
         changed = {a.gpu_index for a in set_difference(found, self.state.alterations)}
         findings = tuple(f for f in self.state.gpu_findings if f[0] not in changed)

@@ -21,10 +21,19 @@ if TYPE_CHECKING:
 class Histories(Experimenting):
     # ---- what is seen
 
+    _seen_results: object = None  # the database as it was when the results were read last
+
+    async def look_elsewhere(self) -> None:
+        """Notice results that another Workbench has stored, too."""
+        if self.results_db.stamp() != self._seen_results:
+            await self.read_results()
+        await super().look_elsewhere()
+
     async def read_results(self) -> None:
         """This host's newest results and the imported ones into the state, narrowed by the search that was asked for,
         and where the newest single-stream one lies."""
         search = self.state.results_search
+        self._seen_results = self.results_db.stamp()  # before it is read: what comes meanwhile is seen next time
         found = await asyncio.to_thread(self._shown_results, search)
         newest = found if not search else await asyncio.to_thread(self._shown_results, "")
         self.update(results=rows_of(found), ceiling=ceiling_view(newest))

@@ -264,6 +264,20 @@ class Measuring(Guarding):
             finally:
                 self._cancel = self._benched = self._ahead = None
 
+    async def look_elsewhere(self) -> None:
+        """Find who else measures on this host, too."""
+        await super().look_elsewhere()
+        if self.host.connected:
+            await self.look_at_turn()
+
+    async def look_at_turn(self) -> None:
+        """Say in the state which other Workbench measures on this host."""
+        from workbench.gpu.turn import holder
+
+        ours, directory = self._turns > 0, self.register_dir
+        found = None if ours or directory is None else await holder(self.host, directory)
+        self.update(measured_by=None if self._turns else found)
+
     @asynccontextmanager
     async def turn(self, what: str) -> AsyncIterator[None]:
         """The host's turn to measure, against every other Workbench of any user; BenchError where one of them has it.
@@ -273,6 +287,7 @@ class Measuring(Guarding):
         tell = self.tell_turn or (lambda text: self.record(f"# {text}"))
         async with nullcontext() if self._turns else turn_on(self.host, what, wait=self.wait_turn, tell=tell):
             self._turns += 1
+            self.update(measured_by=None)
             try:
                 yield
             finally:

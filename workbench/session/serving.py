@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from workbench.model.errors import HostError, NotTrusted, PlanError, ServerError
+from workbench.model.errors import NotTrusted, PlanError, ServerError, WorkbenchError
 from workbench.model.findings import Level
 from workbench.model.run import LogBatch, ServerState, ServerStatus
 from workbench.session.watching import Watching
@@ -122,12 +122,16 @@ class Serving(Watching):
             await self.select_run(alive.run_id)
 
     async def watch_runs(self) -> None:
-        """Look now and then for servers that were started elsewhere: by a command, or by another Workbench."""
+        """Look now and then for what was done elsewhere: by a command, or by another Workbench."""
         while True:
             await asyncio.sleep(RUNS_S)
-            with suppress(HostError):  # a lost link is told by others
-                if self.host.connected and await self.supervisor.others_came():
-                    await self._adopt_newcomers()
+            with suppress(WorkbenchError):  # a lost link is told by others; the next look asks again
+                await self.look_elsewhere()
+
+    async def look_elsewhere(self) -> None:
+        """Find servers that were started elsewhere. measuring.py and history.py add to it."""
+        if self.host.connected and await self.supervisor.others_came():
+            await self._adopt_newcomers()
 
     async def _adopt_newcomers(self) -> None:
         known = {status.run_id for status in self.state.servers}

@@ -100,7 +100,7 @@ class Session(Resuming):
 
     async def look_around(self) -> None:
         """After connecting, and when a lost link is back. What fails shows in the state."""
-        looks = [super().look_around, self.adopt, self.read_alterations, self.rights]
+        looks = [super().look_around, self.adopt, self.read_alterations, self.rights, self.look_at_turn]
         if self._editor is not None:  # a plan that was loaded before the host could be asked
             looks.append(self.look_for_engine)
         for look in looks:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # generating the model's dataclasses costs a tenth of the tim
     from workbench.model.run import ServerStatus
     from workbench.model.settings import Alteration, Drift, GuardView
     from workbench.model.sweep import Sweep
+    from workbench.model.turn import Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +180,7 @@ class SessionState:
     ceiling: CeilingView | None = None
     experiment: Experiment | None = None  # the one that runs, or was looked at last
     sweep: Sweep | None = None  # likewise
+    measured_by: Turn | None = None  # another Workbench that measures on this host now
     activity: tuple[Activity, ...] = ()  # newest last, at most 500
     notice: Notice | None = None
     busy: tuple[str, ...] = ()  # what is under way now: "starting", "applying GPU settings", …

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,16 +60,16 @@ class ExperimentsDb(ResultsDb):
         """One that its Workbench left running is "stopped"."""
         sql = "SELECT id, format, data FROM experiments WHERE id = ?"
         known = experiment_id.bit_length() < 64  # more than SQLite has numbers for
-        row = self._in_table(lambda db: db.execute(sql, (experiment_id,)).fetchone()) if known else None
-        if row is None:
+        rows = self._read_table(sql, experiment_id) if known else ()
+        if not rows:
             raise _no_such(experiment_id)
-        return self._as_it_is(_decode(*row))
+        return self._as_it_is(_decode(*rows[0]))
 
     def experiments(self) -> tuple[Experiment, ...]:
         """Newest first; one that cannot be read is left out, and `experiment` says what is wrong with it."""
         sql = "SELECT id, format, data FROM experiments ORDER BY id DESC"
         found = []
-        for row in self._in_table(lambda db: db.execute(sql).fetchall()):
+        for row in self._read_table(sql):
             with contextlib.suppress(StoreError):
                 found.append(self._as_it_is(_decode(*row)))
         return tuple(found)
@@ -92,6 +92,15 @@ class ExperimentsDb(ResultsDb):
             return work(db)
 
         return self._do(with_table, write=True)
+
+    def _read_table(self, sql: str, *values: int) -> Sequence[Any]:
+        """Return the rows; none before the first experiment, which makes the table."""
+
+        def work(db: sqlite3.Connection) -> Sequence[Any]:
+            made = db.execute("SELECT 1 FROM sqlite_master WHERE name = 'experiments'").fetchone()
+            return db.execute(sql, values).fetchall() if made else ()
+
+        return self._do(work)
 
 
 def _encode(experiment: Experiment) -> str:

@@ -104,8 +104,8 @@ _INSERT = (
 class ResultsDb:
     """Each call opens the file, does its work and closes it: any thread, any number of Workbenches.
 
-    The file and its directory (0700) are made on first use. Methods raise StoreError, and InputError for an id that
-    is not there.
+    The file and its directory (0700) are made when something is first written. Methods raise StoreError, and InputError
+    for an id that is not there.
     """
 
     def __init__(self, path: Path, *, busy_s: float = _BUSY_S) -> None:
@@ -251,6 +251,15 @@ class ResultsDb:
         if name:
             (self.samples_dir / name).unlink(missing_ok=True)
 
+    def stamp(self) -> object:
+        """Return what differs after every write, without opening the database."""
+        found = []
+        for path in (self.path, self.path.with_name(f"{self.path.name}-wal")):
+            with contextlib.suppress(OSError):
+                about = path.stat()
+                found.append((about.st_mtime_ns, about.st_size) if about.st_size else None)
+        return tuple(one for one in found if one is not None)
+
     def unsaved(self) -> tuple[Path, ...]:
         """Results that wait beside the database because it could not be written."""
         return tuple(sorted(self.path.parent.glob("unsaved-result-*.json")))
@@ -284,18 +293,21 @@ class ResultsDb:
             raise _no_such(result_id)
 
     def _do(self, work: Callable[[sqlite3.Connection], T], *, write: bool = False) -> T:
-        """`work` in one transaction on an open database of the right version."""
+        """`work` in one transaction on an open database of the right version. Reading makes and locks nothing."""
         import sqlite3
 
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            db = sqlite3.connect(self.path, timeout=self._busy_s, isolation_level=None)
+            if write:
+                self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            empty = not write and not self.path.exists()
+            db = sqlite3.connect(":memory:" if empty else self.path, timeout=self._busy_s, isolation_level=None)
         except (OSError, sqlite3.Error) as error:
             raise self._problem(error) from error
         try:
             if not write:
                 db = self._readable(db)
             self._prepare(db)
+            db.execute(f"PRAGMA query_only = {int(not write)}")
             db.execute("BEGIN IMMEDIATE" if write else "BEGIN")
             try:
                 result = work(db)

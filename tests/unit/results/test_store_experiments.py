@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sqlite3
 import subprocess
@@ -68,6 +69,33 @@ def test_all_of_it_comes_back(db: ExperimentsDb) -> None:
     db.save_experiment(changed)
     assert db.open_experiment(WHOLE).id == 2
     assert db.experiments() == (replace(WHOLE, id=2), changed)
+
+
+def test_reading_makes_nothing_and_waits_for_nobody_who_writes(tmp_path: Path) -> None:
+    """To list or show experiments took the lock of writers and made the file."""
+    db = ExperimentsDb(tmp_path / "data" / "results.sqlite3", busy_s=0.0)
+    assert db.experiments() == () and db.list() == ()
+    with pytest.raises(InputError):
+        db.experiment(1)
+    assert not db.path.parent.exists()
+    db.open_experiment(WHOLE)
+    with contextlib.closing(sqlite3.connect(db.path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        assert [one.id for one in db.experiments()] == [1] and db.experiment(1).id == 1
+        with pytest.raises(StoreError):
+            db.open_experiment(WHOLE)
+    with pytest.raises(StoreError, match="readonly"):
+        db._do(lambda open_one: open_one.execute("DELETE FROM experiments"))
+
+
+def test_the_stamp_differs_after_every_write_and_only_then(db: ExperimentsDb) -> None:
+    stamps = [db.stamp()]
+    for _ in range(3):
+        db.open_experiment(WHOLE)
+        stamps.append(db.stamp())
+        db.experiments()
+        assert db.stamp() == stamps[-1]
+    assert len(set(stamps)) == len(stamps)
 
 
 def test_it_lives_beside_results_whichever_came_first(tmp_path: Path) -> None:

@@ -102,6 +102,7 @@ class GpuActions(Actions):
             concerned_rows,
             note_rows,
         )
+        from workbench.tui.modals.launch import disturbed_rows
         from workbench.tui.paint import paragraph
 
         state = self.session.state
@@ -109,7 +110,8 @@ class GpuActions(Actions):
         indexes = sorted({c.gpu_index for c in commands})
 
         def text(width: int) -> list[Row]:
-            rows = [*concerned_rows(state, indexes, processes, width), (), *change_rows(planned, width), ()]
+            rows = [*disturbed_rows(state.measured_by, width)]
+            rows += [*concerned_rows(state, indexes, processes, width), (), *change_rows(planned, width), ()]
             rows += [*command_rows(commands, width, state.host.sudo_password), (), *note_rows(planned, width)]
             after = "What is there before is written to disk first; r gives it back."
             if wanted.trial_s is not None:
@@ -131,15 +133,15 @@ class GpuActions(Actions):
                 "These commands change the GPUs",
                 text,
                 yes="run them",
-                refused=lacking,
+                refused=lacking or state.measured_by is not None,
                 password=state.host.sudo_password,
             ),
             decided,
         )
 
     def action_revert(self) -> None:
-        """At once: it only puts back what was. Asked about during a benchmark, whose figures it would spoil, and where
-        sudo wants a password."""
+        """At once: it only puts back what was. Asked about during a benchmark of anybody, whose figures it would spoil,
+        and where sudo wants a password."""
         state = self.session.state
         if not state.alterations:
             self.say("no GPU setting is altered")
@@ -147,14 +149,15 @@ class GpuActions(Actions):
         from workbench.tui.formats import alteration_texts, there_before
 
         texts = [f"{gpus}: {now} back to {there_before(b)}" for gpus, now, b in alteration_texts(state.alterations)]
-        if not state.bench.running and not state.host.sudo_password:
+        if not state.bench.running and state.measured_by is None and not state.host.sudo_password:
             self._revert(texts)
             return
         from workbench.tui.modals.gpu_confirm import ConfirmSettings
+        from workbench.tui.modals.launch import disturbed_rows
         from workbench.tui.paint import paragraph
 
         def text(width: int) -> list[Row]:
-            rows: list[Row] = []
+            rows = disturbed_rows(state.measured_by, width)
             if state.bench.running:
                 rows += paragraph("! A benchmark is running: its figures would mix both settings.", width, "warn")
             return [*rows, *(row for line in texts for row in paragraph(line, width))]
@@ -168,7 +171,7 @@ class GpuActions(Actions):
                 "Revert GPU settings",
                 text,
                 yes="revert",
-                refused=state.bench.running,
+                refused=state.bench.running or state.measured_by is not None,
                 password=state.host.sudo_password,
             ),
             decided,

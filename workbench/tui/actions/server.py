@@ -40,7 +40,7 @@ class ServerActions(Actions):
                 # A start that is refused leaves the person where the plan can be corrected.
                 self.attempt(self.session.start(), lambda _: self.go(3) if self.active == before else None)
 
-        await self.app.push_screen(StartPlan(state.plan, in_the_way, changes or ()), decided)
+        await self.app.push_screen(StartPlan(state.plan, in_the_way, changes or (), state.measured_by), decided)
 
     async def _ask_trust(self, foreign: Sequence[Finding]) -> None:
         """Before the first start of a stranger's preset: what it runs, and the command."""
@@ -69,20 +69,24 @@ class ServerActions(Actions):
             self.say("no server of Workbench is running here")
             return
         from workbench.tui.modals.ask import Confirm
+        from workbench.tui.modals.launch import disturbed_rows
         from workbench.tui.paint import Row, paragraph
+
+        measured_by = self.session.state.measured_by
 
         def text(width: int) -> list[Row]:
             about = f"{server.run_id}: {server.engine} {server.model} on {server.host}, pid {server.pid}"
             about += f"; {server.outlived} processes outlived it" if server.outlived else ""
             how = "TERM to its process group, KILL to what is left after the grace time."
-            return [*paragraph(about, width), *paragraph(how, width, "dim")]
+            disturbed = disturbed_rows(measured_by, width)
+            return [*disturbed, *paragraph(about, width), *paragraph(how, width, "dim")]
 
         def decided(yes: bool | None) -> None:
             if yes:
                 self.attempt(self.session.stop(server.run_id))
 
         await self.app.push_screen(
-            Confirm("Stop the server", text, yes="stop it", no="leave it running", default=True), decided
+            Confirm("Stop the server", text, yes="stop it", no="leave it running", default=measured_by is None), decided
         )
 
     async def action_runs(self) -> None:

@@ -14,11 +14,13 @@ from workbench.model.plan import Command, PlanChange
 from workbench.model.run import ServerState, ServerStatus
 from workbench.session.state import PlanView
 from workbench.tui.formats import value_text
+from workbench.tui.glyphs import G
 from workbench.tui.modals.base import Modal, TextBody
 from workbench.tui.paint import Row, paragraph
 from workbench.tui.widgets.flags import LEVELS
 
 if TYPE_CHECKING:
+    from workbench.model.turn import Turn
     from workbench.server.by_hand import FoundServer
 
 ALIVE = frozenset({ServerState.STARTING, ServerState.READY, ServerState.UNRESPONSIVE, ServerState.STOPPING})
@@ -70,6 +72,14 @@ def found_rows(server: FoundServer, width: int) -> list[Row]:
     return [*rows, (), (("Command", "strong"),), *command_rows(Command(server.argv), width)]
 
 
+def disturbed_rows(by: Turn | None, width: int) -> list[Row]:
+    """The measurement of somebody else that a change of this host would disturb; empty without one."""
+    if by is None:
+        return []
+    text = f"{G.alert} This host is being measured: {by}. What you do here changes that measurement."
+    return [*paragraph(text, width, "warnb", "  "), ()]
+
+
 def change_rows(changes: Sequence[PlanChange], width: int) -> list[Row]:
     rows: list[Row] = []
     for c in changes:
@@ -82,7 +92,13 @@ def change_rows(changes: Sequence[PlanChange], width: int) -> list[Row]:
 class StartPlan(Modal[bool]):
     """enter starts; findings of level error refuse."""
 
-    def __init__(self, plan: PlanView, server: ServerStatus | None, changes: Sequence[PlanChange]) -> None:
+    def __init__(
+        self,
+        plan: PlanView,
+        server: ServerStatus | None,
+        changes: Sequence[PlanChange],
+        measured_by: Turn | None = None,
+    ) -> None:
         self.refused = plan.command is None or any(f.level is Level.ERROR for f in plan.findings)
         self.restart = server is not None and (server.state in ALIVE or bool(server.outlived))
         verb = "restart" if self.restart else "start"
@@ -90,7 +106,7 @@ class StartPlan(Modal[bool]):
             f"{verb.capitalize()} {plan.plan.engine}",
             "esc back to the plan" if self.refused else f"enter {verb}   esc cancel   y copy",
         )
-        self.plan, self.server, self.changes = plan, server, changes
+        self.plan, self.server, self.changes, self.measured_by = plan, server, changes, measured_by
         self.add_class("-wide")
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("enter,s", "accept", show=False), Binding("y", "copy", show=False)]
@@ -99,7 +115,7 @@ class StartPlan(Modal[bool]):
         return (TextBody(self._text),)
 
     def _text(self, width: int) -> list[Row]:
-        plan, rows = self.plan, []
+        plan, rows = self.plan, disturbed_rows(self.measured_by, width)
         if self.refused:
             rows += paragraph("x This plan is refused until the errors below are gone.", width, "bad")
         elif self.restart and self.server is not None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from workbench.model.run import ServerState, ServerStatus
 from workbench.session.state import SessionState
 from workbench.tui.countdown import Countdown
-from workbench.tui.formats import countdown, elapsed, figure, is_checking, preset_name, progress_text
+from workbench.tui.formats import clock, countdown, elapsed, figure, is_checking, preset_name, progress_text
 from workbench.tui.glyphs import G
 from workbench.tui.paint import Painted, Row, cut_middle, fit, row_width
 
@@ -69,6 +69,15 @@ def link_runs(state: SessionState, now_s: float) -> Row:
     return tuple(runs)
 
 
+def measured_elsewhere(state: SessionState, *, brief: bool = False) -> Row:
+    """Who else measures here; empty while nobody does."""
+    by = state.measured_by
+    if by is None:
+        return ()
+    since = f" since {clock(by.since_unix_s)}"
+    return ((f"{G.alert} {by.who} measures" + ("" if brief else f"{since}: {by.what}"), "warn"),)
+
+
 class StatusBar(Painted):
     GROUND = "bar"
 
@@ -125,7 +134,7 @@ class StatusBar(Painted):
             return (("~ bench waits for READY", "warn"),)
         if state.busy:
             return ((f"~ {state.busy[-1]}", "warn"),)
-        return ()
+        return measured_elsewhere(state, brief=brief)
 
     def guarded(self, state: SessionState, *, brief: bool, busy: bool) -> list[Row]:
         """Altered GPUs, a trial with its time left and keys, and a change that nothing watches over."""

@@ -22,7 +22,8 @@ from typing import Any
 
 from bench_telemetry import SOURCE, cpu_s
 
-from workbench.gpu import bundle, owners
+from workbench.gpu import remote_programs
+from workbench.gpu.settings import owners
 
 BEAT_S = 5.0
 CHANGES = (("power_limit_w", 600.0, 450.0), ("gpu_clocks", "default", "1000,2000"), ("persistence", False, True))
@@ -61,8 +62,10 @@ def measure(name: str, gpus: int, sessions: int, seconds: float, home: Path, rew
         journal.write_text(json.dumps({"version": 1, "entries": entries(gpus, sessions), "log": []}, indent=1))
 
     write()
-    argv = bundle.guard_argv(sys.executable, {"root": str(root)})
-    done = subprocess.run(argv, input=bundle.payload(False, bundle.GUARD), capture_output=True, check=True)
+    argv = remote_programs.guard_argv(sys.executable, {"root": str(root)})
+    done = subprocess.run(
+        argv, input=remote_programs.payload(False, remote_programs.GUARD), capture_output=True, check=True
+    )
     pid = json.loads(done.stdout)["pid"]
     try:
         time.sleep(2)

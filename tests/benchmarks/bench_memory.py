@@ -74,7 +74,7 @@ def talking_server(port: int, lines_per_s: float, megabytes: float) -> None:
 def child(what: str, *words: str) -> int:
     from workbench.hosts.base import Stream
     from workbench.session.session import Session
-    from workbench.sim.host import SimulatedHost
+    from workbench.sim.simulated_host import SimulatedHost
 
     class Quick(SimulatedHost):
         async def stream(
@@ -113,13 +113,13 @@ def child(what: str, *words: str) -> int:
 
 async def template(path: Path) -> None:
     """What a real agent of the simulated host says: driver, infos, one whole reading."""
-    from workbench.gpu import bundle
+    from workbench.gpu import remote_programs
     from workbench.session.hosts import host_called
 
     host = host_called(None, "four-pcie")
     await host.connect()
     options: dict[str, Any] = {"interval_s": 0.2}
-    stream = await host.stream(bundle.argv(sys.executable, **options), input=bundle.payload())
+    stream = await host.stream(remote_programs.argv(sys.executable, **options), input=remote_programs.payload())
     found: dict[str, bytes] = {}
     async for line in stream.lines():
         document = json.loads(line)

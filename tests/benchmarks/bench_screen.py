@@ -63,7 +63,8 @@ def busy_gpus(env: Mapping[str, str], profile: str) -> Iterator[None]:
     """Work whose share changes every 0.4 s, published as an engine would."""
     import eight_gpus  # noqa: F401
 
-    from workbench.sim import profiles, state
+    from workbench.sim import driver_state as state
+    from workbench.sim import profiles
 
     driver = state.SimState(driver_state(env, profile), profiles.get(profile))
     ended = threading.Event()

@@ -13,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from workbench.gpu.source import TelemetrySource
+from workbench.gpu.telemetry.source import TelemetrySource
 from workbench.hosts.local import LocalHost
 
 SOURCE = Path(__file__).resolve().parents[1] / "support" / "nvml_stub" / "nvml_stub.c"

@@ -34,7 +34,7 @@ def host_file(path: str) -> str | None:
 
 if __name__ == "__main__":
     from workbench.__main__ import main
-    from workbench.sim import host
+    from workbench.sim import simulated_host
 
-    host.DRIVER = str(Path(__file__).resolve())
+    simulated_host.DRIVER = str(Path(__file__).resolve())
     sys.exit(main())

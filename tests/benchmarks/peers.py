@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.bench.summary import quantile
-from workbench.store import imports
+from workbench.report import imports
 
 
 def parsed(text: str) -> tuple[str, list[str]]:

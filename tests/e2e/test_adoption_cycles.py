@@ -17,7 +17,7 @@ from support.procs import eventually
 from support.serving import eventually as soon
 from support.serving import free_port
 
-from workbench.model.run import ServerState
+from workbench.model.server_run import ServerState
 from workbench.session.session import Session
 
 READY_S = 60.0

@@ -16,7 +16,7 @@ from support.command_line import CommandLine
 from support.procs import eventually
 from support.scripted_server import SILENCE, Request, ScriptedServer, chat_events, chunked, openai, plain
 
-from workbench.cli.measuring import _silence_teller
+from workbench.cli.bench import _silence_teller
 from workbench.model.bench import BenchProgress
 from workbench.session.session import Session
 from workbench.session.state import BenchState

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.simulated_runs import result_of
 
-from workbench.cli.comparing import ids_of
+from workbench.cli.compare import ids_of
 from workbench.model.errors import InputError
 from workbench.store import paths
-from workbench.store.results import ResultsDb
+from workbench.store.results_db import ResultsDb
 
 Cli = Callable[..., Any]
 

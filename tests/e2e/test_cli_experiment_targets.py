@@ -136,7 +136,7 @@ def test_a_host_that_somebody_measures_is_refused(cli: Cli) -> None:
     """Before anything is stored or started."""
     import asyncio
 
-    from workbench.gpu.turn import turn_on
+    from workbench.gpu.measurement_lock import turn_on
     from workbench.session.hosts import host_called
 
     async def meanwhile(*words: str) -> Any:

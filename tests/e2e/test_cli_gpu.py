@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from workbench.sim import profiles
-from workbench.sim.state import SimState
+from workbench.sim.driver_state import SimState
 
 Cli = Callable[..., Any]
 PRO = ("--simulate", "rtx-pro-6000")

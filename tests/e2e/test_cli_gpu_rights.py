@@ -18,7 +18,7 @@ from support.serving import free_port
 from support.sudoer import Sudoer
 from support.typed_screen import TypedScreen
 
-from workbench.gpu.sudoers import PATH
+from workbench.gpu.settings.sudoers import PATH
 
 SECRET = "Tr0ub4dor&3 quartz"
 ASKED = ("gpu", "set", "--power-limit", "400", "--lock-gpu-clocks", "1005")
@@ -171,7 +171,7 @@ def test_root_of_an_unprivileged_container_is_told_what_it_is(ada: Sudoer, tmp_p
 
 def test_a_driver_that_says_no_permission_to_root_is_explained(cli: Any) -> None:
     from workbench.sim import profiles
-    from workbench.sim.state import SimState
+    from workbench.sim.driver_state import SimState
 
     host = ("--simulate", "gb10")
     cli(*host, "gpu", "status")

@@ -15,7 +15,7 @@ from support.procs import eventually
 from support.typed_screen import TypedScreen
 
 from workbench.sim import profiles
-from workbench.sim.state import SimState
+from workbench.sim.driver_state import SimState
 
 PRO = "rtx-pro-6000"
 Typed = Callable[..., TypedScreen]

@@ -14,7 +14,7 @@ from support import made_results as made
 
 from workbench.store import paths
 from workbench.store.experiments import ExperimentsDb
-from workbench.store.results import ResultsDb
+from workbench.store.results_db import ResultsDb
 from workbench.store.sweeps import SweepStore
 
 Cli = Callable[..., Any]
@@ -163,7 +163,7 @@ def test_an_import_that_fails_adds_nothing(cli: Cli, db: ResultsDb, tmp_path: Pa
 
 
 def test_a_note_that_could_not_be_written_is_not_lost(cli: Cli, db: ResultsDb, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workbench.store.results.ResultsDb.__init__.__kwdefaults__", {"busy_s": 0.1})
+    monkeypatch.setattr("workbench.store.results_db.ResultsDb.__init__.__kwdefaults__", {"busy_s": 0.1})
     other = sqlite3.connect(paths.results_db(), isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")
     try:

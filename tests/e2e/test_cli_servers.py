@@ -16,7 +16,7 @@ from support import fake_engine
 from support.procs import alive
 from support.serving import free_port, processes_of
 
-from workbench.sim.host import BIN
+from workbench.sim.simulated_host import BIN
 from workbench.store import paths
 
 Cli = Callable[..., Any]

@@ -16,7 +16,7 @@ import pytest
 from support.serving import free_port
 
 from workbench.sim import profiles
-from workbench.sim.state import SimState
+from workbench.sim.driver_state import SimState
 from workbench.store import paths
 
 pytestmark = pytest.mark.slow

@@ -17,8 +17,8 @@ import pytest
 from support.serving import free_port
 
 from workbench.sim import profiles
+from workbench.sim.driver_state import SimState
 from workbench.sim.physics import GpuSetting
-from workbench.sim.state import SimState
 
 Cli = Callable[..., Any]
 PRO = ("--simulate", "rtx-pro-6000")

@@ -103,7 +103,7 @@ def test_timeout_ends_the_remote_command(server: Sshd) -> None:
 
 
 def test_a_remote_command_that_prints_without_end_is_killed(server: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workbench.hosts.lines.OUTPUT_MAX_BYTES", 1 << 20)
+    monkeypatch.setattr("workbench.hosts.line_splitter.OUTPUT_MAX_BYTES", 1 << 20)
 
     async def work(host: SshHost) -> None:
         with pytest.raises(HostError, match="printed more than"):

@@ -15,8 +15,8 @@ from workbench import engines
 from workbench.hosts.local import LocalHost
 from workbench.model.flags import FlagSetting
 from workbench.model.plan import LaunchPlan
-from workbench.model.run import LogBatch, ServerState, ServerStatus
-from workbench.server.probe import probe
+from workbench.model.server_run import LogBatch, ServerState, ServerStatus
+from workbench.server.engine_probe import probe
 from workbench.server.supervisor import Event, Supervisor
 
 READY_S = 60.0  # a second where nothing else runs

@@ -22,8 +22,8 @@ import pytest
 from support.serving import eventually
 from support.ssh_box import PROFILE, SOON_S, Box, box, ready, started
 
-from workbench.gpu import journal
-from workbench.model.run import ServerState
+from workbench.gpu.settings import journal
+from workbench.model.server_run import ServerState
 from workbench.model.settings import ClockRange, GpuSettings, InForce
 from workbench.session.session import Session
 
@@ -37,7 +37,7 @@ from pathlib import Path
 from support.ssh_box import ready
 from workbench.hosts.ssh import SshHost
 from workbench.session.session import Session
-from workbench.sim.host import SimulatedHost
+from workbench.sim.simulated_host import SimulatedHost
 async def main():
     session = Session(SimulatedHost(SshHost("box", ssh_config={config!r}), {profile!r}, {state!r}))
     await session.open()

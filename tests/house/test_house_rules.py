@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -10,6 +11,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+
+from workbench.gpu import remote_programs
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted((ROOT / "workbench").rglob("*.py"))
@@ -83,12 +86,12 @@ def test_the_first_frame_waits_for_nothing_heavy() -> None:
         "from workbench.cli import dispatch\n"
         "from workbench.cli.parser import parse\n"
         "parse(['demo'])\n"
-        "import workbench.cli.screens, workbench.tui.app\n"
+        "import workbench.cli.screen, workbench.tui.app\n"
         "from workbench.session.session import Session\n"
         "Session.of_host(None, 'four-pcie')\n"
         "late = ('bench', 'settings', 'plan', 'gpu', 'preset')\n"
         "assert not [m for m in late if f'workbench.model.{m}' in sys.modules]\n"
-        "rooms = ('engines', 'advisor', 'server', 'bench', 'gpu')\n"
+        "rooms = ('engines', 'server', 'bench', 'gpu')\n"
         "assert not [r for r in rooms if f'workbench.{r}' in sys.modules]"
     )
     assert loaded_after(code) & HEAVY == {"textual", "rich"}
@@ -105,10 +108,17 @@ def test_only_ssh_imports_asyncssh_and_only_the_screen_imports_textual() -> None
             assert inside.parts[0] == "tui"
 
 
-def test_the_agent_imports_nothing_of_workbench() -> None:
-    names = imported(ROOT / "workbench" / "gpu" / "agent.py")
-    assert "workbench" not in names
-    assert names - {"pynvml"} <= set(sys.stdlib_module_names) | {"__future__"}
+def test_programs_that_are_sent_to_hosts_import_only_one_another() -> None:
+    """They run on a python3 that has neither Workbench nor anything else installed."""
+    for program in (remote_programs.MODULES, remote_programs.TURN, remote_programs.GUARD):
+        for module in program:
+            path = ROOT / "workbench/gpu" / f"{module.replace('.', '/')}.py"
+            names = imported(path)
+            assert names - {"pynvml", "workbench"} <= set(sys.stdlib_module_names) | {"__future__"}
+            ours = re.findall(r"^(?:from|import) (workbench\S*) import ([\w, ]+)", path.read_text(), re.MULTILINE)
+            sent = {f"workbench.gpu.{name}" for name in program}
+            for package, members in ours:
+                assert package in sent or {f"{package}.{member.split()[0]}" for member in members.split(", ")} <= sent
 
 
 def imported(path: Path) -> set[str]:

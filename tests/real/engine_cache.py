@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.serving import stream
 
-from workbench.model.run import ServerStatus
+from workbench.model.server_run import ServerStatus
 from workbench.server.supervisor import Supervisor
 
 # Read when this is imported: every test then has clean WORKBENCH_* and XDG_* variables.

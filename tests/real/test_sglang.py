@@ -12,8 +12,8 @@ from support.serving import eventually, free_port, processes_of, supervised
 from workbench import engines
 from workbench.model.flags import FlagSetting
 from workbench.model.plan import LaunchPlan
-from workbench.model.run import ServerState
-from workbench.server.probe import probe
+from workbench.model.server_run import ServerState
+from workbench.server.engine_probe import probe
 from workbench.server.supervisor import Event, Supervisor
 
 pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(900)]

@@ -12,7 +12,7 @@ from workbench import tui
 from workbench.hosts.local import LocalHost
 from workbench.model.settings import ClockRange, GpuSettings
 from workbench.session.session import Session
-from workbench.sim.host import SimulatedHost
+from workbench.sim.simulated_host import SimulatedHost
 
 WANTED = GpuSettings(power_limit_w=450.0, gpu_clocks=ClockRange(1000, 2000))
 

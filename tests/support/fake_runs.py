@@ -9,7 +9,7 @@ import httpx
 
 from workbench import engines
 from workbench.model.plan import Command, LaunchPlan
-from workbench.model.run import ServerState, ServerStatus
+from workbench.model.server_run import ServerState, ServerStatus
 from workbench.server.supervisor import Event, Supervisor
 
 Made = tuple[LaunchPlan, Command]

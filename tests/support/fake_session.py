@@ -25,8 +25,8 @@ from workbench.model.findings import Finding, Level
 from workbench.model.flags import FlagKind, FlagRow, FlagSpec, Origin
 from workbench.model.gpu import DriverInfo, GpuInfo, GpuSample, HostSample, Telemetry
 from workbench.model.plan import Command, LaunchPlan, PlanChange, diff
-from workbench.model.run import ServerState, ServerStatus
 from workbench.model.secrets import mask_command, mask_row
+from workbench.model.server_run import ServerState, ServerStatus
 from workbench.model.settings import GpuSettings
 from workbench.session.state import (
     Activity,

@@ -15,14 +15,15 @@ from typing import Any, TypeVar
 
 from support.procs import alive, eventually
 
-from workbench.gpu import control, guard_orders, rights
-from workbench.gpu.guard_orders import Terms
+from workbench.gpu.guard import client
+from workbench.gpu.guard.client import Terms
+from workbench.gpu.settings import apply, rights
 from workbench.hosts.base import Host
 from workbench.hosts.local import LocalHost
 from workbench.model.settings import ClockRange, GpuSettings, SettingsReport
 from workbench.sim import profiles
-from workbench.sim.host import SimulatedHost
-from workbench.sim.state import SimState
+from workbench.sim.driver_state import SimState
+from workbench.sim.simulated_host import SimulatedHost
 
 T = TypeVar("T")
 FAST = {"tick_s": 0.05, "heat_s": 0.2}
@@ -58,32 +59,32 @@ class GuardedHost:
     ) -> SettingsReport:
         """As guarding.Guarding does it."""
         mine = await rights.rights_on(self.host)
-        commands = control.plan({gpu: wanted}, await control.read_once(self.host), mine)
+        commands = apply.plan({gpu: wanted}, await apply.read_once(self.host), mine)
         terms = Terms(mine, heartbeat_s, trial_s)
 
         async def guard() -> Any:
-            view = await guard_orders.start(self.host, terms, **FAST)
+            view = await client.start(self.host, terms, **FAST)
             assert view.running or not needed, view
             return view
 
         signs = asyncio.create_task(self.signs_of_life())  # a loaded machine may take long for the change itself
         try:
-            return await control.apply(self.host, commands, rights=mine, guard=guard, watch=terms.watch)
+            return await apply.apply(self.host, commands, rights=mine, guard=guard, watch=terms.watch)
         finally:
             signs.cancel()
 
     async def signs_of_life(self) -> None:
-        beat = self.gpu / "guard" / "beats" / guard_orders.owner_id()
+        beat = self.gpu / "guard" / "beats" / client.owner_id()
         while True:
             with suppress(OSError):
                 beat.touch()
             await asyncio.sleep(0.05)
 
-    async def beat(self) -> guard_orders.Seen:
-        return await guard_orders.look(self.host, guard_orders.owner_id())
+    async def beat(self) -> client.Seen:
+        return await client.look(self.host, client.owner_id())
 
-    async def look(self) -> guard_orders.Seen:
-        return await guard_orders.look(self.host)
+    async def look(self) -> client.Seen:
+        return await client.look(self.host)
 
     # ---- what is there
     def in_force(self, gpu: int = 0) -> tuple[float | None, tuple[int, int] | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from workbench.model.foreign_text import UNSAFE
+from workbench.model.untrusted_text import UNSAFE
 
 PIECES = (
     "\x1b]52;c;cHduZWQ=\x07",  # writes the clipboard

@@ -30,8 +30,9 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).res
 from support.guarded import FAST, GuardedHost, run  # noqa: E402
 from support.procs import alive, eventually  # noqa: E402
 
-from workbench.gpu import control, guard_orders, journal, rights  # noqa: E402
-from workbench.gpu.guard_orders import Terms  # noqa: E402
+from workbench.gpu.guard import client  # noqa: E402
+from workbench.gpu.guard.client import Terms  # noqa: E402
+from workbench.gpu.settings import apply, journal, rights  # noqa: E402
 from workbench.hosts.base import Completed, Stream  # noqa: E402
 from workbench.hosts.local import LocalHost  # noqa: E402
 from workbench.model.gpu import Telemetry  # noqa: E402
@@ -42,7 +43,7 @@ SCRIPTS = {
     journal.ACQUIRE: "lock",
     journal.READ: "read journal",
     journal.RELEASE: "unlock",
-    guard_orders.LOOK: "look at guard",
+    client.LOOK: "look at guard",
 }
 PHASES = ("apply", "hold", "revert", "over")
 PART = 2  # settings of a plan
@@ -142,24 +143,24 @@ class Trial:
         await box.host.connect()
         mine = rights.Rights(f"{box.host.environment()['PATH'].split(':')[0]}/nvidia-smi")
         wanted = GpuSettings(**{name: CHOICES[name] for name in kill.settings})
-        governors = await control.governors_on(box.host)
-        commands = control.plan({"0": wanted}, self.reading, mine, governors)
+        governors = await apply.governors_on(box.host)
+        commands = apply.plan({"0": wanted}, self.reading, mine, governors)
         terms = Terms(
             mine, HEARTBEAT_S if kill.terms == "heartbeat" else None, TRIAL_S if kill.terms == "trial" else None
         )
         signs = asyncio.create_task(box.signs_of_life())
         inner.tell("apply")
-        report = await control.apply(
+        report = await apply.apply(
             box.host,
             commands,
             rights=mine,
             watch=terms.watch,
-            guard=lambda: guard_orders.start(box.host, terms, **FAST),
+            guard=lambda: client.start(box.host, terms, **FAST),
         )
         inner.tell("hold" if report.ok else f"failed: {report}")
         await asyncio.sleep(HOLD_S)
         inner.tell("revert")
-        await control.revert(box.host, rights=mine)
+        await apply.revert(box.host, rights=mine)
         inner.tell("over")
         signs.cancel()
 
@@ -233,7 +234,7 @@ class Trial:
             return False
 
     async def next_start(self, kill: Kill) -> None:
-        found, _ = await control.records(self.box.host)
+        found, _ = await apply.records(self.box.host)
         altered = self.altered()
         names = {"governor": "governor", "gpu_lock_mhz": "gpu_clocks", "memory_lock_mhz": "memory_clocks"}
         off = {names.get(k, k) for k, v in self.now().items() if v != self.before[k]}
@@ -242,7 +243,7 @@ class Trial:
         kill.reported = altered > 0 and OFFER in offers(found)
         assert kill.reported or not altered, f"altered, but nothing is offered: {found}"
         for again in (False, True):
-            report = await control.revert(self.box.host)
+            report = await apply.revert(self.box.host)
             assert report.ok or not report.outcomes, f"revert failed: {report}"
             assert not again or not report.outcomes, "reverting twice does something"
 
@@ -308,7 +309,7 @@ def one(number: int, seed: int, directory: Path, reading: Telemetry, steps: Sequ
 
 def main(directory: Path, first: int, count: int, seed: int) -> None:
     bring_tee(directory)
-    reading = run(control.read_once(GuardedHost(directory / "limits").host))
+    reading = run(apply.read_once(GuardedHost(directory / "limits").host))
     steps = rehearse(directory / "rehearsal", reading)
     for number in range(first, first + count):
         print(json.dumps(asdict(one(number, seed, directory, reading, steps))), flush=True)

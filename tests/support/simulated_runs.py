@@ -16,11 +16,11 @@ from dataclasses import dataclass, replace
 
 from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, Conditions, Distribution
 from workbench.model.experiment import Experiment, ExperimentRun
-from workbench.sim import models, speed
+from workbench.sim import models, step_time
 from workbench.sim.profiles import PROFILES
 
 REQUESTS, TOKENS, STREAMS = 128, 128, 8
-SERVING = speed.Serving(
+SERVING = step_time.Serving(
     "vllm", PROFILES["rtx-pro-6000"].gpu, PROFILES["rtx-pro-6000"].interconnect, models.describe("Qwen/Qwen3-32B-AWQ")
 )
 
@@ -152,8 +152,8 @@ def _summary(factor: float) -> BenchSummary:
     """Of a run whose steps are `factor` times as fast as the model's."""
     gpu = SERVING.gpu
     clocks = {"sm_mhz": gpu.sm_compute_mhz, "memory_mhz": gpu.memory_compute_mhz}
-    step_s = speed.step(SERVING, **clocks, sequences=STREAMS, context_tokens=192 * STREAMS).total_s / factor
-    prefill_s = speed.step(SERVING, **clocks, sequences=1, context_tokens=128, prefill_tokens=128).total_s / factor
+    step_s = step_time.step(SERVING, **clocks, sequences=STREAMS, context_tokens=192 * STREAMS).total_s / factor
+    prefill_s = step_time.step(SERVING, **clocks, sequences=1, context_tokens=128, prefill_tokens=128).total_s / factor
     request_s = prefill_s + step_s * (TOKENS - 1)
     tok_s = STREAMS * TOKENS / request_s
     itl, ttft, e2e = (_spread(1000 * s) for s in (step_s, prefill_s, request_s))

@@ -14,12 +14,12 @@ from support.sshd import Sshd, free_port, sshd
 
 from workbench.hosts.local import LocalHost
 from workbench.hosts.ssh import SshHost
-from workbench.model.run import ServerState, ServerStatus
+from workbench.model.server_run import ServerState, ServerStatus
 from workbench.server.supervisor import Supervisor
 from workbench.session.session import Session
 from workbench.sim import profiles
-from workbench.sim.host import SimulatedHost
-from workbench.sim.state import SimState
+from workbench.sim.driver_state import SimState
+from workbench.sim.simulated_host import SimulatedHost
 
 PROFILE = "rtx-pro-6000"
 PRESET = "vllm-any"

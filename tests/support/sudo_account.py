@@ -23,7 +23,7 @@ import pexpect
 import pytest
 
 from workbench.sim import profiles
-from workbench.sim.state import SimState
+from workbench.sim.driver_state import SimState
 
 ROOT = Path(__file__).resolve().parents[2]
 PROFILE = "four-pcie"
@@ -40,7 +40,7 @@ if changes:
 os.umask(0)
 os.environ.update(WORKBENCH_SIM_PROFILE={profile!r}, WORKBENCH_SIM_STATE={driver!r})
 sys.path.insert(0, {root!r})
-from workbench.sim.smi import main
+from workbench.sim.nvidia_smi import main
 sys.exit(main())
 """
 DRIVER = """

@@ -12,7 +12,7 @@ from pathlib import Path
 from support.fake_sudo import Sudo
 
 from workbench.sim import profiles
-from workbench.sim.state import SimState
+from workbench.sim.driver_state import SimState
 
 SIM = Path(__file__).resolve().parents[2] / "workbench" / "sim"
 PROFILE = "rtx-pro-6000"

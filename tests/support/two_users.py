@@ -19,7 +19,7 @@ import pytest
 from support.procs import eventually
 
 from workbench.sim import profiles
-from workbench.sim.state import SimState
+from workbench.sim.driver_state import SimState
 
 ROOT = Path(__file__).resolve().parents[2]
 PRO = "rtx-pro-6000"

@@ -14,7 +14,7 @@ from textual.app import App
 from textual.drivers._writer_thread import MAX_QUEUED_WRITES, WriterThread
 from textual.strip import Strip
 
-from workbench.tui.compat import frames_waiting, part_of, run_bindings
+from workbench.tui.textual_private import frames_waiting, part_of, run_bindings
 
 
 def test_the_writer_queue_is_where_the_guard_looks() -> None:

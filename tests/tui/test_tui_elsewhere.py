@@ -17,7 +17,7 @@ from support.real_screen import on_free_port, real_screen
 from support.serving import free_port
 
 from workbench import engines
-from workbench.gpu.turn import turn_on
+from workbench.gpu.measurement_lock import turn_on
 from workbench.hosts.local import LocalHost
 from workbench.model.plan import LaunchPlan
 from workbench.server import supervisor
@@ -25,7 +25,7 @@ from workbench.server.supervisor import Supervisor
 from workbench.session import serving
 from workbench.session.session import Session
 from workbench.store import paths
-from workbench.store.results import ResultsDb
+from workbench.store.results_db import ResultsDb
 
 
 @pytest.mark.slow

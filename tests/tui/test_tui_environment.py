@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from rich.color import Color, ColorSystem
 
-from workbench.tui import clipboard, glyphs, paint, theme
+from workbench.tui import cells, clipboard, glyphs, theme
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -51,7 +51,7 @@ def test_plain_signs_keep_their_cells(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "“a” … · ≥ ± 95 °C 模型 ▁█ ●"
     assert glyphs.plain(text) == text
     monkeypatch.setattr(glyphs, "G", glyphs.ASCII)
-    assert glyphs.plain(text).isascii() and len(glyphs.plain(text)) == paint.width_of(text)
+    assert glyphs.plain(text).isascii() and len(glyphs.plain(text)) == cells.width_of(text)
 
 
 # a real terminal multiplexer

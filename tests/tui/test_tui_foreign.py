@@ -20,7 +20,7 @@ from workbench.model.bench_json import to_json
 from workbench.model.errors import HostError
 from workbench.session.session import Session
 from workbench.store import paths
-from workbench.store.results import ResultsDb
+from workbench.store.results_db import ResultsDb
 from workbench.tui.app import WorkbenchApp
 
 WIRE = json.dumps(EVIL)[1:-1].encode()  # as a host writes it into its JSON

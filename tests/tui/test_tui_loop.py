@@ -10,7 +10,7 @@ from support.fake_session import PRESETS, FakeSession
 from textual import events
 
 from workbench.model.errors import ServerError
-from workbench.model.run import ServerState
+from workbench.model.server_run import ServerState
 
 
 def names(session: FakeSession) -> list[str]:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from support.real_screen import crashes, on_free_port, real_screen
 
-from workbench.gpu import journal
+from workbench.gpu.settings import journal
 from workbench.model.settings import ClockRange, GpuSettings
 from workbench.tui.actions import gpu
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from support.real_screen import RealScreen, crashes, on_free_port, real_screen
 
-from workbench.gpu import journal
+from workbench.gpu.settings import journal
 from workbench.model.findings import Level
-from workbench.model.run import ServerState
+from workbench.model.server_run import ServerState
 from workbench.model.settings import GpuSettings
 from workbench.session.session import Session
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from workbench.tui.cells import changed_spans, cut, fit, pad, row_width, spread, wrap
 from workbench.tui.formats import elapsed, figure, setting_text, short_gpu_name, value_text
-from workbench.tui.paint import changed_spans, cut, fit, pad, row_width, spread, wrap
 from workbench.tui.widgets.sparks import CELL_S, Spark, level
 
 TEXT = st.text(alphabet="ab ▇█x0123…é漢", max_size=9)

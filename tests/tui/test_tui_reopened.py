@@ -11,9 +11,10 @@ from support.made_results import experiment, result, sweep
 from support.real_screen import PROFILE, RealScreen, crashes, on_free_port, real_screen
 
 from workbench.model.errors import SettingsError
-from workbench.store import activity, paths
+from workbench.store import activity_log as activity
+from workbench.store import paths
 from workbench.store.experiments import ExperimentsDb
-from workbench.store.results import ResultsDb
+from workbench.store.results_db import ResultsDb
 from workbench.store.sweeps import SweepStore
 
 HOST = f"sim:{PROFILE}"

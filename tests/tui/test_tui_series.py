@@ -19,9 +19,9 @@ from workbench.model.errors import SettingsError
 from workbench.model.experiment import Arm
 from workbench.model.plan import PlanChange
 from workbench.model.settings import ClockRange, GpuSettings
+from workbench.tui.cells import row_width
 from workbench.tui.modals import sweep_form
 from workbench.tui.modals.experiment_form import Wanted, arms_of, line_of, parse_arm
-from workbench.tui.paint import row_width
 from workbench.tui.screen import MainScreen
 from workbench.tui.widgets.experiment import experiment_rows
 from workbench.tui.widgets.interval import Axis, axis_for, bar

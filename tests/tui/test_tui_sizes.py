@@ -17,7 +17,7 @@ from support.real_screen import PROFILE, RealScreen, crashes, on_free_port, real
 
 from workbench.store import paths
 from workbench.store.experiments import ExperimentsDb
-from workbench.store.results import ResultsDb
+from workbench.store.results_db import ResultsDb
 from workbench.tui.widgets.interval import Axis, axis_for, bar
 
 HOST = f"sim:{PROFILE}"

@@ -13,7 +13,7 @@ from support.fake_session import FakeSession
 from support.grid import check
 
 from workbench.model.gpu import DriverInfo, DriverStatus, GpuState
-from workbench.model.run import ServerState
+from workbench.model.server_run import ServerState
 from workbench.session.state import HostView, SessionState
 
 SIZES = {"80x24": (80, 24), "120x40": (120, 40), "200x60": (200, 60)}

@@ -12,15 +12,15 @@ from collections import deque
 from collections.abc import Callable
 
 from workbench.bench import records
+from workbench.bench.client_cost import CpuLog
 from workbench.bench.connection import Connection, Endpoint, ReceiveClock
 from workbench.bench.exchange import Exchange
 from workbench.bench.http1 import HttpError
-from workbench.bench.limits import Limits
-from workbench.bench.load import CpuLog
 from workbench.bench.poller import GONE, IN, OUT, Poller, open_poller, poll_exactly
 from workbench.bench.records import RequestRecord
 from workbench.bench.schedule import Phase, Warmup, arrivals, stagger_s
 from workbench.bench.sse import SseError
+from workbench.bench.time_limits import Limits
 from workbench.bench.workload import Workload
 from workbench.model.bench import BenchProgress, BenchSpec
 

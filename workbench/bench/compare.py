@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from workbench.advisor.roofline import against_limit
-from workbench.bench.changes import LEVEL, NOT_MEASURED, Pick, average, changes, unclaimed
+from workbench.bench.metric_changes import LEVEL, NOT_MEASURED, Pick, average, changes, unclaimed
+from workbench.engines.roofline import against_limit
 from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, Comparison, Conditions, MetricChange
 
 _CLOCK_PCT = 2.0

@@ -5,12 +5,12 @@ from __future__ import annotations
 from itertools import pairwise
 
 from workbench.bench import records
-from workbench.bench.encoding import Decode, decoder
+from workbench.bench.content_encoding import Decode, decoder
 from workbench.bench.http1 import HttpError, ResponseReader
 from workbench.bench.records import RequestRecord
 from workbench.bench.reply import Reply, error_text
 from workbench.bench.sse import SseDecoder
-from workbench.model.foreign_text import NAME_CHARS, clean
+from workbench.model.untrusted_text import NAME_CHARS, clean
 
 _MAX_ERROR_BODY = 64 * 1024
 _MAX_ANSWER = 64 * 1024 * 1024

@@ -24,10 +24,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from workbench.bench.changes import BETTER, LEVEL, WORSE, average, metric_called, unclaimed, variance
 from workbench.bench.compare import ARMS, compare
-from workbench.bench.diagnosis import Seen, compiled_once, diagnosed
-from workbench.bench.student import detectable_shift, t_quantile
+from workbench.bench.experiment_diagnosis import Seen, compiled_once, diagnosed
+from workbench.bench.metric_changes import BETTER, LEVEL, WORSE, average, metric_called, unclaimed, variance
+from workbench.bench.student_t import detectable_shift, t_quantile
 from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, MetricChange, half_width
 from workbench.model.errors import InputError
 from workbench.model.experiment import INTERRUPTED, WARM_UP, Arm, Experiment, ExperimentRun, ExperimentSpec

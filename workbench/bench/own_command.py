@@ -19,12 +19,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from workbench.bench import tied
+from workbench.bench import tied_process
 from workbench.bench.runner import BenchCancelled
 from workbench.model.bench import BenchSummary, EngineDuring
 from workbench.model.errors import BenchError
-from workbench.model.foreign_text import clean
 from workbench.model.secrets import mask_argv, mask_text
+from workbench.model.untrusted_text import clean
 
 KEPT_LINES = 20
 _LONGEST_LINE = 4096  # bytes: a progress bar or a dump without line ends must not fill the memory
@@ -115,7 +115,7 @@ async def _started(argv: Sequence[str], env: Mapping[str, str], shown: str) -> t
     read_end, write_end = os.pipe()
     try:
         tie = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", "-S", tied.__file__, str(write_end), str(_TERM_WAIT_S), *argv),
+            *(sys.executable, "-I", "-S", tied_process.__file__, str(write_end), str(_TERM_WAIT_S), *argv),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,

@@ -10,7 +10,7 @@ from array import array
 from typing import Any
 
 from workbench.bench import records
-from workbench.model.foreign_text import clean
+from workbench.model.untrusted_text import clean
 
 _CONTENT_KEYS = ("content", "reasoning_content", "reasoning", "text", "refusal")
 _GIVEN_UP = ("abort", "error")  # the engine ended the request, not the model

@@ -12,8 +12,8 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from workbench.bench.limits import RUN_S
 from workbench.bench.records import RequestRecord
+from workbench.bench.time_limits import RUN_S
 from workbench.model.bench import BenchSpec
 
 STEADY_ROUNDS = 4  # requests per stream from which on there is a steady window to speak of

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from math import sqrt
 
 from workbench.bench.records import RequestRecord
-from workbench.bench.window import STEADY, Window, end_s
+from workbench.bench.steady_window import STEADY, Window, end_s
 from workbench.model.bench import BenchSpec
 
 LEAST_REQUESTS, LEAST_S = 4, 1.0  # of a measurement: in less, one pause of the server or the client decides

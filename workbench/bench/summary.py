@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 
 from workbench.bench.records import RequestRecord, total
-from workbench.bench.selfcheck import RunFacts, marks, notes_of, refusals
-from workbench.bench.window import Window, mean_in_flight, requests_in, tokens_in, window_of
+from workbench.bench.result_validity import RunFacts, marks, notes_of, refusals
+from workbench.bench.steady_window import Window, mean_in_flight, requests_in, tokens_in, window_of
 from workbench.model.bench import BenchSpec, BenchSummary, Distribution
 
 _NO_TELEMETRY = "no telemetry of the server's GPUs was merged into this result"

@@ -27,9 +27,9 @@ from workbench.bench.client import Client
 from workbench.bench.connection import resolve
 from workbench.bench.poller import IN, OUT
 from workbench.bench.records import RequestRecord
-from workbench.bench.selfcheck import RunFacts
+from workbench.bench.result_validity import RunFacts
+from workbench.bench.steady_window import end_s, window_of
 from workbench.bench.summary import summarize
-from workbench.bench.window import end_s, window_of
 from workbench.model.api_key import api_key
 from workbench.model.bench import BenchSpec
 from workbench.model.bench_json import spec_from_json, to_json

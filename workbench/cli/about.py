@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from workbench.cli.dispatch import Command, emit
-from workbench.cli.opened import say
+from workbench.cli.open_session import say
 
 
 def version(arguments: argparse.Namespace) -> int:

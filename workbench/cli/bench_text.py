@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from workbench.advisor.roofline import against_limit
+from workbench.engines.roofline import against_limit
 
 if TYPE_CHECKING:
-    from workbench.bench.repeats import Spread
+    from workbench.bench.repeated_runs import Spread
     from workbench.model.bench import BenchResult, BenchSummary, Distribution, EngineDuring, GpuDuring
 
 _LATENCIES = (("ttft_ms", "TTFT"), ("itl_ms", "ITL"), ("tpot_ms", "TPOT"), ("e2e_ms", "end to end"))

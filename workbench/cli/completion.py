@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable, Iterable
 
 from workbench.cli.dispatch import Command
-from workbench.cli.opened import say
+from workbench.cli.open_session import say
 
 
 def complete(parser: argparse.ArgumentParser) -> None:

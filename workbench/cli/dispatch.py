@@ -15,29 +15,29 @@ from typing import Any
 from workbench.cli.output import OutputLost, discard_the_rest, json_text
 from workbench.cli.parser import parse, tree
 from workbench.model.errors import WorkbenchError
-from workbench.model.foreign_text import clean
+from workbench.model.untrusted_text import clean
 
 # command, or command and action -> module under workbench.cli whose `COMMANDS` holds the coroutine for it
 MODULES = {
-    "screen": "screens",
-    "demo": "screens",
-    "screenshots": "screens",
-    "presets": "library",
-    "flags": "library",
-    "plan": "library",
+    "screen": "screen",
+    "demo": "screen",
+    "screenshots": "screen",
+    "presets": "presets",
+    "flags": "presets",
+    "plan": "presets",
     "start": "servers",
     "servers": "servers",
     "logs": "servers",
     "stop": "servers",
-    "bench": "measuring",
+    "bench": "bench",
     "results": "results",
-    "compare": "comparing",
+    "compare": "compare",
     "experiment": "experiments",
     "gpu": "gpu",
-    "gpu verify": "sweeping",
-    "gpu sweep": "sweeping",
-    "gpu sweep resume": "sweeping",
-    "sweep": "sweeping",
+    "gpu verify": "sweeps",
+    "gpu sweep": "sweeps",
+    "gpu sweep resume": "sweeps",
+    "sweep": "sweeps",
     "doctor": "doctor",
     "version": "about",
     "config": "about",
@@ -78,7 +78,7 @@ def _reported(argv: list[str], as_json: bool) -> int:
         report(WorkbenchError("interrupted"), as_json)
         return 130
     except Exception as error:  # a defect of ours: say so in a line, keep the traceback in a file
-        from workbench.store.crash import defect_text
+        from workbench.store.crash_files import defect_text
 
         text, details = defect_text(error)
         report(WorkbenchError(text, next_step=details), as_json)
@@ -130,7 +130,7 @@ class _Kept(logging.Handler):
     """asyncio's own complaints go where defects go: never onto the screen or into a command's messages."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        from workbench.store.crash import keep_traceback
+        from workbench.store.crash_files import keep_traceback
 
         if record.exc_info and record.exc_info[1] is not None:
             keep_traceback(record.exc_info[1])

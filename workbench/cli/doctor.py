@@ -10,21 +10,21 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from workbench.cli.dispatch import Command, emit
-from workbench.cli.opened import connected, say
+from workbench.cli.open_session import connected, say
 from workbench.model.errors import HostError, WorkbenchError
 from workbench.model.findings import Finding, Level
 from workbench.model.gpu import DriverInfo, DriverStatus
 
 if TYPE_CHECKING:
-    from workbench.gpu.rights import Rights
+    from workbench.gpu.settings.rights import Rights
     from workbench.hosts.base import Host, HostFacts
     from workbench.model.gpu import GpuInfo
-    from workbench.server.probe import InstalledEngine
+    from workbench.server.engine_probe import InstalledEngine
 
 
 async def doctor(arguments: argparse.Namespace) -> int:
     from workbench import engines
-    from workbench.server.probe import probe
+    from workbench.server.engine_probe import probe
 
     findings: list[Finding] = []
     async with connected(arguments) as session:
@@ -62,7 +62,7 @@ async def doctor(arguments: argparse.Namespace) -> int:
 
 async def _gpus(host: Host) -> tuple[DriverInfo, Sequence[GpuInfo]]:
     """The driver's state and the GPUs; on a host where nothing can read them, that is the state."""
-    from workbench.gpu.source import read_once
+    from workbench.gpu.telemetry.source import read_once
 
     try:
         telemetry = await read_once(host)

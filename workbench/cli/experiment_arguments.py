@@ -123,7 +123,7 @@ _SHAPE = (
 
 def shape_of(arguments: argparse.Namespace) -> dict[str, object]:
     """Fields of BenchSpec that were given."""
-    from workbench.cli.measuring import extra_body, own_command
+    from workbench.cli.bench import extra_body, own_command
 
     given: dict[str, object] = {name: getattr(arguments, name) for name in _SHAPE}
     given["extra_body"] = extra_body(arguments.extra_body)

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.cli.dispatch import Command, emit
 from workbench.cli.experiment_arguments import shape_of
-from workbench.cli.library import take_plan, variables_of
-from workbench.cli.opened import asked, connected, note, say
+from workbench.cli.open_session import asked, connected, note, say
+from workbench.cli.presets import take_plan, variables_of
 from workbench.model.bench import half_width
 from workbench.model.errors import InputError
 from workbench.model.experiment import INTERRUPTED, Arm, Experiment, ExperimentRun, ExperimentSpec, Target
-from workbench.model.run import ServerState
+from workbench.model.server_run import ServerState
 from workbench.model.settings import GpuSettings
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from workbench.cli import gpu_settings, guarding
+from workbench.cli import gpu_guard, gpu_settings
 from workbench.cli.dispatch import Command, emit
-from workbench.cli.opened import connected, note, say
+from workbench.cli.open_session import connected, note, say
 from workbench.model.gpu import DriverStatus
 
 if TYPE_CHECKING:
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 async def status(arguments: argparse.Namespace) -> int:
-    from workbench.gpu.drift import drifts
-    from workbench.gpu.source import read_once
+    from workbench.gpu.settings.drift import drifts
+    from workbench.gpu.telemetry.source import read_once
     from workbench.model.errors import HostError
 
     async with connected(arguments) as session:
@@ -52,7 +52,7 @@ async def status(arguments: argparse.Namespace) -> int:
         _say_status(document, telemetry.driver.message)
         for line in gpu_settings.others_lines(session.state):
             say(line)
-        for line in guarding.guard_lines(guard, did=True) if guard else ():
+        for line in gpu_guard.guard_lines(guard, did=True) if guard else ():
             say(line)
     if journal_problem is not None:
         note(f"settings made by Workbench are not known: {journal_problem}")
@@ -70,7 +70,7 @@ def _gpu_json(info: GpuInfo | None, sample: GpuSample) -> dict[str, Any]:
 
 
 def _say_status(document: Mapping[str, Any], message: str | None) -> None:
-    from workbench.gpu.restore import shown
+    from workbench.gpu.settings.revert import shown
     from workbench.session.gpu_settings import named
 
     driver, host = document["driver"], document["host"]
@@ -115,4 +115,4 @@ def _cell(gpu: Mapping[str, Any], name: str, shape: str) -> str:
 
 
 wanted = gpu_settings.wanted  # "power-limit=400" of an experiment's arm is read as gpu set reads it
-COMMANDS: dict[str, Command] = {"gpu status": status, **gpu_settings.COMMANDS, **guarding.COMMANDS}
+COMMANDS: dict[str, Command] = {"gpu status": status, **gpu_settings.COMMANDS, **gpu_guard.COMMANDS}

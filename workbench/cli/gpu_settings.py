@@ -11,13 +11,13 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from workbench.cli.dispatch import Command, emit
-from workbench.cli.guarding import guard_lines
-from workbench.cli.opened import asked, connected, note, say
+from workbench.cli.gpu_guard import guard_lines
+from workbench.cli.open_session import asked, connected, note, say
 from workbench.model.errors import HostError, InputError
 from workbench.model.settings import HOST, ClockRange, GpuSettings, SettingCommand, SettingOutcome, SettingsReport
 
 if TYPE_CHECKING:
-    from workbench.gpu.journal import Record
+    from workbench.gpu.settings.journal import Record
     from workbench.session.session import Session
     from workbench.session.state import SessionState
 
@@ -125,8 +125,8 @@ async def journal(arguments: argparse.Namespace) -> int:
     async with connected(arguments) as session:
         with suppress(HostError):  # whether the driver was reloaded; without GPUs the boot still tells
             session.update(telemetry=await session.reading())
-        from workbench.gpu.governor import governors_on
-        from workbench.gpu.journal import path_on
+        from workbench.gpu.settings.cpu_governor import governors_on
+        from workbench.gpu.settings.journal import path_on
 
         records, log = await session.gpu_journal()
         await session.read_alterations()
@@ -155,7 +155,7 @@ async def journal(arguments: argparse.Namespace) -> int:
 
 
 async def sudoers(arguments: argparse.Namespace) -> int:
-    from workbench.gpu.sudoers import PATH
+    from workbench.gpu.settings.sudoers import PATH
 
     async with connected(arguments) as session:
         text, host = await session.sudoers(), session.host.name
@@ -166,7 +166,7 @@ async def sudoers(arguments: argparse.Namespace) -> int:
 
 
 def _entry_json(record: Record, sysfs: str) -> dict[str, Any]:
-    from workbench.gpu.restore import by_hand
+    from workbench.gpu.settings.revert import by_hand
 
     entry = asdict(record.entry)
     hand = by_hand(record.entry.gpu_uuid, record.entry.setting, record.entry.before, sysfs)
@@ -197,7 +197,7 @@ def _say_entry(one: Mapping[str, Any]) -> None:
 
 def others_lines(state: SessionState) -> Iterator[str]:
     """What other Workbenches of this host changed."""
-    from workbench.gpu.restore import shown
+    from workbench.gpu.settings.revert import shown
 
     for one in state.others:
         where = "host" if one.gpu_uuid == HOST else f"GPU{one.gpu_index}"
@@ -375,7 +375,7 @@ def _say_outcome(outcome: SettingOutcome, told: str, dry_run: bool) -> None:
 
 
 def _shown(value: Any) -> str:
-    from workbench.gpu.restore import shown
+    from workbench.gpu.settings.revert import shown
 
     return shown(value)
 

@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 from workbench.model.errors import WorkbenchError
-from workbench.model.foreign_text import escaped
+from workbench.model.untrusted_text import escaped
 
 # What a terminal without UTF-8 shows instead.
 _ASCII = {

@@ -6,10 +6,10 @@ import argparse
 from collections.abc import Callable, Sequence
 
 from workbench.cli.arguments import Commands, Parser, add, global_options, group, plan_options, trust_option
+from workbench.cli.bench_arguments import measuring
 from workbench.cli.examples import epilog
 from workbench.cli.experiment_arguments import experiments
 from workbench.cli.gpu_arguments import gpu
-from workbench.cli.measuring_arguments import measuring
 from workbench.cli.option_help import explain
 from workbench.cli.results_arguments import results
 

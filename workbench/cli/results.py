@@ -6,24 +6,24 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.cli.comparing import ids_of
+from workbench.cli.bench import result_json
+from workbench.cli.compare import ids_of
 from workbench.cli.dispatch import Command, emit, report
-from workbench.cli.measuring import result_json
-from workbench.cli.opened import note, say, session_of
+from workbench.cli.open_session import note, say, session_of
 from workbench.model.errors import InputError, StoreError, WorkbenchError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from workbench.model.bench import BenchResult
-    from workbench.store.results import ResultsDb
+    from workbench.store.results_db import ResultsDb
 
 _FORMS = {".md": "md", ".markdown": "md", ".html": "html", ".htm": "html", ".json": "json", ".csv": "csv"}
 
 
 def _db() -> ResultsDb:
     from workbench.store import paths
-    from workbench.store.results import ResultsDb
+    from workbench.store.results_db import ResultsDb
 
     return ResultsDb(paths.results_db())
 
@@ -69,7 +69,7 @@ def shown(arguments: argparse.Namespace) -> int:
     result = _db().get(arguments.id)
     if arguments.json:
         return emit(result_json(result))
-    from workbench.store.report.text import as_text
+    from workbench.report.terminal_text import as_text
 
     say(as_text(result))
     return 0
@@ -114,7 +114,7 @@ def _said(arguments: argparse.Namespace, result: BenchResult) -> int:
 
 
 def exported(arguments: argparse.Namespace) -> int:
-    from workbench.store.export import export
+    from workbench.report.export import export
 
     db = _db()
     samples = db.samples(arguments.id) if arguments.form in ("json", "html") else ()
@@ -158,7 +158,7 @@ def _done(text: str) -> int:
 
 
 async def imported(arguments: argparse.Namespace) -> int:
-    from workbench.store.imports import Told
+    from workbench.report.imports import Told
 
     told = Told(arguments.model, arguments.engine, arguments.on, arguments.simulated)
     session = session_of(arguments)

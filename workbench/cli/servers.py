@@ -9,10 +9,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from workbench.cli.dispatch import Command, emit
-from workbench.cli.library import take_plan, variables_json
-from workbench.cli.opened import connected, note, say
+from workbench.cli.open_session import connected, note, say
+from workbench.cli.presets import take_plan, variables_json
 from workbench.model.errors import InputError
-from workbench.model.run import ServerState, ServerStatus
+from workbench.model.server_run import ServerState, ServerStatus
 
 if TYPE_CHECKING:
     from workbench.session.session import Session

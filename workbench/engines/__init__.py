@@ -21,7 +21,8 @@ from workbench.engines.catalog import (
     search_env,
     version_key,
 )
-from workbench.engines.memory import MemoryFit, fit
+from workbench.engines.flag_values import format_value, parse_value
+from workbench.engines.memory_estimate import MemoryFit, fit
 from workbench.engines.plans import (
     EXECUTABLE,
     apply_assignments,
@@ -33,7 +34,6 @@ from workbench.engines.plans import (
 )
 from workbench.engines.registry import get, names
 from workbench.engines.validate import check_value, validate
-from workbench.engines.values import format_value, parse_value
 
 __all__ = [
     "EXECUTABLE",

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from workbench.engines import catalog as catalogs
-from workbench.engines.values import on_off, word
+from workbench.engines.flag_values import on_off, word
 from workbench.model.errors import PlanError
 from workbench.model.flags import FlagCatalog, FlagKind, FlagSetting, FlagSpec
 from workbench.model.plan import Command, LaunchPlan, Node

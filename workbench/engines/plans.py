@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.engines import registry
 from workbench.engines.catalog import Match, lookup, nearest_env, nearest_name
+from workbench.engines.flag_values import parse_value
 from workbench.engines.model_facts import of_preset
-from workbench.engines.values import parse_value
 from workbench.model.errors import InputError, PlanError
 from workbench.model.findings import Finding, worst
 from workbench.model.flags import FlagCatalog, FlagKind, FlagRow, FlagSetting, FlagSpec, FlagValue, Origin

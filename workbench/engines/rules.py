@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Iterator
 
 from workbench.engines.catalog import satisfies, version_key
-from workbench.engines.memory import MemoryFit, fit
-from workbench.engines.situation import Situation
+from workbench.engines.memory_estimate import MemoryFit, fit
+from workbench.engines.plan_context import Situation
 from workbench.model.findings import Finding, Level
 from workbench.model.secrets import is_secret_name
 

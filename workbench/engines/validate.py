@@ -12,17 +12,17 @@ from difflib import get_close_matches
 
 from workbench.engines import registry
 from workbench.engines.catalog import lookup, nearest_env, nearest_name, same_release, version_key
-from workbench.engines.history import COMMON_ENV, ENV, FLAGS, Former
+from workbench.engines.flag_values import choice_problem, json_value, range_problem, type_problem, word
+from workbench.engines.plan_context import Situation
 from workbench.engines.plans import VARIABLE
+from workbench.engines.removed_flags import COMMON_ENV, ENV, FLAGS, Former
 from workbench.engines.rules import cross_checks
-from workbench.engines.situation import Situation
-from workbench.engines.values import choice_problem, json_value, range_problem, type_problem, word
 from workbench.model.errors import InputError
 from workbench.model.findings import Finding, Level
 from workbench.model.flags import EnvSpec, FlagCatalog, FlagKind, FlagSetting, FlagSpec, FlagValue
 from workbench.model.gpu import GpuInfo
 from workbench.model.plan import LaunchPlan, ModelFacts
-from workbench.model.run import run_and_time
+from workbench.model.server_run import run_and_time
 
 
 def validate(

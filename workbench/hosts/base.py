@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from workbench.model.errors import HostError
-from workbench.model.foreign_text import clean
+from workbench.model.untrusted_text import clean
 
 # Asks the user for a passphrase, password or code; returns None when they decline.
 Ask = Callable[[str], Awaitable[str | None]]

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from workbench.hosts import facts, script
+from workbench.hosts import host_facts, shell_scripts
 from workbench.hosts.base import (
     CommandFailed,
     CommandNotFound,
@@ -26,7 +26,7 @@ from workbench.hosts.base import (
     HostFacts,
     state_dir_missing,
 )
-from workbench.hosts.lines import CHUNK_BYTES, OUTPUT_MAX_BYTES, Output, Tail, TooMuch, split
+from workbench.hosts.line_splitter import CHUNK_BYTES, OUTPUT_MAX_BYTES, Output, Tail, TooMuch, split
 from workbench.model.errors import HostError
 
 _T = TypeVar("_T")
@@ -214,7 +214,7 @@ class LocalHost:
         path = {**os.environ, **(env or {})}.get("PATH")
         if shutil.which(argv[0], path=path) is None:
             raise not_found(argv, self.name)
-        stream = LocalStream(await self._spawn(script.sh(script.GUARD, *argv), env, argv, stdin=PIPE))
+        stream = LocalStream(await self._spawn(shell_scripts.sh(shell_scripts.GUARD, *argv), env, argv, stdin=PIPE))
         if input is not None:
             await stream.write(input)
         return stream
@@ -264,8 +264,8 @@ class LocalHost:
         return LocalForward(port)
 
     async def facts(self) -> HostFacts:
-        done = await self.run(script.sh(script.FACTS, "-"))
-        return facts.parse(done.out, self.name, self.kind, latency_ms=0.0)
+        done = await self.run(shell_scripts.sh(shell_scripts.FACTS, "-"))
+        return host_facts.parse(done.out, self.name, self.kind, latency_ms=0.0)
 
 
 def _make_parents(directory: Path) -> None:

@@ -18,7 +18,7 @@ from typing import Any, cast
 
 import asyncssh
 
-from workbench.hosts import facts, known_hosts, names, remote_files, script
+from workbench.hosts import files_via_shell, host_facts, host_names, known_hosts, shell_scripts
 from workbench.hosts.base import (
     Ask,
     AuthFailed,
@@ -28,10 +28,10 @@ from workbench.hosts.base import (
     HostUnreachable,
 )
 from workbench.hosts.known_hosts import HostKeys
-from workbench.hosts.lines import CHUNK_BYTES, Output, Tail, TooMuch, split
-from workbench.hosts.link import PATIENCE_S, Link, LinkEvent
+from workbench.hosts.line_splitter import CHUNK_BYTES, Output, Tail, TooMuch, split
 from workbench.hosts.local import check_argv, not_found, raise_for, timed_out, too_much
-from workbench.hosts.relay import Reader, Relay, Writer
+from workbench.hosts.port_relay import Reader, Relay, Writer
+from workbench.hosts.reconnecting_link import PATIENCE_S, Link, LinkEvent
 from workbench.model.errors import HostError
 
 # OpenSSH gives 10 sessions per connection (MaxSessions), and a slot is free only once its process has ended.
@@ -46,7 +46,7 @@ FACTS_LINES = 10_000
 CLOSE_S = 2.5  # the guard ends its command within 2 s
 JUMPS_MAX = 8
 
-_MARK = script.MARK.encode()
+_MARK = shell_scripts.MARK.encode()
 _Process = asyncssh.SSHClientProcess[bytes]
 
 logging.getLogger("asyncssh").addHandler(logging.NullHandler())  # else its warnings land on the screen
@@ -156,7 +156,7 @@ class SshStream:
     async def stderr_tail(self) -> str:
         if self._process.returncode is not None:
             await asyncio.wait([self._errors], timeout=1.0)
-        return script.after_mark(self._tail.text())
+        return shell_scripts.after_mark(self._tail.text())
 
     async def close(self) -> None:
         """End of file on stdin, then CLOSE_S for the guard to end the command, so that its session is free again."""
@@ -180,7 +180,7 @@ class SshHost:
     kind = "ssh"
 
     def __init__(self, name: str, *, ssh_config: str | Path | None = None, ask: Ask | None = None) -> None:
-        self.name = names.check(name)
+        self.name = host_names.check(name)
         self._config = [str(Path(ssh_config).expanduser())] if ssh_config is not None else ()
         self.ask = ask
         self._passphrases: dict[str, str | None] = {}
@@ -297,7 +297,7 @@ class SshHost:
         for hop in filter(None, jump.split(",")):
             if jumps == 0:
                 raise HostUnreachable("its ProxyJump hosts lead in a circle", host=self.name)
-            hop_host, hop_given = names.hop(hop)
+            hop_host, hop_given = host_names.hop(hop)
             if hop_host != host:
                 through = await self._open(hop_host, hop_given, through, jumps - 1)
         keys = self._host_keys(host, options)
@@ -355,7 +355,7 @@ class SshHost:
 
     def not_begun(self, argv: Sequence[str], said: str) -> HostError:
         """Why a command did not get as far as its mark."""
-        if f"{script.MARK} missing" in said:
+        if f"{shell_scripts.MARK} missing" in said:
             return not_found(argv, self.name)
         last = said.splitlines()[-1:] or ["no output"]
         return HostError(f"its login shell does not run commands: {last[0]}", host=self.name)
@@ -365,14 +365,14 @@ class SshHost:
         free session, PATIENCE_S each."""
         check_argv(argv, self.name)
         try:
-            first = script.order(argv, env, guard)
+            first = shell_scripts.order(argv, env, guard)
         except ValueError as error:
             raise HostError(str(error), host=self.name) from None
         deadline = time.monotonic() + PATIENCE_S
         while True:
             connection = await self._link.get()
             try:
-                return await connection.create_process(script.LINE, encoding=None, request_pty=False), first
+                return await connection.create_process(shell_scripts.LINE, encoding=None, request_pty=False), first
             except (asyncssh.Error, OSError) as error:
                 if connection.is_closed():
                     self._link.lost(connection, str(error))
@@ -416,7 +416,7 @@ class SshHost:
         out, err = bytes(said.out), bytes(said.err)
         if _MARK + b"\n" not in out:
             raise self.not_begun(argv, err.decode("utf-8", "replace"))
-        errors = script.after_mark(err.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+        errors = shell_scripts.after_mark(err.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
         done = Completed(
             tuple(argv), process.returncode, out.partition(_MARK + b"\n")[2], errors, time.monotonic() - started
         )
@@ -426,7 +426,7 @@ class SshHost:
 
     async def _kill(self, said: Output) -> None:
         """End the session of a command that was given up: closing its channel would leave it running."""
-        pid = script.marked_pid(said.err.decode("utf-8", "replace"))
+        pid = shell_scripts.marked_pid(said.err.decode("utf-8", "replace"))
         if pid is None or not self.connected:
             return
         connection = await self._link.get()
@@ -460,14 +460,14 @@ class SshHost:
 
     async def state_dir(self) -> str:
         if self._state_dir is None:
-            self._state_dir = await remote_files.state_dir(self)
+            self._state_dir = await files_via_shell.state_dir(self)
         return self._state_dir
 
     async def read_file(self, path: str, *, offset: int = 0, limit: int | None = None) -> bytes:
-        return await remote_files.read(self, path, offset, limit)
+        return await files_via_shell.read(self, path, offset, limit)
 
     async def write_file(self, path: str, data: bytes, *, mode: int = 0o600) -> None:
-        await remote_files.write(self, path, data, mode)
+        await files_via_shell.write(self, path, data, mode)
 
     async def forward(self, port: int) -> Relay:
         """127.0.0.1:`local_port` here leads to 127.0.0.1:`port` there, also after the link was lost and came back."""
@@ -483,7 +483,7 @@ class SshHost:
 
     async def facts(self) -> HostFacts:
         look = ("sh", "-c", "the look at the host's facts")
-        stream = await self.stream(script.sh(script.FACTS, "ping"))
+        stream = await self.stream(shell_scripts.sh(shell_scripts.FACTS, "ping"))
         latency_s, lines = 0.0, list[str]()
         try:
             async with asyncio.timeout(FACTS_S):
@@ -498,7 +498,7 @@ class SshHost:
             raise timed_out(look, FACTS_S, self.name) from None
         finally:
             await stream.close()
-        return facts.parse("\n".join(lines), self.name, self.kind, round(latency_s * 1000, 3))
+        return host_facts.parse("\n".join(lines), self.name, self.kind, round(latency_s * 1000, 3))
 
 
 def _explain(error: Exception, name: str) -> HostError:

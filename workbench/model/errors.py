@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from workbench.model.findings import Finding
-from workbench.model.foreign_text import clean
+from workbench.model.untrusted_text import clean
 
 
 class WorkbenchError(Exception):

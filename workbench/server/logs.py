@@ -12,9 +12,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from dataclasses import dataclass
 
 from workbench.hosts.base import CommandFailed, Host, HostUnreachable
-from workbench.model.foreign_text import clean
-from workbench.model.run import LogBatch
 from workbench.model.secrets import mask_text
+from workbench.model.server_run import LogBatch
+from workbench.model.untrusted_text import clean
 
 HEAD_LINES = 2_000  # start-up says why a server fails or what it chose: always kept
 TAIL_LINES = 20_000

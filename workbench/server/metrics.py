@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from workbench.model.run import EngineMetrics
+from workbench.model.server_run import EngineMetrics
 
 if TYPE_CHECKING:
     import httpx

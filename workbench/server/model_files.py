@@ -9,7 +9,7 @@ from workbench.engines.model_facts import from_config
 from workbench.hosts.base import Host
 from workbench.model.errors import HostError
 from workbench.model.plan import LaunchPlan, ModelFacts
-from workbench.server.model_bytes import LOCATE, locate_arguments
+from workbench.server.model_fingerprint import LOCATE, locate_arguments
 
 _TIMEOUT_S = 20.0
 # After LOCATE: `at` is the file or directory. Prints key=value lines; the configuration comes last, as it is.

@@ -10,8 +10,8 @@ from workbench.engines.model_facts import is_path
 from workbench.hosts.base import Host
 from workbench.model.errors import ServerError
 from workbench.model.plan import Command, LaunchPlan
-from workbench.model.run import ServerState, ServerStatus
 from workbench.model.secrets import mask_command
+from workbench.model.server_run import ServerState, ServerStatus
 
 _Refuse = Callable[[str, str], ServerError]
 _ENDED = frozenset({ServerState.STOPPED, ServerState.CRASHED, ServerState.FAILED})

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from workbench.model.foreign_text import clean, clean_json
+from workbench.model.untrusted_text import clean, clean_json
 
 if TYPE_CHECKING:
     import httpx

@@ -20,17 +20,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from workbench import __version__
-from workbench.hosts import detached
+from workbench.hosts import detached_process
 from workbench.hosts.base import FileError, Host, HostUnreachable
 from workbench.model.errors import HostError, InputError, PlanError, ServerError
 from workbench.model.findings import Finding, Level
 from workbench.model.plan import Command, LaunchPlan
-from workbench.model.run import EngineMetrics, LogBatch, ServerState, ServerStatus
 from workbench.model.secrets import mask_command, mask_plan, mask_text
-from workbench.server import keys, logs, metrics, preflight, readiness
+from workbench.model.server_run import EngineMetrics, LogBatch, ServerState, ServerStatus
+from workbench.server import logs, metrics, preflight, readiness, server_secrets
 from workbench.server.logs import HEAD_BYTES, READ_BYTES, LogRing, Match
-from workbench.server.records import RUN_ID, RunRecord, decode_record, encode_ready, encode_record, new_run_id
-from workbench.server.watched import UNHEALTHY_AFTER, Watched
+from workbench.server.run_directory import RUN_ID, RunRecord, decode_record, encode_ready, encode_record, new_run_id
+from workbench.server.watched_run import UNHEALTHY_AFTER, Watched
 
 if TYPE_CHECKING:
     from workbench.engines.base import Engine
@@ -154,7 +154,7 @@ class Supervisor:
         """The process id; None when the link was lost meanwhile. It may have been started all the same, and the next
         look at its directory tells, so a second try could only start it twice."""
         try:
-            started = await detached.start(self.host, run.run_dir, argv, command.env, command.workdir)
+            started = await detached_process.start(self.host, run.run_dir, argv, command.env, command.workdir)
         except HostUnreachable as error:
             run.lose(error.message)
             return None
@@ -165,7 +165,7 @@ class Supervisor:
     async def runs(self) -> tuple[ServerStatus, ...]:
         """Every run of this host, newest first; those that live are adopted and watched. One round trip, and one more
         where there is something to adopt or to explain."""
-        seen = await detached.list_runs(self.host, await self._runs_dir(), files=FILES)
+        seen = await detached_process.list_runs(self.host, await self._runs_dir(), files=FILES)
         for process in seen:
             run_id = posixpath.basename(process.run_dir)
             if run_id in self._starting:
@@ -191,7 +191,7 @@ class Supervisor:
         return self.statuses()
 
     async def _learn_keys(self, run: Watched) -> None:
-        command = await keys.command_of_process(self.host, run.facts.pid) if run.facts.pid else None
+        command = await server_secrets.command_of_process(self.host, run.facts.pid) if run.facts.pid else None
         run.knows(command or run.record.command)
 
     def _engine(self, name: str) -> Engine | None:
@@ -261,7 +261,7 @@ class Supervisor:
                 await self.host.write_file(f"{run.run_dir}/stop.json", json.dumps({"unix_s": asked}).encode())
             run.facts = replace(run.facts, stop_unix_s=asked)
         self._tell(run)
-        report = await detached.stop(self.host, run.run_dir, grace_s=grace_s)
+        report = await detached_process.stop(self.host, run.run_dir, grace_s=grace_s)
         await self._take(run)
         if report.left:
             self._tell(run)
@@ -277,10 +277,10 @@ class Supervisor:
         self._settle(run)
         return run.status
 
-    async def _take(self, run: Watched) -> detached.ProcessStatus:
+    async def _take(self, run: Watched) -> detached_process.ProcessStatus:
         """A full look. One at a time, so that what was seen first is not taken last."""
         async with run.looking:
-            seen = await detached.status(self.host, run.run_dir, files=FILES)
+            seen = await detached_process.status(self.host, run.run_dir, files=FILES)
             if not run.settled:
                 run.take(seen)
             return seen
@@ -392,24 +392,24 @@ class Supervisor:
         pid, start_time = run.facts.pid, run.start_time
         if pid is None or start_time is None or not run.facts.alive:
             return False  # not known to be: a full look tells
-        return await detached.alive(self.host, detached.DetachedProcess(pid, pid, start_time))
+        return await detached_process.alive(self.host, detached_process.DetachedProcess(pid, pid, start_time))
 
     async def _full_look(self, run: Watched) -> None:
         seen = await self._take(run)
         if run.facts.ready is None or run.facts.stop_unix_s is not None:
             # What is killed while it starts leaves its shared memory, and only now is it known whose it is. SGLang
             # makes a semaphore even while it shuts down, and leaves it.
-            await detached.record_shared_memory(self.host, run.run_dir, seen.members)
+            await detached_process.record_shared_memory(self.host, run.run_dir, seen.members)
 
     async def _end(self, run: Watched) -> None:
         """Its last process is gone: clear what it left in shared memory."""
-        await detached.clear_shared_memory(self.host, run.run_dir)
+        await detached_process.clear_shared_memory(self.host, run.run_dir)
         await run.close()
         self._settle(run)
 
     async def _explain(self, run: Watched) -> None:
         """Why it ended, from its log: the first error line and what is known of its cause."""
-        from workbench.advisor import log_patterns
+        from workbench.server import log_patterns
 
         await self._drain(run)
         lines = run.follower.ring.lines()
@@ -497,7 +497,7 @@ class Supervisor:
             answer = await readiness.check(await run.http(), run.engine, token_timeout_s=TOKEN_TIMEOUT_S)
             run.unanswered = answer.reason
             if answer.needs_key and run.api_key is None:
-                run.api_key = await keys.key_from_file(self.host, run.engine, run.record.command.workdir)
+                run.api_key = await server_secrets.key_from_file(self.host, run.engine, run.record.command.workdir)
             if answer.ready and answer.model is not None and run.facts.ready is None:
                 ready = run.ready_now(answer.model)
                 with contextlib.suppress(FileError):  # disk full: the next Workbench asks for a token again
@@ -505,7 +505,7 @@ class Supervisor:
                 run.facts = replace(run.facts, ready=ready)
                 self._tell(run)
                 seen = await self._take(run)
-                await detached.record_shared_memory(self.host, run.run_dir, seen.members)
+                await detached_process.record_shared_memory(self.host, run.run_dir, seen.members)
         except HostError as error:
             run.unanswered = error.message
         self._tell(run)

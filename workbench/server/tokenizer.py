@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from workbench.model.foreign_text import clean_json
+from workbench.model.untrusted_text import clean_json
 
 if TYPE_CHECKING:
     import httpx

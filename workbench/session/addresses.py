@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from workbench.model.api_key import api_key
 from workbench.model.errors import BenchError, InputError
-from workbench.model.foreign_text import clean_json
+from workbench.model.untrusted_text import clean_json
 
 _ASK_S = 10.0
 # What clients are told to use, and what lies under it.

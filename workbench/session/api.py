@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # none of it is needed for the first frame
     from workbench.model.preset import Preset, Variable
     from workbench.model.settings import GpuSettings, GuardView, SettingCommand, SettingsReport
     from workbench.model.sweep import Sweep
-    from workbench.server.by_hand import FoundServer
+    from workbench.server.external_servers import FoundServer
 
 Listener = Callable[[SessionState, frozenset[str]], None]
 

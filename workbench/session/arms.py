@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from workbench.bench import experiment as design
-from workbench.bench.diagnosis import COMPILING
+from workbench.bench.experiment_diagnosis import COMPILING
 from workbench.model.errors import ServerError, SettingsError, WorkbenchError
 from workbench.model.experiment import Experiment, ExperimentRun, ExperimentSpec
-from workbench.model.run import ServerState, ServerStatus
+from workbench.model.server_run import ServerState, ServerStatus
 from workbench.session.conditions import gpus_of
 from workbench.session.conduct import StartFailed, Stopped, Tell
 from workbench.session.serving import LIVE

@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from workbench.bench.energy import Idle
     from workbench.bench.prompt_length import Length
     from workbench.bench.records import BenchOutcome
-    from workbench.gpu.contrast import Clock, Known
-    from workbench.gpu.disturbed import Watch
-    from workbench.gpu.proof import Proof
+    from workbench.gpu.settings.contrast import Clock, Known
+    from workbench.gpu.settings.disturbance import Watch
+    from workbench.gpu.settings.proof import Proof
     from workbench.hosts.base import Host
     from workbench.model.bench import BenchProgress, BenchSpec, BenchSummary, EngineDuring
     from workbench.model.gpu import Telemetry
     from workbench.model.plan import LaunchPlan
-    from workbench.model.run import ServerStatus
+    from workbench.model.server_run import ServerStatus
     from workbench.model.settings import Alteration
-    from workbench.server.records import RunRecord
+    from workbench.server.run_directory import RunRecord
     from workbench.session.engine_view import EngineView
     from workbench.session.meter import Meter
 
@@ -73,7 +73,7 @@ class Measured:
 
     def with_locks_changed(self, why: Sequence[str]) -> Measured:
         """Rejected, and without what was said of locks that did not hold throughout."""
-        from workbench.gpu.contrast import LOCKS
+        from workbench.gpu.settings.contrast import LOCKS
 
         kept = tuple(p for p in self.proofs if p.setting not in LOCKS)
         said = {p.line for p in self.proofs} - {p.line for p in kept}
@@ -180,14 +180,14 @@ class Measurement:
 
     async def _disturbed(self, watch: Watch) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """What changed on the GPUs meanwhile (a command may use them itself), and who else was there throughout."""
-        from workbench.hosts import detached
+        from workbench.hosts import detached_process
 
         status = self._benched.status
         if self._spec.command:
             return watch.changes(watch.came), ()
         ours: frozenset[int] = frozenset()
         if (watch.came or watch.running) and status is not None:
-            runs = await detached.list_runs(self._host, f"{await self._host.state_dir()}/runs")
+            runs = await detached_process.list_runs(self._host, f"{await self._host.state_dir()}/runs")
             ours = frozenset(pid for run in runs if run.run_dir == status.run_dir for pid in run.members)
         return watch.changes(ours), watch.beside(ours)
 
@@ -226,7 +226,7 @@ class Measurement:
     # ---- the load
 
     async def _load(self, view: EngineView) -> tuple[BenchOutcome, EngineDuring]:
-        from workbench.server.engine_during import disagreements
+        from workbench.server.engine_counters import disagreements
         from workbench.session.meter import window_unix
 
         async with view.watching():
@@ -263,7 +263,7 @@ class Measurement:
 
     def _with_engine(self, outcome: BenchOutcome, engine: EngineDuring) -> BenchSummary:
         from workbench.bench import own_command
-        from workbench.server.engine_during import disagreements
+        from workbench.server.engine_counters import disagreements
 
         summary, notes, refused = outcome.summary, list(outcome.summary.notes), list(outcome.summary.refused)
         absent = {k: v for k, v in summary.absent.items() if k != "engine"}

@@ -11,14 +11,14 @@ from workbench import __version__
 from workbench.session.state import BenchRow
 
 if TYPE_CHECKING:
-    from workbench.advisor.roofline import Ceiling
+    from workbench.engines.roofline import Ceiling
     from workbench.model.bench import BenchResult, BenchSpec, Conditions
     from workbench.model.gpu import GpuInfo, Telemetry
     from workbench.model.plan import LaunchPlan
-    from workbench.model.run import ServerStatus
+    from workbench.model.server_run import ServerStatus
     from workbench.model.settings import Alteration
-    from workbench.server.model_bytes import ModelBytes
-    from workbench.server.records import RunRecord
+    from workbench.server.model_fingerprint import ModelBytes
+    from workbench.server.run_directory import RunRecord
     from workbench.session.benched import Benched
 
 _LOAD = ("endpoint", "concurrency", "rate", "input_tokens", "max_tokens", "prompts_name", "shared_prefix", "command")
@@ -131,7 +131,7 @@ def conditions_of(
 
 def ceiling_of(plan: LaunchPlan | None, gpus: Sequence[GpuInfo], memory_mhz: float | None = None) -> Ceiling | None:
     """The one limit of a result: for the memory clock seen during it. None where there is no plan or no GPU."""
-    from workbench.advisor.roofline import ceiling
+    from workbench.engines.roofline import ceiling
 
     if plan is None or plan.model_facts is None or not gpus:
         return None

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from workbench.bench import experiment as design
-from workbench.bench.changes import average, metric_called
+from workbench.bench.metric_changes import average, metric_called
 from workbench.model.errors import BenchError, HostError, ServerError, WorkbenchError
 from workbench.model.experiment import INTERRUPTED, WARM_UP, Experiment, ExperimentRun
 

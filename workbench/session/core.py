@@ -12,7 +12,7 @@ from typing import Any
 from workbench.hosts.base import Host
 from workbench.model.errors import WorkbenchError
 from workbench.model.findings import Level
-from workbench.model.foreign_text import clean
+from workbench.model.untrusted_text import clean
 from workbench.session.state import Activity, HostView, Notice, SessionState
 
 ACTIVITY_KEPT = 500
@@ -69,11 +69,11 @@ class SessionCore:
     def record(self, command: str, outcome: str = "") -> None:
         """Add to the activity log, also on disk: what was done, as the command that a person could have typed."""
         from workbench.model.secrets import mask_text, seen_secrets  # not for the first frame, with what it imports
-        from workbench.store import activity
+        from workbench.store import activity_log
 
         masked = (mask_text(clean(text), seen_secrets()) for text in (command, outcome))
         entry = Activity(time.time(), self.host.name, *masked)
-        activity.keep(asdict(entry))
+        activity_log.keep(asdict(entry))
         self.update(activity=(*self._state.activity, entry)[-ACTIVITY_KEPT:])
 
     @contextmanager
@@ -105,7 +105,7 @@ class SessionCore:
         except WorkbenchError as error:
             self.notify_error(error)
         except Exception as error:
-            from workbench.store.crash import defect_text
+            from workbench.store.crash_files import defect_text
 
             self.notify(Level.ERROR, *defect_text(error))
 

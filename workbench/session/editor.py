@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from workbench import engines
 from workbench.engines.model_facts import Found, facts_of, needs_look
-from workbench.engines.trust import Foreign, untrusted
+from workbench.engines.preset_trust import Foreign, untrusted
 from workbench.model.errors import InputError, PlanError, WorkbenchError
 from workbench.model.findings import Finding, Level
 from workbench.model.flags import FlagCatalog, FlagKind, FlagRow, FlagSpec, Origin

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from workbench.hosts.ending import end
-from workbench.model.run import EngineMetrics
+from workbench.hosts.task_cancellation import end
+from workbench.model.server_run import EngineMetrics
 
 if TYPE_CHECKING:
     import httpx
@@ -94,19 +94,19 @@ class EngineView:
     ) -> EngineDuring:
         """What the engine counted since `before`, when its counters stand still or, sooner, when they are what
         `settled` waits for; the gauges between t0 and t1."""
-        from workbench.server import engine_during
+        from workbench.server import engine_counters
 
-        if self._before is None or not engine_during.readable(self._before):
+        if self._before is None or not engine_counters.readable(self._before):
             now = await self.read()
-            if not engine_during.readable(now):
-                return engine_during.nothing(next(iter(now.absent.values()), "no counters"))
+            if not engine_counters.readable(now):
+                return engine_counters.nothing(next(iter(now.absent.values()), "no counters"))
         before = self._before or EngineMetrics()
         inside = [m for m in self._samples if t0_unix <= m.unix_s <= t1_unix]
         last, changed = EngineMetrics(), time.monotonic()
         until = changed + SETTLE_S
         while True:
             now = await self.read()
-            found = engine_during.summarize(before, inside, now)
+            found = engine_counters.summarize(before, inside, now)
             if settled is not None and settled(found):
                 return found
             moment = time.monotonic()

@@ -295,7 +295,7 @@ class Experimenting(SweepResuming):
         under their own names, or from the preset."""
         from workbench.bench import experiment as design
         from workbench.model.secrets import MASK
-        from workbench.server.records import decode_plan
+        from workbench.server.run_directory import decode_plan
 
         known = dict(os.environ)
         for arm in (spec.a, spec.b):

@@ -13,11 +13,11 @@ from workbench.model.findings import Finding, Level
 from workbench.session.serving import Serving
 
 if TYPE_CHECKING:  # loaded after the first frame, as in all modules of the session
-    from workbench.gpu.carried import Carried
-    from workbench.gpu.contrast import Clock, Known
-    from workbench.gpu.journal import Journal, Record
-    from workbench.gpu.proof import Proof
-    from workbench.gpu.rights import Rights
+    from workbench.gpu.settings.contrast import Clock, Known
+    from workbench.gpu.settings.journal import Journal, Record
+    from workbench.gpu.settings.preset_settings import Carried
+    from workbench.gpu.settings.proof import Proof
+    from workbench.gpu.settings.rights import Rights
     from workbench.hosts.base import Host
     from workbench.model.gpu import Telemetry
     from workbench.model.preset import Preset
@@ -41,7 +41,7 @@ class Settings(Serving):
     async def rights(self) -> Rights:
         """Looked at again as long as they are not whole: a line in sudoers may have been added."""
         if self._rights is None or self._rights.refusal or self._rights.by_sudoers:
-            from workbench.gpu.rights import rights_on
+            from workbench.gpu.settings.rights import rights_on
 
             self._rights = await rights_on(self.host)
             self.update_host(
@@ -54,15 +54,15 @@ class Settings(Serving):
         rights = await self.rights()
         if password is None:
             return rights
-        from workbench.gpu.rights import with_password
+        from workbench.gpu.settings.rights import with_password
 
         return await with_password(self.host, rights, password)
 
     async def sudoers(self) -> str:
         """Write the file that lets this user change and revert every GPU setting of the host. SettingsError where sudo
         is not what decides."""
-        from workbench.gpu.control import governors_on
-        from workbench.gpu.sudoers import sudoers
+        from workbench.gpu.settings.apply import governors_on
+        from workbench.gpu.settings.sudoers import sudoers
 
         rights = await self.rights()
         if not rights.by_sudoers:
@@ -79,7 +79,7 @@ class Settings(Serving):
         self, wanted: Mapping[str, GpuSettings], rights: Rights | None = None
     ) -> Sequence[SettingCommand]:
         """`wanted` by GPU: an index, a UUID or "all"."""
-        from workbench.gpu.control import governors_on, plan
+        from workbench.gpu.settings.apply import governors_on, plan
 
         governors = await governors_on(self.host) if any(w.governor for w in wanted.values()) else None
         reading, rights = await self.reading(), rights or await self.rights()
@@ -122,7 +122,7 @@ class Settings(Serving):
         self, commands: Sequence[SettingCommand], rights: Rights, *, dry_run: bool, trial_s: float | None
     ) -> SettingsReport:
         """guarding.py puts a guard over it."""
-        from workbench.gpu.control import apply
+        from workbench.gpu.settings.apply import apply
 
         return await apply(self.host, commands, dry_run=dry_run, rights=rights)
 
@@ -136,7 +136,7 @@ class Settings(Serving):
     ) -> SettingsReport:
         """`foreign`: a value that someone else has set since: "keep" it, set "ours" again, or give the "original" back;
         without it such a setting is left alone."""
-        from workbench.gpu.control import revert
+        from workbench.gpu.settings.apply import revert
 
         with self.busy("reverting GPU settings"):
             rights = await self._rights_with(password)
@@ -154,7 +154,7 @@ class Settings(Serving):
 
     def unapplied(self, preset_id: str | None, telemetry: Telemetry | None) -> tuple[str, ...]:
         """What of a preset's GPU settings is not set; nothing of a preset that is gone."""
-        from workbench.gpu.carried import not_applied
+        from workbench.gpu.settings.preset_settings import not_applied
 
         with suppress(WorkbenchError):
             wanted = self.preset_gpu_settings(preset_id) if preset_id else ()
@@ -189,7 +189,7 @@ class Settings(Serving):
         """Whether it changed what of the loaded preset's settings is not in force."""
         if not self._carried and not self.state.unapplied:
             return False
-        from workbench.gpu.carried import not_applied
+        from workbench.gpu.settings.preset_settings import not_applied
 
         now = not_applied(self._carried, self.state.telemetry, self.state.alterations)
         changed = now != self.state.unapplied
@@ -200,10 +200,10 @@ class Settings(Serving):
     async def gpu_processes(self) -> Sequence[tuple[int, int, str, bool]]:
         """(GPU index, pid, name, ours) of what runs on the GPUs; ours: of runs that Workbench started on this host. A
         process of another PID namespace has no name here."""
-        from workbench.hosts import detached
+        from workbench.hosts import detached_process
 
         reading = await self.reading()
-        runs = await detached.list_runs(self.host, f"{await self.host.state_dir()}/runs")
+        runs = await detached_process.list_runs(self.host, f"{await self.host.state_dir()}/runs")
         ours = {pid for run in runs for pid in run.members}
         return [
             (sample.index, process.pid, process.name or "name not known here", process.pid in ours)
@@ -219,7 +219,7 @@ class Settings(Serving):
 
     async def _journal(self) -> tuple[Journal, Sequence[Record]]:
         """The journal, with what other Workbenches claim that is still in force, and what has become of its entries."""
-        from workbench.gpu import journal
+        from workbench.gpu.settings import journal
 
         state, energy_j = await journal.read(self.host), self._energy_j()
         told = state.records(energy_j)
@@ -230,7 +230,7 @@ class Settings(Serving):
 
     async def standing(self, commands: Sequence[SettingCommand]) -> Sequence[SettingCommand]:
         """The commands of a plan, with a note where the value that is there is another's."""
-        from workbench.gpu.control import standing
+        from workbench.gpu.settings.apply import standing
 
         return await standing(self.host, commands)
 
@@ -246,20 +246,20 @@ class Settings(Serving):
 
     async def known_clocks(self, load: str) -> Known:
         """What the host's GPUs have shown under loads of the last day."""
-        from workbench.gpu import contrast
+        from workbench.gpu.settings import contrast
 
         return replace(await contrast.read(self.host), load=load, others=self.state.others)
 
     @property
     def locks_on(self) -> tuple[Alteration, ...]:
         """Of this host's GPUs, whoever set them."""
-        from workbench.gpu.drift import locks_on
+        from workbench.gpu.settings.drift import locks_on
 
         return locks_on(self.state.alterations, self.state.others)
 
     async def keep_clocks(self, known: Known, clocks: Sequence[Clock], proofs: Sequence[Proof]) -> Known:
         """Add what a load has shown: the clocks, and which locks a contrast has proved."""
-        from workbench.gpu import contrast
+        from workbench.gpu.settings import contrast
         from workbench.model.settings import InForce
 
         proved = {(p.gpu_index, p.setting) for p in proofs if p.in_force is InForce.YES and p.setting in contrast.LOCKS}
@@ -272,7 +272,7 @@ class Settings(Serving):
 
     async def take_proofs(self, proofs: Sequence[Proof]) -> None:
         """What a load has shown stands on each GPU's row until its settings change, here and where one looks next."""
-        from workbench.gpu import findings
+        from workbench.gpu.settings import load_findings as findings
         from workbench.model.settings import InForce
 
         shown = {(p.gpu_index, p.short) for p in proofs if p.short and p.gpu_index >= 0}  # the host has no row
@@ -287,8 +287,8 @@ class Settings(Serving):
 
     async def read_alterations(self) -> None:
         """What is altered here, whose it is where it is not ours, and what a restart has taken away."""
-        from workbench.gpu.control import alteration, alteration_of
-        from workbench.gpu.findings import kept_of
+        from workbench.gpu.settings.apply import alteration, alteration_of
+        from workbench.gpu.settings.load_findings import kept_of
 
         state, records = await self._journal()
         self.register_dir = state.register.directory
@@ -325,7 +325,7 @@ class Settings(Serving):
         if any("GPU settings" in work for work in self.state.busy):  # what was found stands until that is done
             self._looked_up = frozenset()
             return
-        from workbench.gpu.drift import drifts
+        from workbench.gpu.settings.drift import drifts
 
         found = drifts(self.state.alterations, self.state.others, telemetry)
         lasting = tuple(d for d in found if d in self._looked_up)
@@ -342,13 +342,13 @@ class Settings(Serving):
 
     async def cautions(self) -> Sequence[str]:
         """What to know before the settings are left on without a guard."""
-        from workbench.gpu.drift import cautions
-        from workbench.gpu.source import read_once
+        from workbench.gpu.settings.drift import cautions
+        from workbench.gpu.telemetry.source import read_once
 
         return cautions(self.state.alterations, self.state.others, await read_once(self.host))
 
     async def _look_up(self, found: frozenset[Drift]) -> None:
-        from workbench.gpu.journal import is_being_changed
+        from workbench.gpu.settings.journal import is_being_changed
 
         try:
             if await is_being_changed(self.host):
@@ -362,8 +362,8 @@ class Settings(Serving):
 
     async def _tell_gone(self, gone: Sequence[Record]) -> None:
         """Once: it is written down as told, where that can be done."""
-        from workbench.gpu.control import forget_gone
-        from workbench.gpu.restore import shown
+        from workbench.gpu.settings.apply import forget_gone
+        from workbench.gpu.settings.revert import shown
 
         what = ", ".join(f"{named(r.entry.gpu_index)} {r.entry.setting} {shown(r.entry.now)}" for r in gone)
         self.notify(Level.INFO, f"GPU settings of before are gone, since {gone[0].gone}: {what}")
@@ -375,7 +375,7 @@ class Settings(Serving):
 
     async def _energy_now_j(self) -> dict[str, float]:
         """Read after the journal: a counter that is behind it then has begun anew."""
-        from workbench.gpu.source import read_once
+        from workbench.gpu.telemetry.source import read_once
 
         with suppress(WorkbenchError):
             return _energies(await read_once(self.host))

@@ -14,8 +14,8 @@ from workbench.model.findings import Level
 from workbench.session.gpu_settings import Settings
 
 if TYPE_CHECKING:
-    from workbench.gpu.guard_orders import Seen
-    from workbench.gpu.rights import Rights
+    from workbench.gpu.guard.client import Seen
+    from workbench.gpu.settings.rights import Rights
     from workbench.model.settings import GuardView, SettingCommand, SettingsReport
 
 HEARTBEAT_S = 30.0
@@ -62,21 +62,21 @@ class Guarding(Settings):
 
     async def read_guard(self) -> GuardView:
         """Ask the host once. HostError when it is out of reach."""
-        from workbench.gpu.guard_orders import look
+        from workbench.gpu.guard.client import look
 
         seen = await look(self.host)
         await self._take(seen)
         return seen.view
 
     async def confirm_gpu(self) -> GuardView:
-        from workbench.gpu.guard_orders import confirm
+        from workbench.gpu.guard.client import confirm
 
         view = await confirm(self.host, await self.heartbeat_s() if self._attended else None)
         self._mine = self._attended
         return await self._ordered("confirm", view)
 
     async def keep_gpu(self) -> GuardView:
-        from workbench.gpu.guard_orders import keep
+        from workbench.gpu.guard.client import keep
 
         view = await keep(self.host)
         self._mine = False
@@ -92,8 +92,8 @@ class Guarding(Settings):
     async def _apply(
         self, commands: Sequence[SettingCommand], rights: Rights, *, dry_run: bool, trial_s: float | None
     ) -> SettingsReport:
-        from workbench.gpu.control import apply
-        from workbench.gpu.guard_orders import Terms, start
+        from workbench.gpu.guard.client import Terms, start
+        from workbench.gpu.settings.apply import apply
 
         if trial_s is not None and not TRIAL_S[0] <= trial_s <= TRIAL_S[1]:
             raise InputError(f"a trial of {trial_s:g} s cannot be: {TRIAL_S[0]:g} to {TRIAL_S[1]:g} s")
@@ -139,7 +139,7 @@ class Guarding(Settings):
             self._nudged.clear()
 
     async def _look(self, heartbeat_s: float) -> None:
-        from workbench.gpu.guard_orders import look, owner_id
+        from workbench.gpu.guard.client import look, owner_id
 
         host = self.host
         try:
@@ -155,7 +155,7 @@ class Guarding(Settings):
         return self._drawn_s is None or time.monotonic() - self._drawn_s < limit_s
 
     async def _take(self, seen: Seen) -> None:
-        from workbench.gpu.guard_orders import was_told
+        from workbench.gpu.guard.client import was_told
 
         view, before = seen.view, self.state.guard
         self.update(guard=view)
@@ -181,8 +181,8 @@ class Guarding(Settings):
             a.extra.get("owner_state") == "this" and a.extra.get("state") != "kept" for a in self.state.alterations
         ):
             return False
-        from workbench.gpu import journal
-        from workbench.gpu.guard_orders import Terms, start
+        from workbench.gpu.guard.client import Terms, start
+        from workbench.gpu.settings import journal
 
         async with journal.locked(host):
             view = await start(host, Terms(await self.rights(), await self.heartbeat_s()), **self.guard_options)

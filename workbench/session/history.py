@@ -14,8 +14,8 @@ from workbench.session.measuring import SHOWN_RESULTS, ceiling_view
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchResult
-    from workbench.store.imports import Told
-    from workbench.store.report import Reported
+    from workbench.report import Reported
+    from workbench.report.imports import Told
 
 
 class Histories(Experimenting):
@@ -60,7 +60,7 @@ class Histories(Experimenting):
         self, path: str | Path, told: Told | None = None, *, tags: Sequence[str] = ()
     ) -> Sequence[tuple[BenchResult, bool]]:
         """The results of a file, stored; False beside those that were there already. All of the file or nothing."""
-        from workbench.store.imports import read
+        from workbench.report.imports import read
 
         checked = [checked_tag(tag) for tag in tags]
         found = await asyncio.to_thread(read, Path(path).expanduser(), told)
@@ -99,7 +99,7 @@ class Histories(Experimenting):
         requests: bool = False,
     ) -> str:
         """The text of a report on groups of results (two are compared, the first as A), an experiment or a sweep."""
-        from workbench.store.report import report
+        from workbench.report import report
 
         what = await self._reported(groups, experiment_id, sweep_id)
         return await asyncio.to_thread(report, what, form, requests=requests)
@@ -108,7 +108,7 @@ class Histories(Experimenting):
         self, groups: Sequence[Sequence[int]], experiment_id: int | None, sweep_id: int | None
     ) -> Reported:
         from workbench.bench.compare import compare
-        from workbench.store.report import Reported
+        from workbench.report import Reported
 
         if sum(bool(given) for given in (groups, experiment_id is not None, sweep_id is not None)) != 1:
             raise InputError(

@@ -19,7 +19,7 @@ def host_called(name: str | None, simulate: str | None = None) -> Host:
     inner = open_host(name)
     if simulate is None:
         return inner
-    from workbench.sim.host import SimulatedHost
+    from workbench.sim.simulated_host import SimulatedHost
 
     shared = os.environ.get("WORKBENCH_SIM_STATE")  # the simulated GPUs, for several users of one simulated host
     return SimulatedHost(inner, simulate, str(paths.state_dir() / "sim" / simulate), shared)

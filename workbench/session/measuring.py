@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.model.errors import BenchError, InputError, WorkbenchError
 from workbench.model.findings import Level
-from workbench.model.run import ServerState, ServerStatus
+from workbench.model.server_run import ServerState, ServerStatus
 from workbench.session.benched import Benched, start_ahead
 from workbench.session.conditions import ceiling_of, conditions_of, rows_of
 from workbench.session.guarding import Guarding
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from workbench.hosts.base import Host
     from workbench.model.bench import BenchProgress, BenchResult, BenchSpec, Comparison
     from workbench.model.gpu import GpuInfo, Telemetry
-    from workbench.server.model_bytes import ModelBytes
+    from workbench.server.model_fingerprint import ModelBytes
     from workbench.session.benched import Ahead, Measured
     from workbench.session.state import BenchRow
-    from workbench.store.results import ResultsDb
+    from workbench.store.results_db import ResultsDb
 
 SHOWN_RESULTS = 100  # newest results in the state
 _AGAIN = "restart, benchmark, compare"
@@ -55,7 +55,7 @@ class Measuring(Guarding):
     def results_db(self) -> ResultsDb:
         if self._results is None:
             from workbench.store import paths
-            from workbench.store.results import ResultsDb
+            from workbench.store.results_db import ResultsDb
 
             self._results = ResultsDb(paths.results_db())
         return self._results
@@ -90,7 +90,7 @@ class Measuring(Guarding):
         """Write result-ID.FORM into the current directory; never over a file that is there."""
         from pathlib import Path
 
-        from workbench.store.export import export
+        from workbench.report.export import export
 
         result = await self.result(result_id)
         samples = await asyncio.to_thread(self.results_db.samples, result_id) if form in ("json", "html") else ()
@@ -272,7 +272,7 @@ class Measuring(Guarding):
 
     async def look_at_turn(self) -> None:
         """Say in the state which other Workbench measures on this host."""
-        from workbench.gpu.turn import holder
+        from workbench.gpu.measurement_lock import holder
 
         ours, directory = self._turns > 0, self.register_dir
         found = None if ours or directory is None else await holder(self.host, directory)
@@ -282,7 +282,7 @@ class Measuring(Guarding):
     async def turn(self, what: str) -> AsyncIterator[None]:
         """The host's turn to measure, against every other Workbench of any user; BenchError where one of them has it.
         An experiment or a sweep holds it for all of its runs."""
-        from workbench.gpu.turn import turn_on
+        from workbench.gpu.measurement_lock import turn_on
 
         tell = self.tell_turn or (lambda text: self.record(f"# {text}"))
         async with nullcontext() if self._turns else turn_on(self.host, what, wait=self.wait_turn, tell=tell):
@@ -320,7 +320,7 @@ class Measuring(Guarding):
 
     async def _run_and_store(self, spec: BenchSpec, benched: Benched, env: dict[str, str]) -> int:
         from workbench.bench.runner import BenchCancelled
-        from workbench.gpu.disturbed import locks_changed
+        from workbench.gpu.settings.disturbance import locks_changed
         from workbench.session.benched import Measurement
         from workbench.session.conditions import load_of
 
@@ -406,7 +406,7 @@ class Measuring(Guarding):
 
     async def _model_bytes(self, benched: Benched) -> ModelBytes:
         """Which files the server under test was started with, as far as that can be told."""
-        from workbench.server.model_bytes import ModelBytes, identify
+        from workbench.server.model_fingerprint import ModelBytes, identify
 
         status, record = benched.status, benched.record
         if status is None or record is None:
@@ -498,7 +498,7 @@ def _known(result_id: int | None) -> int:
 
 def _command(spec: BenchSpec, status: ServerStatus | None) -> str:
     """As it may be shown: without secrets."""
-    from workbench.model.bench_command import options
+    from workbench.model.bench_cli_options import options
     from workbench.model.secrets import mask_argv, mask_data
 
     words = [status.run_id] if status else ["--url", spec.url, "--model", spec.model]

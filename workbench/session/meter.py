@@ -10,18 +10,18 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from workbench.gpu.contrast import Clock, Known, clocks_of
-from workbench.gpu.disturbed import Watch
-from workbench.gpu.drift import locks_on
-from workbench.gpu.during import summarize
-from workbench.gpu.proof import Proof, judge_all
-from workbench.gpu.source import TelemetrySource
+from workbench.gpu.settings.contrast import Clock, Known, clocks_of
+from workbench.gpu.settings.disturbance import Watch
+from workbench.gpu.settings.drift import locks_on
+from workbench.gpu.settings.proof import Proof, judge_all
+from workbench.gpu.telemetry.benchmark_readings import summarize
+from workbench.gpu.telemetry.source import TelemetrySource
 from workbench.model.errors import HostError
 
 if TYPE_CHECKING:
     from workbench.bench.energy import Idle
     from workbench.bench.records import BenchOutcome
-    from workbench.gpu.history import Moment
+    from workbench.gpu.telemetry.history import Moment
     from workbench.hosts.base import Host
     from workbench.model.bench import BenchSummary, GpuDuring
     from workbench.model.gpu import Telemetry

@@ -128,7 +128,7 @@ class Planning(SessionCore):
     def take_plan(self, plan: LaunchPlan, title: str) -> None:
         """Put `plan` under edit; `look_for_engine` then tells what the host has to run it."""
         from workbench.session.editor import PlanEditor
-        from workbench.store.trust import trusted
+        from workbench.store.trusted_presets import trusted
 
         self._editor = PlanEditor(plan, title)
         self._editor.around = replace(self._editor.around, gpus=self._infos(), trusted=trusted())
@@ -140,7 +140,7 @@ class Planning(SessionCore):
 
     def trust(self) -> None:
         """Agree to run these, now and later; another value is asked about again."""
-        from workbench.store.trust import trust, trusted
+        from workbench.store.trusted_presets import trust, trusted
 
         trust(part.digest for part in self.editor.untrusted())
         self.editor.around = replace(self.editor.around, trusted=trusted())
@@ -161,7 +161,7 @@ class Planning(SessionCore):
 
     async def survey(self, editor: PlanEditor) -> None:
         """Look which version of its engine this host has, and which model files: its plan is checked against them."""
-        from workbench.server.probe import probe
+        from workbench.server.engine_probe import probe
 
         await self.look_for_model(editor)
         found = await probe(self.host, editor.engine, editor.plan.executable, editor.plan.workdir)
@@ -262,9 +262,9 @@ class Planning(SessionCore):
         return script_of(self.editor.command(), self.editor.node_commands())
 
     async def save_preset(self, preset_id: str, title: str) -> str:
-        from workbench.engines.trust import foreign_parts
+        from workbench.engines.preset_trust import foreign_parts
         from workbench.store.preset_edit import from_plan
-        from workbench.store.trust import trust
+        from workbench.store.trusted_presets import trust
 
         plan = self.editor.plan
         parent = self._parent_document(plan)

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeAlias
 
-from workbench.gpu.contrast import CONTRAST_MHZ, LOCKS, Clock, Known
+from workbench.gpu.settings.contrast import CONTRAST_MHZ, LOCKS, Clock, Known
 from workbench.model.errors import SettingsError, WorkbenchError
 from workbench.model.findings import Level
 from workbench.model.settings import ClockRange, GpuSettings, InForce
@@ -15,7 +15,7 @@ from workbench.session.sweep_gpu import Start, give_back, start_of
 from workbench.session.sweep_run import undisturbed
 
 if TYPE_CHECKING:
-    from workbench.gpu.proof import Proof
+    from workbench.gpu.settings.proof import Proof
     from workbench.model.gpu import GpuInfo
     from workbench.model.settings import SettingCommand
     from workbench.session.driving import Driven

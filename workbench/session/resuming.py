@@ -26,10 +26,10 @@ class Resuming(Histories):
 
     async def resume(self) -> None:
         """Go on where the last screen on this host was left. What cannot be read is left out."""
-        from workbench.store import left_off
+        from workbench.store import screen_state
 
         host = self.host
-        left = await asyncio.to_thread(left_off.read, host.name)
+        left = await asyncio.to_thread(screen_state.read, host.name)
         forms = left.get("forms")
         self._forms = {
             str(name): {str(k): str(v) for k, v in values.items()}
@@ -60,9 +60,9 @@ class Resuming(Histories):
 
     async def read_activity(self) -> None:
         """What was done to this host, by whichever Workbench of this user."""
-        from workbench.store import activity
+        from workbench.store import activity_log
 
-        kept = await asyncio.to_thread(activity.kept, self.host.name, ACTIVITY_KEPT)
+        kept = await asyncio.to_thread(activity_log.kept, self.host.name, ACTIVITY_KEPT)
         read = {_known(entry): None for entry in kept}
         found = {**read, **dict.fromkeys(a for a in self.state.activity if a.host == self.host.name)}
         self.update(activity=tuple(sorted(found, key=lambda a: a.unix_s)[-ACTIVITY_KEPT:]))
@@ -86,10 +86,10 @@ class Resuming(Histories):
             self._keep()
 
     def _keep(self) -> None:
-        from workbench.store import left_off
+        from workbench.store import screen_state
 
         marks = {name: getattr(self.state, name) for name in _MARKS}
-        left_off.keep(self.host.name, {**marks, "forms": self._forms})
+        screen_state.keep(self.host.name, {**marks, "forms": self._forms})
 
 
 def _words(text: str) -> list[str]:

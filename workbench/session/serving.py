@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from workbench.model.errors import NotTrusted, PlanError, ServerError, WorkbenchError
 from workbench.model.findings import Level
-from workbench.model.run import LogBatch, ServerState, ServerStatus
+from workbench.model.server_run import LogBatch, ServerState, ServerStatus
 from workbench.session.watching import Watching
 
 if TYPE_CHECKING:
     from workbench.model.plan import LaunchPlan, PlanChange
-    from workbench.server.by_hand import FoundServer
+    from workbench.server.external_servers import FoundServer
     from workbench.server.logs import LogRing
     from workbench.server.supervisor import Supervisor
     from workbench.session.editor import PlanEditor
@@ -143,12 +143,12 @@ class Serving(Watching):
 
     async def other_servers(self) -> Sequence[FoundServer]:
         """Servers of the host that no Workbench started. A simulated host has none: its processes are all of one."""
-        from workbench.server import by_hand
+        from workbench.server import external_servers
 
         if self.state.host.simulated is not None:
             return ()
         own = [s.port for s in self.supervisor.statuses() if s.alive and s.port is not None]
-        return await by_hand.find(self.host, own)
+        return await external_servers.find(self.host, own)
 
     async def select_run(self, run_id: str) -> None:
         """Follow its log; with no plan under edit, what runs becomes the plan."""

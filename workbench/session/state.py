@@ -12,7 +12,7 @@ if TYPE_CHECKING:  # generating the model's dataclasses costs a tenth of the tim
     from workbench.model.flags import FlagRow
     from workbench.model.gpu import Telemetry
     from workbench.model.plan import Command, LaunchPlan, Node
-    from workbench.model.run import ServerStatus
+    from workbench.model.server_run import ServerStatus
     from workbench.model.settings import Alteration, Drift, GuardView
     from workbench.model.sweep import Sweep
     from workbench.model.turn import Turn

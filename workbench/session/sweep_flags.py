@@ -10,18 +10,18 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from workbench.bench.changes import BETTER
+from workbench.bench.metric_changes import BETTER
 from workbench.model.errors import InputError, PlanError, WorkbenchError
 from workbench.model.experiment import Arm
 from workbench.model.findings import Level
-from workbench.model.run import ServerState
 from workbench.model.secrets import is_secret_name, mask_argv
+from workbench.model.server_run import ServerState
 from workbench.session.serving import LIVE
 from workbench.session.sweep_run import SweepRun, TimeUp, undisturbed
 
 if TYPE_CHECKING:
     from workbench.model.experiment import Experiment
-    from workbench.model.run import ServerStatus
+    from workbench.model.server_run import ServerStatus
     from workbench.model.sweep import SweepPoint
     from workbench.session.editor import PlanEditor
     from workbench.session.sweeping import Sweeping

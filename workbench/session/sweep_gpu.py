@@ -9,17 +9,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from workbench.gpu.contrast import CAPS
-from workbench.gpu.owners import owner_facts
+from workbench.gpu.settings.contrast import CAPS
+from workbench.gpu.settings.owners import owner_facts
 from workbench.model.errors import BenchError, HostError, InputError, SettingsError, WorkbenchError
 from workbench.model.findings import Level
-from workbench.model.run import ServerState
+from workbench.model.server_run import ServerState
 from workbench.model.settings import ClockRange, GpuSettings, InForce, gpu_settings_from
 from workbench.session.driving import REQUESTS
 from workbench.session.sweep_run import Ended, SweepRun, undisturbed
 
 if TYPE_CHECKING:
-    from workbench.gpu.journal import Entry
+    from workbench.gpu.settings.journal import Entry
     from workbench.model.bench import BenchResult
     from workbench.model.settings import SettingsReport
     from workbench.session.gpu_settings import Settings
@@ -69,7 +69,7 @@ class Start:
     @classmethod
     def stored(cls, data: Mapping[str, Any]) -> Start:
         """Of what `asdict` gave."""
-        from workbench.gpu.journal import Entry
+        from workbench.gpu.settings.journal import Entry
 
         entry = Entry(**data["entry"]) if data["entry"] else None
         return cls(gpu_settings_from(data["settings"]), entry, bool(data["unknown"]))
@@ -234,7 +234,7 @@ class GpuSweep:
 
     async def _settle(self) -> str | None:
         """Load the server with the shape that is measured until nothing moves any more; else what still does."""
-        from workbench.gpu.steady import WINDOW_S, moving
+        from workbench.gpu.telemetry.steady_state import WINDOW_S, moving
         from workbench.session.driving import drive
         from workbench.session.meter import Meter
 
@@ -292,7 +292,7 @@ class GpuSweep:
 
     async def _compare_clocks(self) -> None:
         """A point that proved nothing when it was measured may do so beside the later ones."""
-        from workbench.gpu.contrast import LOCKS, contrast
+        from workbench.gpu.settings.contrast import LOCKS, contrast
 
         if self.setting not in LOCKS:
             return
@@ -372,7 +372,7 @@ class GpuSweep:
 async def give_back(session: Settings, gpu: int, start: Start, password: str | None) -> str:
     """Why not; "" when it is as it was. A setting of ours that was on before is journalled as it was then: whose it
     is, and whether its guard waits for a heartbeat."""
-    from workbench.gpu import journal
+    from workbench.gpu.settings import journal
 
     report = await session.apply_gpus({str(gpu): start.settings}, password=password)
     failed = next((o.message or "refused" for o in report.outcomes if not o.ok), "")
@@ -384,8 +384,8 @@ async def give_back(session: Settings, gpu: int, start: Start, password: str | N
 
 async def start_of(session: Settings, setting: str, gpus: Sequence[int]) -> dict[int, Start]:
     """What each GPU has now. SettingsError where that cannot be known."""
-    from workbench.gpu import journal
-    from workbench.gpu.restore import LOCKS, UNKNOWN
+    from workbench.gpu.settings import journal
+    from workbench.gpu.settings.revert import LOCKS, UNKNOWN
 
     state = await journal.read(session.host)
     records = state.records()

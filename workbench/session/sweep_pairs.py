@@ -20,8 +20,8 @@ async def compared(
 ) -> None:
     """Measure "A" (the start) and "B" (the value), either first as often as the other, and note what they show.
     `measure(arm, pair)` sets the arm and runs its benchmark."""
-    from workbench.bench.changes import BETTER
     from workbench.bench.compare import compare
+    from workbench.bench.metric_changes import BETTER
 
     orders = [("AB", "BA")[pair % 2] for pair in range(pairs)]
     random.Random(run.sweep.id).shuffle(orders)

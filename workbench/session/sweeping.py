@@ -240,7 +240,7 @@ class Sweeping(Verifying):
     # ---- before the start
 
     async def _ready(self, run_id: str | None) -> str:
-        from workbench.model.run import ServerState
+        from workbench.model.server_run import ServerState
 
         run_id = run_id or await self.run_at_hand()
         state = self.supervisor.status(run_id).state
@@ -276,7 +276,7 @@ class Sweeping(Verifying):
         return found
 
     async def _gpus_to_sweep(self, gpu: int | str | None, run_id: str | None) -> tuple[int, ...]:
-        from workbench.gpu.plan import select
+        from workbench.gpu.settings.plan import select
 
         telemetry = await self.reading()
         if gpu is not None:

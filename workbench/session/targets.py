@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from workbench.model.errors import InputError, PlanError, SettingsError, WorkbenchError
-from workbench.model.run import ServerState
+from workbench.model.server_run import ServerState
 from workbench.session.conditions import gpus_of
 from workbench.session.serving import LIVE
 from workbench.session.sweeping import Sweeping
@@ -150,8 +150,8 @@ class Targeting(Sweeping):
 
     def trust_bases(self, bases: Bases) -> None:
         """Agree to what these plans' presets make run."""
-        from workbench.engines.trust import untrusted
-        from workbench.store.trust import trust, trusted
+        from workbench.engines.preset_trust import untrusted
+        from workbench.store.trusted_presets import trust, trusted
 
         trust(part.digest for plan in bases.values() for part in untrusted(plan, trusted()))
 
@@ -159,7 +159,7 @@ class Targeting(Sweeping):
         """What the arms are measured on. Raises PlanError for what an engine would refuse and SettingsError for what a
         GPU cannot be set to, before anything is started."""
         from workbench.session.editor import PlanEditor
-        from workbench.store.trust import trusted
+        from workbench.store.trusted_presets import trusted
 
         sides = {}
         for name, arm in arms.items():

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from workbench.model.errors import BenchError, ServerError
-from workbench.model.run import ServerState
+from workbench.model.server_run import ServerState
 from workbench.session.conditions import gpus_of
 from workbench.session.measuring import Measuring
 from workbench.session.state import BenchState
 
 if TYPE_CHECKING:
-    from workbench.gpu.proof import Proof
+    from workbench.gpu.settings.proof import Proof
     from workbench.model.bench import BenchSpec
     from workbench.model.settings import Alteration, SettingCommand
     from workbench.session.benched import Benched
@@ -105,8 +105,8 @@ class Verifying(Measuring):
 
     async def _verify_by_reading(self, altered: Sequence[Alteration]) -> Verification:
         """Without a load, and so without a server: the host tells."""
-        from workbench.gpu.proof import judge_all
-        from workbench.gpu.source import read_once
+        from workbench.gpu.settings.proof import judge_all
+        from workbench.gpu.telemetry.source import read_once
 
         proofs = judge_all(altered, (), await read_once(self.host))
         await self.take_proofs(proofs)
@@ -122,7 +122,7 @@ class Verifying(Measuring):
         altered: Sequence[Alteration],
         probe: tuple[bool | Probes, str | None],
     ) -> Verification:
-        from workbench.gpu.disturbed import locks_changed
+        from workbench.gpu.settings.disturbance import locks_changed
         from workbench.model.settings import HOST_INDEX
         from workbench.session import probing
         from workbench.session.conditions import load_of

@@ -13,8 +13,8 @@ from workbench.model.findings import Level
 from workbench.session.planning import Planning
 
 if TYPE_CHECKING:
-    from workbench.gpu.source import TelemetrySource
-    from workbench.hosts.link import LinkEvent
+    from workbench.gpu.telemetry.source import TelemetrySource
+    from workbench.hosts.reconnecting_link import LinkEvent
     from workbench.model.gpu import Telemetry
     from workbench.session.api import History
 
@@ -115,7 +115,7 @@ class Watching(Planning):
     async def watch_gpus(self) -> TelemetrySource:
         """Start the readings; once. Returns their source."""
         if self._source is None:
-            from workbench.gpu.source import TelemetrySource
+            from workbench.gpu.telemetry.source import TelemetrySource
 
             self._source = TelemetrySource(self.host, self.interval_s or INTERVAL_S, self._on_telemetry)
             await self._source.start()
@@ -150,7 +150,7 @@ class Watching(Planning):
             return self.state.telemetry
         if self._made is not None and self._made[0] is self.host and time.monotonic() - self._made[1] < _MADE_S:
             return self._made[2]
-        from workbench.gpu.source import read_once
+        from workbench.gpu.telemetry.source import read_once
 
         telemetry = await read_once(self.host)
         if not telemetry.gpus and telemetry.driver.message is None:

@@ -15,8 +15,8 @@ if __package__ in (None, ""):
     sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 if TYPE_CHECKING:
-    from workbench.sim.nvml import SimulatedNvml
-    from workbench.sim.state import SimState
+    from workbench.sim.driver_state import SimState
+    from workbench.sim.nvml_library import SimulatedNvml
 
 
 _HAS_CORES = bool(os.environ.get("WORKBENCH_SIM_SYSFS"))  # then the governors are files there
@@ -24,16 +24,16 @@ _HAS_CORES = bool(os.environ.get("WORKBENCH_SIM_SYSFS"))  # then the governors a
 
 @functools.lru_cache(maxsize=1)
 def _host() -> SimState:
-    from workbench.sim import state
+    from workbench.sim import driver_state
 
-    return state.from_environment()
+    return driver_state.from_environment()
 
 
 def library() -> SimulatedNvml:
     """The simulated NVML of this process's simulated host."""
-    from workbench.sim import nvml
+    from workbench.sim import nvml_library
 
-    return nvml.SimulatedNvml(_host())
+    return nvml_library.SimulatedNvml(_host())
 
 
 def host_file(path: str) -> str | None:

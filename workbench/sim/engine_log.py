@@ -6,7 +6,7 @@ import os
 import sys
 import time
 
-from workbench.sim.launch import Launch
+from workbench.sim.launch_options import Launch
 
 
 class EngineLog:

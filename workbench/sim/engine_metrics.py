@@ -6,7 +6,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from workbench.sim.launch import Launch
+from workbench.sim.launch_options import Launch
 from workbench.sim.scheduler import Replica
 
 BUCKETS = {

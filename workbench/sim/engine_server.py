@@ -29,15 +29,15 @@ from pathlib import Path
 if __package__ in (None, ""):
     sys.path.append(str(Path(__file__).resolve().parents[2]))
 
-from workbench.sim import fit, flagparse, launch, startup, state
-from workbench.sim.api import Api
+from workbench.sim import driver_state, flag_parser, launch_options, memory_fit, startup
 from workbench.sim.engine_log import EngineLog
 from workbench.sim.engine_metrics import Metrics
-from workbench.sim.fit import Failure, Fit
 from workbench.sim.http_server import Connection
-from workbench.sim.launch import Launch
+from workbench.sim.launch_options import Launch
+from workbench.sim.memory_fit import Failure, Fit
+from workbench.sim.openai_api import Api
 from workbench.sim.scheduler import Replica, Sequence
-from workbench.sim.speed import Serving
+from workbench.sim.step_time import Serving
 
 PUBLISH_S = 0.25
 CHILD_NAMES = {"vllm": "VLLM::EngineCore", "sglang": "sglang::schedul"}
@@ -57,7 +57,7 @@ class EngineServer:
 
     def __init__(self, plan: Launch) -> None:
         self.plan = plan
-        self.state = state.from_environment()
+        self.state = driver_state.from_environment()
         self.log = EngineLog(plan)
         self.faults = _faults(os.environ.get("WORKBENCH_SIM_FAULT", ""))
         self.children: list[subprocess.Popen[bytes]] = []
@@ -113,7 +113,7 @@ class EngineServer:
         bound = self._bind() if plan.engine == "vllm" else None
         try:
             await self._say(startup.before_placing(plan))
-            placed = fit.place(plan, self.state)
+            placed = memory_fit.place(plan, self.state)
             self._start_children(len(placed.replicas))
             self._hold_memory(placed)
         except Failure as failure:
@@ -203,7 +203,7 @@ class EngineServer:
         name = CHILD_NAMES.get(self.plan.engine)
         if not name or self.children:
             return
-        script = str(Path(__file__).with_name("engine_child.py"))
+        script = str(Path(__file__).with_name("engine_worker.py"))
         manner = "orphan" if self.plan.engine == "vllm" else "follow"
         for rank in range(count):
             title = f"{name}_DP{rank}" if count > 1 else name
@@ -358,7 +358,7 @@ def _faults(text: str) -> dict[str, float]:
 
 def _version(engine: str, words: list[str]) -> str | None:
     """What the engine prints when it is asked for its version; None when it is asked to serve."""
-    version = flagparse.Catalog(engine, os.environ.get("WORKBENCH_SIM_VERSION")).version
+    version = flag_parser.Catalog(engine, os.environ.get("WORKBENCH_SIM_VERSION")).version
     if engine == "vllm" and words[:1] in (["--version"], ["-v"]):
         return version
     if engine == "sglang" and words[:1] in (["version"], ["--version"]):
@@ -384,12 +384,12 @@ def main(argv: list[str] | None = None) -> int:
             return 2
         words = words[1:]
     if {"-h", "--help"} & set(words):
-        names = sorted(flagparse.Catalog(engine).spellings)
-        sys.stdout.write(f"usage: {flagparse.PROGRAM[engine]} [options]   (SIMULATED)\n" + "\n".join(names) + "\n")
+        names = sorted(flag_parser.Catalog(engine).spellings)
+        sys.stdout.write(f"usage: {flag_parser.PROGRAM[engine]} [options]   (SIMULATED)\n" + "\n".join(names) + "\n")
         return 0
     try:
-        plan = launch.read(engine, words, os.environ.get("WORKBENCH_SIM_VERSION"))
-    except flagparse.Refused as refused:
+        plan = launch_options.read(engine, words, os.environ.get("WORKBENCH_SIM_VERSION"))
+    except flag_parser.Refused as refused:
         sys.stderr.write(refused.text + "\n")
         return refused.code
     return asyncio.run(EngineServer(plan).run())

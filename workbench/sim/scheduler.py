@@ -14,9 +14,9 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from workbench.sim import speed
+from workbench.sim import step_time
 from workbench.sim.physics import Activity, drift
-from workbench.sim.speed import Serving
+from workbench.sim.step_time import Serving
 
 BLOCK = 16  # tokens of a prefix-cache block
 SLIP_S = 0.25  # further behind than this, the clock is set forward: the machine is too slow
@@ -226,9 +226,9 @@ class Replica:
         if self.on_step:
             self.on_step()
 
-    def _step_time(self, decoding: int, prefill: int) -> speed.Step:
+    def _step_time(self, decoding: int, prefill: int) -> step_time.Step:
         sm_mhz, memory_mhz = self.clocks()
-        return speed.step(
+        return step_time.step(
             self.serving,
             sm_mhz=sm_mhz,
             memory_mhz=memory_mhz,

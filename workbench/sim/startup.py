@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from workbench.sim.engine_log import EngineLog
-from workbench.sim.fit import GIB, GRAPHS_GIB, Failure, Fit
-from workbench.sim.launch import Launch
+from workbench.sim.launch_options import Launch
+from workbench.sim.memory_fit import GIB, GRAPHS_GIB, Failure, Fit
 
 START_S = 2.0  # of a small model; large ones take up to three times as long
 LARGEST_START_S = 6.0

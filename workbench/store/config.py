@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.model.errors import StoreError
 from workbench.model.findings import Finding, Level
 from workbench.store import paths
-from workbench.store.files import write_atomic
+from workbench.store.text_files import write_atomic
 from workbench.store.toml_lines import LineIndex
 
 if TYPE_CHECKING:

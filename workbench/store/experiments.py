@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.model.errors import InputError, StoreError
 from workbench.model.experiment import Arm, Experiment, ExperimentRun, ExperimentSpec, Target
-from workbench.model.foreign_text import clean_json
 from workbench.model.secrets import mask_data
 from workbench.model.settings import gpu_settings_from
-from workbench.store.held import held, is_held
-from workbench.store.results import ResultsDb
+from workbench.model.untrusted_text import clean_json
+from workbench.store.results_db import ResultsDb
+from workbench.store.series_lock import held, is_held
 
 if TYPE_CHECKING:
     import sqlite3

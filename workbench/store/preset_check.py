@@ -10,7 +10,7 @@ from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
 from workbench.model.findings import Finding, Level
-from workbench.model.foreign_text import clean
+from workbench.model.untrusted_text import clean
 from workbench.store import paths
 from workbench.store.preset_file import parse, read_text
 from workbench.store.preset_safety import LOOK, launch_parts, references, safety_findings, walk

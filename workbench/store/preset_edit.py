@@ -11,9 +11,9 @@ from workbench.model.errors import PresetError
 from workbench.model.findings import Level
 from workbench.model.flags import FlagSetting, Origin
 from workbench.model.plan import LaunchPlan
-from workbench.store.files import write_atomic
 from workbench.store.preset_check import check_text
 from workbench.store.preset_file import parse, read_text
+from workbench.store.text_files import write_atomic
 
 if TYPE_CHECKING:
     from tomlkit import TOMLDocument

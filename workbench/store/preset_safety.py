@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from workbench.engines import registry
-from workbench.engines.trust import foreign_env, foreign_executable, foreign_flags, foreign_workdir
+from workbench.engines.preset_trust import foreign_env, foreign_executable, foreign_flags, foreign_workdir
 from workbench.model.findings import Finding, Level
 from workbench.model.secrets import is_secret_name
 from workbench.store.toml_lines import FieldPath

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from workbench.model.errors import InputError, StoreError
-from workbench.model.foreign_text import clean_json
 from workbench.model.sweep import Sweep, SweepPoint, SweepSpec
-from workbench.store.files import write_atomic
-from workbench.store.held import held, is_held
+from workbench.model.untrusted_text import clean_json
+from workbench.store.series_lock import held, is_held
+from workbench.store.text_files import write_atomic
 
 _CUT_OFF = "Workbench ended while it ran"
 

@@ -35,7 +35,7 @@ def run(session: SessionApi, *, mouse: bool | None = None, keymap: dict[str, str
 
 def _ended_text(defect: Exception, host: str) -> str:
     """What happened, where the details are, what lives on, and how to go on."""
-    from workbench.store.crash import defect_text
+    from workbench.store.crash_files import defect_text
 
     text, details = defect_text(defect)
     again = "workbench" if host == "local" else f"workbench {host}"

@@ -17,9 +17,9 @@ from textual.screen import Screen
 from textual.theme import Theme
 
 from workbench.session.api import SessionApi
-from workbench.tui.compat import PlainEnd, run_bindings, when_terminal_is_gone
 from workbench.tui.glyphs import ASCII, G
 from workbench.tui.screen import MainScreen
+from workbench.tui.textual_private import PlainEnd, run_bindings, when_terminal_is_gone
 from workbench.tui.theme import DIM, FIELD, GROUNDS, LINE, ORANGE, SKY, STRONG, TEXT, VERMILLION
 
 THEME = Theme(
@@ -81,7 +81,7 @@ class WorkbenchApp(PlainEnd):
         if not self.no_color:
             return super().get_line_filters()
         if self._uncoloured is None:
-            from workbench.tui.uncoloured import Uncoloured
+            from workbench.tui.no_color import Uncoloured
 
             self._uncoloured = Uncoloured()
         return [self._uncoloured]

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from workbench.session.api import SessionApi
 from workbench.session.state import SessionState
-from workbench.tui.compat import frames_waiting
+from workbench.tui.textual_private import frames_waiting
 
 LOG_PERIOD_S = 0.5
 CLOCK_PERIOD_S = 1.0

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from workbench.model.errors import ServerError
 from workbench.model.findings import Level
-from workbench.model.run import ServerState
+from workbench.model.server_run import ServerState
 from workbench.tui.shot import plain_fonts, write
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from textual.screen import Screen
 from textual.widget import Widget
 
 from workbench.model.findings import Level
-from workbench.model.run import ServerState
+from workbench.model.server_run import ServerState
 from workbench.session.api import SessionApi
 from workbench.session.state import Notice, SessionState
 from workbench.tui.actions.bench import BenchActions

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from workbench.advisor.gpu_table import all_types, find, memory_bandwidth_gbs
+from workbench.engines.gpu_table import all_types, find, memory_bandwidth_gbs
 
 
 def test_names_and_ids_are_unique_and_every_row_has_a_source() -> None:

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.advisor.log_patterns import first_error, match, patterns, plain, stuck
 from workbench.model.findings import Level
+from workbench.server.log_patterns import first_error, match, patterns, plain, stuck
 
 LOGS = Path(__file__).parents[2] / "fixtures" / "logs"
 

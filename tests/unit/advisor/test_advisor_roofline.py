@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.advisor import gpu_table
-from workbench.advisor.roofline import bandwidth, ceiling
+from workbench.engines import gpu_table
+from workbench.engines.roofline import bandwidth, ceiling
 from workbench.model.gpu import GpuInfo
 from workbench.model.plan import ModelFacts
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.bench.compare import compare
-from workbench.bench.student import incomplete_beta, t_cdf, t_quantile
+from workbench.bench.student_t import incomplete_beta, t_cdf, t_quantile
 from workbench.model.bench import (
     BenchResult,
     BenchSpec,

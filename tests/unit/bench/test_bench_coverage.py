@@ -13,7 +13,7 @@ import pytest
 from support.simulated_runs import REALISTIC, Noise, SimulatedRuns
 
 from workbench.bench import experiment as design
-from workbench.bench.changes import BETTER, WORSE, _change, metric_called
+from workbench.bench.metric_changes import BETTER, WORSE, _change, metric_called
 from workbench.model.bench import Comparison, MetricChange
 from workbench.model.experiment import Arm, Experiment, ExperimentSpec
 

@@ -35,7 +35,7 @@ from workbench.bench.connection import resolve
 from workbench.bench.exchange import Exchange
 from workbench.bench.http1 import HttpError
 from workbench.bench.records import RequestRecord
-from workbench.bench.selfcheck import RunFacts
+from workbench.bench.result_validity import RunFacts
 from workbench.bench.sse import SseError
 from workbench.bench.summary import summarize
 from workbench.model.bench import BenchSpec

@@ -9,8 +9,8 @@ import pytest
 
 from workbench.bench import profiles
 from workbench.bench.energy import Idle, with_energy, without_energy
-from workbench.bench.repeats import spread
-from workbench.cli.measuring_arguments import PROFILES
+from workbench.bench.repeated_runs import spread
+from workbench.cli.bench_arguments import PROFILES
 from workbench.model.bench import BenchSpec, BenchSummary, GpuDuring
 from workbench.model.bench_json import summary_from_json, to_json
 from workbench.model.errors import InputError

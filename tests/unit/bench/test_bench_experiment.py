@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from support.simulated_runs import CONDITIONS, result_of
 
 from workbench.bench import experiment as design
-from workbench.bench.changes import HINT, metric_called
-from workbench.bench.student import detectable_shift, t_power, t_quantile
+from workbench.bench.metric_changes import HINT, metric_called
+from workbench.bench.student_t import detectable_shift, t_power, t_quantile
 from workbench.model.bench import BenchResult
 from workbench.model.errors import InputError
 from workbench.model.experiment import Arm, Experiment, ExperimentRun, ExperimentSpec

@@ -45,7 +45,7 @@ from workbench.bench.client import Client
 from workbench.bench.compare import compare
 from workbench.bench.connection import resolve
 from workbench.bench.records import RequestRecord
-from workbench.bench.selfcheck import RunFacts
+from workbench.bench.result_validity import RunFacts
 from workbench.bench.summary import summarize
 from workbench.bench.workload import request_mark
 from workbench.model.bench import BenchSpec, BenchSummary

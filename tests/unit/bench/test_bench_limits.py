@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted_server import SILENCE, ScriptedServer, chat_events, chunked
 
-from workbench.bench import limits as limits_module
 from workbench.bench import records
+from workbench.bench import time_limits as limits_module
 from workbench.bench.client import Client
 from workbench.bench.connection import resolve
 from workbench.bench.exchange import Exchange
-from workbench.bench.limits import LONGEST_RUN_S, RUN_S, Limits
+from workbench.bench.time_limits import LONGEST_RUN_S, RUN_S, Limits
 from workbench.model.bench import BenchSpec
 from workbench.session.bench_spec import spec_from
 

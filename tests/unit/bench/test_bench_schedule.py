@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from scripted_server import Request, ScriptedServer, Step, chat_events, chunk, chunked, event, usage
 
 from workbench.bench.client import Client
+from workbench.bench.client_cost import CpuLog
 from workbench.bench.connection import resolve
-from workbench.bench.load import CpuLog
 from workbench.bench.records import RequestRecord
+from workbench.bench.result_validity import RunFacts, refusals
 from workbench.bench.schedule import Phase, Warmup, arrivals
-from workbench.bench.selfcheck import RunFacts, refusals
+from workbench.bench.steady_window import Window
 from workbench.bench.summary import summarize
-from workbench.bench.window import Window
 from workbench.model.bench import BenchSpec
 
 SPEC = BenchSpec("http://127.0.0.1:1", "m", concurrency=2, requests=8, max_tokens=5)

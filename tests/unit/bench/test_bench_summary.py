@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.bench.records import SHORT, RequestRecord, total
-from workbench.bench.selfcheck import RunFacts
+from workbench.bench.result_validity import RunFacts
 from workbench.bench.summary import distribution, quantile, summarize, tpot_ms
 from workbench.model.bench import BenchSpec, BenchSummary
 from workbench.model.bench_json import summary_from_json, to_json

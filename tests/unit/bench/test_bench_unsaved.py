@@ -16,7 +16,7 @@ from workbench.model.errors import StoreError
 from workbench.session import meter
 from workbench.session.session import Session
 from workbench.store import paths
-from workbench.store.results import ResultsDb
+from workbench.store.results_db import ResultsDb
 
 SHAPE: dict[str, Any] = {"model": "m", "concurrency": 2, "requests": 8, "warmup": 2, "max_tokens": 4}
 

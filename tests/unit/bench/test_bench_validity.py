@@ -14,9 +14,9 @@ from scripted_server import HEAD, RST, SILENCE, ScriptedServer, chat_events, chu
 from workbench.bench.client import Client
 from workbench.bench.connection import resolve
 from workbench.bench.records import STALL, RequestRecord
-from workbench.bench.selfcheck import RunFacts
+from workbench.bench.result_validity import RunFacts
+from workbench.bench.steady_window import end_s
 from workbench.bench.summary import summarize
-from workbench.bench.window import end_s
 from workbench.model.bench import BenchSpec, BenchSummary
 
 SPEC = BenchSpec("http://127.0.0.1:1", "m", concurrency=4, requests=64, max_tokens=20)

@@ -18,7 +18,7 @@ from truth_server import TruthProcess
 from workbench.bench.records import RequestRecord
 from workbench.bench.runner import run
 from workbench.bench.schedule import stagger_s
-from workbench.bench.window import Window, end_s, mean_in_flight, requests_in, tokens_in, window_of
+from workbench.bench.steady_window import Window, end_s, mean_in_flight, requests_in, tokens_in, window_of
 from workbench.model.bench import BenchSpec
 
 TTFT_S, ITL_S = 0.05, 0.01

@@ -17,7 +17,7 @@ from scripted_server import Request, ScriptedServer, chat_events, chunked, plain
 from workbench.bench import prompt_length
 from workbench.bench.client import Client
 from workbench.bench.connection import resolve
-from workbench.bench.selfcheck import RunFacts
+from workbench.bench.result_validity import RunFacts
 from workbench.bench.summary import summarize
 from workbench.bench.workload import Workload, request_mark
 from workbench.model.bench import BenchSpec

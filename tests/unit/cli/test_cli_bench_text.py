@@ -8,7 +8,7 @@ from support import made_results
 
 from workbench.cli import bench_text
 from workbench.model.bench import BenchSummary, Distribution
-from workbench.store.report.results import headline
+from workbench.report.result_blocks import headline
 
 WAITED = Distribution(500.0, 450.0, 900.0, 990.0, 0.0, 1000.0, 40)
 

@@ -8,7 +8,7 @@ from dataclasses import fields
 import pytest
 
 from workbench import engines
-from workbench.model.run import EngineMetrics
+from workbench.model.server_run import EngineMetrics
 
 VLLM = "(APIServer pid=17) INFO 11-20 23:20:11 [some.py:1] "
 

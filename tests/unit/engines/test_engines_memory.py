@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from workbench import engines
-from workbench.engines.memory import RESERVE_GIB, MemoryFit
+from workbench.engines.memory_estimate import RESERVE_GIB, MemoryFit
 from workbench.model.flags import FlagSetting
 from workbench.model.gpu import GpuInfo
 from workbench.model.plan import LaunchPlan, ModelFacts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from workbench.engines.values import parse_value
+from workbench.engines.flag_values import parse_value
 from workbench.model.errors import InputError
 from workbench.model.flags import FlagKind, FlagSpec
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from workbench.gpu import bundle
+from workbench.gpu import remote_programs
 
 DEADLINE_S = 15.0
 
@@ -57,12 +57,12 @@ class Child:
     def __init__(self, local: bool = True, python: str = sys.executable, **options: float) -> None:
         options = {"interval_s": 0.05, "hung_s": 0.2, "slow_s": 0.3, "info_s": 0.4, "retry_s": 0.1, **options}
         self.process = subprocess.Popen(
-            bundle.argv(python, **options),
+            remote_programs.argv(python, **options),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
-        self.send(bundle.payload(local))
+        self.send(remote_programs.payload(local))
         self.rest = b""
 
     def send(self, data: bytes) -> None:

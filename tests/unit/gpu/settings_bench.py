@@ -11,7 +11,7 @@ from typing import Any
 from nvml_child import Driver
 from smi_stub import Smi
 
-from workbench.gpu import control
+from workbench.gpu.settings import apply
 from workbench.hosts.base import HostFacts
 from workbench.hosts.local import LocalHost
 from workbench.model.gpu import Telemetry
@@ -33,11 +33,11 @@ class Bench:
         self.reading: Telemetry | None = None  # for the limits, which do not change
 
     async def set(self, settings: GpuSettings, gpu: str = "0", dry_run: bool = False) -> SettingsReport:
-        return await control.apply(self.host, await self.commands(settings, gpu), dry_run=dry_run)
+        return await apply.apply(self.host, await self.commands(settings, gpu), dry_run=dry_run)
 
     async def commands(self, settings: GpuSettings, gpu: str = "0") -> Sequence[SettingCommand]:
-        self.reading = self.reading or await control.read_once(self.host)
-        return control.plan({gpu: settings}, self.reading, await control.rights_on(self.host))
+        self.reading = self.reading or await apply.read_once(self.host)
+        return apply.plan({gpu: settings}, self.reading, await apply.rights_on(self.host))
 
     def entries(self) -> list[dict[str, Any]]:
         return list(json.loads(self.path.read_text())["entries"])

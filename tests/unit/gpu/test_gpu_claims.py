@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workbench.gpu import claims
-from workbench.gpu.claims import ASK, DONE, LEAVE, RESTORE, Claim
+from workbench.gpu.settings import claims
+from workbench.gpu.settings.claims import ASK, DONE, LEAVE, RESTORE, Claim
 
 UUID = "GPU-00000000-0000-4000-8000-000000000000"
 POWER, LOCK = "power_limit_w", "gpu_clocks"

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_gpu_proof import lock, moments, told
 
-from workbench.gpu import contrast
-from workbench.gpu.contrast import Clock, Known, clocks_of
-from workbench.gpu.drift import locks_on
-from workbench.gpu.history import Moment
-from workbench.gpu.proof import Proof, judge_all
+from workbench.gpu.settings import contrast
+from workbench.gpu.settings.contrast import Clock, Known, clocks_of
+from workbench.gpu.settings.drift import locks_on
+from workbench.gpu.settings.proof import Proof, judge_all
+from workbench.gpu.telemetry.history import Moment
 from workbench.hosts.local import LocalHost
 from workbench.model.settings import Alteration, InForce
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from settings_bench import UUID, Bench, run
 
-from workbench.gpu import control, running
+from workbench.gpu.settings import apply
+from workbench.gpu.settings import command_runner as running
 from workbench.model.errors import InputError, SettingsError
 from workbench.model.settings import ClockRange, GpuSettings, GuardView, InForce
 
@@ -30,13 +31,13 @@ def test_apply_reads_back_and_revert_restores(bench: Bench) -> None:
             ("memory_clocks", "unknown", "14001,14001", None, InForce.NOT_CHECKED),
         ]
         assert "cannot be read back" in report.outcomes[2].message
-        altered = await control.alterations(bench.host)
+        altered = await apply.alterations(bench.host)
         assert [(a.setting, a.before, a.now) for a in altered] == [
             (e["setting"], e["before"], e["now"]) for e in bench.entries()
         ]
         assert {a.extra["state"] for a in altered} == {"applied"} and altered[0].since_unix_s > 1.6e9
         bench.smi.here.joinpath("calls").unlink()
-        back = await control.revert(bench.host)
+        back = await apply.revert(bench.host)
         assert back.ok and [o.command.setting for o in back.outcomes] == [
             "gpu_clocks",
             "memory_clocks",
@@ -45,8 +46,8 @@ def test_apply_reads_back_and_revert_restores(bench: Bench) -> None:
         ]
         assert bench.smi.setters == ["--reset-gpu-clocks", "--reset-memory-clocks", "-pl 580", "-pm 0"]
         assert "is not known" in back.outcomes[0].message and back.outcomes[2].read_back == 580.0
-        assert await control.alterations(bench.host) == () and bench.entries() == []
-        again = await control.revert(bench.host)
+        assert await apply.alterations(bench.host) == () and bench.entries() == []
+        again = await apply.revert(bench.host)
         assert again.ok and again.outcomes == () and len(bench.smi.setters) == 4
 
     run(work)
@@ -101,7 +102,7 @@ def test_dry_run_changes_and_writes_nothing(bench: Bench) -> None:
         report = await bench.set(GpuSettings(power_limit_w=450.0), "all", dry_run=True)
         assert report.dry_run and report.ok and [o.before for o in report.outcomes] == [600.0, 600.0]
         assert bench.smi.setters == [] and not bench.path.exists()
-        assert (await control.apply(bench.host, ())).outcomes == ()
+        assert (await apply.apply(bench.host, ())).outcomes == ()
 
     run(work)
 
@@ -192,7 +193,7 @@ def test_what_was_done_before_a_failure_is_given_back(bench: Bench) -> None:
             ("set", "memory_clocks", "14001,14001", False),
             ("roll back", "power_limit_w", 450.0, True),
         ]
-        assert (await control.revert(bench.host)).ok and bench.entries() == []
+        assert (await apply.revert(bench.host)).ok and bench.entries() == []
 
     run(work)
 
@@ -232,9 +233,9 @@ def test_the_guard_is_started_between_the_journal_and_the_first_command(bench: B
         with pytest.raises(
             SettingsError, match=r"no guard could be started \(python3 is not there\); nothing was changed"
         ):
-            await control.apply(bench.host, commands, guard=broken)
+            await apply.apply(bench.host, commands, guard=broken)
         assert bench.smi.setters == [] and bench.entries() == [] and not Path(f"{bench.path}.lock").is_symlink()
-        report = await control.apply(bench.host, commands, guard=guard)
+        report = await apply.apply(bench.host, commands, guard=guard)
         assert report.ok and report.guard == GuardView(True, pid=7)
         assert seen == [([("power_limit_w", 600.0, 450.0, "pending")], [], True)]
 
@@ -253,11 +254,11 @@ def test_a_hanging_nvidia_smi_may_have_done_it(bench: Bench, monkeypatch: pytest
         assert bench.brief() == [("gpu_clocks", "unknown", "1000,2000", "pending")]
         await bench.set(GpuSettings(memory_clocks=ClockRange(14001, 14001)))
         calls = len(bench.smi.setters)
-        told = [o.message for o in (await control.revert(bench.host)).outcomes]
+        told = [o.message for o in (await apply.revert(bench.host)).outcomes]
         assert len(bench.smi.setters) == calls + 1  # it is not waited for twice
         assert "did not end within" in told[0] and "not tried: nvidia-smi does not answer" in told[1]
         bench.smi.mode("ok")
-        assert (await control.revert(bench.host)).ok and bench.entries() == []
+        assert (await apply.revert(bench.host)).ok and bench.entries() == []
 
     run(work)
 
@@ -281,16 +282,16 @@ def test_a_failed_revert_stays_in_the_journal_with_its_command(bench: Bench) -> 
     async def work() -> None:
         await bench.set(GpuSettings(power_limit_w=450.0, gpu_clocks=ClockRange(1000, 2000)))
         bench.smi.mode("refuse")
-        report = await control.revert(bench.host)
+        report = await apply.revert(bench.host)
         assert not report.ok and len(report.outcomes) == 2  # it tried both
         assert all("stays in the journal" in o.message for o in report.outcomes)
         assert f"sudo nvidia-smi -i {UUID} -pl 600" in report.outcomes[1].message
         assert len(bench.entries()) == 2
         bench.smi.mode("no-effect")
-        silent = await control.revert(bench.host)
+        silent = await apply.revert(bench.host)
         assert silent.outcomes[1].in_force is InForce.NO_EFFECT and bench.entries()[0]["setting"] == "power_limit_w"
         bench.smi.mode("ok")
-        assert (await control.revert(bench.host)).ok and bench.entries() == []
+        assert (await apply.revert(bench.host)).ok and bench.entries() == []
 
     run(work)
 
@@ -299,11 +300,11 @@ def test_a_failed_revert_stays_in_the_journal_with_its_command(bench: Bench) -> 
 def test_revert_of_one_gpu(bench: Bench) -> None:
     async def work() -> None:
         await bench.set(GpuSettings(power_limit_w=450.0), "all")
-        report = await control.revert(bench.host, 1)
+        report = await apply.revert(bench.host, 1)
         assert [o.command.gpu_index for o in report.outcomes] == [1]
         assert [e["gpu_index"] for e in bench.entries()] == [0]
         with pytest.raises(InputError, match="no GPU 9"):
-            await control.revert(bench.host, 9)
-        assert (await control.revert(bench.host, UUID)).ok and bench.entries() == []
+            await apply.revert(bench.host, 9)
+        assert (await apply.revert(bench.host, UUID)).ok and bench.entries() == []
 
     run(work)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_gpu_proof import told
 
-from workbench.gpu.disturbed import Watch, locks_changed
+from workbench.gpu.settings.disturbance import Watch, locks_changed
 from workbench.model.gpu import GpuProcess, Telemetry
 from workbench.model.settings import Alteration
 

@@ -15,9 +15,10 @@ import pytest
 from support.guarded import FAST, WANTED, WITHIN_S, Bare, GuardedHost, guarded, run
 from support.procs import alive, eventually, state_of
 
-from workbench.cli.guarding import guard_lines
-from workbench.gpu import control, guard_orders, journal, owners, restore
-from workbench.gpu.guard_orders import NO_PYTHON
+from workbench.cli.gpu_guard import guard_lines
+from workbench.gpu.guard import client
+from workbench.gpu.guard.client import NO_PYTHON
+from workbench.gpu.settings import apply, journal, owners, revert
 from workbench.hosts.local import LocalHost
 from workbench.model.errors import SettingsError
 from workbench.model.settings import ClockRange, GpuSettings
@@ -57,14 +58,14 @@ def test_silence_gives_back_and_is_told(box: GuardedHost) -> None:
 @pytest.mark.slow
 def test_a_heartbeat_holds_whatever_its_clock_says(box: GuardedHost) -> None:
     run(box.change(heartbeat_s=0.8))
-    beat = box.gpu / "guard" / "beats" / guard_orders.owner_id()
+    beat = box.gpu / "guard" / "beats" / client.owner_id()
     began = time.monotonic()
     for turn in range(12):  # times that jump back and forth: it only matters that they change
         beat.touch()
         os.utime(beat, (turn, 2_000_000_000 if turn % 2 else turn))
         box.stays(0.2, lambda: box.in_force() == ON)
     assert time.monotonic() - began > 2
-    assert run(box.look()).owners == (guard_orders.owner_id(),)
+    assert run(box.look()).owners == (client.owner_id(),)
     box.given_back(0.8 + WITHIN_S)
 
 
@@ -75,12 +76,12 @@ def test_a_trial_runs_out_unless_confirmed(box: GuardedHost) -> None:
     box.given_back(1.2 + WITHIN_S)
     box.ended()
     with pytest.raises(SettingsError, match="no trial is on") as late:
-        run(guard_orders.confirm(box.host))
+        run(client.confirm(box.host))
     assert "not confirmed within 1.2 s" in (late.value.next_step or "")
 
     run(box.change(trial_s=20.0))  # a busy machine may take long to come to the confirmation
     assert len(box.state["trials"]) == 1
-    view = run(guard_orders.confirm(box.host))
+    view = run(client.confirm(box.host))
     assert view.running and view.trial_left_s is None and view.heartbeat_s is None
     assert not box.state["trials"] and "trial_s" not in box.journal.read_text()
     box.stays(0.5, lambda: box.in_force() == ON)
@@ -99,7 +100,7 @@ def test_a_trial_over_settings_of_before_goes_back_to_those(box: GuardedHost) ->
     assert box.in_force()[0] == 400.0
     eventually(lambda: box.in_force()[0] == 500.0 and box.altered == [("power_limit_w", 500.0)], "the trial's end", 6)
     assert alive(box.pid)
-    run(control.revert(box.host))
+    run(apply.revert(box.host))
     assert box.in_force() == OFF and box.altered == []
     box.ended()
 
@@ -145,9 +146,9 @@ def test_at_its_limit_what_heats_a_gpu_is_reverted_and_nothing_that_cools_it(tmp
     ],
 )
 def test_what_lets_a_gpu_run_hotter(setting: str, now: object, back: object, heats: bool) -> None:
-    assert restore.heats(setting, now, back, 3090.0) is heats
+    assert revert.heats(setting, now, back, 3090.0) is heats
     if back in ("default", "unknown"):
-        assert not restore.heats(setting, now, back, None), "where the highest clock is not known, no lock is lifted"
+        assert not revert.heats(setting, now, back, None), "where the highest clock is not known, no lock is lifted"
 
 
 @pytest.mark.slow
@@ -164,18 +165,18 @@ def test_where_the_driver_tells_no_threshold_85_degrees_are_the_limit(box: Guard
 @pytest.mark.slow
 def test_what_is_kept_is_left_alone(box: GuardedHost) -> None:
     run(box.change(heartbeat_s=1.0))
-    view = run(guard_orders.keep(box.host))
+    view = run(client.keep(box.host))
     assert not view.running
     box.ended()
     assert box.in_force() == ON
-    found = run(control.alterations(box.host))
+    found = run(apply.alterations(box.host))
     assert [a.extra["state"] for a in found] == ["kept", "kept"] and len(log_lines(box, "keep")) == 2
     # a change on top, whose owner falls silent, goes back to what was kept
     run(box.change(GpuSettings(power_limit_w=300.0), heartbeat_s=0.5))
     eventually(lambda: box.in_force() == ON, "what was kept", 0.5 + WITHIN_S)
     box.ended()
-    assert {a.extra["state"] for a in run(control.alterations(box.host))} == {"kept"}
-    assert run(control.revert(box.host)).ok and box.in_force() == OFF
+    assert {a.extra["state"] for a in run(apply.alterations(box.host))} == {"kept"}
+    assert run(apply.revert(box.host)).ok and box.in_force() == OFF
 
 
 @pytest.mark.slow
@@ -244,7 +245,7 @@ def test_told_to_end_it_gives_back_what_waits(box: GuardedHost, terms: dict[str,
     run(box.change(**terms))
     os.kill(box.pid, signal.SIGTERM)
     box.ended()
-    assert box.in_force() == left and bool(run(control.alterations(box.host))) == (left == ON)
+    assert box.in_force() == left and bool(run(apply.alterations(box.host))) == (left == ON)
     view = run(box.look()).view
     assert not view.running and (left == ON or (view.did or "").endswith("the guard was told to end"))
 
@@ -258,13 +259,11 @@ def test_killed_it_is_missed_and_the_next_one_goes_on(box: GuardedHost) -> None:
     assert (
         not view.running and view.problem == f"the guard (process {pid}) was killed: nobody watches over the settings"
     )
-    assert run(control.alterations(box.host)), "the next start reports"
+    assert run(apply.alterations(box.host)), "the next start reports"
 
     async def again() -> None:
         async with journal.locked(box.host):
-            assert (
-                await guard_orders.start(box.host, guard_orders.Terms(await control.rights_on(box.host)), **FAST)
-            ).running
+            assert (await client.start(box.host, client.Terms(await apply.rights_on(box.host)), **FAST)).running
 
     run(again())
     assert box.pid != pid and next(iter(box.state["trials"].values())) == deadline, "the trial does not begin anew"
@@ -287,8 +286,8 @@ def test_there_is_one_however_many_ask(box: GuardedHost) -> None:
     run(box.change(heartbeat_s=20.0))
 
     async def ask() -> list[Any]:
-        terms = guard_orders.Terms(await control.rights_on(box.host))
-        return await asyncio.gather(*(guard_orders.start(box.host, terms, **FAST) for _ in range(4)))
+        terms = client.Terms(await apply.rights_on(box.host))
+        return await asyncio.gather(*(client.start(box.host, terms, **FAST) for _ in range(4)))
 
     assert {view.pid for view in run(ask())} == {box.pid}
 
@@ -308,22 +307,22 @@ def test_its_sources_are_all_that_another_machine_needs(tmp_path: Path) -> None:
 
     with guarded(tmp_path / "host", inner=Far()) as box:
         run(box.change(WANTED, trial_s=1.0))
-        assert str(Path(guard_orders.__file__).parent).encode() not in Path(f"/proc/{box.pid}/cmdline").read_bytes()
+        assert str(Path(client.__file__).parent).encode() not in Path(f"/proc/{box.pid}/cmdline").read_bytes()
         box.given_back(1.0 + WITHIN_S)
 
 
 @pytest.mark.slow
 def test_the_governor_is_given_back(box: GuardedHost) -> None:
     async def change() -> None:
-        from workbench.gpu.guard_orders import Terms, start
+        from workbench.gpu.guard.client import Terms, start
 
-        mine = await control.rights_on(box.host)
-        governors = await control.governors_on(box.host)
-        commands = control.plan(
-            {"all": GpuSettings(governor="powersave")}, await control.read_once(box.host), mine, governors
+        mine = await apply.rights_on(box.host)
+        governors = await apply.governors_on(box.host)
+        commands = apply.plan(
+            {"all": GpuSettings(governor="powersave")}, await apply.read_once(box.host), mine, governors
         )
         terms = Terms(mine, None, 1.0)
-        report = await control.apply(
+        report = await apply.apply(
             box.host, commands, rights=mine, guard=lambda: start(box.host, terms, **FAST), watch=terms.watch
         )
         assert report.ok

@@ -13,7 +13,9 @@ import pytest
 from support.guarded import WITHIN_S, GuardedHost, guarded, run
 from support.procs import alive, eventually
 
-from workbench.gpu import control, guard_files, guard_orders
+from workbench.gpu.guard import client
+from workbench.gpu.guard import files as guard_files
+from workbench.gpu.settings import apply
 from workbench.model.settings import GpuSettings
 
 ON, OFF = (450.0, (1000, 2000)), (None, None)
@@ -95,9 +97,9 @@ def test_a_flood_of_heartbeats_and_a_fifo_hold_up_no_look(box: GuardedHost) -> N
         os.utime(path, (1.0, 1.0))
     os.mkfifo(box.gpu / "guard" / "told")
 
-    async def looked() -> guard_orders.Seen:
+    async def looked() -> client.Seen:
         async with asyncio.timeout(10):
-            await guard_orders.was_told(box.host, 1.0)
+            await client.was_told(box.host, 1.0)
             return await box.beat()
 
     seen = run(looked())
@@ -110,7 +112,7 @@ def test_settings_of_another_boot_are_gone_with_it(box: GuardedHost) -> None:
     box.journal.write_text(text)
     box.ended()
     assert box.in_force() == ON and box.journal.read_text() == text and "nothing is left to watch" in box.log
-    assert run(control.alterations(box.host)) == ()
+    assert run(apply.alterations(box.host)) == ()
 
 
 def test_its_files_stay_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 from support.procs import alive, eventually
 
-from workbench.gpu import bundle, owners
+from workbench.gpu import remote_programs
+from workbench.gpu.settings import owners
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 NOBODY = 65534
@@ -77,8 +78,8 @@ class Served:
         given = {"root": str(self.gpu), "nvidia_smi": str(self.smi), "tee": tee, "options": {"tick_s": 0.05}, **orders}
         env = {**os.environ, "WORKBENCH_SIM_SYSFS": str(self.home), "LD_LIBRARY_PATH": str(self.home), "SUDO_UID": uid}
         done = subprocess.run(
-            bundle.guard_argv(sys.executable, given),
-            input=bundle.payload(False, bundle.GUARD),
+            remote_programs.guard_argv(sys.executable, given),
+            input=remote_programs.payload(False, remote_programs.GUARD),
             env=env,
             capture_output=True,
             timeout=60,
@@ -259,9 +260,11 @@ def test_it_takes_over_from_one_that_is_not_root(served: Served) -> None:
         f"--reuid={NOBODY}",
         f"--regid={NOBODY}",
         "--clear-groups",
-        *bundle.guard_argv("/usr/bin/python3", orders),
+        *remote_programs.guard_argv("/usr/bin/python3", orders),
     ]
-    done = subprocess.run(argv, input=bundle.payload(False, bundle.GUARD), capture_output=True, timeout=60, check=True)
+    done = subprocess.run(
+        argv, input=remote_programs.payload(False, remote_programs.GUARD), capture_output=True, timeout=60, check=True
+    )
     first = json.loads(done.stdout)["pid"]
     second = served.start()["pid"]
     eventually(lambda: not alive(first), "the first to leave")

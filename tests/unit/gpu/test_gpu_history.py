@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.gpu.during import summarize
-from workbench.gpu.history import History, Moment, Reading
+from workbench.gpu.telemetry.benchmark_readings import summarize
+from workbench.gpu.telemetry.history import History, Moment, Reading
 from workbench.model.gpu import DriverInfo, GpuSample, GpuState, HostSample, Telemetry
 
 

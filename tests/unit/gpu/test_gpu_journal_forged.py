@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.gpu import journal, restore
+from workbench.gpu.settings import journal, revert
 from workbench.model.errors import SettingsError
 from workbench.model.settings import ClockRange
 
@@ -58,7 +58,7 @@ HOSTILE: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("changes", HOSTILE.values(), ids=HOSTILE)
 def test_what_no_workbench_writes_is_damage(changes: dict[str, Any]) -> None:
-    assert restore.unfit(entry()) is None and restore.unfit(entry(**changes))
+    assert revert.unfit(entry()) is None and revert.unfit(entry(**changes))
     text = json.dumps({"version": 1, "entries": [entry(), entry(**changes)], "log": []})
     with pytest.raises(SettingsError, match=r"holds what no Workbench writes.*nothing was changed"):
         journal.parse(text, "boot-1")
@@ -89,7 +89,7 @@ BACK = {"now": 500.0, "state": "kept", "watch": {}, "owner": {"pid": 7}, "who": 
 )
 def test_what_workbench_writes_is_not(changes: dict[str, Any]) -> None:
     text = json.dumps({"version": 1, "entries": [entry(**changes)], "log": []})
-    assert restore.unfit(entry(**changes)) is None and len(journal.parse(text, "boot-1").entries) == 1
+    assert revert.unfit(entry(**changes)) is None and len(journal.parse(text, "boot-1").entries) == 1
 
 
 ANY = st.recursive(
@@ -99,13 +99,13 @@ ANY = st.recursive(
 FIELDS = st.sampled_from(["gpu_uuid", "gpu_index", "setting", "before", "now", "boot_id", "owner", "watch"])
 
 
-@given(st.dictionaries(FIELDS, ANY | st.sampled_from([*restore.ORDER, "default", "host", "1,2"]), max_size=4))
+@given(st.dictionaries(FIELDS, ANY | st.sampled_from([*revert.ORDER, "default", "host", "1,2"]), max_size=4))
 def test_whatever_it_holds_commands_are_of_one_form(changes: dict[str, Any]) -> None:
     """And it is an answer, not an exception."""
     made = entry(**changes)
-    if restore.unfit(made) is None:
+    if revert.unfit(made) is None:
         for value in (made["before"], made["now"]):
-            for step in restore.steps(made["gpu_uuid"], made["setting"], restore.wanted_back(value), cores=(0, 1)):
+            for step in revert.steps(made["gpu_uuid"], made["setting"], revert.wanted_back(value), cores=(0, 1)):
                 words = " ".join(step.argv)
                 assert words.isascii() and all(c.isalnum() or c in " -_./=," for c in words) and ".." not in words, (
                     words
@@ -115,4 +115,4 @@ def test_whatever_it_holds_commands_are_of_one_form(changes: dict[str, Any]) -> 
 
 @given(ANY)
 def test_any_entry_is_judged(made: Any) -> None:
-    assert restore.unfit(made) is not None
+    assert revert.unfit(made) is not None

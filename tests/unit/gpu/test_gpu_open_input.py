@@ -11,11 +11,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from workbench.cli.gpu_settings import _clocks as typed_clocks
-from workbench.gpu.governor import Governors, governors_on
-from workbench.gpu.plan import plan
-from workbench.gpu.restore import FAILED, change_of, failure
-from workbench.gpu.rights import Rights, granted
-from workbench.gpu.sudoers import sudoers
+from workbench.gpu.settings.cpu_governor import Governors, governors_on
+from workbench.gpu.settings.plan import plan
+from workbench.gpu.settings.revert import FAILED, change_of, failure
+from workbench.gpu.settings.rights import Rights, granted
+from workbench.gpu.settings.sudoers import sudoers
 from workbench.hosts.local import LocalHost
 from workbench.model.errors import InputError
 from workbench.model.gpu import DriverInfo, GpuInfo, GpuSample, HostSample, Telemetry

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from support.sshd import sshd
 
-from workbench.gpu import control, journal
-from workbench.gpu.source import TelemetrySource, read_once
+from workbench.gpu.settings import apply, journal
+from workbench.gpu.telemetry.source import TelemetrySource, read_once
 from workbench.hosts.local import LocalHost
 from workbench.hosts.ssh import SshHost
 from workbench.model.settings import ClockRange, GpuSettings, InForce
-from workbench.sim.host import SimulatedHost
+from workbench.sim.simulated_host import SimulatedHost
 
 
 async def eventually(holds: object) -> None:
@@ -47,20 +47,20 @@ def test_the_same_over_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
             assert time.monotonic() - cut_at < 25
             await source.close()
 
-            commands = control.plan(
+            commands = apply.plan(
                 {"all": GpuSettings(power_limit_w=450.0, gpu_clocks=ClockRange(1000, 2000))},
                 await read_once(host),
-                await control.rights_on(host),
+                await apply.rights_on(host),
             )
-            report = await control.apply(host, commands)
+            report = await apply.apply(host, commands)
             assert report.ok and report.outcomes[0].in_force is InForce.YES
             assert report.journal == f"{tmp_path}/far/gpu/journal.json" and Path(report.journal).exists()
             near = SimulatedHost(LocalHost(), "rtx-pro-6000", str(tmp_path / "near"), host.driver_state)
             told = await journal.read(near)  # somebody on the host itself sees what was set over ssh
             assert [(c.setting, c.now) for c in told.others] == [("power_limit_w", 450.0), ("gpu_clocks", "1000,2000")]
             assert (await journal.read(host)).register.problem is None
-            back = await control.revert(host)
-            assert back.ok and back.outcomes[1].read_back == 600.0 and await control.alterations(host) == ()
+            back = await apply.revert(host)
+            assert back.ok and back.outcomes[1].read_back == 600.0 and await apply.alterations(host) == ()
             await host.close()
 
     asyncio.run(work())

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.gpu.governor import Governors
-from workbench.gpu.plan import plan, select
-from workbench.gpu.rights import Rights
+from workbench.gpu.settings.cpu_governor import Governors
+from workbench.gpu.settings.plan import plan, select
+from workbench.gpu.settings.rights import Rights
 from workbench.model.errors import InputError, SettingsError
 from workbench.model.gpu import DriverInfo, DriverStatus, GpuInfo, GpuSample, GpuState, HostSample, Telemetry
 from workbench.model.settings import ClockRange, GpuSettings

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.gpu.history import Moment, Reading
-from workbench.gpu.proof import ENOUGH, HOLDS_SHARE, LOADED_PCT, SLACK_MHZ, Proof, judge, judge_all
+from workbench.gpu.settings.proof import ENOUGH, HOLDS_SHARE, LOADED_PCT, SLACK_MHZ, Proof, judge, judge_all
+from workbench.gpu.telemetry.history import Moment, Reading
 from workbench.model.gpu import DriverInfo, GpuInfo, GpuSample, HostSample, Telemetry
 from workbench.model.settings import HOST_INDEX, Alteration, InForce
 

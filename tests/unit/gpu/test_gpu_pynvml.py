@@ -10,7 +10,7 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from workbench.gpu import agent, events, nvml, readings
+from workbench.gpu.telemetry import agent, clock_event_reasons, nvml, readings
 
 
 def test_every_function_that_is_called_by_name_exists_and_raises_what_the_driver_refuses() -> None:
@@ -54,7 +54,7 @@ def test_the_kinds_of_values() -> None:
 def test_event_reasons_stand_at_their_bits(bit: str, name: str) -> None:
     values = [getattr(pynvml, f"nvmlClocks{kind}Reason{bit}", None) for kind in ("Event", "Throttle")]
     value = next(v for v in values if v is not None)
-    assert value == 1 << events.REASONS.index(name)
+    assert value == 1 << clock_event_reasons.REASONS.index(name)
 
 
 def test_it_parses_as_python_3_8() -> None:

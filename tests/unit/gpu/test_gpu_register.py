@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from workbench.gpu import owners, register
+from workbench.gpu.settings import owners, register
 
 BOOT = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 UUID = "GPU-00000000-0000-4000-8000-000000000000"

@@ -18,10 +18,10 @@ from smi_stub import Smi
 from support.procs import Watched
 
 from tests.support.fake_sudo import Sudo
-from workbench.gpu import control, restore
-from workbench.gpu.plan import plan
-from workbench.gpu.rights import SECURE_PATH, Rights, granted, reason_of, rights_on, with_password
-from workbench.gpu.sudoers import sudoers
+from workbench.gpu.settings import apply, revert
+from workbench.gpu.settings.plan import plan
+from workbench.gpu.settings.rights import SECURE_PATH, Rights, granted, reason_of, rights_on, with_password
+from workbench.gpu.settings.sudoers import sudoers
 from workbench.hosts.base import Completed, HostFacts
 from workbench.hosts.local import LocalHost
 from workbench.model.errors import SettingsError
@@ -122,12 +122,12 @@ def test_the_file_that_is_proposed_is_the_file_that_helps(sudo: Sudo) -> None:
     values: list[tuple[str, Any]] = [("persistence", True), ("persistence", False)]
     values += [("power_limit_w", watts) for watts in (75.0, 450.0, 599.5, 165.75, 1200.0)]
     locks = ("0,500", "210,2400", "1005,1005", "2790,3090")
-    values += [(lock, value) for lock in restore.LOCKS for value in (*locks, "default")]
+    values += [(lock, value) for lock in revert.LOCKS for value in (*locks, "default")]
     values += [("memory_clocks", "405,14001"), ("memory_clocks", "13365,13365")]
     for name, value in values:
-        (step,) = restore.steps("GPU-a", name, value)
+        (step,) = revert.steps("GPU-a", name, value)
         assert after.needed_for(after.argv(step.argv)) is None, (name, value)
-    (step,) = restore.steps("host", "governor", "performance", cores=[0, 1], tee="/usr/bin/tee")
+    (step,) = revert.steps("host", "governor", "performance", cores=[0, 1], tee="/usr/bin/tee")
     assert granted(after.rules, step.argv) == "free"
     for words in (
         "-i GPU-a -pl 400 -f /etc/passwd",
@@ -297,10 +297,10 @@ def test_a_command_that_sudo_runs_unasked_never_reads_the_password(bench: Bench)
 
     async def work() -> None:
         known = await with_password(bench.host, await rights_on(bench.host), SECRET)
-        reading = await control.read_once(bench.host)
-        commands = plan({"0": BOTH}, reading, known, await control.governors_on(bench.host))
+        reading = await apply.read_once(bench.host)
+        commands = plan({"0": BOTH}, reading, known, await apply.governors_on(bench.host))
         assert all(c.right is None for c in commands)
-        report = await control.apply(bench.host, commands, rights=known)
+        report = await apply.apply(bench.host, commands, rights=known)
         assert report.ok and bench.governors() == ["performance"] * 2
         written = [data for command, data in bench.host.ran if command.startswith("sudo") and "cpufreq" in command]
         assert written == [b"performance\n"]

@@ -14,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from smi_stub import Smi
 
-from workbench.gpu import bundle, smi
-from workbench.gpu.smi_follow import SmiFollower
-from workbench.gpu.source import TelemetrySource, read_once
+from workbench.gpu import remote_programs
+from workbench.gpu.telemetry import nvidia_smi
+from workbench.gpu.telemetry.nvidia_smi_stream import SmiFollower
+from workbench.gpu.telemetry.source import TelemetrySource, read_once
 from workbench.hosts.local import LocalHost
 from workbench.model.gpu import DriverStatus, GpuState, HostSample
 
@@ -62,13 +63,13 @@ HOST = HostSample(memory_total_bytes=128 << 30)
 
 def csv(**changes: str) -> str:
     cells = {**GOOD, **{k.replace("__", "."): v for k, v in changes.items()}}
-    return ", ".join(cells[column] for column in smi.COLUMNS)
+    return ", ".join(cells[column] for column in nvidia_smi.COLUMNS)
 
 
 def parsed(line: str, used: int | None = None) -> tuple[Any, Any]:
-    row = smi.parse_row(smi.COLUMNS, line)
+    row = nvidia_smi.parse_row(nvidia_smi.COLUMNS, line)
     assert row is not None
-    return smi.gpu_of(row, HOST, used)
+    return nvidia_smi.gpu_of(row, HOST, used)
 
 
 def test_a_row() -> None:
@@ -138,15 +139,15 @@ def test_a_name_with_commas() -> None:
     "line", ["", "0, 1", "No devices were found", "Failed to initialize NVML: Unknown Error", ",,,"]
 )
 def test_what_is_no_row(line: str) -> None:
-    assert smi.parse_row(smi.COLUMNS, line) is None
+    assert nvidia_smi.parse_row(nvidia_smi.COLUMNS, line) is None
 
 
 @given(st.lists(st.text(st.characters(exclude_characters="\n\r,"), max_size=30), min_size=40, max_size=40))
 def test_whatever_it_prints_gives_values_or_reasons(cells: list[str]) -> None:
-    row = smi.parse_row(smi.COLUMNS, ",".join(["3", *cells])[:2000])
+    row = nvidia_smi.parse_row(nvidia_smi.COLUMNS, ",".join(["3", *cells])[:2000])
     if row is None:
         return
-    info, gpu = smi.gpu_of(row, HOST)
+    info, gpu = nvidia_smi.gpu_of(row, HOST)
     assert gpu.index == info.index == 3
     for field in ("sm_mhz", "power_w", "gpu_util_pct", "memory_used_bytes", "temperature_c", "pstate", "fan_pct"):
         value = getattr(gpu, field)
@@ -156,7 +157,7 @@ def test_whatever_it_prints_gives_values_or_reasons(cells: list[str]) -> None:
 
 @given(st.text(max_size=200), st.integers(-15, 255))
 def test_driver_problem_never_fails(text: str, code: int) -> None:
-    found = smi.driver_problem(text, code)
+    found = nvidia_smi.driver_problem(text, code)
     assert found is None or found.status is not DriverStatus.OK
 
 
@@ -178,31 +179,33 @@ def test_driver_problem_never_fails(text: str, code: int) -> None:
     ],
 )
 def test_driver_problems(text: str, code: int, status: str) -> None:
-    found = smi.driver_problem(text, code)
+    found = nvidia_smi.driver_problem(text, code)
     assert found is not None and found.status == status and found.message and found.source == "nvidia-smi"
 
 
 def test_columns_that_an_older_one_does_not_know() -> None:
     text = 'Field "clocks_event_reasons.active" is not a valid field to query.\n\n'
-    fewer = smi.without_invalid(smi.COLUMNS, text)
-    assert fewer is not None and "clocks_throttle_reasons.active" in fewer and len(fewer) == len(smi.COLUMNS)
-    fewer = smi.without_invalid(fewer, 'Field "power.draw.instant" is not a valid field to query.')
+    fewer = nvidia_smi.without_invalid(nvidia_smi.COLUMNS, text)
+    assert fewer is not None and "clocks_throttle_reasons.active" in fewer and len(fewer) == len(nvidia_smi.COLUMNS)
+    fewer = nvidia_smi.without_invalid(fewer, 'Field "power.draw.instant" is not a valid field to query.')
     assert fewer is not None and "power.draw.instant" not in fewer
-    assert smi.without_invalid(fewer, "3, 1, GPU-1") is None
+    assert nvidia_smi.without_invalid(fewer, "3, 1, GPU-1") is None
     row = dict.fromkeys(fewer, "[N/A]") | {"index": "0", "uuid": "GPU-1", "power.draw": "9.5"}
     row["clocks_throttle_reasons.active"] = "0x0000000000000001"
-    _, gpu = smi.gpu_of(row, HOST)
+    _, gpu = nvidia_smi.gpu_of(row, HOST)
     assert gpu.power_w == 9.5 and gpu.event_reasons == ("GPU idle",)
 
 
 def test_processes_and_host() -> None:
     text = "GPU-1, 4242, 1024, /usr/bin/python3\nGPU-1, 77, [N/A], [Not Found]\nnonsense\nGPU-2, 5, 1, a, b\n"
-    found = smi.parse_processes(text)
+    found = nvidia_smi.parse_processes(text)
     assert [(p.pid, p.memory_bytes, p.name) for p in found["GPU-1"]] == [(4242, 1 << 30, "python3"), (77, None, None)]
     assert found["GPU-2"][0].name == "a, b"
-    host = smi.parse_host("MemTotal:  1024 kB\nMemFree: 1 kB\nMemAvailable:  512 kB\n0.50 0.40 0.30 1/200 4242\n")
+    host = nvidia_smi.parse_host(
+        "MemTotal:  1024 kB\nMemFree: 1 kB\nMemAvailable:  512 kB\n0.50 0.40 0.30 1/200 4242\n"
+    )
     assert (host.memory_total_bytes, host.memory_available_bytes, host.load_1m) == (1 << 20, 512 << 10, 0.5)
-    assert smi.parse_host("").absent["memory_total_bytes"]
+    assert nvidia_smi.parse_host("").absent["memory_total_bytes"]
 
 
 class NoPython(LocalHost):
@@ -210,7 +213,7 @@ class NoPython(LocalHost):
 
     kind = "ssh"
 
-    def __init__(self, code: int = bundle.TOO_OLD) -> None:
+    def __init__(self, code: int = remote_programs.TOO_OLD) -> None:
         super().__init__()
         self.code = code
 
@@ -246,7 +249,7 @@ else:
 """
 
 
-@pytest.mark.parametrize("code", [bundle.TOO_OLD, 127])
+@pytest.mark.parametrize("code", [remote_programs.TOO_OLD, 127])
 def test_without_python_nvidia_smi_is_read(fake: Smi, code: int) -> None:
     rows = [csv(index=str(i), uuid=f"GPU-{i}", count="2") for i in range(2)]
     fake.query(LOOPING.format(body=f"print({rows[0]!r}); print({rows[1]!r})"))

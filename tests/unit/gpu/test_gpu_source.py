@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from nvml_child import Driver
 
-from workbench.gpu import bundle
-from workbench.gpu.source import TelemetrySource, read_once
+from workbench.gpu import remote_programs
+from workbench.gpu.telemetry.source import TelemetrySource, read_once
 from workbench.hosts.base import HostUnreachable
 from workbench.hosts.local import LocalHost, LocalStream
 from workbench.model.errors import HostError
@@ -71,7 +71,11 @@ def agents() -> set[int]:
         except OSError:
             continue
         here = os.environ.get("NVML_STUB_SCRIPT", "?").encode()
-        if b"-c\0" + bundle.BOOTSTRAP.encode()[:30] in command and here in environ and not command.startswith(b"sh\0"):
+        if (
+            b"-c\0" + remote_programs.BOOTSTRAP.encode()[:30] in command
+            and here in environ
+            and not command.startswith(b"sh\0")
+        ):
             found.add(int(entry.name))
     return found
 
@@ -182,7 +186,7 @@ def test_a_killed_agent_is_started_again(driver: Driver) -> None:
 
 @pytest.mark.slow
 def test_a_stopped_agent_is_left_behind(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workbench.gpu.source.SILENT_BACKOFF_S", (0.05, 0.1))
+    monkeypatch.setattr("workbench.gpu.telemetry.source.SILENT_BACKOFF_S", (0.05, 0.1))
 
     async def work() -> None:
         async with Watched(silent_s=0.5) as watched:
@@ -279,7 +283,7 @@ def test_read_once_is_whole_and_leaves_nothing_behind(driver: Driver) -> None:
 
 @pytest.mark.slow
 def test_energy_and_clocks_during_a_time(driver: Driver) -> None:
-    from workbench.gpu.during import summarize
+    from workbench.gpu.telemetry.benchmark_readings import summarize
 
     async def work() -> None:
         async with Watched() as watched:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from workbench.gpu.history import Moment, Reading
-from workbench.gpu.steady import WINDOW_S, moving
+from workbench.gpu.telemetry.history import Moment, Reading
+from workbench.gpu.telemetry.steady_state import WINDOW_S, moving
 
 
 def at(second: float, **fields: object) -> Moment:

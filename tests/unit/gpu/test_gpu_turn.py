@@ -16,14 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from workbench.gpu import bundle
-from workbench.gpu.turn import turn_on
+from workbench.gpu import remote_programs
+from workbench.gpu.measurement_lock import turn_on
 from workbench.hosts.local import LocalHost
 from workbench.model.errors import BenchError
 
 PYTHON = shutil.which("python3", path="/usr/bin:/usr/local/bin") or sys.executable  # one that every user may run
-HOLDER = bundle.turn_argv(PYTHON, {"what": "experiment 7", "machine": "far-away", "wait": False})
-MODULES = ("restore", "register", "turn_holder")
+HOLDER = remote_programs.turn_argv(PYTHON, {"what": "experiment 7", "machine": "far-away", "wait": False})
 
 
 @pytest.fixture
@@ -44,7 +43,7 @@ def held(place: Path, **how: object) -> Iterator[subprocess.Popen[bytes]]:
     """By another process, which is killed at the end at the latest."""
     process = subprocess.Popen(HOLDER, stdin=subprocess.PIPE, stdout=subprocess.PIPE, **how)  # type: ignore[call-overload]
     try:
-        process.stdin.write(bundle.payload(False, MODULES))
+        process.stdin.write(remote_programs.payload(False, remote_programs.TURN))
         process.stdin.flush()
         assert json.loads(process.stdout.readline()) == {"held": True}
         yield process
@@ -122,7 +121,7 @@ def test_another_user_holds_it(place: Path) -> None:
 def held_by_nobody_is_refused(place: Path) -> Iterator[None]:
     done = subprocess.run(
         HOLDER,
-        input=bundle.payload(False, MODULES),
+        input=remote_programs.payload(False, remote_programs.TURN),
         stdout=subprocess.PIPE,
         user=65534,
         group=65534,

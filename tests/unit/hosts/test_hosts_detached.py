@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from support.procs import alive, eventually, state_of, with_argument
 
-from workbench.hosts import detached
-from workbench.hosts.detached import DetachedProcess, ProcessStatus
+from workbench.hosts import detached_process
+from workbench.hosts.detached_process import DetachedProcess, ProcessStatus
 from workbench.hosts.local import LocalHost
 from workbench.model.errors import HostError
 
@@ -23,15 +23,15 @@ HOST = LocalHost()
 
 
 def start(run_dir: Path, *argv: str, **env: str) -> DetachedProcess:
-    return asyncio.run(detached.start(HOST, str(run_dir), argv, env))
+    return asyncio.run(detached_process.start(HOST, str(run_dir), argv, env))
 
 
 def status(run_dir: Path) -> ProcessStatus:
-    return asyncio.run(detached.status(HOST, str(run_dir)))
+    return asyncio.run(detached_process.status(HOST, str(run_dir)))
 
 
-def stop(run_dir: Path, grace_s: float = 5.0) -> detached.StopReport:
-    return asyncio.run(detached.stop(HOST, str(run_dir), grace_s=grace_s))
+def stop(run_dir: Path, grace_s: float = 5.0) -> detached_process.StopReport:
+    return asyncio.run(detached_process.stop(HOST, str(run_dir), grace_s=grace_s))
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_the_server_gets_its_arguments_environment_directory_umask_and_signals_a
         mask = os.umask(0o027)
         try:
             argv = [sys.executable, "-c", code, *arguments]
-            await detached.start(HOST, str(tmp_path / "run"), argv, {"SECRET": "k'1"}, str(tmp_path))
+            await detached_process.start(HOST, str(tmp_path / "run"), argv, {"SECRET": "k'1"}, str(tmp_path))
         finally:
             os.umask(mask)
 
@@ -91,8 +91,8 @@ def test_no_secret_on_any_command_line(tmp_path: Path) -> None:
 def test_survives_the_terminal_and_the_starter(tmp_path: Path) -> None:
     """Its starter gets SIGHUP and then SIGKILL, as whole process groups."""
     code = (
-        "import asyncio, sys, time\nfrom workbench.hosts import detached\nfrom workbench.hosts.local import LocalHost\n"
-        "asyncio.run(detached.start(LocalHost(), sys.argv[1], ['sleep', '63.003']))\n"
+        "import asyncio, sys, time\nfrom workbench.hosts import detached_process\nfrom workbench.hosts.local import LocalHost\n"
+        "asyncio.run(detached_process.start(LocalHost(), sys.argv[1], ['sleep', '63.003']))\n"
         "print('up', flush=True); time.sleep(60)"
     )
     starter = subprocess.Popen(
@@ -135,13 +135,13 @@ def test_all_runs_in_one_round_trip_with_the_files_asked_for(tmp_path: Path) -> 
     start(tmp_path / "a", "true")
     eventually(lambda: (tmp_path / "a" / "exit").exists(), "the end of a")
 
-    runs = asyncio.run(detached.list_runs(HOST, str(tmp_path), files=["plan.json", "none.json"]))
+    runs = asyncio.run(detached_process.list_runs(HOST, str(tmp_path), files=["plan.json", "none.json"]))
     shown = [(Path(r.run_dir).name, r.alive, r.files) for r in runs]
     assert shown == [
         ("a", False, {"plan.json": b'{"name":\n"a"}\n'}),
         ("b", True, {"plan.json": b'{"name":\n"b"}\n'}),
     ]
-    assert asyncio.run(detached.list_runs(HOST, str(tmp_path / "none"))) == ()
+    assert asyncio.run(detached_process.list_runs(HOST, str(tmp_path / "none"))) == ()
     stop(tmp_path / "b")
 
 
@@ -234,18 +234,18 @@ def test_after_a_reboot_nothing_is_ours(tmp_path: Path, bystander: int) -> None:
 
 def test_alive_compares_the_start_time(bystander: int) -> None:
     right = DetachedProcess(bystander, bystander, int(start_time(bystander)))
-    assert asyncio.run(detached.alive(HOST, right))
-    assert not asyncio.run(detached.alive(HOST, DetachedProcess(bystander, bystander, right.start_time + 1)))
-    assert not asyncio.run(detached.alive(HOST, DetachedProcess(2**22 + 1, 1, 1)))
+    assert asyncio.run(detached_process.alive(HOST, right))
+    assert not asyncio.run(detached_process.alive(HOST, DetachedProcess(bystander, bystander, right.start_time + 1)))
+    assert not asyncio.run(detached_process.alive(HOST, DetachedProcess(2**22 + 1, 1, 1)))
 
 
 @pytest.mark.slow
 def test_twenty_starters_killed_twenty_stops_nothing_left(tmp_path: Path) -> None:
     """The starter dies by SIGKILL as soon as the server is up; a new one stops it."""
     child = (
-        "import asyncio, os, sys\nfrom workbench.hosts import detached\nfrom workbench.hosts.local import LocalHost\n"
+        "import asyncio, os, sys\nfrom workbench.hosts import detached_process\nfrom workbench.hosts.local import LocalHost\n"
         "server = 'sleep 63.012 & sh -c \"setsid sleep 63.012 & exit\"; while :; do sleep 63.012; done'\n"
-        "asyncio.run(detached.start(LocalHost(), sys.argv[1], ['sh', '-c', server]))\n"
+        "asyncio.run(detached_process.start(LocalHost(), sys.argv[1], ['sh', '-c', server]))\n"
         "os.kill(os.getpid(), 9)"
     )
     for i in range(20):
@@ -287,11 +287,11 @@ def test_shared_memory_of_a_killed_server_is_removed_and_no_other(
     made, before = shared_names
     process = start(tmp_path / "run", sys.executable, "-c", MAKES_SHARED_MEMORY, str(made), str(before))
     eventually(lambda: (tmp_path / "run" / "log").read_text() == "up\n", "the server")
-    asyncio.run(detached.record_shared_memory(HOST, str(tmp_path / "run"), [process.pid]))
-    assert asyncio.run(detached.shared_memory_left(HOST, str(tmp_path / "run"))) == ()  # still in use
+    asyncio.run(detached_process.record_shared_memory(HOST, str(tmp_path / "run"), [process.pid]))
+    assert asyncio.run(detached_process.shared_memory_left(HOST, str(tmp_path / "run"))) == ()  # still in use
     os.killpg(process.sid, signal.SIGKILL)
     eventually(lambda: not alive(process.pid), "its end")
-    assert asyncio.run(detached.shared_memory_left(HOST, str(tmp_path / "run"))) == (str(made),)
+    assert asyncio.run(detached_process.shared_memory_left(HOST, str(tmp_path / "run"))) == (str(made),)
     assert stop(tmp_path / "run").shared_memory_removed == (str(made),)
     assert before.exists()
     assert not made.exists()
@@ -301,7 +301,7 @@ def test_shared_memory_made_anew_under_the_same_name_stays(tmp_path: Path, share
     made, before = shared_names
     process = start(tmp_path / "run", sys.executable, "-c", MAKES_SHARED_MEMORY, str(made), str(before))
     eventually(lambda: (tmp_path / "run" / "log").read_text() == "up\n", "the server")
-    asyncio.run(detached.record_shared_memory(HOST, str(tmp_path / "run"), [process.pid]))
+    asyncio.run(detached_process.record_shared_memory(HOST, str(tmp_path / "run"), [process.pid]))
     stand_in = made.with_name(f"{made.name}-2")
     stand_in.write_bytes(b"somebody else's")
     stand_in.rename(made)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from workbench.hosts import ending
+from workbench.hosts import task_cancellation as ending
 
 
 def test_a_loop_that_loses_a_cancellation_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:

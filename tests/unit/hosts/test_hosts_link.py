@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from workbench.hosts import link
+from workbench.hosts import reconnecting_link as link
 from workbench.hosts.base import HostKeyChanged, HostUnreachable
-from workbench.hosts.link import Link, LinkEvent
-from workbench.hosts.relay import Reader, Relay, Writer
+from workbench.hosts.port_relay import Reader, Relay, Writer
+from workbench.hosts.reconnecting_link import Link, LinkEvent
 
 
 class Line:

@@ -223,7 +223,7 @@ def test_nothing_of_ours_is_left() -> None:
 
 
 def test_a_command_that_prints_without_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workbench.hosts.lines.OUTPUT_MAX_BYTES", 1 << 20)
+    monkeypatch.setattr("workbench.hosts.line_splitter.OUTPUT_MAX_BYTES", 1 << 20)
     with pytest.raises(HostError, match="printed more than") as caught:
         asyncio.run(LocalHost().run(["yes", "a-word-of-no-end"]))
     assert "yes a-word-of-no-end" in str(caught.value)

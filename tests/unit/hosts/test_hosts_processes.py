@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.hosts.processes import Process, RunFiles, Survey, members, parse
+from workbench.hosts.run_processes import Process, RunFiles, Survey, members, parse
 
 RUN = RunFiles("/r", pid=11, start=101, sid=10, sid_start=100, boot_id="boot", token="cafe")
 

@@ -11,9 +11,9 @@ import pytest
 from support.procs import alive, eventually, with_argument
 from support.userland import UserlandHost
 
-from workbench.hosts import detached, remote_files, script
+from workbench.hosts import detached_process, files_via_shell, shell_scripts
 from workbench.hosts.base import CommandNotFound, FileError
-from workbench.hosts.facts import parse
+from workbench.hosts.host_facts import parse
 
 
 @pytest.mark.slow
@@ -37,15 +37,15 @@ def test_files(userland: UserlandHost, tmp_path: Path) -> None:
     path = tmp_path / "new dir" / "it's a file"
 
     async def main() -> None:
-        await remote_files.write(userland, str(path), b"0123456789\0\n", 0o640)
-        assert await remote_files.read(userland, str(path), 0, None) == b"0123456789\0\n"
-        assert await remote_files.read(userland, str(path), 3, 4) == b"3456"
-        assert await remote_files.read(userland, str(path), 0, 2) == b"01"
-        assert await remote_files.read(userland, str(path), 99, None) == b""
+        await files_via_shell.write(userland, str(path), b"0123456789\0\n", 0o640)
+        assert await files_via_shell.read(userland, str(path), 0, None) == b"0123456789\0\n"
+        assert await files_via_shell.read(userland, str(path), 3, 4) == b"3456"
+        assert await files_via_shell.read(userland, str(path), 0, 2) == b"01"
+        assert await files_via_shell.read(userland, str(path), 99, None) == b""
         with pytest.raises(FileError, match="no such file"):
-            await remote_files.read(userland, f"{path}.gone", 0, None)
+            await files_via_shell.read(userland, f"{path}.gone", 0, None)
         with pytest.raises(FileError, match="is a directory"):
-            await remote_files.read(userland, str(tmp_path), 0, None)
+            await files_via_shell.read(userland, str(tmp_path), 0, None)
 
     asyncio.run(main())
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
@@ -55,7 +55,7 @@ def test_files(userland: UserlandHost, tmp_path: Path) -> None:
 def test_half_a_write_replaces_nothing(userland: UserlandHost, tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"old")
-    cut_off = script.sh(script.WRITE_FILE, str(path), "600", "10")
+    cut_off = shell_scripts.sh(shell_scripts.WRITE_FILE, str(path), "600", "10")
     done = asyncio.run(userland.run(cut_off, input=b"half"))
     assert done.returncode == 1
     assert path.read_bytes() == b"old"
@@ -63,13 +63,13 @@ def test_half_a_write_replaces_nothing(userland: UserlandHost, tmp_path: Path) -
 
 
 def test_state_dir(userland: UserlandHost, tmp_path: Path) -> None:
-    found = asyncio.run(remote_files.state_dir(userland))
+    found = asyncio.run(files_via_shell.state_dir(userland))
     assert found == f"{os.environ['XDG_STATE_HOME']}/workbench"
     assert stat.S_IMODE(Path(found).stat().st_mode) == 0o700
 
 
 def test_facts(userland: UserlandHost) -> None:
-    said = asyncio.run(userland.run(script.sh(script.FACTS, "ping"), input=b"1\n"))
+    said = asyncio.run(userland.run(shell_scripts.sh(shell_scripts.FACTS, "ping"), input=b"1\n"))
     facts = parse(said.out, "name", "ssh", 1.5)
     assert said.out.startswith("ping=1\n")
     assert (facts.uid, facts.hostname, facts.latency_ms) == (os.getuid(), os.uname().nodename, 1.5)
@@ -79,17 +79,17 @@ def test_facts(userland: UserlandHost) -> None:
 def test_prelude_sets_the_environment_from_stdin_only(userland: UserlandHost) -> None:
     values = {"A": "it's", "B": "two\nlines\n", "C": 'back\\slash $HOME `id` "q" ', "D": ""}
     argv = ["sh", "-c", 'printf "%s|" "$A" "$B" "$C" "$D" "$@"; read x; echo "$x"', "sh", "a b"]
-    order = script.order(argv, values)
+    order = shell_scripts.order(argv, values)
     done = asyncio.run(userland.run(["sh", "-c", 'IFS= read -r _wb && eval "$_wb"'], input=order + b"rest\n"))
-    assert done.out == f"{script.MARK}\n" + "".join(f"{v}|" for v in values.values()) + "a b|rest\n"
-    assert script.marked_pid(done.err) is not None
-    assert script.after_mark(done.err) == ""
+    assert done.out == f"{shell_scripts.MARK}\n" + "".join(f"{v}|" for v in values.values()) + "a b|rest\n"
+    assert shell_scripts.marked_pid(done.err) is not None
+    assert shell_scripts.after_mark(done.err) == ""
 
 
 @pytest.mark.parametrize("missing", ["no-such-tool", "/no/such/tool", "/etc/passwd"])
 def test_prelude_says_what_is_missing(userland: UserlandHost, missing: str) -> None:
-    done = asyncio.run(userland.run(script.sh(script.PRELUDE, "", missing)))
-    assert (done.returncode, done.out, done.err) == (127, "", f"{script.MARK} missing\n")
+    done = asyncio.run(userland.run(shell_scripts.sh(shell_scripts.PRELUDE, "", missing)))
+    assert (done.returncode, done.out, done.err) == (127, "", f"{shell_scripts.MARK} missing\n")
 
 
 @pytest.mark.slow
@@ -101,16 +101,16 @@ def test_detached_life(userland: UserlandHost, tmp_path: Path) -> None:
 
     async def main() -> None:
         run_dir = str(tmp_path / "run")
-        process = await detached.start(userland, run_dir, ["sh", "-c", server])
+        process = await detached_process.start(userland, run_dir, ["sh", "-c", server])
         while len(with_argument(nap)) < 3:
             await asyncio.sleep(0.01)
-        seen = await detached.status(userland, run_dir)
+        seen = await detached_process.status(userland, run_dir)
         assert (seen.alive, seen.pid) == (True, process.pid)
         assert set(seen.members) >= {process.pid, *with_argument(nap)}
-        report = await detached.stop(userland, run_dir, grace_s=1)
+        report = await detached_process.stop(userland, run_dir, grace_s=1)
         assert (report.left, report.clean) == ((), True)
         assert process.pid in report.killed
-        after = await detached.status(userland, run_dir)
+        after = await detached_process.status(userland, run_dir)
         assert (after.alive, after.exit_code, after.exit_signal, after.members) == (False, 137, "SIGKILL", ())
         assert await userland.read_file(f"{run_dir}/log") == b"up\n"
         assert not alive(process.pid)
@@ -122,8 +122,10 @@ def test_detached_life(userland: UserlandHost, tmp_path: Path) -> None:
 def test_term_to_the_group_leaves_the_exit_code_on_record(userland: UserlandHost, tmp_path: Path) -> None:
     async def main() -> None:
         run_dir = str(tmp_path / "run")
-        await detached.start(userland, run_dir, ["sh", "-c", "trap 'exit 7' TERM; while :; do sleep 0.05; done"])
-        report = await detached.stop(userland, run_dir)
+        await detached_process.start(
+            userland, run_dir, ["sh", "-c", "trap 'exit 7' TERM; while :; do sleep 0.05; done"]
+        )
+        report = await detached_process.stop(userland, run_dir)
         assert (report.killed, report.status and report.status.exit_code) == ((), 7)
 
     asyncio.run(main())
@@ -132,14 +134,14 @@ def test_term_to_the_group_leaves_the_exit_code_on_record(userland: UserlandHost
 def test_start_errors(userland: UserlandHost, tmp_path: Path) -> None:
     async def main() -> None:
         with pytest.raises(CommandNotFound):
-            await detached.start(userland, str(tmp_path / "a"), ["no-such-engine"])
-        with pytest.raises(detached.WorkdirMissing):
-            await detached.start(userland, str(tmp_path / "a"), ["true"], workdir="/no/such/dir")
-        await detached.start(userland, str(tmp_path / "a"), ["true"])
-        with pytest.raises(detached.RunDirUsed):
-            await detached.start(userland, str(tmp_path / "a"), ["true"])
+            await detached_process.start(userland, str(tmp_path / "a"), ["no-such-engine"])
+        with pytest.raises(detached_process.WorkdirMissing):
+            await detached_process.start(userland, str(tmp_path / "a"), ["true"], workdir="/no/such/dir")
+        await detached_process.start(userland, str(tmp_path / "a"), ["true"])
+        with pytest.raises(detached_process.RunDirUsed):
+            await detached_process.start(userland, str(tmp_path / "a"), ["true"])
         (tmp_path / "plain").write_text("")
         with pytest.raises(FileError):
-            await detached.start(userland, str(tmp_path / "plain" / "b"), ["true"])
+            await detached_process.start(userland, str(tmp_path / "plain" / "b"), ["true"])
 
     asyncio.run(main())

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.fake_host import Call, FakeHost, FakeStream
 
-from workbench.hosts import facts, known_hosts, names, script
+from workbench.hosts import host_facts, host_names, known_hosts, shell_scripts
 from workbench.hosts.base import CommandFailed, CommandNotFound, Completed, FileError, Host, HostUnreachable
-from workbench.hosts.fake import Call, FakeHost, FakeStream
-from workbench.hosts.lines import LINE_MAX_BYTES, split
-from workbench.hosts.link import LinkEvent
+from workbench.hosts.line_splitter import LINE_MAX_BYTES, split
+from workbench.hosts.reconnecting_link import LinkEvent
 from workbench.model.errors import InputError
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=60)
@@ -26,33 +26,33 @@ TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=6
 @given(st.lists(TEXT, min_size=1, max_size=3), TEXT)
 def test_arguments_and_variables_arrive_as_they_are(words: list[str], value: str) -> None:
     """Through the line that only sh reads, with the rest of stdin left to the command."""
-    order = script.order(["sh", "-c", 'printf "%s|" "$A" "$@"; cat', "sh", *words], {"A": value})
+    order = shell_scripts.order(["sh", "-c", 'printf "%s|" "$A" "$@"; cat', "sh", *words], {"A": value})
     assert order.count(b"\n") == 1
-    done = subprocess.run(["sh", "-c", script.LINE], input=order + b"rest\n", capture_output=True, check=True)
+    done = subprocess.run(["sh", "-c", shell_scripts.LINE], input=order + b"rest\n", capture_output=True, check=True)
     expected = "".join(f"{text}|" for text in (value, *words)) + "rest\n"
-    assert done.stdout == os.fsencode(f"{script.MARK}\n{expected}")
+    assert done.stdout == os.fsencode(f"{shell_scripts.MARK}\n{expected}")
 
 
 def test_the_line_for_the_login_shell_means_the_same_in_every_shell() -> None:
     """csh allows no newline within quotes and expands "!" there; fish reads a backslash there."""
-    assert not set(script.LINE) & set("\n!\\`")
+    assert not set(shell_scripts.LINE) & set("\n!\\`")
 
 
 @pytest.mark.parametrize("env", [{"A B": ""}, {"1A": ""}, {"A=B": ""}, {"": ""}, {"A": "nul\0"}, {"A;id": ""}])
 def test_what_a_shell_cannot_have_as_a_variable_is_rejected(env: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="environment"):
-        script.order(["true"], env)
+        shell_scripts.order(["true"], env)
 
 
 @pytest.mark.parametrize("name", ["box", "box.example.org", "me@box", "10.0.0.1", "fe80::1%eth0", "gpu_1", "a.b@c-d"])
 def test_host_names(name: str) -> None:
-    assert names.check(name) == name
+    assert host_names.check(name) == name
 
 
 @given(st.text(max_size=30))
 def test_a_host_name_is_never_an_option_nor_shell_text(text: str) -> None:
     try:
-        assert names.check(text) == text
+        assert host_names.check(text) == text
     except InputError:
         return
     assert not text.startswith("-")
@@ -71,7 +71,7 @@ def test_a_host_name_is_never_an_option_nor_shell_text(text: str) -> None:
     ],
 )
 def test_jump_hosts(text: str, expected: tuple[str, dict[str, Any]]) -> None:
-    assert names.hop(text) == expected
+    assert host_names.hop(text) == expected
 
 
 def test_a_key_is_added_to_known_hosts_on_a_line_of_its_own(tmp_path: Path) -> None:
@@ -99,16 +99,16 @@ def test_a_key_is_added_to_known_hosts_on_a_line_of_its_own(tmp_path: Path) -> N
     ],
 )
 def test_containers_and_hypervisors(said: str, container: str | None, virtualization: str | None) -> None:
-    found = facts.parse(said, "box", "ssh")
+    found = host_facts.parse(said, "box", "ssh")
     assert (found.container, found.virtualization) == (container, virtualization)
 
 
 def test_facts_that_are_missing_stay_unknown() -> None:
-    found = facts.parse("uid=1000\nuid_map=         0     100000      65536\nsudo=no\n\ngarbage", "box", "ssh")
+    found = host_facts.parse("uid=1000\nuid_map=         0     100000      65536\nsudo=no\n\ngarbage", "box", "ssh")
     assert (found.uid, found.initial_user_namespace, found.sudo_without_password) == (1000, False, False)
     assert (found.user, found.memory_total_bytes, found.boot_id, found.path) == (None, None, None, ())
-    assert facts.parse("uid_map=0 0 4294967295", "box", "ssh").initial_user_namespace is True
-    assert facts.parse("", "box", "ssh").initial_user_namespace is None
+    assert host_facts.parse("uid_map=0 0 4294967295", "box", "ssh").initial_user_namespace is True
+    assert host_facts.parse("", "box", "ssh").initial_user_namespace is None
 
 
 @given(st.lists(st.binary(max_size=30)))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.support.hostile import hostile_texts
 from workbench.model.errors import WorkbenchError
-from workbench.model.foreign_text import UNSAFE, clean, clean_data, escaped
+from workbench.model.untrusted_text import UNSAFE, clean, clean_data, escaped
 
 
 @pytest.mark.parametrize(

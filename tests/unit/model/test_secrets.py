@@ -68,7 +68,7 @@ def test_a_line_of_text_shows_none(text: str) -> None:
 
 
 def test_a_crash_file_quotes_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from workbench.store.crash import keep_traceback
+    from workbench.store.crash_files import keep_traceback
 
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setenv("MY_API_KEY", "environment-secret\n")

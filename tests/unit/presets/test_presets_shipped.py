@@ -11,7 +11,7 @@ import pytest
 import tomlkit
 
 from workbench import engines
-from workbench.advisor.roofline import ceiling
+from workbench.engines.roofline import ceiling
 from workbench.model.findings import Level
 from workbench.model.preset import Preset
 from workbench.store.paths import shipped_presets_dir

@@ -18,9 +18,9 @@ from workbench.cli.dispatch import run
 from workbench.model.bench import BenchResult
 from workbench.model.bench_json import result_from_json, to_json
 from workbench.model.errors import InputError
-from workbench.store import imports
-from workbench.store.export import FORMATS, export
-from workbench.store.report.text import as_text
+from workbench.report import imports
+from workbench.report.export import FORMATS, export
+from workbench.report.terminal_text import as_text
 
 
 def filled(data: Any, text: str) -> Any:

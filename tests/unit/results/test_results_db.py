@@ -15,8 +15,8 @@ import pytest
 
 from workbench.model.bench import BenchSpec, BenchSummary, Conditions, Distribution, GpuDuring
 from workbench.model.errors import InputError, StoreError
-from workbench.store import results as results_module
-from workbench.store.results import ResultsDb
+from workbench.store import results_db as results_module
+from workbench.store.results_db import ResultsDb
 
 SPEC = BenchSpec("http://127.0.0.1:8000", "tiny", extra_body={"top_k": 3}, salt="ab")
 CONDITIONS = Conditions(

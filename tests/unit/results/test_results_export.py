@@ -16,7 +16,7 @@ from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, Conditio
 from workbench.model.bench_json import result_from_json
 from workbench.model.errors import InputError
 from workbench.model.secrets import mask_data
-from workbench.store.export import FORMATS, export
+from workbench.report.export import FORMATS, export
 
 CONDITIONS = Conditions(
     host="box",

@@ -16,8 +16,8 @@ from support import made_results as made
 
 from workbench.bench.compare import compare
 from workbench.model.errors import StoreError
-from workbench.store.export import FORMATS, export
-from workbench.store.results import ResultsDb
+from workbench.report.export import FORMATS, export
+from workbench.store.results_db import ResultsDb
 
 FIRST_VERSION = Path(__file__).parents[2] / "fixtures" / "results" / "first-version.sql"
 SPAWN = multiprocessing.get_context("spawn")

@@ -18,9 +18,9 @@ from support import made_results as made
 from workbench.bench.compare import compare
 from workbench.model.bench import BenchResult
 from workbench.model.errors import InputError, StoreError
-from workbench.store.export import export
-from workbench.store.imports import Imported, Told, read
-from workbench.store.results import ResultsDb
+from workbench.report.export import export
+from workbench.report.imports import Imported, Told, read
+from workbench.store.results_db import ResultsDb
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "imports"
 NAMES = ("vllm-0.32.json", "vllm-0.32-detailed.json", "llama-benchy-0.4.json", "aiperf-0.13.json")

@@ -18,10 +18,10 @@ from support import made_results as made
 
 from workbench.model.errors import InputError
 from workbench.model.experiment import Arm
-from workbench.store.imports import read
-from workbench.store.report import FORMATS, Reported, markdown, report, svg
-from workbench.store.report.text import as_text
-from workbench.store.report.values import figure, percent
+from workbench.report import FORMATS, Reported, markdown, report, svg
+from workbench.report.format_values import figure, percent
+from workbench.report.imports import read
+from workbench.report.terminal_text import as_text
 
 ONE = Reported((made.result(),), {7: made.samples()})
 TWO = Reported((made.result(), made.result(8)), {7: made.samples()}, comparison=made.comparison())
@@ -171,7 +171,7 @@ def test_plots_are_pictures(name: str) -> None:
 
 def test_throughput_over_time_holds_all_tokens() -> None:
     """The area under the steps is what came, but for the last bin, which the end cuts off."""
-    from workbench.store.report import plots
+    from workbench.report import plots
 
     seen: list[svg.Series] = []
     chart = svg.chart

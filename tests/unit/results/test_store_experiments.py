@@ -17,7 +17,7 @@ from workbench.model.errors import InputError, StoreError
 from workbench.model.experiment import Arm, Experiment, ExperimentRun, ExperimentSpec
 from workbench.model.settings import ClockRange, GpuSettings
 from workbench.store.experiments import ExperimentsDb
-from workbench.store.results import ResultsDb
+from workbench.store.results_db import ResultsDb
 
 ARM = Arm(("max-num-seqs=8",), ("enforce-eager",), ("A=1",), GpuSettings(True, 400.0, ClockRange(210, 2400)))
 SPEC = ExperimentSpec(

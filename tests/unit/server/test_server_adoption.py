@@ -19,7 +19,7 @@ from workbench.hosts.base import HostUnreachable
 from workbench.hosts.local import LocalHost
 from workbench.model.flags import FlagSetting
 from workbench.model.plan import LaunchPlan
-from workbench.model.run import LogBatch, ServerState
+from workbench.model.server_run import LogBatch, ServerState
 from workbench.server.supervisor import Event, Supervisor
 
 # ---- adoption

@@ -15,7 +15,7 @@ from support.procs import alive
 from support.serving import free_port
 
 from workbench.hosts.local import LocalHost
-from workbench.server.by_hand import FoundServer, find
+from workbench.server.external_servers import FoundServer, find
 
 
 def found_at(port: int) -> list[FoundServer]:

@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from workbench import engines
-from workbench.model.run import EngineMetrics
-from workbench.server import engine_during, metrics
+from workbench.model.server_run import EngineMetrics
+from workbench.server import engine_counters, metrics
 from workbench.server.tokenizer import Tokenizer
 
 BEFORE = EngineMetrics(
@@ -43,7 +43,7 @@ DURING = [EngineMetrics(running=r, waiting=w, kv_use_pct=k) for r, w, k in ((4, 
 
 
 def test_differences_means_and_maxima() -> None:
-    e = engine_during.summarize(BEFORE, DURING, AFTER)
+    e = engine_counters.summarize(BEFORE, DURING, AFTER)
     assert (e.requests_finished, e.prompt_tokens, e.generation_tokens, e.preemptions) == (20, 1000, 600, 3)
     assert (e.running_mean, e.running_max, e.waiting_mean, e.waiting_max, e.kv_use_max_pct) == (6.0, 8, 3.0, 6, 30.5)
     assert (e.prefix_hit_pct, e.prefix_hit_tokens, e.samples) == (5.0, 50, 3)
@@ -52,19 +52,19 @@ def test_differences_means_and_maxima() -> None:
 
 
 def test_what_was_not_read_is_absent_with_the_reason() -> None:
-    e = engine_during.summarize(metrics.nothing("/metrics answers 404"), [], AFTER)
+    e = engine_counters.summarize(metrics.nothing("/metrics answers 404"), [], AFTER)
     assert e.prompt_tokens is None and e.absent["prompt_tokens"] == "/metrics answers 404"
     assert e.running_mean is None and "shorter than the time" in e.absent["running_mean"]
-    back = engine_during.summarize(AFTER, DURING, BEFORE)
+    back = engine_counters.summarize(AFTER, DURING, BEFORE)
     assert back.prompt_tokens is None and "went back" in back.absent["prompt_tokens"]
-    nothing = engine_during.nothing("no page")
+    nothing = engine_counters.nothing("no page")
     assert all((getattr(nothing, name) is None) == (name in nothing.absent) for name in nothing.absent)
 
 
 def test_disagreements_name_both_counts() -> None:
-    e = engine_during.summarize(BEFORE, DURING, AFTER)
-    assert engine_during.disagreements(e, 20, 1000, 600) == ()
-    assert engine_during.disagreements(e, 19, 1000, None) == ("requests: the engine counted 20, this benchmark 19",)
+    e = engine_counters.summarize(BEFORE, DURING, AFTER)
+    assert engine_counters.disagreements(e, 20, 1000, 600) == ()
+    assert engine_counters.disagreements(e, 19, 1000, None) == ("requests: the engine counted 20, this benchmark 19",)
 
 
 # -- pages -----------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from workbench import engines
-from workbench.model.run import EngineMetrics
+from workbench.model.server_run import EngineMetrics
 from workbench.server import metrics
 
 # The shape of vLLM's page with two data-parallel engines: same names, one series per engine and per finish reason.

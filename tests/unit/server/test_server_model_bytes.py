@@ -12,7 +12,7 @@ from support.userland import UserlandHost
 from workbench.hosts.local import LocalHost
 from workbench.model.flags import FlagSetting, Origin
 from workbench.model.plan import LaunchPlan
-from workbench.server.model_bytes import ModelBytes, identify
+from workbench.server.model_fingerprint import ModelBytes, identify
 
 MIB = 1 << 20
 

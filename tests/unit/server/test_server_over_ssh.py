@@ -12,9 +12,9 @@ from support.fake_runs import READY_S, VLLM, Make, ready
 from support.serving import eventually, processes_of, supervised
 from support.sshd import Sshd, sshd
 
-from workbench.hosts import detached
+from workbench.hosts import detached_process as detached
 from workbench.hosts.ssh import SshHost
-from workbench.model.run import ServerState
+from workbench.model.server_run import ServerState
 from workbench.server.supervisor import Event, Supervisor
 
 

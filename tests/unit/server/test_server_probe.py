@@ -13,7 +13,7 @@ import pytest
 
 from workbench import engines
 from workbench.hosts.local import LocalHost
-from workbench.server.probe import InstalledEngine, probe
+from workbench.server.engine_probe import InstalledEngine, probe
 
 
 def look(engine: str, executable: Sequence[str] = (), workdir: str | None = None) -> InstalledEngine:

@@ -15,10 +15,9 @@ from workbench import engines
 from workbench.hosts.local import LocalHost
 from workbench.model.flags import FlagSetting, Origin
 from workbench.model.plan import Command, LaunchPlan, ModelFacts, Node
-from workbench.model.run import ServerState
-from workbench.server import keys
-from workbench.server.judge import judge, reachable_address
-from workbench.server.records import (
+from workbench.model.server_run import ServerState
+from workbench.server import server_secrets
+from workbench.server.run_directory import (
     RUN_ID,
     ReadyFacts,
     RunFacts,
@@ -29,6 +28,7 @@ from workbench.server.records import (
     encode_record,
     new_run_id,
 )
+from workbench.server.run_state import judge, reachable_address
 
 PLAN = LaunchPlan(
     "vllm",
@@ -147,7 +147,7 @@ def test_where_a_server_answers(bind: str, address: str) -> None:
     ],
 )
 def test_a_server_s_key_is_found(argv: tuple[str, ...], env: dict[str, str], key: str | None) -> None:
-    assert keys.api_key_of(Command(argv, env), engines.get("vllm")) == key
+    assert server_secrets.api_key_of(Command(argv, env), engines.get("vllm")) == key
 
 
 @pytest.mark.parametrize(
@@ -157,5 +157,5 @@ def test_a_server_s_key_is_found(argv: tuple[str, ...], env: dict[str, str], key
 def test_tabbyapi_s_own_key_file(tmp_path: Path, text: str, key: str | None) -> None:
     (tmp_path / "api_tokens.yml").write_text(text)
     tabby = engines.get("tabbyapi")
-    assert asyncio.run(keys.key_from_file(LocalHost(), tabby, str(tmp_path))) == key
-    assert asyncio.run(keys.key_from_file(LocalHost(), tabby, None)) is None
+    assert asyncio.run(server_secrets.key_from_file(LocalHost(), tabby, str(tmp_path))) == key
+    assert asyncio.run(server_secrets.key_from_file(LocalHost(), tabby, None)) is None

@@ -17,7 +17,7 @@ from support.serving import eventually, free_port, processes_of, supervised
 
 from workbench.hosts.local import LocalHost
 from workbench.model.errors import ServerError
-from workbench.model.run import LogBatch, ServerState
+from workbench.model.server_run import LogBatch, ServerState
 from workbench.server import supervisor as module
 from workbench.server.supervisor import Event, Supervisor
 

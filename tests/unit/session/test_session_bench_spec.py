@@ -110,9 +110,9 @@ def test_body_fields_that_the_client_counts_on_are_not_for_extra_body(name: str)
 
 def test_the_command_of_a_benchmark_asks_for_the_same_again() -> None:
     """Through the command line's own parser, on top of another preset's suggestion."""
-    from workbench.cli.measuring import _levels, _overrides
+    from workbench.cli.bench import _levels, _overrides
     from workbench.cli.parser import parse
-    from workbench.model.bench_command import options
+    from workbench.model.bench_cli_options import options
 
     for given in (
         {},

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from workbench.advisor.roofline import against_limit
 from workbench.bench.compare import compare
 from workbench.cli import bench_text
+from workbench.engines.roofline import against_limit
 from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, Conditions
 from workbench.model.errors import InputError
 from workbench.model.flags import FlagSetting

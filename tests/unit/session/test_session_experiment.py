@@ -9,7 +9,7 @@ from support.serving import free_port
 
 from workbench.model.errors import BenchError, InputError, ServerError
 from workbench.model.experiment import Arm, Experiment
-from workbench.model.run import ServerState
+from workbench.model.server_run import ServerState
 from workbench.session.session import Session
 from workbench.session.state import SessionState
 

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from support.procs import alive
 
-from workbench.gpu.owners import owner_facts
-from workbench.gpu.proof import Proof
-from workbench.hosts import detached
+from workbench.gpu.settings.owners import owner_facts
+from workbench.gpu.settings.proof import Proof
+from workbench.hosts import detached_process
 from workbench.model.errors import InputError
 from workbench.model.settings import ClockRange, GpuSettings, InForce
 from workbench.session.session import Session
 from workbench.sim import profiles
-from workbench.sim.state import SimState
+from workbench.sim.driver_state import SimState
 from workbench.tui.widgets.status_bar import StatusBar
 
 PRO = "rtx-pro-6000"
@@ -91,7 +91,7 @@ def test_who_uses_the_gpus_and_which_of_them_are_ours(clean_environment: None) -
     async def scenario(session: Session) -> None:
         run_dir = f"{await session.host.state_dir()}/runs/20261121-000000-vllm-0000"
         await session.host.run(["mkdir", "-p", os.path.dirname(run_dir)])
-        ours = await detached.start(session.host, run_dir, ["sleep", "600"])
+        ours = await detached_process.start(session.host, run_dir, ["sleep", "600"])
         other = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
         try:
             for pid in (ours.pid, other.pid):
@@ -100,7 +100,7 @@ def test_who_uses_the_gpus_and_which_of_them_are_ours(clean_environment: None) -
             assert found == {ours.pid: (0, True), other.pid: (0, False)}
         finally:
             other.communicate(timeout=10)
-            await detached.stop(session.host, run_dir, grace_s=1)
+            await detached_process.stop(session.host, run_dir, grace_s=1)
         assert not alive(ours.pid)
 
     on(scenario)

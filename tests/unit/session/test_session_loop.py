@@ -13,14 +13,14 @@ from typing import Any
 
 import psutil
 import pytest
+from support.fake_host import FakeHost
 from support.procs import alive
 from support.serving import free_port
 
 from workbench.bench.runner import BenchCancelled
 from workbench.hosts.base import HostKeyUnknown
-from workbench.hosts.fake import FakeHost
 from workbench.model.errors import BenchError, HostError, InputError, PlanError, ServerError
-from workbench.model.run import ServerState
+from workbench.model.server_run import ServerState
 from workbench.session.session import Session
 from workbench.session.state import SessionState
 

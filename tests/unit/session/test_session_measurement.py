@@ -17,11 +17,11 @@ from support.serving import free_port
 from workbench.bench.runner import BenchCancelled
 from workbench.model.bench import BenchSummary
 from workbench.model.errors import BenchError
-from workbench.model.run import ServerState
+from workbench.model.server_run import ServerState
+from workbench.report.export import FORMATS, export
 from workbench.session import meter
 from workbench.session.session import Session
 from workbench.store import paths
-from workbench.store.export import FORMATS, export
 
 SHAPE = {"concurrency": 4, "requests": 32, "max_tokens": 64, "input_tokens": 64, "warmup": 4}
 KEY = "sesame-42"

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.fake_host import FakeHost
 
 from workbench.bench.runner import BenchCancelled
-from workbench.hosts.fake import FakeHost
 from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, Conditions
 from workbench.model.errors import BenchError, InputError, StoreError
 from workbench.model.plan import LaunchPlan

@@ -12,18 +12,18 @@ import pytest
 from support.serving import free_port
 
 from workbench.bench.runner import BenchCancelled
-from workbench.gpu import journal
+from workbench.gpu.settings import journal
 from workbench.hosts.base import HostUnreachable
 from workbench.model.bench import BenchSpec, BenchSummary, Conditions
 from workbench.model.errors import BenchError, InputError, PlanError, ServerError, SettingsError
 from workbench.model.experiment import Arm, Experiment
-from workbench.model.run import ServerState, ServerStatus
+from workbench.model.server_run import ServerState, ServerStatus
 from workbench.model.settings import ClockRange, GpuSettings, SettingsReport
 from workbench.model.sweep import Sweep
 from workbench.session import sweep_gpu
 from workbench.session.session import Session
 from workbench.sim import profiles
-from workbench.sim.state import SimState
+from workbench.sim.driver_state import SimState
 
 BRIEF: dict[str, Any] = {"requests": 4, "max_tokens": 8, "input_tokens": 16, "warmup": 0, "concurrency": 1}
 QUICK: dict[str, Any] = {"requests": 4, "settle_s": 0}

@@ -14,7 +14,7 @@ import pytest
 from sim_process import Engine, free_port
 
 from workbench.sim import profiles
-from workbench.sim.state import SimState
+from workbench.sim.driver_state import SimState
 
 SIM = Path(profiles.__file__).parent
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from workbench.sim.state import SimState
+from workbench.sim.driver_state import SimState
 
 DEADLINE_S = 20.0
 

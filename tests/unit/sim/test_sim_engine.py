@@ -13,7 +13,7 @@ import time
 import pytest
 from sim_process import free_port, wait_for
 
-from workbench.sim.state import start_ticks
+from workbench.sim.driver_state import start_ticks
 
 QWEN = "Qwen/Qwen2.5-7B-Instruct-AWQ"
 MISTRAL = "mistralai/Mistral-Large-Instruct-2411-AWQ"

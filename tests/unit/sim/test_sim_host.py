@@ -18,8 +18,8 @@ from workbench.hosts.local import LocalHost
 from workbench.model.errors import InputError
 from workbench.model.preset import Preset
 from workbench.sim import profiles
-from workbench.sim.host import SimulatedHost
-from workbench.sim.state import SimState
+from workbench.sim.driver_state import SimState
+from workbench.sim.simulated_host import SimulatedHost
 
 PRESETS = sorted((Path(__file__).resolve().parents[3] / "presets").glob("*.toml"))
 HOSTS = {"5060ti": "rtx-5060ti-x2", "2x-spark": "gb10-x2", "nvfp4-spark": "gb10", "qwen3-vl": "four-pcie"}
@@ -83,7 +83,7 @@ def test_unknown_profile_is_an_input_error(tmp_path):
 
 
 def test_a_machine_without_our_files_is_no_simulated_host(tmp_path, monkeypatch):
-    monkeypatch.setattr("workbench.sim.host.BIN", str(tmp_path / "elsewhere"))
+    monkeypatch.setattr("workbench.sim.simulated_host.BIN", str(tmp_path / "elsewhere"))
     with pytest.raises(InputError, match="own files"):
         asyncio.run(SimulatedHost(LocalHost(), "gb10", str(tmp_path / "far")).connect())
     assert not (tmp_path / "far").exists()

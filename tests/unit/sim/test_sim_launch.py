@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from workbench.sim import fit, flagparse, launch
-from workbench.sim.fit import Failure
-from workbench.sim.flagparse import Refused
+from workbench.sim import flag_parser, launch_options, memory_fit
+from workbench.sim.flag_parser import Refused
+from workbench.sim.memory_fit import Failure
 
 MISTRAL = "mistralai/Mistral-Large-Instruct-2411-AWQ"
 QWEN = "Qwen/Qwen2.5-7B-Instruct"
@@ -16,12 +16,12 @@ QWEN = "Qwen/Qwen2.5-7B-Instruct"
 
 def refusal(engine: str, *argv: str, version: str | None = None) -> tuple[int, str]:
     with pytest.raises(Refused) as caught:
-        launch.read(engine, argv, version)
+        launch_options.read(engine, argv, version)
     return caught.value.code, caught.value.text.splitlines()[-1]
 
 
 def test_vllm_flags():
-    plan = launch.read(
+    plan = launch_options.read(
         "vllm",
         [
             QWEN,
@@ -44,11 +44,11 @@ def test_vllm_flags():
     assert (plan.tp, plan.dp, plan.max_len, plan.eager, plan.port) == (2, 2, 8000, True, 9000)
     assert plan.served == ("a", "b") and plan.memory_share == 0.8 and not plan.prefix_cache
     assert not plan.stats_log  # two API servers: the statistics lines are off
-    assert launch.read("vllm", [QWEN, "--max-model-len", "8K"]).max_len == 8192
-    assert not launch.read("vllm", [QWEN, "--disable-prefix-caching"]).prefix_cache
-    assert launch.read("vllm", [QWEN, "--compilation-config.cudagraph_mode", "none"]).eager
-    assert launch.read("vllm", [QWEN, "-cc", '{"cudagraph_mode": "NONE"}']).eager
-    assert launch.read("vllm", ["--model", QWEN, "-O3"]).model.id == QWEN
+    assert launch_options.read("vllm", [QWEN, "--max-model-len", "8K"]).max_len == 8192
+    assert not launch_options.read("vllm", [QWEN, "--disable-prefix-caching"]).prefix_cache
+    assert launch_options.read("vllm", [QWEN, "--compilation-config.cudagraph_mode", "none"]).eager
+    assert launch_options.read("vllm", [QWEN, "-cc", '{"cudagraph_mode": "NONE"}']).eager
+    assert launch_options.read("vllm", ["--model", QWEN, "-O3"]).model.id == QWEN
 
 
 @pytest.mark.parametrize(
@@ -68,13 +68,15 @@ def test_vllm_refuses(argv, text):
 
 def test_flag_lists_are_those_of_the_version():
     assert refusal("vllm", QWEN, "--disable-log-requests", version="0.32.0")[0] == 2
-    assert launch.read("vllm", [QWEN, "--disable-log-requests"], "0.33.0").version == "0.33.0"
+    assert launch_options.read("vllm", [QWEN, "--disable-log-requests"], "0.33.0").version == "0.33.0"
 
 
 def test_sglang_takes_unambiguous_prefixes_and_no_underscores():
-    plan = launch.read("sglang", ["--model-path", MISTRAL, "--tp", "2", "--disable-cuda-graph", "--enable-metrics"])
+    plan = launch_options.read(
+        "sglang", ["--model-path", MISTRAL, "--tp", "2", "--disable-cuda-graph", "--enable-metrics"]
+    )
     assert (plan.tp, plan.eager, plan.metrics, plan.port) == (2, True, True, 30000)
-    assert not launch.read("sglang", ["--model-path", MISTRAL]).metrics
+    assert not launch_options.read("sglang", ["--model-path", MISTRAL]).metrics
     code, said = refusal("sglang", "--model-path", MISTRAL, "--cuda-graph-max-bs", "8")
     assert code == 2 and "ambiguous option: --cuda-graph-max-bs could match" in said
     assert (
@@ -85,7 +87,7 @@ def test_sglang_takes_unambiguous_prefixes_and_no_underscores():
 
 
 def test_llamacpp_flags():
-    plan = launch.read(
+    plan = launch_options.read(
         "llamacpp", ["-m", "/x/Qwen2.5-7B-Q4_K_M.gguf", "-c", "8192", "-np", "8", "-ngl", "99", "-fa", "on"]
     )
     assert (plan.max_len, plan.max_sequences, plan.kv_tokens, plan.port) == (8192, 8, 8192, 8080)
@@ -98,7 +100,9 @@ def test_tabbyapi_flags_take_values_and_a_file_stands_below_them(tmp_path, monke
     (tmp_path / "config.yml").write_text(
         "network:\n  port: 5001  # comment\n  disable_auth: true\nmodel:\n  max_seq_len: 4096\n  cache_mode: Q8\n"
     )
-    plan = launch.read("tabbyapi", ["--model-name", "Mistral-Large-Instruct-2411-exl3", "--max-seq-len", "8192"])
+    plan = launch_options.read(
+        "tabbyapi", ["--model-name", "Mistral-Large-Instruct-2411-exl3", "--max-seq-len", "8192"]
+    )
     assert (plan.port, plan.max_len, plan.api_key) == (5001, 8192, None)
     assert plan.model.kv_bytes_per_token == 176 * 1024 and plan.model.bytes_per_token == 64.09e9
     assert "Invalid boolean value" in refusal("tabbyapi", "--disable-auth", "maybe")[1]
@@ -107,29 +111,29 @@ def test_tabbyapi_flags_take_values_and_a_file_stands_below_them(tmp_path, monke
 
 def test_tabbyapi_makes_its_key_once(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    first = launch.read("tabbyapi", ["--model-name", "x"]).api_key
-    assert first and launch.read("tabbyapi", ["--model-name", "x"]).api_key == first
+    first = launch_options.read("tabbyapi", ["--model-name", "x"]).api_key
+    assert first and launch_options.read("tabbyapi", ["--model-name", "x"]).api_key == first
     assert (tmp_path / "api_tokens.yml").stat().st_mode & 0o77 == 0
 
 
 def test_unknown_vllm_variables_are_warned_of(monkeypatch):
     monkeypatch.setenv("VLLM_KV_CACHE_DTYPE", "fp8")
     monkeypatch.setenv("VLLM_LOG_STATS_INTERVAL", "2")
-    warnings = launch.read("vllm", [QWEN]).warnings
+    warnings = launch_options.read("vllm", [QWEN]).warnings
     assert warnings == ("Unknown vLLM environment variable detected: VLLM_KV_CACHE_DTYPE",)
 
 
 def test_small_yaml():
     text = 'a: 1\nb: 1.5\n# no\nc: "x y"\nd: [1, 2]\ne: plain words\nf:\ng: False\n'
     values = {"a": 1, "b": 1.5, "c": "x y", "d": [1, 2], "e": "plain words", "g": False}
-    assert flagparse.small_yaml(text) == values
+    assert flag_parser.small_yaml(text) == values
 
 
 # -- memory and placement ----------------------------------------------------------------------------------------
 
 
-def placed(sim_state, profile: str, engine: str, *argv: str) -> fit.Fit:
-    return fit.place(launch.read(engine, argv), sim_state(profile))
+def placed(sim_state, profile: str, engine: str, *argv: str) -> memory_fit.Fit:
+    return memory_fit.place(launch_options.read(engine, argv), sim_state(profile))
 
 
 def failure(sim_state, profile: str, engine: str, *argv: str) -> str:

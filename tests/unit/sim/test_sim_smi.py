@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from workbench.sim.smi import main
+from workbench.sim.nvidia_smi import main
 
 
 @pytest.fixture

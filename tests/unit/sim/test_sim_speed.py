@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.sim import models, physics, profiles, speed
-from workbench.sim.speed import Serving
+from workbench.sim import models, physics, profiles, step_time
+from workbench.sim.step_time import Serving
 
 MISTRAL = "mistralai/Mistral-Large-Instruct-2411-AWQ"
 QWEN_VL = "Qwen/Qwen3-VL-2B-Instruct"
@@ -26,7 +26,7 @@ def rate(
     host, per = profiles.get(profile), requests // dp
     sm, memory = float(one.gpu.sm_compute_mhz), float(one.gpu.memory_compute_mhz)
     for _ in range(4):
-        step = speed.step(one, sm_mhz=sm, memory_mhz=memory, sequences=per, context_tokens=256 * per)
+        step = step_time.step(one, sm_mhz=sm, memory_mhz=memory, sequences=per, context_tokens=256 * per)
         now = physics.operating_point(host, physics.GpuSetting(power_limit_w=watts), step.activity, 60.0)
         sm, memory = now.sm_mhz, now.memory_mhz
     return per * dp / step.total_s, now.power_w
@@ -34,7 +34,7 @@ def rate(
 
 def test_123b_awq_on_one_workstation_card():
     one = serving("rtx-pro-6000", MISTRAL)
-    got = speed.single_stream_tok_s(one)
+    got = step_time.single_stream_tok_s(one)
     assert 22 <= got <= 24
     nominal = one.gpu.bandwidth_gbs * 1e9 / one.model.bytes_per_token
     assert 0.79 <= got / nominal <= 0.89
@@ -42,14 +42,14 @@ def test_123b_awq_on_one_workstation_card():
 
 def test_70b_on_sparks():
     two = serving("gb10-x2", "meta-llama/Llama-3.3-70B-Instruct", tp=2)
-    assert speed.single_stream_tok_s(two) == pytest.approx(3.17, rel=0.03)
+    assert step_time.single_stream_tok_s(two) == pytest.approx(3.17, rel=0.03)
     one = serving("gb10", "nvidia/Llama-3.3-70B-Instruct-NVFP4")
-    assert speed.single_stream_tok_s(one) == pytest.approx(4.1, rel=0.05)
+    assert step_time.single_stream_tok_s(one) == pytest.approx(4.1, rel=0.05)
 
 
 def test_7b_on_a_5060ti_and_fp8_is_slower_than_awq():
     awq, fp8 = (
-        speed.single_stream_tok_s(serving("rtx-5060ti-x2", "Qwen/Qwen2.5-7B-Instruct", quantization=q))
+        step_time.single_stream_tok_s(serving("rtx-5060ti-x2", "Qwen/Qwen2.5-7B-Instruct", quantization=q))
         for q in ("awq", "fp8")
     )
     assert awq == pytest.approx(81, rel=0.05) and fp8 < 0.7 * awq
@@ -91,14 +91,15 @@ def test_two_peers_use_the_engines_own_all_reduce_and_four_cannot():
     two, four = (serving("four-pcie", QWEN_VL, tp=tp) for tp in (2, 4))
     assert two.uses_custom_all_reduce and not four.uses_custom_all_reduce
     without = serving("four-pcie", QWEN_VL, tp=2, custom_all_reduce=False)
-    assert speed.single_stream_tok_s(without) < speed.single_stream_tok_s(two)
+    assert step_time.single_stream_tok_s(without) < step_time.single_stream_tok_s(two)
     assert not serving("rtx-5060ti-x2", QWEN_VL, tp=2).uses_custom_all_reduce
 
 
 def test_memory_clock_bounds_decode():
     one = serving("rtx-pro-6000", MISTRAL)
     slow, fast = (
-        speed.step(one, sm_mhz=2790, memory_mhz=mhz, sequences=1, context_tokens=256).total_s for mhz in (13365, 14001)
+        step_time.step(one, sm_mhz=2790, memory_mhz=mhz, sequences=1, context_tokens=256).total_s
+        for mhz in (13365, 14001)
     )
     assert 1.03 < slow / fast < 1.048
 
@@ -115,7 +116,7 @@ def test_more_work_never_takes_less_time(sequences, context, prefill, tp, eager,
     one = serving("four-pcie", QWEN_VL, tp=tp, eager=eager)
 
     def seconds(n: int, c: int, p: int, mhz: float = sm) -> float:
-        return speed.step(one, sm_mhz=mhz, memory_mhz=1215, sequences=n, context_tokens=c, prefill_tokens=p).total_s
+        return step_time.step(one, sm_mhz=mhz, memory_mhz=1215, sequences=n, context_tokens=c, prefill_tokens=p).total_s
 
     base = seconds(sequences, context, prefill)
     assert base > 0
@@ -169,7 +170,7 @@ def test_a_mixture_reads_more_experts_the_larger_the_batch():
     one = serving("gb10", "openai/gpt-oss-120b")
 
     def memory(n: int) -> float:
-        return speed.step(one, sm_mhz=2405, memory_mhz=8533, sequences=n, context_tokens=0).memory_s
+        return step_time.step(one, sm_mhz=2405, memory_mhz=8533, sequences=n, context_tokens=0).memory_s
 
     assert memory(8) > 3 * memory(1)
     assert memory(512) == pytest.approx(one.model.weight_bytes / (273e9 * one.gpu.efficiency), rel=0.01)

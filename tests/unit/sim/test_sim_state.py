@@ -8,8 +8,8 @@ import time
 import pytest
 from sim_process import wait_for
 
-from workbench.sim import state
-from workbench.sim.state import SimState
+from workbench.sim import driver_state as state
+from workbench.sim.driver_state import SimState
 
 WORK = {"busy": 1.0, "memory": 0.97, "compute": 0.03, "memory_bytes": 70 << 30}
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from workbench.model.errors import InputError, WorkbenchError
 from workbench.model.findings import Level
 from workbench.session.state import Notice
-from workbench.tui.paint import cut
+from workbench.tui.cells import cut
 
 if TYPE_CHECKING:
     from textual.screen import Screen
@@ -75,7 +75,7 @@ class Actions(_Base):
         elif isinstance(error, AttributeError) and error.obj is self.session:
             self.say(f"this session has no {error.name} yet", Level.WARN)
         else:
-            from workbench.store.crash import defect_text
+            from workbench.store.crash_files import defect_text
 
             text, details = defect_text(error)
             self.say(text, Level.ERROR, f"the screen goes on; {details}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from workbench.model.findings import Level
-from workbench.model.run import ServerState
+from workbench.model.server_run import ServerState
 from workbench.tui.actions.base import Actions
 
 if TYPE_CHECKING:
@@ -50,9 +50,9 @@ class BenchActions(Actions):
         if self.session.state.plan is None or self.session.state.bench.last_id is None:
             self.say("“.” repeats a measurement, and there is none yet", Level.WARN, "s starts, b benchmarks")
             return
+        from workbench.tui.cells import Row, paragraph
         from workbench.tui.modals.ask import Confirm
         from workbench.tui.modals.launch import change_rows
-        from workbench.tui.paint import Row, paragraph
 
         changes = self.try_now(self.session.changes_against_running) or ()
 
@@ -103,8 +103,8 @@ class BenchActions(Actions):
     async def action_delete(self) -> None:
         if (row := self.row) is None:
             return
+        from workbench.tui.cells import paragraph
         from workbench.tui.modals.ask import Confirm
-        from workbench.tui.paint import paragraph
 
         def decided(yes: bool | None) -> None:
             if yes:

@@ -160,9 +160,9 @@ class ExperimentActions(Actions):
         if not found:
             self.say("no experiment has been made on this host", next_step="X makes one")
             return
+        from workbench.tui.cells import pad
         from workbench.tui.formats import clock
         from workbench.tui.modals.base import PickModal
-        from workbench.tui.paint import pad
         from workbench.tui.widgets.experiment import arm_words
 
         def text(e: Experiment) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.model.errors import InputError
 from workbench.model.findings import Level
-from workbench.model.run import ServerState
+from workbench.model.server_run import ServerState
 from workbench.tui.actions.base import Actions
 from workbench.tui.formats import countdown
 from workbench.tui.glyphs import G
@@ -15,9 +15,9 @@ from workbench.tui.glyphs import G
 if TYPE_CHECKING:
     from workbench.model.settings import GuardView, SettingCommand, SettingOutcome, SettingsReport
     from workbench.session.state import SessionState
+    from workbench.tui.cells import Row
     from workbench.tui.modals.gpu_confirm import Process
     from workbench.tui.modals.gpu_settings import Suggestion, Wanted
-    from workbench.tui.paint import Row
     from workbench.tui.widgets.status_bar import StatusBar
 
 VERIFY_S = 8.0
@@ -95,6 +95,7 @@ class GpuActions(Actions):
             return None
 
     def _confirm(self, wanted: Wanted, planned: Sequence[SettingOutcome], processes: Sequence[Process] | None) -> None:
+        from workbench.tui.cells import paragraph
         from workbench.tui.modals.gpu_confirm import (
             ConfirmSettings,
             change_rows,
@@ -103,7 +104,6 @@ class GpuActions(Actions):
             note_rows,
         )
         from workbench.tui.modals.launch import disturbed_rows
-        from workbench.tui.paint import paragraph
 
         state = self.session.state
         commands = [o.command for o in planned]
@@ -152,9 +152,9 @@ class GpuActions(Actions):
         if not state.bench.running and state.measured_by is None and not state.host.sudo_password:
             self._revert(texts)
             return
+        from workbench.tui.cells import paragraph
         from workbench.tui.modals.gpu_confirm import ConfirmSettings
         from workbench.tui.modals.launch import disturbed_rows
-        from workbench.tui.paint import paragraph
 
         def text(width: int) -> list[Row]:
             rows = disturbed_rows(state.measured_by, width)
@@ -234,7 +234,7 @@ class GpuActions(Actions):
 
     def _trial_rows(self, on_trial: bool) -> Callable[[int], list[Row]]:
         """For the top of a page: what is left of a trial, and that it has ended while the page lay over it."""
-        from workbench.tui.paint import paragraph
+        from workbench.tui.cells import paragraph
 
         def rows(width: int) -> list[Row]:
             state = self.session.state
@@ -269,9 +269,9 @@ class GpuActions(Actions):
         if not state.alterations:
             self.say("no GPU setting is altered")
             return
+        from workbench.tui.cells import paragraph
         from workbench.tui.formats import alteration_texts
         from workbench.tui.modals.ask import Confirm
-        from workbench.tui.paint import paragraph
 
         cautions = await self.session.cautions()
 
@@ -339,8 +339,8 @@ class GpuActions(Actions):
 
     def _ask_probe(self, commands: Sequence[SettingCommand]) -> None:
         """Another lock for a moment under load tells whether the clock follows locks at all."""
+        from workbench.tui.cells import paragraph
         from workbench.tui.modals.gpu_confirm import ConfirmSettings, command_rows
-        from workbench.tui.paint import paragraph
 
         state = self.session.state
         server, wants_password = state.server, state.host.sudo_password

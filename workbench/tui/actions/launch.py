@@ -122,8 +122,8 @@ class LaunchActions(Actions):
             self.say(f"“{self.found}”: {count} of the log, none of them kept here", next_step="m lists them")
 
     async def action_matches(self) -> None:
+        from workbench.tui.cells import Row, paragraph
         from workbench.tui.modals.base import TextModal
-        from workbench.tui.paint import Row, paragraph
 
         if not self.matches:
             self.say("nothing has been found in the log", next_step="/ searches it")
@@ -155,8 +155,8 @@ class LaunchActions(Actions):
             self.go(2)
             self.attempt(self.session.load_preset(entry.id))
             return
+        from workbench.tui.cells import Row, paragraph
         from workbench.tui.modals.form import Field, Form
-        from workbench.tui.paint import Row, paragraph
 
         def intro(width: int) -> list[Row]:
             text = "This setup names things of its author's machine. They are remembered once its server is READY."
@@ -241,10 +241,10 @@ class LaunchActions(Actions):
 
     async def edit_executable(self, row: FlagRow) -> None:
         """Choose the program that starts the engine: found on the host, or typed."""
+        from workbench.tui.cells import paragraph
         from workbench.tui.formats import path_text
         from workbench.tui.modals.ask import Confirm
         from workbench.tui.modals.base import PickModal
-        from workbench.tui.paint import paragraph
 
         session, host = self.session, self.session.state.host.name
         own = f"{row.default}, as PATH finds it"
@@ -318,9 +318,9 @@ class LaunchActions(Actions):
         if plan is None:
             self.need_plan()
             return
+        from workbench.tui.cells import Row, paragraph
         from workbench.tui.modals.base import TextModal
         from workbench.tui.modals.launch import command_rows, finding_rows
-        from workbench.tui.paint import Row, paragraph
 
         def rows(width: int) -> list[Row]:
             made: list[Row] = []

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from workbench.model.findings import Finding, Level
-from workbench.model.run import ServerState
+from workbench.model.server_run import ServerState
 from workbench.tui.actions.base import Actions
 
 if TYPE_CHECKING:
-    from workbench.server.by_hand import FoundServer
+    from workbench.server.external_servers import FoundServer
 
 ALIVE = (ServerState.STARTING, ServerState.READY, ServerState.UNRESPONSIVE, ServerState.STOPPING)
 
@@ -44,9 +44,9 @@ class ServerActions(Actions):
 
     async def _ask_trust(self, foreign: Sequence[Finding]) -> None:
         """Before the first start of a stranger's preset: what it runs, and the command."""
+        from workbench.tui.cells import Row, paragraph
         from workbench.tui.modals.ask import Confirm
         from workbench.tui.modals.launch import command_rows, finding_rows
-        from workbench.tui.paint import Row, paragraph
 
         plan = self.session.state.plan
 
@@ -68,9 +68,9 @@ class ServerActions(Actions):
         if server is None or not (server.state in ALIVE or server.outlived):
             self.say("no server of Workbench is running here")
             return
+        from workbench.tui.cells import Row, paragraph
         from workbench.tui.modals.ask import Confirm
         from workbench.tui.modals.launch import disturbed_rows
-        from workbench.tui.paint import Row, paragraph
 
         measured_by = self.session.state.measured_by
 
@@ -142,8 +142,8 @@ class ServerActions(Actions):
 
     async def ask_host_key(self) -> None:
         """The host is unknown: its fingerprint stands in `state.host.message`."""
+        from workbench.tui.cells import paragraph
         from workbench.tui.modals.ask import Confirm
-        from workbench.tui.paint import paragraph
 
         host = self.session.state.host
 
@@ -184,8 +184,8 @@ class ServerActions(Actions):
         await self.app.push_screen(Quit(state, alive), decided)
 
     def _leave_with_password(self, stop: bool) -> None:
+        from workbench.tui.cells import paragraph
         from workbench.tui.modals.gpu_confirm import ConfirmSettings
-        from workbench.tui.paint import paragraph
 
         def given(answer: dict[str, str] | None) -> None:
             if answer is not None:

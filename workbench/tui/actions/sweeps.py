@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from workbench.model.findings import Level
-from workbench.model.run import ServerState
+from workbench.model.server_run import ServerState
 from workbench.tui.actions.base import Actions
 
 if TYPE_CHECKING:

@@ -88,9 +88,9 @@ class ViewActions(Actions):
         self.attempt(self.session.read_activity(), show)
 
     async def action_palette(self) -> None:
+        from workbench.tui.cells import pad, width_of
         from workbench.tui.commands import everything
         from workbench.tui.modals.base import PickModal
-        from workbench.tui.paint import pad, width_of
 
         main: Any = self
         entries = list(everything(main))

@@ -12,7 +12,7 @@ from textual.geometry import Size
 from textual.screen import ModalScreen
 from textual.widget import Widget
 
-from workbench.tui.paint import Painted, Row, border_text, paragraph
+from workbench.tui.cells import Painted, Row, border_text, paragraph
 from workbench.tui.widgets.entry import Entry
 from workbench.tui.widgets.pick_list import PickList
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from workbench.model.bench import BenchSpec
+from workbench.tui.cells import Row, paragraph
 from workbench.tui.modals.form import Field, Form, Values
-from workbench.tui.paint import Row, paragraph
 
 Profiles = Mapping[str, tuple[str, Mapping[str, Any]]]
 AS_BEFORE = "as before"

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 from workbench.model.experiment import Arm, Target
 from workbench.model.plan import PlanChange
 from workbench.model.settings import ClockRange, GpuSettings
+from workbench.tui.cells import Row, paragraph
 from workbench.tui.formats import elapsed, value_text
 from workbench.tui.glyphs import G
 from workbench.tui.modals.form import Field, Form, Values, filled
 from workbench.tui.modals.gpu_settings import clocks_of
-from workbench.tui.paint import Row, paragraph
 from workbench.tui.widgets.experiment import arm_words
 
 METRICS = {"tok/s": "output_tok_s", "tok/J": "tok_per_joule", "TTFT p50": "ttft_ms.p50", "ITL mean": "itl_ms.mean"}

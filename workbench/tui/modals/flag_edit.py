@@ -11,9 +11,9 @@ from textual.widget import Widget
 from workbench.model.errors import WorkbenchError
 from workbench.model.flags import FlagKind, FlagRow
 from workbench.model.secrets import is_secret_name
+from workbench.tui.cells import Row, paragraph
 from workbench.tui.formats import value_text
 from workbench.tui.modals.base import Choices, Modal, TextBody
-from workbench.tui.paint import Row, paragraph
 from workbench.tui.widgets.entry import Entry
 from workbench.tui.widgets.flags import LEVELS, range_text
 

@@ -12,8 +12,8 @@ from textual.containers import Horizontal
 from textual.widget import Widget
 
 from workbench.model.errors import WorkbenchError
+from workbench.tui.cells import Painted, Row, pad, paragraph
 from workbench.tui.modals.base import Modal, TextBody
-from workbench.tui.paint import Painted, Row, pad, paragraph
 from workbench.tui.widgets.entry import Entry
 
 Values = dict[str, str]
@@ -264,7 +264,7 @@ class Form(Modal[Values]):
         except WorkbenchError as error:
             problem = "; ".join(filter(None, (error.message, error.next_step)))
         except Exception as error:
-            from workbench.store.crash import defect_text
+            from workbench.store.crash_files import defect_text
 
             problem = "; ".join(defect_text(error))
         self.working = False

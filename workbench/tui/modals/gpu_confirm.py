@@ -13,10 +13,10 @@ from textual.widget import Widget
 
 from workbench.model.settings import HOST_INDEX, GuardView, InForce, SettingCommand, SettingOutcome, SettingsReport
 from workbench.session.state import SessionState
+from workbench.tui.cells import Row, cell, pad, paragraph
 from workbench.tui.formats import NA, elapsed, gpus_text, in_words, setting_text, short_gpu_name
 from workbench.tui.glyphs import G
 from workbench.tui.modals.base import Choices, Modal, TextBody
-from workbench.tui.paint import Row, cell, pad, paragraph
 from workbench.tui.widgets.entry import Entry
 
 Process = tuple[int, int, str, bool]  # GPU, pid, name, whether Workbench started it

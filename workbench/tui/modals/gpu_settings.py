@@ -10,9 +10,9 @@ from textual.binding import Binding, BindingType
 from workbench.model.gpu import GpuInfo, GpuSample
 from workbench.model.settings import HOST_INDEX, ClockRange, GpuSettings
 from workbench.session.state import SessionState
+from workbench.tui.cells import Row, pad, paragraph
 from workbench.tui.formats import NA, setting_text
 from workbench.tui.modals.form import Field, Form, Submit, Values
-from workbench.tui.paint import Row, pad, paragraph
 
 LABEL, ENTRY, NOW, ALLOWED = 17, 12, 14, 19
 SETTING_OF = {

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from workbench.session.state import Activity
 from workbench.tui.bindings import KEYS, PANES
+from workbench.tui.cells import Row, pad, paragraph
 from workbench.tui.formats import clock, figure, setting_text
 from workbench.tui.glyphs import G
-from workbench.tui.paint import Row, pad, paragraph
 
 if TYPE_CHECKING:
     from workbench.model.preset import Preset

@@ -11,17 +11,17 @@ from textual.widget import Widget
 
 from workbench.model.findings import Finding, Level
 from workbench.model.plan import Command, PlanChange
-from workbench.model.run import ServerState, ServerStatus
+from workbench.model.server_run import ServerState, ServerStatus
 from workbench.session.state import PlanView
+from workbench.tui.cells import Row, paragraph
 from workbench.tui.formats import value_text
 from workbench.tui.glyphs import G
 from workbench.tui.modals.base import Modal, TextBody
-from workbench.tui.paint import Row, paragraph
 from workbench.tui.widgets.flags import LEVELS
 
 if TYPE_CHECKING:
     from workbench.model.turn import Turn
-    from workbench.server.by_hand import FoundServer
+    from workbench.server.external_servers import FoundServer
 
 ALIVE = frozenset({ServerState.STARTING, ServerState.READY, ServerState.UNRESPONSIVE, ServerState.STOPPING})
 

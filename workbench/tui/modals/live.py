@@ -11,9 +11,9 @@ from textual.widget import Widget
 
 from workbench.model.findings import Level
 from workbench.session.state import Notice, SessionState
+from workbench.tui.cells import Row, border_text
 from workbench.tui.formats import progress_text
 from workbench.tui.modals.base import ROOM_AROUND, Modal, TextBody
-from workbench.tui.paint import Row, border_text
 from workbench.tui.widgets.bars import notice_rows
 from workbench.tui.widgets.experiment import Trail, experiment_rows
 from workbench.tui.widgets.sweep import plots, sweep_rows

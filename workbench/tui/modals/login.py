@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from textual.widget import Widget
 
+from workbench.tui.cells import paragraph
 from workbench.tui.modals.base import Modal, TextBody
-from workbench.tui.paint import paragraph
 from workbench.tui.widgets.entry import Entry
 
 

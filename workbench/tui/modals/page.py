@@ -8,8 +8,8 @@ from typing import Any
 from textual import events
 
 from workbench.session.state import SessionState
+from workbench.tui.cells import Row
 from workbench.tui.modals.base import TextBody, TextModal
-from workbench.tui.paint import Row
 
 
 class Page(TextModal):

@@ -10,8 +10,8 @@ from textual.geometry import Size
 from textual.widget import Widget
 
 from workbench.session.state import BenchRow
+from workbench.tui.cells import Painted, Row
 from workbench.tui.modals.base import ROOM_AROUND, Modal
-from workbench.tui.paint import Painted, Row
 
 
 class _Canvas(Painted, can_focus=True):

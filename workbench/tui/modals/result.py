@@ -5,12 +5,12 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 
-from workbench.advisor.roofline import against_limit
+from workbench.engines.roofline import against_limit
 from workbench.model.bench import BenchResult, BenchSummary, Distribution
 from workbench.model.plan import Command
 from workbench.model.secrets import mask_argv, mask_env
+from workbench.tui.cells import Row, pad, paragraph
 from workbench.tui.formats import NA, figure, setting_text, settings_texts, value_text, whole
-from workbench.tui.paint import Row, pad, paragraph
 
 LABEL = 12
 

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from workbench.model.bench import BenchSpec
 from workbench.model.flags import FlagKind, FlagRow
 from workbench.session.state import SessionState
+from workbench.tui.cells import Row, paragraph
 from workbench.tui.formats import value_text
 from workbench.tui.modals.form import Field, Form, Values, filled
-from workbench.tui.paint import Row, paragraph
 
 POWER, CLOCKS, STREAMS, FLAG = "power limit", "SM clock", "concurrency", "flag"
 KINDS = {POWER: "power_limit_w", CLOCKS: "gpu_clocks", STREAMS: "concurrency", FLAG: "flag"}

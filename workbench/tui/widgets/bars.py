@@ -10,9 +10,9 @@ from textual.geometry import Offset
 from workbench.model.findings import Level
 from workbench.session.state import Notice, SessionState
 from workbench.tui.bindings import KEYS, footer_keys
+from workbench.tui.cells import Painted, Row, cut, fit, paragraph, row_width, spread, width_of
 from workbench.tui.formats import in_words
 from workbench.tui.glyphs import G
-from workbench.tui.paint import Painted, Row, cut, fit, paragraph, row_width, spread, width_of
 
 TABS = ("Presets", "Launch", "Log", "Bench", "Compare", "GPUs")
 NOTICE_SIGNS = {

@@ -9,9 +9,9 @@ from textual.binding import Binding
 
 from workbench.session.state import SessionState
 from workbench.tui.bindings import bindings_for
+from workbench.tui.cells import Painted, Row, cut, pad, paragraph, row_width, width_of
 from workbench.tui.formats import NA, figure, setting_text, value_text
 from workbench.tui.glyphs import G
-from workbench.tui.paint import Painted, Row, cut, pad, paragraph, row_width, width_of
 
 if TYPE_CHECKING:
     from workbench.model.bench import Comparison, MetricChange

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from textual import events
 from textual.widgets import Input
 
-from workbench.model.foreign_text import clean
+from workbench.model.untrusted_text import clean
 
 
 class Entry(Input):

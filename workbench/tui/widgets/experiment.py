@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from workbench.tui.cells import Row, cut, pad, paragraph, spread
 from workbench.tui.formats import countdown, elapsed, figure, whole
 from workbench.tui.glyphs import G
-from workbench.tui.paint import Row, cut, pad, paragraph, spread
 from workbench.tui.widgets.compare import FIRST, VERDICTS, metric_name
 from workbench.tui.widgets.interval import Axis, axis_for, bar
 

@@ -8,9 +8,9 @@ from typing import Any
 from workbench.model.flags import FlagRow, Origin
 from workbench.session.state import PlanView, SessionState
 from workbench.tui.bindings import bindings_for
+from workbench.tui.cells import Row, cut_middle, pad, paragraph
 from workbench.tui.formats import value_text
 from workbench.tui.glyphs import G
-from workbench.tui.paint import Row, cut_middle, pad, paragraph
 from workbench.tui.widgets.pick_list import PickList
 
 LEVELS = {"error": ("x", "bad"), "warn": ("!", "warn"), "hint": ("i", "dim"), "info": ("i", "dim")}

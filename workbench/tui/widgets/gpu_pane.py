@@ -9,10 +9,10 @@ from textual.binding import Binding
 
 from workbench.session.state import SessionState
 from workbench.tui.bindings import bindings_for
+from workbench.tui.cells import Painted, Row, pad, paragraph
 from workbench.tui.countdown import Countdown
 from workbench.tui.formats import NA, alteration_texts, clock, gib, whole
 from workbench.tui.glyphs import G
-from workbench.tui.paint import Painted, Row, pad, paragraph
 from workbench.tui.widgets.gpu_metrics import gpu_title
 from workbench.tui.widgets.status_bar import stale_age_s
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from workbench.session.api import History
 from workbench.session.state import SessionState
+from workbench.tui.cells import Painted, Row, cut, fit, pad, row_width, spread, wrap
 from workbench.tui.formats import GIB, NA, setting_text
 from workbench.tui.glyphs import G
-from workbench.tui.paint import Painted, Row, cut, fit, pad, row_width, spread, wrap
 from workbench.tui.widgets.gpu_metrics import LAYOUTS, SPARE, UTIL, Metric, gpu_title, limit_w, total_bytes
 from workbench.tui.widgets.sparks import Spark
 from workbench.tui.widgets.status_bar import stale_age_s

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from workbench.tui.cells import Row, Run
 from workbench.tui.glyphs import ASCII, G
-from workbench.tui.paint import Row, Run
 
 ENDS = ("├", "─", "┤") if G is not ASCII else ("[", "-", "]")
 FAR = 4.0

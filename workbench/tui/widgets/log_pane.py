@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from textual.binding import Binding
 
-from workbench.model.run import ServerState
+from workbench.model.server_run import ServerState
 from workbench.session.api import LogView
 from workbench.session.state import SessionState
 from workbench.tui.bindings import bindings_for
+from workbench.tui.cells import Painted, Row, cut, paragraph
 from workbench.tui.glyphs import G
-from workbench.tui.paint import Painted, Row, cut, paragraph
 from workbench.tui.widgets.log_lines import ROOM_FOR_ALL, condensed, is_access
 
 LOOK_BACK, CHUNK = 2000, 100  # lines that are read, at most, to fill the pane's rows

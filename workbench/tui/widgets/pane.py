@@ -6,7 +6,7 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.widget import Widget
 
-from workbench.tui.paint import Painted, border_text
+from workbench.tui.cells import Painted, border_text
 
 
 class Pane(Vertical):

@@ -9,8 +9,8 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
-from workbench.tui.compat import run_bindings
-from workbench.tui.paint import Painted, Row
+from workbench.tui.cells import Painted, Row
+from workbench.tui.textual_private import run_bindings
 
 
 class PickList(Painted, can_focus=True):

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from workbench.session.state import BenchRow
+from workbench.tui.cells import Row, Run, cut
 from workbench.tui.formats import figure as number
 from workbench.tui.glyphs import ASCII, G
-from workbench.tui.paint import Row, Run, cut
 
 CURVE = frozenset("▖▗▘▝▀▄▌▐▚▞▙▛▜▟█")
 POINT, KNEE = G.on, "◆" if G is not ASCII else "#"

@@ -9,9 +9,9 @@ from typing import Any
 from workbench.session.state import PresetEntry, SessionState
 from workbench.tui import fuzzy
 from workbench.tui.bindings import bindings_for
+from workbench.tui.cells import Row, cut, cut_middle, pad, paragraph, row_width
 from workbench.tui.formats import preset_name, short_gpu_name
 from workbench.tui.glyphs import G
-from workbench.tui.paint import Row, cut, cut_middle, pad, paragraph, row_width
 from workbench.tui.widgets.pick_list import PickList
 
 ENGINES = {"llamacpp": "lcpp", "sglang": "sgl", "tabbyapi": "tab"}  # for a narrow column; the foot has it in full

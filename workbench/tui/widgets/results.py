@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from workbench.model.run import ServerState
+from workbench.model.server_run import ServerState
 from workbench.session.state import BenchRow, SessionState
 from workbench.tui.bindings import bindings_for
+from workbench.tui.cells import Row, cut, fit, pad, paragraph
 from workbench.tui.formats import elapsed, figure, is_checking, preset_name
 from workbench.tui.glyphs import G
-from workbench.tui.paint import Row, cut, fit, pad, paragraph
 from workbench.tui.widgets.pick_list import PickList
 
 PLOT_FROM = (110, 12)  # columns and rows from which the plot stands beside the table

@@ -8,7 +8,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 
-from workbench.tui.paint import Painted, Row
+from workbench.tui.cells import Painted, Row
 from workbench.tui.widgets.entry import Entry
 
 

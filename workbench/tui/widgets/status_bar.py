@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from workbench.model.run import ServerState, ServerStatus
+from workbench.model.server_run import ServerState, ServerStatus
 from workbench.session.state import SessionState
+from workbench.tui.cells import Painted, Row, cut_middle, fit, row_width
 from workbench.tui.countdown import Countdown
 from workbench.tui.formats import clock, countdown, elapsed, figure, is_checking, preset_name, progress_text
 from workbench.tui.glyphs import G
-from workbench.tui.paint import Painted, Row, cut_middle, fit, row_width
 
 LEAST_HOST_CELLS = 14
 STALE_AFTER_S = 3.5  # three missed ticks at 1 s and a little

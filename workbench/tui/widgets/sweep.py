@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from workbench.tui.cells import Row, fit, pad, paragraph, row_width, spread
 from workbench.tui.formats import countdown, figure, whole
-from workbench.tui.paint import Row, fit, pad, paragraph, row_width, spread
 from workbench.tui.widgets.experiment import STATES
 
 if TYPE_CHECKING:

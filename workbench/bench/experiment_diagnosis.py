@@ -1,0 +1,182 @@
+"""What the runs of an experiment say of the machine, a sentence each where it is seen: a pair that stands out, two
+speeds, a trend, a cold first run, a compile cache. None of it changes the interval; it says why that is wide, or what
+it cannot show.
+
+Each test raises a false alarm in about one of a hundred quiet experiments (tests/unit/bench/test_bench_diagnosis.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from workbench.bench.student_t import t_cdf, t_quantile
+from workbench.model.experiment import ExperimentRun
+
+_FALSE_ALARMS = 0.01
+_LEAST = 0.003  # differences below 0.3 % are nobody's trouble
+# Runs of an arm -> share of the variance that is left inside two groups, below which they are two: the 1 % quantile for
+# runs of one speed, by simulation (correlated or not).
+_TWO_GROUPS = {4: 0.035, 5: 0.05, 6: 0.07, 8: 0.10, 12: 0.15, 16: 0.185, 24: 0.22}
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A run and its value of the metric."""
+
+    run: ExperimentRun
+    value: float
+
+    @property
+    def log(self) -> float:
+        return math.log(self.value)
+
+    @property
+    def name(self) -> str:
+        return f"run {self.run.place + 1} ({self.run.arm})"
+
+
+def diagnosed(pairs: Sequence[tuple[Seen, Seen]], discarded: Sequence[Seen] = ()) -> Iterator[str]:
+    """`pairs`: (A, B) of the complete ones."""
+    arms = [[pair[side] for pair in pairs] for side in (0, 1)]
+    yield from _outlying_pair(pairs, arms)
+    groups = _two_speeds(arms)
+    yield from groups
+    if not groups:  # a step is the better word for it
+        yield from _trend(arms)
+    yield from _cold_start(arms, discarded)
+
+
+def compiled_once(engines: Sequence[str | None], eager: Sequence[bool]) -> str | None:
+    """`engines` and whether they run eagerly, of A and of B, each of whose runs has a fresh server."""
+    compiled = [arm for arm, engine, off in zip("AB", engines, eager, strict=True) if engine in COMPILING and not off]
+    if not compiled:
+        return None
+    return (
+        f"all runs of {' and all of '.join(compiled)} share what the first start compiled: what the compiler and the "
+        "autotuner chose then is part of the difference, and more pairs do not show it; another experiment after the "
+        "compile cache was cleared does"
+    )
+
+
+COMPILING = ("vllm", "sglang")  # torch.compile, kernels built or tuned at the first start of a configuration
+
+
+def _outlying_pair(pairs: Sequence[tuple[Seen, Seen]], arms: Sequence[Sequence[Seen]]) -> Iterator[str]:
+    """A pair that is far from all others, by the spread of the others."""
+    count = len(pairs)
+    if count < 4:
+        return
+    ratios = [b.log - a.log for a, b in pairs]
+    limit = t_quantile(1 - _FALSE_ALARMS / (2 * count), count - 2)
+    for place, (ratio, pair) in enumerate(zip(ratios, pairs, strict=True)):
+        rest = [*ratios[:place], *ratios[place + 1 :]]
+        centre, size = _mean(rest), math.sqrt(_squares(rest) / (count - 2))
+        away = abs(ratio - centre)
+        if away < _LEAST or away <= limit * size * math.sqrt(1 + 1 / (count - 1)):
+            continue
+        deviations = [run.log - median(r.log for r in arm) for run, arm in zip(pair, arms, strict=True)]
+        worst = max((0, 1), key=lambda side: abs(deviations[side]))
+        yield (
+            f"pair {pair[0].run.pair + 1} stands out: {_percent(ratio)}, the others {_percent(centre)} with a spread "
+            f"of {100 * size:.1f} %; its {pair[worst].name} lies {_percent(deviations[worst])} from its arm's middle"
+        )
+
+
+def _two_speeds(arms: Sequence[Sequence[Seen]]) -> list[str]:
+    count = min(map(len, arms))
+    known = [n for n in _TWO_GROUPS if n <= count]
+    if not known:
+        return []
+    splits = [_split(arm) for arm in arms]
+    whole = math.fsum(_squares([r.log for r in arm]) for arm in arms)
+    inside = math.fsum(_squares([r.log for r in group]) for split in splits for group in split)
+    gaps = [_centre(high) - _centre(low) for low, high in splits]
+    if whole == 0 or inside / whole >= _TWO_GROUPS[max(known)] or max(gaps) < 2 * _LEAST:
+        return []
+    said = [
+        f"{arm} {len(low)} runs near {math.exp(_centre(low)):,.4g} and {len(high)} near {math.exp(_centre(high)):,.4g}"
+        for arm, (low, high), gap in zip("AB", splits, gaps, strict=True)
+        if gap >= max(gaps) / 3
+    ]
+    step = _step(splits)
+    why = (
+        f"the change came before run {step + 1} and stayed (throttling, a neighbour, another clock)"
+        if step is not None
+        else "as where each start of a server, or the place of its memory, draws one of two"
+    )
+    return [f"the runs have two speeds: {', '.join(said)}: {why}"]
+
+
+def _split(arm: Sequence[Seen]) -> tuple[Sequence[Seen], Sequence[Seen]]:
+    """The lower and the upper group, of two runs at least, that are most alike inside."""
+    ranked = sorted(arm, key=lambda r: r.value)
+    cut = min(
+        range(2, len(ranked) - 1),
+        key=lambda at: _squares([r.log for r in ranked[:at]]) + _squares([r.log for r in ranked[at:]]),
+    )
+    return ranked[:cut], ranked[cut:]
+
+
+def _step(splits: Sequence[tuple[Sequence[Seen], Sequence[Seen]]]) -> int | None:
+    """The place from which all runs are of the other speed; None where the speeds alternate."""
+    low, high = ([r.run.place for split in splits for r in split[side]] for side in (0, 1))
+    for before, after in ((low, high), (high, low)):
+        if max(before) < min(after):
+            return min(after)
+    return None
+
+
+def _trend(arms: Sequence[Sequence[Seen]]) -> Iterator[str]:
+    """A straight line over the order of the runs, the arms' difference taken out."""
+    points = [
+        (run.run.place - _mean([r.run.place for r in arm]), run.log - _centre(arm)) for arm in arms for run in arm
+    ]
+    df = len(points) - len(arms) - 1
+    width = math.fsum(x * x for x, _ in points)
+    if df < 3 or width == 0:
+        return
+    slope = math.fsum(x * y for x, y in points) / width
+    error = math.sqrt(math.fsum((y - slope * x) ** 2 for x, y in points) / df / width)
+    places = [run.run.place for arm in arms for run in arm]
+    over = slope * (max(places) - min(places))
+    # Neighbouring runs wander together, which looks like a trend to this test: hence a fifth of the level.
+    if abs(over) < 2 * _LEAST or (error and 2 * t_cdf(-abs(slope) / error, df) > _FALSE_ALARMS / 5):
+        return
+    yield (
+        f"the runs have a trend: {_percent(slope, 2)} from run to run, {_percent(over)} from the first to the last; "
+        "their order makes it spread, not difference (a warm machine, or --match-temperature, narrows the interval)"
+    )
+
+
+def _cold_start(arms: Sequence[Sequence[Seen]], discarded: Sequence[Seen]) -> Iterator[str]:
+    """The first of all runs, far from those of its arm by the spread inside both arms."""
+    df = sum(map(len, arms)) - len(arms)
+    for first in discarded[:1]:
+        arm = next((a for a in arms if a and a[0].run.arm == first.run.arm), ())
+        if len(arm) < 2 or df < 2:
+            continue
+        away = first.log - _centre(arm)
+        size = math.sqrt(math.fsum(_squares([r.log for r in a]) for a in arms) / df)
+        limit = t_quantile(1 - _FALSE_ALARMS / 2, df) * size * math.sqrt(1 + 1 / len(arm))
+        if abs(away) > max(4 * _LEAST, limit):
+            yield f"the discarded first run lies {_percent(away)} from the other runs of {first.run.arm}: a cold start"
+
+
+def _centre(runs: Sequence[Seen]) -> float:
+    return _mean([r.log for r in runs])
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def _squares(values: Sequence[float]) -> float:
+    mean = _mean(values)
+    return math.fsum((v - mean) ** 2 for v in values)
+
+
+def _percent(log: float, digits: int = 1) -> str:
+    return f"{100 * math.expm1(log):+.{digits}f} %"

@@ -1,0 +1,218 @@
+"""What a preset makes run besides its engine's usual program: shown before the first start of a stranger's preset.
+
+One table for `presets check`, `plan` and `start`, so that all three say the same about the same preset.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from workbench.engines import registry
+from workbench.engines.catalog import lookup
+from workbench.model.findings import Finding, Level
+from workbench.model.flags import Origin
+from workbench.model.secrets import mask_data, mask_text
+from workbench.model.untrusted_text import clean, clean_json
+
+if TYPE_CHECKING:
+    from workbench.model.plan import LaunchPlan
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# Variables that make a program load or run something else than it was asked to.
+_HIJACK = _words(
+    "PATH BASH_ENV ENV SHELLOPTS BASHOPTS PS4 PROMPT_COMMAND IFS CDPATH PERL5OPT PERL5LIB RUBYOPT RUBYLIB NODE_OPTIONS "
+    "GCONV_PATH GIT_SSH_COMMAND GIT_EXTERNAL_DIFF HOME SHELL CUDA_INJECTION64_PATH NVTX_INJECTION64_PATH OPENSSL_CONF "
+    "TRITON_CACHE_MANAGER SSL_CERT_FILE "
+    "GLIBC_TUNABLES VLLM_LOGGING_CONFIG_PATH TORCH_EXTENSIONS_DIR HF_HOME TMPDIR"
+)
+_HIJACK_PREFIXES = ("LD_", "DYLD_", "BASH_FUNC_", "PYTHON", "XDG_")
+_HIJACK_ENDS = ("_CACHE_DIR", "_CACHE_ROOT")  # compiled code is loaded from there
+_HARMLESS = _words(
+    "MAX_JOBS LANG LC_ALL TZ NO_COLOR PYTORCH_ALLOC_CONF PYTORCH_CUDA_ALLOC_CONF "
+    "PYTHONUNBUFFERED PYTHONHASHSEED PYTHONDONTWRITEBYTECODE PYTHONIOENCODING PYTHONUTF8 PYTHONFAULTHANDLER"
+)
+# Variables that name a program, a library or a place, or open the server to code from its clients.
+_POINTERS = _words(
+    "CC CXX NVCC CUDAHOSTCXX NCCL_NET HTTP_PROXY HTTPS_PROXY ALL_PROXY VLLM_USE_MODELSCOPE VLLM_SERVER_DEV_MODE "
+    "VLLM_ALLOW_INSECURE_SERIALIZATION VLLM_ALLOW_RUNTIME_LORA_UPDATING VLLM_MEDIA_URL_ALLOW_REDIRECTS"
+)
+_POINTER_ENDS = re.compile(
+    r"_(?:PATHS?|DIR|DIRS|DIRECTORY|FOLDER|FILE|HOME|ROOT|BASE|PREFIX|PLUGINS?|MODULES?|PACKAGE|HOOK|MANAGER|CONNECTOR|"
+    r"CONF|CONFIG|URL|ENDPOINT|SERVER|PROXY|ADDRESS|LIBRARY|COMPILER|FLAGS|CACHE)"
+)
+_POINTS_NOWHERE = ("none", "", "0", "false", "IB", "Socket")
+# Beginnings of the variables that tune engines and their libraries. Any other name is shown before the first start.
+_TUNING = re.compile(
+    r"(?:CUDA|NVIDIA|NCCL|GLOO|UCX|OMP|MKL|TORCH|TORCHINDUCTOR|PYTORCH|TRITON|FLASHINFER|RAY|HF|TOKENIZERS|VLLM|SGLANG|"
+    r"SGL|GGML)_\w+"
+)
+_CODE_FLAGS = _words(
+    "trust-remote-code middleware logits-processors worker-cls worker-extension-cls scheduler-cls custom-pipeline "
+    "config log-config-file logging-config model-class-overrides hf-config-path code-revision auto-map inductor-passes "
+    "custom-weight-loader forward-hooks enable-custom-logit-processor sidecar sidecar-args warmups msprobe-dump-config "
+    "decrypted-config-file decrypted-draft-config-file lmcache-config-file flexkv-config-file tool-server tools "
+    "tools-runtime mcp-servers-config mcp-servers-json video-ffmpeg-dir models-preset module-path class-name"
+)
+_CODE_ENDS = ("-plugin", "-module-path", "-cls")
+_OFF: tuple[Any, ...] = (False, None, "", [])
+# What a value names besides words and numbers. A hub id ("org/model") is a name; "pkg.module" and "pkg:Class" are code.
+_REACHES = re.compile(
+    r"-\D.*|[/~.\\].*|.*(?:://|\\|/\.\.?(?:/|$)).*|.*/.*/.*|"
+    r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+(?::\w+)?|[A-Za-z_]\w*:[A-Za-z_]\w*",
+    re.DOTALL,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """One thing that a preset makes run. `name`: "executable", "workdir", or of a variable or flag. `about`: what else
+    decides which code that is: the model of a flag that runs the model's code."""
+
+    code: str
+    name: str
+    value: str
+    text: str
+    about: str = ""
+
+    @property
+    def digest(self) -> str:
+        """What a user's trust is remembered by: another value is another thing, and so is another model."""
+        parts = (self.code, self.name, self.value, self.about)
+        return hashlib.sha256("\0".join(parts).encode("utf-8", "replace")).hexdigest()
+
+    def finding(self, fix: str | None = None) -> Finding:
+        return Finding(Level.WARN, self.code, clean(self.text), flag=clean(self.name), fix=fix)
+
+
+def foreign_executable(engine: str, argv: Sequence[str]) -> Iterator[Foreign]:
+    usual = registry.get(engine)
+    named = len(argv) == 1 and argv[0] in usual.executables and usual.packages + usual.version_arguments
+    if argv and tuple(argv) != usual.launch and not named:
+        command = shlex.join(argv)
+        text = f"{_short(command)} is not the usual program of {usual.title}, which is {shlex.join(usual.launch)}"
+        yield Foreign("preset.unusual-executable", "executable", command, text)
+
+
+def foreign_workdir(engine: str, workdir: str | None) -> Iterator[Foreign]:
+    if workdir:
+        text = f"{registry.get(engine).title} runs the code that lies in {_short(workdir)}"
+        yield Foreign("preset.runs-code", "workdir", workdir, text)
+
+
+def foreign_env(engine: str, env: Mapping[str, Any]) -> Iterator[Foreign]:
+    flag_of = {spec.env: spec.name for spec in registry.get(engine).catalog().flags.values() if spec.env}
+    for name, value in env.items():
+        if name in flag_of:  # the same as the flag
+            yield from (replace(part, name=name) for part in foreign_flags(engine, {flag_of[name]: value}))
+        elif found := _foreign_variable(name, value):
+            code, says = found
+            yield Foreign(code, name, str(value), f"{name} {says}: {_shown(name, value)}")
+
+
+def _foreign_variable(name: str, value: Any) -> tuple[str, str] | None:
+    upper = name.upper()
+    if upper in _HARMLESS:
+        return None
+    if upper in _HIJACK or upper.startswith(_HIJACK_PREFIXES) or upper.endswith(_HIJACK_ENDS):
+        return "preset.hijacks-execution", "makes programs load or run something else"
+    if upper in _POINTERS or _POINTER_ENDS.fullmatch(upper[upper.rfind("_") :]):
+        says = "says which program or library is used, or where downloads come from"
+        return None if value in _POINTS_NOWHERE else ("preset.points-elsewhere", says)
+    if not _TUNING.fullmatch(upper):
+        return "preset.unknown", "is a variable of which Workbench does not know what it does"
+    return ("preset.points-elsewhere", "names a file, a module or an address") if _reaches(value) else None
+
+
+def foreign_flags(engine: str, flags: Mapping[str, Any], model: str = "") -> Iterator[Foreign]:
+    catalog = registry.get(engine).catalog()
+    for spelling, value in flags.items():
+        base, _, key = spelling.partition(".")  # "kv-transfer-config.kv_connector"
+        name, spec, _ = lookup(catalog, spelling)
+        if spec is None and key:
+            name, spec, _ = lookup(catalog, base)
+        shown = _shown(name, value)
+        if value in _OFF:
+            continue
+        if _runs_code(name, {key: value} if key else value):
+            says = f"{spelling} lets code from the model repository or from a module run in the server: {shown}"
+            yield Foreign("preset.runs-code", spelling, str(value), says, model)
+        elif spec is None:
+            says = f"{spelling} is a flag of which Workbench does not know what it does: {shown}"
+            yield Foreign("preset.unknown", spelling, str(value), says)
+        elif name not in _NAMES and _reaches(value):
+            yield Foreign(
+                "preset.points-elsewhere",
+                spelling,
+                str(value),
+                f"{spelling} names a file, a module or an address: {shown}",
+            )
+
+
+# Flags whose text is a name or a text for the clients, never a place where code is found.
+_NAMES = _words(
+    "model served-model-name model-name model-path tokenizer alias api-key host revision tokenizer-revision"
+)
+
+
+def _runs_code(name: str, value: Any) -> bool:
+    """Whether a flag, or a key in its JSON value, is one that names code."""
+    name, value = name.replace("_", "-").lower(), _parsed(value)
+    if (name in _CODE_FLAGS or name.endswith(_CODE_ENDS)) and value not in _OFF:
+        return True
+    return isinstance(value, Mapping) and any(_runs_code(str(key), inner) for key, inner in value.items())
+
+
+def _reaches(value: Any) -> bool:
+    value = _parsed(value)
+    if isinstance(value, Mapping):
+        return any(_reaches(inner) for inner in value.values())
+    if isinstance(value, list | tuple):
+        return any(_reaches(inner) for inner in value)
+    return isinstance(value, str) and _REACHES.fullmatch(value.strip()) is not None
+
+
+def _parsed(value: Any) -> Any:
+    """A text that is a JSON document as its data."""
+    if isinstance(value, str) and value.lstrip().startswith(("{", "[")):
+        with suppress(ValueError):
+            return clean_json(value, len(value))
+    return value
+
+
+def foreign_parts(plan: LaunchPlan, *, edited: bool = False) -> tuple[Foreign, ...]:
+    """What the preset of `plan` makes run; with `edited` also what its user set, as a saved preset holds it."""
+    chosen = (Origin.PRESET, Origin.EDITED) if edited else (Origin.PRESET,)
+    env = {s.name: s.value for s in plan.env if s.origin in chosen}
+    flags = {s.name: s.value for s in plan.flags if s.origin in chosen}
+    named = plan.executable if edited or plan.executable_from == "preset" else ()
+    programs = (replace(part, about=plan.workdir or "") for part in foreign_executable(plan.engine, named))
+    found: list[Foreign] = [*programs, *foreign_workdir(plan.engine, plan.workdir)]
+    for its_env, its_flags in ((env, flags), *((node.env, node.flags) for node in plan.nodes)):
+        found += [*foreign_env(plan.engine, its_env), *foreign_flags(plan.engine, its_flags, plan.model)]
+    return tuple({part.digest: part for part in found}.values())
+
+
+def untrusted(plan: LaunchPlan, trusted: Iterable[str]) -> tuple[Foreign, ...]:
+    """What of a stranger's preset its user has not looked at yet."""
+    known = frozenset(trusted)
+    return tuple(p for p in foreign_parts(plan) if p.digest not in known) if plan.stranger else ()
+
+
+def _shown(name: str, value: Any) -> str:
+    value = mask_data(value, name)
+    return _short(value if isinstance(value, str) else str(value))
+
+
+def _short(text: str) -> str:
+    text = mask_text(text)
+    return text if len(text) <= 120 else f"{text[:120]}…"

@@ -1,0 +1,151 @@
+"""The limit that memory bandwidth sets on single-stream decoding: every token reads the weights once.
+
+tok/s per stream <= bandwidth / bytes per token. Tensor parallelism adds bandwidths; pipeline stages and data-parallel
+replicas do not help one stream (a token passes the stages one after another; a replica serves other streams). The limit
+per stream also holds with many streams: they share each reading of the weights, so only the sum grows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from workbench.engines.gpu_table import find, memory_bandwidth_gbs
+from workbench.model.gpu import GpuInfo
+from workbench.model.plan import ModelFacts
+
+if TYPE_CHECKING:
+    from workbench.model.bench import BenchResult
+
+_FULL_CLOCK = 0.99  # a mean over a run lies a little below the clock
+
+
+@dataclass(frozen=True, slots=True)
+class Bandwidth:
+    """One GPU's nominal memory bandwidth in GB/s."""
+
+    nominal_gbs: float
+    basis: str
+    sources: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Ceiling:
+    """`tok_s_per_stream` with a `label` of the bandwidth it is for; None with a `reason` where it cannot be told.
+
+    `bandwidth_gbs` is that of all GPUs that read for one stream. `gb_per_token` includes the KV cache if asked for.
+    """
+
+    tok_s_per_stream: float | None
+    label: str = ""
+    bandwidth_gbs: float | None = None
+    gb_per_token: float | None = None
+    basis: str = ""
+    sources: tuple[str, ...] = ()
+    reason: str | None = None
+
+
+def bandwidth(gpu: GpuInfo | str) -> Bandwidth | str:
+    """Of one GPU, from NVML's maximum memory clock and bus width, else from the table by NVML name; or why not."""
+    name = gpu if isinstance(gpu, str) else gpu.name
+    known = find(name)
+    sources = known.sources if known else ()
+    if isinstance(gpu, GpuInfo) and gpu.memory_max_mhz and gpu.memory_bus_bits:
+        nominal = memory_bandwidth_gbs(gpu.memory_max_mhz, gpu.memory_bus_bits)
+        basis = f"NVML: 2 x {gpu.memory_max_mhz} MHz x {gpu.memory_bus_bits} bit"
+        return Bandwidth(nominal, basis, sources)
+    if known is None:
+        return f"memory bandwidth of {name or 'this GPU'} is not known: no memory clock from NVML, not in the table"
+    unified = ", memory shared with the CPU" if known.unified_memory else ""
+    basis = f"table: {name}, {known.bandwidth_gbs:g} GB/s nominal{unified}"
+    return Bandwidth(known.bandwidth_gbs, basis, sources)
+
+
+def ceiling(
+    model: ModelFacts | None,
+    gpus: Sequence[GpuInfo | str],
+    *,
+    tp: int = 1,
+    pp: int = 1,
+    dp: int = 1,
+    context_tokens: int = 0,
+    memory_mhz: float | None = None,
+) -> Ceiling:
+    """The limit for one stream on `gpus` (NVML infos, or NVML names when planning; all nodes, in rank order).
+
+    It is for the nominal bandwidth, or for `memory_mhz` where the memory ran slower than that under the load.
+
+    Unequal GPUs: a tensor-parallel group is as fast as its slowest member times its size; pipeline stages are
+    passed in turn; of several replicas the fastest counts.
+    """
+    if model is None or not model.bytes_per_token:
+        return Ceiling(None, reason=(model and model.missing) or "bytes read per token are not known for this model")
+    if min(tp, pp, dp) < 1:
+        return Ceiling(None, reason="parallel sizes must be at least 1")
+    if len(gpus) < tp * pp * dp:
+        return Ceiling(None, reason=f"the plan spreads over {tp * pp * dp} GPUs, {len(gpus)} known")
+    known: list[Bandwidth] = []
+    for gpu in gpus[: tp * pp * dp]:
+        one = bandwidth(gpu)
+        if isinstance(one, str):
+            return Ceiling(None, reason=one)
+        known.append(one)
+    gb = (model.bytes_per_token + context_tokens * (model.kv_bytes_per_token or 0)) / 1e9
+    nominal = _fastest([b.nominal_gbs for b in known], tp, pp)
+    share, label = _clocked(gpus[: len(known)], memory_mhz) or (1.0, f"nominal bandwidth, {nominal:,.0f} GB/s")
+    return Ceiling(
+        tok_s_per_stream=nominal * share / gb,
+        label=label,
+        bandwidth_gbs=nominal * share,
+        gb_per_token=gb,
+        basis=_basis(known, tp, pp, dp, gb),
+        sources=tuple(dict.fromkeys(s for b in known for s in b.sources)),
+    )
+
+
+def _clocked(gpus: Sequence[GpuInfo | str], memory_mhz: float | None) -> tuple[float, str] | None:
+    """The share of the nominal bandwidth that the memory clock seen under load leaves; None where that is all of it."""
+    tops = {gpu.memory_max_mhz for gpu in gpus if isinstance(gpu, GpuInfo)}
+    top = tops.pop() if len(tops) == 1 else None
+    if not top or not memory_mhz or memory_mhz >= _FULL_CLOCK * top:
+        return None
+    return memory_mhz / top, f"at the memory clock seen under load, {memory_mhz:,.0f} of {top:,} MHz"
+
+
+def _fastest(gbs: Sequence[float], tp: int, pp: int) -> float:
+    """GB/s that one stream sees on the fastest replica."""
+    replicas = [gbs[i : i + tp * pp] for i in range(0, len(gbs), tp * pp)]
+    return max(_replica(r, tp, pp) for r in replicas)
+
+
+def _replica(gbs: Sequence[float], tp: int, pp: int) -> float:
+    stages = [tp * min(gbs[i : i + tp]) for i in range(0, tp * pp, tp)]
+    return pp / sum(1 / s for s in stages)
+
+
+def _basis(known: Sequence[Bandwidth], tp: int, pp: int, dp: int, gb: float) -> str:
+    parts = ["; ".join(dict.fromkeys(b.basis for b in known))]
+    if tp > 1:
+        parts.append(f"x {tp} tensor parallel")
+    if pp > 1:
+        parts.append("pipeline stages do not speed up one stream")
+    if dp > 1:
+        parts.append("replicas do not speed up one stream")
+    return f"{', '.join(parts)}; {gb:.2f} GB per token"
+
+
+def against_limit(result: BenchResult) -> str | None:
+    """Where a result lies against the limit of its memory bandwidth: "81 % of 27.96 tok/s per stream (…)"; None: not
+    known.
+
+    More than 100 % means speculation, or a wrong count of bytes per token: never a faster memory.
+    """
+    limit, measured = result.conditions.ceiling_tok_s, result.summary.per_stream_tok_s
+    if not limit:
+        return None
+    share = f"{100 * measured / limit:.0f} % of " if measured is not None else ""
+    streams = result.spec.concurrency
+    total = f"; {streams} streams: at most {limit * streams:,.4g} tok/s" if streams > 1 else ""
+    label = result.conditions.ceiling_basis or "whether at nominal bandwidth was not recorded"
+    return f"{share}{limit:,.4g} tok/s per stream ({label}){total}"

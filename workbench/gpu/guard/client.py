@@ -1,0 +1,293 @@
+"""Workbench's side of the guard: what it is told, when it is started, and what it says. Over any kind of host.
+
+What is to be watched stands in the journal (guard.py says how), so everything here that changes it holds its lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from workbench.gpu import remote_programs
+from workbench.gpu.settings import journal as journals
+from workbench.gpu.settings import revert
+from workbench.gpu.settings.journal import Entry, Journal
+from workbench.gpu.settings.rights import ENGLISH, SUDO, SUDO_ASKED, Rights, granted
+from workbench.hosts.base import CommandNotFound, Host
+from workbench.hosts.shell_scripts import sh
+from workbench.model.errors import HostError, SettingsError
+from workbench.model.settings import HOST, GuardView
+
+START_S = 30.0
+NOTICED_S = 3.0  # for the guard to see what the journal says now
+KEPT = "kept"
+NO_PYTHON = "this host has no python3 that runs it (3.8 or later)"
+
+# $1: the guard's directory, $2: whose heartbeat to give, or "". The time now, what the last told was, boot id, start
+# and state of the guard's process; a line for each of the newest heartbeats; an empty line; what the guard says of
+# itself. Only regular files are opened, and only their beginning is read: a FIFO would never end.
+LOOK = r"""
+begin() { [ ! -f "$1" ] || head -c "$2" <"$1"; }
+cd "$1" 2>/dev/null || exit 3
+[ -z "$2" ] || touch "beats/$2"
+date +%s
+set -f
+set -- $(begin told 100)
+echo "${1:--}"
+read -r boot </proc/sys/kernel/random/boot_id; echo "$boot"
+set -- $(begin pid 100)
+pid=$1 start=$2
+case $pid in *[!0-9]*) pid= ;; esac
+stat=; { read -r stat <"/proc/$pid/stat"; } 2>/dev/null
+set -- ${stat##*) }
+set +f
+if [ -n "$pid" ] && [ "${20}" = "$start" ]; then echo "$1"; else echo gone; fi
+ls -t beats | head -n 64 | while read -r beat; do stat -c '%Y %n' "beats/$beat"; done 2>/dev/null
+echo
+begin state.json 1000000
+"""
+# $1: the guard's directory, $2: what was told. What stands there may be a FIFO, on which it would wait.
+TOLD = 'rm -f -- "$1/told" && printf "%s\\n" "$2" >"$1/told"'
+
+
+def owner_id() -> str:
+    """The name of this process's heartbeat, as guard_files.owner_id has it."""
+    owner = journals.owner_facts()
+    return f"{owner['boot_id']}.{owner['pid']}.{owner['start']}"
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Of one change. `heartbeat_s` None: this Workbench ends when the change is made, and is not waited for."""
+
+    rights: Rights
+    heartbeat_s: float | None = None
+    trial_s: float | None = None
+    trial: str = field(default_factory=lambda: secrets.token_hex(6))
+
+    def watch(self, entry: Entry, old: Entry | None) -> dict[str, Any]:
+        """What stands under `watch` of a new entry. `back`: what a trial, or settings that were kept, go back to."""
+        made: dict[str, Any] = {"heartbeat_s": self.heartbeat_s}
+        if self.trial_s is not None:
+            made |= {"trial": self.trial, "trial_s": self.trial_s}
+        if old is not None and old.boot_id == entry.boot_id and old.state != "pending":
+            if self.trial_s is not None or old.state == KEPT:
+                made["back"] = {k: getattr(old, k) for k in ("now", "state", "watch", "owner", "who")}
+            elif old.watch.get("back", {}).get("state") == KEPT:
+                made["back"] = old.watch["back"]
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One look at the guard. `told`: `did_unix_s` of the last thing that a person was told of; `owners`: whose
+    heartbeats it waits for."""
+
+    view: GuardView
+    told: str = "-"
+    owners: tuple[str, ...] = ()
+
+
+async def home_on(host: Host) -> str:
+    return f"{await host.state_dir()}/gpu/guard"
+
+
+async def start(host: Host, terms: Terms, **options: float) -> GuardView:
+    """Start the guard, or have the one that is there look at the journal. Under the journal's lock. A view with a
+    `problem` when that cannot be; nothing is raised."""
+    root, rights = f"{await host.state_dir()}/gpu", terms.rights
+    log = f"{root}/guard/log"
+    try:
+        journal = await journals.read(host)
+        orders = {
+            "root": root,
+            "register": journal.register.directory,
+            "nvidia_smi": rights.nvidia_smi,
+            "tee": rights.tee,
+            "sudo": list(rights.prefix),
+            "options": options,
+        }
+        how, why = _as_root(rights, journal, remote_programs.guard_argv(rights.python3 or "", orders))
+        if why is not None:
+            return GuardView(False, problem=why)
+        local = host.kind == "local" and bool(sys.executable) and not how  # root imports no file of the person's
+        payload = remote_programs.payload(local, remote_programs.GUARD)
+        python = sys.executable if local else rights.python3 if how else "python3"
+        argv = remote_programs.guard_argv(python or "", orders)
+        password = f"{rights.password}\n".encode() if how == SUDO_ASKED else b""
+        env = ENGLISH if how else {"SUDO_UID": "0"}  # a Workbench that is root has its own settings watched, as root
+        done = await host.run((*how, *argv), input=password + payload, timeout_s=START_S, env=env)
+    except CommandNotFound:
+        return GuardView(False, problem=NO_PYTHON)
+    except HostError as error:
+        return GuardView(False, problem=error.message, log=log)
+    if done.returncode in (remote_programs.TOO_OLD, 126, 127):
+        return GuardView(False, problem=NO_PYTHON)
+    try:
+        answer = json.loads(done.out.splitlines()[-1])
+    except (ValueError, IndexError):
+        said = done.err.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+        return GuardView(False, problem=f"it could not be started: {said[0]}", log=log)
+    if "error" in answer:
+        return GuardView(False, problem=answer["error"], log=log)
+    view = (await look(host)).view
+    if not view.running and view.problem is None:
+        why = f"the guard (process {answer.get('pid')}) left no state that can be read in {root}/guard"
+        view = replace(view, problem=why, log=log)
+    return view
+
+
+def _as_root(rights: Rights, journal: Journal, argv: Sequence[str]) -> tuple[tuple[str, ...], str | None]:
+    """Words before the guard's command, and why it would be of no use. As the person itself wherever sudo lets it give
+    back what it watches without asking; else as root, while sudo is open or the password at hand: later it has none."""
+    if not rights.prefix:
+        return (), None
+    back = [
+        step.argv
+        for entry in journal.entries
+        if entry.watch and entry.gpu_uuid != HOST
+        for step in revert.steps(
+            entry.gpu_uuid, entry.setting, revert.wanted_back(entry.before), nvidia_smi=rights.nvidia_smi
+        )
+    ]
+    if back and all(granted(rights.rules, command) == "free" for command in back):
+        return (), None
+    how = granted(rights.rules, argv) if rights.python3 else ""
+    if how == "free" or (how and rights.unasked):
+        return SUDO, None
+    if how and rights.password is not None:
+        return SUDO_ASKED, None
+    return (), "sudo lets it give nothing back: it needs python3 as root, or a rule for the commands that restore"
+
+
+async def look(host: Host, beat: str = "") -> Seen:
+    """How the guard is; with `beat`, a sign of life of that owner goes with it. HostError when the host is out of
+    reach."""
+    home = await home_on(host)
+    done = await host.run(sh(LOOK, home, beat))
+    head, _, state = done.out.partition("\n\n")
+    if done.returncode == 3 or not state.strip():
+        return Seen(GuardView(False))
+    now, told, boot, process, *beats = [*head.split("\n"), "", "", "", ""]
+    ages = {}
+    for line in filter(None, beats):
+        at, _, name = line.partition(" ")
+        ages[name.removeprefix("beats/")] = max(0.0, float(now) - float(at))
+    try:
+        seen = _seen(json.loads(state), int(now or 0), told, boot, process, ages, home)
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        seen = Seen(GuardView(False, problem=f"the guard's state {home}/state.json is damaged ({error!r})"))
+    if seen.view.problem and not seen.view.running and await _nothing_to_watch(host):
+        return replace(seen, view=replace(seen.view, problem=None))
+    return seen
+
+
+async def _nothing_to_watch(host: Host) -> bool:
+    try:
+        journal = await journals.read(host)
+    except SettingsError:
+        return False
+    return not any(entry.watch and entry.state != KEPT for entry in _living(journal))
+
+
+def _seen(
+    said: Mapping[str, Any], now: int, told: str, boot: str, process: str, ages: Mapping[str, float], home: str
+) -> Seen:
+    running, problem, pid = bool(said.get("running")), said.get("problem"), said.get("pid")
+    if running and said.get("boot_id") != boot:
+        running = False  # the settings are gone with the boot as well
+    elif running and process in ("gone", "Z", "X"):
+        running, problem = False, f"the guard (process {pid}) was killed: nobody watches over the settings"
+    elif running and process in ("T", "t"):
+        problem = f"the guard (process {pid}) is stopped and watches over nothing: kill -CONT {pid} lets it go on"
+    waits = {owner: s for owner, s in said.get("heartbeats", {}).items() if s} if running else {}
+    until = said.get("trials_until_unix_s", {}).values() if running else ()
+    return Seen(
+        GuardView(
+            running=running,
+            pid=pid if running else None,
+            since_unix_s=said.get("since_unix_s") if running else None,
+            heartbeat_s=min(waits.values(), default=None),
+            heartbeat_age_s=max((ages[owner] for owner in waits if owner in ages), default=None),
+            trial_left_s=max(0.0, min(until) - now) if until else None,
+            temperature_limits_c=said.get("limits_c", {}),
+            did=said.get("did"),
+            did_unix_s=said.get("did_unix_s"),
+            log=f"{home}/log",
+            note=said.get("note") if running else None,
+            problem=problem,
+        ),
+        told,
+        tuple(waits),
+    )
+
+
+async def was_told(host: Host, did_unix_s: float) -> None:
+    await host.run(sh(TOLD, await home_on(host), str(did_unix_s)))
+
+
+async def confirm(host: Host, heartbeat_s: float | None = None) -> GuardView:
+    """End the trials of this host: what was tried stays. With `heartbeat_s` it is watched by this Workbench's heartbeat
+    from now on, as is all that is not kept. SettingsError when no trial is on."""
+    async with journals.locked(host) as held:
+        tried = [e for e in _living(held.journal) if e.watch.get("trial")]
+        watched = [e for e in _living(held.journal) if e.watch and e.state != KEPT]
+        if not tried and not (heartbeat_s and watched):
+            raise SettingsError("no trial is on", host=host.name, next_step=await _what_became(host))
+        state = held.journal
+        for entry in watched if heartbeat_s else tried:
+            back = entry.watch.get("back", {})
+            ends = ("trial", "trial_s", *(() if back.get("state") == KEPT else ("back",)))
+            watch = {k: v for k, v in entry.watch.items() if k not in ends}
+            entry = replace(entry, watch=watch)
+            if heartbeat_s:
+                owner = journals.owner_facts()
+                entry = replace(entry, owner=owner, who=journals.who(), watch={**watch, "heartbeat_s": heartbeat_s})
+            state = state.put(entry)
+        for entry in tried:
+            state = state.note("confirm", gpu_uuid=entry.gpu_uuid, setting=entry.setting, now=entry.now, ok=True)
+        await held.save(state)
+    return await _until(host, lambda view: view.trial_left_s is None)
+
+
+async def keep(host: Host) -> GuardView:
+    """Leave everything on deliberately: written down, and the guard ends."""
+    async with journals.locked(host) as held:
+        state = held.journal
+        left = [e for e in _living(state) if e.state != KEPT]
+        if not left:
+            raise SettingsError(
+                "no GPU setting of Workbench's is on that could be kept",
+                host=host.name,
+                next_step=await _what_became(host),
+            )
+        for entry in left:
+            state = state.put(replace(entry, state=KEPT, watch={}))
+            state = state.note("keep", gpu_uuid=entry.gpu_uuid, setting=entry.setting, now=entry.now, ok=True)
+        await held.save(state)
+    return await _until(host, lambda view: not view.running)
+
+
+def _living(journal: Journal) -> list[Entry]:
+    return [e for e in journal.entries if journal.gone(e) is None]
+
+
+async def _what_became(host: Host) -> str:
+    view = (await look(host)).view
+    return f"the guard {view.did}" if view.did else "workbench gpu status shows what is altered"
+
+
+async def _until(host: Host, done: Any) -> GuardView:
+    """The guard reads the journal four times a second."""
+    until = time.monotonic() + NOTICED_S
+    while True:
+        view = (await look(host)).view
+        if done(view) or view.problem or time.monotonic() > until:
+            return view
+        await asyncio.sleep(0.1)

@@ -1,0 +1,355 @@
+"""What the guard reads and writes on its host, under the state directory's gpu/. Sent to the host: standard library
+only, Python 3.8. Workbench's side of the same files is journal.py and guard_orders.py.
+
+    journal.json        previous values, and under each entry's `watch` what the guard is to do with it
+    journal.json.lock   a link that names who is writing: boot id, process, start time, who
+    guard/lock          held (flock) by the guard that lives
+    guard/beats/OWNER   touched by a Workbench as long as it lives: its time changes, and which it is does not matter
+    guard/state.json    what the guard does; outlives it
+    guard/pid           its process id and start time
+    guard/log           what it did
+    guard/leave         asks the guard to make way for one that takes over
+
+Other programs of the same user can put anything in the place of these. So no link is followed, what is no regular file
+is not read, nor what is larger than Workbench would write, and a lock holds only for a living process of its maker.
+"""
+
+# ruff: noqa: PTH118, PTH123, PTH208
+# (pathlib is slow to import, and this runs on every host)
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import stat
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from workbench.gpu.settings import claims, register, revert
+
+VERSION = 1  # of journal.json, as journal.py has it
+LOG_LINES = 200
+LOG_BYTES = 200_000
+MOST_BYTES = 4 << 20  # of the journal and of the state: a larger one is not of Workbench's making
+TAKE_OVER_S = 1.0  # for another guard to take our place: it looks every 20 ms
+LEASE_S = 600.0  # a lock that has not changed for so long is of someone who is gone
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+
+
+class Broken(Exception):
+    """The journal cannot be read; the text says why."""
+
+
+def boot_id() -> str:
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def start_of(pid: int) -> str:
+    """Field 22 of /proc/PID/stat; "" when there is no such process, or only what is left of one."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            words = file.read().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if words[0] in "ZX" else words[19]
+
+
+def uids_of(pid: int) -> set[int]:
+    """Real, effective, saved and file system uid of a process; empty when there is none."""
+    try:
+        with open(f"/proc/{pid}/status") as file:
+            return {int(word) for line in file if line.startswith("Uid:") for word in line.split()[1:]}
+    except OSError:
+        return set()
+
+
+def directory(path: str) -> int:
+    """Open a directory of which every name is a directory: no link is followed on the way."""
+    here, name = os.open("/", _DIRECTORY), "/"
+    try:
+        for name in (*path.strip("/").split("/"), "."):
+            below = os.open(name, _DIRECTORY if name == "." else _DIRECTORY | os.O_PATH, dir_fd=here)
+            os.close(here)
+            here = below
+    except OSError as error:
+        os.close(here)
+        if error.errno not in (errno.ELOOP, errno.ENOTDIR):
+            raise OSError(error.errno, error.strerror, path) from None
+        raise OSError(error.errno, f"{name!r} is a link, which is not followed, or no directory", path) from None
+    return here
+
+
+def regular(name: str, flags: int, at: int) -> int:
+    """Open a regular file, and nothing else: no link is followed, and a FIFO is not waited for."""
+    handle = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600, dir_fd=at)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "not a regular file", name)
+    return handle
+
+
+def content(name: str, at: int) -> bytes:
+    """Read a regular file of at most MOST_BYTES."""
+    with open(regular(name, os.O_RDONLY, at), "rb") as file:
+        found = b"" if os.fstat(file.fileno()).st_size > MOST_BYTES else file.read(MOST_BYTES + 1)
+        if len(found) > MOST_BYTES or os.fstat(file.fileno()).st_size > MOST_BYTES:
+            raise OSError(errno.EFBIG, f"larger than {MOST_BYTES >> 20} MiB", name)
+    return found
+
+
+class Files:
+    """Every path begins at a directory that is held open from the start, so that whoever can rename or replace one
+    cannot lead us to another."""
+
+    def __init__(self, root: str, shared: str | None = None) -> None:
+        """`root`: the state directory's gpu/; `shared`: where the host's register is, if anywhere."""
+        self.root, self.shared = root, shared
+        above, name = os.path.split(root)
+        self.at = directory(os.path.join(os.path.realpath(above), name))  # a home may lie behind links, the journal not
+        found = os.fstat(self.at)
+        if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            whose = f"it is of uid {found.st_uid} with mode {stat.S_IMODE(found.st_mode):o}"
+            os.close(self.at)
+            raise PermissionError(errno.EPERM, f"not the directory of uid {os.geteuid()} alone: {whose}", root)
+        self.journal, self.link = "journal.json", "journal.json.lock"
+        self.home = self.beats = -1
+        self.boot_id, self.node = boot_id(), os.uname().nodename
+        self.waiting: tuple[str, float] = ("", 0.0)  # whose lock we wait for, since when
+        self.held: int | None = None
+
+    @property
+    def token(self) -> str:
+        """As owners.owner_token: by it a Workbench can tell whether we live."""
+        return f"{self.boot_id}:{os.getpid()}:{start_of(os.getpid())}:the guard@{self.node}"
+
+    def prepare(self) -> None:
+        """Make the guard's own files, for their owner alone: see guard.main's umask."""
+        self.home = self.below("guard", self.at)
+        self.beats = self.below("beats", self.home)
+        for name in ("lock", "log"):
+            os.close(self.opened(name, os.O_RDWR))
+
+    def below(self, name: str, at: int) -> int:
+        """Open a directory of ours, made where it is not there; what is none is put aside."""
+        self.clear(name, at, stat.S_IFDIR)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(name, 0o700, dir_fd=at)
+        return os.open(name, _DIRECTORY, dir_fd=at)
+
+    def opened(self, name: str, flags: int) -> int:
+        """Open a file of the guard's own, made where it is not there; a link or a FIFO is put aside."""
+        self.clear(name, self.home, stat.S_IFREG)
+        return regular(name, flags | os.O_CREAT, self.home)
+
+    def clear(self, name: str, at: int, kind: int) -> None:
+        with contextlib.suppress(OSError):
+            if stat.S_IFMT(os.stat(name, dir_fd=at, follow_symlinks=False).st_mode) != kind:
+                os.rename(name, f"{name}.bad", src_dir_fd=at, dst_dir_fd=at)
+
+    def only_one(self) -> bool:
+        """Whether this is the guard from now on, and any process forked from here; False when there is one already."""
+        handle = self.opened("lock", os.O_RDWR)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(handle)
+            return False
+        self.held = handle
+        return True
+
+    def ask_to_leave(self, wanted: bool) -> None:
+        """The guard that is there."""
+        if wanted:
+            os.close(self.opened("leave", os.O_WRONLY))
+        else:
+            with contextlib.suppress(OSError):
+                os.unlink("leave", dir_fd=self.home)
+
+    def asked_to_leave(self) -> bool:
+        with contextlib.suppress(OSError):
+            return bool(os.stat("leave", dir_fd=self.home, follow_symlinks=False))
+        return False
+
+    def let_go(self) -> None:
+        if self.held is not None:
+            os.close(self.held)
+            self.held = None
+
+    def made_way(self) -> bool:
+        """Whether another took over, as it asked to. One that was killed first, or was none, leaves us the guard."""
+        until = time.monotonic() + TAKE_OVER_S
+        while time.monotonic() < until:
+            self.let_go()
+            time.sleep(TAKE_OVER_S / 20)
+            if not self.only_one():
+                return True
+        self.ask_to_leave(False)
+        return False
+
+    # ---- the journal
+
+    def stamp(self) -> list[int]:
+        """Another one when the journal is another one."""
+        try:
+            found = os.stat(self.journal, dir_fd=self.at, follow_symlinks=False)
+        except OSError:
+            return []
+        return [found.st_mtime_ns, found.st_ino, found.st_size]
+
+    def load(self) -> dict[str, Any]:
+        """Broken when it is missing, not whole, or of a newer version."""
+        try:
+            found = json.loads(content(self.journal, self.at).decode())
+            if not isinstance(found["version"], int) or found["version"] > VERSION:
+                raise Broken(f"the journal is of version {found['version']!r}")
+            for entry in found["entries"]:
+                if why := revert.unfit(entry):
+                    raise Broken(f"the journal holds what no Workbench writes ({why})")
+            found["log"] = list(found["log"])
+        except OSError as error:
+            raise Broken(f"the journal cannot be read: {error.strerror}") from None
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise Broken(f"the journal is damaged ({error!r})") from None
+        return dict(found)
+
+    def save(self, journal: Mapping[str, Any]) -> None:
+        """Atomic and fsynced. OSError when it cannot be written; the file is then as before."""
+        data = {**journal, "log": journal["log"][-LOG_LINES:]}
+        self.replace(self.journal, json.dumps(data, indent=1), self.at)
+        os.fsync(self.at)
+        self.publish(journal["entries"])
+
+    # ---- what others are told, and what they say
+
+    def publish(self, entries: Sequence[Mapping[str, Any]]) -> None:
+        if self.shared is not None:
+            with contextlib.suppress(OSError):
+                where = register.place(self.shared)  # made anew where it was one of Workbench's making
+                register.publish(where, register.name_of(self.root), self.boot_id, entries)
+
+    def others(self) -> tuple[claims.Claim, ...]:
+        """What other Workbenches changed; nothing where they cannot be asked."""
+        return self.heard()[0]
+
+    def untold(self) -> bool:
+        """Whether the register knows nothing of this journal."""
+        return self.shared is not None and not self.heard()[1]
+
+    def heard(self) -> tuple[tuple[claims.Claim, ...], tuple[Mapping[str, Any], ...]]:
+        if self.shared is None:
+            return (), ()
+        try:
+            found = register.read(self.shared, self.boot_id)
+        except OSError:
+            return (), ()
+        return claims.told(found, os.geteuid(), register.name_of(self.root))
+
+    def replace(self, name: str, text: str, at: int) -> None:
+        new = f".new.guard.{os.getpid()}"
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(new, dir_fd=at)
+            with open(regular(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, at), "w") as file:
+                file.write(text)
+                file.flush()
+                if at == self.at:
+                    os.fsync(file.fileno())
+            os.replace(new, name, src_dir_fd=at, dst_dir_fd=at)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(new, dir_fd=at)
+            raise
+
+    # ---- its lock
+
+    def take(self, silent: tuple[str, ...]) -> bool:
+        """Whether the journal is ours now. A lock is broken whose owner is gone, or is one of `silent` ("boot id:
+        process:start"): frozen, or on the other side of a lost link. What is no lock is put aside."""
+        try:
+            os.symlink(self.token, self.link, dir_fd=self.at)
+            return True
+        except FileExistsError:
+            pass
+        try:
+            found = os.stat(self.link, dir_fd=self.at, follow_symlinks=False)
+            if not stat.S_ISLNK(found.st_mode):
+                os.rename(self.link, f"{self.link}.bad", src_dir_fd=self.at, dst_dir_fd=self.at)
+                return False
+            owner = os.readlink(self.link, dir_fd=self.at)
+        except OSError:
+            return False
+        if owner != self.waiting[0]:
+            self.waiting = (owner, time.monotonic())
+        if self.gone(owner, found.st_uid) or owner.startswith(tuple(name + ":" for name in silent)):
+            self.release(owner)
+        return False
+
+    def gone(self, owner: str, uid: int) -> bool:
+        """Whether a lock holds no longer: after LEASE_S, or when the process that it names is not there, or is not of
+        the user who made the link."""
+        boot, pid, start, who = [*owner.split(":", 3), "", "", "", ""][:4]
+        ours = boot == self.boot_id and pid.isdigit() and who.endswith("@" + self.node)
+        if ours and (start_of(int(pid)) != start or uid not in uids_of(int(pid))):
+            return True
+        return time.monotonic() - self.waiting[1] > LEASE_S
+
+    def release(self, owner: str | None = None) -> None:
+        with contextlib.suppress(OSError):
+            if os.readlink(self.link, dir_fd=self.at) == (owner or self.token):
+                os.unlink(self.link, dir_fd=self.at)
+
+    # ---- the guard's own
+
+    def beat(self, owner: str) -> int:
+        """Another number when that owner has given a sign of life."""
+        try:
+            return os.stat(owner, dir_fd=self.beats, follow_symlinks=False).st_mtime_ns
+        except OSError:
+            return 0
+
+    def forget_beats(self) -> None:
+        with contextlib.suppress(OSError):
+            for name in os.listdir(self.beats):
+                os.unlink(name, dir_fd=self.beats)
+
+    def state(self) -> dict[str, Any]:
+        """What the guard before left; {} when it cannot be read."""
+        try:
+            found = json.loads(content("state.json", self.home).decode())
+        except (OSError, ValueError, RecursionError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def tell(self, state: Mapping[str, Any]) -> None:
+        with contextlib.suppress(OSError):  # a full disk must not end the guard
+            self.replace("state.json", json.dumps(state, indent=1), self.home)
+
+    def say_pid(self) -> None:
+        with contextlib.suppress(OSError):
+            self.replace("pid", f"{os.getpid()} {start_of(os.getpid())}\n", self.home)
+
+    def log(self, text: str) -> None:
+        line = time.strftime("%Y-%m-%dT%H:%M:%SZ ", time.gmtime()) + " ".join(text.split()) + "\n"
+        with contextlib.suppress(OSError), open(self.opened("log", os.O_WRONLY | os.O_APPEND), "a") as file:
+            if os.fstat(file.fileno()).st_size > LOG_BYTES:
+                os.replace("log", "log.1", src_dir_fd=self.home, dst_dir_fd=self.home)
+            file.write(line)
+
+
+def owner_id(entry: Mapping[str, Any]) -> str:
+    """The name of its owner's heartbeat."""
+    owner = entry["owner"]
+    return f"{owner.get('boot_id')}.{owner.get('pid')}.{owner.get('start')}"
+
+
+def owner_token(entry: Mapping[str, Any]) -> str:
+    """How the lock names it."""
+    return owner_id(entry).replace(".", ":")

@@ -1,0 +1,138 @@
+"""Holds this host's turn to measure for as long as its input is open: two measurements at once measure one another.
+
+One lock file for all users, in the directory of the register of GPU settings. The kernel lets go of it when this
+process ends, and this process ends when whoever started it does. Who holds it and what for stands in a file beside it,
+which is information only.
+
+Sent to the host: standard library only, Python 3.8.
+"""
+
+# ruff: noqa: PTH108, PTH208
+# (pathlib is slow to import, and this runs on every host)
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+import select
+import stat
+import sys
+import time
+from typing import Any
+
+from workbench.gpu.settings import register
+
+LOCK = "workbench-measuring.lock"
+PREFIX = "workbench-measuring."
+MOST_BYTES = 4096
+MOST_FILES = 256
+EACH_S = 0.5  # between two tries of one that waits
+
+
+def main() -> None:
+    """argv[1]: {"what", "machine", "wait"}, or {"look": true}, which takes no lock and makes no file. Prints a
+    line of JSON: {"held": true}; or {"by": who holds it, or null}, and ends unless it is to wait; or {"problem"}, and
+    ends."""
+    orders = json.loads(sys.argv[1])
+    try:
+        directory = register.place(os.environ.get("WORKBENCH_GPU_REGISTER"))
+        if orders.get("look"):
+            _say({"by": _holder(directory)})
+            return
+        lock = _opened(f"{directory}/{LOCK}")
+        told: Any = ()
+        while not _taken(lock):
+            by = _holder(directory)
+            if by != told:
+                _say({"by": by})
+                told = by
+            if not orders["wait"] or _left(EACH_S):
+                return
+        _holder(directory)  # what killed ones of ours left is removed
+        path = _written(directory, orders)
+    except OSError as error:
+        _say({"problem": f"{error.filename or 'the lock'}: {error.strerror}"})
+        return
+    _say({"held": True})
+    while not _left(None):
+        pass
+    with contextlib.suppress(OSError):
+        os.unlink(path)
+
+
+def _say(answer: dict[str, Any]) -> None:
+    print(json.dumps(answer), flush=True)  # noqa: T201
+
+
+def _left(timeout_s: float | None) -> bool:
+    """Whether whoever started this is gone, waited for so long."""
+    ready, _, _ = select.select([0], [], [], timeout_s)
+    return bool(ready) and not os.read(0, 4096)
+
+
+def _opened(path: str) -> int:
+    """The lock of all users: whoever came first owns it; the others open it for reading, which is enough to lock."""
+    with contextlib.suppress(FileExistsError):
+        made = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        os.fchmod(made, 0o644)
+        return made
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        raise OSError(22, "is no regular file", path)
+    return handle
+
+
+def _taken(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _written(directory: str, orders: dict[str, Any]) -> str:
+    """The path of what tells the others. It is locked too, so that one that a dead process left tells nothing."""
+    said = {"pid": os.getpid(), "since_unix_s": time.time(), "what": orders["what"], "machine": orders["machine"]}
+    path = f"{directory}/{PREFIX}{os.geteuid()}.{secrets.token_hex(8)}.json"
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)  # stays open with this process
+    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.write(handle, json.dumps(said).encode()[:MOST_BYTES])
+    os.fchmod(handle, 0o644)
+    return path
+
+
+def _holder(directory: str) -> dict[str, Any] | None:
+    """Who holds the lock, as far as that is said."""
+    names = [name for name in os.listdir(directory) if name.startswith(PREFIX) and name.endswith(".json")]
+    for name in sorted(names)[:MOST_FILES]:
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+            found = _read(f"{directory}/{name}")
+            if found is not None:
+                return found
+    return None
+
+
+def _read(path: str) -> dict[str, Any] | None:
+    """None for one that no living process holds; what such a one left is removed where it is ours."""
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        found = os.fstat(handle)
+        if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_BYTES:
+            return None
+        if found.st_size and _taken(handle):
+            if found.st_uid == os.geteuid():
+                os.unlink(path)
+            return None
+        said = json.loads(os.read(handle, MOST_BYTES).decode())
+    finally:
+        os.close(handle)
+    return {
+        "user": register._user(found.st_uid),
+        "pid": int(said["pid"]),
+        "since_unix_s": float(said["since_unix_s"]),
+        "what": str(said["what"])[:200],
+        "machine": str(said["machine"])[:80],
+    }

@@ -1,0 +1,1 @@
+"""GPU and host settings: plan, apply, prove, journal and revert."""

@@ -1,0 +1,85 @@
+"""Running the commands that change settings, and what their answers mean."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from workbench.gpu.settings import revert
+from workbench.gpu.settings.rights import Rights, run_allowed
+from workbench.hosts.base import CommandNotFound, CommandTimeout, Host
+from workbench.model.errors import HostError
+from workbench.model.settings import SettingCommand
+
+GPU_IS_LOST = 15  # nvidia-smi's exit status: NVML_ERROR_GPU_IS_LOST
+NO_PERMISSION = re.compile("insufficient permissions|does not have permission", re.IGNORECASE)
+NOT_ROOT_ENOUGH = (
+    "NO_PERMISSION: root here is not root for the driver, as in an unprivileged container or one without "
+    "CAP_SYS_ADMIN: change settings on the machine that runs it"
+)
+COMMAND_S = 60.0  # with persistence off each call initialises the GPU first: seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """How a command went: `failure` None when it says that it did it; `unsure` when it may have done it; `hung` when
+    it did not end."""
+
+    failure: str | None = None
+    unsure: bool = False
+    hung: bool = False
+
+
+def program(one: SettingCommand) -> str:
+    """nvidia-smi or tee."""
+    words = [w for w in one.argv if not w.startswith("-")]
+    return PurePosixPath(words[1] if words[0] == "sudo" else words[0]).name
+
+
+async def run(host: Host, one: SettingCommand, rights: Rights) -> Ran:
+    name = program(one)
+    if one.stdin is not None and PurePosixPath(one.argv[-1]).name == name:
+        return Ran("no core has a governor that can be set now")
+    try:
+        done = await run_allowed(host, one.argv, rights, stdin=one.stdin, timeout_s=COMMAND_S)
+    except CommandTimeout:
+        return Ran(f"{name} did not end within {COMMAND_S:.0f} s", unsure=True, hung=True)
+    except CommandNotFound as error:
+        return Ran(error.message)
+    except HostError as error:
+        return Ran(error.message, unsure=True)
+    # tee repeats what it wrote; only its complaints matter, and it may have written to some of the cores. A GPU that is
+    # lost may have been lost after the change.
+    said = done.err if one.stdin is not None else f"{done.out} {done.err}"
+    why = revert.failure(done.returncode, said, name)
+    if why and name == "nvidia-smi" and NO_PERMISSION.search(why):
+        why = f"{why.rstrip('.')}; {NOT_ROOT_ENOUGH}"
+    return Ran(why, unsure=why is not None and (one.stdin is not None or done.returncode == GPU_IS_LOST))
+
+
+async def run_all(host: Host, commands: Sequence[SettingCommand], rights: Rights) -> dict[SettingCommand, Ran]:
+    """Up to the first failure; commands that were not run are not in the answer."""
+    ran: dict[SettingCommand, Ran] = {}
+    for one in commands:
+        ran[one] = await run(host, one, rights)
+        if ran[one].failure:
+            break
+    return ran
+
+
+async def try_all(host: Host, commands: Sequence[SettingCommand], rights: Rights) -> dict[SettingCommand, Ran]:
+    """Each of them, whatever became of the others; but a program that hung once is not waited for again."""
+    ran: dict[SettingCommand, Ran] = {}
+    hung: set[str] = set()
+    for one in commands:
+        name = program(one)
+        if one.right:
+            ran[one] = Ran(one.right)
+        elif name in hung:
+            ran[one] = Ran(f"not tried: {name} does not answer")
+        else:
+            ran[one] = await run(host, one, rights)
+            hung |= {name} if ran[one].hung else set()
+    return ran

@@ -1,0 +1,348 @@
+"""Whether a setting holds, judged from readings under load: a clock lock that returns success may change nothing, and
+the driver has no call that tells (NVML has no getter for locked clocks)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import asdict, dataclass, replace
+from statistics import median
+from typing import Any
+
+from workbench.engines.gpu_table import find
+from workbench.gpu.settings.contrast import (
+    BINDS_SHARE,
+    CONTRAST_MHZ,
+    ENOUGH,
+    LOADED_PCT,
+    LOCKS,
+    POWER,
+    SLACK_MHZ,
+    Clock,
+    Known,
+    caps,
+    clock_of,
+    clocks_of,
+    contrast,
+    explained,
+    ignored,
+    loaded,
+    raised,
+    span,
+    within,
+)
+from workbench.gpu.settings.drift import lock_drift, locks_on
+from workbench.gpu.settings.setting_traps import Trap, trap
+from workbench.gpu.telemetry.history import Moment, Reading
+from workbench.model.gpu import GpuInfo, Telemetry
+from workbench.model.settings import HOST_INDEX, Alteration, InForce
+
+HOLDS_SHARE = 0.9  # of the readings under load within the lock
+OVER_LIMIT = 1.05  # power is a mean over 1 s and may pass the limit for a moment
+STUCK_MHZ = 900  # below this a loaded GB10 shows the fault of "gb10.hidden-cap"
+SAME_W = 0.5  # drivers round a limit
+OF_THE_CARD = ("persistence.off",)  # true of all its settings: told once, not with each
+UNSHOWN = (InForce.NO_EFFECT, InForce.CONSISTENT)
+PROVES_NOTHING = "is consistent, which proves nothing"
+CONSISTENT = str(InForce.CONSISTENT)
+UNNAMED = "what the driver does not name"
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """`short` fits a GPU's row; `text` says what was asked for, what was seen, and why where that is known.
+
+    `observed` is in the setting's unit (MHz, W); `share` 0..1 of the samples is what `text` speaks of: within the lock
+    ("yes"), capped, or outside it ("no effect"); of a power limit, how often it held the clocks down."""
+
+    gpu_index: int
+    setting: str
+    in_force: InForce
+    short: str
+    text: str
+    samples: int
+    requested: str = ""
+    observed: float | None = None
+    share: float | None = None
+    limiter: str | None = None
+    traps: tuple[Trap, ...] = ()
+
+    @property
+    def place(self) -> str:
+        """ "gpu0", or "host": what stands before the setting's name in a result."""
+        return "host" if self.gpu_index == HOST_INDEX else f"gpu{self.gpu_index}"
+
+    @property
+    def where(self) -> str:
+        """The same for a person."""
+        return self.place if self.gpu_index == HOST_INDEX else f"GPU{self.gpu_index}"
+
+    @property
+    def line(self) -> str:
+        return f"{self.where}: {self.text}"
+
+    def as_json(self) -> dict[str, Any]:
+        return {**asdict(self), "in_force": str(self.in_force)}
+
+
+def judge_all(
+    alterations: Sequence[Alteration],
+    moments: Sequence[Moment],
+    telemetry: Telemetry | None = None,
+    known: Known | None = None,
+) -> tuple[Proof, ...]:
+    """Every altered setting that can be judged: clocks and power by the readings under load, persistence and governor
+    by what `telemetry` reads. `known`: clocks under the same load with another lock or none."""
+    known = known or Known()
+    on = locks_on(alterations, known.others)
+    now = clocks_of(on, moments, telemetry, known.load) if telemetry else ()
+    proofs = []
+    for one in alterations:
+        info = telemetry.info(one.gpu_index) if telemetry else None
+        found = _replaced(one, known.others) or judge(one, moments)
+        found = found or (_as_read(one, telemetry) if telemetry else None)
+        clock = next((c for c in now if (c.gpu_uuid, c.setting) == (one.gpu_uuid, one.setting)), None)
+        if found is not None and found.in_force is InForce.CONSISTENT:
+            found = _contrasted(found, one, clock, known)
+        elif found is not None and found.in_force is InForce.NO_EFFECT and clock is not None:
+            found = _not_reached(found, clock, known)
+        if found is not None:
+            proofs.append(_with_traps(found, info, telemetry))
+    return tuple(proofs)
+
+
+def _replaced(one: Alteration, others: Sequence[Alteration]) -> Proof | None:
+    """A lock in whose place another Workbench has set its own."""
+    said = lock_drift(one, others)
+    if said is None:
+        return None
+    what = "memory lock" if one.setting == "memory_clocks" else "lock"
+    text = f"{what} changed by someone else: {said}"
+    return Proof(one.gpu_index, one.setting, InForce.CHANGED, f"{what} ▲ changed", text, 1)
+
+
+def judge(alteration: Alteration, moments: Sequence[Moment]) -> Proof | None:
+    """What the readings alone say of one setting; None where load does not show it (persistence, a reset)."""
+    readings = loaded(moments, alteration.gpu_index)
+    found: Proof | None = None
+    if alteration.setting == "power_limit_w" and isinstance(alteration.now, int | float):
+        found = _power(alteration, float(alteration.now), readings)
+    elif alteration.setting in LOCKS and (asked := span(alteration.now)):
+        found = _clocks(alteration, asked, readings)
+    if found is not None and found.in_force is InForce.NOT_CHECKED:
+        busy = [r.gpu_util_pct or 0.0 for m in moments for r in m.gpus if r.gpu_index == alteration.gpu_index]
+        most = f"the GPU was at most {max(busy):.0f} % busy, and one counts from {LOADED_PCT:.0f} %" if busy else ""
+        return replace(found, text="; ".join(filter(None, [found.text, most])))
+    return found
+
+
+def _contrasted(proof: Proof, one: Alteration, clock: Clock | None, known: Known) -> Proof:
+    """In force where another clock shows it; else why the reading proves nothing."""
+    other = contrast(clock, known.clocks) if clock else None
+    if other is not None or known.has_shown(one):
+        how = f"; under the same load the clock was {_beside(other)}" if other else ", as a contrast showed before"
+        text = proof.text.replace(PROVES_NOTHING, "is in force", 1) + how
+        return replace(proof, in_force=InForce.YES, short=proof.short.replace(CONSISTENT, "ok"), text=text)
+    deaf = ignored(clock, known.clocks) if clock else None
+    if deaf is not None:
+        text = f"{proof.text.partition(PROVES_NOTHING)[0]}has no effect: the clock was {_beside(deaf)} too"
+        short = proof.short.replace(CONSISTENT, "▲ no effect")
+        return replace(proof, in_force=InForce.NO_EFFECT, short=short, text=text)
+    return replace(proof, text=f"{proof.text}; {_why_unshown(clock, known)}")
+
+
+def _why_unshown(clock: Clock | None, known: Known) -> str:
+    other = next((c for c in reversed(known.clocks) if clock and clock.beside(c)), None)
+    if clock is None or other is None:
+        return "how the card clocks without it is not known"
+    why = explained(clock, other) if abs(clock.mhz - other.mhz) >= CONTRAST_MHZ else None
+    return f"the clock was {_beside(other)}" + (f", and {why} may explain that" if why else " too")
+
+
+def _not_reached(proof: Proof, clock: Clock, known: Known) -> Proof:
+    """Capped where the lock raised the clock, but not as far as it asked."""
+    other = raised(clock, known.clocks)
+    if other is None:
+        return proof
+    what = "memory lock" if proof.setting == "memory_clocks" else "lock"
+    text = (
+        f"{what} {proof.requested} is not reached: capped by {UNNAMED}, observed {proof.observed:.0f} MHz;"
+        f" under the same load the clock was {_beside(other)}"
+    )
+    short = f"{what} ▲ capped by {UNNAMED}"
+    return replace(proof, in_force=InForce.CAPPED, short=short, text=text, limiter=UNNAMED)
+
+
+def _beside(other: Clock) -> str:
+    asked = span(other.lock)
+    return f"{other.mhz} MHz " + (f"with a lock of {_wanted(asked)} MHz" if asked else "without the lock")
+
+
+def _wanted(asked: tuple[int, int]) -> str:
+    low, high = asked
+    return f"{low}-{high}" if low != high else f"{low}"
+
+
+def _clocks(one: Alteration, asked: tuple[int, int], readings: Sequence[Reading]) -> Proof:
+    low, high = asked
+    what = "memory lock" if one.setting == "memory_clocks" else "lock"
+    wanted = _wanted(asked)
+    pairs = [(mhz, r) for r in readings if (mhz := clock_of(r, one.setting)) is not None]
+    if len(pairs) < ENOUGH:
+        return _unproven(one, what, len(pairs), f"{wanted} MHz")
+    outside = [(mhz, r) for mhz, r in pairs if not within(mhz, asked)]
+    below = [(mhz, r) for mhz, r in outside if mhz < low]
+    above = [(mhz, r) for mhz, r in outside if mhz > high]
+    share = len(outside) / len(pairs)
+    seen = round(median(mhz for mhz, _ in (outside or pairs)))
+
+    def proof(verdict: InForce, short: str, text: str, of: float, limiter: str | None = None) -> Proof:
+        return Proof(one.gpu_index, one.setting, verdict, short, text, len(pairs), f"{wanted} MHz", seen, of, limiter)
+
+    if 1 - share >= HOLDS_SHARE:
+        seen_in = f"{seen} MHz in {_pct(1 - share)} of {len(pairs)} readings under load"
+        text = f"{what} {wanted} MHz {PROVES_NOTHING}: {seen_in}"
+        return proof(InForce.CONSISTENT, f"{what} {wanted} {CONSISTENT}", text, 1 - share)
+    limiter, bound = _limiter([r for _, r in below], {POWER} if one.setting == "memory_clocks" else set())
+    if not (limiter and bound >= BINDS_SHARE * len(outside)):
+        # Held now and then, and nobody says what holds it the rest of the time: neither "in force" nor "no effect".
+        limiter = UNNAMED if share < HOLDS_SHARE and not above else None
+    if limiter:
+        text = (
+            f"{what} {wanted} MHz is not reached: capped by {limiter} for {_pct(share)} of the time, "
+            f"observed {seen} MHz then"
+        )
+        return proof(InForce.CAPPED, f"{what} ▲ capped by {limiter}, {_pct(share)}", text, share, limiter)
+    text = (
+        f"{what} has no effect: requested {wanted} MHz, observed {seen} MHz for {_pct(share)} of {len(pairs)} readings"
+    )
+    sign = f"{seen}>={low}?" if seen < low else f"{seen}<={high}?"
+    return proof(InForce.NO_EFFECT, f"{sign} {what} ▲ no effect", text, share)
+
+
+def _power(one: Alteration, limit_w: float, readings: Sequence[Reading]) -> Proof:
+    watts = [r.power_w for r in readings if r.power_w is not None]
+    wanted = f"{limit_w:g} W"
+    others = [w for r in readings if (w := r.power_limit_w) is not None and abs(w - limit_w) > SAME_W]
+    if others:
+        text = f"power limit changed by someone else: now {others[-1]:g} W, Workbench set {wanted}"
+        short = f"limit ▲ now {others[-1]:g} W"
+        return Proof(one.gpu_index, one.setting, InForce.CHANGED, short, text, len(others), wanted, others[-1])
+    if len(watts) < ENOUGH:
+        return _unproven(one, "power limit", len(watts), wanted)
+    over = sum(w > limit_w * OVER_LIMIT for w in watts) / len(watts)
+    seen = median(watts)
+
+    def proof(verdict: InForce, short: str, text: str, of: float, limiter: str | None = None) -> Proof:
+        return Proof(one.gpu_index, one.setting, verdict, short, text, len(watts), wanted, round(seen, 1), of, limiter)
+
+    if over >= BINDS_SHARE:
+        text = f"power limit has no effect: requested {wanted}, {seen:.0f} W drawn, above it {_pct(over)} of the time"
+        return proof(InForce.NO_EFFECT, f"{seen:.0f}>{wanted} ▲ no effect", text, over)
+    bound = sum("power" in caps(r) for r in readings) / len(readings)
+    binds = f"it held the clocks down for {_pct(bound)} of the time" if bound else "it did not bind"
+    passed = f"; passed in {_pct(over)} of the readings" if over > 1 - HOLDS_SHARE else ""
+    text = f"power limit {wanted} is in force: {seen:.0f} W drawn; {binds}{passed}"
+    return proof(InForce.YES, f"limit {wanted} ok", text, bound, "power" if bound else None)
+
+
+def _as_read(one: Alteration, telemetry: Telemetry) -> Proof | None:
+    """Persistence mode and the CPU governor: what the host says now is what holds."""
+    if one.gpu_index == HOST_INDEX:
+        told: Any = telemetry.host.cpu_governor if one.setting == "governor" else None
+    elif one.setting == "persistence":
+        sample = next((s for s in telemetry.gpus if s.index == one.gpu_index), None)
+        told = sample.persistence if sample else None
+    else:
+        return None
+    name = {"persistence": "persistence mode"}.get(one.setting, one.setting)
+    wanted, seen = _word(one.now), _word(told)
+    if told is None:
+        verdict, short, text = InForce.NOT_CHECKED, "", f"{name}: not checked, the host does not tell"
+    elif told == one.now:
+        verdict, short, text = InForce.YES, "", f"{name} is {wanted}"
+    else:
+        verdict, short = InForce.CHANGED, f"{name} ▲ now {seen}"
+        text = f"{name} changed by someone else: now {seen}, Workbench set {wanted}"
+    return Proof(one.gpu_index, one.setting, verdict, short, text, int(told is not None), wanted)
+
+
+def _word(value: object) -> str:
+    return ("on" if value else "off") if isinstance(value, bool) else str(value)
+
+
+def _unproven(one: Alteration, what: str, count: int, wanted: str) -> Proof:
+    text = f"{what}: not checked, {count} readings under load ({ENOUGH} are needed)"
+    return Proof(one.gpu_index, one.setting, InForce.NOT_CHECKED, "", text, count, wanted)
+
+
+def _limiter(readings: Sequence[Reading], but: AbstractSet[str]) -> tuple[str | None, int]:
+    """The limiter named most often, and in how many readings any was named. `but`: what does not lower this clock: a
+    power limit lowers the SMs', not the memory's."""
+    named = [caps(r) - but for r in readings]
+    counts = Counter(word for words in named for word in sorted(words))
+    return (counts.most_common(1)[0][0] if counts else None), sum(bool(words) for words in named)
+
+
+def _pct(share: float) -> str:
+    """Never "100 %" of what was not all, nor "0 %" of what was not nothing."""
+    return f"{min(99, max(1, round(100 * share))) if 0 < share < 1 else round(100 * share)} %"
+
+
+# -- traps -----------------------------------------------------------------------------------------------------------
+
+
+def _with_traps(proof: Proof, info: GpuInfo | None, telemetry: Telemetry | None) -> Proof:
+    found = tuple(_traps(proof, info, telemetry))
+    if not found:
+        return proof
+    text = "; ".join([proof.text, *(one.text for one in found if one.id not in OF_THE_CARD)])
+    return replace(proof, text=text, traps=found)
+
+
+def _traps(proof: Proof, info: GpuInfo | None, telemetry: Telemetry | None) -> list[Trap]:
+    """Those that explain this verdict on this card, the most telling first."""
+    known = find(info.name) if info else None
+    chip = known.chip if known else ""
+    found: list[Trap] = []
+    if proof.in_force is InForce.NOT_CHECKED:
+        return found
+    if proof.setting == "memory_clocks":
+        found += _memory_traps(proof, known.memory_under_compute_mhz if known else None, chip)
+    elif proof.setting == "gpu_clocks" and proof.in_force in UNSHOWN and proof.observed is not None:
+        if chip.endswith("GB10") and proof.observed < STUCK_MHZ:
+            found.append(trap("gb10.hidden-cap"))
+        elif proof.in_force is InForce.NO_EFFECT and proof.observed < _lowest(proof):
+            found.append(trap("clock.max-is-not-sustained"))
+        if info is not None and info.virtualization not in (None, "none"):
+            found.append(trap("lock.success-is-a-request"))
+    elif proof.setting == "power_limit_w" and proof.in_force is InForce.YES and proof.limiter is None:
+        found.append(trap("power.not-binding"))
+    if proof.limiter == UNNAMED:
+        found.append(trap("lock.unknown-limiter"))
+    if proof.setting != "persistence" and _persistence(proof.gpu_index, telemetry) is False:
+        found.append(trap("persistence.off"))
+    return found
+
+
+def _memory_traps(proof: Proof, normal_mhz: int | None, chip: str) -> list[Trap]:
+    found = []
+    if normal_mhz and proof.in_force is InForce.NO_EFFECT and abs((proof.observed or 0) - normal_mhz) <= SLACK_MHZ:
+        found.append(trap("memory.normal-clock", mhz=normal_mhz))
+    elif proof.in_force is InForce.NO_EFFECT and (proof.observed or 0) < _lowest(proof):
+        found.append(trap("clock.max-is-not-sustained"))
+    elif normal_mhz and proof.in_force is InForce.CONSISTENT and proof.requested == f"{normal_mhz} MHz":
+        found.append(trap("memory.lock-is-where-it-runs", mhz=normal_mhz))
+    if chip == "GB202":
+        found.append(trap("memory.lock-can-cost", chip=chip))
+    return found
+
+
+def _lowest(proof: Proof) -> int:
+    return int(proof.requested.removesuffix(" MHz").partition("-")[0])
+
+
+def _persistence(gpu_index: int, telemetry: Telemetry | None) -> bool | None:
+    sample = next((s for s in telemetry.gpus if s.index == gpu_index), None) if telemetry else None
+    return sample.persistence if sample else None

@@ -1,0 +1,235 @@
+"""The host's register of GPU settings: each Workbench writes there what stands in its journal, for all others to read.
+
+One file for each journal in a directory of root's that everybody can write to and that is sticky: nobody but root can
+change or remove another user's file, so a file's owner is who makes the claim. Nobody can make the directory beforehand
+in our place either. What others wrote is read with care (regular files of bounded size, no links, no waiting), checked,
+and used as information only.
+
+A file is never changed. A new one with a name that nobody can guess comes first, then the old one goes; of two by one
+journal the newer counts.
+
+Sent to the host, for the session and within the guard: standard library only, Python 3.8.
+"""
+
+# ruff: noqa: PTH101, PTH102, PTH108, PTH123, PTH208
+# (pathlib is slow to import, and this runs on every host)
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import pwd
+import secrets
+import stat
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from workbench.gpu.settings import revert
+
+PLACES = ("/run/lock", "/var/tmp")  # the first that is fit: the same one for every user of a host
+PREFIX = "workbench-gpu."
+MOST_BYTES = 256 * 1024
+MOST_FILES = 32  # of one user
+RECENT_S = 60.0  # a change by a process of another machine that began so long ago is over
+LEASE_S = 600.0  # and one by a process of this machine, which may wait for nvidia-smi: no plan takes that long
+MOST_GPUS = 1024
+TRIES = 20
+
+
+def place(named: str | None = None) -> str:
+    """Where the register is. OSError where no directory is fit. `named` is made where it is missing."""
+    if named:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(named)
+            os.chmod(named, 0o1777)
+        return named
+    for path in PLACES:
+        with contextlib.suppress(OSError):
+            found = os.lstat(path)
+            if stat.S_ISDIR(found.st_mode) and found.st_uid == 0 and found.st_mode & 0o1777 == 0o1777:
+                return path
+    raise OSError(2, f"none of {', '.join(PLACES)} is a directory that everybody can write to")
+
+
+def name_of(root: str) -> str:
+    """Of a journal, by its directory; it tells nobody where that is."""
+    return hashlib.sha256(root.rstrip("/").encode()).hexdigest()[:16]
+
+
+# ---- reading
+
+
+def read(directory: str, boot_id: str) -> list[dict[str, Any]]:
+    """{"uid", "user", "journal", "entries"} of every journal with a setting that was changed since this boot."""
+    newest: dict[tuple[int, str], dict[str, Any]] = {}
+    for _ in range(TRIES):  # a file that went while we looked has a newer one in its place
+        names, newest = _names(directory), {}
+        for path, uid in _files(directory, names):
+            found = _load(path, uid)
+            if found is not None and found["boot_id"] == boot_id:
+                key = (uid, found["journal"])
+                if key not in newest or newest[key]["made_ns"] < found["made_ns"]:
+                    newest[key] = found
+        if _names(directory) == names:
+            break
+    return [newest[key] for key in sorted(newest)]
+
+
+def _names(directory: str) -> list[str]:
+    return sorted(name for name in os.listdir(directory) if name.startswith(PREFIX))
+
+
+def _files(directory: str, names: Sequence[str]) -> Iterator[tuple[str, int]]:
+    """The register's files and their owners, newest first, so many of each user."""
+    seen: list[tuple[float, str, int]] = []
+    for name in names:
+        path = directory + "/" + name
+        with contextlib.suppress(OSError):
+            found = os.lstat(path)
+            if stat.S_ISREG(found.st_mode):
+                seen.append((found.st_mtime, path, found.st_uid))
+    count: dict[int, int] = {}
+    for _, path, uid in sorted(seen, reverse=True):
+        count[uid] = count.get(uid, 0) + 1
+        if count[uid] <= MOST_FILES:
+            yield path, uid
+
+
+def _load(path: str, uid: int) -> dict[str, Any] | None:
+    """None for what no Workbench writes. A FIFO, a link, a device or a huge file is not read."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            found = os.fstat(handle)
+            if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_BYTES or found.st_uid != uid:
+                return None
+            if found.st_nlink != 1:
+                return None
+            text = os.read(handle, MOST_BYTES + 1)
+        finally:
+            os.close(handle)
+        said = json.loads(text.decode())
+        entries = said["entries"]
+        if not all(isinstance(said[k], str) for k in ("journal", "boot_id")) or not isinstance(said["made_ns"], int):
+            return None
+        if not isinstance(entries, list) or any(map(_unfit, entries)):
+            return None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    now = [_dated({**entry, "changing": _changing(entry, found)}, found.st_ctime) for entry in entries]
+    journal, boot_id, made_ns = said["journal"][:16], said["boot_id"], said["made_ns"]
+    return {
+        "uid": uid,
+        "user": _user(uid),
+        "journal": journal,
+        "boot_id": boot_id,
+        "made_ns": made_ns,
+        "entries": now,
+    }
+
+
+def _unfit(entry: Any) -> bool:
+    if revert.unfit(entry) is not None or not -1 <= entry["gpu_index"] < MOST_GPUS:
+        return True
+    dates = [entry.get("since_unix_s"), entry.get("set_unix_s") or 0]
+    if not all(revert.is_number(date) and date >= 0 for date in dates):
+        return True
+    if not revert.is_number(entry.get("energy_j") or 0):
+        return True
+    texts = [entry.get(name, "") for name in ("state", "who", "gpu_name", "before_known", "origin")]
+    return not all(isinstance(t, str) and len(t) <= 200 and t.isprintable() for t in texts)
+
+
+def _dated(entry: dict[str, Any], written_unix_s: float) -> dict[str, Any]:
+    """Nobody can have changed anything later than the file was written, which the kernel says."""
+    for name in ("since_unix_s", "set_unix_s"):
+        if entry.get(name) is not None:
+            entry[name] = min(float(entry[name]), written_unix_s)
+    return entry
+
+
+def _changing(entry: Mapping[str, Any], file: os.stat_result) -> bool:
+    """Whether its Workbench, a process of the file's owner, is between writing it down and having done it."""
+    if entry.get("state") != "pending":
+        return False
+    owner, age_s = entry["owner"], abs(time.time() - file.st_ctime)
+    if owner.get("machine") == os.uname().nodename:
+        return age_s < LEASE_S and _lives(owner.get("pid"), owner.get("start"), file.st_uid)
+    return age_s < RECENT_S
+
+
+def _lives(pid: Any, start: Any, uid: int) -> bool:
+    try:
+        with open(f"/proc/{int(pid)}/stat") as file:
+            words = file.read().rpartition(")")[2].split()
+        with open(f"/proc/{int(pid)}/status") as file:
+            uids = next(line for line in file if line.startswith("Uid:")).split()[1:]
+    except (OSError, ValueError, TypeError, StopIteration):
+        return False
+    return words[0] not in "ZX" and words[19] == start and str(uid) in uids
+
+
+def _user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"
+
+
+# ---- writing
+
+
+def publish(directory: str, journal: str, boot_id: str, entries: Sequence[Mapping[str, Any]]) -> None:
+    """All of this journal's entries in place of what it said before. OSError where that cannot be done."""
+    mine = os.geteuid()
+    ours = [path for path, uid in _files(directory, _names(directory)) if uid == mine]
+    old = [path for path in ours if (_load(path, mine) or {}).get("journal") == journal]
+    if entries:
+        said = {"journal": journal, "boot_id": boot_id, "made_ns": time.monotonic_ns(), "entries": list(entries)}
+        text = json.dumps(said).encode()
+        if len(text) > MOST_BYTES:
+            raise OSError(27, "too much for one file")
+        path = f"{directory}/{PREFIX}{mine}.{secrets.token_hex(8)}.json"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        handle = os.open(path, flags, 0o600)
+        try:
+            if os.write(handle, text) != len(text):
+                raise OSError(28, "no space left there")
+            os.fchmod(handle, 0o644)
+        except BaseException:
+            os.unlink(path)
+            raise
+        finally:
+            os.close(handle)
+    for path in old:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+
+
+def others(directory: str, journal: str, boot_id: str) -> list[dict[str, Any]]:
+    """What all journals but this one say. Another journal of the same user is another Workbench."""
+    mine = os.geteuid()
+    return [one for one in read(directory, boot_id) if (one["uid"], one["journal"]) != (mine, journal)]
+
+
+def main() -> None:
+    """argv[1]: {"root": the state directory's gpu/, "register": a directory or null, "publish": whether stdin holds the
+    entries to tell}. Prints {"directory", "uid", "journal", "found"} or {"problem"}."""
+    orders = json.loads(sys.argv[1])
+    journal = name_of(orders["root"])
+    try:
+        directory = place(orders.get("register") or os.environ.get("WORKBENCH_GPU_REGISTER"))
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            boot_id = file.read().strip()
+        if orders.get("publish"):
+            with open(0, "rb", closefd=False) as given:
+                publish(directory, journal, boot_id, json.loads(given.read().decode()))
+        found = read(directory, boot_id)
+        answer: dict[str, Any] = {"directory": directory, "uid": os.geteuid(), "journal": journal, "found": found}
+    except OSError as error:
+        answer = {"problem": f"{error.filename or 'the register'}: {error.strerror}"}
+    print(json.dumps(answer))  # noqa: T201

@@ -1,0 +1,286 @@
+"""Who may change GPU settings on a host, how it is done with those rights, and what to do without them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+
+from workbench.gpu.guard.privileges import only_roots
+from workbench.gpu.settings.sudoers import PATH as SUDOERS
+from workbench.hosts.base import Completed, Host, HostFacts
+from workbench.hosts.shell_scripts import sh
+from workbench.model.errors import HostError, SettingsError
+
+CAP_SYS_ADMIN = 1 << 21  # include/uapi/linux/capability.h; the driver asks for it in the initial user namespace
+SUDO = ("sudo", "-n")
+# Reads the password from stdin, says nothing, and takes no credentials of before: the line is read, whatever was.
+SUDO_ASKED = ("sudo", "-k", "-S", "-p", "")
+ENGLISH = {"LC_ALL": "C"}  # sudo's words are looked at
+WANTS_PASSWORD = "a password is required"
+
+SECURE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# What root may run, only where nobody else can change it; the first of the user's PATH that is so, or of SECURE_PATH's.
+PROGRAMS = ("nvidia-smi", "tee", "python3")
+
+# $1: SECURE_PATH, then programs. For each file of that name a line with its path, and lines with uid, gid and mode in
+# hex of all that decides what the path means: the file, each directory above it, each link and where that leads; "sudo"
+# and whether it would ask, or "no"; what sudo lists. Listing runs nothing.
+LOOK = r"""
+way() {
+    printf 'on %s %s\n' "$(stat -c '%u %g %f' "$1")" "$1"
+    [ "$1" != / ] || return
+    (way "$(dirname "$1")")
+    [ -L "$1" ] || return
+    to=$(readlink "$1")
+    case $to in /*) ;; *) to=$(dirname "$1")/$to ;; esac
+    way "$to"
+}
+places=$PATH:$1
+shift
+set -f
+IFS=:
+for name; do
+    for place in $places; do
+        case $place in /*) found=$place/$name ;; *) continue ;; esac
+        [ -f "$found" ] && [ -x "$found" ] || continue
+        printf 'program %s %s\n' "$name" "$found"
+        way "$found"
+    done
+done
+command -v sudo >/dev/null 2>&1 || { echo "sudo no"; exit 0; }
+rules=$(sudo -n -l </dev/null 2>&1) && sudo -n -v </dev/null >/dev/null 2>&1 && echo "sudo unasked" || echo "sudo asks"
+printf '%s\n' "$rules"
+"""
+ADVICE = f"the file that `workbench gpu sudoers` prints allows every set and revert, as {SUDOERS}"
+_RULE = re.compile(r"^\s+\(([^)]*)\)\s+(.*)$")
+_NOT_IN = "is not in the sudoers file"
+_WRONG_PASSWORD = re.compile(rf"{WANTS_PASSWORD}|incorrect password|no password was provided|try again\.$")
+_STEPS = {  # by a word of sudo's reason, where no rule helps
+    "expired": "log in there and change the password, or ask who administers it",
+    "tty": "ask who administers it for `Defaults !requiretty`",
+}
+_PARTS = re.compile(r"(?:\^.*?\$(?=\s*(?:,|$))|\\.|[^,\\])+")  # between commas that are not of an expression
+_ON = re.compile(r"on (\d+) (\d+) ([0-9a-f]+) /")
+_TAG = re.compile(r"^((?:NO)?[A-Z_]+):\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """`prefix` goes before each command; `refusal` says why none can be run, None when some can."""
+
+    nvidia_smi: str = "nvidia-smi"
+    prefix: tuple[str, ...] = ()
+    refusal: str | None = None
+    user: str = "you"
+    by_sudoers: bool = False  # sudo decides, by `rules`
+    advice: str = ADVICE  # what would make it allow a command
+    tee: str = "tee"
+    python3: str | None = "python3"  # None: none that root may run
+    rules: str = ""  # what `sudo -l` lists
+    unasked: bool = False  # sudo asks for no password now, whatever the rule says
+    sudo_password: bool = False  # a password for sudo would do
+    password: str | None = field(default=None, repr=False)  # goes to sudo's stdin and nowhere else
+
+    def argv(self, command: Sequence[str]) -> tuple[str, ...]:
+        """The command as it is run here; sudo wants the whole path."""
+        if not self.prefix:
+            return tuple(command)
+        path = {"nvidia-smi": self.nvidia_smi, "tee": self.tee}.get(command[0], command[0])
+        return (*self.prefix, path, *command[1:])
+
+    def needed_for(self, argv: Sequence[str]) -> str | None:
+        """What right a command from `argv()` lacks, and what would give it; None: it may run."""
+        if not self.by_sudoers:
+            return self.refusal
+        how = granted(self.rules, argv[len(self.prefix) :])
+        if how == "free" or (how == "asks" and (self.unasked or self.password is not None)):
+            return None
+        asks = "and sudo asks for a password" if how == "asks" or self.sudo_password else "and sudo does not allow it"
+        why = self.refusal or f"needs root ({self.user} is not, {asks})"
+        return f"{why}; {self.advice}"
+
+
+async def rights_on(host: Host) -> Rights:
+    """Looked at, not tried: uid, capability and user namespace, then what sudo would run."""
+    facts = await host.facts()
+    if facts.nvidia_smi is None:
+        return Rights(refusal="nvidia-smi is not on this host's PATH: settings are made with it")
+    smi, user = facts.nvidia_smi, facts.user or "you"
+    if facts.simulated is not None:
+        return Rights(smi, user=user)
+    if facts.uid == 0:
+        return Rights(smi, refusal=await _refusal_of_root(host, facts), user=user)
+    if facts.initial_user_namespace is False:
+        return Rights(smi, refusal=_IN_A_CONTAINER.format("root"), user=user)
+    return await _by_sudo(host, smi, user)
+
+
+async def with_password(host: Host, rights: Rights, password: str) -> Rights:
+    """`rights` that use this password, once sudo has taken it. SettingsError, and nothing changed, when it does not."""
+    if not rights.by_sudoers:
+        return rights
+    wrong = SettingsError(
+        "sudo does not take this password; nothing was changed",
+        host=host.name,
+        next_step="try again; the password is the one of your own account there",
+    )
+    if "\n" in password or "\0" in password:
+        raise wrong
+    try:
+        done = await host.run((*SUDO_ASKED, "-l"), input=f"{password}\n".encode(), env=ENGLISH, timeout_s=30)
+    except HostError as error:
+        raise SettingsError(f"sudo cannot be asked: {error.message}; nothing was changed", host=host.name) from None
+    if done.returncode == 0:
+        return replace(rights, rules=done.out, password=password, refusal=None, sudo_password=False)
+    reason = reason_of(done.err)
+    if reason is None:
+        raise wrong
+    raise SettingsError(f"{reason}; nothing was changed", host=host.name, next_step=_next_step(reason))
+
+
+def reason_of(said: str) -> str | None:
+    """Why sudo does not run anything, in its own words; None when it only wants a password, or another one."""
+    lines = [line.strip() for line in said.splitlines()]
+    told = [
+        line.removeprefix("sudo: ") for line in lines if line.startswith(("sudo:", "Sorry, user")) or _NOT_IN in line
+    ]
+    own = [line for line in told if not _WRONG_PASSWORD.search(line)]
+    return f"sudo says: {own[0].rstrip('.')}" if own else None
+
+
+def _next_step(reason: str) -> str:
+    return next((step for what, step in _STEPS.items() if what in reason), ADVICE)
+
+
+async def run_allowed(
+    host: Host, argv: Sequence[str], rights: Rights, *, stdin: str | None = None, timeout_s: float = 60.0
+) -> Completed:
+    """Run a command from `Rights.argv`. Where sudo wants the password it gets it on stdin, before what the command
+    itself reads. HostError as of Host.run."""
+    data = None if stdin is None else stdin.encode()
+    if tuple(argv[: len(SUDO)]) != SUDO:
+        return await host.run(argv, input=data, timeout_s=timeout_s)
+    done = await host.run(argv, input=data, timeout_s=timeout_s, env=ENGLISH)
+    if rights.password is None or done.returncode == 0 or WANTS_PASSWORD not in done.err:
+        return done
+    # Only where sudo has just refused for want of it: under a rule that asks for none, the command would read it.
+    first = f"{rights.password}\n".encode()
+    return await host.run(
+        (*SUDO_ASKED, *argv[len(SUDO) :]), input=first + (data or b""), timeout_s=timeout_s, env=ENGLISH
+    )
+
+
+def granted(rules: str, command: Sequence[str]) -> str:
+    """How `sudo -l`'s rules let root run a command: "free", "asks" (for a password), or "" (not). The last one that
+    matches decides, as in sudoers(5)."""
+    found = ""
+    for line in rules.splitlines():
+        rule = _RULE.match(line)
+        runas = re.split(r"[,:\s]+", rule[1]) if rule else []
+        if rule is None or not {"root", "ALL"} & set(runas):
+            continue
+        asks = True
+        for part in _PARTS.findall(rule[2]):
+            part = part.strip()
+            while tag := _TAG.match(part):
+                asks = {"NOPASSWD": False, "PASSWD": True}.get(tag[1], asks)
+                part = part[tag.end() :]
+            if _matches(part.lstrip("!").strip(), command):
+                found = "" if part.startswith("!") else "asks" if asks else "free"
+    return found
+
+
+def _matches(pattern: str, command: Sequence[str]) -> bool:
+    if pattern == "ALL":
+        return True
+    path, _, arguments = pattern.partition(" ")
+    if not fnmatchcase(_usr(command[0]), _usr(path)):
+        return False
+    wanted, given = re.sub(r"\\(.)", r"\1", arguments.strip()), " ".join(command[1:])
+    if wanted.startswith("^"):
+        return re.search(wanted, given) is not None
+    return not wanted or (not given if wanted == '""' else fnmatchcase(given, wanted))
+
+
+def _usr(path: str) -> str:
+    """/bin is /usr/bin."""
+    return re.sub(r"^/(s?bin)/", r"/usr/\1/", path)
+
+
+_IN_A_CONTAINER = (
+    "{} in this unprivileged container is not root for the driver, which answers NO_PERMISSION: "
+    "change GPU settings on the machine that runs the container"
+)
+
+
+async def _refusal_of_root(host: Host, facts: HostFacts) -> str | None:
+    if facts.initial_user_namespace is False:
+        return _IN_A_CONTAINER.format("root")
+    done = await host.run(["grep", "-i", "CapEff", "/proc/self/status"], timeout_s=10)
+    words = done.out.split()
+    if len(words) == 2 and not int(words[1], 16) & CAP_SYS_ADMIN:
+        return (
+            "root here lacks CAP_SYS_ADMIN, which the driver asks for: "
+            "start the container with --cap-add=SYS_ADMIN, or change settings on its host"
+        )
+    return None
+
+
+async def _by_sudo(host: Host, smi: str, user: str) -> Rights:
+    try:
+        done = await host.run(sh(LOOK, SECURE_PATH, *PROGRAMS), env=ENGLISH, timeout_s=15)
+    except HostError as error:
+        why = f"needs root on {host.name} ({user} is not, and sudo cannot be asked: {error.message})"
+        return Rights(smi, refusal=why, user=user)
+    looked, _, said = f"\n{done.out}".partition("\nsudo ")
+    how, _, rules = said.partition("\n")
+    safe, unsafe = _programs(looked)
+    if "nvidia-smi" not in safe:
+        where = unsafe.get("nvidia-smi", smi)
+        why = f"{smi} is not run as root: another than root can change {where}"
+        return Rights(smi, refusal=f"{why}; install the driver's own nvidia-smi where only root can write", user=user)
+    helps = how == "asks" and ("may run the following" in rules or WANTS_PASSWORD in rules)
+    found = Rights(
+        safe["nvidia-smi"],
+        SUDO,
+        None,
+        user,
+        True,
+        tee=safe.get("tee", "/usr/bin/tee"),
+        python3=safe.get("python3"),
+        rules=rules,
+        unasked=how == "unasked",
+        sudo_password=helps,
+    )
+    if how == "unasked" or "NOPASSWD" in rules:
+        return found
+    why, step = "sudo asks for a password", ADVICE
+    if how == "no":
+        why, step = "there is no sudo", "set it there as root"
+    elif not found.sudo_password:
+        why = reason_of(rules) or "sudo does not allow it"
+        step = _next_step(why)
+    return replace(found, refusal=f"needs root on {host.name} ({user} is not, and {why})", advice=step)
+
+
+def _programs(looked: str) -> tuple[dict[str, str], dict[str, str]]:
+    """What LOOK found: paths that root may run, by name; of the other names what another than root can change."""
+    safe: dict[str, str] = {}
+    unsafe: dict[str, str] = {}
+    name = path = wrong = ""
+    for line in (*looked.splitlines(), "program  "):
+        what, _, rest = line.partition(" ")
+        if what == "program":
+            if path and not wrong:
+                safe.setdefault(name, path)
+            elif path:
+                unsafe.setdefault(name, wrong)
+            (name, _, path), wrong = rest.partition(" "), ""
+        elif not wrong:
+            known = _ON.match(line)
+            wrong = (
+                "" if known and only_roots(int(known[1]), int(known[2]), int(known[3], 16)) else rest.split(" ", 3)[-1]
+            )
+    return safe, unsafe

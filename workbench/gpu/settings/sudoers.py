@@ -1,0 +1,47 @@
+"""The file for sudoers that lets a user change and revert every GPU setting without a password, and nothing else.
+
+A pattern of sudoers matches words joined by blanks, so a `*` would let other options through: each pattern below says
+how many digits it takes. They work with any sudo; regular expressions need 1.9.10.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+
+from workbench.gpu.settings.revert import GOVERNOR_FILES
+
+PATH = "/etc/sudoers.d/workbench"
+DIGIT = "[0-9]"
+# Lengths of the numbers, before and after the point, that a command may have.
+POWER_W = [(whole, part) for whole in (2, 3, 4) for part in (0, 1, 2)]
+CLOCK_MHZ = {"gpu": ((1, 3, 4), (3, 4)), "memory": ((1, 3, 4, 5), (3, 4, 5))}
+
+
+def sudoers(
+    user: str, nvidia_smi: str, tee: str, uuids: Sequence[str], cores: Sequence[int] = (), sysfs: str = "/sys"
+) -> str:
+    """Write the whole file: every set and every revert of these GPUs, and of the governor of these cores."""
+    commands = [f"{nvidia_smi} -i {word(uuid)} {change}" for uuid in uuids for change in changes()]
+    if cores:
+        files = [word(GOVERNOR_FILES.format(root=sysfs, cpu=cpu)) for cpu in cores]
+        commands.append(f"{tee} {' '.join(files)}")
+    head = f"# {PATH}: {user} may change and revert GPU settings. Install it with: visudo -f {PATH}"
+    listed = ", \\\n    ".join(commands)
+    return f"{head}\n{word(user)} ALL=(root) NOPASSWD: \\\n    {listed}\n"
+
+
+def changes() -> Iterator[str]:
+    """What follows `-i UUID`, as restore.change_of writes it."""
+    yield "-pm [01]"
+    for whole, part in POWER_W:
+        yield f"-pl {DIGIT * whole}" + (f".{DIGIT * part}" if part else "")
+    for which, lengths in CLOCK_MHZ.items():
+        for low, high in product(*lengths):
+            yield rf"--lock-{which}-clocks\={DIGIT * low}\,{DIGIT * high}"
+        yield f"--reset-{which}-clocks"
+
+
+def word(text: str) -> str:
+    """A word of a command as sudoers(5) wants it."""
+    return "".join("\\" + c if c in ",:=\\" else c for c in text)

@@ -1,0 +1,352 @@
+"""Telemetry agent: a small program that reads NVML and prints one JSON document per line.
+
+It runs on the host that owns the GPUs. Another machine is sent its text with nvml.py, readings.py, events.py and the
+installed pynvml, and needs nothing but Python 3.8 (bundle.py). Two threads: one samples; the other listens and says
+when a driver call does not return.
+
+stdout:  {"driver": {...}, "simulated": bool}      at start and whenever it changes
+         {"infos": [{...}]}                        at start and whenever it changed (looked at every 30 s)
+         {"t", "u", "host": {...}, "gpus": [..]}   each interval; "slow" inside a GPU on the 5 s cadence
+         {"hung": function, "for_s": s}            while a driver call does not return
+stdin:   {"interval_s": x} | {"refresh": true} | {"quit": true}, one per line; end of file ends the agent.
+argv[1]: {"interval_s": 1.0, "hung_s": 3.0, "slow_s": 5.0, "info_s": 30.0, "retry_s": 3.0}
+
+Environment: WORKBENCH_NVML_LIBRARY is the library's path instead of libnvidia-ml.so.1. WORKBENCH_SIM_DRIVER is a Python
+file whose library() stands in for pynvml.nvmlLib: an object with NVML's C functions; an optional
+host_file(path) -> str | None in it stands in for /proc/meminfo and the CPU governors. WORKBENCH_SIM_SYSFS is a
+simulated host's /sys, in which its CPU governors lie.
+"""
+
+# ruff: noqa: PTH116, PTH123, PTH207
+# (pathlib is slow to import, and this runs on every host)
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import select
+import sys
+import threading
+import time
+from typing import Any
+
+from pynvml import NVML_ERROR_GPU_NOT_FOUND, NVML_ERROR_LIB_RM_VERSION_MISMATCH, NVML_ERROR_UNKNOWN, NVMLError
+
+from workbench.gpu.telemetry.nvml import (
+    DRIVER_MESSAGES,
+    REVOKED,
+    STATES,
+    DriverGone,
+    GpuDown,
+    Nvml,
+    reason,
+    state_message,
+)
+from workbench.gpu.telemetry.readings import Gpu
+
+SLOW_S = 5.0  # processes, fan, persistence, PCIe link: what is dear to read or rarely changes
+INFO_S = 30.0
+HUNG_S = 3.0  # a call that takes longer is said to hang
+OF_LIBRARY = ("nvmlDeviceGetCount", "nvmlDeviceGetCount_v2")  # and of no GPU
+RETRY_S = 3.0  # looking again for an absent driver or a lost GPU
+INIT_PID_NAMESPACE = 4026531836  # PROC_PID_INIT_INO, include/linux/proc_ns.h
+GOVERNORS = os.environ.get("WORKBENCH_SIM_SYSFS", "/sys") + "/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_governor"
+
+
+class Host:
+    """Memory, governor, load and process names of the machine we run on."""
+
+    def __init__(self, nvml: Nvml) -> None:
+        self.nvml = nvml
+        self.memory_total_bytes: int | None = None
+        self.governor: str | None = None
+        try:
+            self.own_pids = not nvml.simulated and os.stat("/proc/self/ns/pid").st_ino != INIT_PID_NAMESPACE
+        except OSError:
+            self.own_pids = False
+
+    def sample(self) -> dict[str, Any]:
+        out: dict[str, Any] = {"load_1m": round(os.getloadavg()[0], 2), "cpu_count": os.cpu_count()}
+        absent: dict[str, str] = {}
+        wanted = {"MemTotal": "memory_total_bytes", "MemAvailable": "memory_available_bytes"}
+        for line in (self.nvml.host_file("/proc/meminfo") or "").splitlines():
+            name, _, rest = line.partition(":")
+            if name in wanted:
+                out[wanted.pop(name)] = int(rest.split()[0]) * 1024
+                if not wanted:
+                    break
+        for field in wanted.values():
+            absent[field] = "/proc/meminfo does not tell"
+        self.memory_total_bytes = out.get("memory_total_bytes")
+        if self.governor is None:
+            absent["cpu_governor"] = "no cpufreq here (virtual machine or container)"
+        else:
+            out["cpu_governor"] = self.governor
+        if absent:
+            out["absent"] = absent
+        return out
+
+    def read_governor(self) -> None:
+        """Of all cores: one name, or "mixed: powersave 30, performance 2"."""
+        counts: dict[str, int] = {}
+        for path in glob.glob(GOVERNORS) or [GOVERNORS.replace("[0-9]*", "0")]:
+            name = (self.nvml.host_file(path) or "").strip()
+            if name:
+                counts[name] = counts.get(name, 0) + 1
+        ordered = sorted(counts, key=lambda name: (-counts[name], name))
+        if len(ordered) > 1:
+            self.governor = "mixed: " + ", ".join(f"{name} {counts[name]}" for name in ordered)
+        else:
+            self.governor = ordered[0] if ordered else None
+
+    def process_name(self, pid: int) -> str | None:
+        """None in a container with PIDs of its own: NVML gives the host's, and ours may be other processes."""
+        if self.own_pids:
+            return None
+        try:
+            with open(f"/proc/{pid}/comm", "rb") as file:
+                return file.read().decode("utf-8", "replace").strip()
+        except OSError:
+            return None
+
+
+class Output:
+    """Whole lines on stdout from two threads. When nobody reads any more, the agent ends."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+    def write(self, document: dict[str, Any], wait_s: float = -1) -> None:
+        data = json.dumps(document, separators=(",", ":")).encode() + b"\n"
+        if not self.lock.acquire(timeout=wait_s):
+            return
+        try:
+            while data:
+                data = data[os.write(1, data) :]
+        except OSError:
+            os._exit(0)
+        finally:
+            self.lock.release()
+
+
+class Agent:
+    def __init__(
+        self,
+        interval_s: float = 1.0,
+        hung_s: float = HUNG_S,
+        slow_s: float = SLOW_S,
+        info_s: float = INFO_S,
+        retry_s: float = RETRY_S,
+    ) -> None:
+        self.interval_s, self.hung_s = interval_s, hung_s
+        self.slow_s, self.info_s, self.retry_s = slow_s, info_s, retry_s
+        self.nvml = Nvml()
+        self.host = Host(self.nvml)
+        self.output = Output()
+        self.wake = threading.Event()
+        self.open = False
+        self.retry_at = self.slow_at = self.info_at = self.reopen_at = 0.0
+        self.gpus: list[Gpu] = []
+        self.at: int | None = None  # the GPU that was asked last
+        self.said_driver: dict[str, Any] | None = None
+        self.said_infos: list[dict[str, Any]] | None = None
+
+    def run(self) -> None:
+        """Sample for ever. A fault of ours ends the agent with a line for the one who started it: never half alive."""
+        try:
+            self.sample_for_ever()
+        except Exception as fault:
+            os.write(2, f"{type(fault).__name__}: {fault}\n".encode())
+            os._exit(70)  # EX_SOFTWARE, sysexits.h
+
+    def sample_for_ever(self) -> None:
+        """Each interval is counted from the start, so that it does not drift; missed ones are skipped."""
+        due = time.monotonic()
+        while True:
+            self.tick()
+            due += self.interval_s
+            now = time.monotonic()
+            if due < now:
+                due += ((now - due) // self.interval_s + 1) * self.interval_s
+            if self.wake.wait(due - now):
+                self.wake.clear()
+                due = time.monotonic()
+
+    def tick(self) -> None:
+        now, wall = time.monotonic(), time.time()
+        gpus: list[dict[str, Any]] = []
+        host: dict[str, Any] = {}
+        try:
+            if not self.open and now >= self.retry_at:
+                self.open_driver()
+            seldom = now >= self.info_at
+            if seldom:
+                self.host.read_governor()
+            host = self.host.sample()
+            if self.open:
+                gpus = self.read(now)
+            if seldom:
+                self.info_at = now + self.info_s
+        except DriverGone as gone:
+            self.close_driver(gone.code)
+        self.output.write({"t": round(now, 4), "u": round(wall, 3), "host": host or self.host.sample(), "gpus": gpus})
+
+    def open_driver(self) -> None:
+        try:
+            self.nvml.open()
+            count = self.nvml.call("nvmlDeviceGetCount")
+            code = 0 if count else NVML_ERROR_GPU_NOT_FOUND
+        except NVMLError as error:
+            code = error.value
+        if code:
+            self.close_driver(code)
+            return
+        now = time.monotonic()
+        self.open = True
+        self.slow_at = self.info_at = 0.0
+        self.reopen_at = now + self.info_s
+        self.gpus = [Gpu(self.nvml, index, self.host) for index in range(count)]
+        for gpu in self.gpus:
+            self.find(gpu, now)
+        cuda = self.nvml.maybe("nvmlSystemGetCudaDriverVersion_v2")
+        self.say_driver(
+            {
+                "status": "ok",
+                "driver_version": self.nvml.maybe("nvmlSystemGetDriverVersion"),
+                "cuda_version": None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}",
+                "nvml_version": self.nvml.maybe("nvmlSystemGetNVMLVersion"),
+            }
+        )
+
+    def close_driver(self, code: int) -> None:
+        status, message = DRIVER_MESSAGES.get(code, ("error", f"the driver answered: {reason(code)}"))
+        if code == NVML_ERROR_UNKNOWN and device_refused():
+            status, message = "no permission", REVOKED
+        self.say_driver({"status": status, "message": f"{message} (NVML error {code})"})
+        self.nvml.maybe("nvmlShutdown")
+        if code == NVML_ERROR_LIB_RM_VERSION_MISMATCH:
+            self.nvml.unload()
+        self.open = False
+        self.gpus = []
+        self.said_infos = None
+        self.retry_at = time.monotonic() + self.retry_s
+
+    def say_driver(self, driver: dict[str, Any]) -> None:
+        if driver != self.said_driver:
+            self.said_driver = driver
+            self.output.write({"driver": driver, "simulated": self.nvml.simulated})
+
+    def find(self, gpu: Gpu, now: float) -> None:
+        self.at = gpu.index
+        try:
+            gpu.find()
+            gpu.down = None
+            self.info_at = 0.0
+        except GpuDown as down:
+            self.lose(gpu, down.code, now)
+
+    def lose(self, gpu: Gpu, code: int, now: float) -> None:
+        gpu.down, gpu.retry_at, gpu.fresh = code, now + self.retry_s, True
+
+    def read(self, now: float) -> list[dict[str, Any]]:
+        for gpu in self.gpus:
+            if gpu.down is not None and now >= gpu.retry_at:
+                self.find(gpu, now)
+        if now >= self.info_at:
+            self.look_again(now)
+        slow = now >= self.slow_at
+        if slow:
+            self.slow_at = now + self.slow_s - self.interval_s / 2  # the tick nearest to the cadence
+        return [self.read_gpu(gpu, now, slow) for gpu in self.gpus]
+
+    def read_gpu(self, gpu: Gpu, now: float, slow: bool) -> dict[str, Any]:
+        out: dict[str, Any] = {}
+        self.at = gpu.index
+        try:
+            if gpu.down is None:
+                out = gpu.sample(now, slow or gpu.fresh)
+                gpu.fresh = False
+        except GpuDown as down:
+            self.lose(gpu, down.code, now)
+        if gpu.down is not None:
+            out = {"state": STATES.get(gpu.down, "error"), "message": state_message(gpu.down)}
+        out["index"], out["uuid"] = gpu.index, gpu.uuid
+        return out
+
+    def stale(self) -> bool:
+        """Whether a GPU came or went, or none answers any more: then only a fresh start of NVML can tell."""
+        try:
+            count = self.nvml.call("nvmlDeviceGetCount")
+        except NVMLError as error:
+            raise DriverGone(error.value) from None
+        return count != len(self.gpus) or all(gpu.down is not None for gpu in self.gpus)
+
+    def look_again(self, now: float) -> None:
+        """What changes slowly."""
+        if now >= self.reopen_at and self.stale():
+            self.nvml.maybe("nvmlShutdown")
+            self.open_driver()
+            if not self.open:
+                return
+        for gpu in self.gpus:
+            self.at = gpu.index
+            try:
+                if gpu.down is None:
+                    gpu.known = gpu.info()
+            except GpuDown as down:
+                self.lose(gpu, down.code, now)
+        infos = [gpu.known or {"index": gpu.index, "uuid": gpu.uuid, "name": gpu.name} for gpu in self.gpus]
+        if infos != self.said_infos:
+            self.said_infos = infos
+            self.output.write({"infos": infos})
+
+    def watch(self) -> None:
+        """The other thread: control lines from stdin, and a word when a driver call does not return."""
+        pending = b""
+        said_at = 0.0
+        while True:
+            pause = max(0.05, min(2.0, self.hung_s / 2))
+            if select.select([0], [], [], pause)[0]:
+                data = os.read(0, 65536)
+                if not data:
+                    os._exit(0)  # not even a hung call is waited for
+                *lines, pending = (pending + data).split(b"\n")
+                for line in lines:
+                    self.control(line)
+            doing, stuck_s, now = self.nvml.doing, time.monotonic() - self.nvml.since, time.monotonic()
+            if doing is not None and stuck_s >= self.hung_s and now - said_at >= min(1.0, self.hung_s):
+                said_at = now
+                of_gpu = doing.startswith("nvmlDevice") and doing not in OF_LIBRARY
+                self.output.write(
+                    {"hung": doing, "gpu": self.at if of_gpu else None, "for_s": round(stuck_s, 1)}, wait_s=0.1
+                )
+
+    def control(self, line: bytes) -> None:
+        try:
+            order = json.loads(line)
+            if order.get("quit"):
+                os._exit(0)
+            self.interval_s = min(3600.0, max(0.05, float(order.get("interval_s", self.interval_s))))
+        except (ValueError, TypeError, AttributeError):
+            return  # nobody can be told; the next line may be sound
+        if order.get("refresh"):
+            self.slow_at = self.info_at = 0.0
+        self.wake.set()
+
+
+def device_refused() -> bool:
+    """Whether the kernel forbids the control device: Unknown Error at start in a container means that."""
+    try:
+        os.close(os.open("/dev/nvidiactl", os.O_RDWR))
+    except PermissionError:
+        return True
+    except OSError:
+        pass
+    return False
+
+
+def main() -> None:
+    agent = Agent(**(json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}))
+    threading.Thread(target=agent.run, daemon=True).start()
+    agent.watch()

@@ -1,0 +1,142 @@
+"""What the GPUs did during a benchmark, from the moments that the telemetry kept."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from statistics import fmean
+from typing import NamedTuple
+
+from workbench.gpu.telemetry.history import Moment, Reading
+from workbench.model.bench import GpuDuring
+
+REACH_S = 3.0  # how far beyond the first or last reading its power is taken to have held
+
+Point = tuple[float, float]
+
+
+def summarize(
+    moments: Sequence[Moment], gpu_indices: Sequence[int], t0_s: float, t1_s: float, *, interval_s: float = 1.0
+) -> GpuDuring:
+    """Means over [t0, t1] (time.monotonic() of this machine) of the GPUs named.
+
+    Energy is the difference of the driver's counters where every GPU has one, else power integrated by trapezoids;
+    power is that energy over the time. None with the reason where a GPU gave no reading for it.
+    """
+    absent: dict[str, str] = {}
+    inside = [m for m in moments if t0_s <= m.at_s <= t1_s]
+    readings = [r for m in inside for r in m.gpus if r.gpu_index in gpu_indices]
+    reach_s = max(REACH_S, 2 * interval_s)
+    found = [_energy_of(moments, index, t0_s, t1_s, reach_s) for index in gpu_indices]
+    each = [one.best for one in found]
+    energy = _sum(each)
+    if energy is None:
+        silent = next((i for i, joules in zip(gpu_indices, each, strict=True) if joules is None), None)
+        why = "no GPU" if silent is None else f"GPU {silent} gave neither energy nor power readings over that time"
+        absent["energy_j"] = absent["power_w"] = why
+    seconds = t1_s - t0_s
+    with_reasons = [r for r in readings if r.event_reasons is not None]
+    names = {name for r in with_reasons for name in r.event_reasons or ()}
+    if not with_reasons:
+        absent["event_reasons"] = "no reading in that time"
+    return GpuDuring(
+        power_w=None if energy is None or seconds <= 0 else energy / seconds,
+        energy_j=energy,
+        sm_mhz=_mean(readings, "sm_mhz", lambda r: r.sm_mhz, absent),
+        memory_mhz=_mean(readings, "memory_mhz", lambda r: r.memory_mhz, absent),
+        temperature_c=max((r.temperature_c for r in readings if r.temperature_c is not None), default=None),
+        gpu_util_pct=_mean(readings, "gpu_util_pct", lambda r: r.gpu_util_pct, absent),
+        event_reasons={
+            name: sum(name in (r.event_reasons or ()) for r in with_reasons) / len(with_reasons)
+            for name in sorted(names)
+        },
+        samples=len(inside),
+        absent=absent,
+        gpus=tuple(gpu_indices),
+        power_w_each=tuple(None if joules is None or seconds <= 0 else joules / seconds for joules in each),
+        energy_j_each=tuple(each),
+        energy_counter_j=_sum([one.counter_j for one in found]),
+        energy_integrated_j=_sum([one.integrated_j for one in found]),
+    )
+
+
+def _mean(
+    readings: Sequence[Reading], name: str, pick: Callable[[Reading], float | None], absent: dict[str, str]
+) -> float | None:
+    values = [value for value in map(pick, readings) if value is not None]
+    if not values:
+        absent[name] = "no reading in that time"
+        return None
+    return fmean(values)
+
+
+class Energy(NamedTuple):
+    """Of one GPU over a time, each way; None where the readings do not give it."""
+
+    counter_j: float | None
+    integrated_j: float | None
+
+    @property
+    def best(self) -> float | None:
+        return self.integrated_j if self.counter_j is None else self.counter_j
+
+
+def _energy_of(moments: Sequence[Moment], index: int, t0_s: float, t1_s: float, reach_s: float) -> Energy:
+    rows = [(m.at_s, r) for m in moments for r in m.gpus if r.gpu_index == index]
+    counter = [(at, r.energy_j) for at, r in rows if r.energy_j is not None]
+    power = [(at, r.power_w) for at, r in rows if r.power_w is not None]
+    return Energy(_from_counter(counter, power, t0_s, t1_s, reach_s), _from_power(power, t0_s, t1_s, reach_s))
+
+
+def _sum(values: Sequence[float | None]) -> float | None:
+    """None for none at all, and where one is not known: a part is no total."""
+    known = [v for v in values if v is not None]
+    return sum(known) if known and len(known) == len(values) else None
+
+
+def _from_counter(
+    counter: Sequence[Point], power: Sequence[Point], t0_s: float, t1_s: float, reach_s: float
+) -> float | None:
+    """Counter at t1 less counter at t0; None when it is not there, stands still, or went backwards (driver reload)."""
+    if any(later < earlier for (_, earlier), (_, later) in itertools.pairwise(counter)):
+        return None
+    ends = [_counter_at(counter, power, at, reach_s) for at in (t0_s, t1_s)]
+    if ends[0] is None or ends[1] is None:
+        return None
+    return ends[1] - ends[0] if ends[1] > ends[0] else None
+
+
+def _counter_at(counter: Sequence[Point], power: Sequence[Point], at_s: float, reach_s: float) -> float | None:
+    between = _interpolate(counter, at_s)
+    if between is not None or not counter or not power:
+        return between
+    edge, watts = (counter[0], power[0][1]) if at_s < counter[0][0] else (counter[-1], power[-1][1])
+    return edge[1] + watts * (at_s - edge[0]) if abs(at_s - edge[0]) <= reach_s else None
+
+
+def _interpolate(points: Sequence[Point], at_s: float) -> float | None:
+    for (t_a, a), (t_b, b) in itertools.pairwise(points):
+        if t_a <= at_s <= t_b:
+            return a if t_b == t_a else a + (b - a) * (at_s - t_a) / (t_b - t_a)
+    return points[0][1] if len(points) == 1 and points[0][0] == at_s else None
+
+
+def _from_power(power: Sequence[Point], t0_s: float, t1_s: float, reach_s: float) -> float | None:
+    """Trapezoids through the readings, level at the ends; None where the readings leave a gap longer than `reach_s`."""
+    if not power or t1_s <= t0_s:
+        return None
+    known = [at for at, _ in power]
+    if known[0] - t0_s > reach_s or t1_s - known[-1] > reach_s:
+        return None
+    if any(b - a > 2 * reach_s for a, b in itertools.pairwise(known) if b > t0_s and a < t1_s):
+        return None
+    inside = [point for point in power if t0_s < point[0] < t1_s]
+    points = [(t0_s, _level(power, t0_s)), *inside, (t1_s, _level(power, t1_s))]
+    return sum((watts + later) / 2 * (t_b - t_a) for (t_a, watts), (t_b, later) in itertools.pairwise(points))
+
+
+def _level(points: Sequence[Point], at_s: float) -> float:
+    between = _interpolate(points, at_s)
+    if between is not None:
+        return between
+    return points[0][1] if at_s < points[0][0] else points[-1][1]

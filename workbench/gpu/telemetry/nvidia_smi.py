@@ -1,0 +1,245 @@
+"""nvidia-smi's text as readings: the fallback where python3 or NVML cannot be used.
+
+One `nvidia-smi --query-gpu=… -lms N` runs for as long as it is looked at, so that the driver is not initialised anew
+for each reading. Whatever is in brackets, `N/A` or `ERR!` is absent with its reason, never 0.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from workbench.gpu.telemetry import clock_event_reasons
+from workbench.model.gpu import DriverInfo, DriverStatus, GpuInfo, GpuProcess, GpuSample, GpuState, HostSample
+
+MIB = 1 << 20
+# Column of --query-gpu -> (field of GpuSample or GpuInfo, factor or None for text). Several names: newer first.
+SAMPLE_COLUMNS: Mapping[str, tuple[str, float | None]] = {
+    "clocks.sm": ("sm_mhz", 1),
+    "clocks.mem": ("memory_mhz", 1),
+    "power.draw.instant": ("power_w", 1),
+    "power.draw": ("power_draw", 1),
+    "power.draw.average": ("power_average_w", 1),
+    "power.limit": ("power_limit_w", 1),
+    "enforced.power.limit": ("power_limit_enforced_w", 1),
+    "utilization.gpu": ("gpu_util_pct", 1),
+    "utilization.memory": ("memory_util_pct", 1),
+    "memory.used": ("memory_used_bytes", MIB),
+    "memory.total": ("memory_total_bytes", MIB),
+    "temperature.gpu": ("temperature_c", 1),
+    "temperature.memory": ("memory_temperature_c", 1),
+    "fan.speed": ("fan_pct", 1),
+    "pstate": ("pstate", None),
+    "clocks_event_reasons.active": ("event_reasons", None),
+    "clocks_throttle_reasons.active": ("event_reasons", None),
+    "pcie.link.gen.current": ("pcie_gen", 1),
+    "pcie.link.width.current": ("pcie_width", 1),
+    "persistence_mode": ("persistence", None),
+}
+INFO_COLUMNS: Mapping[str, tuple[str, float | None]] = {
+    "name": ("name", None),
+    "pci.bus_id": ("pci_bus_id", None),
+    "compute_cap": ("compute_capability", None),
+    "clocks.max.sm": ("sm_max_mhz", 1),
+    "clocks.max.mem": ("memory_max_mhz", 1),
+    "power.default_limit": ("power_default_w", 1),
+    "power.min_limit": ("power_min_w", 1),
+    "power.max_limit": ("power_max_w", 1),
+    "memory.reserved": ("memory_reserved_bytes", MIB),
+    "pcie.link.gen.max": ("pcie_gen_max", 1),
+    "pcie.link.width.max": ("pcie_width_max", 1),
+    "ecc.mode.current": ("ecc", None),
+}
+KEYS = ("index", "count", "uuid", "driver_version")
+COLUMNS = (*KEYS, *INFO_COLUMNS, *(c for c in SAMPLE_COLUMNS if c != "clocks_throttle_reasons.active"))
+OLD_NAMES = {"clocks_event_reasons.active": "clocks_throttle_reasons.active"}
+WHOLE = {"sm_mhz", "memory_mhz", "sm_max_mhz", "memory_max_mhz", "memory_used_bytes", "memory_total_bytes"}
+WHOLE |= {"memory_reserved_bytes", "pcie_gen", "pcie_width", "pcie_gen_max", "pcie_width_max"}
+NOT_GIVEN = {
+    "pcie_rx_mb_s": "nvidia-smi does not give it",
+    "pcie_tx_mb_s": "nvidia-smi does not give it",
+    "energy_j": "nvidia-smi does not give it",
+}
+TOKENS = {
+    "n/a": "not supported",
+    "not supported": "not supported",
+    "requested functionality has been deprecated": "deprecated",
+    "insufficient permissions": "no permission",
+    "function not found": "not known to this driver",
+    "gpu requires reset": "gpu needs a reset",
+    "gpu is lost": "gpu is lost",
+    "unknown error": "unknown error",
+    "err!": "error",
+    "": "empty",
+}
+INVALID_FIELD = re.compile(r'Field "([^"]+)" is not a valid field to query')
+LOST_DEVICE = re.compile(r"Unable to determine the device handle for (?:GPU|gpu)\s*(\d*)\s*:?\s*([0-9A-Fa-f:.]+): (.+)")
+# Text -> status, most telling first. As nvidia-smi 550-590 prints it.
+DRIVER_PROBLEMS = (
+    ("driver/library version mismatch", DriverStatus.MISMATCH),
+    ("couldn't communicate with the nvidia driver", DriverStatus.NO_DRIVER),
+    ("driver is not loaded", DriverStatus.NO_DRIVER),
+    ("couldn't find libnvidia-ml", DriverStatus.NO_LIBRARY),
+    ("no devices were found", DriverStatus.NO_GPU),
+    ("insufficient permissions", DriverStatus.NO_PERMISSION),
+    ("unknown error", DriverStatus.ERROR),
+)
+
+
+def absent_reason(text: str) -> str | None:
+    """Why a cell holds no value; None when it holds one."""
+    bare = text.strip()
+    if bare.startswith("[") and bare.endswith("]"):
+        inner = bare[1:-1].strip().lower()
+        return TOKENS.get(inner, inner or "empty")
+    return TOKENS.get(bare.lower())
+
+
+def query_argv(columns: Sequence[str], interval_s: float | None = None) -> list[str]:
+    argv = ["nvidia-smi", "--query-gpu=" + ",".join(columns), "--format=csv,noheader,nounits"]
+    return argv if interval_s is None else [*argv, "-lms", str(max(50, round(interval_s * 1000)))]
+
+
+def without_invalid(columns: Sequence[str], text: str) -> tuple[str, ...] | None:
+    """The columns that an older nvidia-smi knows, from its complaint about one of them; None without a complaint."""
+    found = INVALID_FIELD.search(text)
+    if not found or found[1] not in columns:
+        return None
+    old = OLD_NAMES.get(found[1])
+    return tuple(old if c == found[1] and old else c for c in columns if c != found[1] or old)
+
+
+def driver_problem(text: str, returncode: int) -> DriverInfo | None:
+    """What is wrong with the driver, from what nvidia-smi said instead of readings; None when nothing was said."""
+    said = " ".join(text.split())
+    for words, status in DRIVER_PROBLEMS:
+        if words in said.lower():
+            return DriverInfo(status=status, message=said, source="nvidia-smi")
+    if returncode == 0 or returncode == 2:
+        return None
+    status = {4: DriverStatus.NO_PERMISSION, 6: DriverStatus.NO_GPU, 9: DriverStatus.NO_DRIVER}.get(
+        returncode, DriverStatus.ERROR
+    )
+    return DriverInfo(status=status, message=said or f"nvidia-smi ended with {returncode}", source="nvidia-smi")
+
+
+def parse_row(columns: Sequence[str], line: str) -> dict[str, str] | None:
+    """Cells by column; None when the line is no row of this query. A GPU's name may hold commas."""
+    cells = [cell.strip() for cell in line.split(",")]
+    extra = len(cells) - len(columns)
+    if extra < 0 or not cells[0].isdigit():
+        return None
+    if extra and "name" in columns:
+        at = columns.index("name")
+        cells[at : at + extra + 1] = [", ".join(cells[at : at + extra + 1])]
+    return dict(zip(columns, cells, strict=True)) if len(cells) == len(columns) else None
+
+
+def fields_of(
+    row: Mapping[str, str], columns: Mapping[str, tuple[str, float | None]]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    values: dict[str, Any] = {}
+    absent: dict[str, str] = {}
+    for column, (name, factor) in columns.items():
+        if column not in row:
+            absent.setdefault(name, "not known to this nvidia-smi")
+            continue
+        why = absent_reason(row[column])
+        value = None if why else _value(name, row[column], factor)
+        if value is None:
+            absent[name] = why or f"not understood: {row[column]}"
+        else:
+            values[name] = value
+    for name in values:
+        absent.pop(name, None)
+    return values, absent
+
+
+def _value(name: str, text: str, factor: float | None) -> Any:
+    """None when the text is not what the column should hold."""
+    if name in ("persistence", "ecc"):
+        return {"enabled": True, "on": True, "disabled": False, "off": False}.get(text.lower())
+    if name == "pstate":
+        return int(text[1:]) if re.fullmatch(r"P\d{1,2}", text) else None
+    if name == "event_reasons":
+        return tuple(clock_event_reasons.names(int(text, 16))) if re.fullmatch(r"0x[0-9A-Fa-f]{1,16}", text) else None
+    if factor is None:
+        return text
+    if not re.fullmatch(r"\d{1,15}(\.\d{1,9})?", text):
+        return None
+    number = float(text) * factor
+    return int(number) if name in WHOLE else number
+
+
+def gpu_of(row: Mapping[str, str], host: HostSample, used: int | None = None) -> tuple[GpuInfo, GpuSample]:
+    """One GPU from its row. `used` is the sum of its processes' bytes, which stands in where memory is the host's."""
+    index, uuid = int(row["index"]), row["uuid"]
+    info, info_absent = fields_of(row, INFO_COLUMNS)
+    values, absent = fields_of(row, SAMPLE_COLUMNS)
+    draw = values.pop("power_draw", None)
+    absent.pop("power_draw", None)
+    if "power_w" not in values and draw is not None:
+        values["power_w"] = draw
+        absent.pop("power_w", None)
+    name = info.pop("name", "unknown")
+    unified = "GB10" in name
+    info["memory_total_bytes"] = values.get("memory_total_bytes")
+    if unified:
+        absent = {k: v for k, v in absent.items() if k not in ("memory_used_bytes", "memory_total_bytes")}
+        values["memory_total_bytes"] = info["memory_total_bytes"] = host.memory_total_bytes
+        values["memory_used_bytes"] = used
+        if used is None:
+            absent["memory_used_bytes"] = "unified memory, and the processes were not listed"
+    elif "memory_total_bytes" in absent:
+        info_absent["memory_total_bytes"] = absent["memory_total_bytes"]
+    lost = [v for v in absent.values() if v == "gpu is lost"]
+    sample = GpuSample(
+        index=index,
+        uuid=uuid,
+        state=GpuState.LOST if lost else GpuState.LIVE,
+        message="GPU is lost" if lost else None,
+        absent={**NOT_GIVEN, **absent},
+        **values,
+    )
+    return GpuInfo(index=index, uuid=uuid, name=name, unified_memory=unified, absent=info_absent, **info), sample
+
+
+def lost_line(line: str) -> str | None:
+    """The message of a line that stands where a GPU's row should be."""
+    return line.strip() if LOST_DEVICE.search(line) else None
+
+
+PROCESS_ARGV = [
+    "nvidia-smi",
+    "--query-compute-apps=gpu_uuid,pid,used_memory,process_name",
+    "--format=csv,noheader,nounits",
+]
+
+
+def parse_processes(text: str) -> dict[str, tuple[GpuProcess, ...]]:
+    """By GPU UUID. The name is last because it may hold commas."""
+    found: dict[str, list[GpuProcess]] = {}
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.split(",", 3)]
+        if len(cells) != 4 or not cells[1].isdigit():
+            continue
+        memory = int(cells[2]) * MIB if cells[2].isdigit() else None
+        name = None if absent_reason(cells[3]) else cells[3].rsplit("/", 1)[-1]
+        found.setdefault(cells[0], []).append(GpuProcess(pid=int(cells[1]), memory_bytes=memory, name=name))
+    return {uuid: tuple(rows) for uuid, rows in found.items()}
+
+
+def parse_host(text: str) -> HostSample:
+    """From `cat /proc/meminfo /proc/loadavg`."""
+    found = {name: int(kib) * 1024 for name, kib in re.findall(r"^(Mem\w+):\s+(\d+) kB", text, re.MULTILINE)}
+    load = re.search(r"^(\d+\.\d+) \d+\.\d+ \d+\.\d+ \d+/\d+", text, re.MULTILINE)
+    absent = {"cpu_governor": "not read without python3 on the host"}
+    if not found:
+        absent["memory_total_bytes"] = absent["memory_available_bytes"] = "/proc/meminfo does not tell"
+    return HostSample(
+        memory_total_bytes=found.get("MemTotal"),
+        memory_available_bytes=found.get("MemAvailable"),
+        load_1m=float(load[1]) if load else None,
+        absent=absent,
+    )

@@ -1,0 +1,132 @@
+"""Readings from a running nvidia-smi, on hosts where the agent cannot run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+
+from workbench.gpu.telemetry import nvidia_smi
+from workbench.hosts.base import Completed, Host
+from workbench.model.errors import HostError
+from workbench.model.gpu import (
+    DriverInfo,
+    DriverStatus,
+    GpuInfo,
+    GpuProcess,
+    GpuSample,
+    GpuState,
+    HostSample,
+    Telemetry,
+)
+from workbench.model.untrusted_text import clean
+
+SLOW_S = 10.0  # host memory and process list: a command each
+
+
+class SmiFollower:
+    """`readings()` yields until nvidia-smi ends; `stream` is there to be abandoned."""
+
+    def __init__(self, host: Host, interval_s: float, simulated: bool = False) -> None:
+        self.host, self.interval_s, self.simulated = host, interval_s, simulated
+        self._columns: tuple[str, ...] = nvidia_smi.COLUMNS
+        self._host_sample = HostSample()
+        self._processes: dict[str, tuple[GpuProcess, ...]] | None = None
+        self._uuids: dict[int, str] = {}
+        self._slow_at = 0.0
+
+    async def probe(self) -> DriverInfo | None:
+        """Settle which columns this nvidia-smi knows. What is wrong with the driver, or None; CommandNotFound."""
+        for _ in range(len(nvidia_smi.COLUMNS)):
+            done = await self.host.run(nvidia_smi.query_argv(self._columns), timeout_s=60)
+            text = done.out + done.err
+            fewer = nvidia_smi.without_invalid(self._columns, text)
+            if fewer is None:
+                break
+            self._columns = fewer
+        rows = [nvidia_smi.parse_row(self._columns, line) for line in done.out.splitlines()]
+        if any(rows):
+            return None
+        return nvidia_smi.driver_problem(text, done.returncode) or _nothing_understood(done)
+
+    async def readings(self, streaming: Callable[[object], None]) -> AsyncIterator[Telemetry]:
+        """One Telemetry per tick. `streaming` is told the Stream, so that a silent one can be abandoned."""
+        problem = await self.probe()
+        if problem is not None:
+            await self._slow()
+            yield self._telemetry(problem, [], [])
+            return
+        stream = await self.host.stream(nvidia_smi.query_argv(self._columns, self.interval_s))
+        streaming(stream)
+        rows: dict[int, dict[str, str]] = {}
+        lost: list[str] = []
+        async for raw in stream.lines():
+            line = clean(raw)
+            row = nvidia_smi.parse_row(self._columns, line)
+            if row is None:
+                message = nvidia_smi.lost_line(line)
+                lost += [message] if message else []
+            else:
+                if int(row["index"]) in rows:  # the tick before was short: a GPU went away
+                    yield await self._tick(rows, lost)
+                    rows, lost = {}, []
+                rows[int(row["index"])] = row
+            count = next((int(r["count"]) for r in rows.values() if r["count"].isdigit()), 0)
+            if rows and len(rows) + len(lost) >= count:
+                yield await self._tick(rows, lost)
+                rows, lost = {}, []
+
+    async def _tick(self, rows: dict[int, dict[str, str]], lost: list[str]) -> Telemetry:
+        if time.monotonic() >= self._slow_at:
+            await self._slow()
+        infos: list[GpuInfo] = []
+        samples: list[GpuSample] = []
+        version = None
+        for index in sorted(rows):
+            row = rows[index]
+            own = None if self._processes is None else self._processes.get(row["uuid"], ())
+            used = None if own is None else sum(p.memory_bytes or 0 for p in own)
+            info, sample = nvidia_smi.gpu_of(row, self._host_sample, used)
+            infos.append(info)
+            samples.append(replace(sample, processes=own))
+            self._uuids[index] = row["uuid"]
+            version = None if nvidia_smi.absent_reason(row["driver_version"]) else row["driver_version"]
+        missing = [index for index in self._uuids if index not in rows]
+        for index, message in zip(missing, lost + [lost_text()] * len(missing), strict=False):
+            samples.append(GpuSample(index=index, uuid=self._uuids[index], state=GpuState.LOST, message=message))
+        samples.sort(key=lambda s: s.index)
+        return self._telemetry(DriverInfo(driver_version=version, source="nvidia-smi"), infos, samples)
+
+    def _telemetry(self, driver: DriverInfo, infos: list[GpuInfo], samples: list[GpuSample]) -> Telemetry:
+        return Telemetry(
+            t_s=time.monotonic(),
+            unix_s=time.time(),
+            driver=driver,
+            host=self._host_sample,
+            infos=tuple(infos),
+            gpus=tuple(samples),
+            simulated=self.simulated,
+        )
+
+    async def _slow(self) -> None:
+        self._slow_at = time.monotonic() + SLOW_S
+        try:
+            text = (await self.host.run(["cat", "/proc/meminfo", "/proc/loadavg"], timeout_s=5)).out
+            self._host_sample = nvidia_smi.parse_host(text)
+            done = await self.host.run(nvidia_smi.PROCESS_ARGV, timeout_s=5)
+            self._processes = nvidia_smi.parse_processes(done.out) if done.returncode == 0 else None
+        except HostError:
+            self._processes = None  # the readings themselves go on, without what could not be asked
+
+
+def lost_text() -> str:
+    return "nvidia-smi no longer lists this GPU"
+
+
+def _nothing_understood(done: Completed) -> DriverInfo:
+    said = " ".join((done.out + done.err).split())[:300]
+    return DriverInfo(
+        status=DriverStatus.ERROR,
+        message=f"nvidia-smi gave no reading: {said or 'it said nothing'}",
+        source="nvidia-smi",
+    )

@@ -1,0 +1,391 @@
+"""What the agent reads from one GPU, and which of it the driver refuses. Sent to the host: see agent.py.
+
+A value that is not given is left out and its reason stands under `absent`, by the names of model.gpu's fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import pynvml
+from pynvml import NVML_SUCCESS, NVMLError
+
+from workbench.gpu.telemetry import clock_event_reasons
+from workbench.gpu.telemetry.nvml import DRIVER_GONE, GPU_GONE, SETTLED, DriverGone, GpuDown, Nvml, reason
+
+NOT_AVAILABLE = 0xFFFFFFFF  # NVML_VALUE_NOT_AVAILABLE as 32 bits
+POWER, POWER_AVERAGE = pynvml.NVML_FI_DEV_POWER_INSTANT, pynvml.NVML_FI_DEV_POWER_AVERAGE
+ENERGY, MEMORY_HEAT = pynvml.NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION, pynvml.NVML_FI_DEV_MEMORY_TEMP
+PCIE_TX, PCIE_RX = pynvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES, pynvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES
+FAST_FIELDS = (POWER, POWER_AVERAGE, ENERGY, PCIE_TX, PCIE_RX, MEMORY_HEAT)
+FAST_FIELDS_OF_GPU = tuple((field, 0) for field in FAST_FIELDS)  # with the scope: pynvml raises and catches without it
+# Degrees above the highest operating temperature, 0 or negative; Ada and later.
+SLOWDOWN_T_LIMIT = pynvml.NVML_FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT
+VALUE_KINDS = tuple(field[0] for field in pynvml.c_nvmlValue_t._fields_)  # in the order of nvmlValueType_t
+VIRTUALIZATION = ("none", "passthrough", "vgpu", "host vgpu", "host vsga")
+ATS = 2  # NVML_DEVICE_ADDRESSING_MODE_ATS: the GPU uses the host's page tables
+PCIE_MB_S_PER_LANE = {1: 250.0, 2: 500.0, 3: 985.0, 4: 1969.0, 5: 3938.0, 6: 7563.0, 7: 15125.0}  # per direction
+
+
+def field_value(slot: Any) -> tuple[Any, int]:
+    """The value of a field and its kind. (Every look into pynvml's structures costs; this one is hot.)"""
+    kind = slot.valueType
+    return getattr(slot.value, VALUE_KINDS[kind] if kind < len(VALUE_KINDS) else "ullVal"), kind
+
+
+class HostFacts(Protocol):
+    memory_total_bytes: int | None
+
+    def process_name(self, pid: int) -> str | None: ...
+
+
+class Gpu:
+    """One GPU: its handle, what it refuses to tell, and its readings."""
+
+    def __init__(self, nvml: Nvml, index: int, host: HostFacts) -> None:
+        self.nvml, self.index, self.host = nvml, index, host
+        self.handle: Any = None
+        self.uuid = self.name = ""
+        self.down: int | None = None  # the code for which it cannot be read now
+        self.retry_at = 0.0
+        self.fresh = True  # its slow readings are due at once
+        self.known: dict[str, Any] | None = None  # the last info
+        self.bad = 0  # the last failure of a single reading
+        self.unified = False
+        self.refused: dict[str, int] = {}
+        self.out: dict[str, Any] = {}
+        self.absent: dict[str, str] = {}
+        self.link: tuple[int | None, int | None] = (None, None)
+        self.pcie: dict[str, tuple[float, int]] = {}
+        self.process_bytes: int | None = None
+        self.slowdown_c: float | None = None
+        self.clocks: dict[str, list[int]] | None = None  # the supported ones: read once, they do not change
+
+    def find(self) -> None:
+        """A fresh handle, by UUID once that is known: indices may move."""
+        try:
+            if self.uuid:
+                self.handle = self.nvml.call("nvmlDeviceGetHandleByUUID", self.uuid.encode())
+            else:
+                self.handle = self.nvml.call("nvmlDeviceGetHandleByIndex", self.index)
+        except NVMLError as error:
+            if error.value in DRIVER_GONE:
+                raise DriverGone(error.value) from None
+            raise GpuDown(error.value) from None
+        self.refused.clear()
+        self.pcie.clear()
+        self.clocks = None
+        self.uuid = self.nvml.maybe("nvmlDeviceGetUUID", self.handle) or self.uuid
+        self.name = self.nvml.maybe("nvmlDeviceGetName", self.handle) or self.name
+        self.unified = self.shares_host_memory()
+
+    def shares_host_memory(self) -> bool:
+        """GB10 by name: its memory calls fail or tell nonsense. Others: memory is refused and addressing is ATS."""
+        if "GB10" in self.name:
+            return True
+        try:
+            self.nvml.call("nvmlDeviceGetMemoryInfo", self.handle)
+        except pynvml.NVMLError_NotSupported:
+            return bool(self.nvml.maybe("nvmlDeviceGetAddressingMode", self.handle) == ATS)
+        except NVMLError:
+            pass
+        return False
+
+    def refuse(self, field: str, code: int) -> None:
+        """The reason for a missing value goes under `absent`, or the GPU or the driver is gone."""
+        if code in GPU_GONE:
+            raise GpuDown(code)
+        if code in DRIVER_GONE:
+            raise DriverGone(code)
+        if code in SETTLED:
+            self.refused[field] = code
+        else:
+            self.bad = code
+        self.absent[field] = reason(code)
+
+    def ask(self, field: str, name: str, *args: Any) -> Any:
+        """What the driver tells, or None with the reason. What it has refused for good is not asked at every tick."""
+        code = self.refused.get(field)
+        if code is not None:
+            self.absent[field] = reason(code)
+            return None
+        try:
+            return self.nvml.call(name, self.handle, *args)
+        except NVMLError as error:
+            self.refuse(field, error.value)
+        return None
+
+    def ask_either(self, field: str, newer: tuple[Any, ...], older: tuple[Any, ...]) -> Any:
+        """The newer function's answer, or the older one's where this driver or board will never give the newer."""
+        mark = "newer " + field
+        if mark not in self.refused:
+            value = self.ask(mark, *newer)
+            why = self.absent.pop(mark, None)
+            if mark not in self.refused:
+                if why is not None:
+                    self.absent[field] = why
+                return value
+        return self.ask(field, *older)
+
+    def number(self, field: str, name: str, *args: Any, scale: float = 0) -> None:
+        value = self.ask(field, name, *args)
+        if value == NOT_AVAILABLE:
+            self.absent[field] = "not available"
+        elif value is not None:
+            self.out[field] = round(value * scale, 3) if scale else value
+
+    def gather(self, read: Callable[[], None]) -> dict[str, Any]:
+        """What `read` leaves in `out`, with the reasons for what is missing."""
+        self.out, self.absent = {}, {}
+        read()
+        if self.absent:
+            self.out["absent"] = self.absent
+        return self.out
+
+    def sample(self, now: float, slow: bool) -> dict[str, Any]:
+        """One reading; with `slow`, what is read seldom stands under "slow" with reasons of its own."""
+        self.bad = 0
+        seldom = self.gather(self.slow) if slow else None
+        if seldom is not None:
+            self.link = (seldom.get("pcie_gen"), seldom.get("pcie_width"))
+        sample = self.gather(lambda: self.fast(now))
+        if self.bad and not any(key in sample for key in ("sm_mhz", "power_w", "temperature_c", "gpu_util_pct")):
+            raise GpuDown(self.bad)
+        if seldom is not None:
+            sample["slow"] = seldom
+        return sample
+
+    def fast(self, now: float) -> None:
+        self.number("sm_mhz", "nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM)
+        self.number("memory_mhz", "nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_MEM)
+        self.number("pstate", "nvmlDeviceGetPerformanceState")
+        if self.out.get("pstate", 0) > 15:  # NVML_PSTATE_UNKNOWN is 32
+            del self.out["pstate"]
+            self.absent["pstate"] = "unknown to the driver"
+        self.number("power_limit_w", "nvmlDeviceGetPowerManagementLimit", scale=0.001)
+        self.number("power_limit_enforced_w", "nvmlDeviceGetEnforcedPowerLimit", scale=0.001)
+        self.batch(now)
+        self.utilization()
+        self.memory()
+        self.temperature()
+        self.events()
+
+    def batch(self, now: float) -> None:
+        """The field values, in one call; each has a return code of its own."""
+        values: dict[int, tuple[Any, int]] = {}
+        slots = self.ask("fields", "nvmlDeviceGetFieldValues", FAST_FIELDS_OF_GPU)
+        why = dict.fromkeys(FAST_FIELDS, self.absent.pop("fields", ""))
+        for place, slot in enumerate(slots or ()):
+            field, code = FAST_FIELDS[place], slot.nvmlReturn
+            if code == NVML_SUCCESS:
+                values[field] = field_value(slot)
+            elif code == pynvml.NVML_ERROR_GPU_IS_LOST:
+                raise GpuDown(code)
+            else:
+                why[field] = reason(code)
+        self.power(values, why)
+        self.traffic("pcie_tx_mb_s", values.get(PCIE_TX), why[PCIE_TX], now)
+        self.traffic("pcie_rx_mb_s", values.get(PCIE_RX), why[PCIE_RX], now)
+        if MEMORY_HEAT in values:
+            self.out["memory_temperature_c"] = values[MEMORY_HEAT][0]
+        else:
+            self.absent["memory_temperature_c"] = why[MEMORY_HEAT]
+
+    def power(self, values: dict[int, tuple[Any, int]], why: dict[int, str]) -> None:
+        if POWER in values:
+            self.out["power_w"] = round(values[POWER][0] * 0.001, 3)
+        else:  # before Ampere, and on GA100, this is the instant itself; elsewhere a 1 s average
+            self.number("power_w", "nvmlDeviceGetPowerUsage", scale=0.001)
+        if POWER_AVERAGE in values:
+            self.out["power_average_w"] = round(values[POWER_AVERAGE][0] * 0.001, 3)
+        else:
+            self.absent["power_average_w"] = why[POWER_AVERAGE]
+        if ENERGY in values:
+            energy_mj = values[ENERGY][0]
+        else:
+            energy_mj = self.ask("energy_j", "nvmlDeviceGetTotalEnergyConsumption")
+        if energy_mj is not None:
+            self.out["energy_j"] = round(energy_mj * 0.001, 3)
+
+    def traffic(self, field: str, value: tuple[int, int] | None, why: str, now: float) -> None:
+        """Megabytes per second from a byte counter that may wrap; silent where it could have wrapped unseen."""
+        if value is None:
+            self.absent[field] = why
+            return
+        count, kind = value
+        before = self.pcie.get(field)
+        self.pcie[field] = (now, count)
+        if before is None or now <= before[0]:
+            self.absent[field] = "needs a second reading"
+            return
+        seconds, moved = now - before[0], count - before[1]
+        generation, width = self.link
+        if kind == pynvml.NVML_VALUE_TYPE_UNSIGNED_INT:
+            fastest = PCIE_MB_S_PER_LANE.get(generation or 0, 0.0) * (width or 0) * 1e6
+            if fastest * seconds >= 2**32:
+                self.absent[field] = "the driver's 32-bit byte counter can wrap between two readings"
+                return
+            moved %= 2**32
+        if moved < 0:
+            self.absent[field] = "the counter was reset"
+        else:
+            self.out[field] = round(moved / seconds / 1e6, 3)
+
+    def utilization(self) -> None:
+        field = "gpu_util_pct"
+        rates = self.ask(field, "nvmlDeviceGetUtilizationRates")
+        if rates is None:
+            self.absent["memory_util_pct"] = self.absent[field]
+        else:
+            self.out[field], self.out["memory_util_pct"] = rates.gpu, rates.memory
+
+    def memory(self) -> Any:
+        """v2 without the driver's reserved part where known, else v1; the host's memory where it is shared.
+
+        What NVML gave, None where it gave nothing.
+        """
+        if self.unified:
+            self.out["memory_total_bytes"] = self.host.memory_total_bytes
+            if self.process_bytes is None:
+                self.absent["memory_used_bytes"] = "unified memory, and the driver does not list processes"
+            else:
+                self.out["memory_used_bytes"] = self.process_bytes
+            return None
+        name = "nvmlDeviceGetMemoryInfo"
+        info = self.ask_either("memory_used_bytes", (name, pynvml.nvmlMemory_v2), (name,))
+        if info is None:
+            self.absent["memory_total_bytes"] = self.absent["memory_used_bytes"]
+        else:
+            self.out["memory_used_bytes"], self.out["memory_total_bytes"] = info.used, info.total
+        return info
+
+    def temperature(self) -> None:
+        value = self.ask_either(
+            "temperature_c",
+            ("nvmlDeviceGetTemperatureV", pynvml.NVML_TEMPERATURE_GPU),
+            ("nvmlDeviceGetTemperature", pynvml.NVML_TEMPERATURE_GPU),
+        )
+        if value is not None:
+            self.out["temperature_c"] = value
+
+    def events(self) -> None:
+        mask = self.ask_either(
+            "event_reasons",
+            ("nvmlDeviceGetCurrentClocksEventReasons",),
+            ("nvmlDeviceGetCurrentClocksThrottleReasons",),
+        )
+        if mask is not None:
+            self.out["event_reasons"] = clock_event_reasons.names(mask)
+
+    def slow(self) -> None:
+        self.number("fan_pct", "nvmlDeviceGetFanSpeed")
+        self.number("pcie_gen", "nvmlDeviceGetCurrPcieLinkGeneration")
+        self.number("pcie_width", "nvmlDeviceGetCurrPcieLinkWidth")
+        self.number("persistence", "nvmlDeviceGetPersistenceMode")
+        if "persistence" in self.out:
+            self.out["persistence"] = bool(self.out["persistence"])
+        self.processes()
+
+    def processes(self) -> None:
+        found: dict[int, dict[str, Any]] = {}
+        for kind, family in (("graphics", "Graphics"), ("compute", "Compute")):
+            name = f"nvmlDeviceGet{family}RunningProcesses"
+            field = "processes" if kind == "compute" else "graphics processes"
+            rows = self.ask_either(field, (name + "_v3",), (name + "_v2",))
+            if rows is None and kind == "compute":
+                self.process_bytes = None
+                break
+            for row in rows or ():
+                found[row.pid] = {
+                    "pid": row.pid,
+                    "memory_bytes": row.usedGpuMemory,
+                    "name": self.host.process_name(row.pid),
+                    "kind": kind,
+                }
+        else:
+            self.out["processes"] = [found[pid] for pid in sorted(found)]
+            self.process_bytes = sum(p["memory_bytes"] or 0 for p in found.values())
+        self.absent.pop("graphics processes", None)  # some GPUs have no graphics; compute decides what is known
+
+    def info(self) -> dict[str, Any]:
+        self.refused.clear()  # ask again now and then for what was refused
+        info = self.gather(self.static)
+        info.update(index=self.index, uuid=self.uuid, name=self.name, unified_memory=self.unified)
+        return info
+
+    def static(self) -> None:
+        self.number("sm_max_mhz", "nvmlDeviceGetMaxClockInfo", pynvml.NVML_CLOCK_SM)
+        self.number("memory_max_mhz", "nvmlDeviceGetMaxClockInfo", pynvml.NVML_CLOCK_MEM)
+        if self.clocks is None:
+            self.clocks = self.supported_clocks()
+        self.out.update(self.clocks)
+        self.number("power_default_w", "nvmlDeviceGetPowerManagementDefaultLimit", scale=0.001)
+        limits_mw = self.ask("power_max_w", "nvmlDeviceGetPowerManagementLimitConstraints")
+        if limits_mw is None:
+            self.absent["power_min_w"] = self.absent["power_max_w"]
+        else:
+            self.out["power_min_w"], self.out["power_max_w"] = limits_mw[0] / 1000, limits_mw[1] / 1000
+        self.number("pcie_gen_max", "nvmlDeviceGetMaxPcieLinkGeneration")
+        self.number("pcie_width_max", "nvmlDeviceGetMaxPcieLinkWidth")
+        self.number("memory_bus_bits", "nvmlDeviceGetMemoryBusWidth")
+        self.static_memory()
+        self.identity()
+        if self.slowdown_c is None:
+            self.slowdown_c = self.slowdown()
+        if self.slowdown_c is None:
+            self.absent["temperature_slowdown_c"] = reason(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        else:
+            self.out["temperature_slowdown_c"] = self.slowdown_c
+
+    def supported_clocks(self) -> dict[str, list[int]]:
+        """What a lock can be set to, ascending; the SM's at the highest memory clock, which is the longest list."""
+        memory = self.nvml.maybe("nvmlDeviceGetSupportedMemoryClocks", self.handle)
+        if not memory:
+            return {}
+        sm = self.nvml.maybe("nvmlDeviceGetSupportedGraphicsClocks", self.handle, max(memory))
+        return {"supported_memory_mhz": sorted(set(memory)), "supported_sm_mhz": sorted(set(sm or ()))}
+
+    def static_memory(self) -> None:
+        reserved = getattr(self.memory(), "reserved", None)
+        self.out.pop("memory_used_bytes", None)
+        why = self.absent.pop("memory_used_bytes", None)
+        if self.unified:
+            self.absent["memory_reserved_bytes"] = "unified memory"
+        elif reserved is not None:
+            self.out["memory_reserved_bytes"] = reserved
+        else:
+            self.absent["memory_reserved_bytes"] = why or "not known to this driver: it is part of the used bytes"
+
+    def identity(self) -> None:
+        pci = self.ask("pci_bus_id", "nvmlDeviceGetPciInfo_v3")
+        if pci is not None:
+            self.out["pci_bus_id"] = pci.busId
+        capability = self.ask("compute_capability", "nvmlDeviceGetCudaComputeCapability")
+        if capability is not None:
+            self.out["compute_capability"] = "{}.{}".format(*capability)
+        mode = self.ask("virtualization", "nvmlDeviceGetVirtualizationMode")
+        if mode is not None:
+            self.out["virtualization"] = VIRTUALIZATION[mode] if mode < len(VIRTUALIZATION) else f"mode {mode}"
+        ecc = self.ask("ecc", "nvmlDeviceGetEccMode")
+        if ecc is not None:
+            self.out["ecc"] = bool(ecc[0])
+
+    def slowdown(self) -> float | None:
+        """Degrees at which the hardware slows itself: the threshold, or from the margin left on Ada and later."""
+        limit = self.nvml.maybe("nvmlDeviceGetFieldValues", self.handle, ((SLOWDOWN_T_LIMIT, 0),))
+        if limit is not None and limit[0].nvmlReturn == NVML_SUCCESS:
+            margin = self.nvml.maybe("nvmlDeviceGetMarginTemperature", self.handle)
+            now = self.gather_temperature()
+            if margin is not None and now is not None:
+                return float(now + margin - field_value(limit[0])[0])
+        threshold = self.nvml.maybe(
+            "nvmlDeviceGetTemperatureThreshold", self.handle, pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN
+        )
+        return None if threshold is None else float(threshold)
+
+    def gather_temperature(self) -> int | None:
+        self.temperature()
+        self.absent.pop("temperature_c", None)
+        found: int | None = self.out.pop("temperature_c", None)
+        return found

@@ -1,0 +1,332 @@
+"""Telemetry of one host: starts the agent, keeps what it says, restarts it, and never waits for one that hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from workbench.gpu import remote_programs
+from workbench.gpu.telemetry.agent_messages import Decoder
+from workbench.gpu.telemetry.history import History, Moment
+from workbench.hosts.base import CommandNotFound, Host, Stream
+from workbench.hosts.task_cancellation import end
+from workbench.model.errors import HostError
+from workbench.model.gpu import DriverStatus, Telemetry
+from workbench.model.untrusted_text import NAME_CHARS, clean_json
+
+HUNG_S = 3.0  # a driver call that takes longer is said to hang
+# An agent whose driver call has not returned for this long is left behind, and another started: the next one is
+# listened to for longer, since each that is left in the driver costs memory on the host for as long as it hangs.
+ABANDON_S = (60.0, 600.0)
+SILENT_S = 10.0  # an agent that says nothing at all, beside its interval
+BACKOFF_S = (0.5, 15.0)
+SILENT_BACKOFF_S = (30.0, 600.0)  # an agent that says nothing may be stuck in the driver too
+NOTHING_TO_READ_WITH = "GPUs cannot be read: this host has neither a python3 that runs the agent nor nvidia-smi"
+CLOCK_DRIFT = 0.0005  # seconds per second by which the host's clock may run apart from ours
+
+
+class Abandoned(Exception):
+    """The agent was left behind; the text says why."""
+
+
+class DriverHung(Abandoned):
+    """For so long that another agent may be tried."""
+
+
+class TelemetrySource:
+    """`latest`, `history` and `during` of one host. `on_telemetry` is called in the event loop with each reading."""
+
+    def __init__(
+        self,
+        host: Host,
+        interval_s: float = 1.0,
+        on_telemetry: Callable[[Telemetry], None] | None = None,
+        *,
+        hung_s: float = HUNG_S,
+        agent_options: Mapping[str, float] | None = None,
+        abandon_s: float = ABANDON_S[0],
+        silent_s: float = SILENT_S,
+    ) -> None:
+        self.host = host
+        self.interval_s = interval_s
+        self.history = History()
+        self.latest: Telemetry | None = None
+        self._on_telemetry = on_telemetry
+        self._agent_options = {"hung_s": hung_s, **(agent_options or {})}
+        self._abandon_first_s = self._abandon_s = abandon_s
+        self._silent_s = silent_s
+        self._arrived: float | None = None
+        self._offset: tuple[float, float] | None = None  # (ours - the agent's clock, when)
+        self._problem: str | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._stream: Stream | None = None
+        self._leaving: set[asyncio.Task[None]] = set()
+        self._changed = asyncio.Event()
+        self._fallback = False  # nvidia-smi instead of the agent
+        self._fallback_tried = False
+        self._hopeless = False  # neither way of reading works on this host
+
+    async def start(self) -> None:
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name=f"telemetry {self.host.name}")
+
+    async def close(self) -> None:
+        """End the agent. One that does not end at once is left to itself: its stdin is closed."""
+        task, self._task = self._task, None
+        if task is not None:
+            await end(task)
+        self._leave()
+        if self._leaving:
+            await asyncio.wait(self._leaving, timeout=2.0)
+
+    @property
+    def age_s(self) -> float | None:
+        """Seconds since the last reading arrived; None before the first."""
+        return None if self._arrived is None else time.monotonic() - self._arrived
+
+    @property
+    def problem(self) -> str | None:
+        """Why readings are stale or missing, for a person; None when they come as they should."""
+        if self._problem is not None:
+            return self._problem
+        age = self.age_s
+        if age is not None and age > 3 * self.interval_s + 2:
+            return f"no reading for {age:.0f} s"
+        return None
+
+    async def set_interval(self, interval_s: float) -> None:
+        self.interval_s = interval_s
+        if self._fallback:
+            self._leave()  # nvidia-smi takes its interval at start; the next one begins at once
+        else:
+            await self._order({"interval_s": interval_s})
+
+    async def refresh(self) -> None:
+        """Read everything now, what is read seldom too: after a setting was changed."""
+        await self._order({"refresh": True})
+
+    def during(self, t0_s: float, t1_s: float) -> tuple[Moment, ...]:
+        """Readings between two time.monotonic() of this process, with one before and one after where there are."""
+        return self.history.during(t0_s, t1_s)
+
+    async def first(self, timeout_s: float = 20.0) -> Telemetry:
+        """The first whole reading, or what is wrong with the driver. HostError when nothing came in time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while not _whole(self.latest) and not self._hopeless:
+                    self._changed.clear()
+                    await self._changed.wait()
+        if self.latest is not None:
+            return self.latest
+        why = NOTHING_TO_READ_WITH if self._hopeless else f"no telemetry within {timeout_s:.0f} s: {self._problem}"
+        raise HostError(why, host=self.host.name, next_step="workbench doctor shows what is missing on that host")
+
+    async def _order(self, order: dict[str, Any]) -> None:
+        if self._stream is not None and not self._fallback:
+            with suppress(HostError, OSError):  # a dead agent is started anew with the present interval
+                await self._stream.write(json.dumps(order).encode() + b"\n")
+
+    def _leave(self) -> None:
+        """Close the stream without waiting: a process stuck in the driver cannot end."""
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            task = asyncio.create_task(_close_quietly(stream))
+            self._leaving.add(task)
+            task.add_done_callback(self._leaving.discard)
+
+    async def _run(self) -> None:
+        short, silent = BACKOFF_S[0], SILENT_BACKOFF_S[0]
+        while True:
+            began = time.monotonic()
+            pause = short
+            try:
+                agent = not self._fallback
+                await (self._follow_agent() if agent else self._follow_smi())
+                if agent and self._fallback:
+                    continue
+                self._problem = self._problem or "telemetry ended; starting it again"
+            except DriverHung as why:
+                self._problem = str(why)
+                self._abandon_s = min(self._abandon_s * 2, ABANDON_S[1])
+            except Abandoned as why:
+                self._problem = str(why)
+                pause, silent = silent, min(silent * 2, SILENT_BACKOFF_S[1])
+            except (HostError, OSError) as error:
+                self._problem = getattr(error, "message", None) or str(error)
+            finally:
+                self._leave()
+            if time.monotonic() - began > 10 and pause == short:
+                pause = short = BACKOFF_S[0]
+                silent = SILENT_BACKOFF_S[0]
+            self._changed.set()
+            await asyncio.sleep(pause)
+            short = min(short * 2, BACKOFF_S[1])
+
+    async def _follow_agent(self) -> None:
+        here = self.host.kind == "local" and bool(sys.executable)  # the interpreter that our pynvml is installed for
+        argv = remote_programs.argv(
+            sys.executable if here else "python3", interval_s=self.interval_s, **self._agent_options
+        )
+        try:
+            stream = await self.host.stream(argv, input=remote_programs.payload(here))
+        except CommandNotFound:
+            return await self._fall_back("no python3 on the host")
+        self._stream = stream
+        decoder = Decoder()
+        self._offset = None
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(None) as patience:
+                patience.reschedule(loop.time() + self._silent_s + HUNG_S)  # python3 has to start
+                async for line in stream.lines():
+                    document = _document(line)
+                    if document is None:
+                        continue
+                    patience.reschedule(loop.time() + self._silent_s + self.interval_s)
+                    if await self._take(document, decoder):
+                        return None
+        except TimeoutError:
+            raise Abandoned(
+                f"the telemetry agent said nothing for {self._silent_s:.0f} s; it was left behind"
+            ) from None
+        return await self._ended(stream)
+
+    async def _take(self, document: dict[str, Any], decoder: Decoder) -> bool:
+        """Whether to leave this agent for nvidia-smi."""
+        if "hung" in document:
+            self._hung(document, decoder)
+            return False
+        try:
+            reading = decoder.feed(document)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:  # whatever answers there is no agent of ours
+            said = f"{type(error).__name__}: {error}"
+            raise HostError(f"the telemetry agent sent what is no reading: {said}", host=self.host.name) from None
+        if reading is None:
+            if decoder.driver.status is DriverStatus.NO_LIBRARY and "driver" in document:
+                return await self._smi_works()
+            return False
+        self._publish(reading, self._arrival(reading.t_s))
+        return False
+
+    def _hung(self, document: dict[str, Any], decoder: Decoder) -> None:
+        gpu = document.get("gpu")
+        where = "driver hung" if gpu is None else f"driver hung at GPU{gpu}"
+        message = f"{where}: {document['hung']} has not returned for {document['for_s']:.0f} s"
+        self._problem = message
+        self.latest = decoder.hung(message, gpu)
+        if self._on_telemetry is not None:
+            self._on_telemetry(self.latest)
+        self._changed.set()
+        if document["for_s"] >= self._abandon_s:
+            raise DriverHung(message + "; its agent was left behind")
+
+    async def _ended(self, stream: Stream) -> None:
+        """The agent's stdout ended: a python3 that cannot run it means nvidia-smi, anything else a new start."""
+        try:
+            code = await asyncio.wait_for(stream.wait(), 2)
+            said = (await stream.stderr_tail()).strip().splitlines()
+        except TimeoutError:
+            raise Abandoned("the telemetry agent closed its output and did not end") from None
+        if code in (remote_programs.TOO_OLD, 126, 127):
+            return await self._fall_back("python3 on the host is missing or too old")
+        self._problem = f"the telemetry agent ended with {code}" + (f": {said[-1]}" if said else "")
+        return None
+
+    async def _fall_back(self, why: str) -> None:
+        self._fallback = True
+        self._problem = f"{why}: reading with nvidia-smi"
+
+    async def _smi_works(self) -> bool:
+        """nvidia-smi may work where the library was not found, as in some containers. Asked once."""
+        if self._fallback_tried:
+            return False
+        from workbench.gpu.telemetry.nvidia_smi_stream import SmiFollower
+
+        self._fallback_tried = True
+        try:
+            self._fallback = await SmiFollower(self.host, self.interval_s).probe() is None
+        except HostError:
+            self._fallback = False
+        return self._fallback
+
+    async def _follow_smi(self) -> None:
+        from workbench.gpu.telemetry.nvidia_smi_stream import SmiFollower
+
+        follower = SmiFollower(self.host, self.interval_s, await self._simulated())
+        loop = asyncio.get_running_loop()
+
+        def streaming(stream: Any) -> None:
+            self._stream = stream
+
+        try:
+            async with asyncio.timeout(None) as patience:
+                patience.reschedule(loop.time() + 60)
+                async for reading in follower.readings(streaming):
+                    patience.reschedule(loop.time() + self._silent_s + 3 * self.interval_s)
+                    self._publish(reading, time.monotonic())
+        except TimeoutError:
+            raise Abandoned(f"nvidia-smi said nothing for {self._silent_s:.0f} s; it was left behind") from None
+        except CommandNotFound:
+            self._hopeless = True
+            raise HostError(NOTHING_TO_READ_WITH, host=self.host.name) from None
+
+    async def _simulated(self) -> bool:
+        return (await self.host.facts()).simulated is not None
+
+    def _arrival(self, agent_s: float) -> float:
+        """The reading's moment on our monotonic clock: by the fastest delivery seen, so that our own delays do not
+        count; let go slowly, since two machines' clocks drift apart."""
+        now = time.monotonic()
+        offset = now - agent_s
+        if self._offset is not None:
+            best, when = self._offset
+            offset = min(offset, best + CLOCK_DRIFT * (now - when))
+        self._offset = (offset, now)
+        return agent_s + offset
+
+    def _publish(self, reading: Telemetry, at_s: float) -> None:
+        self.latest = reading
+        self._arrived = time.monotonic()
+        self._problem = None
+        self._abandon_s = self._abandon_first_s
+        self.history.push(reading, at_s)
+        self._changed.set()
+        if self._on_telemetry is not None:
+            self._on_telemetry(reading)
+
+
+def _whole(reading: Telemetry | None) -> bool:
+    if reading is None or reading.driver.status is DriverStatus.HUNG:
+        return False
+    return reading.driver.status is not DriverStatus.OK or bool(reading.infos)
+
+
+def _document(line: bytes) -> dict[str, Any] | None:
+    """None for what a login script may print before the agent starts."""
+    if not line.startswith(b"{"):
+        return None
+    try:
+        found = clean_json(line, NAME_CHARS)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+async def _close_quietly(stream: Stream) -> None:
+    with suppress(Exception):  # it is being abandoned: there is nothing left to do about it
+        await stream.close()
+
+
+async def read_once(host: Host, timeout_s: float = 20.0) -> Telemetry:
+    """One reading of a host, for a command. The driver's state when it is hung; HostError when nothing came."""
+    source = TelemetrySource(host)
+    await source.start()
+    try:
+        return await source.first(timeout_s)
+    finally:
+        await source.close()

@@ -1,0 +1,51 @@
+"""Whether a loaded GPU has settled after a change: power, clock and temperature of the last seconds against those of
+the seconds before. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import fmean
+
+from workbench.gpu.telemetry.history import Moment, Reading
+
+WINDOW_S = 2.0  # twice the second over which drivers take their mean power
+POWER_PCT, POWER_W = 2.0, 2.0  # whichever is more: noise of the readings under a constant load
+CLOCK_PCT = 1.0  # two steps of 15 MHz at 2,700
+TEMPERATURE_C = 0.5  # per window: leakage changes power by less than 0.5 % per degree
+LOADED_PCT = 50.0  # utilization: an idle GPU is steady too, and says nothing
+
+Pick = Callable[[Reading], float | None]
+
+
+def moving(moments: Sequence[Moment], gpus: Sequence[int], now_s: float, window_s: float = WINDOW_S) -> str | None:
+    """What still moves, for a person: "GPU0: power 480 to 503 W"; None when all have settled. `now_s` is
+    time.monotonic(). A quantity that the driver does not give is not waited for."""
+    for gpu in gpus:
+        before = _readings(moments, gpu, now_s - 2 * window_s, now_s - window_s)
+        now = _readings(moments, gpu, now_s - window_s, now_s)
+        if len(before) < 3 or len(now) < 3:
+            return f"GPU{gpu}: too few readings yet"
+        busy = [r.gpu_util_pct for r in before + now if r.gpu_util_pct is not None]
+        if busy and fmean(busy) < LOADED_PCT:
+            return f"GPU{gpu}: not loaded yet ({fmean(busy):.0f} % utilization)"
+        for name, unit, pick, allowed in _LOOKED_AT:
+            a, b = _mean(before, pick), _mean(now, pick)
+            if a is not None and b is not None and abs(b - a) > allowed(a):
+                return f"GPU{gpu}: {name} {a:.4g} to {b:.4g} {unit}"
+    return None
+
+
+_LOOKED_AT: tuple[tuple[str, str, Pick, Callable[[float], float]], ...] = (
+    ("power", "W", lambda r: r.power_w, lambda watts: max(POWER_W, watts * POWER_PCT / 100)),
+    ("SM clock", "MHz", lambda r: r.sm_mhz, lambda mhz: mhz * CLOCK_PCT / 100),
+    ("temperature", "°C", lambda r: r.temperature_c, lambda _: TEMPERATURE_C),
+)
+
+
+def _readings(moments: Sequence[Moment], gpu: int, t0_s: float, t1_s: float) -> list[Reading]:
+    return [r for m in moments if t0_s <= m.at_s < t1_s for r in m.gpus if r.gpu_index == gpu]
+
+
+def _mean(readings: Sequence[Reading], pick: Pick) -> float | None:
+    values = [v for v in map(pick, readings) if v is not None]
+    return fmean(values) if values else None

@@ -1,0 +1,304 @@
+"""A process that outlives the one who started it, kept in a run directory on its host; written once for every Host.
+
+<run_dir>/   absolute, 0700; its files 0600
+    log            stdout and stderr of the process; made exclusively: a run directory is used once
+    pid starttime  the process that was started: id, and start time in clock ticks since boot
+    sid sid_starttime  its session: led by a shell that does nothing but record the exit
+    boot_id token started  which boot, the run's mark in the environment of its processes, Unix seconds
+    exit           "CODE TICKS UNIX_S" once it ended; CODE is 128 + n for signal n, as sh has it
+    members        processes seen outside the session or for later proof ("PID:START"), added to by `status`
+    shm shm_before shared memory that it made ("inode path"), and what was there before
+"""
+
+from __future__ import annotations
+
+import secrets
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from workbench.hosts import run_processes, shell_scripts
+from workbench.hosts.base import CommandNotFound, Completed, FileError, Host
+from workbench.hosts.run_processes import Members, Process, RunFiles, Survey, signal_name
+from workbench.model.errors import HostError
+
+SLICE_S = 5.0  # longest wait within one command on the host, so that a lost link is noticed
+LEADER_S = 1.0  # for the session's leader to record the exit after the last other process is gone
+
+
+class RunDirUsed(HostError):
+    """The run directory already has a run in it."""
+
+
+class WorkdirMissing(HostError):
+    """The working directory is not there or may not be entered."""
+
+
+@dataclass(frozen=True, slots=True)
+class DetachedProcess:
+    """What was started. `sid` is also its process group; `start_time` is in clock ticks since boot."""
+
+    pid: int
+    sid: int
+    start_time: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessStatus:
+    """One look at a run. `alive` is the process that was started; `members` may outlive it (orphans)."""
+
+    run_dir: str
+    alive: bool
+    pid: int | None = None
+    exit_code: int | None = None  # 128 + n for signal n
+    exit_signal: str | None = None
+    members: tuple[int, ...] = ()  # living processes of the run, without the shell that leads the session
+    sid: int | None = None
+    start_time: int | None = None
+    started_unix_s: float | None = None
+    ended_unix_s: float | None = None
+    now_unix_s: float = 0.0  # the host's clock
+    lost: str | None = None  # why nothing is known of its end
+    files: Mapping[str, bytes] = field(default_factory=dict)  # those asked for that are there
+
+
+@dataclass(frozen=True, slots=True)
+class StopReport:
+    """What a stop did. `left`: still there, because they may not be signalled or hang in the kernel."""
+
+    pids_signalled: tuple[int, ...] = ()
+    killed: tuple[int, ...] = ()
+    left: tuple[int, ...] = ()
+    duration_s: float = 0.0
+    shared_memory_removed: tuple[str, ...] = ()
+    status: ProcessStatus | None = None
+
+    @property
+    def clean(self) -> bool:
+        return not self.left
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    run: RunFiles
+    survey: Survey
+    found: Members
+
+
+async def start(
+    host: Host,
+    run_dir: str,
+    argv: Sequence[str],
+    env: Mapping[str, str] | None = None,
+    workdir: str | None = None,
+) -> DetachedProcess:
+    """Start `argv` in a session of its own, with stdin from /dev/null and its output in `log`.
+
+    Raises CommandNotFound, WorkdirMissing, RunDirUsed, FileError (no permission, disk full), HostError.
+    `env` is never on a command line. Files may be written into `run_dir` before.
+    """
+    if not argv or not argv[0] or argv[0].startswith("-"):
+        raise CommandNotFound(f"not a command: {list(argv)!r}", host=host.name)
+    if not run_dir.startswith("/"):
+        raise FileError(f"run directory {run_dir} is not an absolute path", host=host.name)
+    command = shell_scripts.start(run_dir.rstrip("/"), secrets.token_hex(8), workdir or "", argv)
+    done = await host.run(command, env=env)
+    said = done.out.split()
+    if done.returncode == 0 and said[:1] == ["ok"] and len(said) == 4:
+        return DetachedProcess(pid=int(said[1]), start_time=int(said[2]), sid=int(said[3]))
+    raise _start_error(said[1] if said[:1] == ["error"] and len(said) > 1 else "", host, run_dir, argv, workdir, done)
+
+
+def _start_error(
+    kind: str, host: Host, run_dir: str, argv: Sequence[str], workdir: str | None, done: Completed
+) -> HostError:
+    shown = shlex.join(argv)
+    said = done.err.strip().splitlines()
+    detail = said[-1] if said else f"exit code {done.returncode}"
+    if kind == "command":
+        step = "check the path" if "/" in argv[0] else "install it there, add it to PATH, or give its full path"
+        return CommandNotFound(f"{argv[0]}: no such executable", host=host.name, command=shown, next_step=step)
+    if kind == "workdir":
+        message = f"working directory {workdir} cannot be entered"
+        return WorkdirMissing(message, host=host.name, command=shown, next_step="make it, or correct the path")
+    if kind == "used":
+        step = "start with a new run directory"
+        return RunDirUsed(f"{run_dir} already holds a run", host=host.name, command=shown, next_step=step)
+    if kind == "write":
+        full = "no space left" in done.err.lower()
+        step = "free some space there" if full else "check its permissions"
+        return FileError(f"cannot write in {run_dir}: {detail}", host=host.name, command=shown, next_step=step)
+    if kind == "setsid":
+        step = "install util-linux or busybox there"
+        return CommandNotFound("setsid: no such executable", host=host.name, command=shown, next_step=step)
+    return HostError(f"the server could not be started: {detail}", host=host.name, command=shown)
+
+
+async def alive(host: Host, process: DetachedProcess) -> bool:
+    """Whether the process itself still runs. One file read: cheap enough to ask every second."""
+    try:
+        stat = await host.read_file(f"/proc/{process.pid}/stat", limit=1024)
+    except FileError:
+        return False
+    words = stat.rpartition(b") ")[2].split()
+    return len(words) > 19 and words[0] not in (b"Z", b"X") and int(words[19]) == process.start_time
+
+
+async def status(host: Host, run_dir: str, *, files: Sequence[str] = ()) -> ProcessStatus:
+    """What is known of the run in `run_dir`; `files` names files of it to give along. HostError when there is none."""
+    look = await _look(host, run_dir, files)
+    await _remember(host, look.run, look.found)
+    return _status(look.run, look.survey, look.found)
+
+
+async def list_runs(host: Host, root: str, *, files: Sequence[str] = ()) -> tuple[ProcessStatus, ...]:
+    """Every run directory in `root`, by name, in one round trip. None there, or no `root`: empty."""
+    survey = await _survey(host, ["-r", root.rstrip("/")], files)
+    runs = sorted(survey.runs, key=lambda run: run.run_dir)
+    return tuple(_status(run, survey, run_processes.members(run, survey)) for run in runs)
+
+
+async def stop(host: Host, run_dir: str, grace_s: float = 15.0, kill_after_s: float = 10.0) -> StopReport:
+    """End every process of the run: TERM to its group, up to `grace_s` for all to end, then KILL for up to
+    `kill_after_s`, until its session is empty; then remove the shared memory that it left. Done again, does nothing.
+    """
+    began = time.monotonic()
+    look = await _look(host, run_dir)
+    signalled: set[int] = set()
+    killed: set[int] = set()
+    if look.found.all:
+        await record_shared_memory(host, run_dir, [p.pid for p in look.found.others])
+        signalled = await _terminate(host, look)
+    deadline = time.monotonic() + grace_s
+    while look.found.others and (rest := deadline - time.monotonic()) > 0:
+        await _signal(host, "TERM", (), look.found.others, rest)
+        look = await _look(host, run_dir, before=look)
+    deadline = time.monotonic() + max(kill_after_s, LEADER_S)
+    while look.found.all and (rest := deadline - time.monotonic()) > 0:
+        killed |= await _kill(host, look, rest)
+        look = await _look(host, run_dir, before=look)
+    return StopReport(
+        pids_signalled=tuple(sorted(signalled | killed)),
+        killed=tuple(sorted(killed)),
+        left=tuple(p.pid for p in look.found.all),
+        duration_s=time.monotonic() - began,
+        shared_memory_removed=await clear_shared_memory(host, run_dir) if not look.found.all else (),
+        status=_status(look.run, look.survey, look.found),
+    )
+
+
+async def _terminate(host: Host, look: _Look) -> set[int]:
+    """TERM to the run's process group, and to those who left it one by one: nobody gets it twice, which some servers
+    take as "exit at once". Returns the process ids that it reached."""
+    sid, others = look.run.sid, look.found.others
+    group = [p for p in look.found.all if p.group == sid]
+    targets = [f"{group[-1].key}:{sid}"] if group else []
+    sent = await _signal(host, "TERM", [*targets, *(p.key for p in others if p.group != sid)])
+    reached = bool(group) and group[-1].pid in sent
+    return {p.pid for p in others if (reached if p.group == sid else p.pid in sent)}
+
+
+async def _kill(host: Host, look: _Look, wait_s: float) -> set[int]:
+    """KILL to all but the shell that leads the session, which then records how the server ended; to that one only
+    when it does not end by itself."""
+    leader, others = look.found.leader, look.found.others
+    if others:
+        return await _signal(host, "KILL", [p.key for p in others], others, wait_s)
+    if leader is not None:
+        await _signal(host, "KILL", (), (leader,), min(wait_s, LEADER_S))
+        again = await _look(host, look.run.run_dir, before=look)
+        if again.found.leader is not None and not again.found.others:
+            await _signal(host, "KILL", [leader.key], (leader,), wait_s)
+    return set()
+
+
+async def record_shared_memory(host: Host, run_dir: str, pids: Sequence[int]) -> None:
+    """Note in the run directory which shared memory `pids` (living members) made, so that it can be cleared even
+    after they were killed. Worth doing once the server is ready; `stop` does it too."""
+    if pids:
+        await host.run(shell_scripts.sh(shell_scripts.RECORD_SHARED_MEMORY, run_dir, *(str(p) for p in pids)))
+
+
+async def shared_memory_left(host: Host, run_dir: str) -> tuple[str, ...]:
+    """Shared memory that the run made and no process uses any more."""
+    return tuple((await host.run(shell_scripts.sh(shell_scripts.SHARED_MEMORY, run_dir, "list"))).out.splitlines())
+
+
+async def clear_shared_memory(host: Host, run_dir: str) -> tuple[str, ...]:
+    """Remove what `shared_memory_left` would give; returns what was removed."""
+    return tuple((await host.run(shell_scripts.sh(shell_scripts.SHARED_MEMORY, run_dir, "remove"))).out.splitlines())
+
+
+async def _survey(host: Host, dirs: Sequence[str], files: Sequence[str]) -> Survey:
+    boundary = f"--{secrets.token_hex(8)}"
+    done = await host.run(shell_scripts.sh(shell_scripts.SURVEY, boundary, " ".join(files), *dirs))
+    survey = run_processes.parse(done.stdout, boundary)
+    if survey is None:
+        said = done.err.strip().splitlines()
+        raise HostError(f"its processes could not be listed{': ' + said[-1] if said else ''}", host=host.name)
+    return survey
+
+
+async def _look(host: Host, run_dir: str, files: Sequence[str] = (), *, before: _Look | None = None) -> _Look:
+    """Look at one run. What was a member `before` counts as known, whatever became of its session since."""
+    survey = await _survey(host, [run_dir.rstrip("/")], files)
+    if not survey.runs:
+        step = "workbench servers lists the runs of a host"
+        raise HostError(f"no run directory {run_dir}", host=host.name, next_step=step)
+    run = survey.runs[0]
+    if before is not None:
+        run = replace(run, seen=run.seen | before.run.seen | {p.key for p in before.found.others})
+    return _Look(run, survey, run_processes.members(run, survey))
+
+
+async def _remember(host: Host, run: RunFiles, found: Members) -> None:
+    """Add members not recorded yet to the run's `members`: the proof that they are ours once their parents are gone."""
+    new = [p.key for p in found.others if p.key not in run.seen]
+    if new:
+        await host.run(
+            shell_scripts.sh('dir=$1; shift; umask 077; printf "%s\\n" "$@" >>"$dir/members"', run.run_dir, *new)
+        )
+
+
+def _status(run: RunFiles, survey: Survey, found: Members) -> ProcessStatus:
+    pids = tuple(p.pid for p in found.others)
+    started = run.pid in pids
+    starting = found.leader is not None and run.exit_code is None  # not begun yet, or its exit is being recorded
+    running = run.exit_code is None and (started or starting)
+    lost = None
+    if run.exit_code is None and not running:
+        if run.boot_id is None or run.sid is None:
+            lost = "it was never started"
+        elif run.boot_id != survey.boot_id:
+            lost = "the host was restarted since, or it was started on another one"
+        else:
+            lost = "the shell that records the exit was killed"
+    return ProcessStatus(
+        run.run_dir,
+        alive=running,
+        pid=run.pid,
+        exit_code=run.exit_code,
+        exit_signal=signal_name(run.exit_code),
+        members=pids,
+        sid=run.sid,
+        start_time=run.start,
+        started_unix_s=run.started_unix_s,
+        ended_unix_s=run.ended_unix_s,
+        now_unix_s=survey.now_unix_s,
+        lost=lost,
+        files=run.files,
+    )
+
+
+async def _signal(
+    host: Host, name: str, targets: Sequence[str], wait_for: Sequence[Process] = (), wait_s: float = 0.0
+) -> set[int]:
+    """Signal `targets`, wait at most SLICE_S for `wait_for` to end; gives the ids (of a group: its witness) reached."""
+    keys = [p.key for p in wait_for]
+    seconds = max(1, round(min(wait_s, SLICE_S))) if keys else 0
+    done = await host.run(
+        shell_scripts.sh(shell_scripts.SIGNAL, name, str(seconds), *targets, "--", *keys), timeout_s=seconds + 30
+    )
+    words = [text.split() for text in done.out.splitlines()]
+    return {int(w[1].split(":")[0]) for w in words if w[0] == "sent"}

@@ -1,0 +1,73 @@
+"""Bytes as they come, split into lines."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+from workbench.model.untrusted_text import clean
+
+LINE_MAX_BYTES = 1 << 20  # a line without an end is given out in pieces of this size
+OUTPUT_MAX_BYTES = 64 << 20  # of a command that is run to its end: no memory is filled by one that prints without end
+CHUNK_BYTES = 65536
+TAIL_MAX_BYTES = 8192  # of stderr, for the message when a command fails
+
+
+async def split(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Lines without their newline; a last line without one is given too."""
+    rest = b""
+    async for chunk in chunks:
+        first, *others = chunk.split(b"\n")
+        rest += first
+        for following in others:
+            yield rest
+            rest = following
+        if len(rest) > LINE_MAX_BYTES:
+            yield rest
+            rest = b""
+    if rest:
+        yield rest
+
+
+class Tail:
+    """The last TAIL_MAX_BYTES of what was fed."""
+
+    def __init__(self) -> None:
+        self._kept = b""
+
+    def feed(self, data: bytes) -> None:
+        self._kept = (self._kept + data)[-TAIL_MAX_BYTES:]
+
+    def text(self) -> str:
+        return clean(self._kept, lines=True).strip()
+
+
+class TooMuch(Exception):
+    """A command printed more than OUTPUT_MAX_BYTES."""
+
+
+class Readable(Protocol):
+    async def read(self, n: int, /) -> bytes: ...
+
+
+class Output:
+    """What a command prints on stdout and stderr up to its end, as far as it was read."""
+
+    def __init__(self) -> None:
+        self.out, self.err = bytearray(), bytearray()
+
+    async def read(self, stdout: Readable, stderr: Readable) -> None:
+        """Read both to their end; TooMuch when they have none."""
+        tasks = [asyncio.ensure_future(self._read(*pair)) for pair in ((stdout, self.out), (stderr, self.err))]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def _read(self, stream: Readable, into: bytearray) -> None:
+        while data := await stream.read(CHUNK_BYTES):
+            into += data
+            if len(self.out) + len(self.err) > OUTPUT_MAX_BYTES:
+                raise TooMuch

@@ -1,0 +1,161 @@
+"""`vllm bench serve --save-result`, with and without --save-detailed.
+
+Read in vllm/benchmarks/serve.py of 0.32: throughput is over the whole run; TPOT is (E2E - TTFT) / (tokens - 1); ITL is
+the gap between chunks, all requests pooled; on the chat endpoint the chunk that carries only the role counts as the
+first token and adds a gap of about 0. Tokens are the server's usage, else those of the client's own tokenizer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from workbench.model.bench import BenchSpec, Distribution, EngineDuring
+from workbench.report.imports.checked_fields import Fields, Imported, Told, conditions, distribution, summary, the_model
+
+TOOL = "vllm bench serve"
+_PARTS = {"mean": "mean", "median": "p50", "p50": "p50", "p90": "p90", "p99": "p99"}
+_LATENCIES = {"ttft": "ttft_ms", "tpot": "tpot_ms", "itl": "itl_ms", "e2el": "e2e_ms"}
+_ROLE = (
+    "the chunk that carries only the role counts as the first token there: its TTFT may be shorter, and its ITL has a"
+    " gap of about 0 for each request"
+)
+_TPOT = "its TPOT is (end to end - TTFT) / (tokens - 1): as here only where the first chunk holds one token"
+_TOKENS = "tokens are the server's usage where it gave one, else counted by the client's tokenizer: the file says not"
+
+
+def fits(document: Mapping[str, Any]) -> bool:
+    return {"completed", "duration", "output_throughput", "request_throughput"} <= document.keys() and (
+        "total_output_tokens_retokenized" not in document
+    )
+
+
+def read(fields: Fields, told: Told) -> list[Imported]:
+    completed, prompts = fields.needed("completed"), fields.count("num_prompts")
+    failed = fields.count("failed")
+    failed = max(0, prompts - completed) if failed is None and prompts is not None else failed or 0
+    chat = "chat" in (fields.text("endpoint_type") or fields.text("backend") or "")
+    unix_s, zone = fields.when("date", "%Y%m%d-%H%M%S")
+    samples = _samples(fields)
+    whole, partial = _distributions(fields, samples, completed)
+    spec, workload = _spec(fields, told, completed, prompts or completed + failed, chat)
+    why = "no request was answered" if not completed else "the file holds only some of its percentiles"
+    figures = summary(
+        {name: why for name in _LATENCIES.values() if not completed or name in partial},
+        requests_ok=completed,
+        requests_failed=failed,
+        errors={"failed": failed} if failed else {},  # their texts are of no fixed kinds: they stay in the samples
+        duration_s=fields.number("duration") or 0.0,
+        prompt_tokens=fields.count("total_input_tokens"),
+        output_tokens=fields.count("total_output_tokens"),
+        output_tok_s=fields.number("output_throughput") or None,
+        whole_run_tok_s=fields.number("output_throughput") or None,
+        request_s=fields.number("request_throughput") or None,
+        partial=partial,
+        notes=tuple(filter(None, (*((_ROLE,) if chat else ()), _TPOT, _TOKENS, zone))),
+        engine=_engine(fields),
+        **whole,
+    )
+    made = conditions(TOOL, told, spec.model, workload)
+    return [Imported(spec, made, figures, unix_s, samples, note=fields.text("label") or "")]
+
+
+def _spec(fields: Fields, told: Told, completed: int, prompts: int, chat: bool) -> tuple[BenchSpec, list[str]]:
+    """The workload as far as the file tells it, and the names of what it tells. Lengths are means of what was sent and
+    what came."""
+    told_fields: dict[str, Any] = {"requests": prompts, "endpoint": "chat" if chat else "completions"}
+    cap = fields.count("max_concurrency")
+    rate = None if fields.data.get("request_rate") == "inf" else fields.number("request_rate")
+    if cap:
+        told_fields["concurrency"] = cap
+    elif rate is None:
+        told_fields["concurrency"] = prompts  # all of them at once
+    if rate:
+        burstiness = fields.number("burstiness")
+        told_fields["rate"] = rate
+        told_fields["arrival"] = "poisson" if burstiness in (None, 1.0) else f"gamma {burstiness:g}"
+    for name, total in (("input_tokens", "total_input_tokens"), ("max_tokens", "total_output_tokens")):
+        tokens = fields.count(total)
+        if tokens and completed:
+            told_fields[name] = round(tokens / completed)
+    model = the_model(fields, told, fields.text("model_id"))
+    return BenchSpec(url="", model=model, profile="imported", **told_fields), list(told_fields)
+
+
+def _samples(fields: Fields) -> tuple[Mapping[str, Any], ...]:
+    """One per request where the file was saved with --save-detailed."""
+    ttfts, itls = fields.numbers("ttfts"), fields.data.get("itls")
+    if ttfts is None or itls is None:
+        return ()
+    if not isinstance(itls, list) or len(itls) != len(ttfts):
+        raise fields.wrong("itls", f"a list of {len(ttfts)} lists of numbers")
+    gaps = [Fields(fields.file, {"itls": g}).numbers("itls") if isinstance(g, list) else None for g in itls]
+    columns = {
+        name: _column(fields, name, len(ttfts)) for name in ("input_lens", "output_lens", "start_times", "latencies")
+    }
+    errors = fields.data.get("errors")
+    if not isinstance(errors, list) or len(errors) != len(ttfts):
+        errors = [""] * len(ttfts)
+    first = min(columns["start_times"] or [0.0])
+    found = []
+    for i, (ttft, own) in enumerate(zip(ttfts, gaps, strict=True)):
+        if own is None:
+            raise fields.wrong("itls", "a list of lists of numbers")
+        end_s = columns["latencies"][i] if columns["latencies"] else ttft + sum(own)
+        sample: dict[str, Any] = {"index": i, "warmup": False, "end_us": _us(end_s)}
+        if columns["start_times"]:
+            sample["start_s"] = columns["start_times"][i] - first
+        if errors[i]:
+            found.append({**sample, "error": "failed", "detail": str(errors[i])[:500]})
+            continue
+        sample |= {"ttft_us": _us(ttft), "gaps_us": [_us(g) for g in own], "chunks": len(own) + 1}
+        for name, column in (("prompt_tokens", "input_lens"), ("output_tokens", "output_lens")):
+            if columns[column]:
+                sample[name] = int(columns[column][i])
+        found.append(sample)
+    return tuple(found)
+
+
+def _column(fields: Fields, name: str, length: int) -> list[float]:
+    values = fields.numbers(name) or []
+    if values and len(values) != length:
+        raise fields.wrong(name, f"{length} numbers")
+    return values
+
+
+def _us(seconds: float) -> int:
+    return round(seconds * 1e6)
+
+
+def _distributions(
+    fields: Fields, samples: tuple[Mapping[str, Any], ...], completed: int
+) -> tuple[dict[str, Distribution | None], dict[str, dict[str, float]]]:
+    """Whole where every request is in the file, else the parts that it names."""
+    whole: dict[str, Distribution | None] = {}
+    partial: dict[str, dict[str, float]] = {}
+    if not completed:
+        return whole, partial
+    good = [s for s in samples if "error" not in s]
+    if good:
+        whole = {
+            "ttft_ms": distribution(s["ttft_us"] / 1000 for s in good),
+            "itl_ms": distribution(g / 1000 for s in good for g in s["gaps_us"]),
+            "e2e_ms": distribution(s["end_us"] / 1000 for s in good),
+            "tpot_ms": distribution(
+                (s["end_us"] - s["ttft_us"]) / 1000 / (s["output_tokens"] - 1)
+                for s in good
+                if s.get("output_tokens", 0) > 1
+            ),
+        }
+    for short, name in _LATENCIES.items():
+        parts = ((ours, fields.number(f"{theirs}_{short}_ms")) for theirs, ours in _PARTS.items())
+        known = {part: value for part, value in parts if value is not None}
+        # An endpoint that does not stream gives zeros there.
+        if whole.get(name) is None and any(known.values()):
+            partial[name] = known
+    return whole, partial
+
+
+def _engine(fields: Fields) -> EngineDuring | None:
+    accepted = fields.number("spec_decode_acceptance_rate")
+    return None if accepted is None else EngineDuring(spec_accepted_pct=accepted)

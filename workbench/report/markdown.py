@@ -1,0 +1,83 @@
+"""A report as Markdown (GitHub's). Values are strangers' data: nothing in them becomes markup."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from workbench.model.untrusted_text import clean
+from workbench.report.blocks import (
+    Alert,
+    Block,
+    Code,
+    Document,
+    Facts,
+    Figures,
+    Fold,
+    Heading,
+    Items,
+    Plot,
+    Table,
+    Text,
+)
+
+_MARKUP = re.compile(r"([\\`*\[\]|~])")
+_KINDS = {"simulated": "WARNING", "refused": "CAUTION", "warning": "WARNING"}
+
+
+def render(document: Document) -> str:
+    lines = [f"# {plain(document.title)}", "", plain(document.subtitle), ""]
+    for block in document.blocks:
+        written = list(_block(block))
+        lines += [*written, ""] if written else []
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def plain(text: str) -> str:
+    """One line without any markup."""
+    one = " ".join(clean(text, len(text)).split())
+    one = _MARKUP.sub(r"\\\1", one).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    # "# 5", "- x", "1. x" at the beginning would become a heading or a list.
+    return re.sub(r"^([#+-]|\d+[.)])(?=\s)", r"\\\1", one)
+
+
+def _block(block: Block) -> Iterable[str]:
+    match block:
+        case Heading():
+            return [f"{'#' * block.level} {plain(block.text)}"]
+        case Text():
+            return [f"**{plain(block.text)}**" if block.lead else plain(block.text)]
+        case Alert():
+            lines = "".join(f"\n> - {plain(line)}" for line in block.lines)
+            return [f"> [!{_KINDS[block.kind]}]\n> **{plain(block.title)}**{lines}"]
+        case Figures():
+            rows = tuple((title, value, detail) for title, value, detail in block.items)
+            return _table(Table(("", "", ""), rows, frozenset({1})))
+        case Table():
+            return _table(block)
+        case Facts():
+            return _table(Table(("name", "value"), block.rows))
+        case Code():
+            return _code(block.text)
+        case Plot():
+            return []  # its figures stand in the tables; the picture is in the HTML report
+        case Items():
+            return [f"- {plain(line)}" for line in block.lines]
+        case Fold():
+            inner = [line for one in block.blocks if not isinstance(one, Plot) for line in (*_block(one), "")]
+            return [f"<details><summary>{plain(block.title)}</summary>", "", *inner, "</details>"]
+
+
+def _table(table: Table) -> Iterable[str]:
+    marks = ("---:" if i in table.numeric else "---" for i in range(len(table.head)))
+    return [_row(table.head), f"|{'|'.join(marks)}|", *(_row(row) for row in table.rows)]
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(plain(cell) for cell in cells)} |"
+
+
+def _code(text: str) -> Iterable[str]:
+    """Fenced by more backticks than the text has in a row."""
+    fence = "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", text)), default=0))
+    return [f"{fence}sh", clean(text, len(text), lines=True), fence]

@@ -1,0 +1,151 @@
+"""Servers on a host that Workbench did not start: found by their command lines in /proc, and asked for their models.
+
+Read-only: nothing is signalled or stopped, and only processes that look like an inference engine are asked anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from workbench.hosts.base import Host
+from workbench.model.errors import HostError
+from workbench.model.secrets import mask_argv
+from workbench.model.untrusted_text import clean
+from workbench.server import readiness
+
+ASK_S = 3.0
+MOST = 64  # processes that are looked at
+# What stands in the command line of a server, and the engine that it is: "" for one that Workbench does not start.
+_ENGINES = (
+    (re.compile(r"sglang"), "sglang"),
+    (re.compile(r"llama-server|llama_cpp\.server"), "llamacpp"),
+    (re.compile(r"vllm"), "vllm"),
+    (re.compile(r"[tT]abby"), "tabbyapi"),
+    (re.compile(r"ollama|lmdeploy|trtllm|text-generation|mlc_llm|koboldcpp|aphrodite"), ""),
+)
+# Prints "proc PID UID OWN", its words as "arg …", its sockets as "inode N", where its output goes as "log …"; then
+# "listen INODE PORT" for all of the host. OWN is 1 for what a Workbench started. grep reads all command lines at once.
+_LOOK = r"""
+for file in $(grep -alE "$1" /proc/[0-9]*/cmdline 2>/dev/null | head -n "$2"); do
+    dir=${file%/cmdline}
+    own=0
+    grep -aqs 'WORKBENCH_RUN=' "$dir/environ" && own=1
+    echo "proc ${dir#/proc/} $(stat -c %u "$dir" 2>/dev/null) $own"
+    tr '\0\n' '\n ' <"$dir/cmdline" 2>/dev/null | head -c 65536 | sed 's/^/arg /'
+    ls -l "$dir/fd" 2>/dev/null | sed -n 's/.*socket:\[\([0-9]*\)\]$/inode \1/p'
+    log=$(readlink "$dir/fd/1" 2>/dev/null) && echo "log $log"
+done
+cat /proc/net/tcp /proc/net/tcp6 2>/dev/null |
+    awk '$4 == "0A" { print "listen", $10, substr($2, length($2) - 3) }'
+exit 0
+"""
+_PATTERN = "|".join(pattern.pattern for pattern, _ in _ENGINES)  # for grep -E too
+
+
+@dataclass(frozen=True, slots=True)
+class FoundServer:
+    """A listening server that answers /v1/models. `argv` has its secrets masked."""
+
+    pid: int
+    port: int
+    engine: str  # "" for one that Workbench does not start
+    argv: tuple[str, ...]
+    uid: int | None = None
+    models: tuple[str, ...] = ()
+    output: str | None = None  # where its standard output goes: a file, or None
+    note: str = ""  # what it answered instead of its models
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def command(self) -> str:
+        return shlex.join(self.argv)
+
+    @property
+    def bench(self) -> str:
+        """Return the command that measures it."""
+        return f"workbench bench --url {self.url}"
+
+
+@dataclass(slots=True)
+class _Seen:
+    pid: int
+    uid: int | None
+    own: bool
+    argv: list[str] = field(default_factory=list)
+    inodes: set[str] = field(default_factory=set)
+    log: str | None = None
+
+
+async def find(host: Host, known_ports: Iterable[int] = ()) -> tuple[FoundServer, ...]:
+    """Return the servers of `host` that no Workbench started, by port; those on `known_ports` are runs.
+
+    Raises HostError where the host cannot be asked.
+    """
+    done = await host.run(["sh", "-c", _LOOK, "sh", _PATTERN, str(MOST)], check=True)
+    processes, listening = _parse(done.out)
+    known = set(known_ports)
+    candidates: dict[int, FoundServer] = {}
+    for seen in processes:
+        if seen.own or not seen.argv:
+            continue
+        ports = {listening[i] for i in seen.inodes if i in listening} or _named_port(seen, set(listening.values()))
+        for port in sorted(ports - known):
+            candidates.setdefault(port, _server(seen, port))
+    answers = await asyncio.gather(*(_asked(host, one) for one in candidates.values()))
+    return tuple(sorted((a for a in answers if a is not None), key=lambda a: a.port))
+
+
+def _parse(text: str) -> tuple[list[_Seen], Mapping[str, int]]:
+    processes: list[_Seen] = []
+    listening: dict[str, int] = {}
+    for line in text.split("\n"):
+        kind, _, rest = line.partition(" ")
+        words = rest.split()
+        if kind == "proc" and len(words) == 3 and words[0].isdecimal():
+            processes.append(_Seen(int(words[0]), int(words[1]) if words[1].isdecimal() else None, words[2] == "1"))
+        elif kind == "listen" and len(words) == 2:
+            listening[words[0]] = int(words[1], 16)
+        elif processes and kind == "arg":
+            processes[-1].argv.append(clean(rest))
+        elif processes and kind == "inode":
+            processes[-1].inodes.add(rest)
+        elif processes and kind == "log":
+            processes[-1].log = clean(rest) if rest.startswith("/") and not rest.startswith("/dev/") else None
+    return processes, listening
+
+
+def _named_port(seen: _Seen, open_ports: set[int]) -> set[int]:
+    """The port that the command line of another user's process names, where something listens on it."""
+    found = re.search(r"--port[ =](\d{1,5})\b", " ".join(seen.argv))
+    return {int(found[1])} & open_ports if found and not seen.inodes else set()
+
+
+def _server(seen: _Seen, port: int) -> FoundServer:
+    line = " ".join(seen.argv)
+    engine = next((name for pattern, name in _ENGINES if pattern.search(line)), "")
+    return FoundServer(seen.pid, port, engine, mask_argv(seen.argv), seen.uid, output=seen.log)
+
+
+async def _asked(host: Host, server: FoundServer) -> FoundServer | None:
+    """With its models; None for what does not speak HTTP there: engines listen on other ports too."""
+    forward = None
+    try:
+        forward = await host.forward(server.port)
+        async with readiness.client(f"http://127.0.0.1:{forward.local_port}") as http:
+            status, models = await readiness.models(http, "/v1/models", ASK_S)
+    except HostError:
+        return None
+    finally:
+        if forward is not None:
+            await forward.close()
+    if status is None:
+        return None
+    note = "asks for an API key" if status in (401, 403) else "" if models else f"/v1/models answers {status}"
+    return replace(server, models=tuple(models), note=note) if status != 404 else None

@@ -1,0 +1,93 @@
+"""From facts to a state: pure, so that every Workbench that looks at a run says the same of it."""
+
+from __future__ import annotations
+
+from workbench.model.findings import Finding, Level
+from workbench.model.server_run import ServerState, ServerStatus
+from workbench.model.untrusted_text import clean
+from workbench.server.run_directory import RunFacts
+
+
+def judge(
+    facts: RunFacts, *, now_unix_s: float, silent_s: float | None = None, phase: str | None = None
+) -> ServerStatus:
+    """The status that the facts allow. `silent_s`: how long a ready server has not answered, once that counts;
+    `now_unix_s` is the host's clock.
+
+    A server that is not ready in time is FAILED, but its process is left alone: a large model on a slow disk may
+    only need longer, and then it is READY after all. The reason says that it still runs.
+    """
+    record = facts.record
+    state, reason = _state(facts, now_unix_s, silent_s)
+    ready = facts.ready
+    port = ready.port if ready else record.command.port
+    return ServerStatus(
+        run_id=record.run_id,
+        engine=record.engine,
+        state=state,
+        host=record.host,
+        model=clean(record.plan.model),
+        preset_id=record.plan.preset_id,
+        bind_host=record.command.host,
+        port=port,
+        url=f"http://{reachable_address(record.command.host)}:{port}",
+        pid=facts.pid,
+        started_unix_s=facts.started_unix_s or record.created_unix_s or None,
+        ready_unix_s=ready.unix_s if ready else None,
+        ended_unix_s=facts.ended_unix_s,
+        ready_after_s=ready.ready_after_s if ready else None,
+        phase=phase if state is ServerState.STARTING else None,
+        exit_code=facts.exit_code,
+        exit_signal=facts.exit_signal,
+        reason=reason,
+        findings=_findings(facts),
+        outlived=0 if facts.alive else facts.members,
+        served_model=ready.model if ready else None,
+        engine_version=record.engine_version,
+        simulated=record.simulated,
+        alive=facts.alive,
+    )
+
+
+def reachable_address(bind_host: str) -> str:
+    """Where a server that binds to `bind_host` answers on its own host."""
+    if bind_host in ("", "0.0.0.0", "::", "localhost", "*"):
+        return "127.0.0.1"
+    return f"[{bind_host}]" if ":" in bind_host else bind_host
+
+
+def _state(facts: RunFacts, now_unix_s: float, silent_s: float | None) -> tuple[ServerState, str | None]:
+    if facts.stop_unix_s is not None:
+        return (ServerState.STOPPING if facts.alive or facts.members else ServerState.STOPPED), None
+    if facts.alive:
+        return _alive(facts, now_unix_s, silent_s)
+    return (ServerState.CRASHED if facts.ready else ServerState.FAILED), facts.lost or _ending(facts)
+
+
+def _alive(facts: RunFacts, now_unix_s: float, silent_s: float | None) -> tuple[ServerState, str | None]:
+    if facts.ready:
+        if silent_s is None:
+            return ServerState.READY, None
+        return ServerState.UNRESPONSIVE, f"not answering for {silent_s:.0f} s; its process lives"
+    limit_s = facts.record.ready_timeout_s
+    if limit_s and now_unix_s - (facts.started_unix_s or facts.record.created_unix_s) > limit_s:
+        return ServerState.FAILED, f"not ready within {limit_s:.0f} s; its process still runs"
+    return ServerState.STARTING, None
+
+
+def _ending(facts: RunFacts) -> str:
+    if facts.exit_signal:
+        return f"killed by {facts.exit_signal}"
+    if facts.exit_code is not None:
+        return f"exited with code {facts.exit_code}"
+    return "its process is gone and left no exit code"
+
+
+def _findings(facts: RunFacts) -> tuple[Finding, ...]:
+    found = []
+    if facts.record.problem:
+        found.append(Finding(Level.WARN, "run.record", facts.record.problem, fix="stop the run, or end it by hand"))
+    if facts.members and not facts.alive:
+        text = f"{facts.members} of its processes outlived it and may hold GPU memory"
+        found.append(Finding(Level.ERROR, "run.orphans", text, fix=f"x, or workbench stop {facts.record.run_id}"))
+    return tuple(found)

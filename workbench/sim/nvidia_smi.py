@@ -1,0 +1,393 @@
+# ruff: noqa: T201 (a command-line program: it prints)
+"""The nvidia-smi stand-in: the options that Workbench and a person at its side use, with the real texts and exit codes.
+
+Faithful in its traps as well: a setter that the board does not support says "Treating as warning and moving on" and
+exits 0; the power text names the default limit as the previous value; a lock is accepted whether it holds or not.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from workbench.sim import driver_state, physics
+from workbench.sim.nvidia_smi_fields import FIELDS, Cell, Code, Device, cell, header
+from workbench.sim.nvml_library import SimulatedNvml
+
+ALIASES = {
+    "-i": "--id",
+    "-l": "--loop",
+    "-lms": "--loop-ms",
+    "-L": "--list-gpus",
+    "-q": "--query",
+    "-d": "--display",
+    "-pm": "--persistence-mode",
+    "-pl": "--power-limit",
+    "-lgc": "--lock-gpu-clocks",
+    "-lmc": "--lock-memory-clocks",
+    "-rgc": "--reset-gpu-clocks",
+    "-rmc": "--reset-memory-clocks",
+    "-h": "--help",
+}
+SWITCHES = {"--list-gpus", "--query", "--reset-gpu-clocks", "--reset-memory-clocks", "--help", "--version"}
+SETTERS = (
+    "--persistence-mode",
+    "--power-limit",
+    "--lock-gpu-clocks",
+    "--lock-memory-clocks",
+    "--reset-gpu-clocks",
+    "--reset-memory-clocks",
+)
+VALUED = {"--id", "--loop", "--loop-ms", "--display", "--query-gpu", "--query-compute-apps", "--format", *SETTERS[:4]}
+INIT_TEXTS = {
+    9: "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. "
+    "Make sure that the latest NVIDIA driver is installed and running.",
+    18: "Failed to initialize NVML: Driver/library version mismatch",
+    4: "Failed to initialize NVML: Insufficient Permissions",
+    17: "Failed to initialize NVML: Operating System call failed",
+    28: "No devices were found",
+}
+EARLY = "Terminating early due to previous errors."
+WARNING = "Treating as warning and moving on."
+
+
+@dataclass
+class Exit(Exception):
+    code: int
+    text: str = ""
+
+
+@dataclass
+class Options:
+    values: dict[str, str] = field(default_factory=dict)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.values
+
+    def get(self, name: str, default: str = "") -> str:
+        return self.values.get(name, default)
+
+
+def parse(argv: Sequence[str]) -> Options:
+    options, rest = Options(), list(argv)
+    while rest:
+        word, separator, value = rest.pop(0).partition("=")
+        name = ALIASES.get(word, word)
+        if name in SWITCHES:
+            options.values[name] = ""
+        elif name in VALUED:
+            if not separator:
+                if not rest:
+                    raise Exit(1, f"Option \"{word}\" is missing its value. Please run 'nvidia-smi -h' for help.")
+                value = rest.pop(0)
+            options.values[name] = value
+        else:
+            raise Exit(1, f"Invalid combination of input arguments. Please run 'nvidia-smi -h' for help.\n\"{word}\"")
+    if sum(name in options for name in SETTERS) > 1:
+        raise Exit(1, "Only one device modification may be done at a time.")
+    return options
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = sys.argv[1:] if argv is None else argv
+    try:
+        options = parse(arguments)
+        if "--help" in options:
+            print("NVIDIA System Management Interface (SIMULATED by Workbench: no GPU is behind it)\n")
+            print("options: " + " ".join(sorted({*ALIASES, *SWITCHES, *VALUED})))
+            return 0
+        _run(options, SimulatedNvml(driver_state.from_environment()))
+    except Exit as end:
+        if end.text:
+            print(end.text)
+        return end.code
+    except Code as refused:  # in the middle of it: lost since it began
+        why = "GPU is lost" if refused.code == 15 else "Unknown Error"
+        print(f"Unable to talk to the GPU any more: {why}\n{EARLY}")
+        return refused.code
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except KeyboardInterrupt:
+        pass
+    return 0
+
+
+def _run(options: Options, library: SimulatedNvml) -> None:
+    code = library.nvmlInitWithFlags(0)
+    if code:
+        # the codes of the real tool's exits; an unknown error is 255
+        raise Exit(
+            6 if code == 28 else code if code < 100 else 255,
+            INIT_TEXTS.get(code, "Failed to initialize NVML: Unknown Error"),
+        )
+    devices = _devices(options.get("--id"), library)
+    setter = next((name for name in SETTERS if name in options), None)
+    if setter:
+        _set(setter, options.get(setter), devices)
+    elif "--version" in options:
+        profile = library._state.profile
+        print(f"NVIDIA-SMI version  : {profile.driver_version}\nNVML version        : {profile.nvml_version[3:]}")
+        print(f"DRIVER version      : {profile.driver_version}\nCUDA Version        : {_cuda(profile.cuda_version)}")
+    elif "--list-gpus" in options:
+        for device in _alive(devices):
+            print(f"GPU {device.index}: {device.text('Name')} (UUID: {device.text('UUID')})")
+    elif "--query-gpu" in options or "--query-compute-apps" in options:
+        _repeat(options, devices)
+    elif "--query" in options:
+        _details(devices)
+    else:
+        _table(devices, library)
+
+
+def _devices(wanted: str, library: SimulatedNvml) -> list[Device]:
+    profile = library._state.profile
+    if not wanted:
+        return [Device(library, i) for i in range(profile.count)]
+    found = []
+    for word in wanted.split(","):
+        names = [(str(i), profile.uuid(i), profile.bus_id(i)) for i in range(profile.count)]
+        index = next((i for i, name in enumerate(names) if word.strip() in name), None)
+        if index is None:
+            raise Exit(6, "No devices were found")
+        found.append(Device(library, index))
+    return found
+
+
+def _alive(devices: list[Device]) -> list[Device]:
+    """Those that answer; of the lost ones it says so as the real tool does, and the run ends with 15."""
+    answering = []
+    for device in devices:
+        try:
+            device.text("Name")
+            answering.append(device)
+        except Code as refused:
+            bus_id = device.library._state.profile.bus_id(device.index)
+            print(
+                f"Unable to determine the device handle for GPU{device.index}: {bus_id}: GPU is lost.  "
+                "Reboot the system to recover this GPU"
+            )
+            if len(devices) == 1:
+                raise Exit(refused.code) from None
+    return answering
+
+
+# -- queries -----------------------------------------------------------------------------------------------------
+
+
+def _repeat(options: Options, devices: list[Device]) -> None:
+    words = options.get("--format").split(",")
+    if "csv" not in words:
+        raise Exit(2, '"--format=" is required: csv[,noheader][,nounits]')
+    units, show_header = "nounits" not in words, "noheader" not in words
+    apps = "--query-compute-apps" in options
+    names = [n.strip() for n in options.get("--query-compute-apps" if apps else "--query-gpu").split(",")]
+    if not apps:
+        for name in names:
+            if name not in FIELDS:
+                raise Exit(2, f'Field "{name}" is not a valid field to query.')
+        if show_header:
+            print(", ".join(header(name, units) for name in names))
+    period = float(options.get("--loop-ms", "0")) / 1000 or float(options.get("--loop", "0"))
+    due = time.monotonic()
+    while True:
+        for device in _alive(devices):
+            for line in _apps(device, names, units) if apps else [", ".join(cell(device, n, units) for n in names)]:
+                print(line)
+        sys.stdout.flush()
+        if not period:
+            return
+        due += period
+        time.sleep(max(0.0, due - time.monotonic()))
+
+
+def _apps(device: Device, names: list[str], units: bool) -> list[str]:
+    reading = device.library._state.readings()[device.index]
+    lines = []
+    for process in reading.processes:
+        known = {
+            "pid": str(process.pid),
+            "process_name": "VLLM::EngineCore",
+            "name": "VLLM::EngineCore",
+            "used_memory": f"{process.memory_bytes >> 20}" + (" MiB" if units else ""),
+            "used_gpu_memory": f"{process.memory_bytes >> 20}" + (" MiB" if units else ""),
+            "gpu_uuid": device.text("UUID"),
+            "gpu_bus_id": device.bus_id,
+            "gpu_name": device.text("Name"),
+        }
+        lines.append(", ".join(known.get(name, "[N/A]") for name in names))
+    return lines
+
+
+def _cuda(version: int) -> str:
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
+def _details(devices: list[Device]) -> None:
+    print("\n==============NVSMI LOG==============  (SIMULATED)\n")
+    print(f"{'Timestamp':<42}: {time.ctime()}")
+    print(f"{'Driver Version':<42}: {cell(devices[0], 'driver_version', True)}")
+    print(f"{'Attached GPUs':<42}: {len(devices)}")
+    modes = ("None", "Pass-Through", "VGPU", "Host VGPU", "Host VSGA")
+    for device in _alive(devices):
+        print(f"GPU {device.bus_id}")
+        print(f"    {'Virtualization Mode':<38}: {modes[device.get('VirtualizationMode')]}")
+        for name in FIELDS:
+            if "throttle" not in name and name not in ("timestamp", "count", "driver_version", "gpu_name", "gpu_uuid"):
+                print(f"    {header(name, False):<38}: {cell(device, name, True).strip('[]')}")
+
+
+def _table(devices: list[Device], library: SimulatedNvml) -> None:
+    profile = library._state.profile
+    print(f"{time.ctime()}   (SIMULATED by Workbench: {profile.name})")
+    line = "+" + "-" * 89 + "+"
+    print(line)
+    cuda = _cuda(profile.cuda_version)
+    text = f"| NVIDIA-SMI {profile.driver_version}   Driver Version: {profile.driver_version}   CUDA Version: {cuda}"
+    print(f"{text:<90}|\n{line}")
+    for device in _alive(devices):
+        parts = [cell(device, n, False).strip("[]") for n in ("index", "name", "pci.bus_id", "pstate")]
+        watts = [cell(device, n, False).strip("[]") for n in ("power.draw", "power.limit")]
+        used = [cell(device, n, True) for n in ("memory.used", "memory.total")]
+        memory = "Not Supported" if "[" in used[0] else " / ".join(used)
+        util = cell(device, "utilization.gpu", True)
+        print(f"{'| ' + '  '.join(parts):<90}|")
+        heat = cell(device, "temperature.gpu", False)
+        print(f"{'|      ' + f'{heat}C  {watts[0]}W / {watts[1]}W  {memory}  {util}':<90}|")
+    print(line)
+
+
+# -- settings ----------------------------------------------------------------------------------------------------
+
+
+def _set(setter: str, value: str, devices: list[Device]) -> None:
+    change = {
+        "--persistence-mode": _persistence,
+        "--power-limit": _power_limit,
+        "--lock-gpu-clocks": _lock_gpu,
+        "--lock-memory-clocks": _lock_memory,
+        "--reset-gpu-clocks": _reset_gpu,
+        "--reset-memory-clocks": _reset_memory,
+    }[setter]
+    for device in _alive(devices):
+        change(device, value)
+    print("All done.")
+
+
+def _persistence(device: Device, value: str) -> None:
+    wanted = {"0": 0, "DISABLED": 0, "1": 1, "ENABLED": 1}.get(value.upper())
+    if wanted is None:
+        raise Exit(2, f"Invalid persistence mode: {value}")
+    word = "Enabled" if wanted else "Disabled"
+    if bool(device.get("PersistenceMode")) == bool(wanted):
+        print(f"Persistence mode is already {word} for GPU {device.bus_id}.")
+        return
+    _apply(
+        device,
+        lambda: device.call("nvmlDeviceSetPersistenceMode", wanted),
+        denied=f"Unable to set persistence mode for GPU {device.bus_id}: Insufficient Permissions",
+        unsupported=f"Setting persistence mode is not supported for GPU {device.bus_id}.",
+    )
+    print(f"{word} persistence mode for GPU {device.bus_id}.")
+
+
+def _power_limit(device: Device, value: str) -> None:
+    try:
+        watts = float(value)
+    except ValueError:
+        raise Exit(2, f"Invalid power limit: {value}") from None
+    bus_id, ends = device.bus_id, (Cell(), Cell())
+    unsupported = f"Changing power management limit is not supported for GPU: {bus_id}."
+    done = _apply(
+        device,
+        lambda: device.call("nvmlDeviceGetPowerManagementLimitConstraints", *ends),
+        denied="",
+        unsupported=unsupported,
+    )
+    if not done:
+        return
+    low, high = (end.value / 1000 for end in ends)
+    if not low <= watts <= high:
+        raise Exit(
+            2,
+            f"Provided power limit {watts:.2f} W is not a valid power limit which should be between "
+            f"{low:.2f} W and {high:.2f} W for GPU {bus_id}\n{EARLY}",
+        )
+    default = device.get("PowerManagementDefaultLimit") / 1000
+    if _apply(
+        device,
+        lambda: device.call("nvmlDeviceSetPowerManagementLimit", round(watts * 1000)),
+        denied=f"Failed to set power management limit for GPU {bus_id}: Insufficient Permissions",
+        unsupported=unsupported,
+    ):
+        print(f"Power limit for GPU {bus_id} was set to {watts:.2f} W from {default:.2f} W.")
+        _warn_persistence(device)
+
+
+def _warn_persistence(device: Device) -> None:
+    if not device.get("PersistenceMode"):
+        print(
+            f"\nWarning: persistence mode is disabled on device {device.bus_id}. The setting goes back to its default "
+            "when the last program that uses the driver ends."
+        )
+
+
+def _clocks(value: str) -> tuple[int, int]:
+    symbols = {"tdp": physics.TDP_MHZ, "unlimited": physics.UNLIMITED_MHZ}
+    words = [word.strip().lower() for word in value.split(",")]
+    try:
+        numbers = [symbols[w] if w in symbols else int(w) for w in words]
+        low, high = (numbers[0], numbers[0]) if len(numbers) == 1 else numbers
+    except ValueError:
+        raise Exit(2, f"Invalid clock range: {value}\n{EARLY}") from None
+    return low, high
+
+
+def _lock_gpu(device: Device, value: str) -> None:
+    low, high = _clocks(value)
+    if _apply_clocks(device, "nvmlDeviceSetGpuLockedClocks", "Gpu", low, high):
+        print(f'GPU clocks set to "(gpuClkMin {low}, gpuClkMax {high})" for GPU {device.bus_id}')
+        _warn_persistence(device)
+
+
+def _lock_memory(device: Device, value: str) -> None:
+    low, high = _clocks(value)
+    if _apply_clocks(device, "nvmlDeviceSetMemoryLockedClocks", "Memory", low, high):
+        print(f'Memory clocks set to "(memClkMin {low}, memClkMax {high})" for GPU {device.bus_id}')
+        _warn_persistence(device)
+
+
+def _reset_gpu(device: Device, _value: str) -> None:
+    _apply_clocks(device, "nvmlDeviceResetGpuLockedClocks", "Gpu")
+
+
+def _reset_memory(device: Device, _value: str) -> None:
+    _apply_clocks(device, "nvmlDeviceResetMemoryLockedClocks", "Memory")
+
+
+def _apply_clocks(device: Device, function: str, kind: str, *arguments: int) -> bool:
+    return _apply(
+        device,
+        lambda: device.call(function, *arguments),
+        denied=f"The current user does not have permission to change clocks for GPU {device.bus_id}.",
+        unsupported=f"Setting locked {kind} clocks is not supported for GPU {device.bus_id}.",
+    )
+
+
+def _apply(device: Device, change: object, *, denied: str, unsupported: str) -> bool:
+    """Whether it was done. Not supported is a warning with exit 0; anything else ends the run with its NVML code."""
+    try:
+        change()  # type: ignore[operator]
+    except Code as refused:
+        if refused.code == 3:
+            print(f"{unsupported}\n{WARNING}")
+            return False
+        text = denied if refused.code == 4 else f"Unable to change settings of GPU {device.bus_id}: Invalid Argument"
+        raise Exit(refused.code, f"{text}\n{EARLY}") from None
+    return True
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,246 @@
+"""Fields that the nvidia-smi stand-in can be asked for: header, unit and text, as the real one prints them.
+
+Absent values: `[N/A]` for NOT_SUPPORTED, bare `N/A` for memory temperature, a sentence in brackets for other codes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+from workbench.sim.nvml_library import SimulatedNvml
+
+ABSENT = {
+    3: "[N/A]",
+    4: "[Insufficient Permissions]",
+    13: "[Function Not Found]",
+    15: "[GPU is lost]",
+    26: "[Requested functionality has been deprecated]",
+    999: "[Unknown Error]",
+}
+REASONS = {
+    "gpu_idle": 0x1,
+    "applications_clocks_setting": 0x2,
+    "sw_power_cap": 0x4,
+    "hw_slowdown": 0x8,
+    "sync_boost": 0x10,
+    "sw_thermal_slowdown": 0x20,
+    "hw_thermal_slowdown": 0x40,
+    "hw_power_brake_slowdown": 0x80,
+}
+
+
+class Code(Exception):
+    """An NVML return code that is not success."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+class Cell:
+    """Where a call puts its result; takes any attribute, so that it serves for every struct."""
+
+    value: Any = 0
+    sensorType = 0
+
+    def __init__(self) -> None:
+        self._obj = self
+
+
+class Device:
+    """One simulated GPU, asked through the same functions that pynvml would call."""
+
+    def __init__(self, library: SimulatedNvml, index: int) -> None:
+        self.library = library
+        self.index = index
+        self.handle = ctypes.c_void_p(index + 1)
+
+    def call(self, name: str, *arguments: Any) -> None:
+        try:
+            function = getattr(self.library, name)
+        except AttributeError:
+            raise Code(13) from None
+        code = function(self.handle, *arguments)
+        if code:
+            raise Code(code)
+
+    def get(self, name: str, *arguments: Any) -> Any:
+        cell = Cell()
+        self.call("nvmlDeviceGet" + name, *arguments, cell)
+        return cell.value
+
+    def text(self, name: str) -> str:
+        cell = Cell()
+        self.call("nvmlDeviceGet" + name, cell, 96)
+        return str(cell.value.decode())
+
+    def struct(self, name: str) -> Any:
+        cell = Cell()
+        self.call("nvmlDeviceGet" + name, cell)
+        return cell
+
+    @property
+    def bus_id(self) -> str:
+        return str(self.struct("PciInfo_v3").busId.decode())
+
+    def field(self, number: int) -> int:
+        entry, values = Cell(), Cell()
+        entry.fieldId, entry.scopeId, entry.value = number, 0, Cell()  # type: ignore[attr-defined]
+        values._obj = [entry]  # type: ignore[assignment]
+        self.call("nvmlDeviceGetFieldValues", 1, values)
+        if entry.nvmlReturn:  # type: ignore[attr-defined]
+            raise Code(entry.nvmlReturn)  # type: ignore[attr-defined]
+        return int(entry.value.uiVal)
+
+
+def _watts(name: str) -> Callable[[Device], str]:
+    return lambda d: f"{d.get(name) / 1000:.2f}"
+
+
+def _watts_field(number: int) -> Callable[[Device], str]:
+    return lambda d: f"{d.field(number) / 1000:.2f}"
+
+
+def _number(name: str, *arguments: Any) -> Callable[[Device], str]:
+    return lambda d: str(d.get(name, *arguments))
+
+
+def _memory(part: str) -> Callable[[Device], str]:
+    return lambda d: str(math.ceil(getattr(d.struct("MemoryInfo_v2"), part) / (1 << 20)))
+
+
+def _reason(bit: int) -> Callable[[Device], str]:
+    return lambda d: "Active" if d.get("CurrentClocksEventReasons") & bit else "Not Active"
+
+
+def _refuse(code: int) -> Callable[[Device], str]:
+    def refuse(_device: Device) -> str:
+        raise Code(code)
+
+    return refuse
+
+
+def _system(name: str) -> Callable[[Device], str]:
+    def read(device: Device) -> str:
+        cell = Cell()
+        getattr(device.library, name)(cell, 80)
+        return str(cell.value.decode())
+
+    return read
+
+
+def _limit(which: int) -> Callable[[Device], str]:
+    def read(device: Device) -> str:
+        ends = (Cell(), Cell())
+        device.call("nvmlDeviceGetPowerManagementLimitConstraints", *ends)
+        return f"{ends[which].value / 1000:.2f}"
+
+    return read
+
+
+def _capability(device: Device) -> str:
+    major, minor = Cell(), Cell()
+    device.call("nvmlDeviceGetCudaComputeCapability", major, minor)
+    return f"{major.value}.{minor.value}"
+
+
+def _ecc(device: Device) -> str:
+    current, pending = Cell(), Cell()
+    device.call("nvmlDeviceGetEccMode", current, pending)
+    return "Enabled" if current.value else "Disabled"
+
+
+def _timestamp(_device: Device) -> str:
+    now = time.time()
+    return time.strftime("%Y/%m/%d %H:%M:%S", time.localtime(now)) + f".{int(now % 1 * 1000):03d}"
+
+
+# name as asked: (header, unit, reader)
+FIELDS: dict[str, tuple[str, str, Callable[[Device], str]]] = {
+    "timestamp": ("timestamp", "", _timestamp),
+    "index": ("index", "", lambda d: str(d.index)),
+    "count": ("count", "", lambda d: str(d.library._state.profile.count)),
+    "name": ("name", "", lambda d: d.text("Name")),
+    "uuid": ("uuid", "", lambda d: d.text("UUID")),
+    "serial": ("serial", "", _refuse(3)),
+    "driver_version": ("driver_version", "", _system("nvmlSystemGetDriverVersion")),
+    "pci.bus_id": ("pci.bus_id", "", lambda d: d.bus_id),
+    "compute_cap": ("compute_cap", "", _capability),
+    "persistence_mode": (
+        "persistence_mode",
+        "",
+        lambda d: "Enabled" if d.get("PersistenceMode") else "Disabled",
+    ),
+    "compute_mode": ("compute_mode", "", lambda d: "Default"),
+    "mig.mode.current": ("mig.mode.current", "", _refuse(3)),
+    "ecc.mode.current": ("ecc.mode.current", "", _ecc),
+    "pstate": ("pstate", "", lambda d: f"P{d.get('PerformanceState')}"),
+    "fan.speed": ("fan.speed", "%", _number("FanSpeed")),
+    "temperature.gpu": ("temperature.gpu", "", lambda d: str(d.struct("TemperatureV").temperature)),
+    "temperature.memory": ("temperature.memory", "", lambda d: "N/A"),
+    "utilization.gpu": ("utilization.gpu", "%", lambda d: str(d.struct("UtilizationRates").gpu)),
+    "utilization.memory": ("utilization.memory", "%", lambda d: str(d.struct("UtilizationRates").memory)),
+    "memory.total": ("memory.total", "MiB", _memory("total")),
+    "memory.reserved": ("memory.reserved", "MiB", _memory("reserved")),
+    "memory.used": ("memory.used", "MiB", _memory("used")),
+    "memory.free": ("memory.free", "MiB", _memory("free")),
+    "power.draw": ("power.draw", "W", _watts("PowerUsage")),
+    "power.draw.average": ("power.draw.average", "W", _watts_field(185)),
+    "power.draw.instant": ("power.draw.instant", "W", _watts_field(186)),
+    "power.limit": ("power.limit", "W", _watts("PowerManagementLimit")),
+    "enforced.power.limit": ("enforced.power.limit", "W", _watts("EnforcedPowerLimit")),
+    "power.default_limit": ("power.default_limit", "W", _watts("PowerManagementDefaultLimit")),
+    "power.min_limit": ("power.min_limit", "W", _limit(0)),
+    "power.max_limit": ("power.max_limit", "W", _limit(1)),
+    "clocks_event_reasons.active": (
+        "clocks_event_reasons.active",
+        "",
+        lambda d: f"0x{d.get('CurrentClocksEventReasons'):016X}",
+    ),
+    "clocks_event_reasons.supported": (
+        "clocks_event_reasons.supported",
+        "",
+        lambda d: f"0x{d.get('SupportedClocksEventReasons'):016X}",
+    ),
+    "pcie.link.gen.current": ("pcie.link.gen.current", "", _number("CurrPcieLinkGeneration")),
+    "pcie.link.gen.gpucurrent": ("pcie.link.gen.gpucurrent", "", _number("CurrPcieLinkGeneration")),
+    "pcie.link.gen.max": ("pcie.link.gen.max", "", _number("MaxPcieLinkGeneration")),
+    "pcie.link.gen.gpumax": ("pcie.link.gen.gpumax", "", _number("MaxPcieLinkGeneration")),
+    "pcie.link.width.current": ("pcie.link.width.current", "", _number("CurrPcieLinkWidth")),
+    "pcie.link.width.max": ("pcie.link.width.max", "", _number("MaxPcieLinkWidth")),
+}
+for _short, _kind in (("gr", 0), ("sm", 1), ("mem", 2), ("video", 3)):
+    _long = {"gr": "graphics", "mem": "memory"}.get(_short, _short)
+    for _name in {f"clocks.{_short}", f"clocks.current.{_long}"}:
+        FIELDS[_name] = (f"clocks.current.{_long}", "MHz", _number("ClockInfo", _kind))
+    for _name in {f"clocks.max.{_short}", f"clocks.max.{_long}"}:
+        FIELDS[_name] = (f"clocks.max.{_long}", "MHz", _number("MaxClockInfo", _kind))
+    if _short in ("gr", "mem"):
+        for _name in {f"clocks.applications.{_short}", f"clocks.applications.{_long}"}:
+            FIELDS[_name] = (f"clocks.applications.{_long}", "MHz", _number("ApplicationsClock", _kind))
+for _short, _bit in REASONS.items():
+    FIELDS[f"clocks_event_reasons.{_short}"] = (f"clocks_event_reasons.{_short}", "", _reason(_bit))
+for _name in [n for n in FIELDS if n.startswith("clocks_event_reasons.")]:
+    FIELDS[_name.replace("_event_", "_throttle_")] = FIELDS[_name]
+FIELDS.update(
+    {"gpu_name": FIELDS["name"], "gpu_uuid": FIELDS["uuid"], "gpu_bus_id": FIELDS["pci.bus_id"]},
+)
+
+
+def cell(device: Device, name: str, units: bool) -> str:
+    """One value as the real tool prints it, absent ones in its words."""
+    _, unit, read = FIELDS[name]
+    try:
+        text = read(device)
+    except Code as refused:
+        return ABSENT.get(refused.code, "[Unknown Error]")
+    return f"{text} {unit}" if unit and units else text
+
+
+def header(name: str, units: bool) -> str:
+    title, unit, _ = FIELDS[name]
+    return f"{title} [{unit}]" if unit and units else title

@@ -1,0 +1,51 @@
+"""What Workbench did to hosts, one JSON object a line: for a screen that is opened again or later.
+
+The file is kept short; without a place to write there is no log, and nothing else fails.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from workbench.model.errors import StoreError
+from workbench.store import paths
+from workbench.store.text_files import write_atomic
+
+MOST_BYTES = 1_000_000  # beyond it the older half goes
+
+
+def path() -> Path:
+    return paths.state_dir() / "activity.jsonl"
+
+
+def keep(entry: Mapping[str, Any]) -> None:
+    """Append one entry, whose secrets are masked."""
+    line = (json.dumps(dict(entry)) + "\n").encode()
+    with suppress(OSError, StoreError):
+        path().parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor = os.open(path(), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            os.write(descriptor, line)
+            size = os.fstat(descriptor).st_size
+        finally:
+            os.close(descriptor)
+        if size > MOST_BYTES:
+            lines = path().read_text("utf-8", "replace").splitlines(keepends=True)
+            write_atomic(path(), "".join(lines[len(lines) // 2 :]))
+
+
+def kept(host: str, most: int) -> list[dict[str, Any]]:
+    """The newest entries of a host, oldest first; a line that cannot be read is left out."""
+    found: list[dict[str, Any]] = []
+    with suppress(OSError):
+        for line in path().read_text("utf-8", "replace").splitlines():
+            with suppress(ValueError, TypeError):
+                entry = json.loads(line)
+                if isinstance(entry, dict) and entry.get("host") == host:
+                    found.append(entry)
+    return found[-most:]

@@ -1,0 +1,52 @@
+"""Where the traceback of a defect goes: a file, never the screen. It holds no values of variables and no secrets."""
+
+from __future__ import annotations
+
+import os
+import time
+import traceback
+
+from workbench.model.untrusted_text import clean
+
+_MOST_CHARS = 1_000_000
+_kept: dict[tuple[object, ...], str | None] = {}  # a defect that is met each second is written once
+
+
+def keep_traceback(error: BaseException) -> str | None:
+    """Write the traceback below the state directory, secrets masked; returns its path, or None where that fails."""
+    where = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    key = (type(error), *where)
+    if key not in _kept:
+        _kept[key] = _written(error)
+    return _kept[key]
+
+
+def _written(error: BaseException) -> str | None:
+    from workbench.store.paths import state_dir
+
+    text = _masked(clean("".join(traceback.format_exception(error)), _MOST_CHARS, lines=True))
+    try:
+        folder = state_dir() / "crashes"
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path = folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{len(_kept)}.txt"
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(text)
+        return str(path)
+    except OSError:
+        return None
+
+
+def defect_text(error: BaseException) -> tuple[str, str]:
+    """What to say of a defect, secrets masked, and where its details are."""
+    kept = keep_traceback(error)
+    details = f"the details are in {kept}" if kept else "the traceback could not be kept; please report this line"
+    return _masked(f"a defect in Workbench: {type(error).__name__}: {error}"), details
+
+
+def _masked(text: str) -> str:
+    """Also without the keys of this process's environment: an error may quote one, as of a header that is invalid."""
+    from workbench.model.secrets import is_secret_name, mask_text, seen_secrets
+
+    own = (value.strip() for name, value in os.environ.items() if is_secret_name(name) and len(value) > 3)
+    return mask_text(text, (*seen_secrets(), *own))

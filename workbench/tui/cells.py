@@ -1,0 +1,253 @@
+"""Rows of (text, role) runs, and the widget that repaints only the cells that changed.
+
+Textual has no cell diff: a refreshed region is sent whole. `Painted` keeps the rows it last drew, compares, and marks
+only the changed columns as dirty, so that a telemetry tick costs a few bytes per figure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from rich.cells import cell_len, set_cell_size
+from rich.segment import Segment
+from textual import events
+from textual.content import Content
+from textual.geometry import Region
+from textual.strip import Strip
+from textual.widget import Widget
+
+from workbench.model.untrusted_text import clean
+from workbench.tui.glyphs import ASCII, G, plain
+from workbench.tui.textual_private import send_cells
+from workbench.tui.theme import style
+
+Run = tuple[str, str]
+Row = tuple[Run, ...]
+WHEEL_ROWS = 3
+NEAR_CELLS = 6  # two changed spans this close cost less as one (a cursor move and a colour are about 20 bytes)
+
+
+def width_of(text: str) -> int:
+    return len(text) if text.isascii() else cell_len(text)
+
+
+def cut(text: str, width: int) -> str:
+    """`text` in at most `width` cells, ending in "…" where something is missing."""
+    if width_of(text) <= width:
+        return text
+    if width <= 0:
+        return ""
+    return (text[: width - 1] if text.isascii() else set_cell_size(text, width - 1).rstrip()) + G.more
+
+
+def cut_middle(text: str, width: int) -> str:
+    """Both ends of `text` in at most `width` cells: of names that begin alike, the ends tell them apart."""
+    if width_of(text) <= width or width < 8:
+        return cut(text, width)
+    head = (width - 1) // 2
+    return text[:head] + G.more + text[len(text) - (width - 1 - head) :]
+
+
+def pad(text: str, width: int, right: bool = False) -> str:
+    """`text` in exactly `width` cells."""
+    text = cut(text, width)
+    gap = " " * (width - width_of(text))
+    return gap + text if right else text + gap
+
+
+def safe(row: Row) -> Row:
+    """The row without what a terminal would obey: the last line of defence, behind the borders where text enters."""
+    if all(text.isprintable() for text, _ in row):
+        return row
+    return tuple((clean(text), role) for text, role in row)
+
+
+def border_text(text: str) -> Content:
+    """Return `text` for a border, which would read markup in a string, and fail on half a tag."""
+    return Content(plain(clean(text)))
+
+
+def cell(text: str, width: int) -> str:
+    """`text` in a table's cell of `width`: what is too long does not touch the next one."""
+    return pad(cut(text, width - 1), width)
+
+
+def row_width(row: Iterable[Run]) -> int:
+    return sum(width_of(text) for text, _ in row)
+
+
+def fit(row: Row, width: int) -> Row:
+    """The row in exactly `width` cells: the last run that fits is cut, or blanks are added."""
+    used, out = 0, []
+    for index, (text, role) in enumerate(row):
+        size = width_of(text)
+        if used + size > width or (used + size == width and any(t.strip() for t, _ in row[index + 1 :])):
+            room = width - used
+            if room > 0:  # a mark for what is missing, unless that is only blanks
+                missing = any(t.strip() for t, _ in row[index + 1 :]) or text[room:].strip()
+                out.append((cut(text + "  ", room) if missing else text[:room], role))
+                out[-1] = (pad(out[-1][0], room), role)
+            return tuple(out)
+        out.append((text, role))
+        used += size
+    if used < width:
+        out.append((" " * (width - used), "text"))
+    return tuple(out)
+
+
+def spread(left: Row, right: Row, width: int) -> Row:
+    """`left` and `right` at the two ends; `left` gives way."""
+    room = width - row_width(right)
+    return (*fit(left, max(0, room)), *right) if room > 0 else fit(right, width)
+
+
+def wrap(text: str, width: int, indent: str = "") -> list[str]:
+    """Lines of at most `width` cells, broken at blanks where there are any."""
+    import textwrap
+
+    lines: list[str] = []
+    for part in text.splitlines() or [""]:
+        lines += textwrap.wrap(part, max(8, width), subsequent_indent=indent, break_on_hyphens=False) or [""]
+    return lines
+
+
+def paragraph(text: str, width: int, role: str = "text", indent: str = "") -> list[Row]:
+    return [((line, role),) for line in wrap(text, width, indent)]
+
+
+def changed_spans(old: Row, new: Row) -> list[tuple[int, int]]:
+    """Column spans [start, end) in which two rows of the same width differ."""
+    if old == new:
+        return []
+    same_shape = len(old) == len(new) and all(
+        width_of(a) == width_of(b) for (a, _), (b, _) in zip(old, new, strict=True)
+    )
+    if not same_shape:
+        return [_outer_span(old, new)]
+    spans: list[tuple[int, int]] = []
+    column = 0
+    for (before, role_before), (after, role_after) in zip(old, new, strict=True):
+        size = width_of(after)
+        if size and (before != after or role_before != role_after):
+            start, end = column, column + size
+            if role_before == role_after and len(before) == len(after) == size:
+                lead = next(i for i in range(size) if before[i] != after[i])
+                tail = next(i for i in range(size) if before[size - 1 - i] != after[size - 1 - i])
+                start, end = start + lead, end - tail
+            if spans and start - spans[-1][1] <= NEAR_CELLS:
+                spans[-1] = (spans[-1][0], end)
+            else:
+                spans.append((start, end))
+        column += size
+    return spans
+
+
+def _outer_span(old: Row, new: Row) -> tuple[int, int]:
+    width, start = row_width(new), 0
+    for a, b in zip(old, new, strict=False):
+        if a != b:
+            break
+        start += width_of(a[0])
+    end = width
+    for a, b in zip(reversed(old), reversed(new), strict=False):
+        if a != b or end <= start:
+            break
+        end -= width_of(a[0])
+    return (start, end) if end > start else (0, width)
+
+
+def strip_of(row: Row, ground: str) -> Strip:
+    """Adjacent runs of one role become one segment: fewer colour changes on the wire."""
+    segments: list[Segment] = []
+    text, last = "", ""
+    for piece, role in row:
+        if role == last:
+            text += piece
+            continue
+        if text:
+            segments.append(Segment(text, style(last, ground)))
+        text, last = piece, role
+    if text:
+        segments.append(Segment(text, style(last, ground)))
+    return Strip(segments)
+
+
+class Painted(Widget):
+    """A widget that draws rows of runs. Subclasses give `rows(width, height)`; `repaint()` sends what changed."""
+
+    GROUND = "ground"
+    DEFAULT_CSS = "Painted { width: 1fr; height: 1fr; }"
+
+    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
+        super().__init__(id=id, classes=classes)
+        self._painted: list[Row] = []
+        self._strips: dict[int, Strip] = {}
+
+    def rows(self, width: int, height: int) -> Sequence[Row]:
+        return ()
+
+    def made(self, make: Callable[..., Sequence[Row]], width: int, *more: int) -> list[Row]:
+        """The rows of `make(width, …)`. What cannot be drawn says so in its place and ends nothing else."""
+        try:
+            return list(make(width, *more))
+        except Exception as error:
+            from workbench.store.crash_files import defect_text
+
+            text, details = defect_text(error)
+            return [*paragraph(f"x {text}", width, "bad", "  "), *paragraph(f"  next: {details}", width)]
+
+    def repaint(self) -> None:
+        """Draw again; only the cells that differ from the last drawing are sent."""
+        width, height = self.content_size
+        if width <= 0 or height <= 0:
+            return
+        rows = [fit(safe(row), width) for row in self.made(self.rows, width, height)[:height]]
+        if G is ASCII:
+            rows = [tuple((plain(text), role) for text, role in row) for row in rows]
+        rows += [((" " * width, "text"),)] * (height - len(rows))
+        old, self._painted = self._painted, rows
+        if len(old) != height or (old and row_width(old[0]) != width):
+            self._strips.clear()
+            self.refresh()
+            return
+        regions = []
+        for y, (before, after) in enumerate(zip(old, rows, strict=True)):
+            spans = changed_spans(before, after)
+            if spans:
+                self._strips.pop(y, None)
+                regions += [Region(start, y, end - start, 1) for start, end in spans]
+        if regions and not (self._is_mounted and send_cells(self, regions, self._strip)):
+            self.refresh(*regions)
+
+    def render_line(self, y: int) -> Strip:
+        if len(self._painted) != self.content_size.height:
+            self.repaint()
+        return self._strip(y)
+
+    def _strip(self, y: int) -> Strip:
+        width = self.content_size.width
+        strip = self._strips.get(y)
+        if strip is None:
+            if y < len(self._painted):
+                strip = strip_of(self._painted[y], self.GROUND)
+            else:
+                strip = Strip.blank(width, style("text", self.GROUND))
+            self._strips[y] = strip
+        return strip
+
+    def on_resize(self, event: events.Resize) -> None:
+        self._painted = []
+        self.repaint()
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        self._wheel(WHEEL_ROWS, event)
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        self._wheel(-WHEEL_ROWS, event)
+
+    def _wheel(self, by: int, event: events.MouseEvent) -> None:
+        """The wheel does what the arrows do."""
+        move = getattr(self, "action_scroll_by", None) or getattr(self, "action_move", None)
+        if move is not None:
+            event.stop()
+            move(by)

@@ -91,7 +91,8 @@ def test_no_secret_on_any_command_line(tmp_path: Path) -> None:
 def test_survives_the_terminal_and_the_starter(tmp_path: Path) -> None:
     """Its starter gets SIGHUP and then SIGKILL, as whole process groups."""
     code = (
-        "import asyncio, sys, time\nfrom workbench.hosts import detached_process\nfrom workbench.hosts.local import LocalHost\n"
+        "import asyncio, sys, time\nfrom workbench.hosts import detached_process\n"
+        "from workbench.hosts.local import LocalHost\n"
         "asyncio.run(detached_process.start(LocalHost(), sys.argv[1], ['sleep', '63.003']))\n"
         "print('up', flush=True); time.sleep(60)"
     )
@@ -243,7 +244,8 @@ def test_alive_compares_the_start_time(bystander: int) -> None:
 def test_twenty_starters_killed_twenty_stops_nothing_left(tmp_path: Path) -> None:
     """The starter dies by SIGKILL as soon as the server is up; a new one stops it."""
     child = (
-        "import asyncio, os, sys\nfrom workbench.hosts import detached_process\nfrom workbench.hosts.local import LocalHost\n"
+        "import asyncio, os, sys\nfrom workbench.hosts import detached_process\n"
+        "from workbench.hosts.local import LocalHost\n"
         "server = 'sleep 63.012 & sh -c \"setsid sleep 63.012 & exit\"; while :; do sleep 63.012; done'\n"
         "asyncio.run(detached_process.start(LocalHost(), sys.argv[1], ['sh', '-c', server]))\n"
         "os.kill(os.getpid(), 9)"

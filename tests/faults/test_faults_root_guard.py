@@ -220,6 +220,54 @@ def test_a_claim_of_an_account_without_rights_keeps_no_limit_from_being_reverted
     eventually(lambda: ada.entries == [], "the journal")
 
 
+def forge(ada: SudoAccount, who: str, **changes: Any) -> None:
+    """Another account's claim of ada's setting, of the year 5138."""
+    (entry,) = ada.entries
+    forged = {**entry, "since_unix_s": 1e11, "set_unix_s": 1e11, "watch": {}, **changes}
+    text = json.dumps({"journal": "j", "boot_id": entry["boot_id"], "made_ns": 1, "entries": [forged]})
+    path = ada.driver / "register" / "workbench-gpu.forged.json"
+    subprocess.run(["runuser", "-u", who, "--", "tee", str(path)], input=text, text=True, check=True)
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_a_claim_of_a_lock_counts_if_sudo_lets_its_user_set_one(
+    ada: SudoAccount, people: tuple[list[str], str, Path], allowed: bool
+) -> None:
+    """Nobody can read a lock: a forged claim must not keep ours on, and a true one is not overwritten."""
+    other = people[0][1]
+    ada.allow(f"{ada.name} ALL=(ALL) ALL\n" + (f"{other} ALL=(root) {ada.roots}/bin/nvidia-smi\n" if allowed else ""))
+    code, shown = ada.typed("set", "--gpu", "0", "--lock-gpu-clocks", "500,900", "--yes", "--trial", "3")
+    assert code == 0, shown
+    forge(ada, other, now="400,800")
+    eventually(lambda: [e for e in ada.entries if e["watch"]] == [], "the end of the trial", 15)
+    resets = [call for call in ada.calls if "--reset-gpu-clocks" in call]
+    assert bool(resets) is not allowed, (ada.calls, ada.entries)
+
+
+def test_a_program_of_the_users_that_takes_the_guards_place_ends_no_guard(ada: SudoAccount) -> None:
+    """It asks the guard to leave, in its own name and in that of a program of root's, and holds the lock."""
+    guard, place = on_trial(ada), ada.gpu / "guard"
+    taking = (
+        "import fcntl, os, sys, time; f = open(sys.argv[1] + '/lock', 'r+')\n"
+        "while True:\n"
+        "    open(sys.argv[1] + '/leave', 'w').write(str(os.getpid() if sys.argv[2] == 'own' else 1))\n"
+        "    try: fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)\n"
+        "    except OSError: pass\n"
+        "    time.sleep(0.01)\n"
+    )
+    takers = [
+        subprocess.Popen(["runuser", "-u", ada.name, "--", "/usr/bin/python3", "-c", taking, str(place), whose])
+        for whose in ("own", "1")
+    ]
+    try:
+        eventually(lambda: ada.power_w() == DEFAULT_W, "the end of the trial", 30)
+    finally:
+        for taker in takers:
+            taker.terminate()
+            taker.wait()
+    eventually(lambda: not alive(guard), "the guard's end", 30)
+
+
 @pytest.mark.parametrize("forged", ["ln -s '{lock}' {0}", "touch {0}", "mkdir {0}", "mkfifo {0}"])
 def test_a_forged_lock_stops_nothing(ada: SudoAccount, forged: str) -> None:
     start = Path("/proc/1/stat").read_text().rpartition(")")[2].split()[19]

@@ -1,8 +1,9 @@
 """A command tied to its parent: `python tied.py OUTPUT_FD TERM_WAIT_S COMMAND…`, a process of its own between the two.
 
 stdin is a pipe that the parent holds open and never writes to: its end means that the parent wants the command ended,
-or is gone, by whatever signal. The command leads a session and process group of its own; this process ends the whole
-group, and the kernel ends the command where this process is killed. stdout takes one line of JSON when the command has
+or is gone, by whatever signal. The command leads a session and process group of its own. What it starts stays below
+this process, also in another session and without its parent (PR_SET_CHILD_SUBREAPER): this process ends all of it, and
+the kernel ends the command where this process is killed. stdout takes one line of JSON when the command has
 started or could not, and one when it has ended.
 Imports the standard library only: it starts before each command.
 """
@@ -21,7 +22,7 @@ import time
 from pathlib import Path
 
 _LOOK_S = 0.05
-_PR_SET_PDEATHSIG = 1  # Linux
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # Linux
 
 
 def main() -> int:
@@ -31,6 +32,7 @@ def main() -> int:
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
     for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)  # told to end or not: the pipe decides
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     output, began = int(sys.argv[1]), time.monotonic()
     try:
         child = subprocess.Popen(
@@ -56,14 +58,18 @@ def main() -> int:
         _tell({"exit": _exit_code(child.pid), "seconds": time.monotonic() - began})
         while wanted and os.read(0, 4096):
             pass
-    _end_group(child.pid, float(sys.argv[2]))
+    _end_all(child.pid, float(sys.argv[2]))
     return 0
 
 
 def _die_with_parent() -> None:
     """In the command, before it is one: the kernel kills it where this process is killed."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _prctl(option: int, value: int) -> None:
     with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
 def _tell(message: dict[str, float | int | None]) -> None:
@@ -83,23 +89,53 @@ def _exit_code(pid: int) -> int:
     return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
 
 
-def _end_group(leader: int, wait_s: float) -> None:
+def _end_all(leader: int, wait_s: float) -> None:
+    """End the command's group and whatever else it started; KILL is repeated, since a process may just have forked."""
     for number in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(leader, number)
-        until = time.monotonic() + wait_s
-        while time.monotonic() < until and (_others(leader) or not _ended(leader)):
+        until, first = time.monotonic() + wait_s, True
+        while (left := _below()) or not _ended(leader):
+            if first or number == signal.SIGKILL:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(leader, number)
+                for pid, start in left:
+                    _send(pid, start, number)
+            if time.monotonic() > until:
+                break
+            first = False
             time.sleep(_LOOK_S)
 
 
-def _others(leader: int) -> bool:
-    """Whether the group has living members beside its leader; not known without /proc."""
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError, IndexError):
-            state, _, group = stat.read_bytes().rpartition(b") ")[2].split()[:3]
-            if int(group) == leader and state not in b"ZX" and stat.parent.name != str(leader):
-                return True
-    return False
+def _send(pid: int, start: bytes, number: int) -> None:
+    """Signal a process unless its number has become another's."""
+    with contextlib.suppress(OSError, AttributeError):
+        handle = os.pidfd_open(pid)
+        try:
+            if _stat(pid)[19] == start:
+                signal.pidfd_send_signal(handle, number)
+        finally:
+            os.close(handle)
+
+
+def _below() -> list[tuple[int, bytes]]:
+    """The living processes below this one, by number and start; none without /proc."""
+    table: dict[int, list[bytes]] = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            table[int(path.name)] = _stat(int(path.name))
+    children: dict[int, list[int]] = {}
+    for pid, words in table.items():
+        children.setdefault(int(words[1]), []).append(pid)
+    found, todo = [], [os.getpid()]
+    while todo:
+        below = children.get(todo.pop(), [])
+        todo += below
+        found += [(pid, table[pid][19]) for pid in below if table[pid][0] not in b"ZX"]
+    return found
+
+
+def _stat(pid: int) -> list[bytes]:
+    """State, parent, …, start (the 20th) of a process."""
+    return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].split()
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from workbench.session.state import SessionState
 
 OURS = "started by Workbench"
+OTHERS_SHOWN = 8  # of one user and setting
 FOREIGN = (
     "next: workbench gpu revert --foreign keep (leave what is there), ours (set ours again) or original (give "
     "back what was there before Workbench)"
@@ -199,11 +200,19 @@ def others_lines(state: SessionState) -> Iterator[str]:
     """What other Workbenches of this host changed."""
     from workbench.gpu.settings.revert import shown
 
+    shown_of: dict[tuple[str, str], int] = {}
     for one in state.others:
+        group = (str(one.extra["by"]), one.setting)
+        shown_of[group] = shown_of.get(group, 0) + 1
+        if shown_of[group] > OTHERS_SHOWN:
+            continue
         where = "host" if one.gpu_uuid == HOST else f"GPU{one.gpu_index}"
         kept = ", kept on" if one.extra.get("state") == "kept" else ""
         change = f"{one.setting} {shown(one.before)} -> {shown(one.now)}"
         yield f"altered by {one.extra['by']}: {where} {change}{kept}, since {_time(one.since_unix_s)}"
+    for (by, setting), count in shown_of.items():
+        if count > OTHERS_SHOWN:
+            yield f"altered by {by}: {setting}, and {count - OTHERS_SHOWN} more (--json lists them)"
     if state.others_problem:
         yield f"  {state.others_problem}"
 

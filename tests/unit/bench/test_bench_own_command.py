@@ -163,6 +163,38 @@ print('left')"""
     assert not alive(int((tmp_path / "child").read_text()))
 
 
+@pytest.mark.parametrize("end", ["its own end", "cancelled", "Workbench is killed"])
+def test_a_child_in_a_session_of_its_own_is_ended_with_it(
+    tmp_path: Path, end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A daemon: setsid, and its parent is gone."""
+    monkeypatch.setattr(own_command, "_TERM_WAIT_S", 0.5)
+    code = f"import os, time; open({str(tmp_path / 'child')!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+    stays = "" if end == "its own end" else "; time.sleep(60)"
+    leaver = f"""import os, subprocess, sys, time
+subprocess.Popen(['sh', '-c', 'setsid "$@" &', 'sh', sys.executable, '-c', {code!r}])
+while not os.path.exists({str(tmp_path / "child")!r}): time.sleep(0.02)
+time.sleep(0.05){stays}"""
+
+    async def cancelled() -> None:
+        cancel = asyncio.Event()
+        task = asyncio.ensure_future(own_command.run(python(leaver), {}, cancel=cancel))
+        await child_of(tmp_path)
+        cancel.set()
+        with pytest.raises(BenchCancelled):
+            await task
+
+    if end == "its own end":
+        ran(python(leaver))
+    elif end == "cancelled":
+        asyncio.run(cancelled())
+    else:
+        with subprocess.Popen([sys.executable, "-c", RUNS_IT, *python(leaver)]) as process:
+            eventually(lambda: (tmp_path / "child").exists() and (tmp_path / "child").read_text(), "the child")
+            process.kill()
+    eventually(lambda: not alive(int((tmp_path / "child").read_text())), "the child's end", 20)
+
+
 # -- ended with Workbench ---------------------------------------------------------------------------------------------
 
 RUNS_IT = """

@@ -120,6 +120,24 @@ def test_a_flood_of_one_user_hides_nobody(tmp_path: Path) -> None:
     assert len(register.read(str(tmp_path), BOOT)) <= register.MOST_FILES + 1
 
 
+def test_of_a_flood_of_claims_little_is_read_and_less_is_shown(tmp_path: Path) -> None:
+    """30 files of 300 claims, and one of 600; the newest counts."""
+    from workbench.cli.gpu_settings import others_lines
+    from workbench.gpu.settings import claims
+    from workbench.gpu.settings.apply import alteration_of
+    from workbench.session.state import HostView, SessionState
+
+    for number in range(30):
+        many = [entry(now=100.0 + number, gpu_index=index) for index in range(300)]
+        said = text(journal=f"j{number}", entries=many, made_ns=number)
+        (tmp_path / f"{register.PREFIX}0.{number}.json").write_text(said)
+    (tmp_path / f"{register.PREFIX}0.x.json").write_text(text(journal="jx", entries=[entry()] * 600, made_ns=99))
+    found, _ = claims.told(register.read(str(tmp_path), BOOT), -1, "")
+    assert {c.now for c in found} == {128.0, 129.0}
+    lines = list(others_lines(SessionState(host=HostView("here"), others=tuple(map(alteration_of, found)))))
+    assert len(lines) == 9 and "and 592 more" in lines[-1]
+
+
 def test_a_reader_always_finds_one_whole_claim(tmp_path: Path) -> None:
     """While another journal changes what it says, as fast as it can."""
     register.publish(str(tmp_path), "a", BOOT, [entry()])

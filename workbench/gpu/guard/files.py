@@ -8,7 +8,7 @@ only, Python 3.8. Workbench's side of the same files is journal.py and guard_ord
     guard/state.json    what the guard does; outlives it
     guard/pid           its process id and start time
     guard/log           what it did
-    guard/leave         asks the guard to make way for one that takes over
+    guard/leave         asks the guard to make way for one that takes over, whose process id it holds
 
 Other programs of the same user can put anything in the place of these. So no link is followed, what is no regular file
 is not read, nor what is larger than Workbench would write, and a lock holds only for a living process of its maker.
@@ -156,6 +156,8 @@ class Files:
 
     def only_one(self) -> bool:
         """Whether this is the guard from now on, and any process forked from here; False when there is one already."""
+        if self.held is not None:
+            return True
         handle = self.opened("lock", os.O_RDWR)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -168,31 +170,47 @@ class Files:
     def ask_to_leave(self, wanted: bool) -> None:
         """The guard that is there."""
         if wanted:
-            os.close(self.opened("leave", os.O_WRONLY))
+            with open(self.opened("leave", os.O_WRONLY | os.O_TRUNC), "w") as file:
+                file.write(str(os.getpid()))
         else:
             with contextlib.suppress(OSError):
                 os.unlink("leave", dir_fd=self.home)
 
-    def asked_to_leave(self) -> bool:
-        with contextlib.suppress(OSError):
-            return bool(os.stat("leave", dir_fd=self.home, follow_symlinks=False))
-        return False
+    def asked_to_leave(self) -> int | None:
+        """The process that asks; 0 when it does not say."""
+        try:
+            os.stat("leave", dir_fd=self.home, follow_symlinks=False)
+            return int(content("leave", self.home))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError):
+            return 0
 
     def let_go(self) -> None:
         if self.held is not None:
             os.close(self.held)
             self.held = None
 
-    def made_way(self) -> bool:
-        """Whether another took over, as it asked to. One that was killed first, or was none, leaves us the guard."""
+    def made_way(self, asking: int) -> bool:
+        """Whether the process that asked took over. One that was killed first leaves us the guard, and so does another
+        program that takes the lock in its place."""
         until = time.monotonic() + TAKE_OVER_S
         while time.monotonic() < until:
             self.let_go()
             time.sleep(TAKE_OVER_S / 20)
-            if not self.only_one():
+            if not self.only_one() and self.holder() == asking:
                 return True
-        self.ask_to_leave(False)
         return False
+
+    def holder(self) -> int | None:
+        """Which process took the lock, as the kernel tells."""
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            inode = os.stat("lock", dir_fd=self.home, follow_symlinks=False).st_ino
+            with open("/proc/locks") as file:
+                for words in map(str.split, file):
+                    if words[1] == "FLOCK" and words[5].endswith(f":{inode}"):
+                        return int(words[4])
+        return None
 
     # ---- the journal
 

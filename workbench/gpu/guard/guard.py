@@ -118,10 +118,13 @@ class Guard:
 
     def turn(self) -> bool:
         """One look at everything; False when there is nothing left to watch."""
-        if self.files.asked_to_leave():
-            if self.files.made_way():
+        self.files.only_one()  # again, where another program took the place that we offered
+        asking = self.files.asked_to_leave()
+        if asking is not None:
+            if self.programs.is_guard(asking) and self.files.made_way(asking):
                 self.files.log("ending: another takes over")
                 return False
+            self.files.ask_to_leave(False)
             self.files.log("asked to make way, but nobody took over; watching on")
         self.read()
         self.tell_others()
@@ -283,7 +286,8 @@ class Guard:
                 self.calm()
                 return
             self.files.log("giving back: " + "; ".join(f"{named(d.entry)} ({d.why})" for d in due))
-            self.others = self.files.others()
+            keys = {one.key for one in due}
+            self.others = claims.credible(self.files.others(), keys, self.programs.may_set)
             self.settle(self.restore_all(due))
         finally:
             self.files.release()

@@ -25,7 +25,8 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from workbench.gpu.settings import revert
+from workbench.gpu.guard.files import uids_of
+from workbench.gpu.settings import claims, revert
 
 COMMAND_S = 60.0  # as running.py
 ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}  # of a root that serves a person
@@ -53,6 +54,8 @@ class Programs:
                 self.files = {program: unchangeable(program) for program in (self.nvidia_smi, self.tee)}
                 unchangeable(sys.executable)
                 unchangeable(os.__file__)  # and with it the standard library
+                with contextlib.suppress(Unsafe):
+                    self.files["sudo"] = unchangeable("sudo")
         self.sysfs = os.environ.get("WORKBENCH_SIM_SYSFS") or revert.SYSFS
 
     def become(self, uid: int, gid: int) -> None:
@@ -97,6 +100,34 @@ class Programs:
                 os.killpg(process.pid, signal.SIGKILL)
             return 124, f"did not end within {COMMAND_S:g} s"
         return process.returncode, said.decode("utf-8", "replace")
+
+    def may_set(self, claim: claims.Claim) -> bool:
+        """Whether its user can have set what it claims: root, our own user, and whom sudo lets run the command. sudo
+        tells root about others, and those who may run everything; where it does not tell, the claim is believed."""
+        known = (0, os.getuid(), self.user.pw_uid if self.user else 0)
+        if claim.uid in known or (self.user is not None and "sudo" not in self.files):
+            return True
+        try:
+            name = pwd.getpwuid(claim.uid).pw_name
+        except (KeyError, OverflowError):
+            return False  # sudo does nothing for an account that has no name
+        with self.as_root():
+            for step in revert.steps(*claim.key, revert.wanted_back(claim.now), nvidia_smi=self.nvidia_smi):
+                code, said = self.run(("sudo", "-n", "-l", "-U", name, *step.argv))
+                if code == 1 and not said.strip():  # it says no more when the answer is no
+                    return False
+        return True
+
+    def is_guard(self, pid: int) -> bool:
+        """Whether a process has the rights to take our place: our user's, not lent to it by a set-user-id program."""
+        rights = bool({0, os.getuid()} & uids_of(pid))
+        if not self.root or not rights:
+            return rights
+        try:
+            with self.as_root():
+                return not os.stat(f"/proc/{pid}/exe").st_mode & (stat.S_ISUID | stat.S_ISGID)
+        except OSError:
+            return False
 
     def told(self, uuid: str, setting: str) -> Any:
         """What the host says of a setting now; None where it does not."""

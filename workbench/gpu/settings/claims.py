@@ -12,7 +12,7 @@ that is known; `over` are the values that others claimed when ours was set, olde
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from workbench.gpu.settings.revert import LOCKS, UNKNOWN, cut_off, equal, is_number, shown
@@ -41,6 +41,7 @@ class Claim(NamedTuple):
     boot_id: str = ""
     changing: bool = False  # its Workbench is at work on it at this moment
     pid: Any = None  # that Workbench's process
+    uid: int = -1  # of `by`
 
     @property
     def key(self) -> tuple[str, str]:
@@ -70,7 +71,7 @@ def told(
             continue
         user = "".join(c for c in one["user"] if c.isprintable())[:80]
         by = user if one["uid"] != uid else f"{user} (another state directory)"
-        claims += [_claim(entry, by) for entry in one["entries"]]
+        claims += [_claim(entry, by)._replace(uid=one["uid"]) for entry in one["entries"]]
     return tuple(claims), own
 
 
@@ -95,6 +96,17 @@ def _claim(entry: Entry, by: str) -> Claim:
 def on(claims: Sequence[Claim], uuid: str, setting: str) -> list[Claim]:
     """Of one setting, oldest first."""
     return sorted((c for c in claims if c.key == (uuid, setting)), key=lambda c: c.set_unix_s)
+
+
+def credible(
+    claims: Sequence[Claim], keys: Collection[tuple[str, str]], may_set: Callable[[Claim], bool]
+) -> tuple[Claim, ...]:
+    """Without the claims of locks (of `keys`) by users who cannot have set them. Nobody can read a lock, so what else
+    would tell a true claim from a forged one, which would keep a lock of ours on for good? `may_set` is asked once for
+    each user and lock."""
+    doubted = {(c.uid, c.key): c for c in sorted(claims, key=lambda c: c.set_unix_s) if c.setting in LOCKS}
+    forged = {who for who, newest in doubted.items() if newest.key in keys and not may_set(newest)}
+    return tuple(c for c in claims if (c.uid, c.key) not in forged)
 
 
 def holder(claims: Sequence[Claim], uuid: str, setting: str, live: Any) -> Claim | None:

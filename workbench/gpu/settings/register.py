@@ -37,6 +37,8 @@ MOST_FILES = 32  # of one user
 RECENT_S = 60.0  # a change by a process of another machine that began so long ago is over
 LEASE_S = 600.0  # and one by a process of this machine, which may wait for nvidia-smi: no plan takes that long
 MOST_GPUS = 1024
+MOST_CLAIMS = 640  # of one user
+MOST_ENTRIES = 320  # of one file: five settings of 64 GPUs
 TRIES = 20
 
 
@@ -76,7 +78,17 @@ def read(directory: str, boot_id: str) -> list[dict[str, Any]]:
                     newest[key] = found
         if _names(directory) == names:
             break
-    return [newest[key] for key in sorted(newest)]
+    kept = {(one["uid"], one["journal"]) for one in _bounded(list(newest.values()))}
+    return [newest[key] for key in sorted(kept)]
+
+
+def _bounded(found: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Of each user the newest files, up to MOST_CLAIMS entries: a flood of them must not hold up others' looks."""
+    count: dict[int, int] = {}
+    for one in sorted(found, key=lambda one: one["made_ns"], reverse=True):
+        count[one["uid"]] = count.get(one["uid"], 0) + len(one["entries"])
+        if count[one["uid"]] <= MOST_CLAIMS:
+            yield one
 
 
 def _names(directory: str) -> list[str]:
@@ -116,7 +128,7 @@ def _load(path: str, uid: int) -> dict[str, Any] | None:
         entries = said["entries"]
         if not all(isinstance(said[k], str) for k in ("journal", "boot_id")) or not isinstance(said["made_ns"], int):
             return None
-        if not isinstance(entries, list) or any(map(_unfit, entries)):
+        if not isinstance(entries, list) or len(entries) > MOST_ENTRIES or any(map(_unfit, entries)):
             return None
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None

@@ -593,6 +593,9 @@ class FakeSession(FakeMeasuring):
     def bench_defaults(self) -> BenchSpec:
         return self.state.bench.spec or BenchSpec(url="", model="")
 
+    def benched_before(self) -> bool:
+        return self.state.bench.spec is not None
+
     async def cancel_bench(self) -> None:
         self._called("cancel_bench")
 

@@ -222,6 +222,20 @@ def test_verify_counts_the_seconds_and_shows_what_the_load_showed(drive: Any) ->
     drive(scenario, stage="altered")
 
 
+def test_a_page_of_proof_loses_its_keys_with_the_settings(drive: Any) -> None:
+    """It went on to offer r and V for settings that were reverted while it lay open."""
+
+    async def scenario(d: Any) -> None:
+        await d.press("V")
+        await d.until(lambda: "r revert" in d.text and "V again" in d.text)
+        d.session.push(alterations=(), guard=None)
+        await d.until(lambda: "r revert" not in d.text and "V again" not in d.text)
+        await d.press("r")
+        assert "What the load showed" in d.text and not d.session.called("revert_gpu")
+
+    drive(scenario, stage="altered")
+
+
 def test_a_failed_verify_stops_counting(drive: Any) -> None:
     async def scenario(d: Any) -> None:
         d.session.fail["verify_gpu"] = SettingsError("the server died")

@@ -220,3 +220,31 @@ def test_all_fields_of_the_state_are_drawn_from() -> None:
     text = "".join(path.read_text() for path in Path(tui.__file__).parent.rglob("*.py"))
     fields = set(SessionState.__dataclass_fields__) - {"log_revision"}  # says that there are new lines, and no more
     assert not [f for f in fields if not re.search(rf"state\.{f}\b", text)]
+
+
+def test_the_list_of_runs_shows_whole_ids_on_a_narrow_screen(drive: Any) -> None:
+    """At 80 columns the model was shown in full and the id was cut."""
+
+    async def scenario(d: Any) -> None:
+        server = d.session.state.server
+        runs = tuple(replace(server, run_id=f"{server.run_id}-{n}", model="organization/" + "m" * 60) for n in range(3))
+        d.session.push(servers=runs, run_id=runs[0].run_id)
+        await d.press("3", "o")
+        await d.until(lambda: "Server runs" in d.text)
+        assert all(f" {run.run_id}  " in d.text for run in runs), d.text
+
+    drive(scenario, stage="ready", size=(80, 24))
+
+
+def test_the_first_benchmark_is_not_called_as_before(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        assert not d.session.benched_before()
+        await d.press("b")
+        await d.until(lambda: "< standard >" in d.text)
+        assert "where nothing else is asked for" in d.text
+        await d.press("escape")
+        await d.session.bench()
+        await d.press("b")
+        await d.until(lambda: "< as before >" in d.text)
+
+    drive(scenario, stage="ready")

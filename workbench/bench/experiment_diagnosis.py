@@ -7,6 +7,7 @@ Each test raises a false alarm in about one of a hundred quiet experiments (test
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -131,9 +132,12 @@ def _step(splits: Sequence[tuple[Sequence[Seen], Sequence[Seen]]]) -> int | None
 
 def _trend(arms: Sequence[Sequence[Seen]]) -> Iterator[str]:
     """A straight line over the order of the runs, the arms' difference taken out."""
-    points = [
-        (run.run.place - _mean([r.run.place for r in arm]), run.log - _centre(arm)) for arm in arms for run in arm
-    ]
+    in_order = sorted(
+        (run.run.place, run.run.place - _mean([r.run.place for r in arm]), run.log - _centre(arm))
+        for arm in arms
+        for run in arm
+    )
+    points = [(x, y) for _, x, y in in_order]
     df = len(points) - len(arms) - 1
     width = math.fsum(x * x for x, _ in points)
     if df < 3 or width == 0:
@@ -142,13 +146,25 @@ def _trend(arms: Sequence[Sequence[Seen]]) -> Iterator[str]:
     error = math.sqrt(math.fsum((y - slope * x) ** 2 for x, y in points) / df / width)
     places = [run.run.place for arm in arms for run in arm]
     over = slope * (max(places) - min(places))
-    # Neighbouring runs wander together, which looks like a trend to this test: hence a fifth of the level.
-    if abs(over) < 2 * _LEAST or (error and 2 * t_cdf(-abs(slope) / error, df) > _FALSE_ALARMS / 5):
+    # Neighbouring runs wander together, which looks like a trend: so many fewer runs there are to judge by.
+    fewer = _worth([y - slope * x for x, y in points])
+    chance = 2 * t_cdf(-abs(slope) / error * math.sqrt(fewer), df * fewer) if error else 0.0
+    if abs(over) < 2 * _LEAST or chance > _FALSE_ALARMS / 3:
         return
     yield (
         f"the runs have a trend: {_percent(slope, 2)} from run to run, {_percent(over)} from the first to the last; "
         "their order makes it spread, not difference (a warm machine, or --match-temperature, narrows the interval)"
     )
+
+
+def _worth(rest: Sequence[float]) -> float:
+    """Return what a run is worth beside one that knows nothing of its neighbours: of an AR(1) series, what a line has
+    left over. Its correlation is estimated too low by (2 + 4 r) / n, which is added."""
+    count = len(rest)
+    squares = math.fsum(y * y for y in rest)
+    r = math.fsum(a * b for a, b in itertools.pairwise(rest)) / squares if squares else 0.0
+    r = min(max(r + (2 + 4 * r) / count, 0.0), 0.9)
+    return (1 - r) / (1 + r)
 
 
 def _cold_start(arms: Sequence[Sequence[Seen]], discarded: Sequence[Seen]) -> Iterator[str]:

@@ -12,6 +12,13 @@ def experiments(sub: Commands) -> None:
     _sweep(sub)
 
 
+def _shows() -> str:
+    """ "3 show 5 %, 5 show 2 %", as argparse wants it."""
+    from workbench.model.experiment import SHOWS_PCT
+
+    return ", ".join(f"{pairs} show {pct:g} %%" for pairs, pct in SHOWS_PCT.items())
+
+
 def _experiment(sub: Commands) -> None:
     what = "A against B in pairs of runs, with an interval and a verdict"
     parser = add(sub, "experiment", what)
@@ -33,7 +40,7 @@ def _experiment(sub: Commands) -> None:
     parser.add_argument("--executable", metavar="PATH", help="program that starts the engine of both: in a venv, say")
     parser.add_argument("--var", action="append", default=[], metavar="name=value", dest="variables")
     size = parser.add_mutually_exclusive_group()
-    size.add_argument("--pairs", type=int, metavar="N", help="3 show 5 %%, 5 show 2 %%, 8 show 1.2 %% (3)")
+    size.add_argument("--pairs", type=int, metavar="N", help=f"{_shows()} (3)")
     size.add_argument("--until", type=float, metavar="PERCENT", help="until the interval is ± so narrow")
     parser.add_argument("--at-most", type=int, metavar="N", help="pairs, with --until (16; 5 at least)")
     parser.add_argument(

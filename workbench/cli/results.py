@@ -51,6 +51,7 @@ def _say_rows(found: Sequence[BenchResult]) -> None:
         rate = f"{row.output_tok_s:,.1f}" if row.output_tok_s is not None else "n/a"
         known = result.conditions.known_workload
         streams = f"c={row.concurrency}" if not known or "concurrency" in known else "c=n/a"
+        streams = "c=-" if result.spec.command else streams  # its own command's, whatever that asks for
         load = f"{result.spec.rate:g}/s" if result.spec.rate else streams  # at a rate the streams are but a cap
         words = [
             f"#{row.id:<5} {row.engine or '-':<9} {row.model}",

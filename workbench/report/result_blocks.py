@@ -273,7 +273,7 @@ def overview(results: Sequence[BenchResult]) -> Table:
             (
                 name,
                 r.conditions.model,
-                str(r.spec.concurrency) if _is_told(r, "concurrency") else NA,
+                str(r.spec.concurrency) if _is_told(r, "concurrency") and not r.spec.command else NA,
                 figure(s.output_tok_s),
                 figure(s.latency("ttft_ms", "p50")),
                 figure(s.latency("ttft_ms", "p99")),

@@ -71,13 +71,16 @@ async def check(
     _check_port(command, runs, facts, refuse)
 
 
+_NAME_ANOTHER = "name another program: row “executable” of Launch, or --executable PATH"
+
+
 def _no_executable(name: str, plan: LaunchPlan, facts: Mapping[str, str]) -> tuple[str, str]:
     if "exists" in facts:
-        return f"{name} is not an executable file", f"chmod +x {shlex.quote(name)}, or name another executable"
+        return f"{name} is not an executable file", f"chmod +x {shlex.quote(name)}, or {_NAME_ANOTHER}"
     if "/" in name:
-        return f"{name} does not exist", f"install {plan.engine} there, or name another executable"
+        return f"{name} does not exist", f"install {plan.engine} there, or {_NAME_ANOTHER}"
     looked = f"looked in PATH={facts.get('PATH', '')}"
-    return f"{name} not found; {looked}", f"install {plan.engine}, or name its program: --executable PATH"
+    return f"{name} not found; {looked}", f"install {plan.engine}, or {_NAME_ANOTHER}"
 
 
 def _check_port(command: Command, runs: Iterable[ServerStatus], facts: Mapping[str, str], refuse: _Refuse) -> None:

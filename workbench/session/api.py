@@ -141,6 +141,10 @@ class SessionApi(Protocol):
         """The shape that the selected run's preset suggests, or the last one that was asked for with `bench`."""
         ...
 
+    def benched_before(self) -> bool:
+        """Whether that is the last one that was asked for."""
+        ...
+
     def bench_shape(self) -> Mapping[str, Any]:
         """The same as fields of BenchSpec, for a sweep or an experiment."""
         ...

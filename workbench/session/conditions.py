@@ -179,7 +179,8 @@ def label_of(result: BenchResult, before: BenchResult | None) -> str:
         *_changed_settings(before.conditions.gpu_settings, result.conditions.gpu_settings),
     ]
     timed = result.spec.seconds is not None  # the number of requests is then but a bound that is never met
-    for name, word in (("concurrency", "c"), ("max_tokens", "out"), ("input_tokens", "in"), ("requests", "n")):
+    shape = (("concurrency", "c"), ("max_tokens", "out"), ("input_tokens", "in"), ("requests", "n"))
+    for name, word in () if result.spec.command else shape:  # a command of the user's own has its own
         if getattr(result.spec, name) != getattr(before.spec, name) and not (timed and name == "requests"):
             parts.append(f"{word}={getattr(result.spec, name)}")
     return " ".join(parts) or "again"

@@ -139,6 +139,9 @@ class Measuring(Guarding):
         server = self.state.server
         return self._asked or self.spec_of(server.preset_id if server else None, {})
 
+    def benched_before(self) -> bool:
+        return self._asked is not None
+
     def bench_shape(self) -> dict[str, Any]:
         from workbench.session.bench_spec import SHAPE
 

@@ -39,6 +39,12 @@ def test_a_quiet_machine_is_seldom_accused(word: str, pairs: int) -> None:
     assert share(word, QUIET, pairs) <= 4.0
 
 
+@pytest.mark.parametrize("pairs", [5, 8, pytest.param(12, marks=pytest.mark.slow)])
+def test_runs_that_wander_together_are_seldom_called_a_trend(pairs: int) -> None:
+    """Neighbours correlated by 0.8 look like one: it was said of 6 to 12 % of such experiments."""
+    assert share("trend", replace(QUIET, correlation=0.8), pairs) <= 5.0
+
+
 def test_what_is_there_is_said() -> None:
     assert share("two speeds", replace(QUIET, two_speeds=0.03)) > 80.0
     assert share("and stayed", replace(QUIET, step=0.06)) > 50.0

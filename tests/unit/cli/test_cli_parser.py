@@ -5,14 +5,18 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.fake_canned import canned_result
 
 from workbench.cli.examples import EXAMPLES
 from workbench.cli.parser import parse, tree
+from workbench.cli.results import _say_rows
 from workbench.hosts import ssh_names
 from workbench.model.errors import InputError
+from workbench.model.experiment import SHOWS_PCT
 
 
 def parsers(parser: argparse.ArgumentParser, name: str = "") -> Iterator[tuple[str, argparse.ArgumentParser]]:
@@ -90,3 +94,20 @@ def test_known_hosts_patterns_and_addresses_are_hosts(ssh_home: Path) -> None:
 def test_a_mistyped_command_is_not_taken_for_a_host(word: str, hint: str, ssh_home: Path) -> None:
     with pytest.raises(InputError, match=hint):
         parse([word])
+
+
+def test_the_difference_that_pairs_show_is_the_same_everywhere() -> None:
+    """The help said 1.2 % of eight pairs, the README 1.3 %, the form 1 %."""
+    three, five, eight = (f"{pct:g} %" for pct in SHOWS_PCT.values())
+    readme = (Path(__file__).parents[3] / "README.md").read_text()
+    assert f"3 pairs are for {three}, 5 for {five}, 8 for {eight}." in readme
+    assert f"3 show {three}, 5 show {five}, 8 show {eight} (3)" in " ".join(dict(parsers(tree()))["experiment"].format_help().split())
+
+
+def test_a_result_of_a_users_own_command_shows_no_concurrency_of_ours(capsys: pytest.CaptureFixture[str]) -> None:
+    ours = canned_result(1)
+    own = replace(ours, spec=replace(ours.spec, command=("vllm", "bench", "serve")))
+    _say_rows([own])
+    _say_rows([ours])
+    first, second = capsys.readouterr().out.splitlines()
+    assert "  c=-  " in first and f"  c={ours.spec.concurrency}  " in second

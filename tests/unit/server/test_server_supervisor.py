@@ -87,6 +87,8 @@ def test_what_is_missing_is_said_before_anything_runs(make: Make, tmp_path: Path
             with pytest.raises(ServerError, match=message) as caught:
                 await supervisor.start(changed, VLLM.command(changed), VLLM)
             assert caught.value.host == "local" and caught.value.next_step
+            if "executable" in change:
+                assert "row “executable” of Launch, or --executable PATH" in caught.value.next_step
         assert await supervisor.runs() == ()
 
     supervised(scenario)

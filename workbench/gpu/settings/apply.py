@@ -99,13 +99,13 @@ async def apply(
             known = _told_before(one, state, seen)
             lost = "" if one.gpu_uuid in stays else judged.volatile(one, seen)
             told.append(judged.planned(one, known, dry_run, joined(_no_way_back(one, known, mine, seen), lost)))
-        return SettingsReport(tuple(told), path, dry_run)
+        return SettingsReport(tuple(judged.told_once(told)), path, dry_run)
     async with journals.locked(host) as held:
         seen, was, before = await _announced(held, commands, watch)
         watching = await _guarded(held, was, guard)
         ran = await command_runner.run_all(host, commands, mine)
         after = await look_again(host, settings)
-        outcomes = [judged.of_change(c, before[c], ran.get(c), after, seen) for c in commands]
+        outcomes = judged.told_once([judged.of_change(c, before[c], ran.get(c), after, seen) for c in commands])
         if all(o.ok for o in outcomes):
             outcomes = [
                 replace(o, message=joined(o.message, _no_way_back(o.command, before[o.command], mine, seen)))

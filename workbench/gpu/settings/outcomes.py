@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from workbench.gpu.settings import claims, revert
@@ -13,7 +15,8 @@ from workbench.model.settings import InForce, SettingCommand, SettingOutcome
 
 NOT_CHECKED_LOCK = "accepted; a clock lock cannot be read back: whether it holds shows under load"
 VOLATILE = (  # NVIDIA's page on data persistence names power limits; of locks nobody says
-    "persistence mode is off: the setting {} lost when the last program that uses the GPU ends; persistence on keeps it"
+    "persistence mode is off: a power limit is lost, and a lock may be, when the last program that uses the GPU ends; "
+    "persistence on keeps it"
 )
 FOREIGN = "what was before is unknown: a lock by someone else cannot be read back, so giving back means the default"
 
@@ -109,4 +112,15 @@ def volatile(one: SettingCommand, seen: Seen) -> str:
     sample = seen.sample(one.gpu_uuid)
     if sample is None or sample.persistence is not False:
         return ""
-    return VOLATILE.format("may be" if one.setting in LOCKS else "is")
+    return VOLATILE
+
+
+def told_once(outcomes: Sequence[SettingOutcome]) -> list[SettingOutcome]:
+    """The outcomes, of which one of each GPU tells of persistence mode."""
+    found, told = [], set()
+    for one in outcomes:
+        if VOLATILE in one.message and one.command.gpu_uuid in told:
+            one = replace(one, message=joined(*(part.strip("; ") for part in one.message.split(VOLATILE))))
+        told |= {one.command.gpu_uuid} if VOLATILE in one.message else set()
+        found.append(one)
+    return found

@@ -11,6 +11,7 @@ from workbench.tui.actions.base import Actions
 if TYPE_CHECKING:
     from workbench.model.bench import BenchResult, Comparison
     from workbench.session.state import BenchRow
+    from workbench.tui.modals.page import Keys
     from workbench.tui.widgets.results import Results
 
 
@@ -41,7 +42,9 @@ class BenchActions(Actions):
         waits = server.state is ServerState.STARTING
         text = f"{server.engine} {server.model} at {server.url or 'its port'}" + ("; starts at READY" if waits else "")
         profiles = self.try_now(lambda: self.session.bench_profiles()) or {}
-        await self.app.push_screen(BenchForm(self.session.bench_defaults(), profiles, text), decided)
+        without = "preset's own" if server.preset_id else "standard"
+        standing = "as before" if self.session.benched_before() else without
+        await self.app.push_screen(BenchForm(self.session.bench_defaults(), profiles, text, standing), decided)
 
     async def action_again(self) -> None:
         if self.session.state.bench.running or self.session.state.bench.queued:
@@ -95,7 +98,9 @@ class BenchActions(Actions):
             from workbench.tui.modals.page import Page
             from workbench.tui.modals.result import result_rows
 
-            keys = {"r": ("revert GPU settings", self.action_revert)} if self.session.state.alterations else {}
+            def keys() -> Keys:
+                return {"r": ("revert GPU settings", self.action_revert)} if self.session.state.alterations else {}
+
             self.app.push_screen(Page(f"Result #{result.id}", lambda w: result_rows(result, w), keys=keys))
 
         self.attempt(self.session.result(row.id), show)

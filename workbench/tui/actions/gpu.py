@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from workbench.tui.cells import Row
     from workbench.tui.modals.gpu_confirm import Process
     from workbench.tui.modals.gpu_settings import Suggestion, Wanted
+    from workbench.tui.modals.page import Keys
     from workbench.tui.widgets.status_bar import StatusBar
 
 VERIFY_S = 8.0
@@ -222,14 +223,22 @@ class GpuActions(Actions):
         from workbench.tui.modals.gpu_confirm import report_rows
         from workbench.tui.modals.page import Page
 
-        keys = {} if texts or not report.ok else {"V": ("check under load", self.action_verify)}
-        keys.update({} if trial is None else self._trial_keys)
+        def keys() -> Keys:
+            """None once the settings are reverted."""
+            if not self.session.state.alterations:
+                return {}
+            verify: Keys = {} if texts or not report.ok else {"V": ("check under load", self.action_verify)}
+            return {**verify, **self._trial_keys}
+
         self.app.push_screen(
             Page(title, lambda w: report_rows(report, w), wide=True, keys=keys, top=self._trial_rows(trial is not None))
         )
 
     @property
-    def _trial_keys(self) -> dict[str, tuple[str, Callable[[], None]]]:
+    def _trial_keys(self) -> Keys:
+        guard = self.session.state.guard
+        if guard is None or guard.trial_left_s is None:
+            return {}
         return {"T": ("keep", self.action_keep_trial), "r": ("revert", self.action_revert)}
 
     def _trial_rows(self, on_trial: bool) -> Callable[[int], list[Row]]:
@@ -327,11 +336,14 @@ class GpuActions(Actions):
         from workbench.tui.modals.gpu_confirm import finding_rows
         from workbench.tui.modals.page import Page
 
-        guard = self.session.state.guard
-        on_trial = guard is not None and guard.trial_left_s is not None
-        keys = {"p": ("probe", lambda: self._ask_probe(probe))} if probe else {}
-        keys |= {"r": ("revert", self.action_revert), "V": ("again", self.action_verify)}
-        keys.update(self._trial_keys if on_trial else {})
+        def keys() -> Keys:
+            """None once the settings are reverted."""
+            if not self.session.state.alterations:
+                return {}
+            first: Keys = {"p": ("probe", lambda: self._ask_probe(probe))} if probe else {}
+            again = {"r": ("revert", self.action_revert), "V": ("again", self.action_verify)}
+            return {**first, **again, **self._trial_keys}
+
         top = self._trial_rows(bool(self.session.state.alterations))
         self.app.push_screen(
             Page("What the load showed", lambda w: finding_rows(findings, w), wide=True, keys=keys, top=top)

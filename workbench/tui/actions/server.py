@@ -103,7 +103,7 @@ class ServerActions(Actions):
 
         strangers = {f"pid {o.pid}": o for o in others}
         items = [
-            (s.run_id, f"{s.state:<13} {s.engine:<9} {s.model}  {s.run_id}", "text") for s in reversed(state.servers)
+            (s.run_id, f"{s.run_id}  {s.state:<13} {s.engine:<9} {s.model}", "text") for s in reversed(state.servers)
         ]
         items += [
             (

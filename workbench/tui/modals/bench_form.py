@@ -10,7 +10,11 @@ from workbench.tui.cells import Row, paragraph
 from workbench.tui.modals.form import Field, Form, Values
 
 Profiles = Mapping[str, tuple[str, Mapping[str, Any]]]
-AS_BEFORE = "as before"
+STANDING = {  # what the form begins with -> what that is
+    "as before": "as the last one",
+    "preset's own": "as the preset suggests",
+    "standard": "as Workbench does where nothing else is asked for",
+}
 NUMBERS = (
     ("concurrency", "streams at once", "1: a single reader"),
     ("requests", "requests", "counted ones"),
@@ -38,7 +42,7 @@ def text_of(value: object) -> str:
 def overrides(values: Values) -> dict[str, Any] | str:
     """Fields of BenchSpec out of the form, or what is wrong with one."""
     made: dict[str, Any] = {}
-    if values.get("profile", AS_BEFORE) != AS_BEFORE:
+    if values.get("profile", "as before") not in STANDING:
         made["profile"] = values["profile"]
     for name, label, _ in NUMBERS:
         low = 0 if name == "warmup" else 1
@@ -64,11 +68,12 @@ def overrides(values: Values) -> dict[str, Any] | str:
 class BenchForm(Form):
     """A chosen profile writes its fields into the form, where each may still be changed."""
 
-    def __init__(self, spec: BenchSpec, profiles: Profiles, about: str) -> None:
+    def __init__(self, spec: BenchSpec, profiles: Profiles, about: str, standing: str) -> None:
+        """`standing`: what `spec` is, of STANDING."""
         self.profiles, self.first = profiles, {name: text_of(getattr(spec, name)) for name in FIELDS}
         super().__init__(
             "Benchmark",
-            _fields(spec, profiles),
+            _fields(spec, profiles, standing),
             intro=lambda w: [*paragraph(about, w, "dim"), ()],
             check=_check,
             tail=self._summary,
@@ -79,7 +84,8 @@ class BenchForm(Form):
 
     def _summary(self, values: Values, width: int) -> list[Row]:
         """What the profile is for, and what the folded fields amount to."""
-        title = self.profiles.get(values.get("profile", ""), ("as the last one, or as the preset suggests",))[0]
+        chosen = values.get("profile", "")
+        title = STANDING[chosen] if chosen in STANDING else self.profiles.get(chosen, ("",))[0]
         return [(), *paragraph(title, width), *_summary(values, width)]
 
     def changed(self, name: str) -> None:
@@ -91,11 +97,11 @@ class BenchForm(Form):
         super().changed(name)
 
 
-def _fields(spec: BenchSpec, profiles: Profiles) -> tuple[Field, ...]:
+def _fields(spec: BenchSpec, profiles: Profiles, standing: str) -> tuple[Field, ...]:
     def detail(name: str) -> bool:
         return name not in ("concurrency", "requests")
 
-    named = Field("profile", "profile", AS_BEFORE, "left and right change it", (AS_BEFORE, *profiles))
+    named = Field("profile", "profile", standing, "left and right change it", (standing, *profiles))
     return (
         *([named] if profiles else []),
         *(Field(n, label, text_of(getattr(spec, n)), hint, detail=detail(n)) for n, label, hint in NUMBERS),

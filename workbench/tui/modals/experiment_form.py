@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from workbench.model.experiment import Arm, Target
+from workbench.model.experiment import SHOWS_PCT, Arm, Target
 from workbench.model.plan import PlanChange
 from workbench.model.settings import ClockRange, GpuSettings
 from workbench.tui.cells import Row, paragraph
@@ -18,7 +18,6 @@ from workbench.tui.modals.gpu_settings import clocks_of
 from workbench.tui.widgets.experiment import arm_words
 
 METRICS = {"tok/s": "output_tok_s", "tok/J": "tok_per_joule", "TTFT p50": "ttft_ms.p50", "ITL mean": "itl_ms.mean"}
-SHOWS = {3: "5 %", 5: "2 %", 8: "1 %"}  # differences that so many pairs show, as a rule
 
 
 class Wanted(NamedTuple):
@@ -158,7 +157,7 @@ def experiment_form(
         return outcome if isinstance(outcome, str) else None
 
     def hints(values: Values) -> Mapping[str, str]:
-        listed = ", ".join(f"{n} pairs {size}" for n, size in SHOWS.items())
+        listed = ", ".join(f"{n} pairs {pct:g} %" for n, pct in SHOWS_PCT.items())
         return {"pairs": f"smallest difference shown: {listed}", "until": "stop when known so well; pairs: at most"}
 
     def tail(values: Values, width: int) -> list[Row]:

@@ -11,9 +11,12 @@ from workbench.session.state import SessionState
 from workbench.tui.cells import Row
 from workbench.tui.modals.base import TextBody, TextModal
 
+Keys = Mapping[str, tuple[str, Callable[[], Any]]]
+
 
 class Page(TextModal):
-    """`keys`: key -> (word, what it does); the page goes first. `top`: rows above, drawn anew each second."""
+    """`keys`: what can be done now, key -> (word, what it does); the page goes first. `top`: rows above. Both are asked
+    for anew each second."""
 
     def __init__(
         self,
@@ -21,21 +24,27 @@ class Page(TextModal):
         make: Callable[[int], list[Row]],
         *,
         wide: bool = False,
-        keys: Mapping[str, tuple[str, Callable[[], Any]]] | None = None,
+        keys: Callable[[], Keys] = dict,
         top: Callable[[int], list[Row]] = lambda width: [],
     ) -> None:
         super().__init__(title, lambda width: [*top(width), *make(width)], wide=wide)
-        self.calls = dict(keys or {})
-        self.keys = "   ".join(["esc close", *(f"{key} {word}" for key, (word, _) in self.calls.items())])
+        self.calls, self.keys = keys, _words(keys())
 
     def state_changed(self, state: SessionState) -> None:
         """Once a second, and when something changed."""
         self.query_one(TextBody).repaint()
+        if (words := _words(self.calls())) != self.keys:
+            self.keys = words
+            self.say_keys(words)
 
     def on_key(self, event: events.Key) -> None:
-        found = self.calls.get(event.character or "")
+        found = self.calls().get(event.character or "")
         if found is not None:
             event.stop()
             main = self.app.screen_stack[0]
             self.dismiss(None)
             main.call_later(found[1])
+
+
+def _words(keys: Keys) -> str:
+    return "   ".join(["esc close", *(f"{key} {word}" for key, (word, _) in keys.items())])

@@ -101,7 +101,8 @@ def test_the_difference_that_pairs_show_is_the_same_everywhere() -> None:
     three, five, eight = (f"{pct:g} %" for pct in SHOWS_PCT.values())
     readme = (Path(__file__).parents[3] / "README.md").read_text()
     assert f"3 pairs are for {three}, 5 for {five}, 8 for {eight}." in readme
-    assert f"3 show {three}, 5 show {five}, 8 show {eight} (3)" in " ".join(dict(parsers(tree()))["experiment"].format_help().split())
+    told = " ".join(dict(parsers(tree()))["experiment"].format_help().split())
+    assert f"3 show {three}, 5 show {five}, 8 show {eight} (3)" in told
 
 
 def test_a_result_of_a_users_own_command_shows_no_concurrency_of_ours(capsys: pytest.CaptureFixture[str]) -> None:

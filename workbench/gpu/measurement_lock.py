@@ -66,7 +66,7 @@ async def holder(host: Host, directory: str) -> Turn | None:
     done = await host.run(argv, input=remote_programs.payload(local, _MODULES), timeout_s=_LOOK_S)
     try:
         return _turn(json.loads(done.out).get("by"))
-    except (ValueError, TypeError, KeyError):  # no python3 that can tell
+    except (ValueError, TypeError, KeyError, RecursionError):  # no python3 that can tell
         return None
 
 

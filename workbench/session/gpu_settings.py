@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # loaded after the first frame, as in all modules of the sess
     from workbench.gpu.settings.preset_settings import Carried
     from workbench.gpu.settings.proof import Proof
     from workbench.gpu.settings.rights import Rights
+    from workbench.gpu.settings.shared_register import LockChange
     from workbench.hosts.base import Host
     from workbench.model.gpu import Telemetry
     from workbench.model.preset import Preset
@@ -36,6 +37,7 @@ class Settings(Serving):
     _looking_up = False
     register_dir: str | None = None  # where Workbenches of this host tell each other what they do
     _read_at = 0.0  # when the alterations were read last
+    _lock_changes: frozenset[LockChange] = frozenset()  # of all Workbenches, as they were told then
     _carried: Carried = ()  # of the loaded preset
 
     async def rights(self) -> Rights:
@@ -305,7 +307,7 @@ class Settings(Serving):
             offers=offers(records),
             gpu_findings=findings,
         )
-        self._read_at = time.monotonic()
+        self._read_at, self._lock_changes = time.monotonic(), state.register.changes
         if gone := [r for r in records if r.gone is not None]:
             await self._tell_gone(gone)
 

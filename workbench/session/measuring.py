@@ -335,7 +335,7 @@ class Measuring(Guarding):
         if time.monotonic() - since > _IDLE_HOLDS_S:
             idle = None
         await self.read_alterations()
-        before, known = self.locks_on, await self.known_clocks(load_of(spec, benched))
+        before, seen, known = self.locks_on, self._lock_changes, await self.known_clocks(load_of(spec, benched))
         measured = await Measurement(
             self.host,
             spec,
@@ -351,7 +351,7 @@ class Measuring(Guarding):
         if idle is None and measured.idle is not None and measured.idle.power_w is not None:
             self._idles = {standing: (measured.idle, time.monotonic())}
         await self.read_alterations()
-        if changed := locks_changed(before, self.locks_on, measured.gpus):
+        if changed := locks_changed(before, self.locks_on, measured.gpus, self._lock_changes - seen):
             measured = measured.with_locks_changed(changed)
         else:
             await self.keep_clocks(known, measured.clocks, measured.proofs)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from test_gpu_proof import told
 
 from workbench.gpu.settings.disturbance import Watch, locks_changed
+from workbench.gpu.settings.shared_register import LockChange
 from workbench.model.gpu import GpuProcess, Telemetry
 from workbench.model.settings import Alteration
 
@@ -72,3 +73,10 @@ def test_locks_are_held_against_the_journal() -> None:
     lock = Alteration(0, "GPU-0", "gpu_clocks", "default", "2000,2400", 0.0)
     assert locks_changed([], [lock], (0,)) == ("settings changed during the run: GPU0 SM clock lock none -> 2000,2400",)
     assert locks_changed([lock], [lock], (0,)) == locks_changed([], [lock], (1,)) == ()
+
+
+def test_a_lock_that_came_and_went_within_the_run_is_named() -> None:
+    bob = LockChange(0, "gpu_clocks", "bob", 7.0)
+    said = ("settings changed during the run: GPU0 SM clock lock set and reverted by bob",)
+    assert locks_changed((), (), [0], {bob, bob._replace(unix_s=8.0)}) == said
+    assert locks_changed((), (), [1], {bob}) == ()

@@ -18,10 +18,10 @@ from support.procs import alive, eventually, state_of
 from workbench.cli.gpu_guard import guard_lines
 from workbench.gpu.guard import client
 from workbench.gpu.guard.client import NO_PYTHON
-from workbench.gpu.settings import apply, journal, owners, revert
+from workbench.gpu.settings import apply, contrast, journal, load_findings, owners, revert
 from workbench.hosts.local import LocalHost
 from workbench.model.errors import SettingsError
-from workbench.model.settings import ClockRange, GpuSettings
+from workbench.model.settings import Alteration, ClockRange, GpuSettings
 
 ON = (450.0, (1000, 2000))
 OFF = (None, None)
@@ -334,3 +334,36 @@ def test_the_governor_is_given_back(box: GuardedHost) -> None:
     run(change())
     assert governors() == {"powersave"}
     eventually(lambda: governors() == {"performance"} and box.altered == [], "the governor of before", 1.0 + WITHIN_S)
+
+
+DEEP = "[" * 10_000 + "]" * 10_000
+ODD = {
+    "deep": DEEP,
+    "deep inside": f'{{"running": true, "limits_c": {DEEP}}}',
+    "NaN": '{"running": true, "pid": NaN, "since_unix_s": NaN, "did": "x", "did_unix_s": NaN, "limits_c": {"g": NaN},'
+    ' "trials": {"a": NaN}, "trials_until_unix_s": {"a": NaN}, "heartbeats": {"a": NaN}}',
+    "huge": '{"running": true, "pid": N, "since_unix_s": N, "did": "x", "did_unix_s": N, "limits_c": {"g": N},'
+    ' "trials": {"a": N}, "trials_until_unix_s": {"a": N}, "heartbeats": {"a": N}}'.replace("N", "1" + "0" * 400),
+    "too huge": f'{{"pid": 1{"0" * 5000}}}',
+}
+
+
+@pytest.mark.parametrize("text", ODD.values(), ids=ODD)
+def test_odd_json_in_the_guards_state_stops_no_status(box: GuardedHost, text: str) -> None:
+    (box.gpu / "guard").mkdir(parents=True)
+    (box.gpu / "guard" / "state.json").write_text(text)
+    for name in (contrast.FILE, load_findings.FILE):
+        (box.gpu.parent / name).write_text(text)
+    one = Alteration("GPU-x", 0, "power_limit_w", 1.0, 2.0, 1.0, {})
+    assert run(contrast.read(box.host)) == contrast.Known() and run(load_findings.kept_of(box.host, [one])) == ()
+    assert all(isinstance(line, str) for line in guard_lines(run(box.look()).view, did=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["journal.json", "guard/state.json"])
+@pytest.mark.parametrize("text", ODD.values(), ids=ODD)
+def test_odd_json_stops_no_revert(box: GuardedHost, what: str, text: str) -> None:
+    run(box.change(heartbeat_s=1.0))
+    (box.gpu / what).write_text(text)
+    eventually(lambda: box.in_force() == OFF, "the settings of before", 1.0 + WITHIN_S)
+    box.ended()

@@ -109,6 +109,8 @@ def test_the_file_for_sudoers_allows_every_change_of_its_gpus_and_nothing_else(
 ) -> None:
     file = sudoers("ada", "/usr/bin/nvidia-smi", "/usr/bin/tee", [f"GPU-{uuid}"])
     listed = "    (root) " + file.partition("(root) ")[2].replace("\\\n", "")  # as `sudo -l` prints the rule
+    rules = [line.strip() for line in file.partition("NOPASSWD: ")[2].replace("\\\n", "").split(", ")]
+    assert len(rules) == len(set(rules)) > 20, "each command stands there once"
     change = change_of(*one)
     assert granted(listed, ("/usr/bin/nvidia-smi", "-i", f"GPU-{uuid}", *change)) == "free"
     assert granted(listed, ("/usr/bin/nvidia-smi", "-i", f"GPU-{uuid}", *change, *options)) == ""

@@ -48,7 +48,27 @@ def test_each_publish_replaces_what_that_journal_said(tmp_path: Path) -> None:
     assert told(Path(where)) == [400.0, 300.0] and told(Path(where), "a") == [300.0]
     assert {path.stat().st_mode & 0o777 for path in Path(where).iterdir()} == {0o644}
     register.publish(where, "a", BOOT, [])
-    assert told(Path(where)) == [300.0] and len(list(Path(where).iterdir())) == 1
+    assert told(Path(where)) == [300.0] and len(list(Path(where).iterdir())) == 2
+
+
+def test_what_came_and_went_between_two_looks_is_told(tmp_path: Path) -> None:
+    where = register.place(str(tmp_path / "register"))
+
+    def changes() -> list[Any]:
+        return [(c["gpu_index"], c["setting"]) for one in register.read(where, BOOT) for c in one["changes"]]
+
+    register.publish(where, "a", BOOT, [entry()])
+    assert changes() == [(0, "power_limit_w")]
+    register.publish(where, "a", BOOT, [entry(state="kept")])
+    assert changes() == [(0, "power_limit_w")], "nothing was set"
+    register.publish(where, "a", BOOT, [entry(), entry(setting="gpu_clocks", before="default", now="1,2", gpu_index=3)])
+    register.publish(where, "a", BOOT, [])
+    came_and_went = [(0, "power_limit_w"), (3, "gpu_clocks")]
+    assert told(Path(where)) == [] and changes() == [(0, "power_limit_w"), (3, "gpu_clocks"), *came_and_went]
+    for _ in range(register.CHANGES_KEPT):
+        register.publish(where, "a", BOOT, [entry()])
+        register.publish(where, "a", BOOT, [])
+    assert len(changes()) == register.CHANGES_KEPT
 
 
 def text(**changes: Any) -> str:
@@ -91,6 +111,9 @@ HOSTILE: dict[str, Callable[[Path], Any]] = {
     "no number": lambda p: p.write_text(text(entries=[entry(now=float("nan"))])),
     "an option": lambda p: p.write_text(text(entries=[entry(gpu_uuid="--help")])),
     "an escape": lambda p: p.write_text(text(entries=[entry(state="\x1b]52;c;x\x07")])),
+    "a change of no setting": lambda p: p.write_text(text(changes=[{"setting": "x", "gpu_index": 0, "unix_s": 1}])),
+    "a flood of changes": lambda p: p.write_text(text(changes=[{}] * 100)),
+    "a change of no shape": lambda p: p.write_text(text(changes=[7])),
     "a value under it": lambda p: p.write_text(text(entries=[entry(over=["1,2"])])),
     "a time": lambda p: p.write_text(text(entries=[entry(set_unix_s="now")])),
     "a time before all time": lambda p: p.write_text(text(entries=[entry(since_unix_s=-1e15)])),

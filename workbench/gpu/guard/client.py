@@ -180,7 +180,10 @@ async def look(host: Host, beat: str = "") -> Seen:
         at, _, name = line.partition(" ")
         ages[name.removeprefix("beats/")] = max(0.0, float(now) - float(at))
     try:
-        seen = _seen(json.loads(state), int(now or 0), told, boot, process, ages, home)
+        said = json.loads(state)
+        if not revert.plain(said):
+            raise ValueError("a number that is none of Workbench's")
+        seen = _seen(said, int(now or 0), told, boot, process, ages, home)
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         seen = Seen(GuardView(False, problem=f"the guard's state {home}/state.json is damaged ({error!r})"))
     if seen.view.problem and not seen.view.running and await _nothing_to_watch(host):

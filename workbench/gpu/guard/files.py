@@ -344,7 +344,7 @@ class Files:
             found = json.loads(content("state.json", self.home).decode())
         except (OSError, ValueError, RecursionError):
             return {}
-        return found if isinstance(found, dict) else {}
+        return found if isinstance(found, dict) and revert.plain(found) else {}
 
     def tell(self, state: Mapping[str, Any]) -> None:
         with contextlib.suppress(OSError):  # a full disk must not end the guard

@@ -196,7 +196,7 @@ async def read(host: Host) -> Known:
         now = time.time()
         clocks = tuple(c for c in map(_clock, rows) if c is not None and 0 <= now - c.unix_s < KEPT_S)
         return Known(clocks[-MOST_KEPT:], tuple(tuple(s) for s in shown if isinstance(s, list))[-MOST_KEPT:])
-    except (FileError, ValueError, KeyError, TypeError):
+    except (FileError, ValueError, KeyError, TypeError, RecursionError):
         return Known()
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
+from workbench.gpu.settings.shared_register import LockChange
 from workbench.model.gpu import GpuProcess, Telemetry
 from workbench.model.settings import Alteration
 
@@ -75,8 +76,13 @@ class Watch:
         )
 
 
-def locks_changed(before: Sequence[Alteration], after: Sequence[Alteration], gpus: Sequence[int]) -> tuple[str, ...]:
-    """Locks cannot be read: what the journal said before and after the run."""
+def locks_changed(
+    before: Sequence[Alteration],
+    after: Sequence[Alteration],
+    gpus: Sequence[int],
+    meanwhile: Collection[LockChange] = (),
+) -> tuple[str, ...]:
+    """Locks cannot be read: what the journal said before and after the run, and what came and went `meanwhile`."""
     was, now = (
         {(a.gpu_index, a.setting): str(a.now) for a in found if a.gpu_index in gpus and a.setting in LOCKS}
         for found in (before, after)
@@ -86,6 +92,13 @@ def locks_changed(before: Sequence[Alteration], after: Sequence[Alteration], gpu
         for gpu, setting in sorted({*was, *now})
         if was.get((gpu, setting)) != now.get((gpu, setting))
     ]
+    changed += sorted(
+        {
+            f"GPU{one.gpu_index} {LOCKS[one.setting]} set and reverted by {one.by}"
+            for one in meanwhile
+            if one.gpu_index in gpus and was.get(one[:2]) == now.get(one[:2])
+        }
+    )
     return (f"settings changed during the run: {', '.join(changed)}",) if changed else ()
 
 

@@ -29,7 +29,7 @@ async def kept_of(host: Host, alterations: Sequence[Alteration]) -> Findings:
     """Those of settings that are as they were then. None where the file is missing or is not one of ours."""
     try:
         kept = json.loads(await host.read_file(f"{await host.state_dir()}/{FILE}"))
-    except (FileError, ValueError):
+    except (FileError, ValueError, RecursionError):
         return ()
     found = []
     for uuid, index in {a.gpu_uuid: a.gpu_index for a in alterations}.items():

@@ -40,6 +40,7 @@ MOST_GPUS = 1024
 MOST_CLAIMS = 640  # of one user
 MOST_ENTRIES = 320  # of one file: five settings of 64 GPUs
 TRIES = 20
+CHANGES_KEPT, CHANGES_KEPT_S = 64, 4 * 3600.0  # a setting that came and went: longer than any measurement
 
 
 def place(named: str | None = None) -> str:
@@ -128,6 +129,9 @@ def _load(path: str, uid: int) -> dict[str, Any] | None:
         entries = said["entries"]
         if not all(isinstance(said[k], str) for k in ("journal", "boot_id")) or not isinstance(said["made_ns"], int):
             return None
+        changes = said.get("changes", [])
+        if not isinstance(changes, list) or len(changes) > CHANGES_KEPT or not all(map(_fit_change, changes)):
+            return None
         if not isinstance(entries, list) or len(entries) > MOST_ENTRIES or any(map(_unfit, entries)):
             return None
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -141,7 +145,14 @@ def _load(path: str, uid: int) -> dict[str, Any] | None:
         "boot_id": boot_id,
         "made_ns": made_ns,
         "entries": now,
+        "changes": changes,
     }
+
+
+def _fit_change(change: Any) -> bool:
+    """Whether it is one of `_changes`."""
+    known = change["setting"] in revert.ORDER and isinstance(change["gpu_index"], int)
+    return known and -1 <= change["gpu_index"] < MOST_GPUS and bool(revert.is_number(change["unix_s"]))
 
 
 def _unfit(entry: Any) -> bool:
@@ -196,12 +207,15 @@ def _user(uid: int) -> str:
 
 
 def publish(directory: str, journal: str, boot_id: str, entries: Sequence[Mapping[str, Any]]) -> None:
-    """All of this journal's entries in place of what it said before. OSError where that cannot be done."""
+    """All of this journal's entries in place of what it said before, and when settings came and went. OSError where
+    that cannot be done."""
     mine = os.geteuid()
     ours = [path for path, uid in _files(directory, _names(directory)) if uid == mine]
-    old = [path for path in ours if (_load(path, mine) or {}).get("journal") == journal]
-    if entries:
-        said = {"journal": journal, "boot_id": boot_id, "made_ns": time.monotonic_ns(), "entries": list(entries)}
+    loaded = {path: found for path in ours if (found := _load(path, mine)) and found["journal"] == journal}
+    old, changes = list(loaded), _changes([one for one in loaded.values() if one["boot_id"] == boot_id], entries)
+    if entries or changes:
+        said: dict[str, Any] = {"journal": journal, "boot_id": boot_id, "made_ns": time.monotonic_ns()}
+        said.update(entries=list(entries), changes=changes)
         text = json.dumps(said).encode()
         if len(text) > MOST_BYTES:
             raise OSError(27, "too much for one file")
@@ -220,6 +234,20 @@ def publish(directory: str, journal: str, boot_id: str, entries: Sequence[Mappin
     for path in old:
         with contextlib.suppress(OSError):
             os.unlink(path)
+
+
+def _changes(old: Sequence[Mapping[str, Any]], entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """What this journal changed lately, with what differs now: by it others see what came and went meanwhile."""
+    last = max(old, key=lambda one: one["made_ns"]) if old else {"entries": [], "changes": []}
+    was, now = ({(e["gpu_index"], e["setting"]): e["now"] for e in found} for found in (last["entries"], entries))
+    at = round(time.time(), 3)
+    fresh = [
+        {"gpu_index": gpu, "setting": setting, "unix_s": at}
+        for gpu, setting in sorted({*was, *now})
+        if was.get((gpu, setting)) != now.get((gpu, setting))
+    ]
+    recent = [change for change in last["changes"] if abs(at - change["unix_s"]) < CHANGES_KEPT_S]
+    return [*recent, *fresh][-CHANGES_KEPT:]
 
 
 def others(directory: str, journal: str, boot_id: str) -> list[dict[str, Any]]:

@@ -238,6 +238,16 @@ def is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
+def plain(data: Any) -> bool:
+    """Whether the guard's state, which other programs of its user can write, holds only numbers that can be a time, a
+    process or a measured value. `journal`, the stamp of a file, is compared and never shown."""
+    if isinstance(data, dict):
+        return all(plain(value) for name, value in data.items() if name != "journal")
+    if isinstance(data, list):
+        return all(map(plain, data))
+    return not isinstance(data, (int, float)) or abs(data) < 1e12
+
+
 # ---- the governors of the cores
 
 

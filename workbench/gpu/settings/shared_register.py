@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from workbench.gpu import remote_programs
-from workbench.gpu.settings import claims
+from workbench.gpu.settings import claims, revert
 from workbench.gpu.settings.claims import Claim
 from workbench.hosts.base import CommandNotFound, Host, HostUnreachable
 from workbench.model.errors import HostError
+from workbench.model.untrusted_text import clean
 
 READ_S = 20.0
 UNREAD = "what other users changed cannot be read"
+
+
+class LockChange(NamedTuple):
+    """A lock that a Workbench set, changed or reverted, and when by its clock."""
+
+    gpu_index: int
+    setting: str
+    by: str
+    unix_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +37,7 @@ class Register:
     own: tuple[Mapping[str, Any], ...] = ()
     directory: str | None = None
     problem: str | None = None
+    changes: frozenset[LockChange] = frozenset()
 
 
 async def register_on(host: Host, root: str, publish: Sequence[Mapping[str, Any]] | None = None) -> Register:
@@ -53,4 +64,11 @@ async def register_on(host: Host, root: str, publish: Sequence[Mapping[str, Any]
     if "problem" in answer:
         return Register(problem=f"{UNREAD}: {answer['problem']}")
     others, own = claims.told(answer["found"], answer["uid"], answer["journal"])
-    return Register(others, own, answer["directory"])
+    return Register(others, own, answer["directory"], changes=frozenset(_lock_changes(answer["found"])))
+
+
+def _lock_changes(found: Sequence[Mapping[str, Any]]) -> Iterator[LockChange]:
+    for one in found:
+        for change in one["changes"]:
+            if change["setting"] in revert.LOCKS:
+                yield LockChange(change["gpu_index"], change["setting"], clean(one["user"]), change["unix_s"])

@@ -60,6 +60,15 @@ def test_unified_memory_is_the_hosts(cli: Cli) -> None:
     assert gpu["power_limit_w"] is None and gpu["absent"]["power_limit_w"]
 
 
+def test_of_a_gpu_without_a_limit_the_power_is_shown_and_what_is_not_there_has_a_reason(cli: Cli) -> None:
+    (gpu,) = cli("--simulate", "gb10", "gpu", "status", "--json").document["gpus"]
+    missing = {name for name, value in gpu.items() if name.endswith("_w") and value is None}
+    assert gpu["power_w"] > 0 and missing <= set(gpu["absent"]), gpu["absent"]
+    text = cli("--simulate", "gb10", "gpu", "status").out
+    assert " W  of n/a W" in text and "n/a W  of" not in text
+    assert all(f"{name} (" in text.partition("n/a: ")[2] for name in missing)
+
+
 def test_a_lost_gpu_leaves_the_others(cli: Cli) -> None:
     host = ("--simulate", "four-pcie")
     assert cli(*host, "gpu", "status").code == 0  # makes the host

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -349,3 +350,33 @@ def test_cancelling_while_the_idle_power_is_read(
         assert await finished(session, run_id) == before
 
     shared(scenario)
+
+
+@pytest.mark.slow
+def test_persistence_mode_and_programs_are_looked_at_each_second_of_a_run(tmp_path: Path) -> None:
+    """An agent looks at them every 5 s; a change between two looks would be lost on the result."""
+    from workbench.hosts.local import LocalHost
+    from workbench.sim import profiles
+    from workbench.sim.driver_state import SimState
+    from workbench.sim.simulated_host import SimulatedHost
+
+    host = SimulatedHost(LocalHost(), "rtx-pro-6000", str(tmp_path))
+
+    async def main() -> None:
+        sim = SimState(host.driver_state, profiles.get("rtx-pro-6000"))
+        async with meter.Meter(host) as measuring, asyncio.timeout(20):
+            watch = measuring.watch([0])
+
+            async def seen(said: str) -> None:
+                async with asyncio.timeout(3.5):  # a second, and what a busy machine adds
+                    while not any(said in text for text in watch.changes()):
+                        await asyncio.sleep(0.05)
+
+            sim.change_setting(0, persistence=True)
+            await seen("persistence mode off -> on")
+            sim.change_setting(0, persistence=False)
+            await seen("persistence mode off -> on -> off")
+            sim.publish_load(os.getpid(), {0: {"memory_bytes": 1 << 30, "busy": 0.5, "memory": 0.5, "compute": 0.5}})
+            await seen(f"({os.getpid()}) on GPU0")
+
+    asyncio.run(main())

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 if __package__ in (None, ""):
     sys.path.append(str(Path(__file__).resolve().parents[2]))
+if "workbench" in sys.modules and not sys.modules["workbench"].__path__:  # sent from another machine, without us
+    sys.modules["workbench"].__path__.append(str(Path(__file__).resolve().parents[1]))
 
 if TYPE_CHECKING:
     from workbench.sim.driver_state import SimState

@@ -80,10 +80,10 @@ class GuardedHost:
                 beat.touch()
             await asyncio.sleep(0.05)
 
-    async def beat(self) -> client.Seen:
+    async def beat(self) -> client.GuardStatus:
         return await client.look(self.host, client.owner_id())
 
-    async def look(self) -> client.Seen:
+    async def look(self) -> client.GuardStatus:
         return await client.look(self.host)
 
     # ---- what is there

@@ -18,7 +18,7 @@ from workbench.bench.exchange import Exchange
 from workbench.bench.http1 import HttpError
 from workbench.bench.poller import GONE, IN, OUT, Poller, open_poller, poll_exactly
 from workbench.bench.records import RequestRecord
-from workbench.bench.schedule import Phase, Warmup, arrivals, stagger_s
+from workbench.bench.schedule import RequestPhase, Warmup, arrivals, stagger_s
 from workbench.bench.sse import SseError
 from workbench.bench.time_limits import Limits
 from workbench.bench.workload import Workload
@@ -76,7 +76,7 @@ class Client:
         self._slots = [Slot() for _ in range(max(1, spec.concurrency))]
         self._idle = deque(self._slots)  # by when they may start
         self._warmup = Warmup(spec)
-        self._phase = Phase(True, self._warmup.limit, arrivals(spec, warmup=True), 0)
+        self._phase = RequestPhase(True, self._warmup.limit, arrivals(spec, warmup=True), 0)
         self._start_until_ns = _NEVER
         self._ahead = 2 * len(self._slots)
         self._ready: deque[Exchange] = deque()
@@ -241,7 +241,7 @@ class Client:
         self._stagger(stagger_s(spec, sum(r.end_us for r in latest) / len(latest) / 1e6 if latest else None))
         now = time.monotonic_ns()
         self._start_until_ns = _NEVER if spec.seconds is None else now + int(spec.seconds * _SECOND_NS)
-        self._phase = Phase(False, spec.requests, arrivals(spec, warmup=False), now)
+        self._phase = RequestPhase(False, spec.requests, arrivals(spec, warmup=False), now)
         self.phase = "measuring"
         self.clock.reset()
         self.capped = self.unsent = 0  # of the warm-up

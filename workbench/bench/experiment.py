@@ -25,7 +25,7 @@ from dataclasses import replace
 from typing import Any
 
 from workbench.bench.compare import ARMS, compare
-from workbench.bench.experiment_diagnosis import Seen, compiled_once, diagnosed
+from workbench.bench.experiment_diagnosis import MeasuredRun, compiled_once, diagnosed
 from workbench.bench.metric_changes import BETTER, LEVEL, WORSE, average, metric_called, unclaimed, variance
 from workbench.bench.student_t import detectable_shift, t_quantile
 from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, MetricChange, half_width
@@ -273,8 +273,8 @@ def judged(experiment: Experiment, results: Mapping[int, BenchResult]) -> Experi
 
 def _diagnosed(experiment: Experiment, pairs: Sequence[tuple[BenchResult, BenchResult]]) -> Iterator[str]:
     """What the runs say of the machine."""
-    seen = [[Seen(run, run.value) for run in pair if run.value] for pair in complete_pairs(experiment)]
-    discarded = [Seen(run, run.value) for run in experiment.discarded if run.value]
+    seen = [[MeasuredRun(run, run.value) for run in pair if run.value] for pair in complete_pairs(experiment)]
+    discarded = [MeasuredRun(run, run.value) for run in experiment.discarded if run.value]
     yield from diagnosed([(pair[0], pair[1]) for pair in seen if len(pair) == 2], discarded)
     if experiment.restarts:
         arms = [result.conditions for result in pairs[0]]

@@ -24,7 +24,7 @@ _TWO_GROUPS = {4: 0.035, 5: 0.05, 6: 0.07, 8: 0.10, 12: 0.15, 16: 0.185, 24: 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class MeasuredRun:
     """A run and its value of the metric."""
 
     run: ExperimentRun
@@ -39,7 +39,7 @@ class Seen:
         return f"run {self.run.place + 1} ({self.run.arm})"
 
 
-def diagnosed(pairs: Sequence[tuple[Seen, Seen]], discarded: Sequence[Seen] = ()) -> Iterator[str]:
+def diagnosed(pairs: Sequence[tuple[MeasuredRun, MeasuredRun]], discarded: Sequence[MeasuredRun] = ()) -> Iterator[str]:
     """`pairs`: (A, B) of the complete ones."""
     arms = [[pair[side] for pair in pairs] for side in (0, 1)]
     yield from _outlying_pair(pairs, arms)
@@ -65,7 +65,9 @@ def compiled_once(engines: Sequence[str | None], eager: Sequence[bool]) -> str |
 COMPILING = ("vllm", "sglang")  # torch.compile, kernels built or tuned at the first start of a configuration
 
 
-def _outlying_pair(pairs: Sequence[tuple[Seen, Seen]], arms: Sequence[Sequence[Seen]]) -> Iterator[str]:
+def _outlying_pair(
+    pairs: Sequence[tuple[MeasuredRun, MeasuredRun]], arms: Sequence[Sequence[MeasuredRun]]
+) -> Iterator[str]:
     """A pair that is far from all others, by the spread of the others."""
     count = len(pairs)
     if count < 4:
@@ -86,7 +88,7 @@ def _outlying_pair(pairs: Sequence[tuple[Seen, Seen]], arms: Sequence[Sequence[S
         )
 
 
-def _two_speeds(arms: Sequence[Sequence[Seen]]) -> list[str]:
+def _two_speeds(arms: Sequence[Sequence[MeasuredRun]]) -> list[str]:
     count = min(map(len, arms))
     known = [n for n in _TWO_GROUPS if n <= count]
     if not known:
@@ -111,7 +113,7 @@ def _two_speeds(arms: Sequence[Sequence[Seen]]) -> list[str]:
     return [f"the runs have two speeds: {', '.join(said)}: {why}"]
 
 
-def _split(arm: Sequence[Seen]) -> tuple[Sequence[Seen], Sequence[Seen]]:
+def _split(arm: Sequence[MeasuredRun]) -> tuple[Sequence[MeasuredRun], Sequence[MeasuredRun]]:
     """The lower and the upper group, of two runs at least, that are most alike inside."""
     ranked = sorted(arm, key=lambda r: r.value)
     cut = min(
@@ -121,7 +123,7 @@ def _split(arm: Sequence[Seen]) -> tuple[Sequence[Seen], Sequence[Seen]]:
     return ranked[:cut], ranked[cut:]
 
 
-def _step(splits: Sequence[tuple[Sequence[Seen], Sequence[Seen]]]) -> int | None:
+def _step(splits: Sequence[tuple[Sequence[MeasuredRun], Sequence[MeasuredRun]]]) -> int | None:
     """The place from which all runs are of the other speed; None where the speeds alternate."""
     low, high = ([r.run.place for split in splits for r in split[side]] for side in (0, 1))
     for before, after in ((low, high), (high, low)):
@@ -130,7 +132,7 @@ def _step(splits: Sequence[tuple[Sequence[Seen], Sequence[Seen]]]) -> int | None
     return None
 
 
-def _trend(arms: Sequence[Sequence[Seen]]) -> Iterator[str]:
+def _trend(arms: Sequence[Sequence[MeasuredRun]]) -> Iterator[str]:
     """A straight line over the order of the runs, the arms' difference taken out."""
     in_order = sorted(
         (run.run.place, run.run.place - _mean([r.run.place for r in arm]), run.log - _centre(arm))
@@ -167,7 +169,7 @@ def _worth(rest: Sequence[float]) -> float:
     return (1 - r) / (1 + r)
 
 
-def _cold_start(arms: Sequence[Sequence[Seen]], discarded: Sequence[Seen]) -> Iterator[str]:
+def _cold_start(arms: Sequence[Sequence[MeasuredRun]], discarded: Sequence[MeasuredRun]) -> Iterator[str]:
     """The first of all runs, far from those of its arm by the spread inside both arms."""
     df = sum(map(len, arms)) - len(arms)
     for first in discarded[:1]:
@@ -181,7 +183,7 @@ def _cold_start(arms: Sequence[Sequence[Seen]], discarded: Sequence[Seen]) -> It
             yield f"the discarded first run lies {_percent(away)} from the other runs of {first.run.arm}: a cold start"
 
 
-def _centre(runs: Sequence[Seen]) -> float:
+def _centre(runs: Sequence[MeasuredRun]) -> float:
     return _mean([r.log for r in runs])
 
 

@@ -41,7 +41,7 @@ Pick = Callable[[BenchSummary], float | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Metric:
+class ResultMetric:
     name: str  # "output_tok_s", "ttft_ms.p50"
     unit: str
     higher_is_better: bool
@@ -56,18 +56,18 @@ class Metric:
         return value
 
 
-def metric_called(name: str) -> Metric:
+def metric_called(name: str) -> ResultMetric:
     """Raises InputError, which names those that there are."""
     latency, _, part = name.partition(".")
     if name in _UNITS:
-        return Metric(name, *_UNITS[name])
+        return ResultMetric(name, *_UNITS[name])
     if latency in (*_LATENCIES, *_OF_A_RATE) and part in _PARTS:
-        return Metric(name, "ms", False)
+        return ResultMetric(name, "ms", False)
     known = [*_UNITS, *(f"{each}.p50" for each in _LATENCIES)]
     raise InputError(f"no metric is called {name!r}", next_step=f"one of {', '.join(known)} (or .mean, .p90, .p99)")
 
 
-def shown_metrics(runs: Sequence[BenchResult], chosen: str | None = None) -> tuple[Metric, ...]:
+def shown_metrics(runs: Sequence[BenchResult], chosen: str | None = None) -> tuple[ResultMetric, ...]:
     """Those of a comparison, the chosen one first."""
     names = ["output_tok_s", "tok_per_joule"]
     for latency in (*_LATENCIES, *_OF_A_RATE):
@@ -101,7 +101,7 @@ def changes(
 
 
 def _change(
-    metric: Metric, xs: list[float | None], ys: list[float | None], paired: bool, level: float
+    metric: ResultMetric, xs: list[float | None], ys: list[float | None], paired: bool, level: float
 ) -> tuple[MetricChange, float | None]:
     """With its p-value. Geometric means and their ratio: a change of +x % and back is then a change of nothing."""
     name, unit, higher = metric.name, metric.unit, metric.higher_is_better

@@ -10,7 +10,7 @@ from workbench.model.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class BenchProfile:
     """`fields` of BenchSpec. Where it fits, eight rounds of the concurrency: the steady window is then some 92 % of the
     run, and starts and tail weigh little."""
 
@@ -20,17 +20,17 @@ class Profile:
 
 
 _PROFILES = (
-    Profile(
+    BenchProfile(
         "quick",
         "8 streams of 128 tokens: half a minute on most servers",
         {"concurrency": 8, "requests": 64, "input_tokens": 128, "max_tokens": 128, "warmup": 8},
     ),
-    Profile(
+    BenchProfile(
         "single-stream",
         "one request after the other: what one person sees, and the memory bandwidth's share",
         {"concurrency": 1, "requests": 8, "input_tokens": 128, "max_tokens": 256, "warmup": 2, "until_steady": True},
     ),
-    Profile(
+    BenchProfile(
         "batch",
         "32 streams of mixed lengths: throughput under load",
         {
@@ -43,12 +43,12 @@ _PROFILES = (
             "until_steady": True,
         },
     ),
-    Profile(
+    BenchProfile(
         "long-prompt",
         "4 streams of 8,192 prompt tokens: prefill and the KV cache",
         {"concurrency": 4, "requests": 32, "input_tokens": 8192, "max_tokens": 128, "warmup": 8, "until_steady": True},
     ),
-    Profile(
+    BenchProfile(
         "document",
         "the write-ups' protocol: a short prompt, 500 tokens, ten times in a row, over the whole time; streamed here, "
         "so that first token and gaps are known too",
@@ -58,7 +58,7 @@ _PROFILES = (
 NAMES = tuple(profile.name for profile in _PROFILES)
 
 
-def get(name: str) -> Profile:
+def get(name: str) -> BenchProfile:
     """Raises InputError for a name that is none."""
     found = next((p for p in _PROFILES if p.name == name), None)
     if found is None:

@@ -20,7 +20,7 @@ _ODD_READS = 0.01  # share of reads above which a person is told
 
 
 @dataclass(frozen=True, slots=True)
-class RunFacts:
+class ClientFacts:
     """What the client knows beside the records. `dropped`: optional fields that the engine refused. `prompt_words`:
     words in each synthetic prompt, None for the person's own. `window`: None: by the records alone."""
 
@@ -40,7 +40,7 @@ class RunFacts:
     latest_read_ms: float = 0.0
 
 
-def refusals(spec: BenchSpec, counted: Sequence[RequestRecord], facts: RunFacts, window: Window) -> tuple[str, ...]:
+def refusals(spec: BenchSpec, counted: Sequence[RequestRecord], facts: ClientFacts, window: Window) -> tuple[str, ...]:
     """Why these figures are not those of the server under the asked load; () where they are."""
     good = [r for r in counted if r.ok]
     failures = _failures(counted)
@@ -96,7 +96,7 @@ def _below(percent: float) -> str:
     return f"{int(10 * percent) / 10:g}"
 
 
-def _busy(good: Sequence[RequestRecord], facts: RunFacts) -> str | None:
+def _busy(good: Sequence[RequestRecord], facts: ClientFacts) -> str | None:
     if not good or facts.client_cpu_pct is None or facts.client_cpu_pct <= BUSY_CLIENT_PCT:
         return None
     return (
@@ -105,7 +105,7 @@ def _busy(good: Sequence[RequestRecord], facts: RunFacts) -> str | None:
     )
 
 
-def _cached(spec: BenchSpec, good: Sequence[RequestRecord], facts: RunFacts) -> str | None:
+def _cached(spec: BenchSpec, good: Sequence[RequestRecord], facts: ClientFacts) -> str | None:
     """More than 1 % of the prompt tokens came from the prefix cache, what the chat template may account for left out.
 
     Prompts differ from their first word on, so that all they can share is the template before it. How long that is is
@@ -143,7 +143,7 @@ def _not_offered(spec: BenchSpec, counted: Sequence[RequestRecord]) -> str | Non
     )
 
 
-def _not_sent(spec: BenchSpec, counted: Sequence[RequestRecord], facts: RunFacts) -> str | None:
+def _not_sent(spec: BenchSpec, counted: Sequence[RequestRecord], facts: ClientFacts) -> str | None:
     """The worst waits of an overloaded open loop are those of requests that it never sent."""
     due = len(counted) + facts.unsent
     if facts.unsent <= (1 - LEAST_LOAD) * due:
@@ -152,7 +152,7 @@ def _not_sent(spec: BenchSpec, counted: Sequence[RequestRecord], facts: RunFacts
     return f"{facts.unsent} of {due} requests that were due were never sent, since {why}"
 
 
-def notes_of(spec: BenchSpec, counted: Sequence[RequestRecord], facts: RunFacts, window: Window) -> tuple[str, ...]:
+def notes_of(spec: BenchSpec, counted: Sequence[RequestRecord], facts: ClientFacts, window: Window) -> tuple[str, ...]:
     good = [r for r in counted if r.ok]
     notes = list(facts.notes)
     if spec.insecure and spec.url.startswith("https:"):
@@ -203,7 +203,7 @@ def _odd_replies(counted: Sequence[RequestRecord], good: Sequence[RequestRecord]
     return notes
 
 
-def _first_chunk_notes(good: Sequence[RequestRecord], facts: RunFacts) -> list[str]:
+def _first_chunk_notes(good: Sequence[RequestRecord], facts: ClientFacts) -> list[str]:
     """Where TPOT depends on what the server does not say."""
     open_ = [r for r in good if r.first_tokens is None and 1 < r.chunks < (r.output_tokens or 0)]
     if not open_ or facts.first_tokens is not None:
@@ -217,7 +217,7 @@ def _first_chunk_notes(good: Sequence[RequestRecord], facts: RunFacts) -> list[s
     ]
 
 
-def _prompt_notes(spec: BenchSpec, good: Sequence[RequestRecord], facts: RunFacts) -> list[str]:
+def _prompt_notes(spec: BenchSpec, good: Sequence[RequestRecord], facts: ClientFacts) -> list[str]:
     prompt, cached = total([r.prompt_tokens for r in good]), total([r.cached_tokens for r in good])
     if not good or not prompt:
         return []
@@ -236,7 +236,7 @@ def _prompt_notes(spec: BenchSpec, good: Sequence[RequestRecord], facts: RunFact
     return notes
 
 
-def _schedule_notes(spec: BenchSpec, counted: Sequence[RequestRecord], facts: RunFacts) -> list[str]:
+def _schedule_notes(spec: BenchSpec, counted: Sequence[RequestRecord], facts: ClientFacts) -> list[str]:
     waits_ms = [1000 * (r.start_s - r.due_s) for r in counted if r.due_s is not None]
     late = sum(wait > _LATE_MS for wait in waits_ms)
     if not late:

@@ -45,7 +45,7 @@ def _poisson(rate: float, seed: str) -> Iterator[float]:
 
 
 @dataclass(slots=True)
-class Phase:
+class RequestPhase:
     """The requests of the warm-up, or the counted ones, in order."""
 
     warmup: bool

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 
 from workbench.bench.records import RequestRecord, total
-from workbench.bench.result_validity import RunFacts, marks, notes_of, refusals
+from workbench.bench.result_validity import ClientFacts, marks, notes_of, refusals
 from workbench.bench.steady_window import Window, mean_in_flight, requests_in, tokens_in, window_of
 from workbench.model.bench import BenchSpec, BenchSummary, Distribution
 
@@ -59,7 +59,7 @@ def tpot_ms(record: RequestRecord, first_tokens: float | None = None) -> float |
 
 
 def summarize(
-    spec: BenchSpec, counted: Sequence[RequestRecord], warmups: Sequence[RequestRecord], facts: RunFacts
+    spec: BenchSpec, counted: Sequence[RequestRecord], warmups: Sequence[RequestRecord], facts: ClientFacts
 ) -> BenchSummary:
     """`output_tok_s` and `request_s` are over the window (window.py), `whole_run_tok_s` over the whole run: tokens of
     the requests that were ok, from the first write to the last byte of any request.

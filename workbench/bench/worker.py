@@ -27,7 +27,7 @@ from workbench.bench.client import Client
 from workbench.bench.connection import resolve
 from workbench.bench.poller import IN, OUT
 from workbench.bench.records import RequestRecord
-from workbench.bench.result_validity import RunFacts
+from workbench.bench.result_validity import ClientFacts
 from workbench.bench.steady_window import end_s, window_of
 from workbench.bench.summary import summarize
 from workbench.model.api_key import api_key
@@ -40,7 +40,7 @@ _NICE = -10
 TOLD = "told to end"
 
 
-class Output:
+class WorkerOutput:
     """Lines to stdout that never hold up the loop: what the pipe does not take is written when it does."""
 
     def __init__(self, fd: int) -> None:
@@ -86,7 +86,7 @@ class Output:
 
 
 def main() -> int:
-    output = Output(1)
+    output = WorkerOutput(1)
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_read, False)
     os.set_blocking(wake_write, False)
@@ -149,7 +149,7 @@ def _read_line(wake: int) -> bytes | None:
     return data or None
 
 
-def _client(line: bytes, output: Output) -> Client:
+def _client(line: bytes, output: WorkerOutput) -> Client:
     try:
         asked = json.loads(line)
         key = asked.pop("api_key", None)
@@ -200,7 +200,7 @@ def _watch_for_the_end(client: Client, wake: int) -> None:
         client.watch(0, IN, on_stdin)
 
 
-def _report_progress(client: Client, output: Output) -> None:
+def _report_progress(client: Client, output: WorkerOutput) -> None:
     last = 0
 
     def tick(now_ns: int) -> None:
@@ -220,7 +220,7 @@ def _first_tokens(warmups: Sequence[RequestRecord]) -> float | None:
 def _summary(client: Client) -> dict[str, Any]:
     spec, counted, began = client.spec, client.counted, client.began_unix
     window = window_of(spec, counted, client.ramp_end_s)
-    facts = RunFacts(
+    facts = ClientFacts(
         notes=tuple(client.notes),
         dropped=tuple(client.workload.dropped),
         client_cpu_pct=client.cpu_pct(window.begin_s, window.end_s),

@@ -17,7 +17,7 @@ from workbench.model.findings import Finding, Level
 if TYPE_CHECKING:
     from workbench.model.plan import Command as Command_
     from workbench.model.plan import LaunchPlan, Node
-    from workbench.model.preset import Claim, GpuSettingsEntry, HostSetting, Variable
+    from workbench.model.preset import DocumentClaim, GpuSettingsEntry, HostSetting, Variable
     from workbench.session.session import Session
 
 
@@ -99,7 +99,7 @@ def _because(text: str, entry: GpuSettingsEntry | HostSetting) -> str:
     return f"{text} ({entry.reason})" if entry.reason else text
 
 
-def _lines(claim: Claim) -> str:
+def _lines(claim: DocumentClaim) -> str:
     return f"; lines {claim.lines}" if claim.lines else ""
 
 

@@ -85,7 +85,7 @@ def _flag_spec(raw: dict[str, Any]) -> FlagSpec:
     return FlagSpec(**{**raw, **tuples, "kind": FlagKind(raw["kind"])})
 
 
-class Match(NamedTuple):
+class FlagMatch(NamedTuple):
     """A flag found by one of its spellings. `negated`: the spelling turns it off ("no-enforce-eager")."""
 
     name: str
@@ -93,29 +93,29 @@ class Match(NamedTuple):
     negated: bool = False
 
 
-def lookup(catalog: FlagCatalog, spelling: str) -> Match:
+def lookup(catalog: FlagCatalog, spelling: str) -> FlagMatch:
     """The flag that a spelling means, with or without dashes or with underscores; `spec` None when unknown."""
     bare = spelling.strip().lstrip("-")
     name = bare.replace("_", "-")
     if name in catalog.flags:
-        return Match(name, catalog.flags[name])
+        return FlagMatch(name, catalog.flags[name])
     spellings = _spellings(catalog)
     found = spellings.get(bare) or spellings.get(name)
     if not found and catalog.engine == "sglang":  # plain argparse: any unambiguous beginning is accepted
         candidates = {m.name: m for s, m in spellings.items() if s.startswith(name)} if name else {}
         found = next(iter(candidates.values())) if len(candidates) == 1 else None
-    return found or Match(name, None)
+    return found or FlagMatch(name, None)
 
 
-def _spellings(catalog: FlagCatalog) -> dict[str, Match]:
-    table: dict[str, Match] = {}
+def _spellings(catalog: FlagCatalog) -> dict[str, FlagMatch]:
+    table: dict[str, FlagMatch] = {}
     for spec in catalog.flags.values():
         for alias in spec.aliases:
-            table.setdefault(alias.lstrip("-"), Match(spec.name, spec))
+            table.setdefault(alias.lstrip("-"), FlagMatch(spec.name, spec))
         if spec.negation:
             for off in (spec.negation.lstrip("-"), f"no-{spec.name}"):
-                table.setdefault(off, Match(spec.name, spec, negated=True))
-    return table | {name: Match(name, spec) for name, spec in catalog.flags.items()}
+                table.setdefault(off, FlagMatch(spec.name, spec, negated=True))
+    return table | {name: FlagMatch(name, spec) for name, spec in catalog.flags.items()}
 
 
 def canonical_name(catalog: FlagCatalog, spelling: str) -> str:

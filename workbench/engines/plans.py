@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from workbench.engines import registry
-from workbench.engines.catalog import Match, lookup, nearest_env, nearest_name
+from workbench.engines.catalog import FlagMatch, lookup, nearest_env, nearest_name
 from workbench.engines.flag_values import parse_value
 from workbench.engines.model_facts import of_preset
 from workbench.model.errors import InputError, PlanError
@@ -221,7 +221,7 @@ def _with_key(value: FlagValue | None, keys: list[str], new: FlagValue) -> dict[
     return old
 
 
-def _parse_assigned(catalog: FlagCatalog, match: Match, name: str, text: str | None) -> FlagValue:
+def _parse_assigned(catalog: FlagCatalog, match: FlagMatch, name: str, text: str | None) -> FlagValue:
     if text is None:
         if match.spec is None or match.spec.kind == FlagKind.BOOL or match.spec.nargs == "?":
             return True

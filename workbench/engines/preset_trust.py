@@ -74,7 +74,7 @@ _REACHES = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Foreign:
+class ForeignPart:
     """One thing that a preset makes run. `name`: "executable", "workdir", or of a variable or flag. `about`: what else
     decides which code that is: the model of a flag that runs the model's code."""
 
@@ -94,29 +94,29 @@ class Foreign:
         return Finding(Level.WARN, self.code, clean(self.text), flag=clean(self.name), fix=fix)
 
 
-def foreign_executable(engine: str, argv: Sequence[str]) -> Iterator[Foreign]:
+def foreign_executable(engine: str, argv: Sequence[str]) -> Iterator[ForeignPart]:
     usual = registry.get(engine)
     named = len(argv) == 1 and argv[0] in usual.executables and usual.packages + usual.version_arguments
     if argv and tuple(argv) != usual.launch and not named:
         command = shlex.join(argv)
         text = f"{_short(command)} is not the usual program of {usual.title}, which is {shlex.join(usual.launch)}"
-        yield Foreign("preset.unusual-executable", "executable", command, text)
+        yield ForeignPart("preset.unusual-executable", "executable", command, text)
 
 
-def foreign_workdir(engine: str, workdir: str | None) -> Iterator[Foreign]:
+def foreign_workdir(engine: str, workdir: str | None) -> Iterator[ForeignPart]:
     if workdir:
         text = f"{registry.get(engine).title} runs the code that lies in {_short(workdir)}"
-        yield Foreign("preset.runs-code", "workdir", workdir, text)
+        yield ForeignPart("preset.runs-code", "workdir", workdir, text)
 
 
-def foreign_env(engine: str, env: Mapping[str, Any]) -> Iterator[Foreign]:
+def foreign_env(engine: str, env: Mapping[str, Any]) -> Iterator[ForeignPart]:
     flag_of = {spec.env: spec.name for spec in registry.get(engine).catalog().flags.values() if spec.env}
     for name, value in env.items():
         if name in flag_of:  # the same as the flag
             yield from (replace(part, name=name) for part in foreign_flags(engine, {flag_of[name]: value}))
         elif found := _foreign_variable(name, value):
             code, says = found
-            yield Foreign(code, name, str(value), f"{name} {says}: {_shown(name, value)}")
+            yield ForeignPart(code, name, str(value), f"{name} {says}: {_shown(name, value)}")
 
 
 def _foreign_variable(name: str, value: Any) -> tuple[str, str] | None:
@@ -133,7 +133,7 @@ def _foreign_variable(name: str, value: Any) -> tuple[str, str] | None:
     return ("preset.points-elsewhere", "names a file, a module or an address") if _reaches(value) else None
 
 
-def foreign_flags(engine: str, flags: Mapping[str, Any], model: str = "") -> Iterator[Foreign]:
+def foreign_flags(engine: str, flags: Mapping[str, Any], model: str = "") -> Iterator[ForeignPart]:
     catalog = registry.get(engine).catalog()
     for spelling, value in flags.items():
         base, _, key = spelling.partition(".")  # "kv-transfer-config.kv_connector"
@@ -145,12 +145,12 @@ def foreign_flags(engine: str, flags: Mapping[str, Any], model: str = "") -> Ite
             continue
         if _runs_code(name, {key: value} if key else value):
             says = f"{spelling} lets code from the model repository or from a module run in the server: {shown}"
-            yield Foreign("preset.runs-code", spelling, str(value), says, model)
+            yield ForeignPart("preset.runs-code", spelling, str(value), says, model)
         elif spec is None:
             says = f"{spelling} is a flag of which Workbench does not know what it does: {shown}"
-            yield Foreign("preset.unknown", spelling, str(value), says)
+            yield ForeignPart("preset.unknown", spelling, str(value), says)
         elif name not in _NAMES and _reaches(value):
-            yield Foreign(
+            yield ForeignPart(
                 "preset.points-elsewhere",
                 spelling,
                 str(value),
@@ -189,20 +189,20 @@ def _parsed(value: Any) -> Any:
     return value
 
 
-def foreign_parts(plan: LaunchPlan, *, edited: bool = False) -> tuple[Foreign, ...]:
+def foreign_parts(plan: LaunchPlan, *, edited: bool = False) -> tuple[ForeignPart, ...]:
     """What the preset of `plan` makes run; with `edited` also what its user set, as a saved preset holds it."""
     chosen = (Origin.PRESET, Origin.EDITED) if edited else (Origin.PRESET,)
     env = {s.name: s.value for s in plan.env if s.origin in chosen}
     flags = {s.name: s.value for s in plan.flags if s.origin in chosen}
     named = plan.executable if edited or plan.executable_from == "preset" else ()
     programs = (replace(part, about=plan.workdir or "") for part in foreign_executable(plan.engine, named))
-    found: list[Foreign] = [*programs, *foreign_workdir(plan.engine, plan.workdir)]
+    found: list[ForeignPart] = [*programs, *foreign_workdir(plan.engine, plan.workdir)]
     for its_env, its_flags in ((env, flags), *((node.env, node.flags) for node in plan.nodes)):
         found += [*foreign_env(plan.engine, its_env), *foreign_flags(plan.engine, its_flags, plan.model)]
     return tuple({part.digest: part for part in found}.values())
 
 
-def untrusted(plan: LaunchPlan, trusted: Iterable[str]) -> tuple[Foreign, ...]:
+def untrusted(plan: LaunchPlan, trusted: Iterable[str]) -> tuple[ForeignPart, ...]:
     """What of a stranger's preset its user has not looked at yet."""
     known = frozenset(trusted)
     return tuple(p for p in foreign_parts(plan) if p.digest not in known) if plan.stranger else ()

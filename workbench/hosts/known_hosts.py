@@ -17,13 +17,13 @@ DEFAULT_GLOBAL = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
 DEFAULT_PORT = 22
 
 
-class Known(Protocol):
+class KnownKeys(Protocol):
     """Parsed known_hosts: keys, certificate authorities, revoked keys, and X.509 the same."""
 
     def match(self, host: str, addr: str, port: int | None) -> Sequence[Sequence[Any]]: ...
 
 
-class Key(Protocol):
+class PublicKey(Protocol):
     def get_fingerprint(self) -> str: ...
     def get_algorithm(self) -> str: ...
     def export_public_key(self) -> bytes: ...
@@ -33,7 +33,7 @@ class HostKeys:
     """The keys known for one host. `problem` is why the key that it offered was refused, `accepting` the known_hosts
     file and line that would accept it. `aliased`: HostKeyAlias is set, which stands without a port."""
 
-    def __init__(self, host: str, known: Known, *, file: str, aliased: bool, accepted: set[str]) -> None:
+    def __init__(self, host: str, known: KnownKeys, *, file: str, aliased: bool, accepted: set[str]) -> None:
         self._host = host
         self._all = known
         self._file = file
@@ -53,7 +53,7 @@ class HostKeys:
         self.known = exact[0]
         return (exact[0], *([*x, *y] for x, y in zip(exact[1:], plain[1:], strict=True)))
 
-    def accepts(self, host: str, port: int, key: Key) -> bool:
+    def accepts(self, host: str, port: int, key: PublicKey) -> bool:
         """Whether a key that is not among the known ones may be trusted all the same."""
         fingerprint, kind = key.get_fingerprint(), key.get_algorithm()
         if fingerprint in self._accepted:
@@ -88,7 +88,7 @@ class HostKeys:
         return host if self._aliased or port in (None, DEFAULT_PORT) else f"[{host}]:{port}"
 
 
-def read(files: Iterable[str], parse: Callable[[str], Known]) -> Known:
+def read(files: Iterable[str], parse: Callable[[str], KnownKeys]) -> KnownKeys:
     """All of `files` together; as in OpenSSH a missing file or a line that does not parse is no error."""
     lines: list[str] = []
     for file in files:
@@ -99,7 +99,7 @@ def read(files: Iterable[str], parse: Callable[[str], Known]) -> Known:
     return parse("".join(f"{line}\n" for line in lines if _parses(line, parse)))
 
 
-def _parses(line: str, parse: Callable[[str], Known]) -> bool:
+def _parses(line: str, parse: Callable[[str], KnownKeys]) -> bool:
     try:
         parse(line)
     except ValueError:

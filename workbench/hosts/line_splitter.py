@@ -51,7 +51,7 @@ class Readable(Protocol):
     async def read(self, n: int, /) -> bytes: ...
 
 
-class Output:
+class CommandOutput:
     """What a command prints on stdout and stderr up to its end, as far as it was read."""
 
     def __init__(self) -> None:

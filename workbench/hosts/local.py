@@ -26,7 +26,7 @@ from workbench.hosts.base import (
     HostFacts,
     state_dir_missing,
 )
-from workbench.hosts.line_splitter import CHUNK_BYTES, OUTPUT_MAX_BYTES, Output, Tail, TooMuch, split
+from workbench.hosts.line_splitter import CHUNK_BYTES, OUTPUT_MAX_BYTES, CommandOutput, Tail, TooMuch, split
 from workbench.model.errors import HostError
 
 _T = TypeVar("_T")
@@ -119,11 +119,11 @@ async def end(process: Process, wait_s: float = 0.0) -> None:
         transport.close()
 
 
-async def _communicate(process: Process, input: bytes | None) -> Output:
+async def _communicate(process: Process, input: bytes | None) -> CommandOutput:
     """As Process.communicate, for an output of bounded size."""
     assert process.stdout is not None
     assert process.stderr is not None
-    said = Output()
+    said = CommandOutput()
     feeding = asyncio.ensure_future(_feed(process, input))
     try:
         await said.read(process.stdout, process.stderr)

@@ -28,7 +28,7 @@ from workbench.hosts.base import (
     HostUnreachable,
 )
 from workbench.hosts.known_hosts import HostKeys
-from workbench.hosts.line_splitter import CHUNK_BYTES, Output, Tail, TooMuch, split
+from workbench.hosts.line_splitter import CHUNK_BYTES, CommandOutput, Tail, TooMuch, split
 from workbench.hosts.local import check_argv, not_found, raise_for, timed_out, too_much
 from workbench.hosts.port_relay import Reader, Relay, Writer
 from workbench.hosts.reconnecting_link import PATIENCE_S, Link, LinkEvent
@@ -393,7 +393,7 @@ class SshHost:
         started = time.monotonic()
         async with self._sessions:
             process, first = await self._exec(argv, env, guard=False)
-            said = Output()
+            said = CommandOutput()
             try:
                 with contextlib.suppress(asyncssh.Error, OSError):  # it may have ended without reading
                     process.stdin.write(first + (input or b""))
@@ -424,7 +424,7 @@ class SshHost:
             raise_for(done, self.name)
         return done
 
-    async def _kill(self, said: Output) -> None:
+    async def _kill(self, said: CommandOutput) -> None:
         """End the session of a command that was given up: closing its channel would leave it running."""
         pid = shell_scripts.marked_pid(said.err.decode("utf-8", "replace"))
         if pid is None or not self.connected:

@@ -44,7 +44,7 @@ class EngineRef(_Strict):
     workdir: str | None = None
 
 
-class Model(_Strict):
+class PresetModel(_Strict):
     id: str = Field(min_length=1, description="hub id or path, as the engine is given it")
     parameters_b: float | None = Field(None, gt=0, description="billions of parameters")
     quantization: str | None = None
@@ -125,7 +125,7 @@ class ReferenceResult(_Strict):
     ceiling: float | None = Field(None, gt=0, description="the memory-bandwidth limit for the same metric and unit")
 
 
-class Claim(_Strict):
+class DocumentClaim(_Strict):
     """Something that the document says, with what is known of it."""
 
     text: str
@@ -153,7 +153,7 @@ class Preset(_Strict):
     summary: str
     hardware: Hardware
     engine: EngineRef
-    model: Model
+    model: PresetModel
     flags: dict[str, Any] = Field(default_factory=dict, description="canonical long names without dashes")
     env: dict[str, str] = Field(default_factory=dict)
     gpu_settings: list[GpuSettingsEntry] = Field(default_factory=list)
@@ -163,7 +163,7 @@ class Preset(_Strict):
     benchmark: Benchmark = Field(default_factory=lambda: Benchmark.model_validate({}))
     baseline: Id | None = None
     references: list[ReferenceResult] = Field(default_factory=list)
-    claims: list[Claim] = Field(default_factory=list)
+    claims: list[DocumentClaim] = Field(default_factory=list)
     caveats: list[str] = Field(default_factory=list)
     provenance: Provenance
 

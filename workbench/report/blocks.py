@@ -54,12 +54,12 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Code:
+class CodeBlock:
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Plot:
+class PlotBlock:
     """`svg` is complete and stands for itself; Markdown shows the `caption` only."""
 
     svg: str
@@ -79,7 +79,7 @@ class Fold:
     blocks: Sequence[Block] = field(default=())
 
 
-Block: TypeAlias = Heading | Text | Alert | Figures | Table | Facts | Code | Plot | Items | Fold
+Block: TypeAlias = Heading | Text | Alert | Figures | Table | Facts | CodeBlock | PlotBlock | Items | Fold
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,14 @@ from __future__ import annotations
 from workbench.report.blocks import (
     Alert,
     Block,
-    Code,
+    CodeBlock,
     Document,
     Facts,
     Figures,
     Fold,
     Heading,
     Items,
-    Plot,
+    PlotBlock,
     Table,
     Text,
 )
@@ -109,9 +109,9 @@ def _block(block: Block) -> str:
         case Facts():
             rows = "".join(f'<tr><th scope="row">{escape(n)}</th><td>{escape(v)}</td></tr>' for n, v in block.rows)
             return f'<div class="wide"><table><tbody>{rows}</tbody></table></div>'
-        case Code():
+        case CodeBlock():
             return f"<pre><code>{escape(block.text)}</code></pre>"
-        case Plot():
+        case PlotBlock():
             return f"<figure>{block.svg}<figcaption>{escape(block.caption)}</figcaption></figure>"
         case Items():
             return f'<ul class="items">{"".join(f"<li>{escape(line)}</li>" for line in block.lines)}</ul>'

@@ -9,14 +9,14 @@ from workbench.model.untrusted_text import clean
 from workbench.report.blocks import (
     Alert,
     Block,
-    Code,
+    CodeBlock,
     Document,
     Facts,
     Figures,
     Fold,
     Heading,
     Items,
-    Plot,
+    PlotBlock,
     Table,
     Text,
 )
@@ -57,14 +57,14 @@ def _block(block: Block) -> Iterable[str]:
             return _table(block)
         case Facts():
             return _table(Table(("name", "value"), block.rows))
-        case Code():
+        case CodeBlock():
             return _code(block.text)
-        case Plot():
+        case PlotBlock():
             return []  # its figures stand in the tables; the picture is in the HTML report
         case Items():
             return [f"- {plain(line)}" for line in block.lines]
         case Fold():
-            inner = [line for one in block.blocks if not isinstance(one, Plot) for line in (*_block(one), "")]
+            inner = [line for one in block.blocks if not isinstance(one, PlotBlock) for line in (*_block(one), "")]
             return [f"<details><summary>{plain(block.title)}</summary>", "", *inner, "</details>"]
 
 

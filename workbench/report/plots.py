@@ -10,7 +10,7 @@ from typing import Any
 from workbench.model.bench import BenchSummary, MetricChange
 from workbench.model.sweep import Sweep, SweepPoint
 from workbench.report import svg
-from workbench.report.blocks import Plot
+from workbench.report.blocks import PlotBlock
 from workbench.report.format_values import figure, metric_title, percent
 
 _BINS = 60
@@ -18,7 +18,7 @@ _POINTS = 400  # of a distribution's curve
 Sample = Mapping[str, Any]
 
 
-def throughput(samples: Sequence[Sample], summary: BenchSummary) -> Plot | None:
+def throughput(samples: Sequence[Sample], summary: BenchSummary) -> PlotBlock | None:
     """Output tokens per second over the run, from the times of the chunks. Tokens within a request are shared out
     evenly over its chunks: the server says how many came, not in which chunk."""
     arrivals: list[tuple[float, float]] = []  # when, tokens
@@ -48,12 +48,12 @@ def throughput(samples: Sequence[Sample], summary: BenchSummary) -> Plot | None:
     top = max(v for _, v in points) * 1.08
     drawn = svg.chart(
         "Output tokens per second over the run",
-        svg.Axis("seconds", 0.0, points[-1][0]),
-        svg.Axis("tok/s", 0.0, top),
+        svg.SvgAxis("seconds", 0.0, points[-1][0]),
+        svg.SvgAxis("tok/s", 0.0, top),
         [svg.Series(points, kind="step")],
     )
     window = f", {summary.window} window" if summary.window_s else ""
-    return Plot(drawn, f"Output tokens per second over the run, in steps of {width:g} s{window}.")
+    return PlotBlock(drawn, f"Output tokens per second over the run, in steps of {width:g} s{window}.")
 
 
 def _nice(step: float) -> float:
@@ -61,7 +61,7 @@ def _nice(step: float) -> float:
     return round(next(m * power for m in (1, 2, 5, 10) if m * power >= step * 0.999), 9)
 
 
-def latencies(samples: Sequence[Sample]) -> list[Plot]:
+def latencies(samples: Sequence[Sample]) -> list[PlotBlock]:
     """TTFT and gaps of all requests, as the share that is at most so long."""
     good = [s for s in samples if not s.get("error") and not s.get("warmup")]
     found = (
@@ -71,7 +71,7 @@ def latencies(samples: Sequence[Sample]) -> list[Plot]:
     return [plot for plot in found if plot is not None]
 
 
-def _shares(title: str, values: list[float], what: str) -> Plot | None:
+def _shares(title: str, values: list[float], what: str) -> PlotBlock | None:
     known = sorted(v for v in values if v >= 0)
     if len(known) < 5:
         return None
@@ -84,16 +84,16 @@ def _shares(title: str, values: list[float], what: str) -> Plot | None:
     marks = [(known[min(count - 1, math.ceil(p * count) - 1)], f"p{p * 100:.0f}") for p in (0.5, 0.9, 0.99)]
     drawn = svg.chart(
         f"{title}: share of {what}",
-        svg.Axis("ms" + (", logarithmic" if wide else ""), low, high, log=wide),
-        svg.Axis(f"% of {what}", 0.0, 100.0),
+        svg.SvgAxis("ms" + (", logarithmic" if wide else ""), low, high, log=wide),
+        svg.SvgAxis(f"% of {what}", 0.0, 100.0),
         [svg.Series([(known[i], 100 * (i + 1) / count) for i in steps], kind="step")],
         height=220,
         marks=marks,
     )
-    return Plot(drawn, f"{title}: share of the {count:,} {what} that took at most so long.")
+    return PlotBlock(drawn, f"{title}: share of the {count:,} {what} that took at most so long.")
 
 
-def changes(metrics: Sequence[MetricChange]) -> Plot | None:
+def changes(metrics: Sequence[MetricChange]) -> PlotBlock | None:
     """The interval of each metric about no change."""
     rows = [
         svg.Interval(
@@ -109,16 +109,16 @@ def changes(metrics: Sequence[MetricChange]) -> Plot | None:
     if not rows:
         return None
     drawn = svg.forest("Change of each metric with its 95 % interval", rows, "change of B against A, %")
-    return Plot(drawn, "Change of B against A with its 95 % interval; hollow: no difference is claimed.")
+    return PlotBlock(drawn, "Change of B against A with its 95 % interval; hollow: no difference is claimed.")
 
 
-def raw_pairs(metric: MetricChange) -> Plot | None:
+def raw_pairs(metric: MetricChange) -> PlotBlock | None:
     pairs = [(a, b) for a, b in metric.pairs if a is not None and b is not None]
     if not pairs:
         return None
     title = f"{metric_title(metric.metric)}, {metric.unit}".rstrip(", ")
     drawn = svg.dumbbells(f"Raw pairs of {title}", pairs, title)
-    return Plot(drawn, f"Raw pairs: {title} of each run, A hollow, B filled.")
+    return PlotBlock(drawn, f"Raw pairs: {title} of each run, A hollow, B filled.")
 
 
 _SWEPT = (  # plots of a sweep: (y axis, ((field of SweepPoint, label, colour), …))
@@ -129,7 +129,7 @@ _SWEPT = (  # plots of a sweep: (y axis, ((field of SweepPoint, label, colour), 
 )
 
 
-def sweep(swept: Sweep) -> list[Plot]:
+def sweep(swept: Sweep) -> list[PlotBlock]:
     """Throughput and, where they are known, efficiency and latencies at each point; the knee marked."""
     done = [p for p in swept.points if p.state == "done" and p.tok_s is not None]
     if len(done) < 2:
@@ -137,7 +137,7 @@ def sweep(swept: Sweep) -> list[Plot]:
     places = _Places(swept, done)
     knee = knee_of(swept)
     marks = [(places.at[knee.label], "knee")] if knee is not None and knee in done else []
-    plots: list[Plot] = []
+    plots: list[PlotBlock] = []
     for unit, lines in _SWEPT:
         series = []
         for name, label, color in lines:
@@ -150,9 +150,9 @@ def sweep(swept: Sweep) -> list[Plot]:
         what = what[0].upper() + what[1:] + f" by {swept.name}"
         top = max(v for s in series for _, v in s.points) * 1.08 or 1.0
         drawn = svg.chart(
-            what, places.axis, svg.Axis(unit, 0.0, top), series, height=240, marks=marks, x_names=places.names
+            what, places.axis, svg.SvgAxis(unit, 0.0, top), series, height=240, marks=marks, x_names=places.names
         )
-        plots.append(Plot(drawn, f"{what}."))
+        plots.append(PlotBlock(drawn, f"{what}."))
     return plots
 
 
@@ -169,11 +169,11 @@ class _Places:
         known = [v for v in values if v is not None]
         if len(known) < len(points) or len(set(known)) < len(known):
             self.at = {p.label: float(i) for i, p in enumerate(points)}
-            self.axis = svg.Axis(title, -0.3, len(points) - 0.7)
+            self.axis = svg.SvgAxis(title, -0.3, len(points) - 0.7)
             self.names = [(float(i), p.label[:18]) for i, p in enumerate(points)]
             return
         self.at = {p.label: p.x or 0.0 for p in points}
         low, high = min(known), max(known)
         log = low > 0 and high / low >= 16
-        self.axis = svg.Axis(title, low, high, log)
+        self.axis = svg.SvgAxis(title, low, high, log)
         self.names = [(v, figure(int(v) if v == int(v) else v)) for v in known]

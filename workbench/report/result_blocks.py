@@ -12,7 +12,7 @@ from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, EngineDu
 from workbench.model.bench_cli_options import options
 from workbench.model.secrets import SERVER_KEY_VARIABLE
 from workbench.report import plots
-from workbench.report.blocks import Alert, Block, Code, Facts, Figures, Fold, Heading, Items, Table, Text
+from workbench.report.blocks import Alert, Block, CodeBlock, Facts, Figures, Fold, Heading, Items, Table, Text
 from workbench.report.format_values import (
     DEFINITIONS,
     ENERGY,
@@ -214,7 +214,7 @@ def conditions(result: BenchResult) -> list[Block]:
     found: list[Block] = [Facts(tuple(rows))]
     if made.argv:
         env = [f"{name}={shlex.quote(str(value))}" for name, value in made.env.items()]
-        found.append(Code(" ".join([*env, *(shlex.quote(a) for a in made.argv)])))
+        found.append(CodeBlock(" ".join([*env, *(shlex.quote(a) for a in made.argv)])))
     settings = [(name, value_text(value)) for name, value in made.flags.items()]
     settings += [(name, value_text(value)) for name, value in made.env.items()]
     if settings:

@@ -27,7 +27,7 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class SvgAxis:
     title: str
     low: float
     high: float
@@ -145,8 +145,8 @@ class Canvas:
 
 def chart(
     title: str,
-    x: Axis,
-    y: Axis,
+    x: SvgAxis,
+    y: SvgAxis,
     series: Sequence[Series],
     *,
     height: float = 260.0,
@@ -186,8 +186,8 @@ def chart(
 
 def _grid(
     canvas: Canvas,
-    x: Axis,
-    y: Axis,
+    x: SvgAxis,
+    y: SvgAxis,
     across: Scale,
     up: Scale,
     box: tuple[float, float, float, float],
@@ -240,7 +240,7 @@ def forest(title: str, rows: Sequence[Interval], x_title: str) -> str:
     bottom = top + step * len(rows)
     canvas = Canvas(title, bottom + 44)
     reach = max((max(abs(r.change - r.half), abs(r.change + r.half)) for r in rows), default=1.0) * 1.08 or 1.0
-    axis = Axis(x_title, -reach, reach)
+    axis = SvgAxis(x_title, -reach, reach)
     across = axis.scale(left, right)
     for value in axis.ticks():
         canvas.line(across(value), top, across(value), bottom, opacity=_FAINT)
@@ -268,7 +268,7 @@ def dumbbells(title: str, pairs: Sequence[tuple[float, float]], x_title: str) ->
     values = [v for pair in pairs for v in pair]
     low, high = min(values), max(values)
     margin = (high - low) * 0.08 or abs(high) * 0.02 or 1.0
-    axis = Axis(x_title, low - margin, high + margin)
+    axis = SvgAxis(x_title, low - margin, high + margin)
     across = axis.scale(left, right)
     for value in axis.ticks():
         canvas.line(across(value), top, across(value), bottom, opacity=_FAINT)

@@ -8,7 +8,19 @@ from workbench.model.bench import BenchResult
 from workbench.model.bench_json import result_from_json, to_json
 from workbench.model.secrets import mask_data
 from workbench.model.untrusted_text import clean
-from workbench.report.blocks import Alert, Block, Code, Facts, Figures, Fold, Heading, Items, Plot, Table, Text
+from workbench.report.blocks import (
+    Alert,
+    Block,
+    CodeBlock,
+    Facts,
+    Figures,
+    Fold,
+    Heading,
+    Items,
+    PlotBlock,
+    Table,
+    Text,
+)
 from workbench.report.result_blocks import blocks_of, subtitle_of, title_of
 
 
@@ -35,11 +47,11 @@ def _block(block: Block, indent: str = "  ") -> Iterable[str]:
             return _aligned([block.head, *block.rows], block.numeric, indent)
         case Facts():
             return _aligned(block.rows, frozenset(), indent)
-        case Code():
+        case CodeBlock():
             return ["", indent + block.text, ""]
         case Items():
             return [f"{indent}- {line}" for line in block.lines]
-        case Fold() | Plot():
+        case Fold() | PlotBlock():
             return []  # in the reports
 
 

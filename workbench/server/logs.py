@@ -239,7 +239,7 @@ async def read(
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
+class LogMatch:
     """One line of the log file: its number from 1, and its text."""
 
     number: int
@@ -248,11 +248,11 @@ class Match:
 
 async def search(
     host: Host, path: str, text: str, *, secrets: Iterable[str] = (), limit: int = 500, ignore_case: bool = True
-) -> tuple[Match, ...]:
+) -> tuple[LogMatch, ...]:
     """The first `limit` lines of the whole file that hold `text` literally; the host searches, few bytes travel."""
     case = ["-i"] if ignore_case else []
     done = await host.run(["grep", "-a", "-n", "-F", *case, "-m", str(limit), "-e", text, "--", path])
     if done.returncode > 1:
         raise CommandFailed(f"cannot search {path}: {done.err.strip()}", done, host=host.name)
     found = (line.partition(b":") for line in done.stdout.splitlines() if line)
-    return tuple(Match(int(number), log_line(rest, secrets)) for number, _, rest in found if number.isdigit())
+    return tuple(LogMatch(int(number), log_line(rest, secrets)) for number, _, rest in found if number.isdigit())

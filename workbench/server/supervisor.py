@@ -28,7 +28,7 @@ from workbench.model.plan import Command, LaunchPlan
 from workbench.model.secrets import mask_command, mask_plan, mask_text
 from workbench.model.server_run import EngineMetrics, LogBatch, ServerState, ServerStatus
 from workbench.server import logs, metrics, preflight, readiness, server_secrets
-from workbench.server.logs import HEAD_BYTES, READ_BYTES, LogRing, Match
+from workbench.server.logs import HEAD_BYTES, READ_BYTES, LogMatch, LogRing
 from workbench.server.run_directory import RUN_ID, RunRecord, decode_record, encode_ready, encode_record, new_run_id
 from workbench.server.watched_run import UNHEALTHY_AFTER, Watched
 
@@ -314,7 +314,7 @@ class Supervisor:
         async for batch in logs.read(self.host, path, run_id, secrets=secrets, ended=ended, wait=pause):
             yield batch
 
-    async def search_log(self, run_id: str, text: str, *, limit: int = 500) -> tuple[Match, ...]:
+    async def search_log(self, run_id: str, text: str, *, limit: int = 500) -> tuple[LogMatch, ...]:
         """Lines of the whole file that hold `text`, whatever its case; the host does the searching."""
         run = await self._find(run_id)
         return await logs.search(self.host, run.log_path, text, secrets=run.secrets, limit=limit)

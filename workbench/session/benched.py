@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from workbench.bench.energy import Idle
     from workbench.bench.prompt_length import Length
     from workbench.bench.records import BenchOutcome
-    from workbench.gpu.settings.contrast import Clock, Known
+    from workbench.gpu.settings.contrast import Clock, ContrastEvidence
     from workbench.gpu.settings.disturbance import Watch
     from workbench.gpu.settings.proof import Proof
     from workbench.hosts.base import Host
@@ -119,7 +119,7 @@ class Measurement:
         cancel: asyncio.Event,
         on_progress: Callable[[BenchProgress], None],
         alterations: Sequence[Alteration] = (),
-        known: Known | None = None,
+        known: ContrastEvidence | None = None,
         idle: Idle | None = None,
         ahead: Ahead | None = None,
     ) -> None:

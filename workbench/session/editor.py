@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from workbench import engines
 from workbench.engines.model_facts import Found, facts_of, needs_look
-from workbench.engines.preset_trust import Foreign, untrusted
+from workbench.engines.preset_trust import ForeignPart, untrusted
 from workbench.model.errors import InputError, PlanError, WorkbenchError
 from workbench.model.findings import Finding, Level
 from workbench.model.flags import FlagCatalog, FlagKind, FlagRow, FlagSpec, Origin
@@ -124,7 +124,7 @@ class PlanEditor:
             return (Finding(Level.ERROR, "plan.command", error.message, fix=error.next_step), *found)
         return found
 
-    def untrusted(self) -> tuple[Foreign, ...]:
+    def untrusted(self) -> tuple[ForeignPart, ...]:
         """What the plan's preset makes run and its user has not agreed to."""
         return untrusted(self.plan, self.around.trusted)
 

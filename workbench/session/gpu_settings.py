@@ -13,7 +13,7 @@ from workbench.model.findings import Finding, Level
 from workbench.session.serving import Serving
 
 if TYPE_CHECKING:  # loaded after the first frame, as in all modules of the session
-    from workbench.gpu.settings.contrast import Clock, Known
+    from workbench.gpu.settings.contrast import Clock, ContrastEvidence
     from workbench.gpu.settings.journal import Journal, Record
     from workbench.gpu.settings.preset_settings import Carried
     from workbench.gpu.settings.proof import Proof
@@ -246,7 +246,7 @@ class Settings(Serving):
         if self._source is not None:
             await self._source.refresh()
 
-    async def known_clocks(self, load: str) -> Known:
+    async def known_clocks(self, load: str) -> ContrastEvidence:
         """What the host's GPUs have shown under loads of the last day."""
         from workbench.gpu.settings import contrast
 
@@ -259,7 +259,9 @@ class Settings(Serving):
 
         return locks_on(self.state.alterations, self.state.others)
 
-    async def keep_clocks(self, known: Known, clocks: Sequence[Clock], proofs: Sequence[Proof]) -> Known:
+    async def keep_clocks(
+        self, known: ContrastEvidence, clocks: Sequence[Clock], proofs: Sequence[Proof]
+    ) -> ContrastEvidence:
         """Add what a load has shown: the clocks, and which locks a contrast has proved."""
         from workbench.gpu.settings import contrast
         from workbench.model.settings import InForce

@@ -14,7 +14,7 @@ from workbench.model.findings import Level
 from workbench.session.gpu_settings import Settings
 
 if TYPE_CHECKING:
-    from workbench.gpu.guard.client import Seen
+    from workbench.gpu.guard.client import GuardStatus
     from workbench.gpu.settings.rights import Rights
     from workbench.model.settings import GuardView, SettingCommand, SettingsReport
 
@@ -154,7 +154,7 @@ class Guarding(Settings):
         limit_s = min(max(heartbeat_s / 2, DRAWN_S[0]), DRAWN_S[1])
         return self._drawn_s is None or time.monotonic() - self._drawn_s < limit_s
 
-    async def _take(self, seen: Seen) -> None:
+    async def _take(self, seen: GuardStatus) -> None:
         from workbench.gpu.guard.client import was_told
 
         view, before = seen.view, self.state.guard
@@ -172,7 +172,7 @@ class Guarding(Settings):
             with suppress(HostError):
                 await was_told(self.host, view.did_unix_s or 0.0)
 
-    async def _without_guard(self, host: Host, seen: Seen) -> bool:
+    async def _without_guard(self, host: Host, seen: GuardStatus) -> bool:
         """Whether settings of ours are on that its guard has left alone, by being killed; another is started."""
         if not self._mine or seen.view.running:
             return False

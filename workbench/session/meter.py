@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from workbench.gpu.settings.contrast import Clock, Known, clocks_of
+from workbench.gpu.settings.contrast import Clock, ContrastEvidence, clocks_of
 from workbench.gpu.settings.disturbance import Watch
 from workbench.gpu.settings.drift import locks_on
 from workbench.gpu.settings.proof import Proof, judge_all
@@ -101,12 +101,14 @@ class Meter:
         return self._source.latest
 
     def proofs(
-        self, t0_s: float, t1_s: float, alterations: Sequence[Alteration], known: Known | None = None
+        self, t0_s: float, t1_s: float, alterations: Sequence[Alteration], known: ContrastEvidence | None = None
     ) -> tuple[Proof, ...]:
         """What a load from t0 to t1 (time.monotonic() of this process) says of each setting that Workbench made."""
         return judge_all(alterations, self._loaded(t0_s, t1_s), self._source.latest, known)
 
-    def clocks(self, t0_s: float, t1_s: float, alterations: Sequence[Alteration], known: Known) -> tuple[Clock, ...]:
+    def clocks(
+        self, t0_s: float, t1_s: float, alterations: Sequence[Alteration], known: ContrastEvidence
+    ) -> tuple[Clock, ...]:
         """The clocks under the load that is judged now, for what is judged later."""
         latest, on = self._source.latest, locks_on(alterations, known.others)
         return clocks_of(on, self._loaded(t0_s, t1_s), latest, known.load) if latest else ()

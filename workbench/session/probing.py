@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeAlias
 
-from workbench.gpu.settings.contrast import CONTRAST_MHZ, LOCKS, Clock, Known
+from workbench.gpu.settings.contrast import CONTRAST_MHZ, LOCKS, Clock, ContrastEvidence
 from workbench.model.errors import SettingsError, WorkbenchError
 from workbench.model.findings import Level
 from workbench.model.settings import ClockRange, GpuSettings, InForce
@@ -62,7 +62,7 @@ async def probed(
     meter: Meter,
     probes: Probes,
     load: Callable[[float], Awaitable[Driven]],
-    known: Known,
+    known: ContrastEvidence,
     password: str | None,
 ) -> tuple[list[Clock], tuple[str, ...]]:
     """The clocks under probes, and why one was not made."""
@@ -91,7 +91,7 @@ async def _one(
     setting: str,
     wanted: Mapping[int, GpuSettings],
     load: Callable[[float], Awaitable[Driven]],
-    known: Known,
+    known: ContrastEvidence,
     password: str | None,
 ) -> tuple[Clock, ...]:
     start = await start_of(session, setting, tuple(wanted))

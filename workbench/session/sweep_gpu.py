@@ -19,7 +19,7 @@ from workbench.session.driving import REQUESTS
 from workbench.session.sweep_run import Ended, SweepRun, undisturbed
 
 if TYPE_CHECKING:
-    from workbench.gpu.settings.journal import Entry
+    from workbench.gpu.settings.journal import JournalEntry
     from workbench.model.bench import BenchResult
     from workbench.model.settings import SettingsReport
     from workbench.session.gpu_settings import Settings
@@ -63,15 +63,15 @@ class Start:
     """`settings` bring a GPU back to what it had; `entry`: what the journal said of it, where it was altered."""
 
     settings: GpuSettings
-    entry: Entry | None = None
+    entry: JournalEntry | None = None
     unknown: bool = False  # a lock of somebody else may have been on, which no driver tells
 
     @classmethod
     def stored(cls, data: Mapping[str, Any]) -> Start:
         """Of what `asdict` gave."""
-        from workbench.gpu.settings.journal import Entry
+        from workbench.gpu.settings.journal import JournalEntry
 
-        entry = Entry(**data["entry"]) if data["entry"] else None
+        entry = JournalEntry(**data["entry"]) if data["entry"] else None
         return cls(gpu_settings_from(data["settings"]), entry, bool(data["unknown"]))
 
 

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from workbench.sim import physics, profiles
-from workbench.sim.physics import Activity, GpuSetting, OperatingPoint
-from workbench.sim.profiles import Profile
+from workbench.sim.physics import GpuActivity, GpuSetting, OperatingPoint
+from workbench.sim.profiles import HostProfile
 
 SNAPSHOT_S = 0.02  # calls within one tick see one moment
 ALIVE_CHECK_S = 0.2
@@ -33,13 +33,13 @@ STALE_S = 3.0  # a load that claims work and was not refreshed for this long doe
 
 
 @dataclass(frozen=True)
-class GpuProcess:
+class SimulatedProcess:
     pid: int
     memory_bytes: int
 
 
 @dataclass(frozen=True)
-class Reading:
+class SimulatedReading:
     """One simulated GPU at one moment."""
 
     index: int
@@ -52,13 +52,13 @@ class Reading:
     temperature_c: float
     energy_j: float
     memory_used_bytes: int
-    processes: tuple[GpuProcess, ...]
+    processes: tuple[SimulatedProcess, ...]
 
 
 class SimState:
     """The simulated GPUs of one profile under one directory. Cheap to ask often: files are re-read when changed."""
 
-    def __init__(self, directory: str, profile: Profile) -> None:
+    def __init__(self, directory: str, profile: HostProfile) -> None:
         self.directory = Path(directory)
         self.profile = profile
         self._loads_dir = self.directory / "loads"
@@ -74,14 +74,14 @@ class SimState:
         self._moment = 0.0
         self._faults: dict[str, Any] = {}
         self._faults_moment = 0.0
-        self._readings: tuple[Reading, ...] = ()
+        self._readings: tuple[SimulatedReading, ...] = ()
         self._points: dict[object, OperatingPoint] = {}
         self._thermal_stamp = (-1, 0)
         self._thermal: tuple[float, list[float], list[float]] = (0.0, [], [])
 
     # -- reading -------------------------------------------------------------------------------------------------
 
-    def readings(self) -> tuple[Reading, ...]:
+    def readings(self) -> tuple[SimulatedReading, ...]:
         """All GPUs now; calls within `SNAPSHOT_S` get the same moment."""
         moment = time.monotonic()
         if moment - self._moment > SNAPSHOT_S or not self._readings:
@@ -106,7 +106,7 @@ class SimState:
         self._refresh_loads()
         return sum(p.memory_bytes for p in self._processes(gpu))
 
-    def _read(self, now: float) -> tuple[Reading, ...]:
+    def _read(self, now: float) -> tuple[SimulatedReading, ...]:
         profile, settings = self.profile, self.settings()
         self._refresh_loads()
         activities = [self._activity(i, now) for i in range(profile.count)]
@@ -120,7 +120,7 @@ class SimState:
             if util > 2:
                 util = max(1, min(100, util - round(abs(physics.noise(key + "u", now, 2.0)))))
             readings.append(
-                Reading(
+                SimulatedReading(
                     index=i,
                     setting=settings[i],
                     point=point,
@@ -137,7 +137,7 @@ class SimState:
         return tuple(readings)
 
     def _advance(
-        self, now: float, settings: tuple[GpuSetting, ...], activities: list[Activity]
+        self, now: float, settings: tuple[GpuSetting, ...], activities: list[GpuActivity]
     ) -> list[OperatingPoint]:
         """Temperature and energy from the last known moment to `now`, in a few growing steps."""
         profile = self.profile
@@ -168,7 +168,7 @@ class SimState:
         self._thermal = (now, temperatures, energies)
         return points
 
-    def _point(self, setting: GpuSetting, load: Activity, celsius: float) -> OperatingPoint:
+    def _point(self, setting: GpuSetting, load: GpuActivity, celsius: float) -> OperatingPoint:
         """`physics.operating_point`, remembered: most ticks repeat the last one's question."""
         hot = celsius if celsius >= self.profile.gpu.slowdown_c else None
         key = (setting, load.busy, load.memory, load.compute, load.idle_s < physics.COOL_DOWN_S, hot)
@@ -189,7 +189,7 @@ class SimState:
         self._alive_checked = moment
         self._loads = [load for load in self._loads if start_ticks(int(load["pid"])) == load["start_ticks"]]
 
-    def _activity(self, gpu: int, now: float) -> Activity:
+    def _activity(self, gpu: int, now: float) -> GpuActivity:
         total = physics.IDLE_ACTIVITY
         for load in self._loads:
             part = load["gpus"].get(str(gpu))
@@ -197,15 +197,15 @@ class SimState:
                 continue
             age = max(0.0, now - float(load["unix_s"]))
             if part["busy"] > 0.0 and age < STALE_S:
-                total = total.plus(Activity(part["busy"], part["memory"], part["compute"], 0.0))
+                total = total.plus(GpuActivity(part["busy"], part["memory"], part["compute"], 0.0))
             elif load.get("active_unix_s"):
-                total = total.plus(Activity(idle_s=max(0.0, now - float(load["active_unix_s"]))))
+                total = total.plus(GpuActivity(idle_s=max(0.0, now - float(load["active_unix_s"]))))
         return total
 
-    def _processes(self, gpu: int) -> tuple[GpuProcess, ...]:
+    def _processes(self, gpu: int) -> tuple[SimulatedProcess, ...]:
         key = str(gpu)
         return tuple(
-            GpuProcess(int(load["pid"]), int(load["gpus"][key]["memory_bytes"]))
+            SimulatedProcess(int(load["pid"]), int(load["gpus"][key]["memory_bytes"]))
             for load in self._loads
             if key in load["gpus"]
         )

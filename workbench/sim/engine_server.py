@@ -32,12 +32,12 @@ if __package__ in (None, ""):
 from workbench.sim import driver_state, flag_parser, launch_options, memory_fit, startup
 from workbench.sim.engine_log import EngineLog
 from workbench.sim.engine_metrics import Metrics
-from workbench.sim.http_server import Connection
+from workbench.sim.http_server import ClientConnection
 from workbench.sim.launch_options import Launch
 from workbench.sim.memory_fit import Failure, Fit
 from workbench.sim.openai_api import Api
 from workbench.sim.scheduler import Replica, Sequence
-from workbench.sim.step_time import Serving
+from workbench.sim.step_time import ModelReplica
 
 PUBLISH_S = 0.25
 CHILD_NAMES = {"vllm": "VLLM::EngineCore", "sglang": "sglang::schedul"}
@@ -140,7 +140,7 @@ class EngineServer:
         self.tasks += [loop.create_task(r.run()) for r in self.replicas]
         self.tasks += [loop.create_task(c) for c in (self._publish(placed), self._statistics(api), self._watch(api))]
 
-    async def _say(self, phases: Iterable[startup.Phase]) -> None:
+    async def _say(self, phases: Iterable[startup.StartupPhase]) -> None:
         total = startup.start_seconds(self.plan)
         for phase in phases:
             if phase.share:
@@ -195,7 +195,7 @@ class EngineServer:
     async def _listen(self, api: Api, sock: socket.socket) -> asyncio.AbstractServer:
         requests, idle_s = (100, 5.0) if self.plan.engine == "llamacpp" else (None, None)
         loop = asyncio.get_running_loop()
-        return await loop.create_server(lambda: Connection(api.handle, requests, idle_s), sock=sock, backlog=2048)
+        return await loop.create_server(lambda: ClientConnection(api.handle, requests, idle_s), sock=sock, backlog=2048)
 
     # -- processes and load --------------------------------------------------------------------------------------
 
@@ -264,7 +264,7 @@ class EngineServer:
         plan, gpu = self.plan, self.state.profile.gpu
         noise = float(os.environ.get("WORKBENCH_SIM_NOISE", "0.005"))
         seed = int(os.environ.get("WORKBENCH_SIM_SEED", str(os.getpid())))
-        serving = Serving(
+        serving = ModelReplica(
             plan.engine, gpu, self.state.profile.interconnect, plan.model, plan.tp, plan.eager, plan.custom_all_reduce
         )
         for i in range(len(placed.replicas)):
@@ -389,7 +389,7 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     try:
         plan = launch_options.read(engine, words, os.environ.get("WORKBENCH_SIM_VERSION"))
-    except flag_parser.Refused as refused:
+    except flag_parser.ArgumentsRejected as refused:
         sys.stderr.write(refused.text + "\n")
         return refused.code
     return asyncio.run(EngineServer(plan).run())

@@ -19,7 +19,7 @@ HUMAN = {"k": 1000, "m": 10**6, "g": 10**9, "K": 1024, "M": 1 << 20, "G": 1 << 3
 TRUE_WORDS, FALSE_WORDS = {"true", "1", "yes", "on"}, {"false", "0", "no", "off"}
 
 
-class Refused(Exception):
+class ArgumentsRejected(Exception):
     """The command line is not taken: `text` goes to stderr, `code` is the exit status."""
 
     def __init__(self, text: str, code: int = 2) -> None:
@@ -73,11 +73,11 @@ class Catalog:
 
     def refuse(self, why: str) -> None:
         if self.engine == "llamacpp":
-            raise Refused(f"error: {why}", 1)
+            raise ArgumentsRejected(f"error: {why}", 1)
         # an unknown argument is the outer parser's to refuse
         program = "vllm" if self.engine == "vllm" and why.startswith("unrecognized") else PROGRAM[self.engine]
         usage = f"usage: {PROGRAM[self.engine]} [-h] [options]"
-        raise Refused(f"{usage}\n{program}: error: {why}", 2)
+        raise ArgumentsRejected(f"{usage}\n{program}: error: {why}", 2)
 
 
 def parse(catalog: Catalog, argv: Sequence[str]) -> tuple[dict[str, Any], list[str]]:

@@ -26,7 +26,9 @@ REASONS = {
 class Request:
     """One request: `method`, `path` (without query), `headers` (lower-case names), `body`, `peer`."""
 
-    def __init__(self, method: str, path: str, headers: dict[str, str], body: bytes, connection: Connection) -> None:
+    def __init__(
+        self, method: str, path: str, headers: dict[str, str], body: bytes, connection: ClientConnection
+    ) -> None:
         self.method = method
         self.path = path.partition("?")[0]
         self.headers = headers
@@ -66,7 +68,7 @@ class Request:
         return b"connection: close\r\n" if self.connection.last else b""
 
 
-class Connection(asyncio.Protocol):
+class ClientConnection(asyncio.Protocol):
     """One client connection; requests are answered one after the other."""
 
     def __init__(self, handle: Callable[[Request], None], max_requests: int | None, idle_s: float | None) -> None:

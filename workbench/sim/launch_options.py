@@ -10,7 +10,7 @@ from typing import Any
 
 from workbench.sim import flag_parser, models
 from workbench.sim.flag_parser import Catalog
-from workbench.sim.models import Model
+from workbench.sim.models import SimulatedModel
 
 DEFAULT_PORT = {"vllm": 8000, "sglang": 30000, "tabbyapi": 5000, "llamacpp": 8080}
 
@@ -22,7 +22,7 @@ class Launch:
     engine: str
     version: str
     flags: Mapping[str, Any]
-    model: Model
+    model: SimulatedModel
     served: tuple[str, ...]
     host: str
     port: int

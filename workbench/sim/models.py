@@ -34,7 +34,7 @@ COMPUTE = {"fp8": "fp8", "int8": "fp8", "nvfp4": "fp4", "mxfp4": "fp4"}  # the t
 
 
 @dataclass(frozen=True)
-class Model:
+class SimulatedModel:
     """Parameters as counts, sizes in bytes. `active` is what one token touches (fewer than all in a mixture)."""
 
     id: str
@@ -226,7 +226,9 @@ def named_quantization(model_id: str) -> str | None:
     return next((quant for quant, pattern in _NAMED if re.search(pattern, name)), None)
 
 
-def describe(model_id: str, *, quantization: str | None = None, dtype: str = "auto", kv_fp8: bool = False) -> Model:
+def describe(
+    model_id: str, *, quantization: str | None = None, dtype: str = "auto", kv_fp8: bool = False
+) -> SimulatedModel:
     """What serving `model_id` costs. `quantization` and `dtype` as the engine's flags give them."""
     name = model_id.lower().rstrip("/")
     quant = _FLAGGED.get((quantization or "").lower()) or named_quantization(name)
@@ -246,7 +248,7 @@ def describe(model_id: str, *, quantization: str | None = None, dtype: str = "au
     on_disk = _on_disk(model_id)
     if guessed and on_disk:
         held, read = on_disk, on_disk * active / known.parameters
-    return Model(
+    return SimulatedModel(
         id=model_id,
         parameters=known.parameters,
         active=active,

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from workbench.sim import driver_state, physics
-from workbench.sim.nvidia_smi_fields import FIELDS, Cell, Code, Device, cell, header
+from workbench.sim.nvidia_smi_fields import FIELDS, Cell, Device, NvmlError, cell, header
 from workbench.sim.nvml_library import SimulatedNvml
 
 ALIASES = {
@@ -104,7 +104,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if end.text:
             print(end.text)
         return end.code
-    except Code as refused:  # in the middle of it: lost since it began
+    except NvmlError as refused:  # in the middle of it: lost since it began
         why = "GPU is lost" if refused.code == 15 else "Unknown Error"
         print(f"Unable to talk to the GPU any more: {why}\n{EARLY}")
         return refused.code
@@ -163,7 +163,7 @@ def _alive(devices: list[Device]) -> list[Device]:
         try:
             device.text("Name")
             answering.append(device)
-        except Code as refused:
+        except NvmlError as refused:
             bus_id = device.library._state.profile.bus_id(device.index)
             print(
                 f"Unable to determine the device handle for GPU{device.index}: {bus_id}: GPU is lost.  "
@@ -380,7 +380,7 @@ def _apply(device: Device, change: object, *, denied: str, unsupported: str) -> 
     """Whether it was done. Not supported is a warning with exit 0; anything else ends the run with its NVML code."""
     try:
         change()  # type: ignore[operator]
-    except Code as refused:
+    except NvmlError as refused:
         if refused.code == 3:
             print(f"{unsupported}\n{WARNING}")
             return False

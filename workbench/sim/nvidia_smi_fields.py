@@ -33,7 +33,7 @@ REASONS = {
 }
 
 
-class Code(Exception):
+class NvmlError(Exception):
     """An NVML return code that is not success."""
 
     def __init__(self, code: int) -> None:
@@ -63,10 +63,10 @@ class Device:
         try:
             function = getattr(self.library, name)
         except AttributeError:
-            raise Code(13) from None
+            raise NvmlError(13) from None
         code = function(self.handle, *arguments)
         if code:
-            raise Code(code)
+            raise NvmlError(code)
 
     def get(self, name: str, *arguments: Any) -> Any:
         cell = Cell()
@@ -93,7 +93,7 @@ class Device:
         values._obj = [entry]  # type: ignore[assignment]
         self.call("nvmlDeviceGetFieldValues", 1, values)
         if entry.nvmlReturn:  # type: ignore[attr-defined]
-            raise Code(entry.nvmlReturn)  # type: ignore[attr-defined]
+            raise NvmlError(entry.nvmlReturn)  # type: ignore[attr-defined]
         return int(entry.value.uiVal)
 
 
@@ -119,7 +119,7 @@ def _reason(bit: int) -> Callable[[Device], str]:
 
 def _refuse(code: int) -> Callable[[Device], str]:
     def refuse(_device: Device) -> str:
-        raise Code(code)
+        raise NvmlError(code)
 
     return refuse
 
@@ -236,7 +236,7 @@ def cell(device: Device, name: str, units: bool) -> str:
     _, unit, read = FIELDS[name]
     try:
         text = read(device)
-    except Code as refused:
+    except NvmlError as refused:
         return ABSENT.get(refused.code, "[Unknown Error]")
     return f"{text} {unit}" if unit and units else text
 

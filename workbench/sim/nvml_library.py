@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from workbench.sim import physics
-from workbench.sim.driver_state import Reading, SimState
+from workbench.sim.driver_state import SimState, SimulatedReading
 
 SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION = 0, 1, 2, 3, 4
 NOT_FOUND, INSUFFICIENT_SIZE, GPU_IS_LOST, DEPRECATED, UNKNOWN = 6, 7, 15, 26, 999
@@ -23,7 +23,7 @@ DOUBLE, UNSIGNED_INT, UNSIGNED_LONG_LONG = 0, 1, 3
 MIB = 1 << 20
 
 
-class Refused(Exception):
+class NvmlRefusal(Exception):
     """An NVML return code on its way out."""
 
     def __init__(self, code: int) -> None:
@@ -66,7 +66,7 @@ class SimulatedNvml:
                     return int(faults["codes"][name])
             try:
                 body(self, *arguments)
-            except Refused as refused:
+            except NvmlRefusal as refused:
                 return refused.code
             return SUCCESS
 
@@ -75,12 +75,12 @@ class SimulatedNvml:
     def _index(self, handle: Any) -> int:
         index = ctypes.c_size_t.from_buffer(handle).value - 1
         if not 0 <= index < self._state.profile.count:
-            raise Refused(INVALID_ARGUMENT)
+            raise NvmlRefusal(INVALID_ARGUMENT)
         if index in self._state.faults().get("lost", ()):
-            raise Refused(GPU_IS_LOST)
+            raise NvmlRefusal(GPU_IS_LOST)
         return index
 
-    def _reading(self, handle: Any) -> Reading:
+    def _reading(self, handle: Any) -> SimulatedReading:
         return self._state.readings()[self._index(handle)]
 
     # -- library and system --------------------------------------------------------------------------------------
@@ -88,7 +88,7 @@ class SimulatedNvml:
     def _nvmlInitWithFlags(self, _flags: Any = 0) -> None:
         code = int(self._state.faults().get("init", 0))
         if code:
-            raise Refused(code)
+            raise NvmlRefusal(code)
 
     _nvmlInit_v2 = _nvmlInitWithFlags
 
@@ -113,19 +113,19 @@ class SimulatedNvml:
 
     def _give(self, out: Any, index: int) -> None:
         if index in self._state.faults().get("lost", ()):
-            raise Refused(GPU_IS_LOST)
+            raise NvmlRefusal(GPU_IS_LOST)
         ctypes.c_size_t.from_buffer(out._obj).value = index + 1
 
     def _nvmlDeviceGetHandleByIndex_v2(self, index: Any, out: Any) -> None:
         if not 0 <= _value(index) < self._state.profile.count:
-            raise Refused(INVALID_ARGUMENT)
+            raise NvmlRefusal(INVALID_ARGUMENT)
         self._give(out, _value(index))
 
     def _nvmlDeviceGetHandleByUUID(self, uuid: Any, out: Any) -> None:
         text = getattr(uuid, "value", uuid)
         text = text.decode() if isinstance(text, bytes) else text
         if text not in self._uuids:
-            raise Refused(NOT_FOUND)
+            raise NvmlRefusal(NOT_FOUND)
         self._give(out, self._uuids.index(text))
 
     def _nvmlDeviceGetHandleByPciBusId_v2(self, bus_id: Any, out: Any) -> None:
@@ -133,7 +133,7 @@ class SimulatedNvml:
         text = (text.decode() if isinstance(text, bytes) else text).upper()
         ids = [self._state.profile.bus_id(i) for i in range(self._state.profile.count)]
         if text not in ids:
-            raise Refused(NOT_FOUND)
+            raise NvmlRefusal(NOT_FOUND)
         self._give(out, ids.index(text))
 
     def _nvmlDeviceGetIndex(self, handle: Any, out: Any) -> None:
@@ -169,7 +169,7 @@ class SimulatedNvml:
         self._index(handle)
         ecc = self._state.profile.gpu.ecc
         if ecc is None:
-            raise Refused(NOT_SUPPORTED)
+            raise NvmlRefusal(NOT_SUPPORTED)
         _put(current, int(ecc))
         _put(pending, int(ecc))
 
@@ -188,9 +188,9 @@ class SimulatedNvml:
     def _clock_kind(self, kind: Any) -> int:
         number = _value(kind)
         if number not in range(4):
-            raise Refused(INVALID_ARGUMENT)
+            raise NvmlRefusal(INVALID_ARGUMENT)
         if number == CLOCK_MEM and not self._state.profile.gpu.reports_memory_clock:
-            raise Refused(NOT_SUPPORTED)
+            raise NvmlRefusal(NOT_SUPPORTED)
         return number
 
     def _nvmlDeviceGetClockInfo(self, handle: Any, kind: Any, out: Any) -> None:
@@ -211,7 +211,7 @@ class SimulatedNvml:
 
     def _nvmlDeviceGetApplicationsClock(self, handle: Any, _kind: Any, _out: Any) -> None:
         self._index(handle)
-        raise Refused(DEPRECATED)
+        raise NvmlRefusal(DEPRECATED)
 
     _nvmlDeviceGetDefaultApplicationsClock = _nvmlDeviceGetApplicationsClock
 
@@ -220,23 +220,23 @@ class SimulatedNvml:
         room = count._obj.value
         count._obj.value = len(values)
         if values and (out is None or room < len(values)):
-            raise Refused(INSUFFICIENT_SIZE)
+            raise NvmlRefusal(INSUFFICIENT_SIZE)
         for i, value in enumerate(values):
             out[i] = value
 
     def _nvmlDeviceGetSupportedMemoryClocks(self, handle: Any, count: Any, out: Any) -> None:
         self._index(handle)
         if not self._state.profile.gpu.memory_steps_mhz:
-            raise Refused(NOT_SUPPORTED)
+            raise NvmlRefusal(NOT_SUPPORTED)
         self._fill(list(self._state.profile.gpu.memory_steps_mhz), count, out)
 
     def _nvmlDeviceGetSupportedGraphicsClocks(self, handle: Any, memory_mhz: Any, count: Any, out: Any) -> None:
         self._index(handle)
         gpu = self._state.profile.gpu
         if not gpu.memory_steps_mhz:
-            raise Refused(NOT_SUPPORTED)
+            raise NvmlRefusal(NOT_SUPPORTED)
         if _value(memory_mhz) not in gpu.memory_steps_mhz:
-            raise Refused(NOT_FOUND)
+            raise NvmlRefusal(NOT_FOUND)
         steps = int((gpu.sm_max_mhz - gpu.sm_idle_mhz) / gpu.sm_step_mhz)
         self._fill([round(gpu.sm_max_mhz - i * gpu.sm_step_mhz) for i in range(steps + 1)], count, out)
 
@@ -266,7 +266,7 @@ class SimulatedNvml:
     def _limit(self, handle: Any, watts: float | None, out: Any) -> None:
         self._index(handle)
         if watts is None:
-            raise Refused(NOT_SUPPORTED)
+            raise NvmlRefusal(NOT_SUPPORTED)
         _put(out, round(watts * 1000))
 
     def _nvmlDeviceGetPowerManagementLimit(self, handle: Any, out: Any) -> None:
@@ -287,12 +287,12 @@ class SimulatedNvml:
     def _nvmlDeviceGetTemperatureV(self, handle: Any, out: Any) -> None:
         reading = self._reading(handle)
         if out._obj.sensorType != 0:
-            raise Refused(INVALID_ARGUMENT)
+            raise NvmlRefusal(INVALID_ARGUMENT)
         out._obj.temperature = round(reading.temperature_c)
 
     def _nvmlDeviceGetTemperature(self, handle: Any, sensor: Any, out: Any) -> None:
         if _value(sensor) != 0:
-            raise Refused(INVALID_ARGUMENT)
+            raise NvmlRefusal(INVALID_ARGUMENT)
         _put(out, round(self._reading(handle).temperature_c))
 
     def _nvmlDeviceGetMarginTemperature(self, handle: Any, out: Any) -> None:
@@ -303,13 +303,13 @@ class SimulatedNvml:
         self._index(handle)
         above = {0: 5.0, 1: 2.0, 3: 0.0}.get(_value(kind))
         if above is None or self._state.profile.gpu.unified_memory:
-            raise Refused(NOT_SUPPORTED)
+            raise NvmlRefusal(NOT_SUPPORTED)
         _put(out, round(self._state.profile.gpu.slowdown_c + above))
 
     def _nvmlDeviceGetFanSpeed(self, handle: Any, out: Any) -> None:
         reading = self._reading(handle)
         if not self._state.profile.gpu.fan:
-            raise Refused(NOT_SUPPORTED)
+            raise NvmlRefusal(NOT_SUPPORTED)
         _put(out, round(max(30.0, min(100.0, 30.0 + 1.4 * (reading.temperature_c - 50.0)))))
 
     # -- memory, PCIe, processes ---------------------------------------------------------------------------------
@@ -317,7 +317,7 @@ class SimulatedNvml:
     def _nvmlDeviceGetMemoryInfo(self, handle: Any, out: Any) -> None:
         reading, gpu = self._reading(handle), self._state.profile.gpu
         if gpu.unified_memory:
-            raise Refused(NOT_SUPPORTED)
+            raise NvmlRefusal(NOT_SUPPORTED)
         info = out._obj
         info.total = gpu.memory_bytes
         info.used = reading.memory_used_bytes + gpu.reserved_mib * MIB
@@ -326,7 +326,7 @@ class SimulatedNvml:
     def _nvmlDeviceGetMemoryInfo_v2(self, handle: Any, out: Any) -> None:
         reading, gpu = self._reading(handle), self._state.profile.gpu
         if gpu.unified_memory:
-            raise Refused(NOT_SUPPORTED)
+            raise NvmlRefusal(NOT_SUPPORTED)
         info = out._obj
         info.total, info.reserved, info.used = gpu.memory_bytes, gpu.reserved_mib * MIB, reading.memory_used_bytes
         info.free = info.total - info.reserved - info.used
@@ -353,7 +353,7 @@ class SimulatedNvml:
         room = count._obj.value
         count._obj.value = len(processes)
         if processes and (out is None or room < len(processes)):
-            raise Refused(INSUFFICIENT_SIZE)
+            raise NvmlRefusal(INSUFFICIENT_SIZE)
         for i, process in enumerate(processes):
             out[i].pid, out[i].usedGpuMemory = process.pid, process.memory_bytes
             out[i].gpuInstanceId = out[i].computeInstanceId = 0xFFFFFFFF
@@ -382,7 +382,7 @@ class SimulatedNvml:
             else:
                 entry.value.ullVal = found[1]
 
-    def _field(self, field: int, scope: int, reading: Reading) -> tuple[int, int] | None:
+    def _field(self, field: int, scope: int, reading: SimulatedReading) -> tuple[int, int] | None:
         """(value type, value) of one field id, or None where this board does not give it."""
         gpu = self._state.profile.gpu
         if scope != 0:
@@ -408,7 +408,7 @@ class SimulatedNvml:
     def _set(self, handle: Any, **change: Any) -> None:
         index, faults = self._index(handle), self._state.faults()
         if faults.get("no_permission"):
-            raise Refused(NO_PERMISSION)
+            raise NvmlRefusal(NO_PERMISSION)
         kept = {k: v for k, v in change.items() if k not in faults.get("ignored", ())}
         if kept:
             self._state.change_setting(index, **kept)
@@ -421,16 +421,16 @@ class SimulatedNvml:
     def _nvmlDeviceSetPowerManagementLimit(self, handle: Any, milliwatts: Any) -> None:
         gpu, watts = self._state.profile.gpu, _value(milliwatts) / 1000.0
         if gpu.power_min_w is None or gpu.power_max_w is None:
-            raise Refused(NOT_SUPPORTED)
+            raise NvmlRefusal(NOT_SUPPORTED)
         if not gpu.power_min_w <= watts <= gpu.power_max_w:
-            raise Refused(INVALID_ARGUMENT)
+            raise NvmlRefusal(INVALID_ARGUMENT)
         self._set(handle, power_limit_w=None if watts == gpu.power_default_w else watts)
 
     def _nvmlDeviceSetGpuLockedClocks(self, handle: Any, low: Any, high: Any) -> None:
         low, high = _value(low), _value(high)
         symbolic = {physics.TDP_MHZ, physics.UNLIMITED_MHZ}
         if (low in symbolic) != (high in symbolic) or low > high:
-            raise Refused(INVALID_ARGUMENT)
+            raise NvmlRefusal(INVALID_ARGUMENT)
         self._set(handle, gpu_lock_mhz=[low, high])
 
     def _nvmlDeviceResetGpuLockedClocks(self, handle: Any) -> None:
@@ -438,12 +438,12 @@ class SimulatedNvml:
 
     def _nvmlDeviceSetMemoryLockedClocks(self, handle: Any, low: Any, high: Any) -> None:
         if not self._state.profile.gpu.memory_locks:
-            raise Refused(NOT_SUPPORTED)
+            raise NvmlRefusal(NOT_SUPPORTED)
         if _value(low) > _value(high):
-            raise Refused(INVALID_ARGUMENT)
+            raise NvmlRefusal(INVALID_ARGUMENT)
         self._set(handle, memory_lock_mhz=[_value(low), _value(high)])
 
     def _nvmlDeviceResetMemoryLockedClocks(self, handle: Any) -> None:
         if not self._state.profile.gpu.memory_locks:
-            raise Refused(NOT_SUPPORTED)
+            raise NvmlRefusal(NOT_SUPPORTED)
         self._set(handle, memory_lock_mhz=None)

@@ -185,7 +185,7 @@ class Api:
         if self.launch.engine == "vllm" and model is not None and model not in self.launch.served:
             raise ApiError(404, "NotFoundError", f"The model `{model}` does not exist.", "model")
         length = self._length(body, len(prompt), chat)
-        reply = Reply(self, request, body, chat, length)
+        reply = ApiReply(self, request, body, chat, length)
         sequence = Sequence(prompt, length, reply.deliver)
         reply.sequence = sequence
         replica = min(self.replicas, key=lambda r: r.load)
@@ -266,7 +266,7 @@ def _prompt_text(body: dict[str, Any]) -> str:
     return prompt
 
 
-class Reply:
+class ApiReply:
     """One answer on its way out, streamed or gathered."""
 
     def __init__(self, api: Api, request: Request, body: dict[str, Any], chat: bool, length: int) -> None:

@@ -15,7 +15,7 @@ import math
 import zlib
 from dataclasses import dataclass
 
-from workbench.sim.profiles import GpuModel, Profile
+from workbench.sim.profiles import GpuModel, HostProfile
 
 IDLE, SW_POWER_CAP, SW_THERMAL = 0x1, 0x4, 0x20  # nvmlClocksEventReason bits
 COOL_DOWN_S = 3.0  # clocks stay up this long after the last kernel
@@ -36,7 +36,7 @@ class GpuSetting:
 
 
 @dataclass(frozen=True)
-class Activity:
+class GpuActivity:
     """Shares 0..1 of the last half second: any kernel running, memory streaming, tensor cores busy."""
 
     busy: float = 0.0
@@ -44,8 +44,8 @@ class Activity:
     compute: float = 0.0
     idle_s: float = math.inf  # since the last kernel
 
-    def plus(self, other: Activity) -> Activity:
-        return Activity(
+    def plus(self, other: GpuActivity) -> GpuActivity:
+        return GpuActivity(
             min(1.0, self.busy + other.busy),
             min(1.0, self.memory + other.memory),
             min(1.0, self.compute + other.compute),
@@ -64,7 +64,7 @@ class OperatingPoint:
     memory_util_pct: int
 
 
-IDLE_ACTIVITY = Activity()
+IDLE_ACTIVITY = GpuActivity()
 
 
 def memory_slowdown(sm_mhz: float, gpu: GpuModel) -> float:
@@ -73,7 +73,9 @@ def memory_slowdown(sm_mhz: float, gpu: GpuModel) -> float:
     return 1.0 if short <= 0 else 1.0 + 0.36 * short**1.85
 
 
-def operating_point(profile: Profile, setting: GpuSetting, load: Activity, temperature_c: float) -> OperatingPoint:
+def operating_point(
+    profile: HostProfile, setting: GpuSetting, load: GpuActivity, temperature_c: float
+) -> OperatingPoint:
     """Clocks, power and reasons that hold now. No noise: see `noise`."""
     gpu = profile.gpu
     working = load.busy > 0.0
@@ -101,7 +103,7 @@ def operating_point(profile: Profile, setting: GpuSetting, load: Activity, tempe
     )
 
 
-def _level(gpu: GpuModel, load: Activity) -> float:
+def _level(gpu: GpuModel, load: GpuActivity) -> float:
     """Activity factor: 1.0 in memory-bound decode, about 0.35 where launches are what takes the time."""
     return load.busy * 0.3 + 0.7 * load.memory + gpu.compute_weight * load.compute
 

@@ -73,7 +73,7 @@ class Interconnect:
 
 
 @dataclass(frozen=True)
-class Profile:
+class HostProfile:
     name: str
     title: str
     gpu: GpuModel
@@ -263,7 +263,7 @@ A100_PCIE_40 = GpuModel(
 
 ALONE = Interconnect("one GPU", None, 30.0, 140.0, 20.0)
 
-_PRO = Profile(
+_PRO = HostProfile(
     name="rtx-pro-6000",
     title="1x RTX PRO 6000 Blackwell 96 GB, bare metal",
     gpu=RTX_PRO_6000,
@@ -274,7 +274,7 @@ _PRO = Profile(
     nvml_version="13.595.45.04",
 )
 
-PROFILES: dict[str, Profile] = {
+PROFILES: dict[str, HostProfile] = {
     p.name: p
     for p in (
         _PRO,
@@ -285,7 +285,7 @@ PROFILES: dict[str, Profile] = {
             virtualization=1,
             locks_work=False,
         ),
-        Profile(
+        HostProfile(
             name="rtx-5060ti-x2",
             title="2x RTX 5060 Ti 16 GB, PCIe 5.0 x8, no peer access",
             gpu=RTX_5060TI,
@@ -293,7 +293,7 @@ PROFILES: dict[str, Profile] = {
             interconnect=Interconnect("PCIe through host memory", None, 60.0, 170.0, 9.0),
             pci_buses=(0x01, 0x02),
         ),
-        Profile(
+        HostProfile(
             name="gb10",
             title="1x DGX Spark (GB10, 128 GB unified memory)",
             gpu=GB10,
@@ -302,7 +302,7 @@ PROFILES: dict[str, Profile] = {
             host_memory_kib=127600748,
             pci_domain=0xF,
         ),
-        Profile(
+        HostProfile(
             name="gb10-x2",
             title="2x DGX Spark (GB10, 128 GB unified memory each) over 200 Gb/s RoCE, shown as one host",
             gpu=GB10,
@@ -312,7 +312,7 @@ PROFILES: dict[str, Profile] = {
             pci_domain=0xF,
             pci_buses=(0x01, 0x01),
         ),
-        Profile(
+        HostProfile(
             name="four-pcie",
             title="4x A100 PCIe 40 GB, PCIe 4.0, no NVLink",
             gpu=A100_PCIE_40,
@@ -325,7 +325,7 @@ PROFILES: dict[str, Profile] = {
 }
 
 
-def get(name: str) -> Profile:
+def get(name: str) -> HostProfile:
     """The profile called `name`; KeyError with the known names where there is none."""
     try:
         return PROFILES[name]

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from workbench.sim import step_time
-from workbench.sim.physics import Activity, drift
-from workbench.sim.step_time import Serving
+from workbench.sim.physics import GpuActivity, drift
+from workbench.sim.step_time import ModelReplica
 
 BLOCK = 16  # tokens of a prefix-cache block
 SLIP_S = 0.25  # further behind than this, the clock is set forward: the machine is too slow
@@ -106,7 +106,7 @@ class Replica:
 
     def __init__(
         self,
-        serving: Serving,
+        serving: ModelReplica,
         *,
         kv_tokens: int,
         max_sequences: int,
@@ -160,7 +160,7 @@ class Replica:
         if sequence in self.waiting:
             self.waiting.remove(sequence)
 
-    def activity(self, interval_s: float) -> Activity:
+    def activity(self, interval_s: float) -> GpuActivity:
         """Shares of the last `interval_s` and a fresh start."""
         now = asyncio.get_running_loop().time()
         idle = self.idle_s + (now - self.idle_since if self.idle_since else 0.0)
@@ -169,9 +169,9 @@ class Replica:
         if self.running and stepped == 0.0:  # one step longer than the interval
             return self._step_time(len(self.running), 0).activity
         if stepped == 0.0:
-            return Activity()
+            return GpuActivity()
         busy = max(0.0, 1.0 - idle / max(interval_s, 1e-6))
-        return Activity(busy, busy * min(1.0, memory / stepped), busy * min(1.0, compute / stepped), 0.0)
+        return GpuActivity(busy, busy * min(1.0, memory / stepped), busy * min(1.0, compute / stepped), 0.0)
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -226,7 +226,7 @@ class Replica:
         if self.on_step:
             self.on_step()
 
-    def _step_time(self, decoding: int, prefill: int) -> step_time.Step:
+    def _step_time(self, decoding: int, prefill: int) -> step_time.EngineStep:
         sm_mhz, memory_mhz = self.clocks()
         return step_time.step(
             self.serving,

@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from workbench.sim import models, physics
-from workbench.sim.models import Model
+from workbench.sim.models import SimulatedModel
 from workbench.sim.profiles import GpuModel, Interconnect
 
 STEP_BASE_S = 0.0004  # scheduler, sampling, output
@@ -32,13 +32,13 @@ FORMAT_REACH = {"nvfp4": 0.76}  # 70B NVFP4 on one GB10: 4.0-4.2 tok/s where the
 
 
 @dataclass(frozen=True)
-class Serving:
+class ModelReplica:
     """One replica: the model on `tp` GPUs."""
 
     engine: str
     gpu: GpuModel
     link: Interconnect
-    model: Model
+    model: SimulatedModel
     tp: int = 1
     eager: bool = False
     custom_all_reduce: bool = True
@@ -49,7 +49,7 @@ class Serving:
 
 
 @dataclass(frozen=True)
-class Step:
+class EngineStep:
     """Seconds of one step and what filled them."""
 
     total_s: float
@@ -57,22 +57,22 @@ class Step:
     compute_s: float
 
     @property
-    def activity(self) -> physics.Activity:
+    def activity(self) -> physics.GpuActivity:
         """Shares that the driver shows while such steps follow one another."""
-        return physics.Activity(
+        return physics.GpuActivity(
             1.0, min(1.0, self.memory_s / self.total_s), min(1.0, self.compute_s / self.total_s), 0.0
         )
 
 
 def step(
-    serving: Serving,
+    serving: ModelReplica,
     *,
     sm_mhz: float,
     memory_mhz: float,
     sequences: int,
     context_tokens: int,
     prefill_tokens: int = 0,
-) -> Step:
+) -> EngineStep:
     """One step with `sequences` decoding, their contexts summed, and `prefill_tokens` of prompts beside them."""
     gpu, model = serving.gpu, serving.model
     tokens = sequences + prefill_tokens
@@ -88,10 +88,10 @@ def step(
     else:
         device += model.layers * GRAPH_LAYER_S
     total = device + _communication(serving, tokens) + STEP_BASE_S + STEP_PER_SEQUENCE_S * sequences
-    return Step(total, memory, compute)
+    return EngineStep(total, memory, compute)
 
 
-def single_stream_tok_s(serving: Serving, *, context_tokens: int = 256) -> float:
+def single_stream_tok_s(serving: ModelReplica, *, context_tokens: int = 256) -> float:
     """Tokens per second of one request with nothing locked and no power limit reached."""
     gpu = serving.gpu
     one = step(
@@ -104,7 +104,7 @@ def single_stream_tok_s(serving: Serving, *, context_tokens: int = 256) -> float
     return 1.0 / one.total_s
 
 
-def _weights_read(model: Model, tokens: int) -> float:
+def _weights_read(model: SimulatedModel, tokens: int) -> float:
     """A dense model is read once per step; of a mixture more experts are touched the more tokens there are."""
     if tokens <= 1 or model.active >= model.parameters:
         return model.bytes_per_token
@@ -113,12 +113,12 @@ def _weights_read(model: Model, tokens: int) -> float:
     return model.bytes_per_token + (model.weight_bytes - model.bytes_per_token) * (touched - share) / (1.0 - share)
 
 
-def _flops(gpu: GpuModel, model: Model, sm_mhz: float) -> float:
+def _flops(gpu: GpuModel, model: SimulatedModel, sm_mhz: float) -> float:
     peak = {"fp8": gpu.tflops_fp8, "fp4": gpu.tflops_fp4}.get(models.COMPUTE.get(model.quantization, ""))
     return (peak or gpu.tflops_bf16) * 1e12 * TENSOR_REACH * sm_mhz / gpu.sm_compute_mhz
 
 
-def _communication(serving: Serving, tokens: int) -> float:
+def _communication(serving: ModelReplica, tokens: int) -> float:
     if serving.tp == 1:
         return 0.0
     link, model = serving.link, serving.model

@@ -7,11 +7,11 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 
-class _Strict(BaseModel):
+class _StrictConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-class Ui(_Strict):
+class Ui(_StrictConfig):
     theme: str | None = None
     colour: bool = Field(True, description="false: as if NO_COLOR were set")
     refresh_s: Annotated[float, Field(ge=0.2, le=60)] = 1.0
@@ -20,21 +20,21 @@ class Ui(_Strict):
     keys: dict[str, str] = Field(default_factory=dict, description="action name -> keys, e.g. bench = 'b,f5'")
 
 
-class Gpu(_Strict):
+class GpuConfig(_StrictConfig):
     heartbeat_s: Annotated[float, Field(ge=1, le=3600)] = 30.0  # silent for so long: the guard gives settings back
 
 
-class Remembered(_Strict):
+class Remembered(_StrictConfig):
     value: str
     run: str = Field(description="id of the newest READY run that the value was given for")
 
 
-class Config(_Strict):
+class Config(_StrictConfig):
     """`executables`: host name -> engine -> the program that starts it there, with arguments as a shell quotes them.
     `remembered`: host name -> preset id -> variable -> the value that was given there last."""
 
     ui: Ui = Field(default_factory=lambda: Ui.model_validate({}))
-    gpu: Gpu = Field(default_factory=lambda: Gpu.model_validate({}))
+    gpu: GpuConfig = Field(default_factory=lambda: GpuConfig.model_validate({}))
     default_host: str | None = None
     executables: dict[str, dict[str, str]] = Field(default_factory=dict)
     remembered: dict[str, dict[str, dict[str, Remembered]]] = Field(default_factory=dict)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class PresetEntry:
+class ListedPreset:
     """One line of the list. `error` says what is wrong with a file that cannot be listed properly.
 
     `origin`: "own" (the person's directory) or "shipped". `hides` is the path of a preset of the same id that this one
@@ -59,17 +59,17 @@ class PresetLibrary:
     def __init__(self, dirs: Sequence[Path] | None = None) -> None:
         default = (paths.own_presets_dir(), paths.shipped_presets_dir())
         self.dirs: tuple[Path, ...] = tuple(dirs) if dirs is not None else default
-        self._entries: dict[Path, tuple[tuple[int, int], PresetEntry]] = {}
+        self._entries: dict[Path, tuple[tuple[int, int], ListedPreset]] = {}
         self._checked: dict[Path, tuple[tuple[int, int], Checked]] = {}
 
     @property
     def own_dir(self) -> Path:
         return self.dirs[0]
 
-    def list(self) -> tuple[PresetEntry, ...]:
+    def list(self) -> tuple[ListedPreset, ...]:
         """All presets sorted by id, the broken ones last. Reads only files that changed since the last call."""
-        good: dict[str, PresetEntry] = {}
-        broken: list[PresetEntry] = []
+        good: dict[str, ListedPreset] = {}
+        broken: list[ListedPreset] = []
         for path in self._files():
             entry = self._entry(path)
             first = good.get(entry.id)
@@ -169,7 +169,7 @@ class PresetLibrary:
                 found.extend(sorted(p for p in directory.iterdir() if p.suffix == ".toml" and p.name[0] != "."))
         return found
 
-    def _entry(self, path: Path) -> PresetEntry:
+    def _entry(self, path: Path) -> ListedPreset:
         stamp = _stamp(path)
         known = self._entries.get(path)
         if known is not None and known[0] == stamp:
@@ -201,11 +201,11 @@ def _stamp(path: Path) -> tuple[int, int] | None:
     return status.st_mtime_ns, status.st_size
 
 
-def _read_entry(path: Path, origin: str) -> PresetEntry:
+def _read_entry(path: Path, origin: str) -> ListedPreset:
     text = read_text(path)
     document = parse(text, str(path)) if isinstance(text, str) else text
     if isinstance(document, Finding):
-        return PresetEntry(path.stem, str(path), origin, error=document)
+        return ListedPreset(path.stem, str(path), origin, error=document)
     missing = [k for k in ("id", "title") if not isinstance(document.get(k), str)]
     engine = _table(document, "engine").get("name")
     if missing or not isinstance(engine, str):
@@ -213,18 +213,18 @@ def _read_entry(path: Path, origin: str) -> PresetEntry:
         finding = Finding(
             Level.ERROR, "preset.missing-field", f"{field}: missing; expected text", file=str(path), field=field
         )
-        return PresetEntry(path.stem, str(path), origin, error=finding)
+        return ListedPreset(path.stem, str(path), origin, error=finding)
     return _entry_of(document, path, origin)
 
 
-def _entry_of(document: Mapping[str, Any], path: Path, origin: str) -> PresetEntry:
+def _entry_of(document: Mapping[str, Any], path: Path, origin: str) -> ListedPreset:
     hardware, model = _table(document, "hardware"), _table(document, "model")
     provenance, nodes = _table(document, "provenance"), document.get("nodes")
     names = hardware.get("gpu_names")
     gpu_names = tuple(n for n in names if isinstance(n, str)) if isinstance(names, list) else ()
     count, caveats = hardware.get("count"), document.get("caveats")
     gpu_count = count if isinstance(count, int) else 1
-    return PresetEntry(
+    return ListedPreset(
         id=document["id"],
         path=str(path),
         origin=origin,

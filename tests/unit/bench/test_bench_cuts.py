@@ -35,7 +35,7 @@ from workbench.bench.connection import resolve
 from workbench.bench.exchange import Exchange
 from workbench.bench.http1 import HttpError
 from workbench.bench.records import RequestRecord
-from workbench.bench.result_validity import RunFacts
+from workbench.bench.result_validity import ClientFacts
 from workbench.bench.sse import SseError
 from workbench.bench.summary import summarize
 from workbench.model.bench import BenchSpec
@@ -302,7 +302,7 @@ def run(steps: list[Step], **fields: Any) -> Client:
 
 def test_a_run_without_streams() -> None:
     client = run([plain("200 OK", answer())])
-    s = summarize(client.spec, client.counted, (), RunFacts())
+    s = summarize(client.spec, client.counted, (), ClientFacts())
     assert (s.requests_ok, s.output_tokens, s.prompt_tokens, s.ttft_ms, s.itl_ms) == (6, 54, 120, None, None)
     assert s.e2e_ms and s.e2e_ms.count == 6 and s.output_tok_s and s.output_tok_s > 0
     names = ("ttft_ms", "itl_ms", "tpot_ms", "tokens_per_chunk", "per_stream_tok_s")
@@ -331,7 +331,7 @@ def test_a_run_without_any_usage_counts_requests_and_no_tokens() -> None:
         spec = BenchSpec(server.url, "m", concurrency=2, requests=8, warmup=2, max_tokens=5, until_steady=True)
         client = Client(spec, resolve(spec), None, lambda r: None)
         client.run()
-    s = summarize(spec, client.counted, client.warmups, RunFacts())
+    s = summarize(spec, client.counted, client.warmups, ClientFacts())
     assert (s.requests_ok, s.window, s.output_tokens, s.output_tok_s, s.window_output_tokens) == (
         8,
         "steady",

@@ -9,19 +9,19 @@ import pytest
 from support.simulated_runs import REALISTIC, Noise, SimulatedRuns
 
 from workbench.bench import experiment as design
-from workbench.bench.experiment_diagnosis import Seen, compiled_once, diagnosed
+from workbench.bench.experiment_diagnosis import MeasuredRun, compiled_once, diagnosed
 from workbench.model.experiment import WARM_UP, Arm, ExperimentRun, ExperimentSpec
 
 QUIET = replace(REALISTIC, drift=0.0)
 
 
-def pairs_of(seed: int, noise: Noise, pairs: int) -> list[tuple[Seen, Seen]]:
+def pairs_of(seed: int, noise: Noise, pairs: int) -> list[tuple[MeasuredRun, MeasuredRun]]:
     spec = ExperimentSpec(Arm(), Arm(), {}, order_seed=seed)
     runs, place, found = SimulatedRuns(0.03, seed, noise), 0, []
     for pair in range(pairs):
         two = {}
         for arm in design.order(spec, pair):
-            two[arm] = Seen(ExperimentRun(place, pair, arm), runs.speed(arm, place))
+            two[arm] = MeasuredRun(ExperimentRun(place, pair, arm), runs.speed(arm, place))
             place += 1
         found.append((two["A"], two["B"]))
     return found
@@ -61,9 +61,9 @@ def test_one_disturbed_run_is_found() -> None:
     assert found > 80
 
 
-def exact(values: Sequence[tuple[float, float]]) -> list[tuple[Seen, Seen]]:
+def exact(values: Sequence[tuple[float, float]]) -> list[tuple[MeasuredRun, MeasuredRun]]:
     return [
-        (Seen(ExperimentRun(2 * n, n, "A"), a), Seen(ExperimentRun(2 * n + 1, n, "B"), b))
+        (MeasuredRun(ExperimentRun(2 * n, n, "A"), a), MeasuredRun(ExperimentRun(2 * n + 1, n, "B"), b))
         for n, (a, b) in enumerate(values)
     ]
 
@@ -99,7 +99,7 @@ def test_a_first_run_like_the_others_is_seldom_called_cold(pairs: int) -> None:
 
 
 def test_a_cold_first_run_is_told() -> None:
-    first = [Seen(ExperimentRun(0, WARM_UP, "A"), 90.0)]
+    first = [MeasuredRun(ExperimentRun(0, WARM_UP, "A"), 90.0)]
     assert list(diagnosed(exact([(100, 103), (100.2, 103.3)]), first)) == [
         "the discarded first run lies -10.1 % from the other runs of A: a cold start"
     ]

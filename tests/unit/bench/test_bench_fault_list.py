@@ -45,7 +45,7 @@ from workbench.bench.client import Client
 from workbench.bench.compare import compare
 from workbench.bench.connection import resolve
 from workbench.bench.records import RequestRecord
-from workbench.bench.result_validity import RunFacts
+from workbench.bench.result_validity import ClientFacts
 from workbench.bench.summary import summarize
 from workbench.bench.workload import request_mark
 from workbench.model.bench import BenchSpec, BenchSummary
@@ -246,7 +246,7 @@ def check(record: RequestRecord, played: Played) -> None:
 
 
 def summary_of(found: list[RequestRecord]) -> BenchSummary:
-    return summarize(BenchSpec("http://x", "m", concurrency=3), found, (), RunFacts())
+    return summarize(BenchSpec("http://x", "m", concurrency=3), found, (), ClientFacts())
 
 
 def compared_warnings(summary: BenchSummary) -> str:

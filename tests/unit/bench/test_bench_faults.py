@@ -39,7 +39,7 @@ from workbench.bench.client import Client
 from workbench.bench.connection import resolve
 from workbench.bench.poller import PollPoller
 from workbench.bench.records import RequestRecord
-from workbench.bench.result_validity import RunFacts
+from workbench.bench.result_validity import ClientFacts
 from workbench.bench.summary import summarize
 from workbench.bench.workload import request_mark
 from workbench.model.bench import BenchSpec
@@ -279,7 +279,7 @@ def test_mixed_faults_are_each_counted_once() -> None:
     ]
     with ScriptedServer(lambda request, n: script[n % 5]) as server:
         client = bench(server.url, requests=100, concurrency=5)
-    summary = summarize(client.spec, client.counted, client.warmups, RunFacts())
+    summary = summarize(client.spec, client.counted, client.warmups, ClientFacts())
     assert (summary.requests_ok, summary.requests_failed) == (40, 60)
     assert summary.errors == {"http 503": 20, records.TRUNCATED: 20, records.STREAM_ERROR: 20}
     assert (summary.output_tokens, summary.prompt_tokens) == (120, 800)
@@ -449,7 +449,7 @@ def test_a_compressed_reply_is_read(name: str, window: int, cut: int) -> None:
         assert server.requests[0].headers["accept-encoding"] == "identity"
     (record,) = client.counted
     assert (record.error, record.output_tokens, record.encoded) == (None, 3, True)
-    notes = summarize(client.spec, client.counted, (), RunFacts()).notes
+    notes = summarize(client.spec, client.counted, (), ClientFacts()).notes
     assert any(n.startswith("1 of 1 replies came compressed") for n in notes)
 
 

@@ -16,8 +16,8 @@ from workbench.bench.client import Client
 from workbench.bench.client_cost import CpuLog
 from workbench.bench.connection import resolve
 from workbench.bench.records import RequestRecord
-from workbench.bench.result_validity import RunFacts, refusals
-from workbench.bench.schedule import Phase, Warmup, arrivals
+from workbench.bench.result_validity import ClientFacts, refusals
+from workbench.bench.schedule import RequestPhase, Warmup, arrivals
 from workbench.bench.steady_window import Window
 from workbench.bench.summary import summarize
 from workbench.model.bench import BenchSpec
@@ -92,7 +92,7 @@ def test_requests_start_when_they_are_due_whatever_the_server_does() -> None:
     assert [d - first for d, _ in starts if d is not None] == pytest.approx([i / 50 for i in range(20)], abs=1e-5)
     waits = sorted(s - d for d, s in starts if d is not None)
     assert waits[0] >= 0 and waits[10] < 0.1
-    summary = summarize(client.spec, client.counted, (), RunFacts())
+    summary = summarize(client.spec, client.counted, (), ClientFacts())
     assert summary.queue_ms and summary.queue_ms.count == 20 and summary.in_flight_nominal is None
     assert summary.e2e_ms and summary.e2e_from_schedule_ms
     assert summary.e2e_from_schedule_ms.mean == pytest.approx(summary.e2e_ms.mean + summary.queue_ms.mean, abs=0.01)
@@ -103,7 +103,7 @@ def test_queueing_behind_the_cap_is_not_hidden() -> None:
     with ScriptedServer(slow(0.05)) as server:
         client = bench(server.url, requests=10, concurrency=1, rate=100.0, arrival="constant")
         assert server.connections == 1
-    s = summarize(client.spec, client.counted, (), RunFacts(capped=client.capped))
+    s = summarize(client.spec, client.counted, (), ClientFacts(capped=client.capped))
     assert s.e2e_ms and s.queue_ms and s.ttft_ms and s.ttft_from_schedule_ms
     assert s.e2e_ms.p50 < 100 and s.queue_ms.max > 300
     assert s.ttft_from_schedule_ms.max == pytest.approx(s.queue_ms.max + s.ttft_ms.p50, rel=0.3)
@@ -119,7 +119,7 @@ def test_requests_that_a_hanging_server_kept_from_being_sent_are_not_forgotten()
         client = bench(server.url, requests=1000, concurrency=2, rate=100.0, arrival="constant", seconds=0.5)
     due = len(client.counted) + client.unsent
     assert due == pytest.approx(50, abs=1) and 10 <= len(client.counted) <= 14
-    facts = RunFacts(capped=client.capped, unsent=client.unsent)
+    facts = ClientFacts(capped=client.capped, unsent=client.unsent)
     refused = summarize(client.spec, client.counted, (), facts).refused
     assert f"{client.unsent} of {due} requests that were due were never sent, since all 2 streams were taken" in refused
 
@@ -129,16 +129,16 @@ def test_what_was_never_due_is_not_missed(fields: dict[str, Any]) -> None:
     with ScriptedServer(lambda request, n: [OK]) as server:
         client = bench(server.url, concurrency=4, warmup=4, **fields)
     assert client.unsent == 0
-    reasons = refusals(client.spec, client.counted, RunFacts(unsent=client.unsent), Window("whole run", 0, 1))
+    reasons = refusals(client.spec, client.counted, ClientFacts(unsent=client.unsent), Window("whole run", 0, 1))
     assert not any("never sent" in reason for reason in reasons)
 
 
 def test_a_backlog_that_was_worked_off_is_told_and_not_refused() -> None:
     made = [record(i, due_s=i / 10, start_s=i / 10 + (0.3 if 3 < i < 8 else 0.0), end_us=50_000) for i in range(30)]
     spec = replace(SPEC, rate=10.0)
-    assert refusals(spec, made, RunFacts(), Window("whole run", 0, 3)) == ()
+    assert refusals(spec, made, ClientFacts(), Window("whole run", 0, 3)) == ()
     assert "4 of 30 requests started more than 10 ms late (worst 300 ms)" in " ".join(
-        summarize(spec, made, (), RunFacts()).notes
+        summarize(spec, made, (), ClientFacts()).notes
     )
 
 
@@ -267,17 +267,17 @@ def test_progress_of_a_warm_up_says_so() -> None:
 def test_idle_streams_are_refused_only_in_a_closed_loop_s_steady_window() -> None:
     made = [record(i, start_s=float(i // 2), end_us=960_000) for i in range(16)]
     steady, whole = Window("steady", 1.0, 7.0), Window("whole run", 0.0, 8.0)
-    (said,) = refusals(SPEC, made, RunFacts(), steady)
+    (said,) = refusals(SPEC, made, ClientFacts(), steady)
     assert said.startswith("1.92 of 2 streams were in flight on average (96 %, at least 97 % are needed)")
-    assert refusals(SPEC, made, RunFacts(), whole) == ()
-    assert refusals(replace(SPEC, rate=2.0), made, RunFacts(), steady) == ()
+    assert refusals(SPEC, made, ClientFacts(), whole) == ()
+    assert refusals(replace(SPEC, rate=2.0), made, ClientFacts(), steady) == ()
     fuller = [replace(r, end_us=980_000) for r in made]
-    assert refusals(SPEC, fuller, RunFacts(), steady) == ()
+    assert refusals(SPEC, fuller, ClientFacts(), steady) == ()
 
 
 @pytest.mark.parametrize(("pct", "refused"), [(69.9, False), (70.1, True), (None, False)])
 def test_a_busy_client_is_refused(pct: float | None, refused: bool) -> None:
-    facts = RunFacts(client_cpu_pct=pct)
+    facts = ClientFacts(client_cpu_pct=pct)
     assert bool(refusals(SPEC, [record()], facts, Window("whole run", 0, 1))) == refused
 
 
@@ -296,12 +296,12 @@ def test_a_busy_client_is_refused(pct: float | None, refused: bool) -> None:
 )
 def test_a_cache_that_answers_is_refused(cached: tuple[int | None, ...], spec: dict[str, Any], refused: bool) -> None:
     made = [record(i, cached_tokens=c) for i, c in enumerate(cached)]
-    facts = RunFacts(prompt_words=80)
+    facts = ClientFacts(prompt_words=80)
     assert bool(refusals(replace(SPEC, **spec), made, facts, Window("whole run", 0, 1))) == refused
 
 
 def test_template_hits_are_told() -> None:
-    s = summarize(SPEC, [record(cached_tokens=16)], (), RunFacts(prompt_words=80))
+    s = summarize(SPEC, [record(cached_tokens=16)], (), ClientFacts(prompt_words=80))
     assert "16 prompt tokens of each came from the prefix cache: no more than a chat template can be" in s.notes
 
 
@@ -319,10 +319,10 @@ def test_a_client_that_is_kept_from_its_core_sees_idle_streams() -> None:
         spec = BenchSpec(server.url, "m", concurrency=2, requests=16, warmup=2, max_tokens=3)
         client = Client(spec, resolve(spec), None, lambda r: time.sleep(0.02))
         client.run()
-    (said,) = summarize(spec, client.counted, client.warmups, RunFacts()).refused
+    (said,) = summarize(spec, client.counted, client.warmups, ClientFacts()).refused
     assert "of 2 streams were in flight" in said
 
 
 def test_a_phase_hands_out_each_request_once() -> None:
-    phase = Phase(False, 5, None, 0)
+    phase = RequestPhase(False, 5, None, 0)
     assert [phase.take() for _ in range(3)] == [(0, 0), (1, 0), (2, 0)] and phase.left == 2

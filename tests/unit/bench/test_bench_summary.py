@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.bench.records import SHORT, RequestRecord, total
-from workbench.bench.result_validity import RunFacts
+from workbench.bench.result_validity import ClientFacts
 from workbench.bench.summary import distribution, quantile, summarize, tpot_ms
 from workbench.model.bench import BenchSpec, BenchSummary
 from workbench.model.bench_json import summary_from_json, to_json
@@ -38,8 +38,8 @@ def record(index: int = 0, **fields: Any) -> RequestRecord:
     return replace(base, **fields)
 
 
-def summary(*counted: RequestRecord, facts: RunFacts | None = None, **spec: Any) -> BenchSummary:
-    return summarize(replace(SPEC, **spec), counted, (), facts or RunFacts())
+def summary(*counted: RequestRecord, facts: ClientFacts | None = None, **spec: Any) -> BenchSummary:
+    return summarize(replace(SPEC, **spec), counted, (), facts or ClientFacts())
 
 
 @given(values=FLOATS)
@@ -134,7 +134,7 @@ def test_every_absent_figure_has_a_reason_and_json_keeps_all(values: list[Reques
 
 
 def test_notes_say_what_bends_the_figures() -> None:
-    facts = RunFacts(
+    facts = ClientFacts(
         notes=("x",),
         dropped=("ignore_eos",),
         client_cpu_pct=80,

@@ -14,7 +14,7 @@ from scripted_server import HEAD, RST, SILENCE, ScriptedServer, chat_events, chu
 from workbench.bench.client import Client
 from workbench.bench.connection import resolve
 from workbench.bench.records import STALL, RequestRecord
-from workbench.bench.result_validity import RunFacts
+from workbench.bench.result_validity import ClientFacts
 from workbench.bench.steady_window import end_s
 from workbench.bench.summary import summarize
 from workbench.model.bench import BenchSpec, BenchSummary
@@ -50,7 +50,7 @@ def closed_loop(durations_s: list[float], streams: int = 4) -> list[RequestRecor
 
 
 def judged(made: list[RequestRecord], **fields: Any) -> BenchSummary:
-    return summarize(replace(SPEC, requests=len(made), **fields), made, (), RunFacts())
+    return summarize(replace(SPEC, requests=len(made), **fields), made, (), ClientFacts())
 
 
 # -- failures --------------------------------------------------------------------------------------------------------
@@ -91,7 +91,7 @@ def test_a_server_that_stalls_now_and_then_is_rejected() -> None:
         spec = BenchSpec(server.url, "m", concurrency=4, requests=32, warmup=0, max_tokens=20, stall_s=0.2)
         client = Client(spec, resolve(spec), None, lambda record: None)
         client.run()
-    summary = summarize(spec, client.counted, (), RunFacts())
+    summary = summarize(spec, client.counted, (), ClientFacts())
     stalled = summary.errors[STALL]
     assert stalled >= 6 and summary.window == "whole run"
     assert summary.refused[0].startswith(f"{stalled} of 32 requests failed at the server ({stalled} x stall)")
@@ -105,7 +105,7 @@ def test_a_server_that_fails_most_requests_is_rejected(steps: list[bytes | str])
         spec = BenchSpec(server.url, "m", concurrency=4, requests=64, warmup=0, max_tokens=3)
         client = Client(spec, resolve(spec), None, lambda record: None)
         client.run()
-    summary = summarize(spec, client.counted, (), RunFacts())
+    summary = summarize(spec, client.counted, (), ClientFacts())
     assert summary.requests_failed > 40 and "requests failed at the server" in summary.refused[0]
 
 

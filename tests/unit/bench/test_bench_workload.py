@@ -17,7 +17,7 @@ from scripted_server import Request, ScriptedServer, chat_events, chunked, plain
 from workbench.bench import prompt_length
 from workbench.bench.client import Client
 from workbench.bench.connection import resolve
-from workbench.bench.result_validity import RunFacts
+from workbench.bench.result_validity import ClientFacts
 from workbench.bench.summary import summarize
 from workbench.bench.workload import Workload, request_mark
 from workbench.model.bench import BenchSpec
@@ -167,7 +167,7 @@ def test_natural_lengths_end_where_the_model_ends_them() -> None:
         client = Client(spec, resolve(spec), None, lambda record: None)
         client.run()
     assert [r.error for r in client.counted] == [None] * 4
-    notes = summarize(spec, client.counted, (), RunFacts()).notes
+    notes = summarize(spec, client.counted, (), ClientFacts()).notes
     assert any(n.startswith("natural lengths: answers of 4 tokens on average, 2 to 5") for n in notes)
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workbench.gpu.settings import claims
-from workbench.gpu.settings.claims import ASK, DONE, LEAVE, RESTORE, Claim
+from workbench.gpu.settings.claims import ASK, DONE, LEAVE, RESTORE, SettingClaim
 
 UUID = "GPU-00000000-0000-4000-8000-000000000000"
 POWER, LOCK = "power_limit_w", "gpu_clocks"
@@ -21,8 +21,8 @@ def entry(**changes: Any) -> dict[str, Any]:
     return {**made, **changes}
 
 
-def claim(now: Any = 200.0, at: float = 2.0, before: Any = 300.0, setting: str = POWER) -> Claim:
-    return Claim("bob", UUID, 0, setting, before, now, at)
+def claim(now: Any = 200.0, at: float = 2.0, before: Any = 300.0, setting: str = POWER) -> SettingClaim:
+    return SettingClaim("bob", UUID, 0, setting, before, now, at)
 
 
 CORES = entry(setting="governor", before="performance", now="powersave")
@@ -90,7 +90,7 @@ HALF = "performance=0-2 powersave=3"
         ),
     ],
 )
-def test_the_way_back(ours: dict[str, Any], live: Any, others: list[Claim], do: str, value: Any) -> None:
+def test_the_way_back(ours: dict[str, Any], live: Any, others: list[SettingClaim], do: str, value: Any) -> None:
     way = claims.way_back(ours, live, others)
     assert (way.do, way.value) == (do, value)
 
@@ -133,9 +133,9 @@ class Gpu:
     def told(self) -> Any:
         return None if self.setting == LOCK else self.live
 
-    def others(self, user: str) -> list[Claim]:
+    def others(self, user: str) -> list[SettingClaim]:
         return [
-            Claim(name, UUID, 0, self.setting, e["before"], e["now"], claims.set_at(e))
+            SettingClaim(name, UUID, 0, self.setting, e["before"], e["now"], claims.set_at(e))
             for name, e in self.entries.items()
             if name != user
         ]

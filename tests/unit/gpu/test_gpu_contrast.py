@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from test_gpu_proof import lock, moments, told
 
 from workbench.gpu.settings import contrast
-from workbench.gpu.settings.contrast import Clock, Known, clocks_of
+from workbench.gpu.settings.contrast import Clock, ContrastEvidence, clocks_of
 from workbench.gpu.settings.drift import locks_on
 from workbench.gpu.settings.proof import Proof, judge_all
 from workbench.gpu.telemetry.history import Moment
@@ -28,7 +28,9 @@ def seen(lock_of: str | None, mhz: int, reasons: tuple[str, ...] = (), load: str
 
 
 def judged(asked: str, mhz: int, *known: Clock, reasons: tuple[str, ...] = ()) -> Proof:
-    (proof,) = judge_all([lock(asked)], moments(sm_mhz=mhz, event_reasons=reasons), told(), Known(known, load="load"))
+    (proof,) = judge_all(
+        [lock(asked)], moments(sm_mhz=mhz, event_reasons=reasons), told(), ContrastEvidence(known, load="load")
+    )
     return proof
 
 
@@ -93,7 +95,7 @@ def test_no_order_of_locks_on_a_card_that_ignores_them_reads_in_force(
 
 def test_what_was_shown_stays_shown_until_the_lock_is_set_again() -> None:
     one = lock("180,3090")
-    known = Known(load="load").with_shown([one])
+    known = ContrastEvidence(load="load").with_shown([one])
     (proof,) = judge_all([one], moments(), told(), known)
     assert proof.in_force is InForce.YES and "as a contrast showed before" in proof.text
     again = replace(one, extra={"set_unix_s": 5.0})  # as the journal has it: what was there before stays since then
@@ -101,18 +103,20 @@ def test_what_was_shown_stays_shown_until_the_lock_is_set_again() -> None:
 
 
 def test_clocks_are_kept_on_the_host_for_a_day() -> None:
-    async def both() -> tuple[Known, Known, Known]:
+    async def both() -> tuple[ContrastEvidence, ContrastEvidence, ContrastEvidence]:
         host = LocalHost()
         empty = await contrast.read(host)
         old = seen(None, 2500, load="older", unix_s=time.time() - contrast.KEPT_S - 1)
-        known = Known().with_clocks([old, seen(None, 2600), seen(None, 2790)]).with_shown([lock("2400,2400")])
+        known = (
+            ContrastEvidence().with_clocks([old, seen(None, 2600), seen(None, 2790)]).with_shown([lock("2400,2400")])
+        )
         await contrast.write(host, known)
         kept = await contrast.read(host)
         await host.write_file(f"{await host.state_dir()}/{contrast.FILE}", b'{"clocks": [7, {"mhz": "x"}], "shown": 3}')
         return empty, kept, await contrast.read(host)
 
     empty, kept, damaged = asyncio.run(both())
-    assert empty == damaged == Known()
+    assert empty == damaged == ContrastEvidence()
     assert [c.mhz for c in kept.clocks] == [2790] and kept.has_shown(lock("2400,2400"))
 
 
@@ -135,7 +139,7 @@ POWER, HEAT = "SW power cap", "SW thermal slowdown"
     ids=["two limiters", "now and then", "not given"],
 )
 def test_a_clock_that_something_else_may_have_lowered_is_no_contrast(disturbed: list[Moment]) -> None:
-    known = Known(clocks_of([lock("2000,2800")], disturbed, told(), "load"), load="load")
+    known = ContrastEvidence(clocks_of([lock("2000,2800")], disturbed, told(), "load"), load="load")
     (proof,) = judge_all([lock("2782,2797")], moments(sm_mhz=2790), told(), known)
     assert proof.in_force is InForce.CONSISTENT and "in force" not in proof.text
 
@@ -149,7 +153,7 @@ def test_a_power_limit_neither_hides_nor_explains_the_memory_clock() -> None:
     """It lowers the SMs' clock: the memory's has few steps and stays."""
     bound = {"sm_mhz": 2300, "event_reasons": (POWER,)}
     memory = lock("14001,14001", "memory_clocks")
-    known = Known(clocks_of([], moments(**bound), told(), "load"), load="load")
+    known = ContrastEvidence(clocks_of([], moments(**bound), told(), "load"), load="load")
     (followed,) = judge_all([memory], moments(memory_mhz=14001, **bound), told(), known)
     assert followed.in_force is InForce.YES and "13365 MHz without the lock" in followed.text
     (ignored,) = judge_all([memory], moments(**bound), told(), known)
@@ -170,7 +174,7 @@ def test_no_limiter_makes_a_card_that_ignores_locks_read_in_force(
     runs: list[tuple[int, int, int, bool]],
 ) -> None:
     """Whatever power and heat do to the clock of a pass-through card, and whether its driver tells of it."""
-    locks, known = [None, "2500,3000", "2790,2790", "180,3090"], Known(load="load")
+    locks, known = [None, "2500,3000", "2790,2790", "180,3090"], ContrastEvidence(load="load")
     for power, heat, which, tells in runs:
         low = moments(power, sm_mhz=2400, event_reasons=(POWER,)) + moments(heat, sm_mhz=2200, event_reasons=(HEAT,))
         run = [*low, *moments(20 - len(low), sm_mhz=2790)]
@@ -189,7 +193,7 @@ def others(now: str, set_unix_s: float) -> tuple[Alteration, ...]:
 
 def test_a_lock_that_another_workbench_replaced_is_not_in_force_whatever_was_shown() -> None:
     one = lock("2500,3000")
-    known = Known((seen("1500,1500", 1500),), load="load").with_shown([one])
+    known = ContrastEvidence((seen("1500,1500", 1500),), load="load").with_shown([one])
     assert (
         judge_all([one], moments(), told(), replace(known, others=others("2000,2900", -1.0)))[0].in_force is InForce.YES
     )

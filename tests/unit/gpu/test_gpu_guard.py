@@ -355,7 +355,10 @@ def test_odd_json_in_the_guards_state_stops_no_status(box: GuardedHost, text: st
     for name in (contrast.FILE, load_findings.FILE):
         (box.gpu.parent / name).write_text(text)
     one = Alteration("GPU-x", 0, "power_limit_w", 1.0, 2.0, 1.0, {})
-    assert run(contrast.read(box.host)) == contrast.Known() and run(load_findings.kept_of(box.host, [one])) == ()
+    assert (
+        run(contrast.read(box.host)) == contrast.ContrastEvidence()
+        and run(load_findings.kept_of(box.host, [one])) == ()
+    )
     assert all(isinstance(line, str) for line in guard_lines(run(box.look()).view, did=True))
 
 

@@ -97,7 +97,7 @@ def test_a_flood_of_heartbeats_and_a_fifo_hold_up_no_look(box: GuardedHost) -> N
         os.utime(path, (1.0, 1.0))
     os.mkfifo(box.gpu / "guard" / "told")
 
-    async def looked() -> client.Seen:
+    async def looked() -> client.GuardStatus:
         async with asyncio.timeout(10):
             await client.was_told(box.host, 1.0)
             return await box.beat()

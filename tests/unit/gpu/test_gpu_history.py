@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.gpu.telemetry.benchmark_readings import summarize
-from workbench.gpu.telemetry.history import History, Moment, Reading
+from workbench.gpu.telemetry.history import BenchmarkReading, MetricHistory, Moment
 from workbench.model.gpu import DriverInfo, GpuSample, GpuState, HostSample, Telemetry
 
 
@@ -19,7 +19,7 @@ def reading_of(*gpus: GpuSample) -> Telemetry:
 
 
 def test_a_ring_keeps_the_newest_values_oldest_first() -> None:
-    history = History(ring=4)
+    history = MetricHistory(ring=4)
     assert history.series(0, "power_w", 3) == []
     for n in range(6):
         history.push(reading_of(GpuSample(0, "a", power_w=float(n))), float(n))
@@ -30,21 +30,21 @@ def test_a_ring_keeps_the_newest_values_oldest_first() -> None:
 
 
 def test_a_gap_is_none_not_the_value_before() -> None:
-    history = History(ring=3)
+    history = MetricHistory(ring=3)
     for gpus in ([GpuSample(0, "a", sm_mhz=1)], [GpuSample(0, "a", GpuState.LOST)], [], [GpuSample(0, "a", sm_mhz=4)]):
         history.push(reading_of(*gpus), 0.0)
     assert history.series(0, "sm_mhz", 3) == [None, None, 4.0]
 
 
 def test_another_gpu_at_an_index_starts_anew() -> None:
-    history = History(ring=8)
+    history = MetricHistory(ring=8)
     history.push(reading_of(GpuSample(0, "a", sm_mhz=1)), 0.0)
     history.push(reading_of(GpuSample(0, "b", sm_mhz=2)), 1.0)
     assert history.series(0, "sm_mhz", 5) == [None, 2.0]
 
 
 def test_memory_does_not_grow() -> None:
-    history = History(ring=10, moments=20)
+    history = MetricHistory(ring=10, moments=20)
     for n in range(200):
         history.push(reading_of(GpuSample(0, "a", power_w=1.0)), float(n))
     assert len(history.series(0, "power_w", 1000)) == 10
@@ -54,7 +54,7 @@ def test_memory_does_not_grow() -> None:
 
 
 def test_a_long_run_keeps_its_beginning_and_its_end() -> None:
-    history = History(moments=50)
+    history = MetricHistory(moments=50)
     for n in range(36_000):  # an hour at 10 Hz
         history.push(reading_of(GpuSample(0, "a", power_w=200.0, energy_j=20.0 * n)), n / 10)
     got = summarize(history.during(0.0, 3599.9), [0], 0.0, 3599.9, interval_s=0.1)
@@ -63,7 +63,7 @@ def test_a_long_run_keeps_its_beginning_and_its_end() -> None:
 
 
 def test_during_has_the_reading_before_and_after() -> None:
-    history = History()
+    history = MetricHistory()
     for n in range(10):
         history.push(reading_of(GpuSample(0, "a")), float(n))
     assert [m.at_s for m in history.during(2.5, 4.5)] == [2.0, 3.0, 4.0, 5.0]
@@ -79,7 +79,7 @@ def moment(
     reasons: tuple[str, ...] | None = (),
     index: int = 0,
 ) -> Moment:
-    return Moment(at_s, (Reading(index, power_w, energy_j, sm_mhz, None, 60.0 + at_s, 50.0, reasons),))
+    return Moment(at_s, (BenchmarkReading(index, power_w, energy_j, sm_mhz, None, 60.0 + at_s, 50.0, reasons),))
 
 
 def test_energy_is_the_counters_difference_between_the_ends() -> None:

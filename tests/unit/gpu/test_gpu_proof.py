@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.gpu.settings.proof import ENOUGH, HOLDS_SHARE, LOADED_PCT, SLACK_MHZ, Proof, judge, judge_all
-from workbench.gpu.telemetry.history import Moment, Reading
+from workbench.gpu.telemetry.history import BenchmarkReading, Moment
 from workbench.model.gpu import DriverInfo, GpuInfo, GpuSample, HostSample, Telemetry
 from workbench.model.settings import HOST_INDEX, Alteration, InForce
 
@@ -21,7 +21,10 @@ def moments(count: int = 20, util: float = 98.0, **fields: object) -> list[Momen
         "temperature_c": 60.0,
         "event_reasons": (),
     }
-    return [Moment(float(i), (Reading(gpu_index=0, gpu_util_pct=util, **{**base, **fields}),)) for i in range(count)]  # type: ignore[arg-type]
+    return [
+        Moment(float(i), (BenchmarkReading(gpu_index=0, gpu_util_pct=util, **{**base, **fields}),))
+        for i in range(count)
+    ]  # type: ignore[arg-type]
 
 
 def lock(now: object, setting: str = "gpu_clocks") -> Alteration:

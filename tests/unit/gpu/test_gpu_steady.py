@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from workbench.gpu.telemetry.history import Moment, Reading
+from workbench.gpu.telemetry.history import BenchmarkReading, Moment
 from workbench.gpu.telemetry.steady_state import WINDOW_S, moving
 
 
@@ -18,7 +18,7 @@ def at(second: float, **fields: object) -> Moment:
         "gpu_util_pct": 98.0,
         "event_reasons": (),
     }
-    return Moment(second, (Reading(gpu_index=0, **{**base, **fields}),))  # type: ignore[arg-type]
+    return Moment(second, (BenchmarkReading(gpu_index=0, **{**base, **fields}),))  # type: ignore[arg-type]
 
 
 def moments(**later: object) -> list[Moment]:

@@ -201,7 +201,7 @@ def test_too_few_requests_draw_nothing_and_break_nothing(samples: tuple[dict[str
     span=st.floats(1e-9, 1e12, allow_subnormal=False),
 )
 def test_ticks_are_few_and_inside(low: float, span: float) -> None:
-    axis = svg.Axis("", low, low + span)
+    axis = svg.SvgAxis("", low, low + span)
     ticks = axis.ticks()
     assert len(ticks) <= 12 and all(low - span * 0.01 - 1e-6 <= t <= low + span * 1.01 + 1e-6 for t in ticks)
 
@@ -301,8 +301,8 @@ def test_the_label_at_a_line_s_end_stands_as_its_line_does() -> None:
     low, high = ([(0.0, 1.0), (1.0, end)] for end in (50.0, 50.5))
     drawn = svg.chart(
         "t",
-        svg.Axis("x", 0.0, 1.0),
-        svg.Axis("ms", 0.0, 100.0),
+        svg.SvgAxis("x", 0.0, 1.0),
+        svg.SvgAxis("ms", 0.0, 100.0),
         [svg.Series(low, label="p50"), svg.Series(high, label="p99")],
     )
     places = {name: float(re.search(rf'y="([0-9.]+)"[^>]*>{name}<', drawn)[1]) for name in ("p50", "p99")}  # type: ignore[index]
@@ -312,7 +312,7 @@ def test_the_label_at_a_line_s_end_stands_as_its_line_does() -> None:
 def test_marks_that_are_close_have_a_line_each_and_labels_below_one_another() -> None:
     marks = [(10.0, "p50"), (12.2, "p90"), (90.0, "p99")]
     line = [svg.Series([(0.0, 1.0), (100.0, 2.0)])]
-    drawn = svg.chart("t", svg.Axis("ms", 0.0, 100.0), svg.Axis("%", 0.0, 100.0), line, marks=marks)
+    drawn = svg.chart("t", svg.SvgAxis("ms", 0.0, 100.0), svg.SvgAxis("%", 0.0, 100.0), line, marks=marks)
     heights = [float(re.search(rf'y="([0-9.]+)"[^>]*>{name}<', drawn)[1]) for _, name in marks]  # type: ignore[index]
     assert heights[0] < heights[1] and heights[2] == heights[0] and drawn.count('stroke-dasharray="4 3"') == 3
 

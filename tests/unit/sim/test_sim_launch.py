@@ -7,7 +7,7 @@ import os
 import pytest
 
 from workbench.sim import flag_parser, launch_options, memory_fit
-from workbench.sim.flag_parser import Refused
+from workbench.sim.flag_parser import ArgumentsRejected
 from workbench.sim.memory_fit import Failure
 
 MISTRAL = "mistralai/Mistral-Large-Instruct-2411-AWQ"
@@ -15,7 +15,7 @@ QWEN = "Qwen/Qwen2.5-7B-Instruct"
 
 
 def refusal(engine: str, *argv: str, version: str | None = None) -> tuple[int, str]:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(ArgumentsRejected) as caught:
         launch_options.read(engine, argv, version)
     return caught.value.code, caught.value.text.splitlines()[-1]
 

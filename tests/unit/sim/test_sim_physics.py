@@ -11,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.sim import physics, profiles
-from workbench.sim.physics import Activity, GpuSetting, operating_point
+from workbench.sim.physics import GpuActivity, GpuSetting, operating_point
 
-DECODE = Activity(1.0, 0.97, 0.03, 0.0)
+DECODE = GpuActivity(1.0, 0.97, 0.03, 0.0)
 PRO, PASSED = profiles.get("rtx-pro-6000"), profiles.get("rtx-pro-6000-passthrough")
 WARM_C = 60.0
 DEFAULT = GpuSetting()
 
 
-def point(profile: profiles.Profile, setting: GpuSetting = DEFAULT, load: Activity = DECODE, c: float = WARM_C):
+def point(profile: profiles.HostProfile, setting: GpuSetting = DEFAULT, load: GpuActivity = DECODE, c: float = WARM_C):
     return operating_point(profile, setting, load, c)
 
 
@@ -36,7 +36,7 @@ def test_idle_card_sleeps():
 
 
 def test_clocks_stay_up_for_a_moment_after_the_last_kernel():
-    now = point(PRO, load=Activity(idle_s=1.0))
+    now = point(PRO, load=GpuActivity(idle_s=1.0))
     assert now.sm_mhz == 2790 and now.memory_mhz == 13365 and now.gpu_util_pct == 0
 
 
@@ -61,10 +61,10 @@ def test_power_limit_costs_single_stream_what_was_measured(watts: int, loss: flo
 )
 def test_power_stays_under_the_limit_whatever_is_asked(watts, memory, compute, lock):
     setting = GpuSetting(power_limit_w=watts, gpu_lock_mhz=(lock, lock) if lock else None)
-    now = point(PRO, setting, Activity(1.0, memory, compute, 0.0))
+    now = point(PRO, setting, GpuActivity(1.0, memory, compute, 0.0))
     assert now.power_w <= watts or now.sm_mhz <= PRO.gpu.sm_compute_mhz / 7
     assert now.sm_mhz <= (lock or PRO.gpu.sm_compute_mhz)
-    higher = point(PRO, replace(setting, power_limit_w=600.0), Activity(1.0, memory, compute, 0.0))
+    higher = point(PRO, replace(setting, power_limit_w=600.0), GpuActivity(1.0, memory, compute, 0.0))
     assert now.sm_mhz <= higher.sm_mhz
 
 
@@ -92,7 +92,7 @@ def test_memory_lock_goes_to_the_nearest_step():
 
 def test_spark_throttles_when_hot_and_a_lock_cools_it():
     spark = profiles.get("gb10")
-    prefill = Activity(1.0, 0.3, 1.0, 0.0)
+    prefill = GpuActivity(1.0, 0.3, 1.0, 0.0)
     free, locked = GpuSetting(), GpuSetting(gpu_lock_mhz=(0, 1400))
 
     def settle(setting: GpuSetting) -> tuple[float, int]:

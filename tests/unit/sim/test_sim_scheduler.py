@@ -14,7 +14,7 @@ from workbench.sim.scheduler import BLOCK, PrefixCache, Replica, Sequence
 
 HOST = profiles.get("rtx-5060ti-x2")
 MODEL = models.describe("Qwen/Qwen2.5-7B-Instruct-AWQ")
-SERVING = step_time.Serving("vllm", HOST.gpu, HOST.interconnect, MODEL)
+SERVING = step_time.ModelReplica("vllm", HOST.gpu, HOST.interconnect, MODEL)
 
 
 @dataclass

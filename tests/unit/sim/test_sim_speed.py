@@ -7,20 +7,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.sim import models, physics, profiles, step_time
-from workbench.sim.step_time import Serving
+from workbench.sim.step_time import ModelReplica
 
 MISTRAL = "mistralai/Mistral-Large-Instruct-2411-AWQ"
 QWEN_VL = "Qwen/Qwen3-VL-2B-Instruct"
 
 
-def serving(profile: str, model: str, *, tp: int = 1, quantization: str | None = None, **more) -> Serving:
+def serving(profile: str, model: str, *, tp: int = 1, quantization: str | None = None, **more) -> ModelReplica:
     host = profiles.get(profile)
     described = models.describe(model, quantization=quantization)
-    return Serving("vllm", host.gpu, host.interconnect, described, tp, **more)
+    return ModelReplica("vllm", host.gpu, host.interconnect, described, tp, **more)
 
 
 def rate(
-    one: Serving, profile: str, *, requests: int = 1, dp: int = 1, watts: float | None = None
+    one: ModelReplica, profile: str, *, requests: int = 1, dp: int = 1, watts: float | None = None
 ) -> tuple[float, float]:
     """(tokens per second of all requests, watts of one GPU) once clocks and power have settled."""
     host, per = profiles.get(profile), requests // dp

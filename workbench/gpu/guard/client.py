@@ -17,7 +17,7 @@ from typing import Any
 from workbench.gpu import remote_programs
 from workbench.gpu.settings import journal as journals
 from workbench.gpu.settings import revert
-from workbench.gpu.settings.journal import Entry, Journal
+from workbench.gpu.settings.journal import Journal, JournalEntry
 from workbench.gpu.settings.rights import ENGLISH, SUDO, SUDO_ASKED, Rights, granted
 from workbench.hosts.base import CommandNotFound, Host
 from workbench.hosts.shell_scripts import sh
@@ -71,7 +71,7 @@ class Terms:
     trial_s: float | None = None
     trial: str = field(default_factory=lambda: secrets.token_hex(6))
 
-    def watch(self, entry: Entry, old: Entry | None) -> dict[str, Any]:
+    def watch(self, entry: JournalEntry, old: JournalEntry | None) -> dict[str, Any]:
         """What stands under `watch` of a new entry. `back`: what a trial, or settings that were kept, go back to."""
         made: dict[str, Any] = {"heartbeat_s": self.heartbeat_s}
         if self.trial_s is not None:
@@ -85,7 +85,7 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class GuardStatus:
     """One look at the guard. `told`: `did_unix_s` of the last thing that a person was told of; `owners`: whose
     heartbeats it waits for."""
 
@@ -166,14 +166,14 @@ def _as_root(rights: Rights, journal: Journal, argv: Sequence[str]) -> tuple[tup
     return (), "sudo lets it give nothing back: it needs python3 as root, or a rule for the commands that restore"
 
 
-async def look(host: Host, beat: str = "") -> Seen:
+async def look(host: Host, beat: str = "") -> GuardStatus:
     """How the guard is; with `beat`, a sign of life of that owner goes with it. HostError when the host is out of
     reach."""
     home = await home_on(host)
     done = await host.run(sh(LOOK, home, beat))
     head, _, state = done.out.partition("\n\n")
     if done.returncode == 3 or not state.strip():
-        return Seen(GuardView(False))
+        return GuardStatus(GuardView(False))
     now, told, boot, process, *beats = [*head.split("\n"), "", "", "", ""]
     ages = {}
     for line in filter(None, beats):
@@ -185,7 +185,7 @@ async def look(host: Host, beat: str = "") -> Seen:
             raise ValueError("a number that is none of Workbench's")
         seen = _seen(said, int(now or 0), told, boot, process, ages, home)
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        seen = Seen(GuardView(False, problem=f"the guard's state {home}/state.json is damaged ({error!r})"))
+        seen = GuardStatus(GuardView(False, problem=f"the guard's state {home}/state.json is damaged ({error!r})"))
     if seen.view.problem and not seen.view.running and await _nothing_to_watch(host):
         return replace(seen, view=replace(seen.view, problem=None))
     return seen
@@ -201,7 +201,7 @@ async def _nothing_to_watch(host: Host) -> bool:
 
 def _seen(
     said: Mapping[str, Any], now: int, told: str, boot: str, process: str, ages: Mapping[str, float], home: str
-) -> Seen:
+) -> GuardStatus:
     running, problem, pid = bool(said.get("running")), said.get("problem"), said.get("pid")
     if running and said.get("boot_id") != boot:
         running = False  # the settings are gone with the boot as well
@@ -211,7 +211,7 @@ def _seen(
         problem = f"the guard (process {pid}) is stopped and watches over nothing: kill -CONT {pid} lets it go on"
     waits = {owner: s for owner, s in said.get("heartbeats", {}).items() if s} if running else {}
     until = said.get("trials_until_unix_s", {}).values() if running else ()
-    return Seen(
+    return GuardStatus(
         GuardView(
             running=running,
             pid=pid if running else None,
@@ -277,7 +277,7 @@ async def keep(host: Host) -> GuardView:
     return await _until(host, lambda view: not view.running)
 
 
-def _living(journal: Journal) -> list[Entry]:
+def _living(journal: Journal) -> list[JournalEntry]:
     return [e for e in journal.entries if journal.gone(e) is None]
 
 

@@ -253,7 +253,7 @@ class Files:
                 where = register.place(self.shared)  # made anew where it was one of Workbench's making
                 register.publish(where, register.name_of(self.root), self.boot_id, entries)
 
-    def others(self) -> tuple[claims.Claim, ...]:
+    def others(self) -> tuple[claims.SettingClaim, ...]:
         """What other Workbenches changed; nothing where they cannot be asked."""
         return self.heard()[0]
 
@@ -261,7 +261,7 @@ class Files:
         """Whether the register knows nothing of this journal."""
         return self.shared is not None and not self.heard()[1]
 
-    def heard(self) -> tuple[tuple[claims.Claim, ...], tuple[Mapping[str, Any], ...]]:
+    def heard(self) -> tuple[tuple[claims.SettingClaim, ...], tuple[Mapping[str, Any], ...]]:
         if self.shared is None:
             return (), ()
         try:

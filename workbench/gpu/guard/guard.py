@@ -81,7 +81,7 @@ class Guard:
         self.unseen: list[str] = []
         self.untold: dict[tuple[str, str], Result] = {}  # done, and the journal could not be told yet
         self.beats: dict[str, tuple[int, float]] = {}  # by owner: its last sign of life, and when we saw it
-        self.others: tuple[claims.Claim, ...] = ()
+        self.others: tuple[claims.SettingClaim, ...] = ()
         self.hot: dict[str, str] = {}  # by GPU: at which temperature it was given up
         before = files.state()
         trials = before.get("trials") if before.get("boot_id") == files.boot_id else None

@@ -76,7 +76,7 @@ class Programs:
         finally:
             self.become(self.user.pw_uid, self.user.pw_gid)
 
-    def set(self, step: revert.Step) -> tuple[int, str]:
+    def set(self, step: revert.SettingStep) -> tuple[int, str]:
         return self.run((*self.sudo, *step.argv), step.stdin)
 
     def run(self, argv: Sequence[str], stdin: str | None = None) -> tuple[int, str]:
@@ -101,7 +101,7 @@ class Programs:
             return 124, f"did not end within {COMMAND_S:g} s"
         return process.returncode, said.decode("utf-8", "replace")
 
-    def may_set(self, claim: claims.Claim) -> bool:
+    def may_set(self, claim: claims.SettingClaim) -> bool:
         """Whether its user can have set what it claims: root, our own user, and whom sudo lets run the command. sudo
         tells root about others, and those who may run everything; where it does not tell, the claim is believed."""
         known = (0, os.getuid(), self.user.pw_uid if self.user else 0)

@@ -28,7 +28,7 @@ class Margin(ctypes.Structure):
     _fields_ = (("version", ctypes.c_uint), ("marginTemperature", ctypes.c_int))
 
 
-class Value(ctypes.Union):
+class NvmlValue(ctypes.Union):
     _fields_ = (
         ("siVal", ctypes.c_int),
         ("uiVal", ctypes.c_uint),
@@ -37,7 +37,7 @@ class Value(ctypes.Union):
     )
 
 
-class Field(ctypes.Structure):
+class NvmlField(ctypes.Structure):
     _fields_ = (
         ("fieldId", ctypes.c_uint),
         ("scopeId", ctypes.c_uint),
@@ -45,11 +45,11 @@ class Field(ctypes.Structure):
         ("latencyUsec", ctypes.c_longlong),
         ("valueType", ctypes.c_int),
         ("nvmlReturn", ctypes.c_int),
-        ("value", Value),
+        ("value", NvmlValue),
     )
 
 
-class Refused(Exception):
+class NvmlFailure(Exception):
     """An NVML return code, or a function that this driver lacks (13)."""
 
 
@@ -78,17 +78,17 @@ class Sensors:
         self.newer = True  # nvmlDeviceGetTemperatureV
         try:
             self.call("nvmlInitWithFlags", 0)
-        except Refused:
+        except NvmlFailure:
             self.call("nvmlInit_v2")
 
     def call(self, name: str, *args: Any) -> None:
         try:
             function = getattr(self.library, name)
         except AttributeError:
-            raise Refused(13) from None
+            raise NvmlFailure(13) from None
         code = function(*args)
         if code:
-            raise Refused(code)
+            raise NvmlFailure(code)
 
     def handle(self, uuid: str) -> Any:
         if uuid not in self.handles:
@@ -104,7 +104,7 @@ class Sensors:
             try:
                 self.call("nvmlDeviceGetTemperatureV", handle, ctypes.byref(reading))
                 return int(reading.temperature)
-            except Refused as refused:
+            except NvmlFailure as refused:
                 if refused.args[0] not in (3, 13, 25):  # not supported, not known to this driver, another version
                     raise
                 self.newer = False
@@ -117,19 +117,19 @@ class Sensors:
         for ask in (self.limit_by_margin, self.limit_by_threshold):
             try:
                 found = ask(uuid)
-            except Refused:
+            except NvmlFailure:
                 continue
             if PLAUSIBLE_C[0] <= found <= PLAUSIBLE_C[1]:
                 return found
         return LIMIT_C
 
     def limit_by_margin(self, uuid: str) -> float:
-        field, margin = Field(), versioned(Margin)
+        field, margin = NvmlField(), versioned(Margin)
         field.fieldId = SLOWDOWN_T_LIMIT
-        handle, fields = self.handle(uuid), (Field * 1)(field)
+        handle, fields = self.handle(uuid), (NvmlField * 1)(field)
         self.call("nvmlDeviceGetFieldValues", handle, 1, ctypes.byref(fields))
         if fields[0].nvmlReturn:
-            raise Refused(fields[0].nvmlReturn)
+            raise NvmlFailure(fields[0].nvmlReturn)
         self.call("nvmlDeviceGetMarginTemperature", handle, ctypes.byref(margin))
         return float(self.celsius(uuid) + margin.marginTemperature - fields[0].value.siVal)
 
@@ -142,7 +142,7 @@ class Sensors:
         value = ctypes.c_uint()
         try:
             self.call("nvmlDeviceGetMaxClockInfo", self.handle(uuid), clock, ctypes.byref(value))
-        except Refused:
+        except NvmlFailure:
             return None
         return float(value.value)
 
@@ -193,7 +193,7 @@ class Heat(threading.Thread):
                 if uuid not in self.limits:
                     self.tops_mhz.update({(uuid, lock): self.sensors.top_mhz(uuid, CLOCKS[lock]) for lock in CLOCKS})
                     self.limits[uuid] = self.sensors.limit(uuid)
-            except (Refused, OSError) as why:
+            except (NvmlFailure, OSError) as why:
                 self.celsius.pop(uuid, None)
                 problem = f"the temperature of {uuid} is not watched: {self.reason(why)}"
         if not self.celsius:

@@ -22,11 +22,11 @@ from workbench.gpu.settings import claims, command_runner
 from workbench.gpu.settings import journal as journals
 from workbench.gpu.settings import outcomes as judged
 from workbench.gpu.settings import revert as restore
-from workbench.gpu.settings.claims import Claim
+from workbench.gpu.settings.claims import SettingClaim
 from workbench.gpu.settings.command_runner import Ran
 from workbench.gpu.settings.cpu_governor import Governors, governors_on
-from workbench.gpu.settings.current_values import Seen, look, look_again
-from workbench.gpu.settings.journal import Entry, Held, Journal, Record
+from workbench.gpu.settings.current_values import CurrentValues, look, look_again
+from workbench.gpu.settings.journal import Held, Journal, JournalEntry, Record
 from workbench.gpu.settings.outcomes import joined
 from workbench.gpu.settings.owners import ALIVE
 from workbench.gpu.settings.plan import commands_for, plan, select
@@ -67,7 +67,7 @@ SET_AGAIN = "set again, as Workbench had it; it stays in the journal"
 RETRY_S = (0.1, 0.4)
 QUIET_S = 3.0
 StartGuard = Callable[[], Awaitable[GuardView | None]]
-Watch = Callable[[Entry, Entry | None], Mapping[str, Any]]
+Watch = Callable[[JournalEntry, JournalEntry | None], Mapping[str, Any]]
 
 
 async def apply(
@@ -120,7 +120,7 @@ async def apply(
 
 async def _announced(
     held: Held, commands: Sequence[SettingCommand], watch: Watch | None
-) -> tuple[Seen, Journal, dict[SettingCommand, tuple[Any, str]]]:
+) -> tuple[CurrentValues, Journal, dict[SettingCommand, tuple[Any, str]]]:
     """What is there before, the journal as it was, and the values before, once they are on disk and all others were
     told. Whoever finds another at the same setting takes its announcement back and waits, so that two never change one
     setting at once."""
@@ -154,11 +154,11 @@ def _untold(state: Journal) -> str:
     return f"{problem}; nor can they see this change" if problem else ""
 
 
-def _of(others: Iterable[Claim], keys: Collection[tuple[str, str]]) -> list[Claim]:
+def _of(others: Iterable[SettingClaim], keys: Collection[tuple[str, str]]) -> list[SettingClaim]:
     return sorted(c for c in others if c.key in keys)
 
 
-def _where(one: Claim | Entry) -> str:
+def _where(one: SettingClaim | JournalEntry) -> str:
     return "host" if one.gpu_uuid == HOST else f"GPU{one.gpu_index}"
 
 
@@ -217,8 +217,8 @@ async def _quiet(held: Held) -> None:
 
 
 def _ways(
-    entries: Sequence[Entry], state: Journal, seen: Seen, foreign: Foreign | None
-) -> list[tuple[Entry, claims.WayBack]]:
+    entries: Sequence[JournalEntry], state: Journal, seen: CurrentValues, foreign: Foreign | None
+) -> list[tuple[JournalEntry, claims.WayBack]]:
     """In the order in which they are given back."""
     found = []
     for entry in _in_order(entries):
@@ -231,7 +231,7 @@ def _ways(
     return found
 
 
-def _left(entry: Entry, way: claims.WayBack, seen: Seen) -> SettingCommand:
+def _left(entry: JournalEntry, way: claims.WayBack, seen: CurrentValues) -> SettingCommand:
     """For a report: a setting for which nothing is run."""
     index = seen.index(entry.gpu_uuid, entry.gpu_index)
     return SettingCommand(index, entry.gpu_uuid, entry.setting, (), value=way.value)
@@ -253,7 +253,7 @@ async def standing(host: Host, commands: Sequence[SettingCommand]) -> list[Setti
     return _standing(commands, await journals.read(host), await look(host, {c.setting for c in commands}))
 
 
-def _standing(commands: Sequence[SettingCommand], state: Journal, seen: Seen) -> list[SettingCommand]:
+def _standing(commands: Sequence[SettingCommand], state: Journal, seen: CurrentValues) -> list[SettingCommand]:
     state, noted = state.without_gone(seen.energy_j), []
     for one in commands:
         key, live = (one.gpu_uuid, one.setting), seen.told(one.gpu_uuid, one.setting)
@@ -279,7 +279,7 @@ async def alterations(host: Host) -> tuple[Alteration, ...]:
     return tuple(alteration(record) for record in found if record.gone is None)
 
 
-def alteration_of(claim: Claim) -> Alteration:
+def alteration_of(claim: SettingClaim) -> Alteration:
     """Of another Workbench: `extra["by"]` says whose."""
     extra = {"by": claim.by, "state": claim.state}
     return Alteration(claim.gpu_index, claim.gpu_uuid, claim.setting, claim.before, claim.now, claim.set_unix_s, extra)
@@ -306,13 +306,13 @@ def alteration(record: Record) -> Alteration:
     )
 
 
-def _told_before(one: SettingCommand, state: Journal, seen: Seen) -> tuple[Any, str]:
+def _told_before(one: SettingCommand, state: Journal, seen: CurrentValues) -> tuple[Any, str]:
     if one.setting in LOCKS:
         return state.known_lock(one.gpu_uuid, one.setting)
     return seen.told(one.gpu_uuid, one.setting), "read"
 
 
-def _before(one: SettingCommand, state: Journal, seen: Seen) -> tuple[Any, str]:
+def _before(one: SettingCommand, state: Journal, seen: CurrentValues) -> tuple[Any, str]:
     """The value before, and how it is known. SettingsError when it should be readable and is not: nothing to go back
     to means nothing is changed."""
     if one.gpu_uuid != HOST and (sample := seen.sample(one.gpu_uuid)) is None:
@@ -327,7 +327,7 @@ def _before(one: SettingCommand, state: Journal, seen: Seen) -> tuple[Any, str]:
     raise SettingsError(f"GPU {one.gpu_index}: {one.setting} before is unknown ({why}); nothing was changed")
 
 
-def _no_way_back(one: SettingCommand, before: tuple[Any, str], rights: Rights, seen: Seen) -> str:
+def _no_way_back(one: SettingCommand, before: tuple[Any, str], rights: Rights, seen: CurrentValues) -> str:
     """What to say where these rights allow a change but not its undoing; "" where they do, or allow neither."""
     if one.right is not None or before[0] is None:
         return ""
@@ -340,7 +340,7 @@ def _no_way_back(one: SettingCommand, before: tuple[Any, str], rights: Rights, s
     return f"with these rights it cannot be given back: {lacking[0]}" if lacking else ""
 
 
-def _entry(one: SettingCommand, before: tuple[Any, str], state: Journal, seen: Seen) -> Entry:
+def _entry(one: SettingCommand, before: tuple[Any, str], state: Journal, seen: CurrentValues) -> JournalEntry:
     """A temporary value of another is not what was before: what that one told is."""
     info = next((i for i in seen.telemetry.infos if i.uuid == one.gpu_uuid), None)
     key, live = (one.gpu_uuid, one.setting), seen.told(one.gpu_uuid, one.setting)
@@ -349,7 +349,7 @@ def _entry(one: SettingCommand, before: tuple[Any, str], state: Journal, seen: S
     by = claims.explains(state.others, key, live, old)
     if by is not None:
         before = (by.before, DEFAULT if _is_default(one, by.before, info) else claims.TOLD)
-    return Entry(
+    return JournalEntry(
         gpu_uuid=one.gpu_uuid,
         gpu_index=one.gpu_index,
         gpu_name=info.name if info else "CPUs" if one.gpu_uuid == HOST else "unknown",
@@ -427,11 +427,11 @@ async def _roll_back(
     outcomes: Sequence[SettingOutcome],
     ran: Mapping[SettingCommand, Ran],
     rights: Rights,
-    seen: Seen,
+    seen: CurrentValues,
 ) -> tuple[list[SettingOutcome], list[SettingOutcome]]:
     """Give back what was done before a command failed: the outcomes as they are then, and those of giving back."""
     state = _noted(held.journal, "set", outcomes)
-    undo: list[Entry] = []
+    undo: list[JournalEntry] = []
     for outcome in outcomes:
         one = outcome.command
         entry = state.get(one.gpu_uuid, one.setting)
@@ -461,8 +461,8 @@ def _undone(outcome: SettingOutcome, given_back: bool | None) -> SettingOutcome:
 
 
 async def _give_back(
-    host: Host, entries: Sequence[Entry], rights: Rights, seen: Seen, live: Seen | None = None
-) -> list[tuple[Entry, list[SettingOutcome]]]:
+    host: Host, entries: Sequence[JournalEntry], rights: Rights, seen: CurrentValues, live: CurrentValues | None = None
+) -> list[tuple[JournalEntry, list[SettingOutcome]]]:
     """Set what each entry had before, whatever becomes of the others, and look at what the host then tells.
     `live`: what it told just before, where that may not be what the entries say."""
     ordered = _in_order(entries)
@@ -495,17 +495,17 @@ async def _would_give_back(
     return found
 
 
-def _in_order(entries: Sequence[Entry]) -> list[Entry]:
+def _in_order(entries: Sequence[JournalEntry]) -> list[JournalEntry]:
     return sorted(entries, key=lambda e: (e.gpu_uuid == HOST, e.gpu_index, restore.order(e.setting)))
 
 
-def _restoring(entry: Entry, rights: Rights, seen: Seen) -> tuple[SettingCommand, ...]:
+def _restoring(entry: JournalEntry, rights: Rights, seen: CurrentValues) -> tuple[SettingCommand, ...]:
     value = restore.wanted_back(entry.before)
     index = seen.index(entry.gpu_uuid, entry.gpu_index)
     return commands_for(index, entry.gpu_uuid, entry.setting, value, rights, seen.governors)
 
 
-def _chosen(entries: Sequence[Entry], gpu: int | str | None, seen: Seen) -> list[Entry]:
+def _chosen(entries: Sequence[JournalEntry], gpu: int | str | None, seen: CurrentValues) -> list[JournalEntry]:
     if gpu is None:
         return list(entries)
     if str(gpu) == HOST:

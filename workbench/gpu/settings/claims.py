@@ -26,7 +26,7 @@ TOLD = "claim"  # a `before` that nobody but another user knows of
 Entry = Mapping[str, Any]
 
 
-class Claim(NamedTuple):
+class SettingClaim(NamedTuple):
     """One setting that another Workbench changed and has not reverted."""
 
     by: str  # the user who owns the claim's file
@@ -60,10 +60,10 @@ class WayBack(NamedTuple):
 
 def told(
     found: Sequence[Mapping[str, Any]], uid: int, journal: str
-) -> tuple[tuple[Claim, ...], tuple[Mapping[str, Any], ...]]:
+) -> tuple[tuple[SettingClaim, ...], tuple[Mapping[str, Any], ...]]:
     """What the register holds: the claims of others, and the entries that this journal itself told. Of another nothing
     is taken but what a Claim has; register.py has checked it."""
-    claims: list[Claim] = []
+    claims: list[SettingClaim] = []
     own: tuple[Mapping[str, Any], ...] = ()
     for one in found:
         if (one["uid"], one["journal"]) == (uid, journal):
@@ -75,9 +75,9 @@ def told(
     return tuple(claims), own
 
 
-def _claim(entry: Entry, by: str) -> Claim:
+def _claim(entry: Entry, by: str) -> SettingClaim:
     energy_j = entry.get("energy_j")
-    return Claim(
+    return SettingClaim(
         by=by,
         gpu_uuid=entry["gpu_uuid"],
         gpu_index=entry["gpu_index"],
@@ -93,14 +93,14 @@ def _claim(entry: Entry, by: str) -> Claim:
     )
 
 
-def on(claims: Sequence[Claim], uuid: str, setting: str) -> list[Claim]:
+def on(claims: Sequence[SettingClaim], uuid: str, setting: str) -> list[SettingClaim]:
     """Of one setting, oldest first."""
     return sorted((c for c in claims if c.key == (uuid, setting)), key=lambda c: c.set_unix_s)
 
 
 def credible(
-    claims: Sequence[Claim], keys: Collection[tuple[str, str]], may_set: Callable[[Claim], bool]
-) -> tuple[Claim, ...]:
+    claims: Sequence[SettingClaim], keys: Collection[tuple[str, str]], may_set: Callable[[SettingClaim], bool]
+) -> tuple[SettingClaim, ...]:
     """Without the claims of locks (of `keys`) by users who cannot have set them. Nobody can read a lock, so what else
     would tell a true claim from a forged one, which would keep a lock of ours on for good? `may_set` is asked once for
     each user and lock."""
@@ -109,13 +109,15 @@ def credible(
     return tuple(c for c in claims if (c.uid, c.key) not in forged)
 
 
-def holder(claims: Sequence[Claim], uuid: str, setting: str, live: Any) -> Claim | None:
+def holder(claims: Sequence[SettingClaim], uuid: str, setting: str, live: Any) -> SettingClaim | None:
     """Whose claim explains the value that is there. Nobody can read a lock (`live` None): the newest claim does."""
     mine = [c for c in on(claims, uuid, setting) if setting in LOCKS or equal(setting, live, c.now)]
     return mine[-1] if mine else None
 
 
-def explains(claims: Sequence[Claim], key: tuple[str, str], live: Any, entry: Entry | None) -> Claim | None:
+def explains(
+    claims: Sequence[SettingClaim], key: tuple[str, str], live: Any, entry: Entry | None
+) -> SettingClaim | None:
     """Whose claim explains the value that is there, where it is not `entry`, ours, that does. A power limit that is
     what we set is ours, whoever claims to have set the same since: anybody can claim that, also without the right to
     set one, and the limit would never be reverted."""
@@ -126,7 +128,7 @@ def explains(claims: Sequence[Claim], key: tuple[str, str], live: Any, entry: En
     return by if not ours or (key[1] != "power_limit_w" and by.set_unix_s > set_at(entry)) else None
 
 
-def lies_under(claims: Sequence[Claim], key: tuple[str, str], live: Any, entry: Entry | None) -> list[Any]:
+def lies_under(claims: Sequence[SettingClaim], key: tuple[str, str], live: Any, entry: Entry | None) -> list[Any]:
     """`over` of a change that is made now; `entry`: ours of before, for the same setting."""
     by = explains(claims, key, live, entry)
     if by is not None:
@@ -139,7 +141,7 @@ def set_at(entry: Entry) -> float:
     return float(entry.get("set_unix_s") or entry["since_unix_s"])
 
 
-def under(entry: Entry, claims: Sequence[Claim]) -> Any:
+def under(entry: Entry, claims: Sequence[SettingClaim]) -> Any:
     """What is there once ours is taken away: the newest value that lay under it and is still claimed, else `before`."""
     lasting = [c.now for c in on(claims, entry["gpu_uuid"], entry["setting"])]
     for value in reversed(entry.get("over") or ()):
@@ -148,7 +150,7 @@ def under(entry: Entry, claims: Sequence[Claim]) -> Any:
     return entry["before"]
 
 
-def way_back(entry: Entry, live: Any, claims: Sequence[Claim], target: Any = None) -> WayBack:
+def way_back(entry: Entry, live: Any, claims: Sequence[SettingClaim], target: Any = None) -> WayBack:
     """How to take a setting of ours away. `live`: what the host tells now, None where it cannot be told; `target`: what
     to go back to, where that is not what lay under it."""
     setting, value = entry["setting"], under(entry, claims) if target is None else target
@@ -173,7 +175,7 @@ def way_back(entry: Entry, live: Any, claims: Sequence[Claim], target: Any = Non
     return WayBack(ASK, live, drift(entry, live, claims) or "")
 
 
-def drift(entry: Entry, live: Any, claims: Sequence[Claim] = ()) -> str | None:
+def drift(entry: Entry, live: Any, claims: Sequence[SettingClaim] = ()) -> str | None:
     """What to say where the host does not have what the journal says; None where it has, or cannot be asked."""
     setting, now = entry["setting"], entry["now"]
     by = explains(claims, (entry["gpu_uuid"], setting), live, entry)

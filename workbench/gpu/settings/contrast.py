@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from statistics import median
 from typing import Any
 
-from workbench.gpu.telemetry.history import Moment, Reading
+from workbench.gpu.telemetry.history import BenchmarkReading, Moment
 from workbench.hosts.base import FileError, Host
 from workbench.model.gpu import Telemetry
 from workbench.model.settings import Alteration
@@ -63,7 +63,7 @@ class Clock:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class ContrastEvidence:
     """`clocks`: the newest of each kind. `shown`: locks that a contrast has proved, as (GPU, setting, value, since)."""
 
     clocks: tuple[Clock, ...] = ()
@@ -71,11 +71,11 @@ class Known:
     load: str = field(default="", compare=False)  # that is judged now
     others: tuple[Alteration, ...] = field(default=(), compare=False)  # what other Workbenches changed, now
 
-    def with_clocks(self, found: Iterable[Clock]) -> Known:
+    def with_clocks(self, found: Iterable[Clock]) -> ContrastEvidence:
         new = {clock.key: clock for clock in (*self.clocks, *found)}
         return replace(self, clocks=tuple(sorted(new.values(), key=lambda c: c.unix_s))[-MOST_KEPT:])
 
-    def with_shown(self, found: Iterable[Alteration]) -> Known:
+    def with_shown(self, found: Iterable[Alteration]) -> ContrastEvidence:
         return replace(self, shown=tuple(dict.fromkeys([*self.shown, *map(_key, found)]))[-MOST_KEPT:])
 
     def has_shown(self, one: Alteration) -> bool:
@@ -89,16 +89,16 @@ def _key(one: Alteration) -> tuple[Any, ...]:
 # -- what a load has shown -------------------------------------------------------------------------------------------
 
 
-def loaded(moments: Sequence[Moment], gpu_index: int) -> list[Reading]:
+def loaded(moments: Sequence[Moment], gpu_index: int) -> list[BenchmarkReading]:
     """The readings of one GPU under load."""
     return [r for m in moments for r in m.gpus if r.gpu_index == gpu_index and (r.gpu_util_pct or 0.0) >= LOADED_PCT]
 
 
-def clock_of(reading: Reading, setting: str) -> int | None:
+def clock_of(reading: BenchmarkReading, setting: str) -> int | None:
     return reading.memory_mhz if setting == "memory_clocks" else reading.sm_mhz
 
 
-def caps(reading: Reading) -> set[str]:
+def caps(reading: BenchmarkReading) -> set[str]:
     return {CAPS[name] for name in reading.event_reasons or () if name in CAPS}
 
 
@@ -124,7 +124,7 @@ def clocks_of(
     return tuple(found)
 
 
-def _held_by(readings: Sequence[Reading]) -> str | None:
+def _held_by(readings: Sequence[BenchmarkReading]) -> str | None:
     """What may have lowered the clocks: limiters share a load's readings, so what counts is how many name any."""
     named = [caps(r) for r in readings]
     if sum(map(bool, named)) > FREE_SHARE * len(readings):
@@ -188,16 +188,16 @@ def explained(clock: Clock, other: Clock) -> str | None:
 # -- kept ------------------------------------------------------------------------------------------------------------
 
 
-async def read(host: Host) -> Known:
+async def read(host: Host) -> ContrastEvidence:
     """What is kept of the last day; nothing where the file is missing or not one of ours."""
     try:
         kept = json.loads(await host.read_file(f"{await host.state_dir()}/{FILE}"))
         rows, shown = kept["clocks"], kept["shown"]
         now = time.time()
         clocks = tuple(c for c in map(_clock, rows) if c is not None and 0 <= now - c.unix_s < KEPT_S)
-        return Known(clocks[-MOST_KEPT:], tuple(tuple(s) for s in shown if isinstance(s, list))[-MOST_KEPT:])
+        return ContrastEvidence(clocks[-MOST_KEPT:], tuple(tuple(s) for s in shown if isinstance(s, list))[-MOST_KEPT:])
     except (FileError, ValueError, KeyError, TypeError, RecursionError):
-        return Known()
+        return ContrastEvidence()
 
 
 def _clock(row: object) -> Clock | None:
@@ -210,7 +210,7 @@ def _clock(row: object) -> Clock | None:
     return Clock(**{f.name: row[f.name] for f in fields(Clock)}) if words and numbers and optional else None
 
 
-async def write(host: Host, known: Known) -> None:
+async def write(host: Host, known: ContrastEvidence) -> None:
     """FileError where it cannot be written."""
     kept = {"clocks": [asdict(c) for c in known.clocks], "shown": known.shown}
     await host.write_file(f"{await host.state_dir()}/{FILE}", json.dumps(kept).encode())

@@ -17,7 +17,7 @@ NONE = Governors(problem="not looked at")
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class CurrentValues:
     telemetry: Telemetry
     governors: Governors = NONE
 
@@ -39,13 +39,13 @@ class Seen:
         return next((i.index for i in self.telemetry.infos if i.uuid == uuid), otherwise)
 
 
-async def look(host: Host, settings: Collection[str]) -> Seen:
+async def look(host: Host, settings: Collection[str]) -> CurrentValues:
     """`settings`: by name, those that will be asked about. HostError when the host cannot be asked."""
     telemetry = await read_once(host)
-    return Seen(telemetry, await governors_on(host)) if "governor" in settings else Seen(telemetry)
+    return CurrentValues(telemetry, await governors_on(host)) if "governor" in settings else CurrentValues(telemetry)
 
 
-async def look_again(host: Host, settings: Collection[str]) -> Seen | None:
+async def look_again(host: Host, settings: Collection[str]) -> CurrentValues | None:
     """After a change; None when the link was lost, and nothing can be told."""
     try:
         return await look(host, settings)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from workbench.gpu.settings import claims
-from workbench.gpu.settings.claims import Claim
+from workbench.gpu.settings.claims import SettingClaim
 from workbench.gpu.settings.revert import LOCKS
 from workbench.model.gpu import Telemetry
 from workbench.model.settings import HOST, Alteration, Drift
@@ -77,6 +77,6 @@ def _entry(one: Alteration) -> dict[str, Any]:
     }
 
 
-def _claim(one: Alteration) -> Claim:
+def _claim(one: Alteration) -> SettingClaim:
     by = str(one.extra.get("by", ""))
-    return Claim(by, one.gpu_uuid, one.gpu_index, one.setting, one.before, one.now, one.since_unix_s)
+    return SettingClaim(by, one.gpu_uuid, one.gpu_index, one.setting, one.before, one.now, one.since_unix_s)

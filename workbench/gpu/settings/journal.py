@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from workbench.gpu.settings import claims, revert
-from workbench.gpu.settings.claims import Claim
+from workbench.gpu.settings.claims import SettingClaim
 from workbench.gpu.settings.owners import described, lock_is_dead, owner_facts, owner_token, state_of, who
 from workbench.gpu.settings.revert import DEFAULT, UNKNOWN
 from workbench.gpu.settings.shared_register import Register, register_on
@@ -34,7 +34,7 @@ MOST_BYTES = 4 << 20  # of the file: a larger one is not of Workbench's making
 LEASE_S = 600  # a lock of another machine's Workbench that is older is broken: no plan takes that long
 WAIT_S = 5.0
 
-__all__ = ["DEFAULT", "UNKNOWN", "Entry", "Held", "Journal", "Record", "owner_facts", "owner_token", "who"]
+__all__ = ["DEFAULT", "UNKNOWN", "Held", "Journal", "JournalEntry", "Record", "owner_facts", "owner_token", "who"]
 
 _ours: Counter[str] = Counter()  # locks that this process holds or waits for, by their path
 
@@ -94,7 +94,7 @@ exit 0
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class JournalEntry:
     """One setting of one GPU that is not as it was. Values as in SettingCommand.value; `before` may be "unknown"."""
 
     gpu_uuid: str
@@ -128,7 +128,7 @@ class Entry:
 class Record:
     """An entry, its owner's state ("this", "alive", "dead", "elsewhere") and why it is no longer in force, if so."""
 
-    entry: Entry
+    entry: JournalEntry
     owner: str
     gone: str | None = None
 
@@ -139,16 +139,16 @@ class Journal:
     with the file, where the entries are those that the register knew."""
 
     boot_id: str = ""
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[JournalEntry, ...] = ()
     log: tuple[Mapping[str, Any], ...] = ()
-    others: tuple[Claim, ...] = ()
+    others: tuple[SettingClaim, ...] = ()
     register: Register = field(default_factory=Register)
     recovered: str | None = None
 
-    def get(self, uuid: str, setting: str) -> Entry | None:
+    def get(self, uuid: str, setting: str) -> JournalEntry | None:
         return next((e for e in self.entries if e.key == (uuid, setting)), None)
 
-    def put(self, entry: Entry) -> Journal:
+    def put(self, entry: JournalEntry) -> Journal:
         """`entry` in place of the one for the same setting, whose first known `before` is kept."""
         old = self.get(entry.gpu_uuid, entry.setting)
         if old is not None:
@@ -172,10 +172,10 @@ class Journal:
                 kept = kept.drop(entry.key).note(f"gone: {why}", gpu_uuid=entry.gpu_uuid, setting=entry.setting)
         return replace(kept, others=tuple(c for c in self.others if not self._over(c, energy_j.get(c.gpu_uuid))))
 
-    def _over(self, one: Claim, energy_j: float | None) -> bool:
+    def _over(self, one: SettingClaim, energy_j: float | None) -> bool:
         return revert.gone({"boot_id": one.boot_id, "energy_j": one.energy_j}, self.boot_id, energy_j) is not None
 
-    def gone(self, entry: Entry, energy_j: float | None = None) -> str | None:
+    def gone(self, entry: JournalEntry, energy_j: float | None = None) -> str | None:
         return revert.gone({"boot_id": entry.boot_id, "energy_j": entry.energy_j}, self.boot_id, energy_j)
 
     def records(self, energy_j: Mapping[str, float] | None = None) -> tuple[Record, ...]:
@@ -183,7 +183,7 @@ class Journal:
         now = energy_j or {}
         return tuple(Record(e, state_of(e.owner), self.gone(e, now.get(e.gpu_uuid))) for e in self.entries)
 
-    def back_to(self, key: tuple[str, str], entry: Entry | None) -> Journal:
+    def back_to(self, key: tuple[str, str], entry: JournalEntry | None) -> Journal:
         """The setting as it was journalled before: `entry`, or not at all."""
         left = self.drop(key)
         return left if entry is None else replace(left, entries=(*left.entries, entry))
@@ -222,7 +222,7 @@ class Held:
         register = await register_on(self.host, root_of(self.path), entries)
         self.journal = replace(journal, register=register, others=register.others)
 
-    def rival(self, keys: Collection[tuple[str, str]]) -> Claim | None:
+    def rival(self, keys: Collection[tuple[str, str]]) -> SettingClaim | None:
         """Another Workbench that is changing one of these settings right now."""
         return next((c for c in self.journal.others if c.changing and c.key in keys), None)
 
@@ -270,7 +270,7 @@ def _recovered(known: Journal, why: str) -> Journal | None:
     if not own:
         return None
     try:
-        found = replace(known, entries=tuple(Entry(**entry) for entry in own), recovered=why)
+        found = replace(known, entries=tuple(JournalEntry(**entry) for entry in own), recovered=why)
     except TypeError:  # a newer Workbench's
         return None
     return found.note(f"recovered from the host's register: {why}")
@@ -305,7 +305,7 @@ def parse(text: str, boot_id: str, path: str = "journal", host: str | None = Non
         why = f"is of version {version}, made by a newer Workbench (this one reads {VERSION})"
         raise _broken(why, path, host, SettingsError)
     try:
-        entries = tuple(Entry(**entry) for entry in data["entries"])
+        entries = tuple(JournalEntry(**entry) for entry in data["entries"])
         log = tuple(dict(line) for line in data["log"])
     except (KeyError, TypeError, ValueError) as error:
         raise _broken(f"is damaged ({error})", path, host) from None

@@ -8,8 +8,8 @@ from typing import Any
 
 from workbench.gpu.settings import claims, revert
 from workbench.gpu.settings.command_runner import Ran
-from workbench.gpu.settings.current_values import Seen
-from workbench.gpu.settings.journal import Entry
+from workbench.gpu.settings.current_values import CurrentValues
+from workbench.gpu.settings.journal import JournalEntry
 from workbench.gpu.settings.revert import DEFAULT, LOCKS, UNKNOWN, WATTS_EQUAL, equal
 from workbench.model.settings import InForce, SettingCommand, SettingOutcome
 
@@ -22,7 +22,7 @@ FOREIGN = "what was before is unknown: a lock by someone else cannot be read bac
 
 
 def of_change(
-    one: SettingCommand, before: tuple[Any, str], ran: Ran | None, after: Seen | None, seen: Seen
+    one: SettingCommand, before: tuple[Any, str], ran: Ran | None, after: CurrentValues | None, seen: CurrentValues
 ) -> SettingOutcome:
     """`before`: the value and how it is known; `ran` None: it was not run; `after` None: the host cannot be asked."""
     known, how = before
@@ -51,7 +51,9 @@ def of_change(
     return outcome(True, InForce.YES, lost)
 
 
-def of_restoring(entry: Entry, one: SettingCommand, ran: Ran, after: Seen | None, was: Any = None) -> SettingOutcome:
+def of_restoring(
+    entry: JournalEntry, one: SettingCommand, ran: Ran, after: CurrentValues | None, was: Any = None
+) -> SettingOutcome:
     """Of one command that gives back what `entry` had before. `was`: what the host told until then, where it did."""
     told = None if after is None else after.told(one.gpu_uuid, one.setting)
     before = UNKNOWN if entry.before == UNKNOWN else one.value
@@ -70,7 +72,7 @@ def of_restoring(entry: Entry, one: SettingCommand, ran: Ran, after: Seen | None
     return SettingOutcome(one, ok, from_value, one.value, told, in_force, message, known)
 
 
-def of_leaving(one: SettingCommand, entry: Entry, way: claims.WayBack) -> SettingOutcome:
+def of_leaving(one: SettingCommand, entry: JournalEntry, way: claims.WayBack) -> SettingOutcome:
     """Of a setting of ours for which nothing is run."""
     asks = way.do == claims.ASK
     message = joined(way.why, "left alone until someone chooses") if asks else way.why
@@ -97,7 +99,7 @@ def surely_unchanged(outcome: SettingOutcome, ran: Ran | None) -> bool:
     return outcome.read_back is not None and equal(outcome.command.setting, outcome.read_back, outcome.before)
 
 
-def by_hand(one: SettingCommand, seen: Seen) -> str:
+def by_hand(one: SettingCommand, seen: CurrentValues) -> str:
     return revert.by_hand(one.gpu_uuid, one.setting, one.value, seen.governors.sysfs)
 
 
@@ -105,7 +107,7 @@ def joined(*parts: str) -> str:
     return "; ".join(part for part in parts if part)
 
 
-def volatile(one: SettingCommand, seen: Seen) -> str:
+def volatile(one: SettingCommand, seen: CurrentValues) -> str:
     """What to say where a setting lasts only as long as somebody uses the GPU; "" elsewhere."""
     if one.setting in ("persistence", "governor"):
         return ""

@@ -20,7 +20,7 @@ from workbench.gpu.settings.contrast import (
     POWER,
     SLACK_MHZ,
     Clock,
-    Known,
+    ContrastEvidence,
     caps,
     clock_of,
     clocks_of,
@@ -34,7 +34,7 @@ from workbench.gpu.settings.contrast import (
 )
 from workbench.gpu.settings.drift import lock_drift, locks_on
 from workbench.gpu.settings.setting_traps import Trap, trap
-from workbench.gpu.telemetry.history import Moment, Reading
+from workbench.gpu.telemetry.history import BenchmarkReading, Moment
 from workbench.model.gpu import GpuInfo, Telemetry
 from workbench.model.settings import HOST_INDEX, Alteration, InForce
 
@@ -90,11 +90,11 @@ def judge_all(
     alterations: Sequence[Alteration],
     moments: Sequence[Moment],
     telemetry: Telemetry | None = None,
-    known: Known | None = None,
+    known: ContrastEvidence | None = None,
 ) -> tuple[Proof, ...]:
     """Every altered setting that can be judged: clocks and power by the readings under load, persistence and governor
     by what `telemetry` reads. `known`: clocks under the same load with another lock or none."""
-    known = known or Known()
+    known = known or ContrastEvidence()
     on = locks_on(alterations, known.others)
     now = clocks_of(on, moments, telemetry, known.load) if telemetry else ()
     proofs = []
@@ -137,7 +137,7 @@ def judge(alteration: Alteration, moments: Sequence[Moment]) -> Proof | None:
     return found
 
 
-def _contrasted(proof: Proof, one: Alteration, clock: Clock | None, known: Known) -> Proof:
+def _contrasted(proof: Proof, one: Alteration, clock: Clock | None, known: ContrastEvidence) -> Proof:
     """In force where another clock shows it; else why the reading proves nothing."""
     other = contrast(clock, known.clocks) if clock else None
     if other is not None or known.has_shown(one):
@@ -152,7 +152,7 @@ def _contrasted(proof: Proof, one: Alteration, clock: Clock | None, known: Known
     return replace(proof, text=f"{proof.text}; {_why_unshown(clock, known)}")
 
 
-def _why_unshown(clock: Clock | None, known: Known) -> str:
+def _why_unshown(clock: Clock | None, known: ContrastEvidence) -> str:
     other = next((c for c in reversed(known.clocks) if clock and clock.beside(c)), None)
     if clock is None or other is None:
         return "how the card clocks without it is not known"
@@ -160,7 +160,7 @@ def _why_unshown(clock: Clock | None, known: Known) -> str:
     return f"the clock was {_beside(other)}" + (f", and {why} may explain that" if why else " too")
 
 
-def _not_reached(proof: Proof, clock: Clock, known: Known) -> Proof:
+def _not_reached(proof: Proof, clock: Clock, known: ContrastEvidence) -> Proof:
     """Capped where the lock raised the clock, but not as far as it asked."""
     other = raised(clock, known.clocks)
     if other is None:
@@ -184,7 +184,7 @@ def _wanted(asked: tuple[int, int]) -> str:
     return f"{low}-{high}" if low != high else f"{low}"
 
 
-def _clocks(one: Alteration, asked: tuple[int, int], readings: Sequence[Reading]) -> Proof:
+def _clocks(one: Alteration, asked: tuple[int, int], readings: Sequence[BenchmarkReading]) -> Proof:
     low, high = asked
     what = "memory lock" if one.setting == "memory_clocks" else "lock"
     wanted = _wanted(asked)
@@ -221,7 +221,7 @@ def _clocks(one: Alteration, asked: tuple[int, int], readings: Sequence[Reading]
     return proof(InForce.NO_EFFECT, f"{sign} {what} ▲ no effect", text, share)
 
 
-def _power(one: Alteration, limit_w: float, readings: Sequence[Reading]) -> Proof:
+def _power(one: Alteration, limit_w: float, readings: Sequence[BenchmarkReading]) -> Proof:
     watts = [r.power_w for r in readings if r.power_w is not None]
     wanted = f"{limit_w:g} W"
     others = [w for r in readings if (w := r.power_limit_w) is not None and abs(w - limit_w) > SAME_W]
@@ -277,7 +277,7 @@ def _unproven(one: Alteration, what: str, count: int, wanted: str) -> Proof:
     return Proof(one.gpu_index, one.setting, InForce.NOT_CHECKED, "", text, count, wanted)
 
 
-def _limiter(readings: Sequence[Reading], but: AbstractSet[str]) -> tuple[str | None, int]:
+def _limiter(readings: Sequence[BenchmarkReading], but: AbstractSet[str]) -> tuple[str | None, int]:
     """The limiter named most often, and in how many readings any was named. `but`: what does not lower this clock: a
     power limit lowers the SMs', not the memory's."""
     named = [caps(r) - but for r in readings]

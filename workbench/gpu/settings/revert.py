@@ -40,7 +40,7 @@ _OWNER = re.compile(r"[A-Za-z0-9_-]*")
 _MOST_W = 10_000
 
 
-class Step(NamedTuple):
+class SettingStep(NamedTuple):
     """One command, without sudo. `value` is what this one sets; `stdin` is what it reads."""
 
     argv: tuple[str, ...]
@@ -69,18 +69,18 @@ def steps(
     tee: str = "tee",
     cores: Sequence[int] = (),
     sysfs: str = SYSFS,
-) -> tuple[Step, ...]:
+) -> tuple[SettingStep, ...]:
     """The commands that set one value, by UUID since indices move: one, but for governors that differ between cores.
 
     `cores`: those that have a governor now, for a value that names none.
     """
     if setting != "governor":
-        return (Step((nvidia_smi, "-i", uuid, *change_of(setting, value)), value),)
+        return (SettingStep((nvidia_smi, "-i", uuid, *change_of(setting, value)), value),)
     made = []
     for name, named in split_governor(value).items():
         files = [GOVERNOR_FILES.format(root=sysfs, cpu=cpu) for cpu in (named or cores)]
         part = f"{name}={_ranges(named)}" if named else name
-        made.append(Step((tee, *files), part, name + "\n"))
+        made.append(SettingStep((tee, *files), part, name + "\n"))
     return tuple(made)
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from workbench.gpu import remote_programs
 from workbench.gpu.settings import claims, revert
-from workbench.gpu.settings.claims import Claim
+from workbench.gpu.settings.claims import SettingClaim
 from workbench.hosts.base import CommandNotFound, Host, HostUnreachable
 from workbench.model.errors import HostError
 from workbench.model.untrusted_text import clean
@@ -33,7 +33,7 @@ class Register:
     """`others`: what other Workbenches of this host changed; `own`: what stands there of this journal. `problem`: why
     nobody can be asked; changes of others then show in the values only."""
 
-    others: tuple[Claim, ...] = ()
+    others: tuple[SettingClaim, ...] = ()
     own: tuple[Mapping[str, Any], ...] = ()
     directory: str | None = None
     problem: str | None = None

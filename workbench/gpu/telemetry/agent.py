@@ -43,7 +43,7 @@ from workbench.gpu.telemetry.nvml import (
     reason,
     state_message,
 )
-from workbench.gpu.telemetry.readings import Gpu
+from workbench.gpu.telemetry.readings import GpuReader
 
 SLOW_S = 5.0  # processes, fan, persistence, PCIe link: what is dear to read or rarely changes
 INFO_S = 30.0
@@ -54,7 +54,7 @@ INIT_PID_NAMESPACE = 4026531836  # PROC_PID_INIT_INO, include/linux/proc_ns.h
 GOVERNORS = os.environ.get("WORKBENCH_SIM_SYSFS", "/sys") + "/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_governor"
 
 
-class Host:
+class HostReader:
     """Memory, governor, load and process names of the machine we run on."""
 
     def __init__(self, nvml: Nvml) -> None:
@@ -111,7 +111,7 @@ class Host:
             return None
 
 
-class Output:
+class MessageWriter:
     """Whole lines on stdout from two threads. When nobody reads any more, the agent ends."""
 
     def __init__(self) -> None:
@@ -142,12 +142,12 @@ class Agent:
         self.interval_s, self.hung_s = interval_s, hung_s
         self.slow_s, self.info_s, self.retry_s = slow_s, info_s, retry_s
         self.nvml = Nvml()
-        self.host = Host(self.nvml)
-        self.output = Output()
+        self.host = HostReader(self.nvml)
+        self.output = MessageWriter()
         self.wake = threading.Event()
         self.open = False
         self.retry_at = self.slow_at = self.info_at = self.reopen_at = 0.0
-        self.gpus: list[Gpu] = []
+        self.gpus: list[GpuReader] = []
         self.at: int | None = None  # the GPU that was asked last
         self.said_driver: dict[str, Any] | None = None
         self.said_infos: list[dict[str, Any]] | None = None
@@ -206,7 +206,7 @@ class Agent:
         self.open = True
         self.slow_at = self.info_at = 0.0
         self.reopen_at = now + self.info_s
-        self.gpus = [Gpu(self.nvml, index, self.host) for index in range(count)]
+        self.gpus = [GpuReader(self.nvml, index, self.host) for index in range(count)]
         for gpu in self.gpus:
             self.find(gpu, now)
         cuda = self.nvml.maybe("nvmlSystemGetCudaDriverVersion_v2")
@@ -237,7 +237,7 @@ class Agent:
             self.said_driver = driver
             self.output.write({"driver": driver, "simulated": self.nvml.simulated})
 
-    def find(self, gpu: Gpu, now: float) -> None:
+    def find(self, gpu: GpuReader, now: float) -> None:
         self.at = gpu.index
         try:
             gpu.find()
@@ -246,7 +246,7 @@ class Agent:
         except GpuDown as down:
             self.lose(gpu, down.code, now)
 
-    def lose(self, gpu: Gpu, code: int, now: float) -> None:
+    def lose(self, gpu: GpuReader, code: int, now: float) -> None:
         gpu.down, gpu.retry_at, gpu.fresh = code, now + self.retry_s, True
 
     def read(self, now: float) -> list[dict[str, Any]]:
@@ -260,7 +260,7 @@ class Agent:
             self.slow_at = now + self.slow_s - self.interval_s / 2  # the tick nearest to the cadence
         return [self.read_gpu(gpu, now, slow) for gpu in self.gpus]
 
-    def read_gpu(self, gpu: Gpu, now: float, slow: bool) -> dict[str, Any]:
+    def read_gpu(self, gpu: GpuReader, now: float, slow: bool) -> dict[str, Any]:
         out: dict[str, Any] = {}
         self.at = gpu.index
         try:

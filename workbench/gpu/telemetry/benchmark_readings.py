@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
-from workbench.gpu.telemetry.history import Moment, Reading
+from workbench.gpu.telemetry.history import BenchmarkReading, Moment
 from workbench.model.bench import GpuDuring
 
 REACH_S = 3.0  # how far beyond the first or last reading its power is taken to have held
@@ -61,7 +61,10 @@ def summarize(
 
 
 def _mean(
-    readings: Sequence[Reading], name: str, pick: Callable[[Reading], float | None], absent: dict[str, str]
+    readings: Sequence[BenchmarkReading],
+    name: str,
+    pick: Callable[[BenchmarkReading], float | None],
+    absent: dict[str, str],
 ) -> float | None:
     values = [value for value in map(pick, readings) if value is not None]
     if not values:

@@ -21,7 +21,7 @@ RING = 600  # readings: ten minutes at 1 s
 MOMENTS = 1200  # two minutes of a benchmark at 10 Hz; of a longer one every second, every fourth …
 
 
-class Reading(NamedTuple):
+class BenchmarkReading(NamedTuple):
     """The part of one GPU's sample that a benchmark's summary needs."""
 
     gpu_index: int
@@ -39,11 +39,11 @@ class Moment(NamedTuple):
     """One tick. `at_s` is this machine's time.monotonic(), whatever host the reading comes from."""
 
     at_s: float
-    gpus: tuple[Reading, ...]
+    gpus: tuple[BenchmarkReading, ...]
 
 
-def reading(sample: GpuSample) -> Reading:
-    return Reading(
+def reading(sample: GpuSample) -> BenchmarkReading:
+    return BenchmarkReading(
         sample.index,
         sample.power_w,
         sample.energy_j,
@@ -56,7 +56,7 @@ def reading(sample: GpuSample) -> Reading:
     )
 
 
-class History:
+class MetricHistory:
     """Memory does not grow: `ring` values per GPU and metric, and at most `moments` ticks, evenly over the whole time:
     when there are more, every second one goes, and from then on only every second one comes. The newest is there."""
 

@@ -34,16 +34,16 @@ def field_value(slot: Any) -> tuple[Any, int]:
     return getattr(slot.value, VALUE_KINDS[kind] if kind < len(VALUE_KINDS) else "ullVal"), kind
 
 
-class HostFacts(Protocol):
+class HostMemory(Protocol):
     memory_total_bytes: int | None
 
     def process_name(self, pid: int) -> str | None: ...
 
 
-class Gpu:
+class GpuReader:
     """One GPU: its handle, what it refuses to tell, and its readings."""
 
-    def __init__(self, nvml: Nvml, index: int, host: HostFacts) -> None:
+    def __init__(self, nvml: Nvml, index: int, host: HostMemory) -> None:
         self.nvml, self.index, self.host = nvml, index, host
         self.handle: Any = None
         self.uuid = self.name = ""

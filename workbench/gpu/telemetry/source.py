@@ -12,7 +12,7 @@ from typing import Any
 
 from workbench.gpu import remote_programs
 from workbench.gpu.telemetry.agent_messages import Decoder
-from workbench.gpu.telemetry.history import History, Moment
+from workbench.gpu.telemetry.history import MetricHistory, Moment
 from workbench.hosts.base import CommandNotFound, Host, Stream
 from workbench.hosts.task_cancellation import end
 from workbench.model.errors import HostError
@@ -54,7 +54,7 @@ class TelemetrySource:
     ) -> None:
         self.host = host
         self.interval_s = interval_s
-        self.history = History()
+        self.history = MetricHistory()
         self.latest: Telemetry | None = None
         self._on_telemetry = on_telemetry
         self._agent_options = {"hung_s": hung_s, **(agent_options or {})}

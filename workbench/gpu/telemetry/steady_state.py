@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from statistics import fmean
 
-from workbench.gpu.telemetry.history import Moment, Reading
+from workbench.gpu.telemetry.history import BenchmarkReading, Moment
 
 WINDOW_S = 2.0  # twice the second over which drivers take their mean power
 POWER_PCT, POWER_W = 2.0, 2.0  # whichever is more: noise of the readings under a constant load
@@ -14,7 +14,7 @@ CLOCK_PCT = 1.0  # two steps of 15 MHz at 2,700
 TEMPERATURE_C = 0.5  # per window: leakage changes power by less than 0.5 % per degree
 LOADED_PCT = 50.0  # utilization: an idle GPU is steady too, and says nothing
 
-Pick = Callable[[Reading], float | None]
+Pick = Callable[[BenchmarkReading], float | None]
 
 
 def moving(moments: Sequence[Moment], gpus: Sequence[int], now_s: float, window_s: float = WINDOW_S) -> str | None:
@@ -42,10 +42,10 @@ _LOOKED_AT: tuple[tuple[str, str, Pick, Callable[[float], float]], ...] = (
 )
 
 
-def _readings(moments: Sequence[Moment], gpu: int, t0_s: float, t1_s: float) -> list[Reading]:
+def _readings(moments: Sequence[Moment], gpu: int, t0_s: float, t1_s: float) -> list[BenchmarkReading]:
     return [r for m in moments if t0_s <= m.at_s < t1_s for r in m.gpus if r.gpu_index == gpu]
 
 
-def _mean(readings: Sequence[Reading], pick: Pick) -> float | None:
+def _mean(readings: Sequence[BenchmarkReading], pick: Pick) -> float | None:
     values = [v for v in map(pick, readings) if v is not None]
     return fmean(values) if values else None

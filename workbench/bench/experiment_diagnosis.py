@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from workbench.bench.student_t import t_cdf, t_quantile
+from workbench.engines import registry
 from workbench.model.experiment import ExperimentRun
 
 _FALSE_ALARMS = 0.01
@@ -52,7 +53,7 @@ def diagnosed(pairs: Sequence[tuple[MeasuredRun, MeasuredRun]], discarded: Seque
 
 def compiled_once(engines: Sequence[str | None], eager: Sequence[bool]) -> str | None:
     """`engines` and whether they run eagerly, of A and of B, each of whose runs has a fresh server."""
-    compiled = [arm for arm, engine, off in zip("AB", engines, eager, strict=True) if engine in COMPILING and not off]
+    compiled = [arm for arm, name, off in zip("AB", engines, eager, strict=True) if _compiles(name) and not off]
     if not compiled:
         return None
     return (
@@ -62,7 +63,9 @@ def compiled_once(engines: Sequence[str | None], eager: Sequence[bool]) -> str |
     )
 
 
-COMPILING = ("vllm", "sglang")  # torch.compile, kernels built or tuned at the first start of a configuration
+def _compiles(name: str | None) -> bool:
+    engine = registry.find(name)
+    return engine is not None and engine.compiles_at_first_start
 
 
 def _outlying_pair(

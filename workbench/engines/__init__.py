@@ -1,4 +1,14 @@
-"""What differs per engine: command lines, flag catalogs as data, validation, memory estimates, log and metric names.
+"""Inference engines: command lines, flag catalogs, validation, memory estimates, names of log lines and metrics.
+
+base.py             the interface of an engine; vllm.py, sglang.py, tabbyapi.py and llamacpp.py implement it
+registry.py         engines by name
+catalog.py          flags and variables of each version (data in catalogs/): lookup and search
+flag_values.py      parse, format and check values
+plans.py            plans from presets and assignments; rows of a flag editor
+validate.py         findings about a plan; rules.py has the rules across flags, plan_context.py their context
+memory_estimate.py  whether a plan fits in GPU memory; model_facts.py has the sizes of its model
+roofline.py         the speed limit set by memory bandwidth; gpu_table.py has facts about GPU types
+preset_trust.py     the parts of a preset that may run foreign code
 
 engine = engines.get("vllm")
 catalog = engine.catalog("0.33.0")
@@ -15,7 +25,6 @@ from workbench.engines.catalog import (
     canonical_name,
     lookup,
     nearest_name,
-    same_release,
     satisfies,
     search,
     search_env,
@@ -32,7 +41,7 @@ from workbench.engines.plans import (
     shown_finding,
     with_executable,
 )
-from workbench.engines.registry import get, names
+from workbench.engines.registry import find, get, names, short_name
 from workbench.engines.validate import check_value, validate
 
 __all__ = [
@@ -43,6 +52,7 @@ __all__ = [
     "apply_assignments",
     "canonical_name",
     "check_value",
+    "find",
     "fit",
     "format_value",
     "get",
@@ -52,11 +62,11 @@ __all__ = [
     "parse_value",
     "plan_from_preset",
     "rows",
-    "same_release",
     "satisfies",
     "search",
     "search_env",
     "set_flag",
+    "short_name",
     "shown_finding",
     "validate",
     "version_key",

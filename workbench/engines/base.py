@@ -1,11 +1,16 @@
-"""What an engine is to the rest of Workbench, and how a plan becomes an argument list."""
+"""The interface of an inference engine, and the conversion of a plan to an argument list.
+
+A new engine is a subclass of `Engine` in a file of its own beside this one, a flag catalog in catalogs/, and its name
+in registry.py. Everything that differs between engines is an attribute or a method here, so that no other code compares
+engine names.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from workbench.engines import catalog as catalogs
 from workbench.engines.flag_values import on_off, word
@@ -13,68 +18,125 @@ from workbench.model.errors import PlanError
 from workbench.model.flags import FlagCatalog, FlagKind, FlagSetting, FlagSpec
 from workbench.model.plan import Command, LaunchPlan, Node
 
+if TYPE_CHECKING:
+    from workbench.engines.plan_context import Situation
+    from workbench.model.findings import Finding
+
 LOOPBACK = "127.0.0.1"
+# CUDA context, activations and graphs of one GPU. An assumption: real values range from 0.5 GiB (eager, small batch) to
+# several GiB (large max-num-batched-tokens).
+RESERVE_GIB = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """The flags that decide how much memory of each GPU an engine takes.
+
+    With a `share_flag`, the engine takes that share of the memory and fills the rest of it with KV cache. Without one,
+    it allocates a KV cache of the size given by the first of `cache_size_flags` that is set.
+    """
+
+    share_flag: str | None = None
+    default_share: float = 0.9
+    chooses_share: bool = False  # the engine computes the share at start; `default_share` is an assumption
+    reserve_gib: float = RESERVE_GIB  # activations and graphs inside the share
+    cache_size_flags: tuple[str, ...] = ()
+    cache_type_flags: tuple[str, ...] = ("kv-cache-dtype",)
+    length_flag: str | None = None  # the longest sequence, in tokens
+    starts_with_short_cache: bool = False  # starts even if the KV cache cannot contain one sequence of full length
 
 
 class Engine:
-    """One inference engine. Instances hold no state; get them from `engines.get(name)`."""
+    """One inference engine. Instances have no state; get them from `engines.get(name)`."""
 
     name: ClassVar[str]
     title: ClassVar[str]
-    executables: ClassVar[tuple[str, ...]]  # looked for on the host's PATH, best first
-    launch: ClassVar[tuple[str, ...]]  # argv prefix when the plan has no executable
+    short_name: ClassVar[str]  # at most four letters, for narrow columns
+    general_preset: ClassVar[str]  # id of the shipped preset that starts any model
+    executables: ClassVar[tuple[str, ...]]  # names to look for on the host's PATH, best first
+    launch: ClassVar[tuple[str, ...]]  # argv prefix for a plan without an executable
+    process_pattern: ClassVar[str]  # part of a server's command line; valid for both grep -E and re
+    process_priority: ClassVar[int] = 0  # of several patterns that match, the one with the highest priority counts
     default_port: ClassVar[int]
     model_flags: ClassVar[tuple[str, ...]]  # flags that name the model: they set plan.model instead
-    packages: ClassVar[tuple[str, ...]] = ()  # Python distributions whose version is the engine's
-    version_arguments: ClassVar[tuple[str, ...]] = ("--version",)  # after the executable; vLLM takes 12 s for it
+    packages: ClassVar[tuple[str, ...]] = ()  # Python distributions whose version is the engine's version
+    version_arguments: ClassVar[tuple[str, ...]] = ("--version",)  # after the executable; vLLM needs 12 s for it
+    release_parts: ClassVar[int | None] = None  # numbers of a version that identify its flags; None: all of them
     health_path: ClassVar[str] = "/health"
     models_path: ClassVar[str] = "/v1/models"
     ready_log: ClassVar[re.Pattern[str]]
-    url_log: ClassVar[re.Pattern[str]]  # group "url": where the server really listens
+    url_log: ClassVar[re.Pattern[str]]  # group "url": the address on which the server listens
     moved_port_log: ClassVar[re.Pattern[str] | None] = None  # groups "busy", "port": it chose another port by itself
     version_log: ClassVar[re.Pattern[str]]  # group "version"
     phases: ClassVar[tuple[tuple[re.Pattern[str], str], ...]]  # log line -> phase, with "{group}"s
     metrics_path: ClassVar[str | None] = "/metrics"
-    metrics_flag: ClassVar[str | None] = None  # without it metrics_path answers 404
+    metrics_flag: ClassVar[str | None] = None  # without this flag metrics_path answers 404
     metrics: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # quantity -> sample names, newest first; see METRICS below
-    cached_beside_prompt: ClassVar[bool] = False  # "prompt_tokens" leaves out those that "prefix_hits" counts
-    tokenize_path: ClassVar[str | None] = None  # where the server counts the tokens of a text
-    template_path: ClassVar[str | None] = None  # where it first writes messages as a text, if it is apart
-    bench_fields: ClassVar[Mapping[str, Any]] = {"ignore_eos": True}  # body fields that force full-length answers
-    min_tokens_field: ClassVar[str | None] = "min_tokens"  # body field that takes max_tokens for the same purpose
+    cached_beside_prompt: ClassVar[bool] = False  # "prompt_tokens" does not include the tokens of "prefix_hits"
+    tokenize_path: ClassVar[str | None] = None  # endpoint that counts the tokens of a text
+    template_path: ClassVar[str | None] = None  # endpoint that converts messages to a text, if it is a separate one
+    min_tokens_field: ClassVar[str | None] = "min_tokens"  # body field that forces answers of full length
     api_key_env: ClassVar[str | None] = None  # variable that sets the key without showing it in the process list
-    env_prefix: ClassVar[str] = ""  # variables of this prefix belong to the engine
+    no_key_flag: ClassVar[str | None] = None  # for an engine that always has a key: the flag that disables it
+    key_file: ClassVar[str | None] = None  # file in the working directory in which the engine stores a key of its own
+    key_file_pattern: ClassVar[re.Pattern[str] | None] = None  # group 1: the key in that file
+    env_prefix: ClassVar[str] = ""  # prefix of the engine's own variables
+    more_env: ClassVar[tuple[str, ...]] = ()  # variables of that prefix which the catalog does not contain
     argparse_values: ClassVar[bool] = True  # a value that starts with a dash needs "--flag=value"
+    accepts_flag_prefixes: ClassVar[bool] = False  # any unambiguous beginning of a flag is valid, as in plain argparse
+    uses_all_gpus: ClassVar[bool] = False  # splits a model over all visible GPUs instead of using parallel sizes
+    compiles_at_first_start: ClassVar[bool] = False  # torch.compile or kernels built and tuned for a new configuration
+    memory: ClassVar[MemoryUse]
+    eager_flag: ClassVar[str | None] = None  # disables `compiled_parts`: faster start, slower decoding
+    compiled_parts: ClassVar[str] = "CUDA graphs"
+    pcie_all_reduce_env: ClassVar[str | None] = None  # variable that enables a custom all-reduce over PCIe
+    rules: ClassVar[tuple[Callable[[Situation], Iterator[Finding]], ...]] = ()  # checks of this engine's plans only
 
     def catalog_versions(self) -> tuple[str, ...]:
-        """Versions that there is a flag catalog of, oldest first."""
+        """Return the versions that have a flag catalog, oldest first."""
         return catalogs.versions(self.name)
 
     def catalog(self, version: str | None = None) -> FlagCatalog:
-        """The catalog nearest to `version`: the newest not newer than it; the newest of all for None."""
-        return catalogs.load(self.name, catalogs.nearest_version(self.name, version))
+        """Return the catalog for `version`: the newest that is not newer than it. None means the newest of all."""
+        nearest = catalogs.nearest_version(self.name, version)
+        return catalogs.load(self.name, nearest, accepts_prefixes=self.accepts_flag_prefixes)
+
+    def same_release(self, a: str | None, b: str | None) -> bool:
+        """Return whether versions `a` and `b` have the same flags."""
+        x, y = (catalogs.version_key(v)[: self.release_parts] for v in (a, b))
+        return bool(x) and x == y
 
     def phase(self, line: str) -> str | None:
-        """What the server is doing, if this log line says so: "loading weights 40 %"."""
+        """Return the phase of the start that this log line reports, such as "loading weights 40 %", else None."""
         for pattern, text in self.phases:
             if match := pattern.search(line):
                 return text.format(**match.groupdict())
         return None
 
-    def tokenize_body(self, model: str, asked: Mapping[str, Any]) -> dict[str, Any] | None:
-        """What to POST to `tokenize_path` for a request's {"prompt": …} or {"messages": …}; None: it cannot count
-        such."""
+    def tokenize_body(self, model: str, request: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return the body to POST to `tokenize_path` for a {"prompt": …} or {"messages": …} request.
+
+        None if the engine cannot count the tokens of such a request.
+        """
+        return None
+
+    def replicas_per_node(self, here: Situation) -> int:
+        """Return the number of data-parallel replicas that one node runs on GPUs of their own."""
+        return here.count("data-parallel-size")
+
+    def no_memory_estimate(self, here: Situation) -> str | None:
+        """Return the reason why the memory of a plan cannot be estimated, else None."""
         return None
 
     def command(self, plan: LaunchPlan, node: Node | None = None) -> Command:
-        """The command that starts `plan`, for `node` of a server that spans several. Host and port are always explicit.
+        """Return the command that starts `plan`, always with an explicit host and port.
 
-        Raises PlanError when the plan cannot be written as a command.
+        `node` selects one node of a server that spans several. Raises PlanError if the plan is not valid as a command.
         """
         if not plan.model:
-            raise PlanError("the plan names no model", next_step="set the model: a hub id or a path")
+            raise PlanError("the plan has no model", next_step="set the model: a hub id or a path")
         if plan.model.startswith("-"):
-            raise PlanError(f"the model {plan.model!r} reads as an option", next_step="write a path as ./-name")
+            raise PlanError(f"the model {plan.model!r} would be read as an option", next_step="write a path as ./-name")
         if node:
             plan = self._on_node(plan, node)
         catalog = self.catalog(plan.engine_version)
@@ -87,22 +149,26 @@ class Engine:
                 argv += self.flag_arguments(catalog, setting, exact=plan.engine_version is not None)
         env = {e.name: str(e.value) for e in plan.env}
         if nul := next((a for a in (*argv, *env, *env.values()) if "\0" in a), None):
-            raise PlanError(f"{nul!r} holds a NUL character, which no argument can", next_step="remove it")
+            raise PlanError(f"{nul!r} contains a NUL character, which no argument can", next_step="remove it")
         return Command(tuple(argv), env, workdir=plan.workdir, host=host, port=port)
 
     def launch_prefix(self, plan: LaunchPlan) -> tuple[str, ...]:
+        """Return the first words of the command: the plan's executable, else the engine's own."""
         return plan.executable or self.launch
 
     def model_arguments(self, plan: LaunchPlan) -> tuple[str, ...]:
-        """How the model is named on the command line."""
+        """Return the arguments that name the model."""
         return (f"--{self.model_flags[0]}", plan.model)
 
     def negation(self, spec: FlagSpec, exact: bool) -> str | None:
-        """How a flag is turned off. `exact`: the engine's version is known, else a form that all versions take."""
+        """Return the option that turns a flag off.
+
+        `exact`: the engine's version is known. Otherwise the option must be one that all versions accept.
+        """
         return spec.negation
 
     def flag_arguments(self, catalog: FlagCatalog, setting: FlagSetting, exact: bool = True) -> list[str]:
-        """One flag as arguments. Unknown flags are written as they are."""
+        """Return one flag as arguments. Unknown flags are written unchanged."""
         spec, option, value = catalog.flags.get(setting.name), f"--{setting.name}", setting.value
         value = on_off(spec, value)
         if isinstance(value, bool) and not (spec and spec.value_takes_bool_word):
@@ -120,7 +186,7 @@ class Engine:
             return self._with_value(option, ",".join(words))
         if spec and spec.nargs:
             if self.argparse_values and (other := next((w for w in words if re.match(r"-[^\d.]", w)), None)):
-                raise PlanError(f"--{setting.name}: {other!r} reads as another option", next_step="leave it out")
+                raise PlanError(f"--{setting.name}: {other!r} would be read as another option", next_step="remove it")
             return [option, *words]
         return [argument for w in words for argument in self._with_value(option, w)]
 
@@ -130,10 +196,10 @@ class Engine:
         if spec is None:
             return [f"--no-{option.removeprefix('--')}"]
         off = self.negation(spec, exact)
-        return [off] if off else []  # no way to write it: off is what leaving it out means
+        return [off] if off else []  # without a negation, a flag is turned off by omitting it
 
     def _with_value(self, option: str, text: str) -> list[str]:
-        # vLLM's parser takes even "-0.5" for a dotted option ("--config.key"), so only whole numbers stand alone.
+        # vLLM's parser accepts even "-0.5" as a dotted option ("--config.key"), so only whole numbers are safe apart.
         looks_like_option = text.startswith("-") and not re.fullmatch(r"-\d+", text)
         return [f"{option}={text}"] if looks_like_option and self.argparse_values else [option, text]
 
@@ -152,24 +218,24 @@ class Engine:
         return replace(plan, nodes=())
 
 
-# Quantities that `Engine.metrics` may name. Histograms stand under the name without _bucket/_sum/_count.
+# Quantities that `Engine.metrics` may name. The names of histograms omit _bucket, _sum and _count.
 METRICS = {
     "running": "requests being decoded",
     "waiting": "requests in the queue",
-    "kv_usage": "share of the KV cache in use; the engines give 0..1",
+    "kv_usage": "used share of the KV cache, 0 to 1",
     "prefix_hits": "prompt tokens found in the prefix cache (counter)",
-    "prefix_queries": "prompt tokens looked up there (counter)",
+    "prefix_queries": "prompt tokens looked up in the prefix cache (counter)",
     "prompt_tokens": "prompt tokens (counter)",
     "generation_tokens": "output tokens (counter)",
-    "generation_tok_s": "output tokens per second as the engine counts them",
+    "generation_tok_s": "output tokens per second, as measured by the engine",
     "requests": "finished requests (counter)",
     "ttft_s": "time to first token, seconds (histogram)",
     "itl_s": "time between tokens, seconds (histogram)",
     "tpot_s": "time per output token of a request, seconds (histogram)",
     "e2e_s": "request latency, seconds (histogram)",
     "queue_s": "time in the queue, seconds (histogram)",
-    "preemptions": "requests put back into the queue",
-    "kv_tokens": "tokens that the KV cache holds",
+    "preemptions": "requests returned to the queue",
+    "kv_tokens": "capacity of the KV cache in tokens",
     "drafted": "speculative tokens drafted (counter)",
     "accepted": "speculative tokens accepted (counter)",
 }

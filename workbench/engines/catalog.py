@@ -1,11 +1,12 @@
-"""Flag catalogs: loading the packaged data, finding flags by any spelling, searching."""
+"""Flag catalogs: load the packaged data, look flags up by any spelling, search them."""
 
 from __future__ import annotations
 
 import json
 import re
+from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,13 +17,13 @@ _TUPLES = ("aliases", "choices", "json_fields", "words")
 
 
 def version_key(text: str | None) -> tuple[int, ...]:
-    """Numbers of a version in order: "0.32.0+cpu" -> (0, 32, 0), "b11434" -> (11434,); () when it cannot be ordered."""
+    """Return the numbers of a version: "0.32.0+cpu" -> (0, 32, 0), "b11434" -> (11434,). () if it has no order."""
     match = re.match(r"[vb]?(\d+(?:[.-]\d+)*)(?:[+.\s-]|post|rc|dev|$)", (text or "").strip())
     return tuple(int(n) for n in re.split(r"[.-]", match[1])) if match else ()
 
 
 def satisfies(version: str, wanted: str | None) -> bool:
-    """Whether a version lies in a range such as ">=0.14,<0.34". True for no range or a version that has no order."""
+    """Return whether a version is in a range such as ">=0.14,<0.34". True without a range or without an order."""
     have = version_key(version)
     for part in (wanted or "").split(","):
         match = re.fullmatch(r"\s*(>=|<=|==|!=|~=|>|<)\s*(\S+)\s*", part)
@@ -46,21 +47,15 @@ def satisfies(version: str, wanted: str | None) -> bool:
     return True
 
 
-def same_release(engine: str, a: str | None, b: str | None) -> bool:
-    """Whether two versions have the same flags. vLLM's patch releases do; for the others every release is its own."""
-    x, y = (version_key(v)[: 2 if engine == "vllm" else None] for v in (a, b))
-    return bool(x) and x == y
-
-
 @lru_cache(maxsize=8)
 def versions(engine: str) -> tuple[str, ...]:
-    """Versions that there is a catalog of, oldest first."""
+    """Return the versions that have a catalog, oldest first."""
     found = [p.stem.removeprefix(f"{engine}-") for p in _DIRECTORY.glob(f"{engine}-*.json")]
     return tuple(sorted(found, key=version_key))
 
 
 def nearest_version(engine: str, wanted: str | None) -> str:
-    """The catalog to use for `wanted`: the newest one not newer than it, else the oldest; the newest for None."""
+    """Return the version of the newest catalog not newer than `wanted`, else of the oldest. None means the newest."""
     have, key = versions(engine), version_key(wanted)
     if not key:
         return have[-1]
@@ -68,8 +63,8 @@ def nearest_version(engine: str, wanted: str | None) -> str:
 
 
 @lru_cache(maxsize=8)
-def load(engine: str, version: str) -> FlagCatalog:
-    """The packaged catalog of exactly this version."""
+def load(engine: str, version: str, *, accepts_prefixes: bool = False) -> FlagCatalog:
+    """Return the packaged catalog of exactly this version."""
     data: dict[str, Any] = json.loads((_DIRECTORY / f"{engine}-{version}.json").read_text("utf-8"))
     flags = {f["name"]: _flag_spec(f) for f in data["flags"]}
     env = {e["name"]: EnvSpec(**{**e, "choices": tuple(e.get("choices", ()))}) for e in data["env"]}
@@ -77,12 +72,33 @@ def load(engine: str, version: str) -> FlagCatalog:
         if flag.env and flag.env not in env:
             kind = "str" if flag.repeatable or flag.words else str(flag.kind)
             env[flag.env] = EnvSpec(flag.env, type=kind, choices=flag.choices, help=f"the same as --{flag.name}")
-    return FlagCatalog(engine, version, flags, env)
+    return FlagCatalog(engine, version, flags, env, accepts_prefixes)
 
 
 def _flag_spec(raw: dict[str, Any]) -> FlagSpec:
     tuples = {k: tuple(raw[k]) for k in _TUPLES if k in raw}
     return FlagSpec(**{**raw, **tuples, "kind": FlagKind(raw["kind"])})
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """A flag or variable that an engine no longer has, or never had.
+
+    `since` is the first version without it ("" if unknown), `until` the first version that has it again.
+    """
+
+    reason: str
+    fix: str
+    since: str = ""
+    until: str = ""
+
+
+@cache
+def removed(engine: str, kind: str) -> dict[str, Removed]:
+    """Return the removed names of an engine. `kind` is "flags" or "env"; some variables are removed in every engine."""
+    data: dict[str, Any] = json.loads((_DIRECTORY / "removed.json").read_text("utf-8"))
+    tables = (data["every engine"], data.get(engine, {}))
+    return {name: Removed(**entry) for table in tables for name, entry in table.get(kind, {}).items()}
 
 
 class FlagMatch(NamedTuple):
@@ -94,14 +110,14 @@ class FlagMatch(NamedTuple):
 
 
 def lookup(catalog: FlagCatalog, spelling: str) -> FlagMatch:
-    """The flag that a spelling means, with or without dashes or with underscores; `spec` None when unknown."""
+    """Return the flag of a spelling, with or without dashes or with underscores. `spec` is None for an unknown flag."""
     bare = spelling.strip().lstrip("-")
     name = bare.replace("_", "-")
     if name in catalog.flags:
         return FlagMatch(name, catalog.flags[name])
     spellings = _spellings(catalog)
     found = spellings.get(bare) or spellings.get(name)
-    if not found and catalog.engine == "sglang":  # plain argparse: any unambiguous beginning is accepted
+    if not found and catalog.accepts_prefixes:
         candidates = {m.name: m for s, m in spellings.items() if s.startswith(name)} if name else {}
         found = next(iter(candidates.values())) if len(candidates) == 1 else None
     return found or FlagMatch(name, None)
@@ -119,12 +135,13 @@ def _spellings(catalog: FlagCatalog) -> dict[str, FlagMatch]:
 
 
 def canonical_name(catalog: FlagCatalog, spelling: str) -> str:
+    """Return the canonical name of a flag, or the normalized spelling of an unknown one."""
     return lookup(catalog, spelling).name
 
 
 def nearest_name(catalog: FlagCatalog, name: str) -> str | None:
-    """The known flag that `name` was most likely meant to be."""
-    words = set(name.split("-"))  # "kv-dtype" for "kv-cache-dtype": all words there, others between
+    """Return the known flag whose name is closest to `name`, or None."""
+    words = set(name.split("-"))  # "kv-dtype" for "kv-cache-dtype": all words occur, with others between them
     holders = [n for n in catalog.flags if len(words) > 1 and words <= set(n.split("-"))]
     if holders:
         return min(holders, key=len)
@@ -134,14 +151,15 @@ def nearest_name(catalog: FlagCatalog, name: str) -> str | None:
 
 
 def nearest_env(catalog: FlagCatalog, name: str) -> str | None:
+    """Return the known environment variable whose name is closest to `name`, or None."""
     return next(iter(get_close_matches(name, catalog.env, n=1, cutoff=0.75)), None)
 
 
 def search(catalog: FlagCatalog, text: str) -> list[FlagSpec]:
-    """Flags that `text` may mean, best first; all flags in catalog order for blank text.
+    """Return the flags that match `text`, best first. Blank text matches all flags, in catalog order.
 
-    Ranked: the name or an alias itself, initials of the words ("mns" is max-num-seqs), beginnings of name, words in
-    order ("max seqs"), part of the name, letters in order, words of the help. Typing errors when nothing else fits.
+    The order of matches is: name or alias, initials of the words ("mns" for max-num-seqs), start of a name, words in
+    order ("max seqs"), part of a name, letters in order, words of the help. Typing errors count if no flag matches.
     """
     query = text.strip().lstrip("-").replace("_", "-").lower()
     if not query:
@@ -159,7 +177,7 @@ def search(catalog: FlagCatalog, text: str) -> list[FlagSpec]:
 
 
 def search_env(catalog: FlagCatalog, text: str) -> list[EnvSpec]:
-    """Environment variables that `text` may mean, best first."""
+    """Return the environment variables that match `text`, best first."""
     query = text.strip().replace("-", "_").upper()
     hits = [e for e in catalog.env.values() if all(word in e.name for word in query.split())]
     return sorted(hits, key=lambda e: (not e.name.startswith(query), len(e.name))) if query else hits
@@ -186,12 +204,13 @@ def _rank(spec: FlagSpec, query: str) -> int | None:
 
 
 def _words_in_order(words: list[str], tokens: list[str]) -> bool:
+    """Return whether each token begins a word, in the order of the words."""
     rest = iter(words)
     return bool(tokens) and all(any(w.startswith(t) for w in rest) for t in tokens)
 
 
 def _subsequence(name: str, letters: str) -> bool:
-    """Letters in order, the first one at the start of a word, so that short queries do not match everything."""
+    """Return whether `letters` occur in order, starting at a word, so that short queries do not match everything."""
     if len(letters) < 2:
         return False
     for start in (m.start() for m in re.finditer(rf"(?:^|(?<=-)){re.escape(letters[0])}", name)):

@@ -1,4 +1,4 @@
-"""llama.cpp: `llama-server`. Log lines and metric names checked against real runs of b11434 and b11549."""
+"""llama.cpp: `llama-server`. Log lines and metric names were checked with real runs of b11434 and b11549."""
 
 from __future__ import annotations
 
@@ -6,15 +6,20 @@ import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from workbench.engines.base import Engine
+from workbench.engines.base import Engine, MemoryUse
+from workbench.engines.plan_context import Situation
 from workbench.model.plan import LaunchPlan
 
 
 class Llamacpp(Engine):
     name = "llamacpp"
     title = "llama.cpp"
+    short_name = "lcpp"
+    general_preset = "llamacpp-gguf"
     executables = ("llama-server",)
     launch = ("llama-server",)
+    process_pattern = r"llama-server|llama_cpp\.server"
+    process_priority = 1
     default_port = 8080
     model_flags = ("model", "hf-repo")
     api_key_env = "LLAMA_API_KEY"
@@ -22,6 +27,8 @@ class Llamacpp(Engine):
     metrics_flag = "metrics"
     min_tokens_field = None
     argparse_values = False
+    uses_all_gpus = True
+    memory = MemoryUse(cache_size_flags=("ctx-size",), cache_type_flags=("cache-type-k", "cache-type-v"))
     tokenize_path = "/tokenize"
     template_path = "/apply-template"
     cached_beside_prompt = True
@@ -47,12 +54,21 @@ class Llamacpp(Engine):
         "accepted": ("llamacpp:spec_decode_num_accepted_tokens_total",),
     }
 
-    def tokenize_body(self, model: str, asked: Mapping[str, Any]) -> dict[str, Any] | None:
-        text = asked.get("prompt")
+    def tokenize_body(self, model: str, request: Mapping[str, Any]) -> dict[str, Any] | None:
+        text = request.get("prompt")
         return None if text is None else {"content": text, "add_special": True, "parse_special": True}
 
+    def no_memory_estimate(self, here: Situation) -> str | None:
+        if here.on("cpu-moe") or here.number("n-cpu-moe"):
+            return "experts stay in host memory"
+        layers, facts = here.number("n-gpu-layers"), here.plan.model_facts
+        all_on_gpu = facts and facts.layers and layers is not None and layers >= facts.layers
+        if layers is not None and layers >= 0 and not all_on_gpu:
+            return "some layers may stay in host memory (n-gpu-layers)"
+        return None
+
     def model_arguments(self, plan: LaunchPlan) -> tuple[str, ...]:
-        """A file or path with -m's long form, anything that looks like owner/name as a Hugging Face repository."""
+        """Return --hf-repo for a model like owner/name, else --model for a file or path."""
         is_path = plan.model.startswith(("/", "./", "../", "~")) or plan.model.endswith(".gguf")
         is_repository = not is_path and plan.model.count("/") == 1
         return ("--hf-repo" if is_repository else "--model", plan.model)

@@ -1,4 +1,4 @@
-"""What a plan is judged in: its catalog, the installed version, the GPUs; with typed access to its values."""
+"""The context of a check: plan, catalog, installed version and GPUs, with typed access to the plan's values."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from workbench.model.plan import LaunchPlan
 
 @dataclass(frozen=True, slots=True)
 class Situation:
+    """A plan with the engine, catalog, installed version and GPUs for which it is checked."""
+
     plan: LaunchPlan
     catalog: FlagCatalog
     engine: Engine
@@ -21,14 +23,14 @@ class Situation:
     installed: str | None = None
 
     def value(self, name: str) -> FlagValue | None:
-        """As set, else the catalog's default."""
+        """Return the plan's value of a flag, else the catalog's default."""
         given = self.plan.flag(name)
         if given is None and name in self.catalog.flags:
             return self.catalog.flags[name].default
         return given
 
     def number(self, name: str) -> float | None:
-        """None when neither set nor defaulted, or not a number."""
+        """Return a flag's value as a finite number. None if it has no value or another type."""
         value = self.value(name)
         if isinstance(value, str):
             try:
@@ -44,36 +46,34 @@ class Situation:
         return number if math.isfinite(number) else None
 
     def count(self, name: str) -> int:
-        """A number of ranks, replicas or nodes: at least 1."""
+        """Return a number of ranks, replicas or nodes: at least 1."""
         return max(1, int(self.number(name) or 1))
 
     def on(self, name: str) -> bool:
+        """Return whether a flag is switched on."""
         return self.value(name) is True
 
     def env(self, name: str) -> str | None:
+        """Return the plan's value of an environment variable, or None."""
         return next((str(e.value) for e in self.plan.env if e.name == name), None)
 
     @property
     def nodes(self) -> int:
+        """The number of nodes that the server spans."""
         return max(self.count("nnodes"), len(self.plan.nodes))
 
     @property
     def gpus_needed(self) -> int:
-        """GPUs that the plan uses on one node."""
-        if self.engine.name not in ("vllm", "sglang"):
+        """The number of GPUs that the plan uses on one node."""
+        if self.engine.uses_all_gpus:
             return 1
-        replicas = self.count("data-parallel-size")
-        if self.engine.name == "vllm":
-            replicas = int(self.number("data-parallel-size-local") or replicas)
-        elif self.on("enable-dp-attention"):
-            replicas = 1  # attention is replicated inside the tensor-parallel group
         ranks = self.count("tensor-parallel-size") * self.count("pipeline-parallel-size")
         ranks *= self.count("prefill-context-parallel-size")
-        return -(-ranks * replicas // self.nodes)
+        return -(-ranks * self.engine.replicas_per_node(self) // self.nodes)
 
     @property
     def gpus_visible(self) -> int:
-        """GPUs of the host that the plan's environment leaves visible."""
+        """The number of the host's GPUs that CUDA_VISIBLE_DEVICES leaves visible."""
         listed = self.env("CUDA_VISIBLE_DEVICES")
         if listed is None:
             return len(self.gpus)

@@ -12,13 +12,28 @@ _NAMES = ("vllm", "sglang", "tabbyapi", "llamacpp")
 
 
 def names() -> tuple[str, ...]:
+    """Return the names of all engines. Each one is also the name of its module here."""
     return _NAMES
 
 
 @cache
 def get(name: str) -> Engine:
-    """The engine of that name. Its module, full of patterns to compile, is loaded when it is first asked for."""
+    """Return the engine called `name`. Its module, with many patterns to compile, is imported at the first call.
+
+    Raises InputError if there is no such engine.
+    """
     if name not in _NAMES:
         raise InputError(f"there is no engine {name!r}", next_step=f"use one of {', '.join(_NAMES)}")
     engine: Engine = getattr(import_module(f"workbench.engines.{name}"), name.capitalize())()
     return engine
+
+
+def find(name: str | None) -> Engine | None:
+    """Return the engine called `name`, or None if Workbench does not know it, as for some imported results."""
+    return get(name) if name in _NAMES else None
+
+
+def short_name(name: str) -> str:
+    """Return a name of at most four letters for a known engine, else `name`."""
+    engine = find(name)
+    return engine.short_name if engine else name

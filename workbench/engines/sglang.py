@@ -1,4 +1,4 @@
-"""SGLang: `sglang serve --model-path MODEL`. Log lines and metric names checked against a real run of 0.5.23."""
+"""SGLang: `sglang serve --model-path MODEL`. Log lines and metric names were checked with a real run of 0.5.23."""
 
 from __future__ import annotations
 
@@ -6,21 +6,38 @@ import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from workbench.engines.base import Engine
+from workbench.engines.base import Engine, MemoryUse
+from workbench.engines.plan_context import Situation
 from workbench.model.plan import LaunchPlan
 
 
 class Sglang(Engine):
     name = "sglang"
     title = "SGLang"
+    short_name = "sgl"
+    general_preset = "sglang-any"
     executables = ("sglang",)
     launch = ("sglang", "serve")
+    process_pattern = "sglang"
+    process_priority = 2  # a model or an environment may be named after vLLM
     default_port = 30000
     model_flags = ("model-path",)
     packages = ("sglang",)
     env_prefix = "SGLANG_"
     metrics_flag = "enable-metrics"
     tokenize_path = "/tokenize"
+    accepts_flag_prefixes = True
+    compiles_at_first_start = True
+    memory = MemoryUse(
+        share_flag="mem-fraction-static",
+        default_share=0.88,
+        chooses_share=True,
+        reserve_gib=0.0,  # activations are outside the share
+        length_flag="context-length",
+        starts_with_short_cache=True,
+    )
+    eager_flag = "disable-cuda-graph"
+    pcie_all_reduce_env = "SGLANG_ENABLE_PCIE_IPC_ALLREDUCE"
     ready_log = re.compile(r"The server is fired up and ready to roll!")
     url_log = re.compile(r"Uvicorn running on (?P<url>https?://\S+)")
     version_log = re.compile(r"sglang[ =v:]+(?P<version>\d+\.\d+\.\d\S*)", re.IGNORECASE)
@@ -53,11 +70,18 @@ class Sglang(Engine):
         "kv_tokens": ("sglang:max_total_num_tokens",),
     }
 
-    def tokenize_body(self, model: str, asked: Mapping[str, Any]) -> dict[str, Any] | None:
-        return {"model": model, "prompt": asked["prompt"]} if "prompt" in asked else None  # it knows no messages there
+    def tokenize_body(self, model: str, request: Mapping[str, Any]) -> dict[str, Any] | None:
+        if "prompt" not in request:  # the endpoint does not accept messages
+            return None
+        return {"model": model, "prompt": request["prompt"]}
+
+    def replicas_per_node(self, here: Situation) -> int:
+        if here.on("enable-dp-attention"):  # attention is replicated inside the tensor-parallel group
+            return 1
+        return here.count("data-parallel-size")
 
     def launch_prefix(self, plan: LaunchPlan) -> tuple[str, ...]:
-        """`("/opt/s/bin/sglang",)` gets its "serve"; `python -m sglang.launch_server` is complete as it is."""
+        """Append "serve" to a program such as /opt/s/bin/sglang, but not to `python -m sglang.launch_server`."""
         if not plan.executable:
             return self.launch
         complete = plan.executable[-1] == "serve" or "launch_server" in plan.executable[-1]

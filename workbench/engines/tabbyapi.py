@@ -1,34 +1,59 @@
-"""TabbyAPI (ExLlamaV3): `python main.py`, run from its own directory. Facts from its source as of 2026-08-13."""
+"""TabbyAPI (ExLlamaV3): `python main.py`, started in its source directory. Facts are from its source of 2026-08-13."""
 
 from __future__ import annotations
 
 import json
 import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from workbench.engines.base import Engine
+from workbench.engines.base import Engine, MemoryUse
+from workbench.engines.plan_context import Situation
 from workbench.model.errors import PlanError
+from workbench.model.findings import Finding, Level
 from workbench.model.flags import FlagSetting
 from workbench.model.plan import Command, LaunchPlan, Node
 
 CONFIG_FILE = "config.yml"
 
 
+def source_directory(here: Situation) -> Iterator[Finding]:
+    """Check that the plan has the source directory in which TabbyAPI is started, and a backend that still exists."""
+    if not here.plan.workdir and not any(part.startswith("/") for part in here.plan.executable):
+        text = "TabbyAPI starts in its own source directory, and the plan has no working directory"
+        yield Finding(Level.ERROR, "workdir.missing", text, fix="set the preset's engine workdir")
+    if here.value("backend") == "exllamav2":
+        text = "the ExLlamaV2 backend was removed on 2026-07-14"
+        yield Finding(Level.WARN, "flag.removed", text, "backend", "use an EXL3 model, or TabbyAPI at commit 79126f9")
+
+
 class Tabbyapi(Engine):
     name = "tabbyapi"
     title = "TabbyAPI"
+    short_name = "tab"
+    general_preset = "tabbyapi-any"
     executables = ("python", "python3")
     launch = ("python", "main.py")
+    process_pattern = "[tT]abby"
+    process_priority = -1  # a directory or a model may have such a name
     default_port = 5000
     model_flags = ("model-name",)
     version_arguments = ()
+    no_key_flag = "disable-auth"
+    key_file = "api_tokens.yml"  # "api_key: K", or a list below "api_key:"
+    key_file_pattern = re.compile(r"^api_key:[ \t]*(?:\n\s*-\s*)?[\"']?([^\s\"'#\[\]]+)", re.MULTILINE)
     env_prefix = "TABBY_"
-    metrics_path = None  # its figures stand in the log, one line per request
+    more_env = ("TABBY_LOG_CONSOLE_WIDTH",)
+    uses_all_gpus = True
+    memory = MemoryUse(
+        cache_size_flags=("cache-size", "max-seq-len"), cache_type_flags=("cache-mode",), length_flag="max-seq-len"
+    )
+    rules = (source_directory,)
+    metrics_path = None  # it writes its metrics to the log, one line per request
     tokenize_path = "/v1/token/encode"
-    # It serves only after the model is loaded, and then prints its addresses.
+    # It listens after the model has been loaded, and then prints its addresses.
     ready_log = re.compile(r"Uvicorn running on|Chat completions: https?://")
     url_log = re.compile(r"(?:Uvicorn running on|Chat completions:) (?P<url>https?://[^/\s]+)")
     moved_port_log = re.compile(r"Port (?P<busy>\d+) is currently in use\. Switching to (?P<port>\d+)")
@@ -39,20 +64,20 @@ class Tabbyapi(Engine):
         (re.compile(r"Model successfully loaded"), "model loaded"),
     )
 
-    def tokenize_body(self, model: str, asked: Mapping[str, Any]) -> dict[str, Any] | None:
-        return {"text": asked.get("prompt") or asked.get("messages")}
+    def tokenize_body(self, model: str, request: Mapping[str, Any]) -> dict[str, Any] | None:
+        return {"text": request.get("prompt") or request.get("messages")}
 
     def model_arguments(self, plan: LaunchPlan) -> tuple[str, ...]:
-        """A path is split into model-dir and model-name; a plain name is looked up in model-dir."""
+        """Split a path into model-dir and model-name. TabbyAPI looks a plain name up in model-dir."""
         directory, name = posixpath.split(plan.model.rstrip("/"))
         if directory and plan.model.startswith(("/", "./", "../", "~")) and plan.flag("model-dir") is None:
             return ("--model-dir", directory, "--model-name", name)
         return ("--model-name", plan.model)
 
     def command(self, plan: LaunchPlan, node: Node | None = None) -> Command:
-        """As for any engine; settings that only its YAML file takes go into a file of the run directory.
+        """Return the command, with settings that only a YAML file can express in a file of the run directory.
 
-        That file replaces the config.yml of the working directory, as `--config` does.
+        That file replaces config.yml of the working directory, as `--config` does.
         """
         catalog = self.catalog(plan.engine_version)
         in_file: list[FlagSetting] = []
@@ -66,8 +91,8 @@ class Tabbyapi(Engine):
         if plan.flag("config") is not None:
             names = ", ".join(f.name for f in in_file)
             raise PlanError(
-                f"{names} can only stand in a configuration file, and the plan names one of its own",
-                next_step=f"write {names} into that file and unset it here, or unset config",
+                f"{names} can only be set in a configuration file, and the plan has one of its own (config)",
+                next_step=f"set {names} in that file and unset it here, or unset config",
             )
         sections: dict[str, dict[str, Any]] = {}
         for setting in in_file:

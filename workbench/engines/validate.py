@@ -1,7 +1,7 @@
-"""Whether an engine would take a plan: each flag and variable against the catalog, then the rules across them.
+"""Validation of a plan: each flag and variable against the catalog, then the rules across them.
 
-ERROR only for what the engine itself refuses at start. Flags that the catalog does not know are errors only when the
-catalog is of the installed release; otherwise the installed one may know them.
+A finding is an ERROR only if the engine itself would reject the plan at start. A flag that the catalog does not contain
+is an ERROR only if the catalog is for the installed release; another release may have that flag.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 
 from workbench.engines import registry
-from workbench.engines.catalog import lookup, nearest_env, nearest_name, same_release, version_key
+from workbench.engines.catalog import Removed, lookup, nearest_env, nearest_name, removed, version_key
 from workbench.engines.flag_values import choice_problem, json_value, range_problem, type_problem, word
 from workbench.engines.plan_context import Situation
 from workbench.engines.plans import VARIABLE
-from workbench.engines.removed_flags import COMMON_ENV, ENV, FLAGS, Former
 from workbench.engines.rules import cross_checks
 from workbench.model.errors import InputError
 from workbench.model.findings import Finding, Level
@@ -31,7 +30,7 @@ def validate(
     installed_version: str | None = None,
     gpus: Sequence[GpuInfo] = (),
 ) -> tuple[Finding, ...]:
-    """Everything worth saying about a plan before it is started, worst first. No I/O."""
+    """Return the findings about a plan that has not been started, worst first."""
     here = Situation(plan, catalog, registry.get(plan.engine), tuple(gpus), installed_version)
     found: list[Finding] = [*_of_plan(here)]
     settings = (*plan.flags, *(FlagSetting(n, v) for node in plan.nodes for n, v in node.flags.items()))
@@ -47,7 +46,7 @@ def validate(
 
 
 def check_value(spec: FlagSpec, value: FlagValue, certain: bool = True) -> Finding | None:
-    """What is wrong with one value, for an editor's input line. `certain`: the catalog is of the installed release."""
+    """Return the problem with one value, else None. `certain`: the catalog is for the installed release."""
     if problem := type_problem(spec, value):
         code = "flag.json" if spec.kind == FlagKind.JSON else "flag.type"
         if isinstance(value, list | tuple) and not spec.repeatable:
@@ -56,7 +55,7 @@ def check_value(spec: FlagSpec, value: FlagValue, certain: bool = True) -> Findi
     if (wrong := choice_problem(spec, value)) is not None:
         near = get_close_matches(wrong, spec.choices, n=1)
         fix = f"did you mean {near[0]}?" if near else f"one of {_some(spec.choices)}"
-        if spec.name == "dtype" and re.match(r"fp?(loat)?8", wrong):  # no version of vLLM or SGLang has taken it
+        if spec.name == "dtype" and re.match(r"fp?(loat)?8", wrong):  # no version of vLLM or SGLang accepts it
             certain, fix = True, "set quantization to fp8 for weights, kv-cache-dtype to fp8 for the cache"
         only_case = wrong.lower() in (c.lower() for c in spec.choices)
         level = Level.ERROR if certain and not only_case else Level.WARN
@@ -81,19 +80,20 @@ def _of_plan(here: Situation) -> Iterator[Finding]:
             yield Finding(Level.ERROR, "variable.missing", text, fix=f"--var {match[1]}=…")
     yield from _of_variables(here)
     yield from _of_facts(plan.model_facts)
-    if here.installed and not same_release(catalog.engine, here.installed, catalog.version):
+    if here.installed and not _certain(here):
         yield Finding(
             Level.INFO,
             "version.catalog",
-            f"checked against the flags of {here.engine.title} {catalog.version}, installed is {here.installed}",
+            f"checked against the flags of {here.engine.title} {catalog.version}, but {here.installed} is installed",
         )
-    for name, value in ((n, v) for n, v in (("host", plan.flag("host")), ("port", plan.flag("port"))) if v is not None):
+    for name in ("host", "port"):
+        value = plan.flag(name)
         if isinstance(value, list | dict | bool):
             yield Finding(Level.ERROR, "flag.type", f"{name} is {word(value)!r}, expected one value", name)
 
 
 def _of_variables(here: Situation) -> Iterator[Finding]:
-    """Whatever an earlier run has to do with the values of the preset's variables is said."""
+    """Report values of the preset's variables that come from an earlier run, or differ from it."""
     plan = here.plan
     for name, source in plan.sources.items():
         value = plan.variables.get(name)
@@ -103,19 +103,19 @@ def _of_variables(here: Situation) -> Iterator[Finding]:
         earlier = run_and_time(source.run_id)
         if source.kind == "remembered":
             text, code = f"{name} {value}: remembered from {earlier}", "variable.remembered"
-            yield Finding(Level.HINT, code, text, flag, f"--var {name}=… gives another")
+            yield Finding(Level.HINT, code, text, flag, f"--var {name}=… sets another value")
         else:
             text = f"{name} {value} is the preset's default; {earlier} used {source.instead}"
             yield Finding(Level.HINT, "variable.default", text, flag, f"--var {name}={source.instead}")
 
 
 def _of_facts(facts: ModelFacts | None) -> Iterator[Finding]:
-    """Where the figures of the model come from, when they are not the preset's."""
+    """Report sizes of the model that are unknown, or do not come from the preset."""
     if facts is not None and facts.missing:
         without = "no speed limit" if facts.weight_bytes else "no memory estimate and no speed limit"
         yield Finding(Level.HINT, "model.facts", f"{without}: {facts.missing}")
     elif facts is not None and facts.weight_bytes and not facts.source.startswith("preset "):
-        text = f"figures of the model are those of its {facts.source}: {facts.weight_bytes / 1e9:.1f} GB of weights"
+        text = f"sizes of the model are from its {facts.source}: {facts.weight_bytes / 1e9:.1f} GB of weights"
         yield Finding(Level.INFO, "model.facts", text)
 
 
@@ -132,34 +132,36 @@ def _of_flag(here: Situation, setting: FlagSetting) -> Iterator[Finding]:
         text = f"{spec.name} is deprecated in {here.engine.title} {here.catalog.version}"
         yield Finding(Level.HINT, "flag.deprecated", text, spec.name)
     if value is False and not spec.negation and not spec.value_takes_bool_word and spec.kind == FlagKind.BOOL:
-        text = f"{spec.name} cannot be switched off on the command line; it is left out"
+        text = f"{spec.name} cannot be switched off on the command line, so the command omits it"
         yield Finding(Level.INFO, "flag.no-negation", text, spec.name, "unset it")
     if here.engine.argparse_values and isinstance(value, list | tuple) and len(value) > 1 and spec.nargs in ("+", "*"):
         dashed = [w for v in value if (w := word(v)).startswith("-") and not re.fullmatch(r"-\d+", w)]
         if dashed:
             text = f"{spec.name}: {dashed[0]!r} in a list would be read as a flag"
-            yield Finding(Level.ERROR, "flag.dash", text, spec.name, "give values that do not start with a dash")
+            yield Finding(Level.ERROR, "flag.dash", text, spec.name, "use values that do not start with a dash")
 
 
 def _unknown_flag(here: Situation, name: str) -> Finding:
     level = Level.ERROR if _certain(here) else Level.WARN
     title, version = here.engine.title, here.catalog.version
-    if former := FLAGS.get(here.engine.name, {}).get(name):
-        text = f"{title} {version} does not know {name}: {former.what}{_since(former)}"
-        return Finding(level, "flag.removed", text, name, former.fix)
+    if entry := removed(here.engine.name, "flags").get(name):
+        text = f"{title} {version} does not have {name}: {entry.reason}{_since(entry)}"
+        return Finding(level, "flag.removed", text, name, entry.fix)
     near = nearest_name(here.catalog, name)
-    fix = f"did you mean {near}?" if near else "unset it, or look for the new name"
-    return Finding(level, "flag.unknown", f"{title} {version} does not know {name}", name, fix)
+    fix = f"did you mean {near}?" if near else "unset it, or search for its new name"
+    return Finding(level, "flag.unknown", f"{title} {version} does not have a flag {name}", name, fix)
 
 
-def _since(former: Former) -> str:
-    if not former.since:
+def _since(entry: Removed) -> str:
+    if not entry.since:
         return ""
-    return f" (not taken since {former.since}{f', again from {former.until}' if former.until else ''})"
+    again = f", accepted again since {entry.until}" if entry.until else ""
+    return f" (rejected since {entry.since}{again})"
 
 
 def _certain(here: Situation) -> bool:
-    return same_release(here.engine.name, here.installed, here.catalog.version)
+    """Return whether the catalog is for the installed release."""
+    return here.engine.same_release(here.installed, here.catalog.version)
 
 
 def _repeated(here: Situation) -> Iterator[Finding]:
@@ -167,21 +169,21 @@ def _repeated(here: Situation) -> Iterator[Finding]:
     for setting in here.plan.flags:
         name = lookup(here.catalog, setting.name).name
         if name in seen and not ((spec := here.catalog.flags.get(name)) and spec.repeatable):
-            yield Finding(Level.WARN, "flag.repeated", f"{name} is given twice; the last one counts", name, "unset one")
+            yield Finding(Level.WARN, "flag.repeated", f"{name} is set twice; the last value counts", name, "unset one")
         seen.add(name)
 
 
 def _of_variable(here: Situation, setting: FlagSetting) -> Iterator[Finding]:
     name, value, prefix = setting.name, str(setting.value), here.engine.env_prefix
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-        yield Finding(Level.ERROR, "env.name", f"{name!r} is not a name for an environment variable", name)
-    elif former := COMMON_ENV.get(name) or _former_variable(here, name):
-        text = f"{name} has no effect: {former.what}"
-        yield Finding(Level.WARN, "env.removed", text, name, former.fix)
+        yield Finding(Level.ERROR, "env.name", f"{name!r} is not a valid name for an environment variable", name)
+    elif entry := _removed_variable(here, name):
+        text = f"{name} has no effect: {entry.reason}"
+        yield Finding(Level.WARN, "env.removed", text, name, entry.fix)
     elif spec := here.catalog.env.get(name):
         if problem := _variable_problem(spec, value):
             yield Finding(Level.WARN, "env.value", f"{name} is {value!r}, expected {problem}", name)
-    elif here.catalog.env and prefix and name.startswith(prefix) and name != "TABBY_LOG_CONSOLE_WIDTH":
+    elif here.catalog.env and prefix and name.startswith(prefix) and name not in here.engine.more_env:
         near = nearest_env(here.catalog, name)
         strict = here.on("fail-on-environ-validation") and _certain(here)
         yield Finding(
@@ -193,12 +195,12 @@ def _of_variable(here: Situation, setting: FlagSetting) -> Iterator[Finding]:
         )
 
 
-def _former_variable(here: Situation, name: str) -> Former | None:
-    """The entry for `name`, unless the installed version still reads it."""
-    former = ENV.get(here.engine.name, {}).get(name)
+def _removed_variable(here: Situation, name: str) -> Removed | None:
+    """Return the entry for a removed variable, unless the installed version still reads it."""
+    entry = removed(here.engine.name, "env").get(name)
     version = version_key(here.installed or here.catalog.version)
-    still_read = former is not None and bool(former.since) and version < version_key(former.since)
-    return None if still_read else former
+    still_read = entry is not None and bool(entry.since) and version < version_key(entry.since)
+    return None if still_read else entry
 
 
 def _variable_problem(spec: EnvSpec, value: str) -> str | None:
@@ -216,6 +218,7 @@ def _variable_problem(spec: EnvSpec, value: str) -> str | None:
 
 
 def _unknown_key(spec: FlagSpec, value: FlagValue) -> str | None:
+    """Return the first key of a JSON value that the flag does not have, else None."""
     if isinstance(value, str):
         try:
             value = json_value(value)
@@ -225,6 +228,7 @@ def _unknown_key(spec: FlagSpec, value: FlagValue) -> str | None:
 
 
 def _value_fix(spec: FlagSpec) -> str | None:
+    """Return the flag's default as a hint, or None if it has none."""
     if spec.default not in (None, "", [], {}):
         return f"its default is {word(spec.default)}"
     return f"its default: {spec.default_note}" if spec.default_note else None
@@ -235,6 +239,8 @@ def _some(names: Sequence[str], most: int = 8) -> str:
 
 
 def _strings(plan: LaunchPlan) -> Iterator[str]:
+    """Yield every text of a plan that may contain a variable of its preset."""
+
     def inside(value: FlagValue) -> Iterable[str]:
         if isinstance(value, str):
             yield value

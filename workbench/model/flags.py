@@ -72,6 +72,7 @@ class FlagCatalog:
     version: str
     flags: Mapping[str, FlagSpec] = field(default_factory=dict)
     env: Mapping[str, EnvSpec] = field(default_factory=dict)
+    accepts_prefixes: bool = False  # the engine accepts any unambiguous beginning of a flag
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,7 @@ class VariableSource:
 class LaunchPlan:
     """Engine + model + flags + environment; `engines.command_of(plan)` turns it into argv, env and files."""
 
-    engine: str  # "vllm", "sglang", "tabbyapi", "llamacpp"
+    engine: str  # one of engines.registry.names()
     model: str  # path or hub id as the engine is given it
     model_facts: ModelFacts | None = None
     flags: tuple[FlagSetting, ...] = ()  # in the order they appear on the command line

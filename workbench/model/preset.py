@@ -16,7 +16,6 @@ VariableName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,31}$
 _CLAUSE = r"(~=|==|!=|<=|>=|<|>) ?[0-9][\w.*+!-]*"
 VersionRange = Annotated[str, StringConstraints(pattern=rf"^{_CLAUSE}( ?, ?{_CLAUSE})*$")]
 MhzRange = Annotated[tuple[int, int], Strict(False)]  # TOML has arrays, not tuples; the numbers stay strict
-EngineName = Literal["vllm", "sglang", "tabbyapi", "llamacpp"]
 Status = Literal["documented", "corrected", "measured", "untested", "simulated-only"]
 Verdict = Literal["true", "false", "partly", "unproven"]
 Impact = Literal["high", "medium", "low"]
@@ -38,7 +37,7 @@ class Hardware(_Strict):
 
 
 class EngineRef(_Strict):
-    name: EngineName
+    name: str = Field(min_length=1, description="one of engines.registry.names()")
     versions: VersionRange | None = Field(None, description='PEP 440 range that the setup holds for: ">=0.14,<0.34"')
     executable: list[str] | None = Field(None, description="argv prefix instead of the engine's own")
     workdir: str | None = None

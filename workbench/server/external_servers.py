@@ -11,6 +11,8 @@ import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from workbench.engines import registry
+from workbench.engines.base import Engine
 from workbench.hosts.base import Host
 from workbench.model.errors import HostError
 from workbench.model.secrets import mask_argv
@@ -19,14 +21,8 @@ from workbench.server import readiness
 
 ASK_S = 3.0
 MOST = 64  # processes that are looked at
-# What stands in the command line of a server, and the engine that it is: "" for one that Workbench does not start.
-_ENGINES = (
-    (re.compile(r"sglang"), "sglang"),
-    (re.compile(r"llama-server|llama_cpp\.server"), "llamacpp"),
-    (re.compile(r"vllm"), "vllm"),
-    (re.compile(r"[tT]abby"), "tabbyapi"),
-    (re.compile(r"ollama|lmdeploy|trtllm|text-generation|mlc_llm|koboldcpp|aphrodite"), ""),
-)
+# Parts of the command lines of servers that Workbench finds but does not start; valid for both grep -E and re.
+_OTHERS = r"ollama|lmdeploy|trtllm|text-generation|mlc_llm|koboldcpp|aphrodite"
 # Prints "proc PID UID OWN", its words as "arg …", its sockets as "inode N", where its output goes as "log …"; then
 # "listen INODE PORT" for all of the host. OWN is 1 for what a Workbench started. grep reads all command lines at once.
 _LOOK = r"""
@@ -43,7 +39,6 @@ cat /proc/net/tcp /proc/net/tcp6 2>/dev/null |
     awk '$4 == "0A" { print "listen", $10, substr($2, length($2) - 3) }'
 exit 0
 """
-_PATTERN = "|".join(pattern.pattern for pattern, _ in _ENGINES)  # for grep -E too
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +83,8 @@ async def find(host: Host, known_ports: Iterable[int] = ()) -> tuple[FoundServer
 
     Raises HostError where the host cannot be asked.
     """
-    done = await host.run(["sh", "-c", _LOOK, "sh", _PATTERN, str(MOST)], check=True)
+    patterns = "|".join([*(engine.process_pattern for engine in _engines()), _OTHERS])
+    done = await host.run(["sh", "-c", _LOOK, "sh", patterns, str(MOST)], check=True)
     processes, listening = _parse(done.out)
     known = set(known_ports)
     candidates: dict[int, FoundServer] = {}
@@ -121,6 +117,11 @@ def _parse(text: str) -> tuple[list[_Seen], Mapping[str, int]]:
     return processes, listening
 
 
+def _engines() -> list[Engine]:
+    """Return the engines in the order in which their patterns are tried."""
+    return sorted(map(registry.get, registry.names()), key=lambda engine: -engine.process_priority)
+
+
 def _named_port(seen: _Seen, open_ports: set[int]) -> set[int]:
     """The port that the command line of another user's process names, where something listens on it."""
     found = re.search(r"--port[ =](\d{1,5})\b", " ".join(seen.argv))
@@ -129,7 +130,7 @@ def _named_port(seen: _Seen, open_ports: set[int]) -> set[int]:
 
 def _server(seen: _Seen, port: int) -> FoundServer:
     line = " ".join(seen.argv)
-    engine = next((name for pattern, name in _ENGINES if pattern.search(line)), "")
+    engine = next((engine.name for engine in _engines() if re.search(engine.process_pattern, line)), "")
     return FoundServer(seen.pid, port, engine, mask_argv(seen.argv), seen.uid, output=seen.log)
 
 

@@ -3,7 +3,6 @@ masked. They are kept in memory only: an adopted server's are read from its proc
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from workbench.hosts.base import FileError, Host
@@ -11,10 +10,6 @@ from workbench.model.plan import Command
 
 if TYPE_CHECKING:
     from workbench.engines.base import Engine
-
-# TabbyAPI makes api_tokens.yml in its working directory: "api_key: K", or a list below "api_key:".
-_TABBY_FILE = "api_tokens.yml"
-_TABBY_KEY = re.compile(r"^api_key:[ \t]*(?:\n\s*-\s*)?[\"']?([^\s\"'#\[\]]+)", re.MULTILINE)
 
 
 def api_key_of(command: Command, engine: Engine | None) -> str | None:
@@ -38,14 +33,14 @@ async def command_of_process(host: Host, pid: int) -> Command | None:
 
 
 async def key_from_file(host: Host, engine: Engine, workdir: str | None) -> str | None:
-    """The key in the file that TabbyAPI makes by itself when it is given none."""
-    if engine.name != "tabbyapi" or not workdir:
+    """Return the key in the file that the engine itself writes to its working directory, or None."""
+    if engine.key_file is None or engine.key_file_pattern is None or not workdir:
         return None
     try:
-        text = (await host.read_file(f"{workdir}/{_TABBY_FILE}", limit=65536)).decode("utf-8", "replace")
+        text = (await host.read_file(f"{workdir}/{engine.key_file}", limit=65536)).decode("utf-8", "replace")
     except FileError:
         return None
-    found = _TABBY_KEY.search(text)
+    found = engine.key_file_pattern.search(text)
     return found.group(1) if found else None
 
 

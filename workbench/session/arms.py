@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from workbench.bench import experiment as design
-from workbench.bench.experiment_diagnosis import COMPILING
 from workbench.model.errors import ServerError, SettingsError, WorkbenchError
 from workbench.model.experiment import Experiment, ExperimentRun, ExperimentSpec
 from workbench.model.server_run import ServerState, ServerStatus
@@ -108,7 +107,7 @@ class Arms:
         from workbench.model.secrets import mask_plan
 
         editor = self._sides[arm].editor
-        if editor is None or editor.engine.name not in COMPILING:
+        if editor is None or not editor.engine.compiles_at_first_start:
             return False
         plan = mask_plan(editor.effective)
         supervisor = self._sides[arm].session.supervisor

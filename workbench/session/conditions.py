@@ -32,12 +32,15 @@ def gpus_of(plan: LaunchPlan | None, infos: Sequence[GpuInfo]) -> tuple[int, ...
     everything = tuple(info.index for info in infos)
     if plan is None:
         return everything
+    from workbench import engines
+
     visible = next((str(e.value) for e in plan.env if e.name == "CUDA_VISIBLE_DEVICES"), None)
     if visible is not None:
         names = [part.strip() for part in visible.split(",")]
         return tuple(i.index for i in infos if str(i.index) in names or i.uuid in names) or everything
-    if plan.engine in ("llamacpp", "tabbyapi"):
-        return everything  # both split a model over all GPUs that they see
+    engine = engines.find(plan.engine)
+    if engine is not None and engine.uses_all_gpus:
+        return everything
     count = 1
     for name in _PARALLEL:
         value = plan.flag(name)

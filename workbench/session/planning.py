@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 
 EXECUTABLE = "executable"
-_GENERAL = {"vllm": "vllm-any", "sglang": "sglang-any", "tabbyapi": "tabbyapi-any", "llamacpp": "llamacpp-gguf"}
 
 
 class Planning(SessionCore):
@@ -276,10 +275,13 @@ class Planning(SessionCore):
 
     def _parent_document(self, plan: LaunchPlan) -> Mapping[str, Any]:
         """The preset that the plan came from; the engine's general one when it came from a run or a lost file."""
+        from workbench import engines
+
+        general = engines.get(plan.engine).general_preset
         try:
-            return self.library.document(plan.preset_id or _GENERAL[plan.engine])
+            return self.library.document(plan.preset_id or general)
         except WorkbenchError:
-            return self.library.document(_GENERAL[plan.engine])
+            return self.library.document(general)
 
     def changes_against_running(self) -> Sequence[PlanChange]:
         """Nothing without a running server; serving.py knows what runs."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
+from workbench.engines import registry
 from workbench.model.findings import Finding, Level
 from workbench.model.untrusted_text import clean
 from workbench.store import paths
@@ -54,7 +55,12 @@ def check_text(text: str, *, file: str | None = None) -> Checked:
         return Checked((document,))
     lines = LineIndex(text)
     preset, schema = _validate(document)
-    found = [*schema, *safety_findings(document), *_variable_findings(document), *_identity(document, file)]
+    found = [
+        *schema,
+        *safety_findings(document),
+        *_variable_findings(document),
+        *_identity(document, file),
+    ]
     broken = any(f.level is Level.ERROR for _, f in found)
     shown = sorted(found, key=lambda item: item[1].level is not Level.ERROR)[:MAX_FINDINGS]
     findings = sorted((_placed(f, p, file and clean(file), lines) for p, f in shown), key=lambda f: f.line or 0)
@@ -88,15 +94,27 @@ def _validate(document: Mapping[str, Any]) -> tuple[Preset | None, list[tuple[Fi
 
     from workbench.model.preset import Preset
 
+    found = {(path, finding.code): finding for path, finding in _unknown_engine(document)}
+    preset = None
     try:
-        return Preset.model_validate(document), []
+        preset = Preset.model_validate(document)
     except ValidationError as error:
-        found: dict[tuple[FieldPath, str], Finding] = {}
         for detail in error.errors(include_url=False, include_input=False)[:MAX_FINDINGS]:
             path = _existing(detail["loc"], document, detail["type"])
             finding = _schema_finding(path, detail["type"], detail["msg"], document, Preset)
             found.setdefault((path, finding.code), finding)
-        return None, [(path, finding) for (path, _), finding in found.items()]
+    return preset, [(path, finding) for (path, _), finding in found.items()]
+
+
+def _unknown_engine(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath, Finding]]:
+    """Report an engine that Workbench does not know."""
+    table = document.get("engine")
+    name = table.get("name") if isinstance(table, Mapping) else None
+    if name is not None and name not in registry.names():
+        known = ", ".join(f'"{known}"' for known in registry.names())
+        text = f"expected one of {known}, found {_found(name)}"
+        fix = _did_you_mean(str(name), registry.names())
+        yield ("engine", "name"), Finding(Level.ERROR, "preset.wrong-type", text, fix=fix)
 
 
 def _existing(location: Sequence[str | int], document: Any, kind: str) -> FieldPath:

@@ -106,7 +106,7 @@ def safety_findings(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath, Fi
 def _engine(document: Mapping[str, Any]) -> str:
     table = document.get("engine")
     name = table.get("name") if isinstance(table, Mapping) else None
-    return name if isinstance(name, str) and name in registry.names() else "vllm"
+    return name if isinstance(name, str) and name in registry.names() else registry.names()[0]
 
 
 def _value_findings(value: str) -> Iterator[Finding]:

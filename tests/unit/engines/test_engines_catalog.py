@@ -94,10 +94,10 @@ def test_version_ranges(version: str, wanted: str | None, inside: bool) -> None:
 
 
 def test_patch_releases_share_flags_only_in_vllm() -> None:
-    assert engines.same_release("vllm", "0.33.2", "0.33.0") and not engines.same_release("vllm", "0.32.0", "0.33.0")
-    assert engines.same_release("sglang", "0.5.23.post1", "0.5.23")
-    assert not engines.same_release("sglang", "0.5.15", "0.5.23")
-    assert not engines.same_release("vllm", None, "0.33.0") and not engines.same_release("tabbyapi", "e632af4", "x")
+    vllm, sglang, tabbyapi = map(engines.get, ("vllm", "sglang", "tabbyapi"))
+    assert vllm.same_release("0.33.2", "0.33.0") and not vllm.same_release("0.32.0", "0.33.0")
+    assert sglang.same_release("0.5.23.post1", "0.5.23") and not sglang.same_release("0.5.15", "0.5.23")
+    assert not vllm.same_release(None, "0.33.0") and not tabbyapi.same_release("e632af4", "x")
 
 
 def test_flags_are_found_by_every_spelling() -> None:

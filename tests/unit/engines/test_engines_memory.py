@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from workbench import engines
-from workbench.engines.memory_estimate import RESERVE_GIB, MemoryFit
+from workbench.engines.base import RESERVE_GIB
+from workbench.engines.memory_estimate import MemoryFit
 from workbench.model.flags import FlagSetting
 from workbench.model.gpu import GpuInfo
 from workbench.model.plan import LaunchPlan, ModelFacts
@@ -103,7 +104,7 @@ def test_no_estimate_has_a_reason(engine: str, flags: dict[str, Any], facts: Any
 
 def test_weights_alone_when_the_cache_is_not_known() -> None:
     got = fitted("vllm", {}, ModelFacts("m", weight_bytes=8 * GIB))
-    assert got.fits and got.kv_tokens is None and "not known" in got.basis and "KV" not in got.text
+    assert got.fits and got.kv_tokens is None and "unknown" in got.basis and "KV" not in got.text
 
 
 def test_agrees_with_what_real_engines_reported() -> None:

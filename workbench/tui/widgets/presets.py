@@ -14,7 +14,6 @@ from workbench.tui.formats import preset_name, short_gpu_name
 from workbench.tui.glyphs import G
 from workbench.tui.widgets.pick_list import PickList
 
-ENGINES = {"llamacpp": "lcpp", "sglang": "sgl", "tabbyapi": "tab"}  # for a narrow column; the foot has it in full
 SHORT, LONG = 4, 8  # cells of the engine
 
 
@@ -55,7 +54,7 @@ class Presets(PickList):
         tail = "*" if edited else "o" if item.own else " "
         role = "goodb" if loaded else "dim" if item.fits is False else "text"
         wide = width >= 44
-        engine = item.engine if wide else ENGINES.get(item.engine, item.engine)
+        engine = item.engine if wide else _short_name(item.engine)
         size = LONG if wide else SHORT
         room = max(8, width - len(lead) - 1 - size - len(tail))
         name = cut_middle(preset_name(item.id, item.engine), min(room, 34))
@@ -104,3 +103,9 @@ class Presets(PickList):
 def _rank(item: PresetEntry) -> int:
     """Made for GPUs like these, for any GPU, for others, broken."""
     return 3 if item.problem else 2 if item.fits is False else 1 if item.hardware == "any GPU" else 0
+
+
+def _short_name(engine: str) -> str:
+    from workbench import engines
+
+    return engines.short_name(engine)

@@ -199,7 +199,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--experiments", type=int, default=1000, help="for each cell")
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--markdown", action="store_true", help="the README's table too")
+    parser.add_argument("--markdown", action="store_true", help="print the table of docs/REFERENCE.md too")
     given = parser.parse_args()
     count = given.experiments
     print(f"{count} experiments per cell, ± {196 * math.sqrt(0.05 * 0.95 / count):.1f} % by chance")

@@ -7,7 +7,7 @@ the order inside each pair is drawn from a stored seed. A drift then adds to the
 disturbance with a period (every fourth run) cannot keep step with the arms, as it can with A B B A. The pair is the
 unit: Student's t interval on the logarithm of B/A. Where the arms differ in what only a restart changes, each run has a
 server of its own: one start shared by two neighbouring runs would make two pairs alike, and the interval too narrow
-(README, "What an experiment can show").
+(docs/REFERENCE.md, "What an experiment can show").
 
 A number of pairs that is not fixed beforehand is bought with a wider interval: `UNTIL_LEVEL` instead of 95 % where it
 ends once the interval is narrow enough, and a quarter of the chance of a false alarm for each extension of a finished

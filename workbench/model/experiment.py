@@ -9,7 +9,7 @@ from typing import Any
 from workbench.model.bench import Comparison
 from workbench.model.settings import GpuSettings
 
-SHOWS_PCT = {3: 5.0, 5: 2.0, 8: 1.3}  # pairs -> the difference they are for, as measured (README, bench_experiments.py)
+SHOWS_PCT = {3: 5.0, 5: 2.0, 8: 1.3}  # pairs -> the difference they are for, as measured (docs/REFERENCE.md)
 
 
 @dataclass(frozen=True, slots=True)

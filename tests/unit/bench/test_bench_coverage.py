@@ -1,7 +1,7 @@
 """An experiment's interval holds the truth as often as it says, also where it ends by its own width or is extended.
 
 Order, stopping and interval are the product's; runs are figures of tests/support/simulated_runs.py. Whole experiments:
-tests/unit/session/test_session_conduct.py; the table of the README: tests/benchmarks/bench_experiments.py.
+tests/unit/session/test_session_conduct.py; the table of docs/REFERENCE.md: tests/benchmarks/bench_experiments.py.
 """
 
 from __future__ import annotations

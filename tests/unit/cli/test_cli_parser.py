@@ -97,10 +97,10 @@ def test_a_mistyped_command_is_not_taken_for_a_host(word: str, hint: str, ssh_ho
 
 
 def test_the_difference_that_pairs_show_is_the_same_everywhere() -> None:
-    """The help said 1.2 % of eight pairs, the README 1.3 %, the form 1 %."""
+    """The help, the reference and the form name the same difference for each number of pairs."""
     three, five, eight = (f"{pct:g} %" for pct in SHOWS_PCT.values())
-    readme = (Path(__file__).parents[3] / "README.md").read_text()
-    assert f"3 pairs are for {three}, 5 for {five}, 8 for {eight}." in readme
+    reference = (Path(__file__).parents[3] / "docs" / "REFERENCE.md").read_text()
+    assert f"3 pairs are for {three}, 5 for {five}, 8 for {eight}." in reference
     told = " ".join(dict(parsers(tree()))["experiment"].format_help().split())
     assert f"3 show {three}, 5 show {five}, 8 show {eight} (3)" in told
 

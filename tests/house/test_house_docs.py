@@ -1,0 +1,102 @@
+"""The documentation names only files, commands, options and keys that exist."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+from collections.abc import Iterator
+from itertools import takewhile
+from pathlib import Path
+
+import pytest
+
+from workbench.cli.parser import parse, tree
+from workbench.model.errors import WorkbenchError
+from workbench.tui.bindings import KEYS
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+REFERENCE = (ROOT / "docs" / "REFERENCE.md").read_text()
+TOP = sorted(path.name for path in ROOT.iterdir() if path.name not in (".git", ".venv"))
+# A path of this repository: it begins with a name of the top level, and holds no placeholder.
+REPOSITORY_PATH = re.compile(rf"`((?:{'|'.join(map(re.escape, TOP))})(?:/[\w.*/-]*)?)`")
+LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)")
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_path_and_link_of_a_page_exists(page: Path) -> None:
+    text = page.read_text()
+    absent = [name for name in REPOSITORY_PATH.findall(text) if not list(ROOT.glob(name.rstrip("/")))]
+    absent += [link for link in LINK.findall(text) if not (page.parent / link).exists()]
+    assert not absent
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_command_line_of_a_page_is_valid(page: Path) -> None:
+    names = {name for name, _ in accepted(tree())}
+    for line in command_lines(page.read_text()):
+        if line.removeprefix("workbench ") in names:  # the page speaks of the command
+            continue
+        try:
+            parse(shlex.split(line)[1:])
+        except WorkbenchError as error:
+            pytest.fail(f"{line}: {error}")
+
+
+def command_lines(text: str) -> Iterator[str]:
+    """Yield each `workbench …` command of the shell blocks and between backticks, with numbers for its placeholders."""
+    lines = [line for language, block in FENCE.findall(text) if language == "sh" for line in block.splitlines()]
+    lines += re.findall(r"`([^`\n]+)`", FENCE.sub("", text))
+    known = {name.split()[0] for name, _ in accepted(tree())}
+    for line in lines:
+        found = re.search(r"(?:^|[ /(])(workbench (?:--[a-z]+ \S+ )?(\S+)[^)#&|]*)", line)
+        if found and found[2] in known and not re.search(r"[…\[]|COMMAND", found[1]):
+            yield re.sub(r"\b(IDS?|N|S)\b", "1", found[1]).strip()
+
+
+def test_the_reference_lists_every_command_and_option() -> None:
+    assert dict(documented()) == dict(accepted(tree()))
+
+
+def documented() -> Iterator[tuple[str, set[str]]]:
+    """Yield each command of the reference's synopsis with its options."""
+    known = {name for name, _ in accepted(tree())}
+    groups = {"PLAN OPTIONS": options_of("PLAN OPTIONS, which"), "LOAD OPTIONS": options_of("LOAD OPTIONS, which")}
+    for language, block in FENCE.findall(REFERENCE):
+        for entry in re.split(r"\n(?=workbench )", block) if language == "text" else ():
+            words = list(takewhile(lambda word: re.fullmatch(r"[a-z]+", word), entry.split()[1:]))
+            name = next((" ".join(words[:n]) for n in range(len(words), 0, -1) if " ".join(words[:n]) in known), None)
+            if name is not None:
+                shared = [options for group, options in groups.items() if group in entry]
+                yield name, set(OPTION.findall(entry)).union(*shared)
+
+
+def options_of(start: str) -> set[str]:
+    """Return the options in the paragraph that begins with `start`, and in the table that it announces."""
+    paragraph, following = REFERENCE[REFERENCE.index(start) :].split("\n\n")[:2]
+    return set(OPTION.findall(paragraph + following * paragraph.endswith(":")))
+
+
+def accepted(parser: argparse.ArgumentParser, name: str = "") -> Iterator[tuple[str, set[str]]]:
+    """Yield each command of the parser with its own options."""
+    groups = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    for group in groups:
+        for word, child in group.choices.items():
+            yield from accepted(child, f"{name} {word}".strip())
+    if name and not groups:
+        options = {option for action in parser._actions for option in action.option_strings if option.startswith("--")}
+        yield name, options - {"--help", "--host", "--simulate", "--json"}
+
+
+def test_the_reference_lists_every_key() -> None:
+    section = REFERENCE[REFERENCE.index("## Keys") : REFERENCE.index("## Configuration file")]
+    rows = [line.split(" | ") for line in section.splitlines() if line.startswith("| ") and "`" in line]
+    listed = {("" if len(row) == 2 else row[0].strip("| "), key) for row in rows for key in keys_in(row[len(row) - 2])}
+    assert listed == {(key.where, key.shown) for key in KEYS}
+
+
+def keys_in(cell: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", cell)

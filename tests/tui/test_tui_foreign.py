@@ -16,8 +16,8 @@ from support import made_results
 from support.grid import grid
 from support.hostile import EVIL, assert_safe
 
-from workbench.model.bench_json import to_json
 from workbench.model.errors import HostError
+from workbench.model.json_records import to_json
 from workbench.session.session import Session
 from workbench.store import paths
 from workbench.store.results_db import ResultsDb

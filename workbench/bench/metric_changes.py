@@ -14,25 +14,15 @@ from dataclasses import dataclass, replace
 from workbench.bench.student_t import t_cdf, t_quantile
 from workbench.model.bench import BenchResult, BenchSummary, MetricChange
 from workbench.model.errors import InputError
+from workbench.model.metrics import LATENCY, METRICS, metrics_of, value_of
 
 BETTER, WORSE, NO_DIFFERENCE = "better", "worse", "no difference shown"
 HINT, SINGLE_PAIR, NOT_MEASURED = "hint only", "single pair", "not measured"
 LEVEL = 0.95
 _P99_NEEDS = 1000  # samples in a run, below which p99 is a handful of values: p90 is shown instead
-_LATENCIES = ("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms")
-_OF_A_RATE = ("ttft_from_schedule_ms", "e2e_from_schedule_ms")  # the wait for a stream included: only an open loop's
+_COMPARED = {name: metric for name, metric in METRICS.items() if metric.higher_is_better is not None}
+_LATENCIES = tuple(metric.name for metric in metrics_of(LATENCY) if metric.name in _COMPARED)
 _PARTS = ("mean", "p50", "p90", "p99")
-_UNITS = {  # figure of a summary -> unit, whether more is better
-    "output_tok_s": ("tok/s", True),
-    "tok_per_joule": ("tok/J", True),
-    "per_stream_tok_s": ("tok/s", True),
-    "request_s": ("1/s", True),
-    "power_w": ("W", False),
-    "net_tok_per_joule": ("tok/J", True),
-    "energy_per_request_j": ("J", False),
-    "whole_run_tok_s": ("tok/s", True),
-    "duration_s": ("s", False),
-}
 
 _RESOLUTION_SHARE = 0.0005  # of every metric: windows begin and end at whole chunks
 _RESOLUTION = {"W": 0.5, "ms": 0.01}  # drivers report whole watts or few of them; kernel timestamps, and their jitter
@@ -51,28 +41,25 @@ class ResultMetric:
         return max(_RESOLUTION_SHARE, _RESOLUTION.get(self.unit, 0.0) / value)
 
     def of(self, summary: BenchSummary) -> float | None:
-        name, _, part = self.name.partition(".")
-        value: float | None = summary.latency(name, part) if part else getattr(summary, name)
-        return value
+        return value_of(summary, self.name)
 
 
 def metric_called(name: str) -> ResultMetric:
-    """Raises InputError, which names those that there are."""
-    latency, _, part = name.partition(".")
-    if name in _UNITS:
-        return ResultMetric(name, *_UNITS[name])
-    if latency in (*_LATENCIES, *_OF_A_RATE) and part in _PARTS:
-        return ResultMetric(name, "ms", False)
-    known = [*_UNITS, *(f"{each}.p50" for each in _LATENCIES)]
+    """Return the metric of that name. Raises InputError that lists the names."""
+    base, _, part = name.partition(".")
+    parts = _PARTS if base in _LATENCIES else ("",)
+    if base in _COMPARED and part in parts:
+        return ResultMetric(name, _COMPARED[base].unit, bool(_COMPARED[base].higher_is_better))
+    known = [f"{each}.p50" if each in _LATENCIES else each for each in _COMPARED]
     raise InputError(f"no metric is called {name!r}", next_step=f"one of {', '.join(known)} (or .mean, .p90, .p99)")
 
 
 def shown_metrics(runs: Sequence[BenchResult], chosen: str | None = None) -> tuple[ResultMetric, ...]:
     """Those of a comparison, the chosen one first."""
     names = ["output_tok_s", "tok_per_joule"]
-    for latency in (*_LATENCIES, *_OF_A_RATE):
+    for latency in _LATENCIES:
         counts = [d.count for r in runs if (d := getattr(r.summary, latency)) is not None]
-        if latency in _OF_A_RATE and not counts:
+        if METRICS[latency].optional and not counts:
             continue
         tail = "p99" if counts and min(counts) >= _P99_NEEDS else "p90"
         names += [f"{latency}.{part}" for part in ("mean", "p50", tail)]

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean, mean, stdev
 
 from workbench.model.bench import BenchSummary
+from workbench.model.metrics import METRICS, value_of
 
-_METRICS: tuple[tuple[str, str, Callable[[BenchSummary], float | None]], ...] = (
-    ("output_tok_s", "tok/s", lambda s: s.output_tok_s),
-    ("request_s", "1/s", lambda s: s.request_s),
-    ("ttft_p50_ms", "ms", lambda s: s.ttft_ms.p50 if s.ttft_ms else None),
-    ("itl_mean_ms", "ms", lambda s: s.itl_ms.mean if s.itl_ms else None),
-    ("tpot_mean_ms", "ms", lambda s: s.tpot_ms.mean if s.tpot_ms else None),
-    ("e2e_p50_ms", "ms", lambda s: s.e2e_ms.p50 if s.e2e_ms else None),
-    ("power_w", "W", lambda s: s.power_w),
-    ("tok_per_joule", "tok/J", lambda s: s.tok_per_joule),
-    ("duration_s", "s", lambda s: s.duration_s),
+_SHOWN = (
+    "output_tok_s",
+    "request_s",
+    "ttft_ms.p50",
+    "itl_ms.mean",
+    "tpot_ms.mean",
+    "e2e_ms.p50",
+    "power_w",
+    "tok_per_joule",
+    "duration_s",
 )
 
 
@@ -36,10 +37,13 @@ def spread(summaries: Sequence[BenchSummary]) -> tuple[Spread, ...]:
     """Refused runs are left out: their figures may not be used."""
     usable = [s for s in summaries if not s.refused]
     found = []
-    for name, unit, pick in _METRICS:
-        values = tuple(v for s in usable if (v := pick(s)) is not None and v > 0)
+    for metric in _SHOWN:
+        name, _, part = metric.partition(".")
+        known = (value_of(summary, metric) for summary in usable)
+        values = tuple(value for value in known if value is not None and value > 0)
         if values:
             cv = 100 * stdev(values) / mean(values) if len(values) > 1 else None
             middle = round(geometric_mean(values), 4)
-            found.append(Spread(name, unit, values, middle, None if cv is None else round(cv, 3)))
+            title = f"{name.removesuffix('_ms')}_{part}_ms" if part else name
+            found.append(Spread(title, METRICS[name].unit, values, middle, None if cv is None else round(cv, 3)))
     return tuple(found)

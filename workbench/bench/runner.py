@@ -18,9 +18,9 @@ from typing import Any
 
 from workbench.bench.records import BenchOutcome, RequestRecord
 from workbench.bench.schedule import Warmup
-from workbench.model.bench import BenchProgress, BenchSpec
-from workbench.model.bench_json import summary_from_json, to_json
+from workbench.model.bench import BenchProgress, BenchSpec, BenchSummary
 from workbench.model.errors import BenchError
+from workbench.model.json_records import from_json, to_json
 
 _LINE_LIMIT_BYTES = 64 * 1024 * 1024  # one line holds the gaps of one request
 _END_WAIT_S = 2.0
@@ -125,13 +125,13 @@ async def _converse(
         if kind == "progress" and on_progress is not None:
             on_progress(BenchProgress(**message))
         elif kind == "request":
-            record = RequestRecord.from_json(message)
+            record = from_json(RequestRecord, message)
             if not record.warmup:
                 requests.append(record)
         elif kind == "error":
             raise BenchError(str(message.get("error")), next_step=message.get("next_step"))
         elif kind == "summary":
-            summary = summary_from_json(message["summary"])
+            summary = from_json(BenchSummary, message["summary"])
             names = ("t0_unix", "t1_unix", "window_t0_unix", "window_t1_unix")
             partial = bool(message.get("partial"))
             return BenchOutcome(spec, summary, requests, partial, **{name: message[name] for name in names})

@@ -32,8 +32,8 @@ from workbench.bench.steady_window import end_s, window_of
 from workbench.bench.summary import summarize
 from workbench.model.api_key import api_key
 from workbench.model.bench import BenchSpec
-from workbench.model.bench_json import spec_from_json, to_json
 from workbench.model.errors import BenchError, WorkbenchError
+from workbench.model.json_records import to_json, with_tuples
 
 _PROGRESS_NS = 200_000_000
 _NICE = -10
@@ -153,7 +153,8 @@ def _client(line: bytes, output: WorkerOutput) -> Client:
     try:
         asked = json.loads(line)
         key = asked.pop("api_key", None)
-        spec = spec_from_json(asked)
+        # By hand: this process starts for each run, and msgspec takes 30 ms to import.
+        spec = BenchSpec(**with_tuples(asked))
     except (ValueError, TypeError, AttributeError) as error:
         raise BenchError(f"not a benchmark specification: {error}") from None
     if spec.api_key_env:

@@ -41,7 +41,7 @@ _OPTION_NAMES = {
 
 def result_json(result: BenchResult) -> dict[str, Any]:
     """The summary's figures on top, then spec and conditions."""
-    from workbench.model.bench_json import to_json
+    from workbench.model.json_records import to_json
     from workbench.model.secrets import mask_env
 
     summary: dict[str, Any] = to_json(result.summary)

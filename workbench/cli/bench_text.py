@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from workbench.engines.roofline import against_limit
+from workbench.model.metrics import LATENCY, METRICS, metrics_of
 
 if TYPE_CHECKING:
     from workbench.bench.repeated_runs import Spread
     from workbench.model.bench import BenchResult, BenchSummary, Distribution, EngineDuring, GpuDuring
 
-_LATENCIES = (("ttft_ms", "TTFT"), ("itl_ms", "ITL"), ("tpot_ms", "TPOT"), ("e2e_ms", "end to end"))
 _OF_A_RATE = (("queue_ms", "waited"), ("ttft_from_schedule_ms", "TTFT"), ("e2e_from_schedule_ms", "end to end"))
 
 
@@ -29,7 +29,7 @@ def lines(result: BenchResult) -> Iterator[str]:
         yield f"  REJECTED: {reason}"
     for reason in summary.marked:
         yield f"  MARKED: {reason}"
-    yield f"  output     {_number(summary, 'output_tok_s', 'tok/s')}{_over(summary)}"
+    yield f"  output     {_number(summary, 'output_tok_s')}{_over(summary)}"
     if limit := against_limit(result):
         yield f"  limit      {limit}"
     if summary.in_flight_mean is not None:
@@ -58,8 +58,10 @@ def _over(summary: BenchSummary) -> str:
 
 
 def _latencies(summary: BenchSummary) -> Iterator[str]:
-    for name, title in _LATENCIES:
-        yield f"  {title:<10} {_parts(getattr(summary, name)) or 'n/a (' + summary.absent.get(name, 'not given') + ')'}"
+    for metric in metrics_of(LATENCY):
+        if not metric.optional:
+            reason = summary.absent.get(metric.name, "not given")
+            yield f"  {metric.title:<10} {_parts(getattr(summary, metric.name)) or f'n/a ({reason})'}"
     if summary.queue_ms is not None:
         yield "  and from when each request was due, waiting for one of the streams included:"
     for name, title in _OF_A_RATE:
@@ -75,13 +77,13 @@ def _parts(found: Distribution | None) -> str:
 
 
 def _energy(summary: BenchSummary) -> Iterator[str]:
-    yield f"  power      {_number(summary, 'power_w', 'W')}{_each(summary.gpu)}"
+    yield f"  power      {_number(summary, 'power_w')}{_each(summary.gpu)}"
     idle = "" if summary.idle_power_w is None else f", {summary.idle_power_w:,.0f} W of it idling"
     energy = "" if summary.energy_j is None else f"  ({summary.energy_j:,.0f} J{idle})"
-    yield f"  efficiency {_number(summary, 'tok_per_joule', 'tok/J')}{energy}"
+    yield f"  efficiency {_number(summary, 'tok_per_joule')}{energy}"
     if summary.tok_per_joule is not None:
-        yield f"  net        {_number(summary, 'net_tok_per_joule', 'tok/J')}"
-        yield f"  a request  {_number(summary, 'energy_per_request_j', 'J')}"
+        yield f"  net        {_number(summary, 'net_tok_per_joule')}"
+        yield f"  a request  {_number(summary, 'energy_per_request_j')}"
 
 
 def _each(gpu: GpuDuring | None) -> str:
@@ -113,12 +115,12 @@ def _engine(engine: EngineDuring) -> str:
     return ", ".join(parts) or f"n/a ({why})"
 
 
-def _number(summary: BenchSummary, name: str, unit: str) -> str:
+def _number(summary: BenchSummary, name: str) -> str:
     value: float | None = getattr(summary, name)
     absent: Mapping[str, str] = summary.absent
     if value is None:
         return f"n/a ({absent.get(name, 'not given')})"
-    return f"{value:,.3f} {unit}" if value < 10 else f"{value:,.2f} {unit}"
+    return f"{value:,.{3 if value < 10 else 2}f} {METRICS[name].unit}"
 
 
 def spread_lines(found: Sequence[Spread], runs: int, refused: int) -> Iterator[str]:

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from workbench.model.bench import BenchResult
     from workbench.store.results_db import ResultsDb
 
-_FORMS = {".md": "md", ".markdown": "md", ".html": "html", ".htm": "html", ".json": "json", ".csv": "csv"}
-
 
 def _db() -> ResultsDb:
     from workbench.store import paths
@@ -70,9 +68,10 @@ def shown(arguments: argparse.Namespace) -> int:
     result = _db().get(arguments.id)
     if arguments.json:
         return emit(result_json(result))
-    from workbench.report.terminal_text import as_text
+    from workbench.report.content import Report
+    from workbench.report.registry import output_format
 
-    say(as_text(result))
+    say(output_format("txt").render(Report.of_result(result)).rstrip("\n"))
     return 0
 
 
@@ -115,11 +114,12 @@ def _said(arguments: argparse.Namespace, result: BenchResult) -> int:
 
 
 def exported(arguments: argparse.Namespace) -> int:
-    from workbench.report.export import export
+    from workbench.report.content import Report
+    from workbench.report.registry import output_format
 
-    db = _db()
-    samples = db.samples(arguments.id) if arguments.form in ("json", "html") else ()
-    text = export(db.get(arguments.id), arguments.form, samples)
+    db, chosen = _db(), output_format(arguments.form)
+    samples = db.samples(arguments.id) if chosen.with_requests else ()
+    text = chosen.render(Report.of_result(db.get(arguments.id), samples))
     if arguments.json and arguments.form != "json":
         return emit({"id": arguments.id, "format": arguments.form, "text": text})
     say(text.rstrip("\n"))
@@ -127,10 +127,10 @@ def exported(arguments: argparse.Namespace) -> int:
 
 
 async def reported(arguments: argparse.Namespace) -> int:
+    from workbench.report.registry import format_of_file
+
     output = Path(arguments.output).expanduser() if arguments.output else None
-    form = arguments.form or (_FORMS.get(output.suffix.lower()) if output else "md")
-    if form is None:
-        raise InputError(f"no format is known by the name {output}", next_step="give --format md, html, json or csv")
+    form = arguments.form or (format_of_file(output).name if output else "md")
     if arguments.requests and form != "csv":
         raise InputError("--requests is for CSV: JSON has every request, the others none", next_step="--format csv")
     text = await session_of(arguments).report(
@@ -159,15 +159,15 @@ def _done(text: str) -> int:
 
 
 async def imported(arguments: argparse.Namespace) -> int:
-    from workbench.report.imports import Told
+    from workbench.report.imports import ImportOptions
 
-    told = Told(arguments.model, arguments.engine, arguments.on, arguments.simulated)
+    options = ImportOptions(arguments.model, arguments.engine, arguments.on, arguments.simulated)
     session = session_of(arguments)
     stored: list[tuple[BenchResult, bool]] = []
     errors: list[WorkbenchError] = []
     for file in arguments.files:
         try:
-            stored += await session.import_results(file, told, tags=arguments.tags)
+            stored += await session.import_results(file, options, tags=arguments.tags)
         except WorkbenchError as error:
             errors.append(error)
     if errors and (len(arguments.files) == 1 or not stored):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from workbench.cli.arguments import Commands, add, group
+from workbench.report.registry import OUTPUT_FORMATS, imported_tools
 
 
 def results(sub: Commands) -> None:
@@ -34,14 +35,14 @@ def _narrowed(parser: argparse.ArgumentParser) -> None:
 def _exports(actions: Commands) -> None:
     export = add(actions, "export", "one result as a file's text on stdout")
     export.add_argument("id", type=int)
-    export.add_argument("--format", choices=("json", "csv", "md", "html"), default="json", dest="form")
+    export.add_argument("--format", choices=tuple(OUTPUT_FORMATS), default="json", dest="form")
     report = add(actions, "report", "a document to hand on: results, an A/B experiment, or a sweep")
     report.add_argument("ids", nargs="*", metavar="IDS", help="7, 1-3 or 1,2,5; two are compared, the first as A")
     report.add_argument("--experiment", type=int, metavar="N")
     report.add_argument("--sweep", type=int, metavar="N")
     report.add_argument(
         "--format",
-        choices=("md", "html", "json", "csv"),
+        choices=tuple(OUTPUT_FORMATS),
         dest="form",
         help="default: by the name of the output, else md",
     )
@@ -50,7 +51,7 @@ def _exports(actions: Commands) -> None:
 
 
 def _imports(actions: Commands) -> None:
-    what = "take in results of vllm bench serve, llama-benchy, AIPerf, or of Workbench elsewhere"
+    what = f"import results of {imported_tools()}"
     parser = add(actions, "import", what)
     parser.add_argument("files", nargs="+", metavar="FILE")
     parser.add_argument("--model", metavar="NAME", help="what was served, where the file does not say so")

@@ -1,4 +1,4 @@
-"""What a report is made of, before it becomes Markdown or HTML. All texts are plain: the renderers escape them."""
+"""The blocks of a document, before a format renders them. All texts are plain: each format escapes them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Heading:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A paragraph; `lead` for the one sentence that a reader should take away."""
+    """A paragraph. `lead` marks the one sentence that states the outcome."""
 
     text: str
     lead: bool = False
@@ -23,7 +23,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """What a reader must not overlook. `kind`: "simulated", "refused" or "warning"."""
+    """A warning in a box. `kind` is "simulated", "rejected" or "warning"."""
 
     kind: str
     title: str
@@ -31,15 +31,15 @@ class Alert:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
-    """The few that matter, large: (title, value with unit, detail)."""
+class KeyMetrics:
+    """The most important metrics, in large type: (title, value with unit, detail)."""
 
     items: tuple[tuple[str, str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """`numeric`: columns that are aligned to the right."""
+    """A table with a head. The columns whose indices are in `numeric` are aligned to the right."""
 
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -48,19 +48,21 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Names and values."""
+    """A table of names and values, without a head."""
 
     rows: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class CodeBlock:
+    """A command or another text in a fixed-width font."""
+
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class PlotBlock:
-    """`svg` is complete and stands for itself; Markdown shows the `caption` only."""
+    """A plot as a complete SVG element. Formats that cannot show it leave the block out."""
 
     svg: str
     caption: str
@@ -68,22 +70,26 @@ class PlotBlock:
 
 @dataclass(frozen=True, slots=True)
 class Items:
+    """A bulleted list."""
+
     lines: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """What most readers need not open."""
+    """Details that are folded away until the reader opens them."""
 
     title: str
     blocks: Sequence[Block] = field(default=())
 
 
-Block: TypeAlias = Heading | Text | Alert | Figures | Table | Facts | CodeBlock | PlotBlock | Items | Fold
+Block: TypeAlias = Heading | Text | Alert | KeyMetrics | Table | Facts | CodeBlock | PlotBlock | Items | Fold
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
+    """A report for people: title, subtitle and blocks. `simulated` is for formats that mark it in their own place."""
+
     title: str
     subtitle: str
     blocks: tuple[Block, ...]

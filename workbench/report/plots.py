@@ -1,107 +1,113 @@
-"""Plots of one run, of an experiment and of a sweep. None where there is nothing to draw."""
+"""Plots of one run, of an experiment and of a sweep. Each function leaves out a plot without data."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from workbench.model.bench import BenchSummary, MetricChange
+from workbench.model.metrics import metric_title
 from workbench.model.sweep import Sweep, SweepPoint
 from workbench.report import svg
 from workbench.report.blocks import PlotBlock
-from workbench.report.format_values import figure, metric_title, percent
+from workbench.report.format_values import change, number
 
 _BINS = 60
-_POINTS = 400  # of a distribution's curve
+_CURVE_POINTS = 400
+_SWEEP_PLOTS = (  # unit of the y axis, ((field of SweepPoint, label, colour), …)
+    ("tok/s", (("tok_s", "throughput", svg.BLUE),)),
+    ("tok/J", (("tok_per_joule", "tokens per joule", svg.BLUE),)),
+    ("ms", (("ttft_p50_ms", "TTFT p50", svg.BLUE), ("ttft_p99_ms", "TTFT p99", svg.ORANGE))),
+    ("ms", (("itl_mean_ms", "ITL mean", svg.BLUE),)),
+)
 Sample = Mapping[str, Any]
 
 
 def throughput(samples: Sequence[Sample], summary: BenchSummary) -> PlotBlock | None:
-    """Output tokens per second over the run, from the times of the chunks. Tokens within a request are shared out
-    evenly over its chunks: the server says how many came, not in which chunk."""
-    arrivals: list[tuple[float, float]] = []  # when, tokens
-    for one in samples:
-        tokens, start_s = one.get("output_tokens"), one.get("start_s")
-        if one.get("error") or one.get("warmup") or not tokens or start_s is None:
-            continue
-        at_s = start_s + (one.get("ttft_us", one.get("end_us", 0)) / 1e6)
-        gaps = one.get("gaps_us", ())
-        each = tokens / (len(gaps) + 1)
-        arrivals.append((at_s, each))
-        for gap in gaps:
-            at_s += gap / 1e6
-            arrivals.append((at_s, each))
+    """Return output tokens per second over the run, from the times of the chunks."""
+    arrivals = [arrival for sample in samples for arrival in _arrivals(sample)]
     first = min((s["start_s"] for s in samples if s.get("start_s") is not None), default=0.0)
-    end = max((at for at, _ in arrivals), default=0.0) - first
-    if len(arrivals) < 10 or end <= 0:
+    duration = max((at_s for at_s, _ in arrivals), default=0.0) - first
+    if len(arrivals) < 10 or duration <= 0:
         return None
-    width = _nice(end / _BINS)
+    width = _rounded_up(duration / _BINS)
     bins: defaultdict[int, float] = defaultdict(float)
     for at_s, tokens in arrivals:
         bins[int((at_s - first) / width)] += tokens
-    last = max(bins)
-    # The last bin is cut off by the end: its rate would be too low.
-    points = [(i * width, bins[i] / width) for i in range(max(1, last))]
+    # The end of the run cuts off the last bin, so its rate would be too low.
+    points = [(i * width, bins[i] / width) for i in range(max(1, max(bins)))]
     points.append((points[-1][0] + width, points[-1][1]))
-    top = max(v for _, v in points) * 1.08
-    drawn = svg.chart(
-        "Output tokens per second over the run",
-        svg.SvgAxis("seconds", 0.0, points[-1][0]),
-        svg.SvgAxis("tok/s", 0.0, top),
-        [svg.Series(points, kind="step")],
-    )
+    title = "Output tokens per second over the run"
+    x, y = svg.SvgAxis("seconds", 0.0, points[-1][0]), svg.SvgAxis("tok/s", 0.0, max(v for _, v in points) * 1.08)
     window = f", {summary.window} window" if summary.window_s else ""
-    return PlotBlock(drawn, f"Output tokens per second over the run, in steps of {width:g} s{window}.")
+    return PlotBlock(svg.chart(title, x, y, [svg.Series(points)]), f"{title}, in steps of {width:g} s{window}.")
 
 
-def _nice(step: float) -> float:
+def _arrivals(sample: Sample) -> Iterator[tuple[float, float]]:
+    """Yield (time in s, tokens) of each chunk of a counted request. The tokens of a request are shared evenly over its
+    chunks: servers report how many came in total, not in which chunk."""
+    tokens, start_s = sample.get("output_tokens"), sample.get("start_s")
+    if sample.get("error") or sample.get("warmup") or not tokens or start_s is None:
+        return
+    at_s = start_s + sample.get("ttft_us", sample.get("end_us", 0)) / 1e6
+    gaps = sample.get("gaps_us", ())
+    share = tokens / (len(gaps) + 1)
+    yield at_s, share
+    for gap in gaps:
+        at_s += gap / 1e6
+        yield at_s, share
+
+
+def _rounded_up(step: float) -> float:
+    """Return the next 1, 2 or 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(step))
     return round(next(m * power for m in (1, 2, 5, 10) if m * power >= step * 0.999), 9)
 
 
 def latencies(samples: Sequence[Sample]) -> list[PlotBlock]:
-    """TTFT and gaps of all requests, as the share that is at most so long."""
-    good = [s for s in samples if not s.get("error") and not s.get("warmup")]
-    found = (
-        _shares("Time to first token", [s["ttft_us"] / 1000 for s in good if s.get("ttft_us") is not None], "requests"),
-        _shares("Gap between chunks (ITL)", [g / 1000 for s in good for g in s.get("gaps_us", ())], "gaps"),
+    """Return the cumulative distributions of TTFT and of the gaps between chunks, over all counted requests."""
+    counted = [s for s in samples if not s.get("error") and not s.get("warmup")]
+    ttfts = [s["ttft_us"] / 1000 for s in counted if s.get("ttft_us") is not None]
+    gaps = [gap / 1000 for s in counted for gap in s.get("gaps_us", ())]
+    plots = (
+        _cumulative("Time to first token", ttfts, "requests"),
+        _cumulative("Gap between chunks (ITL)", gaps, "gaps"),
     )
-    return [plot for plot in found if plot is not None]
+    return [plot for plot in plots if plot is not None]
 
 
-def _shares(title: str, values: list[float], what: str) -> PlotBlock | None:
-    known = sorted(v for v in values if v >= 0)
-    if len(known) < 5:
+def _cumulative(title: str, values: list[float], what: str) -> PlotBlock | None:
+    ordered = sorted(value for value in values if value >= 0)
+    count = len(ordered)
+    if count < 5:
         return None
-    count = len(known)
-    steps = sorted({min(count - 1, round(i * (count - 1) / _POINTS)) for i in range(_POINTS + 1)})
-    low, high = known[0], known[-1]
-    wide = low > 0 and high / low > 20
-    if not wide:
-        low, high = (low - 0.03 * (high - low), high) if high > low else (low * 0.98, high * 1.02 or 1.0)
-    marks = [(known[min(count - 1, math.ceil(p * count) - 1)], f"p{p * 100:.0f}") for p in (0.5, 0.9, 0.99)]
-    drawn = svg.chart(
-        f"{title}: share of {what}",
-        svg.SvgAxis("ms" + (", logarithmic" if wide else ""), low, high, log=wide),
-        svg.SvgAxis(f"% of {what}", 0.0, 100.0),
-        [svg.Series([(known[i], 100 * (i + 1) / count) for i in steps], kind="step")],
-        height=220,
-        marks=marks,
-    )
-    return PlotBlock(drawn, f"{title}: share of the {count:,} {what} that took at most so long.")
+    low, high = ordered[0], ordered[-1]
+    log = low > 0 and high / low > 20
+    if not log and high > low:
+        low -= 0.03 * (high - low)
+    elif not log:
+        low, high = low * 0.98, high * 1.02 or 1.0
+    x = svg.SvgAxis("ms, logarithmic" if log else "ms", low, high, log)
+    y = svg.SvgAxis(f"% of {what}", 0.0, 100.0)
+    places = sorted({round(i * (count - 1) / _CURVE_POINTS) for i in range(_CURVE_POINTS + 1)})
+    curve = svg.Series([(ordered[i], 100 * (i + 1) / count) for i in places])
+    marks = [(ordered[math.ceil(p * count / 100) - 1], f"p{p}") for p in (50, 90, 99)]
+    drawn = svg.chart(f"{title}: share of {what}", x, y, [curve], height=220, marks=marks)
+    return PlotBlock(drawn, f"{title}: share of the {count:,} {what} that took at most this long.")
 
 
 def changes(metrics: Sequence[MetricChange]) -> PlotBlock | None:
-    """The interval of each metric about no change."""
+    """Return the change of each metric with its interval."""
+    claims = {"better": True, "worse": False}
     rows = [
         svg.Interval(
             metric_title(m.metric),
             m.change_pct,
             m.interval_pct,
-            f"{percent(m.change_pct, m.interval_pct)}",
-            {"better": True, "worse": False}.get(m.verdict),
+            change(m.change_pct, m.interval_pct),
+            claims.get(m.verdict),
         )
         for m in metrics
         if m.change_pct is not None and m.interval_pct is not None
@@ -113,6 +119,7 @@ def changes(metrics: Sequence[MetricChange]) -> PlotBlock | None:
 
 
 def raw_pairs(metric: MetricChange) -> PlotBlock | None:
+    """Return the two values of each complete pair."""
     pairs = [(a, b) for a, b in metric.pairs if a is not None and b is not None]
     if not pairs:
         return None
@@ -121,59 +128,50 @@ def raw_pairs(metric: MetricChange) -> PlotBlock | None:
     return PlotBlock(drawn, f"Raw pairs: {title} of each run, A hollow, B filled.")
 
 
-_SWEPT = (  # plots of a sweep: (y axis, ((field of SweepPoint, label, colour), …))
-    ("tok/s", (("tok_s", "throughput", svg.BLUE),)),
-    ("tok/J", (("tok_per_joule", "tokens per joule", svg.BLUE),)),
-    ("ms", (("ttft_p50_ms", "TTFT p50", svg.BLUE), ("ttft_p99_ms", "TTFT p99", svg.ORANGE))),
-    ("ms", (("itl_mean_ms", "ITL mean", svg.BLUE),)),
-)
-
-
 def sweep(swept: Sweep) -> list[PlotBlock]:
-    """Throughput and, where they are known, efficiency and latencies at each point; the knee marked."""
-    done = [p for p in swept.points if p.state == "done" and p.tok_s is not None]
+    """Return throughput and, if they were measured, efficiency and latencies at each point, with the knee marked."""
+    done = [point for point in swept.points if point.state == "done" and point.tok_s is not None]
     if len(done) < 2:
         return []
-    places = _Places(swept, done)
+    axis, x_of, names = _sweep_axis(swept, done)
     knee = knee_of(swept)
-    marks = [(places.at[knee.label], "knee")] if knee is not None and knee in done else []
+    marks = [(x_of[knee.label], "knee")] if knee is not None and knee in done else []
     plots: list[PlotBlock] = []
-    for unit, lines in _SWEPT:
+    for unit, lines in _SWEEP_PLOTS:
         series = []
-        for name, label, color in lines:
-            points = [(places.at[p.label], v) for p in done if (v := getattr(p, name)) is not None]
+        for field, label, color in lines:
+            points = [(x_of[p.label], value) for p in done if (value := getattr(p, field)) is not None]
             if len(points) > 1:
-                series.append(svg.Series(points, label if len(lines) > 1 else "", color, kind="dots"))
+                series.append(svg.Series(points, label if len(lines) > 1 else "", color, dots=True))
         if not series:
             continue
-        what = " and ".join(label for _, label, _ in lines)
-        what = what[0].upper() + what[1:] + f" by {swept.name}"
-        top = max(v for s in series for _, v in s.points) * 1.08 or 1.0
-        drawn = svg.chart(
-            what, places.axis, svg.SvgAxis(unit, 0.0, top), series, height=240, marks=marks, x_names=places.names
-        )
-        plots.append(PlotBlock(drawn, f"{what}."))
+        labels = " and ".join(label for _, label, _ in lines)
+        title = f"{labels[0].upper()}{labels[1:]} by {swept.name}"
+        y = svg.SvgAxis(unit, 0.0, max(value for one in series for _, value in one.points) * 1.08 or 1.0)
+        drawn = svg.chart(title, axis, y, series, height=240, marks=marks, x_names=names)
+        plots.append(PlotBlock(drawn, f"{title}."))
     return plots
 
 
 def knee_of(swept: Sweep) -> SweepPoint | None:
-    return swept.points[swept.knee] if swept.knee is not None and 0 <= swept.knee < len(swept.points) else None
+    """Return the point beyond which little is gained; None if the sweep found none."""
+    if swept.knee is None or not 0 <= swept.knee < len(swept.points):
+        return None
+    return swept.points[swept.knee]
 
 
-class _Places:
-    """Where the points of a sweep lie: by value, on a logarithmic axis where they double, or in order for words."""
-
-    def __init__(self, swept: Sweep, points: Sequence[SweepPoint]) -> None:
-        title = f"{swept.name}, {swept.unit}".rstrip(", ")
-        values = [p.x for p in points]
-        known = [v for v in values if v is not None]
-        if len(known) < len(points) or len(set(known)) < len(known):
-            self.at = {p.label: float(i) for i, p in enumerate(points)}
-            self.axis = svg.SvgAxis(title, -0.3, len(points) - 0.7)
-            self.names = [(float(i), p.label[:18]) for i, p in enumerate(points)]
-            return
-        self.at = {p.label: p.x or 0.0 for p in points}
-        low, high = min(known), max(known)
-        log = low > 0 and high / low >= 16
-        self.axis = svg.SvgAxis(title, low, high, log)
-        self.names = [(v, figure(int(v) if v == int(v) else v)) for v in known]
+def _sweep_axis(
+    swept: Sweep, points: Sequence[SweepPoint]
+) -> tuple[svg.SvgAxis, dict[str, float], list[tuple[float, str]]]:
+    """Return the x axis of a sweep, the x of each point by label, and the names of the ticks. Points are placed by
+    value, on a logarithmic axis if the values span a factor of 16; or in order if some values are words or equal."""
+    title = f"{swept.name}, {swept.unit}".rstrip(", ")
+    values = [point.x for point in points if point.x is not None]
+    if len(set(values)) < len(points):
+        places = {point.label: float(i) for i, point in enumerate(points)}
+        names = [(float(i), point.label[:18]) for i, point in enumerate(points)]
+        return svg.SvgAxis(title, -0.3, len(points) - 0.7), places, names
+    low, high = min(values), max(values)
+    axis = svg.SvgAxis(title, low, high, log=low > 0 and high / low >= 16)
+    places = {point.label: point.x or 0.0 for point in points}
+    return axis, places, [(value, number(int(value) if value == int(value) else value)) for value in values]

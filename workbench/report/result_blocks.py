@@ -1,4 +1,4 @@
-"""One result, or several beside one another, as blocks."""
+"""One result as blocks, and several results as one table."""
 
 from __future__ import annotations
 
@@ -10,27 +10,31 @@ from typing import Any
 from workbench.engines.roofline import against_limit
 from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, EngineDuring, GpuDuring
 from workbench.model.bench_cli_options import options
+from workbench.model.metrics import ENERGY, LATENCY, METRICS, PARTS, RUN, SummaryMetric, metrics_of, value_of
 from workbench.model.secrets import SERVER_KEY_VARIABLE
 from workbench.report import plots
-from workbench.report.blocks import Alert, Block, CodeBlock, Facts, Figures, Fold, Heading, Items, Table, Text
+from workbench.report.blocks import Alert, Block, CodeBlock, Facts, Fold, Heading, Items, KeyMetrics, Table, Text
 from workbench.report.format_values import (
-    DEFINITIONS,
-    ENERGY,
-    FIGURES,
-    LATENCIES,
     NA,
     NOT_IN_FILE,
-    PARTS,
-    figure,
-    is_untold,
-    told,
-    value_text,
-    when,
+    is_missing_in_file,
+    metric_text,
+    number,
+    setting_text,
+    utc_time,
 )
 
-SIMULATED = Alert("simulated", "SIMULATED", ("Figures of a model, not of hardware.",))
-_NOT_SHOWN = {"url", "model", "salt", "prompts", "command", "extra_body", "api_key_env"}
-_ENGINE = {
+Row = tuple[str, str]
+SIMULATED = Alert("simulated", "SIMULATED", ("Values of a model, not of hardware.",))
+DEFINITIONS = (
+    "TTFT: from the socket write to the first chunk with content of any kind (text, reasoning, tool call); a chunk with"
+    " only the role does not count.",
+    "ITL: the gap between two chunks with content. TPOT: (last - first chunk) / (tokens - tokens in the first chunk),"
+    " one value per request.",
+    "Tokens are the server's own usage. Percentiles interpolate linearly.",
+)
+_SPEC_FIELDS_NOT_LISTED = {"url", "model", "salt", "prompts", "command", "extra_body", "api_key_env"}
+_ENGINE_COUNTERS = {  # field of EngineDuring -> title, unit
     "requests_finished": ("requests finished", ""),
     "prompt_tokens": ("prompt tokens", ""),
     "generation_tokens": ("generated tokens", ""),
@@ -43,12 +47,20 @@ _ENGINE = {
     "preemptions": ("preemptions", ""),
     "spec_accepted_pct": ("draft tokens accepted", "%"),
 }
-_GPU = {
+_GPU_READINGS = {  # field of GpuDuring -> title, unit
     "sm_mhz": ("SM clock, mean", "MHz"),
     "memory_mhz": ("memory clock, mean", "MHz"),
     "temperature_c": ("temperature, highest", "°C"),
     "gpu_util_pct": ("utilization, mean", "%"),
 }
+_OVERVIEW = (  # metric, column head
+    ("output_tok_s", "tok/s"),
+    ("ttft_ms.p50", "TTFT p50 ms"),
+    ("ttft_ms.p99", "TTFT p99 ms"),
+    ("itl_ms.mean", "ITL mean ms"),
+    ("power_w", "W"),
+    ("tok_per_joule", "tok/J"),
+)
 
 
 def title_of(result: BenchResult) -> str:
@@ -56,237 +68,249 @@ def title_of(result: BenchResult) -> str:
 
 
 def subtitle_of(result: BenchResult) -> str:
-    """Number, engine and time."""
-    made = result.conditions
-    engine = " ".join(filter(None, (made.engine, made.engine_version)))
-    source = f"imported: {made.imported}" if made.imported else f"Workbench {made.workbench_version}".rstrip()
-    return " · ".join(filter(None, (f"Benchmark #{result.id}", engine, when(result.unix_s), source)))
+    """Return the result's number, engine, time and the program that measured it."""
+    conditions = result.conditions
+    engine = " ".join(filter(None, (conditions.engine, conditions.engine_version)))
+    source = f"Workbench {conditions.workbench_version}".rstrip()
+    if conditions.imported:
+        source = f"imported: {conditions.imported}"
+    return " · ".join(filter(None, (f"Benchmark #{result.id}", engine, utc_time(result.unix_s), source)))
 
 
-def blocks_of(result: BenchResult, samples: Sequence[Mapping[str, Any]] = ()) -> list[Block]:
-    """The whole of one result, what matters first. Its secrets are to be masked already."""
+def result_blocks(result: BenchResult, samples: Sequence[Mapping[str, Any]] = ()) -> list[Block]:
+    """Return everything that is known of one result, the most important first. Its secrets must be masked already."""
     summary = result.summary
-    found: list[Block] = [*alerts(result), headline(summary)]
     throughput = plots.throughput(samples, summary)
-    found += [throughput] if throughput else []
-    found += [Heading("Latency"), latency_table(summary), *plots.latencies(samples)]
-    found += [Heading("Figures"), Facts(_figures(summary))]
-    found += _energy(summary)
-    found += _engine(summary.engine)
-    found += [Heading("Conditions"), *conditions(result)]
-    found += [Heading("Workload"), Facts(workload(result))]
-    found += _notes(result)
-    found += [Fold("How these figures are defined", (Items(DEFINITIONS),))]
-    return found
+    return [
+        *_alerts(result),
+        key_metrics(summary),
+        *([throughput] if throughput else []),
+        Heading("Latency"),
+        _latency_table(summary),
+        *plots.latencies(samples),
+        Heading("Metrics"),
+        Facts(_run_metrics(summary)),
+        *_energy(summary),
+        *_engine_counters(summary.engine),
+        Heading("Conditions"),
+        *condition_blocks(result),
+        Heading("Workload"),
+        Facts(workload_facts(result)),
+        *_notes(result),
+        Fold("How these metrics are defined", (Items(DEFINITIONS),)),
+    ]
 
 
-def alerts(result: BenchResult) -> list[Block]:
-    found: list[Block] = [SIMULATED] if result.conditions.simulated else []
-    if result.summary.refused:
-        found.append(Alert("refused", "These figures may not be used", result.summary.refused))
-    if result.summary.marked:
-        found.append(Alert("warning", "These figures say less than they seem to", result.summary.marked))
-    if result.conditions.imported:
-        found.append(
-            Alert(
-                "warning",
-                f"Measured by {result.conditions.imported}, not by Workbench",
-                ("Its definitions differ as the notes say; engine, driver and GPUs are known only as far as shown.",),
-            )
-        )
-    if result.summary.requests_failed:
-        kinds = ", ".join(f"{n} × {kind}" for kind, n in result.summary.errors.items())
-        found.append(Alert("warning", f"{result.summary.requests_failed} requests failed", (kinds,)))
-    return found
+def _alerts(result: BenchResult) -> list[Block]:
+    summary, conditions = result.summary, result.conditions
+    alerts: list[Block] = [SIMULATED] if conditions.simulated else []
+    if summary.refused:
+        alerts.append(Alert("rejected", "This result is not valid", summary.refused))
+    if summary.marked:
+        alerts.append(Alert("warning", "This result is less reliable than it looks", summary.marked))
+    if conditions.imported:
+        text = "Its definitions differ as the notes say. Engine, driver and GPUs are known only as far as shown."
+        alerts.append(Alert("warning", f"Measured by {conditions.imported}, not by Workbench", (text,)))
+    if summary.requests_failed:
+        kinds = ", ".join(f"{count} × {kind}" for kind, count in summary.errors.items())
+        alerts.append(Alert("warning", f"{summary.requests_failed} requests failed", (kinds,)))
+    return alerts
 
 
-def headline(summary: BenchSummary) -> Figures:
-    over = summary.window if summary.window == "whole run" else "steady window"
+def key_metrics(summary: BenchSummary) -> KeyMetrics:
+    window = summary.window if summary.window == "whole run" else "steady window"
     if summary.output_tok_s is None:
-        over = summary.absent.get("output_tok_s", "not measured")
-    items = [("output", figure(summary.output_tok_s, "tok/s"), over)]
-    # At a rate a user's wait begins when the request is due, not when a stream was free for it.
+        window = summary.absent.get("output_tok_s", "not measured")
+    items = [("output", number(summary.output_tok_s, "tok/s"), window)]
+    # At a rate a user's wait begins when the request is due, not when a stream is free for it.
     first = "ttft_ms" if summary.ttft_from_schedule_ms is None else "ttft_from_schedule_ms"
     for name in (first, "itl_ms"):
-        middle, tail = summary.latency(name, "p50"), summary.latency(name, "p99")
-        if middle is not None:
-            items.append((f"{LATENCIES[name]} p50", figure(middle, "ms"), f"p99 {figure(tail, 'ms')}"))
+        median, tail = summary.latency(name, "p50"), summary.latency(name, "p99")
+        if median is not None:
+            items.append((f"{METRICS[name].title} p50", number(median, "ms"), f"p99 {number(tail, 'ms')}"))
     if summary.tok_per_joule is not None:
-        items.append(("efficiency", figure(summary.tok_per_joule, "tok/J"), f"{figure(summary.power_w, 'W')} mean"))
-    items.append(("requests", f"{summary.requests_ok:,} ok", told_failed(summary)))
-    return Figures(tuple(items))
+        items.append(("efficiency", number(summary.tok_per_joule, "tok/J"), f"{number(summary.power_w, 'W')} mean"))
+    items.append(("requests", f"{summary.requests_ok:,} ok", _failed(summary)))
+    return KeyMetrics(tuple(items))
 
 
-def told_failed(summary: BenchSummary) -> str:
+def _failed(summary: BenchSummary) -> str:
     if not summary.requests_failed and "requests_failed" in summary.absent:
         return f"failed: {NA}"
     return f"{summary.requests_failed:,} failed"
 
 
-def latency_table(summary: BenchSummary) -> Table:
+def _latency_table(summary: BenchSummary) -> Table:
     rows = []
-    for name, title in LATENCIES.items():
-        known = [summary.latency(name, part) for part in PARTS]
-        if any(v is not None for v in known):
-            rows.append((title, *(figure(v) for v in known)))
-        elif name not in ("queue_ms", "ttft_from_schedule_ms", "e2e_from_schedule_ms"):
-            rows.append((f"{title}: {NA} ({summary.absent.get(name, 'not measured')})", *[""] * len(PARTS)))
+    for metric in metrics_of(LATENCY):
+        values = [summary.latency(metric.name, part) for part in PARTS]
+        if any(value is not None for value in values):
+            rows.append((metric.title, *map(number, values)))
+        elif not metric.optional:
+            reason = summary.absent.get(metric.name, "not measured")
+            rows.append((f"{metric.title}: {NA} ({reason})", *[""] * len(PARTS)))
     return Table(("ms", *PARTS), tuple(rows), frozenset(range(1, len(PARTS) + 1)))
 
 
-def _figures(summary: BenchSummary) -> tuple[tuple[str, str], ...]:
-    failed = "".join(f", {n} {kind}" for kind, n in summary.errors.items())
-    rows = [("requests", f"{summary.requests_ok:,} ok, {told_failed(summary)}{failed}")]
-    optional = {"whole_run_tok_s", "window_s", "in_flight_mean", "in_flight_nominal", "command_exit"}
-    for name, (title, unit) in FIGURES.items():
-        if getattr(summary, name) is not None or not (name in optional or is_untold(summary, name)):
-            rows.append((title, told(summary, name, unit)))
+def _run_metrics(summary: BenchSummary) -> tuple[Row, ...]:
+    failed = "".join(f", {count} {kind}" for kind, count in summary.errors.items())
+    rows = [("requests", f"{summary.requests_ok:,} ok, {_failed(summary)}{failed}"), *_metric_rows(summary, RUN)]
     if summary.warmup_requests:
         rows.append(("warm-up, not counted", f"{summary.warmup_requests:,} requests"))
-    if any(is_untold(summary, name) for name in FIGURES):
+    if any(is_missing_in_file(summary, metric.name) for metric in metrics_of(RUN)):
         rows.append(("all else", NOT_IN_FILE))
     return tuple(rows)
 
 
+def _metric_rows(summary: BenchSummary, group: str) -> list[Row]:
+    """Return the metrics of a group that were measured, and with their reasons those that usually are."""
+
+    def listed(metric: SummaryMetric) -> bool:
+        measured = getattr(summary, metric.name) is not None
+        return measured or not (metric.optional or is_missing_in_file(summary, metric.name))
+
+    metrics = (metric for metric in metrics_of(group) if listed(metric))
+    return [(metric.title, metric_text(summary, metric.name, metric.unit)) for metric in metrics]
+
+
 def _energy(summary: BenchSummary) -> list[Block]:
-    rows = [
-        (t, told(summary, n, u))
-        for n, (t, u) in ENERGY.items()
-        if getattr(summary, n) is not None
-        or (n in ("power_w", "energy_j", "tok_per_joule") and not is_untold(summary, n))
-    ]
-    if is_untold(summary, "power_w") and not rows:
+    rows = _metric_rows(summary, ENERGY)
+    if is_missing_in_file(summary, "power_w") and not rows:
         return []
-    return [Heading("Energy and GPUs"), Facts((*rows, *_gpu(summary.gpu)))]
+    return [Heading("Energy and GPUs"), Facts((*rows, *_gpu_rows(summary.gpu)))]
 
 
-def _gpu(during: GpuDuring | None) -> tuple[tuple[str, str], ...]:
+def _gpu_rows(during: GpuDuring | None) -> list[Row]:
     if during is None:
-        return (("GPUs during the run", f"{NA} (no telemetry was merged into this result)"),)
-    rows = []
-    for name, (title, unit) in _GPU.items():
-        value = getattr(during, name)
-        reason = during.absent.get(name, "not told")
-        rows.append((title, figure(value, unit) if value is not None else f"{NA} ({reason})"))
-    held = [f"{name} {100 * share:.0f} % of the time" for name, share in during.event_reasons.items() if share]
-    return (*rows, ("clocks held back by", ", ".join(held) or "nothing seen"))
+        return [("GPUs during the run", f"{NA} (this result has no telemetry)")]
+    shares = [f"{name} {100 * share:.0f} % of the time" for name, share in during.event_reasons.items() if share]
+    rows = _record_rows(during, _GPU_READINGS, during.absent, "unknown")
+    return [*rows, ("clocks limited by", ", ".join(shares) or "nothing was reported")]
 
 
-def _engine(engine: EngineDuring | None) -> list[Block]:
-    """What the engine's own counters say; nothing where they were not read."""
+def _engine_counters(engine: EngineDuring | None) -> list[Block]:
     if engine is None:
         return []
-    rows = []
-    for name, (title, unit) in _ENGINE.items():
-        value = getattr(engine, name)
-        if value is not None or name in engine.absent:
-            rows.append((title, figure(value, unit) if value is not None else f"{NA} ({engine.absent[name]})"))
-    found: list[Block] = [Heading("The engine's own counters"), Facts(tuple(rows))]
+    blocks: list[Block] = [Heading("The engine's own counters")]
+    blocks.append(Facts(tuple(_record_rows(engine, _ENGINE_COUNTERS, engine.absent))))
     if engine.disagreements:
-        found.append(Alert("warning", "Client and engine disagree", tuple(engine.disagreements)))
-    return found
+        blocks.append(Alert("warning", "Client and engine disagree", tuple(engine.disagreements)))
+    return blocks
 
 
-def conditions(result: BenchResult) -> list[Block]:
-    """What the result depends on, and the command that started the server."""
-    made = result.conditions
-    gpus = ", ".join(str(g.get("name") or "unknown GPU") for g in made.gpus)
+def _record_rows(
+    record: object, titles: Mapping[str, tuple[str, str]], absent: Mapping[str, str], unknown: str = ""
+) -> list[Row]:
+    """Return the listed fields of a record. A missing value is shown with its reason, or with `unknown`; it is left out
+    if there is neither."""
+    rows = []
+    for name, (title, unit) in titles.items():
+        value, reason = getattr(record, name), absent.get(name, unknown)
+        if value is not None:
+            rows.append((title, number(value, unit)))
+        elif reason:
+            rows.append((title, f"{NA} ({reason})"))
+    return rows
+
+
+def condition_blocks(result: BenchResult) -> list[Block]:
+    """Return the conditions of a result, with the command that started the server."""
+    conditions = result.conditions
+    gpus = ", ".join(str(gpu.get("name") or "unknown GPU") for gpu in conditions.gpus)
+    model_files = f"{conditions.model_digest or NA} ({conditions.model_bytes})" if conditions.model_bytes else NA
     rows = [
-        ("host", made.host),
-        ("engine", " ".join(filter(None, (made.engine, made.engine_version))) or NA),
-        ("model", made.model),
-        ("model files", f"{made.model_digest or NA} ({made.model_bytes})" if made.model_bytes else NA),
-        ("driver, CUDA", f"{made.driver_version or NA}, {made.cuda_version or NA}"),
-        ("GPUs", f"{len(made.gpus)}: {gpus}" if gpus else NA),
-        ("load came from", made.client),
-        ("simulated", "yes" if made.simulated else "no"),
+        ("host", conditions.host),
+        ("engine", " ".join(filter(None, (conditions.engine, conditions.engine_version))) or NA),
+        ("model", conditions.model),
+        ("model files", model_files),
+        ("driver, CUDA", f"{conditions.driver_version or NA}, {conditions.cuda_version or NA}"),
+        ("GPUs", f"{len(conditions.gpus)}: {gpus}" if gpus else NA),
+        ("load came from", conditions.client),
+        ("simulated", "yes" if conditions.simulated else "no"),
+        ("preset", conditions.preset_id),
+        ("run", conditions.run_id),
+        ("limit by memory bandwidth", against_limit(result)),
     ]
-    for name, title in (("preset_id", "preset"), ("run_id", "run")):
-        if getattr(made, name):
-            rows.append((title, getattr(made, name)))
-    if limit := against_limit(result):
-        rows.append(("limit by memory bandwidth", limit))
-    rows += [
-        (f"GPU setting {name}", _with_force(value_text(value), made.in_force.get(name)))
-        for name, value in made.gpu_settings.items()
-    ]
-    rows += [(f"under load {name}", text) for name, text in made.findings.items()]
-    found: list[Block] = [Facts(tuple(rows))]
-    if made.argv:
-        env = [f"{name}={shlex.quote(str(value))}" for name, value in made.env.items()]
-        found.append(CodeBlock(" ".join([*env, *(shlex.quote(a) for a in made.argv)])))
-    settings = [(name, value_text(value)) for name, value in made.flags.items()]
-    settings += [(name, value_text(value)) for name, value in made.env.items()]
+    for name, value in conditions.gpu_settings.items():
+        state = conditions.in_force.get(name)
+        rows.append((f"GPU setting {name}", setting_text(value) + (f" (in force: {state})" if state else "")))
+    rows += [(f"under load {name}", text) for name, text in conditions.findings.items()]
+    blocks: list[Block] = [Facts(tuple((name, value) for name, value in rows if value is not None))]
+    if conditions.argv:
+        env = [f"{name}={shlex.quote(str(value))}" for name, value in conditions.env.items()]
+        blocks.append(CodeBlock(" ".join([*env, *(shlex.quote(word) for word in conditions.argv)])))
+    settings = {**conditions.flags, **conditions.env}
     if settings:
-        found.append(Fold("Flags and environment, one by one", (Facts(tuple(settings)),)))
-    return found
+        facts = Facts(tuple((name, setting_text(value)) for name, value in settings.items()))
+        blocks.append(Fold("Flags and environment, one by one", (facts,)))
+    return blocks
 
 
-def _with_force(value: str, state: str | None) -> str:
-    return f"{value} (in force: {state})" if state else value
-
-
-def workload(result: BenchResult) -> tuple[tuple[str, str], ...]:
-    """What was asked; of an imported result only what its file told."""
+def workload_facts(result: BenchResult) -> tuple[Row, ...]:
+    """Return the requested workload; of an imported result, the part that its file names."""
     spec, known = result.spec, result.conditions.known_workload
     rows = []
     for field in fields(BenchSpec):
         value = getattr(spec, field.name)
-        unset = value is None or value == "" or value == ()
-        if field.name not in _NOT_SHOWN and not unset and (not known or field.name in known or field.name == "profile"):
-            rows.append((field.name.replace("_", " "), value_text(value)))
+        is_set = value is not None and value != "" and value != ()
+        is_known = _is_known(result, field.name) or field.name == "profile"
+        if field.name not in _SPEC_FIELDS_NOT_LISTED and is_set and is_known:
+            rows.append((field.name.replace("_", " "), setting_text(value)))
     if spec.extra_body:
-        rows.append(("extra body", value_text(spec.extra_body)))
+        rows.append(("extra body", setting_text(spec.extra_body)))
     if spec.command:
         rows.append(("command", shlex.join(spec.command)))
     if spec.api_key_env and spec.api_key_env != SERVER_KEY_VARIABLE:
         rows.append(("API key from", spec.api_key_env))
-    if known:
-        rows.append(("all else", "not told by the imported file"))
-    else:
-        rows.append(("again by", command_of(result)))
+    rows.append(("all else", NOT_IN_FILE) if known else ("repeat with", command_of(result)))
     return tuple(rows)
 
 
+def _is_known(result: BenchResult, name: str) -> bool:
+    """Return whether a field of the workload is known: of imported results only some are."""
+    known = result.conditions.known_workload
+    return not known or name in known
+
+
 def command_of(result: BenchResult) -> str:
-    """The command that measures this again, as far as a command line can say it."""
-    spec, made = result.spec, result.conditions
-    words = ["workbench", *(["--host", made.host] if made.host != "local" and made.run_id else []), "bench"]
-    words += [made.run_id] if made.run_id else ["--url", spec.url, "--model", spec.model]
-    return shlex.join([*words, *(["--", *spec.command] if spec.command else options(spec))])
+    """Return the command that repeats this measurement, as far as a command line can express it."""
+    spec, conditions = result.spec, result.conditions
+    words = ["workbench"]
+    if conditions.host != "local" and conditions.run_id:
+        words += ["--host", conditions.host]
+    words.append("bench")
+    words += [conditions.run_id] if conditions.run_id else ["--url", spec.url, "--model", spec.model]
+    words += ["--", *spec.command] if spec.command else options(spec)
+    return shlex.join(words)
 
 
 def _notes(result: BenchResult) -> list[Block]:
     lines = [*([result.note] if result.note else []), *result.summary.notes]
-    found: list[Block] = [Heading("Notes"), Items(tuple(lines))] if lines else []
-    return [*found, Text(f"Tags: {', '.join(result.tags)}")] if result.tags else found
+    blocks: list[Block] = [Heading("Notes"), Items(tuple(lines))] if lines else []
+    if result.tags:
+        blocks.append(Text(f"Tags: {', '.join(result.tags)}"))
+    return blocks
 
 
 def overview(results: Sequence[BenchResult]) -> Table:
-    """A line per result."""
+    """Return a table with a row for each result."""
     rows = []
-    for r in results:
-        s = r.summary
-        name = f"#{r.id}" + (f" ({r.conditions.imported})" if r.conditions.imported else "")
-        state = "rejected" if s.refused else f"{s.requests_failed} failed" if s.requests_failed else "ok"
+    for result in results:
+        summary, imported = result.summary, result.conditions.imported
+        has_streams = _is_known(result, "concurrency") and not result.spec.command
+        state = "ok"
+        if summary.refused:
+            state = "rejected"
+        elif summary.requests_failed:
+            state = f"{summary.requests_failed} failed"
         rows.append(
             (
-                name,
-                r.conditions.model,
-                str(r.spec.concurrency) if _is_told(r, "concurrency") and not r.spec.command else NA,
-                figure(s.output_tok_s),
-                figure(s.latency("ttft_ms", "p50")),
-                figure(s.latency("ttft_ms", "p99")),
-                figure(s.latency("itl_ms", "mean")),
-                figure(s.power_w),
-                figure(s.tok_per_joule),
+                f"#{result.id}" + (f" ({imported})" if imported else ""),
+                result.conditions.model,
+                str(result.spec.concurrency) if has_streams else NA,
+                *(number(value_of(summary, name)) for name, _ in _OVERVIEW),
                 state,
             )
         )
-    head = ("result", "model", "streams", "tok/s", "TTFT p50 ms", "TTFT p99 ms", "ITL mean ms", "W", "tok/J", "state")
-    return Table(head, tuple(rows), frozenset(range(2, 9)))
-
-
-def _is_told(result: BenchResult, name: str) -> bool:
-    known = result.conditions.known_workload
-    return not known or name in known
+    head = ("result", "model", "streams", *(title for _, title in _OVERVIEW), "state")
+    return Table(head, tuple(rows), frozenset(range(2, len(head) - 1)))

@@ -294,8 +294,8 @@ class Experimenting(SweepResuming):
         """The arms, and the plans that they start from. Keys are not kept: they come from this process's environment
         under their own names, or from the preset."""
         from workbench.bench import experiment as design
+        from workbench.model.json_records import from_json
         from workbench.model.secrets import MASK
-        from workbench.server.run_directory import decode_plan
 
         known = dict(os.environ)
         for arm in (spec.a, spec.b):
@@ -318,7 +318,7 @@ class Experimenting(SweepResuming):
             body = design.plan_of(spec, name)
             if not body:
                 continue
-            plan = decode_plan(body)
+            plan = from_json(LaunchPlan, body)
             for setting in (*plan.env, *plan.flags):
                 if setting.value == MASK:
                     with_it = plan.with_env if setting in plan.env else plan.with_flag

@@ -14,8 +14,8 @@ from workbench.session.measuring import SHOWN_RESULTS, ceiling_view
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchResult
-    from workbench.report import Reported
-    from workbench.report.imports import Told
+    from workbench.report.content import Report
+    from workbench.report.imports import ImportOptions
 
 
 class Histories(Experimenting):
@@ -57,13 +57,13 @@ class Histories(Experimenting):
     # ---- other tools
 
     async def import_results(
-        self, path: str | Path, told: Told | None = None, *, tags: Sequence[str] = ()
+        self, path: str | Path, options: ImportOptions | None = None, *, tags: Sequence[str] = ()
     ) -> Sequence[tuple[BenchResult, bool]]:
         """The results of a file, stored; False beside those that were there already. All of the file or nothing."""
         from workbench.report.imports import read
 
         checked = [checked_tag(tag) for tag in tags]
-        found = await asyncio.to_thread(read, Path(path).expanduser(), told)
+        found = await asyncio.to_thread(read, Path(path).expanduser(), options)
         stored = []
         for one in found:
             known = await asyncio.to_thread(self.results_db.with_uid, one.uid)
@@ -99,16 +99,17 @@ class Histories(Experimenting):
         requests: bool = False,
     ) -> str:
         """The text of a report on groups of results (two are compared, the first as A), an experiment or a sweep."""
-        from workbench.report import report
+        from workbench.report.registry import output_format
 
-        what = await self._reported(groups, experiment_id, sweep_id)
-        return await asyncio.to_thread(report, what, form, requests=requests)
+        chosen = output_format(form)
+        report = await self._report_on(groups, experiment_id, sweep_id, requests)
+        return await asyncio.to_thread(chosen.render, report)
 
-    async def _reported(
-        self, groups: Sequence[Sequence[int]], experiment_id: int | None, sweep_id: int | None
-    ) -> Reported:
+    async def _report_on(
+        self, groups: Sequence[Sequence[int]], experiment_id: int | None, sweep_id: int | None, requests: bool
+    ) -> Report:
         from workbench.bench.compare import compare
-        from workbench.report import Reported
+        from workbench.report.content import Layout, Report
 
         if sum(bool(given) for given in (groups, experiment_id is not None, sweep_id is not None)) != 1:
             raise InputError(
@@ -135,7 +136,8 @@ class Histories(Experimenting):
         if len(groups) == 2 and len(results) == len(ids):
             cut = len(groups[0])
             compared = compare(results[:cut], results[cut:])
-        return Reported(tuple(results), samples, compared, experiment, sweep)
+        layout = Layout.REQUESTS if requests else Layout.REPORT
+        return Report(tuple(results), samples, compared, experiment, sweep, layout)
 
 
 def checked_tag(tag: str) -> str:

@@ -90,15 +90,17 @@ class Measuring(Guarding):
         """Write result-ID.FORM into the current directory; never over a file that is there."""
         from pathlib import Path
 
-        from workbench.report.export import export
+        from workbench.report.content import Report
+        from workbench.report.registry import output_format
 
+        chosen = output_format(form)
         result = await self.result(result_id)
-        samples = await asyncio.to_thread(self.results_db.samples, result_id) if form in ("json", "html") else ()
+        samples = await asyncio.to_thread(self.results_db.samples, result_id) if chosen.with_requests else ()
         simulated = "-simulated" if result.conditions.simulated else ""
         path = Path.cwd() / f"workbench-result-{result_id}{simulated}.{form}"
         try:
             with path.open("x", encoding="utf-8") as file:
-                file.write(export(result, form, samples))
+                file.write(chosen.render(Report.of_result(result, samples)))
         except OSError as error:
             raise InputError(
                 f"{path} was not written: {error.strerror}", next_step="move it away, or export as another form"

@@ -5,15 +5,15 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.model.errors import InputError, StoreError
-from workbench.model.experiment import Arm, Experiment, ExperimentRun, ExperimentSpec, Target
+from workbench.model.experiment import Experiment
+from workbench.model.json_records import from_json, to_json, with_tuples
 from workbench.model.secrets import mask_data
-from workbench.model.settings import gpu_settings_from
 from workbench.model.untrusted_text import clean_json
 from workbench.store.results_db import ResultsDb
 from workbench.store.series_lock import held, is_held
@@ -104,8 +104,8 @@ class ExperimentsDb(ResultsDb):
 
 
 def _encode(experiment: Experiment) -> str:
-    """Without secrets, and without what follows from the results."""
-    return json.dumps(mask_data(asdict(replace(experiment, comparison=None))))
+    """Return the JSON text without secrets, and without the comparison, which follows from the results."""
+    return json.dumps(mask_data(to_json(replace(experiment, comparison=None))))
 
 
 def _decode(number: int, form: int, text: str) -> Experiment:
@@ -113,31 +113,10 @@ def _decode(number: int, form: int, text: str) -> Experiment:
         raise StoreError(f"experiment {number} was written by a newer Workbench", next_step="update Workbench")
     try:
         data = clean_json(text, len(text), lines=True)
-        spec = data["spec"]
-        arms = {name: _arm(spec[name]) for name in ("a", "b")}
-        runs = tuple(ExperimentRun(**_known(ExperimentRun, run)) for run in data["runs"])
-        bench = {k: tuple(v) if isinstance(v, list) else v for k, v in spec["bench"].items()}
-        whole = ExperimentSpec(**{**_known(ExperimentSpec, spec), **arms, "bench": bench})
-        rest = {
-            "id": number,
-            "spec": whole,
-            "runs": runs,
-            "comparison": None,
-        }
-        return Experiment(**{**_known(Experiment, data), **rest})
-    except (ValueError, KeyError, TypeError) as error:
+        experiment = from_json(Experiment, {**data, "id": number})
+        return replace(experiment, spec=replace(experiment.spec, bench=with_tuples(experiment.spec.bench)))
+    except (ValueError, TypeError) as error:
         raise StoreError(f"experiment {number} in the database is damaged: {error}") from error
-
-
-def _arm(data: Mapping[str, Any]) -> Arm:
-    sets, unsets, envs = (tuple(data.get(name, ())) for name in ("sets", "unsets", "envs"))
-    target = Target(**_known(Target, data["target"])) if data.get("target") else None
-    return Arm(sets, unsets, envs, gpu_settings_from(data.get("gpu", {})), target)
-
-
-def _known(kind: type, data: Mapping[str, Any]) -> dict[str, Any]:
-    names = {f.name for f in fields(kind)}
-    return {k: v for k, v in data.items() if k in names}
 
 
 def _no_such(experiment_id: int) -> InputError:

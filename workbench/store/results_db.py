@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, Conditions
-from workbench.model.bench_json import result_from_json, to_json
 from workbench.model.errors import InputError, StoreError
+from workbench.model.json_records import from_json, to_json
 from workbench.model.secrets import mask_data
 from workbench.model.untrusted_text import clean, clean_json
 
@@ -437,7 +437,8 @@ def _read(text: str) -> Any:
 def _result(row: tuple[Any, ...]) -> BenchResult:
     result_id, unix_s, spec, conditions, summary, note, tags = row
     try:
-        return result_from_json(
+        return from_json(
+            BenchResult,
             {
                 "id": result_id,
                 "unix_s": unix_s,
@@ -446,9 +447,9 @@ def _result(row: tuple[Any, ...]) -> BenchResult:
                 "summary": _read(summary),
                 "note": clean(note),
                 "tags": _read(tags),
-            }
+            },
         )
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except ValueError as error:
         raise StoreError(
             f"result {result_id} in the database is damaged: {error}",
             next_step="the others are not affected; restore this one from a backup of the database if you need it",

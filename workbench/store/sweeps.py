@@ -6,13 +6,13 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, fields, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from workbench.model.errors import InputError, StoreError
+from workbench.model.json_records import from_json, to_json, with_tuples
 from workbench.model.sweep import Sweep, SweepPoint, SweepSpec
 from workbench.model.untrusted_text import clean_json
 from workbench.store.series_lock import held, is_held
@@ -46,7 +46,7 @@ class SweepStore:
         return numbered
 
     def save(self, sweep: Sweep) -> None:
-        write_atomic(self._path(sweep.id), json.dumps(asdict(sweep), indent=1))
+        write_atomic(self._path(sweep.id), json.dumps(to_json(sweep), indent=1))
 
     def get(self, sweep_id: int) -> Sweep:
         """One that its Workbench left running is "stopped"."""
@@ -67,11 +67,11 @@ class SweepStore:
 
     def _read(self, sweep_id: int) -> Sweep:
         try:
-            return _sweep(clean_json(self._path(sweep_id).read_text("utf-8"), lines=True))
+            return _decode(self._path(sweep_id).read_text("utf-8"))
         except FileNotFoundError:
             step = "workbench sweep list shows what there is"
             raise InputError(f"there is no sweep {sweep_id}", next_step=step) from None
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError) as error:
             raise StoreError(f"sweep {sweep_id} in {self._path(sweep_id)} cannot be read: {error}") from None
 
     def list(self) -> tuple[Sweep, ...]:
@@ -94,19 +94,11 @@ class SweepStore:
         return self.directory / f"{sweep_id}.json"
 
 
-def _sweep(data: Mapping[str, Any]) -> Sweep:
-    """Fields that this version does not know are dropped."""
-    points = tuple(
-        SweepPoint(**{**_known(SweepPoint, p), "result_ids": tuple(p.get("result_ids") or ())}) for p in data["points"]
-    )
-    notes, spec = tuple(data.get("notes") or ()), data.get("spec")
-    return Sweep(**{**_known(Sweep, data), "points": points, "notes": notes, "spec": spec and _spec(spec)})
-
-
-def _spec(data: Mapping[str, Any]) -> SweepSpec:
-    bench = {name: tuple(value) if isinstance(value, list) else value for name, value in data["bench"].items()}
-    lists = {"values": tuple(data["values"]), "gpus": tuple(data.get("gpus") or ())}
-    return SweepSpec(**{**_known(SweepSpec, data), **lists, "bench": bench})
+def _decode(text: str) -> Sweep:
+    sweep = from_json(Sweep, clean_json(text, lines=True))
+    if sweep.spec is None:
+        return sweep
+    return replace(sweep, spec=replace(sweep.spec, bench=with_tuples(sweep.spec.bench)))
 
 
 def _cut_off(sweep: Sweep) -> Sweep:
@@ -116,11 +108,6 @@ def _cut_off(sweep: Sweep) -> Sweep:
     )
     left = f"; it may have left run {sweep.server} on (workbench stop {sweep.server})" if sweep.server else ""
     return replace(sweep, state="stopped", points=points, left_s=None, error=sweep.error or _CUT_OFF + left)
-
-
-def _known(cls: Any, data: Mapping[str, Any]) -> dict[str, Any]:
-    names = {f.name for f in fields(cls)}
-    return {k: v for k, v in data.items() if k in names}
 
 
 def empty(

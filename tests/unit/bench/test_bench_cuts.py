@@ -39,6 +39,7 @@ from workbench.bench.result_validity import ClientFacts
 from workbench.bench.sse import SseError
 from workbench.bench.summary import summarize
 from workbench.model.bench import BenchSpec
+from workbench.model.json_records import from_json
 
 TEXTS = ["é漢😀", "\u2028\u2029\u0085", 'a"\\\n', "data: x", "[DONE]", "\r"]
 
@@ -307,7 +308,7 @@ def test_a_run_without_streams() -> None:
     assert s.e2e_ms and s.e2e_ms.count == 6 and s.output_tok_s and s.output_tok_s > 0
     names = ("ttft_ms", "itl_ms", "tpot_ms", "tokens_per_chunk", "per_stream_tok_s")
     assert {s.absent[n] for n in names} == {"the replies were not streamed"}
-    assert RequestRecord.from_json(client.counted[0].as_json()) == client.counted[0]
+    assert from_json(RequestRecord, client.counted[0].as_json()) == client.counted[0]
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from workbench.bench.energy import Idle, with_energy, without_energy
 from workbench.bench.repeated_runs import spread
 from workbench.cli.bench_arguments import PROFILES
 from workbench.model.bench import BenchSpec, BenchSummary, GpuDuring
-from workbench.model.bench_json import summary_from_json, to_json
 from workbench.model.errors import InputError
+from workbench.model.json_records import from_json, to_json
 
 BASE = BenchSummary(
     requests_ok=10,
@@ -112,7 +112,7 @@ def test_counter_and_integration_that_are_apart_are_told(integrated: float | Non
 def test_per_gpu_figures_survive_json() -> None:
     during = gpu(gpus=(0, 2), power_w_each=(100.0, None), energy_j_each=(1000.0, None), energy_counter_j=None)
     s = with_energy(BASE, during, IDLE, seconds=10.0)
-    assert summary_from_json(to_json(s)) == s
+    assert from_json(BenchSummary, to_json(s)) == s
 
 
 # -- profiles --------------------------------------------------------------------------------------------------------

@@ -49,6 +49,7 @@ from workbench.bench.result_validity import ClientFacts
 from workbench.bench.summary import summarize
 from workbench.bench.workload import request_mark
 from workbench.model.bench import BenchSpec, BenchSummary
+from workbench.model.json_records import from_json
 
 TOKENS = 5
 EVENTS = chat_events(TOKENS)  # role, five of content (the last with the finish reason), usage, [DONE]
@@ -242,7 +243,7 @@ def check(record: RequestRecord, played: Played) -> None:
     assert record.chunks <= TOKENS + 2 and len(record.gaps_us) == max(0, record.chunks - 1)
     if record.ok or played.tokens is not None:
         assert record.output_tokens == played.tokens
-    assert RequestRecord.from_json(json.loads(json.dumps(record.as_json()))) == record
+    assert from_json(RequestRecord, json.loads(json.dumps(record.as_json()))) == record
 
 
 def summary_of(found: list[RequestRecord]) -> BenchSummary:

@@ -43,6 +43,7 @@ from workbench.bench.result_validity import ClientFacts
 from workbench.bench.summary import summarize
 from workbench.bench.workload import request_mark
 from workbench.model.bench import BenchSpec
+from workbench.model.json_records import from_json
 
 OK = chunked(chat_events(3))
 
@@ -431,7 +432,7 @@ def test_a_long_prompt_is_sent_whole() -> None:
 
 def test_records_go_to_json_and_back() -> None:
     record = one([OK])
-    assert RequestRecord.from_json(json.loads(json.dumps(record.as_json()))) == record
+    assert from_json(RequestRecord, json.loads(json.dumps(record.as_json()))) == record
 
 
 # -- bodies that are encoded, errors that look like none -------------------------------------------------------------

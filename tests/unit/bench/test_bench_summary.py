@@ -14,7 +14,7 @@ from workbench.bench.records import SHORT, RequestRecord, total
 from workbench.bench.result_validity import ClientFacts
 from workbench.bench.summary import distribution, quantile, summarize, tpot_ms
 from workbench.model.bench import BenchSpec, BenchSummary
-from workbench.model.bench_json import summary_from_json, to_json
+from workbench.model.json_records import from_json, to_json
 
 SPEC = BenchSpec("http://127.0.0.1:1", "m", concurrency=2, requests=2, max_tokens=5, input_tokens=10)
 FLOATS = st.lists(st.floats(0, 1e6), min_size=2, max_size=60)
@@ -130,7 +130,7 @@ def test_every_absent_figure_has_a_reason_and_json_keeps_all(values: list[Reques
     assert {n for n, v in data.items() if v is None and n not in other} == {n for n in s.absent if data[n] is None}
     assert all(data[n] is None for n in s.absent)
     assert s.requests_ok + s.requests_failed == len(values)
-    assert summary_from_json(data) == s
+    assert from_json(BenchSummary, data) == s
 
 
 def test_notes_say_what_bends_the_figures() -> None:

@@ -24,8 +24,8 @@ from workbench.bench.runner import BenchCancelled, run
 from workbench.bench.summary import quantile
 from workbench.bench.workload import request_mark
 from workbench.model.bench import BenchProgress, BenchSpec
-from workbench.model.bench_json import to_json
 from workbench.model.errors import BenchError
+from workbench.model.json_records import to_json
 
 OK = chunked(chat_events(3))
 WORKER = [sys.executable, "-P", "-m", "workbench.bench.worker"]

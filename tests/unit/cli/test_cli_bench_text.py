@@ -8,7 +8,7 @@ from support import made_results
 
 from workbench.cli import bench_text
 from workbench.model.bench import BenchSummary, Distribution
-from workbench.report.result_blocks import headline
+from workbench.report.result_blocks import key_metrics
 
 WAITED = Distribution(500.0, 450.0, 900.0, 990.0, 0.0, 1000.0, 40)
 
@@ -24,9 +24,9 @@ def test_at_a_rate_latency_is_told_from_the_schedule_too() -> None:
     assert "TTFT       mean 90.0" in before and "waited     mean 500.0  p50 450.0  p90 900.0  p99 990.0 ms" in after
     assert "TTFT       mean 500.0" in after and "end to end mean 500.0" in after
     assert "was due" not in read(closed)
-    names = [name for name, *_ in headline(open_loop).items]
+    names = [name for name, *_ in key_metrics(open_loop).items]
     assert "TTFT from the schedule p50" in names and "TTFT p50" not in names
-    assert "TTFT p50" in [name for name, *_ in headline(closed).items]
+    assert "TTFT p50" in [name for name, *_ in key_metrics(closed).items]
 
 
 def test_what_may_not_be_used_says_so_first() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,15 @@ from support.hostile import EVIL, assert_safe, hostile_texts
 
 from workbench.cli.dispatch import run
 from workbench.model.bench import BenchResult
-from workbench.model.bench_json import result_from_json, to_json
 from workbench.model.errors import InputError
+from workbench.model.json_records import from_json, to_json
 from workbench.report import imports
-from workbench.report.export import FORMATS, export
-from workbench.report.terminal_text import as_text
+from workbench.report.content import Report
+from workbench.report.registry import OUTPUT_FORMATS, output_format
+
+
+def export(result: BenchResult, form: str, samples: Sequence[Mapping[str, Any]] = ()) -> str:
+    return output_format(form).render(Report.of_result(result, samples))
 
 
 def filled(data: Any, text: str) -> Any:
@@ -35,7 +40,7 @@ def filled(data: Any, text: str) -> Any:
 def hostile_result(text: str) -> BenchResult:
     data = to_json(made_results.result())
     spoilt = {**data, "conditions": filled(data["conditions"], text), "summary": filled(data["summary"], text)}
-    return replace(result_from_json(spoilt), note=text, tags=(text,))
+    return replace(from_json(BenchResult, spoilt), note=text, tags=(text,))
 
 
 @settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
@@ -43,13 +48,13 @@ def hostile_result(text: str) -> BenchResult:
 def test_no_output_passes_it_on(text: str) -> None:
     result = hostile_result(text)
     sample = {**made_results.samples(1)[0], "error": text, "detail": text, "finish_reason": text}
-    for form in FORMATS:
+    for form in OUTPUT_FORMATS:
         written = export(result, form, [sample])
         assert_safe(written)
         written.encode()
         if form == "html":
             assert "<script>" not in written and "<img" not in written
-    assert_safe(as_text(result))
+    assert_safe(export(result, "txt"))
 
 
 @settings(deadline=None, max_examples=50)

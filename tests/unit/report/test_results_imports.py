@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,15 @@ from support import made_results as made
 from workbench.bench.compare import compare
 from workbench.model.bench import BenchResult
 from workbench.model.errors import InputError, StoreError
-from workbench.report.export import export
-from workbench.report.imports import Imported, Told, read
+from workbench.report.content import Report
+from workbench.report.imports import Imported, ImportOptions, read
+from workbench.report.registry import output_format
 from workbench.store.results_db import ResultsDb
+
+
+def export(result: BenchResult, form: str, samples: Sequence[Mapping[str, Any]] = ()) -> str:
+    return output_format(form).render(Report.of_result(result, samples))
+
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "imports"
 NAMES = ("vllm-0.32.json", "vllm-0.32-detailed.json", "llama-benchy-0.4.json", "aiperf-0.13.json")
@@ -63,7 +69,7 @@ def test_vllm_with_every_request() -> None:
     assert (one.spec.concurrency, one.spec.requests, one.spec.max_tokens, one.spec.input_tokens) == (4, 8, 16, 22)
     assert one.conditions.known_workload == ("requests", "endpoint", "concurrency", "input_tokens", "max_tokens")
     assert (one.conditions.imported, one.conditions.engine) == ("vllm bench serve", None)
-    assert any("role counts as the first token" in note for note in s.notes)
+    assert any("has only the role as the first token" in note for note in s.notes)
     assert len(one.samples) == 8 and {s["output_tokens"] for s in one.samples} == {16}
     assert min(s["start_s"] for s in one.samples) == 0.0 and "generated_texts" not in str(one.samples)
 
@@ -72,7 +78,7 @@ def test_vllm_without_requests_has_parts_only() -> None:
     data = fixture("vllm-0.32.json")
     (one,) = read(FIXTURES / "vllm-0.32.json")
     s = one.summary
-    assert s.ttft_ms is None and s.absent["ttft_ms"] == "the file holds only some of its percentiles"
+    assert s.ttft_ms is None and s.absent["ttft_ms"] == "the file has only some of its percentiles"
     assert s.partial["ttft_ms"] == {
         "mean": data["mean_ttft_ms"],
         "p50": data["median_ttft_ms"],
@@ -158,7 +164,7 @@ def test_aiperf_tokens_of_its_own_tokenizer_are_not_the_servers(wrote: Callable[
     data["input_config"]["endpoint"]["use_server_token_count"] = False
     data = {name: value for name, value in data.items() if not name.startswith("total_usage_")}
     (one,) = read(wrote(data))
-    assert one.summary.output_tokens is None and "server's usage" in one.summary.absent["output_tokens"]
+    assert one.summary.output_tokens is None and "token counts of the server" in one.summary.absent["output_tokens"]
     assert any("client's tokenizer" in note for note in one.summary.notes)
     data["total_usage_completion_tokens"] = {"unit": "tokens", "avg": 180.0}
     assert read(wrote(data))[0].summary.output_tokens == 180
@@ -189,7 +195,7 @@ def test_aiperf_energy_errors_and_an_early_end(wrote: Callable[[Any], Path]) -> 
     s = one.summary
     assert (s.power_w, s.energy_j, s.tok_per_joule) == (512.5, 77.0, 2.5)
     assert (s.requests_failed, s.errors) == (3, {"http 503": 2, "ClientError": 1})
-    assert s.refused == ("AIPerf says that the run is not complete: stalled",)
+    assert s.refused == ("AIPerf reports an incomplete run: stalled",)
     assert one.conditions.gpus == ({"index": 0, "name": "RTX PRO 6000", "uuid": "GPU-1"},)
     assert s.e2e_ms is not None and s.e2e_ms.mean == 500.0
 
@@ -199,7 +205,7 @@ def test_aiperf_energy_errors_and_an_early_end(wrote: Callable[[Any], Path]) -> 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_never_like_for_like_with_ours_nor_with_another_tool(name: str) -> None:
-    told = Told(model="org/tiny", engine="vllm", host="box")
+    told = ImportOptions(model="org/tiny", engine="vllm", host="box")
     ours = made.result()
     for one in read(FIXTURES / name, told):
         theirs = as_result(one)
@@ -215,7 +221,7 @@ def test_never_like_for_like_with_ours_nor_with_another_tool(name: str) -> None:
 def test_what_the_file_does_not_tell_is_in_no_report(name: str) -> None:
     for one in read(FIXTURES / name):
         text = export(as_result(one), "md")
-        assert "Measured by" in text and "| all else | not told by the imported file |" in text
+        assert "Measured by" in text and "| all else | not in the imported file |" in text
         for invented in ("| temperature |", "| seed |", "| warmup |", "| ignore eos |"):
             assert invented not in text
 
@@ -238,10 +244,10 @@ def test_the_same_content_is_the_same_result(name: str, tmp_path: Path) -> None:
 def test_the_model_must_be_known(wrote: Callable[[Any], Path]) -> None:
     data = fixture("vllm-0.32.json")
     del data["model_id"]
-    with pytest.raises(InputError, match="the model is not named") as caught:
+    with pytest.raises(InputError, match="the file does not name the model") as caught:
         read(wrote(data))
     assert "--model" in (caught.value.next_step or "")
-    assert read(wrote(data), Told(model="org/m"))[0].spec.model == "org/m"
+    assert read(wrote(data), ImportOptions(model="org/m"))[0].spec.model == "org/m"
 
 
 @pytest.mark.parametrize(
@@ -250,8 +256,8 @@ def test_the_model_must_be_known(wrote: Callable[[Any], Path]) -> None:
         ("", "is empty"),
         ("{", "line 1, column 2"),
         ('{"a": 1} trailing', "line 1, column 10: Expecting value"),
-        ("[1, 2]", "is no JSON object"),
-        ('{"hello": 1}', "not a result that is known here (its fields: hello)"),
+        ("[1, 2]", "is not a JSON object"),
+        ('{"hello": 1}', "not a result of a known tool (its fields: hello)"),
         ('{"total_input_sequences": 3, "completed": 1}', "embeddings"),
         ('{"completed": 3, "total_output_tokens_retokenized": 3}', "SGLang"),
         ('{"a":' * 5000, "nested too deeply"),
@@ -265,7 +271,7 @@ def test_files_that_are_none(wrote: Callable[[Any], Path], text: str, said: str)
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "latin.json").write_bytes(b'{"a": "\xff"}')
-    for name, said in (("nowhere.json", "No such file"), ("latin.json", "byte 7 is no UTF-8"), (".", "directory")):
+    for name, said in (("nowhere.json", "No such file"), ("latin.json", "byte 7 is not UTF-8"), (".", "directory")):
         with pytest.raises(InputError, match=said):
             read(tmp_path / name)
 
@@ -292,7 +298,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 def test_broken_fields_are_named(wrote: Callable[[Any], Path], name: str, change: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError) as caught:
         read(wrote(fixture(name) | change))
-    assert said in caught.value.message and caught.value.next_step == "nothing was imported"
+    assert said in caught.value.message and caught.value.next_step == "nothing of this file was imported"
 
 
 JSON = st.recursive(

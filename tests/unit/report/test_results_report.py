@@ -18,15 +18,17 @@ from support import made_results as made
 
 from workbench.model.errors import InputError
 from workbench.model.experiment import Arm
-from workbench.report import FORMATS, Reported, markdown, report, svg
-from workbench.report.format_values import figure, percent
+from workbench.report import svg
+from workbench.report.content import Layout, Report
+from workbench.report.format_values import change, number
+from workbench.report.formats import markdown
 from workbench.report.imports import read
-from workbench.report.terminal_text import as_text
+from workbench.report.registry import OUTPUT_FORMATS, format_of_file, output_format
 
-ONE = Reported((made.result(),), {7: made.samples()})
-TWO = Reported((made.result(), made.result(8)), {7: made.samples()}, comparison=made.comparison())
-TRIAL = Reported((made.result(),), {7: made.samples()}, experiment=made.experiment())
-SWEEP = Reported((made.result(),), {7: made.samples()}, sweep=made.sweep())
+ONE = Report((made.result(),), {7: made.samples()})
+TWO = Report((made.result(), made.result(8)), {7: made.samples()}, comparison=made.comparison())
+TRIAL = Report((made.result(),), {7: made.samples()}, experiment=made.experiment())
+SWEEP = Report((made.result(),), {7: made.samples()}, sweep=made.sweep())
 ALL = {"one": ONE, "two": TWO, "experiment": TRIAL, "sweep": SWEEP}
 
 
@@ -60,7 +62,11 @@ class Page(HTMLParser):
             self.text += data + " "
 
 
-def plots_of(what: Reported) -> list[str]:
+def report(what: Report, form: str) -> str:
+    return output_format(form).render(what)
+
+
+def plots_of(what: Report) -> list[str]:
     return re.findall(r"<svg.*?</svg>", report(what, "html"), re.DOTALL)
 
 
@@ -75,7 +81,7 @@ def test_html_stands_alone(name: str) -> None:
     assert "prefers-color-scheme: dark" in text and "@media print" in text and "default-src &#x27;none&#x27;" in text
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", OUTPUT_FORMATS)
 @pytest.mark.parametrize("name", ALL)
 def test_no_secret_is_reported(name: str, form: str) -> None:
     assert "sesame" not in report(ALL[name], form)
@@ -126,7 +132,7 @@ def test_a_strangers_data_is_text() -> None:
     trial = made.experiment(verdict=evil, note=evil, error=evil)
     trial = replace(trial, spec=replace(trial.spec, a=arm), runs=(replace(trial.runs[0], error=evil),))
     swept = made.sweep({evil: None, f"{evil}2": None, "c": None}, name=evil, knee_text=evil, notes=(evil,))
-    alone = Reported((one,), {7: made.samples()})
+    alone = Report((one,), {7: made.samples()})
     for what in (alone, replace(alone, experiment=trial), replace(alone, sweep=swept)):
         page = Page(report(what, "html"))
         assert "script" not in {tag for tag, _ in page.tags} and evil in page.text
@@ -135,7 +141,7 @@ def test_a_strangers_data_is_text() -> None:
 
 
 def test_no_command_leaves_its_fence() -> None:
-    text = report(Reported((made.result(argv=("vllm", "\n```\n# no heading\n````\n")),)), "md")
+    text = report(Report((made.result(argv=("vllm", "\n```\n# no heading\n````\n")),)), "md")
     fence = re.search(r"^(`{5,})sh$.*?^\1$", text, re.DOTALL | re.MULTILINE)
     assert fence is not None and "# no heading" in fence.group()
     assert "# no heading" not in text.replace(fence.group(), "")
@@ -193,7 +199,7 @@ FAILED = tuple({**s, "error": "reset"} for s in made.samples())
 
 @pytest.mark.parametrize("samples", [(), ({"index": 0},), made.samples(3), FAILED])
 def test_too_few_requests_draw_nothing_and_break_nothing(samples: tuple[dict[str, object], ...]) -> None:
-    assert Page(report(Reported((made.result(),), {7: samples}), "html")).text
+    assert Page(report(Report((made.result(),), {7: samples}), "html")).text
 
 
 @given(
@@ -219,7 +225,7 @@ def test_experiment_tells_design_intervals_and_raw_pairs() -> None:
         "| queue",
     ):
         assert said in text or said == "| queue", said
-    assert "| wait for a place mean | ms | n/a | n/a | n/a | not measured |" in text
+    assert "| wait for a stream mean | ms | n/a | n/a | n/a | not measured |" in text
     stopped = report(
         replace(
             TRIAL,
@@ -236,19 +242,19 @@ def test_sweep_names_its_knee_and_claims_nothing_for_flags() -> None:
     assert "**Knee at c=8: little is gained beyond**" in text and "| c=8 (knee) |" in text
     assert len(plots_of(SWEEP)) >= 4 and ">knee</text>" in plots_of(SWEEP)[0]
     words = made.sweep({"fp8": None, "auto": None}, kind="flag", name="kv-cache-dtype", knee=None, knee_text="")
-    text = report(Reported(sweep=words), "md")
+    text = report(Report(sweep=words), "md")
     assert "not confirmed" in text and "kv-cache-dtype" in text and "Knee" not in text
-    assert ">fp8</text>" in plots_of(Reported(sweep=words))[0]
+    assert ">fp8</text>" in plots_of(Report(sweep=words))[0]
 
 
 def test_a_report_never_claims_a_confirmation_that_was_denied() -> None:
     for confirmed, text in ((True, "was confirmed by experiment 1"), (False, "was not confirmed by experiment 1")):
         swept = made.sweep(kind="flag", experiment_id=1, confirmed=confirmed)
-        assert f"The best value {text}." in report(Reported(sweep=swept), "md")
-    older = report(Reported(sweep=made.sweep(kind="flag", experiment_id=1)), "md")
-    assert "was compared with the start by experiment 1" in older and "confirmed" not in older
-    alone = report(Reported(sweep=made.sweep(kind="power_limit_w", confirmed=False)), "md")
-    assert "was not confirmed by pairs against the start" in alone
+        assert f"The best value {text}." in report(Report(sweep=swept), "md")
+    older = report(Report(sweep=made.sweep(kind="flag", experiment_id=1)), "md")
+    assert "was compared with the baseline by experiment 1" in older and "confirmed" not in older
+    alone = report(Report(sweep=made.sweep(kind="power_limit_w", confirmed=False)), "md")
+    assert "was not confirmed by pairs against the baseline" in alone
 
 
 def test_json_has_everything_and_comes_back(tmp_path: Path) -> None:
@@ -265,20 +271,23 @@ def test_json_has_everything_and_comes_back(tmp_path: Path) -> None:
 def test_csv_a_line_per_result_or_per_request() -> None:
     rows = list(csv.DictReader(io.StringIO(report(TWO, "csv"))))
     assert [r["id"] for r in rows] == ["7", "8"] and rows[0]["summary.output_tok_s"] == "346.2"
-    requests = list(csv.DictReader(io.StringIO(report(TWO, "csv", requests=True))))
+    requests = list(csv.DictReader(io.StringIO(report(replace(TWO, layout=Layout.REQUESTS), "csv"))))
     assert len(requests) == 40 and len(requests[3]["gaps_us"].split()) == 31 and requests[3]["ttft_us"] == "101000"
 
 
 def test_text_for_a_terminal_has_no_escapes() -> None:
     one = replace(made.result(model="evil\x1b[2Jname"), note="a\x07b")
-    text = as_text(one)
+    text = report(Report.of_result(one), "txt")
     assert "\x1b" not in text and "\x07" not in text and "evilname on box" in text
     assert "in force: yes" in text and "3f1c99d0a1b2c3d4 (4 files, 1.2 GB)" in text and "running, mean" in text
 
 
-def test_an_unknown_form() -> None:
-    with pytest.raises(InputError, match="unknown report format 'pdf'"):
+def test_an_unknown_format() -> None:
+    with pytest.raises(InputError, match="unknown format 'pdf'"):
         report(ONE, "pdf")
+    with pytest.raises(InputError, match="no format has the suffix"):
+        format_of_file(Path("report.pdf"))
+    assert format_of_file(Path("Report.HTM").expanduser()).name == "html"
 
 
 @pytest.mark.parametrize(
@@ -286,14 +295,14 @@ def test_an_unknown_form() -> None:
     [(None, "n/a"), (0.0, "0"), (5290.7, "5,291"), (46.31, "46.3"), (0.0412, "0.0412"), (-3.25, "−3.25")],
 )
 def test_figures(value: float | None, text: str) -> None:
-    assert figure(value) == text
+    assert number(value) == text
 
 
 @pytest.mark.parametrize(
-    ("change", "half", "text"), [(3.12, 0.9, "+3.1 % ± 0.9"), (-0.04, 0.03, "−0.04 % ± 0.03"), (0.0, None, "+0.0 %")]
+    ("percent", "half", "text"), [(3.12, 0.9, "+3.1 % ± 0.9"), (-0.04, 0.03, "−0.04 % ± 0.03"), (0.0, None, "+0.0 %")]
 )
-def test_percentages(change: float, half: float | None, text: str) -> None:
-    assert percent(change, half) == text
+def test_percentages(percent: float, half: float | None, text: str) -> None:
+    assert change(percent, half) == text
 
 
 def test_the_label_at_a_line_s_end_stands_as_its_line_does() -> None:
@@ -326,4 +335,4 @@ def test_what_a_result_is_marked_for_stands_at_its_top() -> None:
     marked = made.result()
     marked = replace(marked, summary=replace(marked.summary, marked=("a short measurement: one request",)))
     for form in ("md", "html"):
-        assert "a short measurement: one request" in report(Reported((marked,), {}), form)
+        assert "a short measurement: one request" in report(Report((marked,), {}), form)

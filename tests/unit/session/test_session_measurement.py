@@ -19,7 +19,8 @@ from workbench.bench.runner import BenchCancelled
 from workbench.model.bench import BenchSummary
 from workbench.model.errors import BenchError
 from workbench.model.server_run import ServerState
-from workbench.report.export import FORMATS, export
+from workbench.report.content import Report
+from workbench.report.registry import OUTPUT_FORMATS
 from workbench.session import meter
 from workbench.session.session import Session
 from workbench.store import paths
@@ -206,7 +207,11 @@ def test_by_url_the_engine_is_known_by_its_page(
         e = result.summary.engine
         assert e is not None and (e.requests_finished, e.disagreements) == (36, ())
         assert result.spec.prompt_words is not None and result.conditions.engine == "vllm"
-        told = [repr(result), repr(session.state), *(export(result, form) for form in FORMATS)]
+        told = [
+            repr(result),
+            repr(session.state),
+            *(each.render(Report.of_result(result)) for each in OUTPUT_FORMATS.values()),
+        ]
         told += [p.read_text("latin-1") for p in paths.results_db().parent.rglob("*") if p.is_file()]
         assert len(told) > 6 and not any(KEY in text for text in told)
         assert "--api-key-env MY_KEY" in repr(session.state.activity)

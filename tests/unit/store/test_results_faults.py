@@ -16,7 +16,8 @@ from support import made_results as made
 
 from workbench.bench.compare import compare
 from workbench.model.errors import StoreError
-from workbench.report.export import FORMATS, export
+from workbench.report.content import Report
+from workbench.report.registry import OUTPUT_FORMATS
 from workbench.store.results_db import ResultsDb
 
 FIRST_VERSION = Path(__file__).parents[2] / "fixtures" / "results" / "first-version.sql"
@@ -48,14 +49,14 @@ def test_a_database_of_the_first_version(first: ResultsDb) -> None:
     assert [r.id for r in first.list(tag="größer")] == [1] and first.list(tag="größ") == ()
     assert first.retag(1, ["new"], ["a"]) == ("größer", "new")
     assert add(first) == 2 and [r.id for r in first.list()] == [2, 1]
-    for form in FORMATS:
-        assert export(one, form)
+    for form in OUTPUT_FORMATS.values():
+        assert form.render(Report.of_result(one))
     assert not compare(one, first.get(2)).like_for_like
 
 
 def test_a_result_that_waited_since_the_first_version(first: ResultsDb) -> None:
     one = first.get(1)
-    from workbench.model.bench_json import to_json
+    from workbench.model.json_records import to_json
 
     data = {name: to_json(getattr(one, name)) for name in ("spec", "conditions", "summary")}
     waiting = {"uid": "u", "unix_s": 3.0, "host": "box", "engine": "vllm", "model": "m", "simulated": True, **data}

@@ -1,9 +1,9 @@
 """AIPerf's profile_export_aiperf.json (schemas 1.0 to 1.4), and GenAI-Perf's, which has the same metrics and a flat
-configuration: "endpoint" is a path there, "model" a list.
+configuration: its "endpoint" is a path, its "model" a list.
 
-Read in aiperf 0.13: what it calls inter-token latency is (latency - TTFT) / (tokens - those of the first chunk), one
-value per request, which is TPOT here; its inter-chunk latency is what is called ITL here. Tokens are counted by the
-client's tokenizer unless it was told to use the server's.
+The source of aiperf 0.13 defines inter-token latency as (latency - TTFT) / (tokens - tokens of the first chunk), one
+value per request, which Workbench calls TPOT; its inter-chunk latency is Workbench's ITL. The client's tokenizer counts
+the tokens, unless AIPerf was set to use the server's counts.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from workbench.model.bench import BenchSpec, Distribution
-from workbench.report.imports.checked_fields import Fields, Imported, Told, conditions, summary, the_model
+from workbench.report.imports.checked_fields import Fields, Imported, ImportOptions, conditions, model_of, summary
 
 TOOL = "AIPerf"
 _MS = {"ms": 1.0, "milliseconds": 1.0, "sec": 1000.0, "s": 1000.0, "seconds": 1000.0, "us": 1e-3, "ns": 1e-6}
@@ -23,23 +23,23 @@ _LATENCIES = {
     "e2e_ms": "request_latency",
 }
 _DISTRIBUTION = {"mean": "avg", "p50": "p50", "p90": "p90", "p99": "p99", "min": "min", "max": "max"}
-_ITL = "its inter-token latency stands under TPOT (one value per request), its inter-chunk latency under ITL"
+_ITL = "AIPerf's inter-token latency (one value per request) is listed as TPOT, its inter-chunk latency as ITL"
 _COUNTED_HERE = (
-    "tokens, and the rates made of them, are counted by the client's tokenizer: 9 to 12 % more than the server's usage"
-    " was seen, and far more with odd text"
+    "the client's tokenizer counted the tokens: such counts, and the rates based on them, were 9 to 12 % above the"
+    " server's usage, and far more with unusual text"
 )
 
 
-def fits(document: Mapping[str, Any]) -> bool:
+def recognizes(document: Mapping[str, Any]) -> bool:
     metric = document.get("request_throughput") or document.get("request_latency")
     return "aiperf_version" in document or (isinstance(metric, dict) and "unit" in metric)
 
 
-def read(fields: Fields, told: Told) -> list[Imported]:
+def read(fields: Fields, options: ImportOptions) -> list[Imported]:
     version = fields.text("aiperf_version")
-    unix_s, zone = fields.when("start_time")
+    unix_s, zone_note = fields.unix_time("start_time")
     whole, partial = _distributions(fields)
-    config = fields.inner("input_config")
+    config = fields.object("input_config")
     by_server = _by_server(config)
     tokens = {
         "prompt_tokens": _total(fields, "total_usage_prompt_tokens", "total_isl" if by_server else None),
@@ -48,9 +48,9 @@ def read(fields: Fields, told: Told) -> list[Imported]:
     }
     ok = _total(fields, "request_count") or 0
     rate = _scalar(fields, "output_token_throughput", "tokens/sec")
-    reasons = dict.fromkeys(partial, "the file holds only some of its percentiles")
-    figures = summary(
-        {**reasons, **dict.fromkeys(tokens, "the file has no counts by the server's usage")},
+    reasons = dict.fromkeys(partial, "the file has only some of its percentiles")
+    metrics = summary(
+        {**reasons, **dict.fromkeys(tokens, "the file has no token counts of the server")},
         requests_ok=ok,
         requests_failed=_total(fields, "error_request_count") or 0,
         errors=_errors(fields),
@@ -63,30 +63,32 @@ def read(fields: Fields, told: Told) -> list[Imported]:
         tok_per_joule=_scalar(fields, "nvidia_output_tokens_per_joule", "tokens/J"),
         energy_per_request_j=_scalar(fields, "nvidia_energy_per_request", "joules/request"),
         partial=partial,
-        notes=tuple(filter(None, (_ITL, "" if by_server else _COUNTED_HERE, zone, _client_command(fields)))),
+        notes=tuple(filter(None, (_ITL, "" if by_server else _COUNTED_HERE, zone_note, _client_command(fields)))),
         refused=_refused(fields),
         **tokens,
         **whole,
     )
-    model = the_model(fields, told, _model_name(config))
+    model = model_of(fields, options, _model_name(config))
     workload = {**_lengths(fields), **_load(config), "requests": ok}
     spec = BenchSpec(url="", model=model, profile="imported", **workload)
     name = "GenAI-Perf" if config is not None and _flat(config) else TOOL
     tool = f"{name} {version}" if version else name
-    return [Imported(spec, conditions(tool, told, model, list(workload), gpus=_gpus(fields)), figures, unix_s)]
+    return [Imported(spec, conditions(tool, options, model, list(workload), gpus=_gpus(fields)), metrics, unix_s)]
 
 
 def _distributions(fields: Fields) -> tuple[dict[str, Distribution | None], dict[str, dict[str, float]]]:
     whole: dict[str, Distribution | None] = {}
     partial: dict[str, dict[str, float]] = {}
-    for name, theirs in _LATENCIES.items():
-        metric = fields.inner(theirs)
+    for name, aiperf_name in _LATENCIES.items():
+        metric = fields.object(aiperf_name)
         if metric is None:
             continue
         factor = _MS.get(metric.text("unit") or "")
         if factor is None:
             raise metric.wrong("unit", "a unit of time")
-        parts = {ours: v * factor for ours, tag in _DISTRIBUTION.items() if (v := metric.number(tag)) is not None}
+        parts = {
+            part: value * factor for part, tag in _DISTRIBUTION.items() if (value := metric.number(tag)) is not None
+        }
         if len(parts) == len(_DISTRIBUTION):
             whole[name] = Distribution(**parts, count=metric.count("count") or 0)
         elif parts:
@@ -95,8 +97,8 @@ def _distributions(fields: Fields) -> tuple[dict[str, Distribution | None], dict
 
 
 def _scalar(fields: Fields, name: str, unit: str) -> float | None:
-    """The one value of a metric, which must be in `unit`."""
-    metric = fields.inner(name)
+    """Return the one value of a metric. Raises InputError if its unit is not `unit`."""
+    metric = fields.object(name)
     if metric is None:
         return None
     if metric.text("unit") not in (unit, None):
@@ -105,16 +107,16 @@ def _scalar(fields: Fields, name: str, unit: str) -> float | None:
 
 
 def _total(fields: Fields, *names: str | None) -> int | None:
-    """The first of these metrics that is there."""
+    """Return the value of the first of these metrics that the file has."""
     for name in names:
-        metric = fields.inner(name) if name else None
+        metric = fields.object(name) if name else None
         if metric is not None:
             return round(metric.number("avg") or 0)
     return None
 
 
 def _duration_s(fields: Fields) -> float:
-    metric = fields.inner("benchmark_duration")
+    metric = fields.object("benchmark_duration")
     if metric is None:
         return 0.0
     return (metric.number("avg") or 0.0) * _MS.get(metric.text("unit") or "sec", 1000.0) / 1000
@@ -122,24 +124,24 @@ def _duration_s(fields: Fields) -> float:
 
 def _errors(fields: Fields) -> dict[str, int]:
     found: dict[str, int] = {}
-    for one in fields.inners("error_summary"):
-        details = one.inner("error_details")
+    for one in fields.objects("error_summary"):
+        details = one.object("error_details")
         code, kind = (details.count("code"), details.text("type")) if details else (None, None)
         name = f"http {code}" if code else kind or "failed"
-        found[name] = found.get(name, 0) + one.needed("count")
+        found[name] = found.get(name, 0) + one.required_count("count")
     return found
 
 
 def _refused(fields: Fields) -> tuple[str, ...]:
     if fields.flag("was_cancelled"):
-        return ("AIPerf was cancelled before the end",)
+        return ("AIPerf was cancelled before its end",)
     if fields.flag("is_complete") is False:
-        return (f"AIPerf says that the run is not complete: {fields.text('incomplete_reason') or 'no reason given'}",)
+        return (f"AIPerf reports an incomplete run: {fields.text('incomplete_reason') or 'no reason given'}",)
     return ()
 
 
 def _client_command(fields: Fields) -> str:
-    run = fields.inner("run_info")
+    run = fields.object("run_info")
     command = run.text("cli_command") if run else None
     return f"its command: {command}" if command else ""
 
@@ -150,17 +152,18 @@ def _by_server(config: Fields | None) -> bool:
 
 
 def _flat(config: Fields) -> bool:
+    """Return whether the configuration is GenAI-Perf's."""
     return isinstance(config.data.get("endpoint"), str) or "endpoint_type" in config.data
 
 
 def _endpoint(config: Fields | None) -> Fields | None:
-    return None if config is None or _flat(config) else config.inner("endpoint")
+    return None if config is None or _flat(config) else config.object("endpoint")
 
 
 def _model_name(config: Fields | None) -> str | None:
-    """From `models.items`; `endpoint.model_names` in older schemas."""
-    models = config.inner("models") if config else None
-    for item in models.inners("items") if models else ():
+    """Return the first model of `models.items`, in older schemas of `endpoint.model_names`."""
+    models = config.object("models") if config else None
+    for item in models.objects("items") if models else ():
         return item.text("name")
     endpoint = _endpoint(config)
     names = endpoint.data.get("model_names") if endpoint else None
@@ -171,20 +174,20 @@ def _model_name(config: Fields | None) -> str | None:
 
 
 def _load(config: Fields | None) -> dict[str, Any]:
-    """Concurrency and rate of the phase that was measured."""
+    """Return concurrency, rate, endpoint and streaming of the measured phase, as fields of BenchSpec."""
     if config is None:
         return {}
     found: dict[str, Any] = {}
-    phases = config.inners("phases") if isinstance(config.data.get("phases"), list) else []
+    phases = config.objects("phases") if isinstance(config.data.get("phases"), list) else []
     measured = [p for p in phases if not p.data.get("exclude_from_results") and p.data.get("name") != "warmup"]
-    load = measured[-1] if measured else config if _flat(config) else config.inner("loadgen")
+    load = measured[-1] if measured else config if _flat(config) else config.object("loadgen")
     if load is not None:
         if load.count("concurrency"):
             found["concurrency"] = load.count("concurrency")
         rate = load.number("rate") or load.number("request_rate")
         if rate:
             found["rate"] = rate
-    endpoint = config if _flat(config) else config.inner("endpoint")
+    endpoint = config if _flat(config) else config.object("endpoint")
     if endpoint is not None:
         kind = endpoint.data.get("endpoint_type" if _flat(config) else "type")
         if kind in ("chat", "completions"):
@@ -196,22 +199,22 @@ def _load(config: Fields | None) -> dict[str, Any]:
 
 def _lengths(fields: Fields) -> dict[str, int]:
     found = {}
-    for name, theirs in (("input_tokens", "input_sequence_length"), ("max_tokens", "output_sequence_length")):
-        metric = fields.inner(theirs)
+    for name, aiperf_name in (("input_tokens", "input_sequence_length"), ("max_tokens", "output_sequence_length")):
+        metric = fields.object(aiperf_name)
         if metric is not None and metric.number("avg"):
             found[name] = round(metric.number("avg") or 0)
     return found
 
 
 def _gpus(fields: Fields) -> tuple[dict[str, Any], ...]:
-    telemetry = fields.inner("telemetry_data")
-    endpoints = telemetry.inner("endpoints") if telemetry else None
+    telemetry = fields.object("telemetry_data")
+    endpoints = telemetry.object("endpoints") if telemetry else None
     found: dict[str, dict[str, Any]] = {}
     for name in endpoints.data if endpoints else ():
-        endpoint = endpoints.inner(name) if endpoints else None
-        gpus = endpoint.inner("gpus") if endpoint else None
+        endpoint = endpoints.object(name) if endpoints else None
+        gpus = endpoint.object("gpus") if endpoint else None
         for key in gpus.data if gpus else ():
-            gpu = gpus.inner(key) if gpus else None
+            gpu = gpus.object(key) if gpus else None
             if gpu is not None:
                 uuid = gpu.text("gpu_uuid") or key
                 found[uuid] = {"index": gpu.count("gpu_index"), "name": gpu.text("gpu_name"), "uuid": uuid}

@@ -1,4 +1,4 @@
-"""Reading a stranger's JSON: each field checked, each complaint with the file and the field's name."""
+"""The fields of a JSON document from another tool: each is checked, and each error names the file and the field."""
 
 from __future__ import annotations
 
@@ -12,30 +12,16 @@ from typing import Any
 
 from workbench.model.bench import BenchSpec, BenchSummary, Conditions, Distribution
 from workbench.model.errors import InputError
+from workbench.model.metrics import METRICS
+from workbench.report.format_values import NOT_IN_FILE
 
-FIGURES = (
-    "prompt_tokens",
-    "output_tokens",
-    "cached_tokens",
-    "output_tok_s",
-    "request_s",
-    "ttft_ms",
-    "itl_ms",
-    "tpot_ms",
-    "e2e_ms",
-    "tokens_per_chunk",
-    "per_stream_tok_s",
-    "power_w",
-    "energy_j",
-    "tok_per_joule",
-    "client_cpu_pct",
-)
-NOT_IN_FILE = "not in the imported file"  # as store.report.values knows it
+# duration_s has no "unknown": a summary without it says 0.
+_METRICS = tuple(name for name, metric in METRICS.items() if not metric.optional and name != "duration_s")
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What the person says of an imported result."""
+class ImportOptions:
+    """Facts that the user gives about imported results, because the files lack them."""
 
     model: str | None = None
     engine: str | None = None
@@ -45,7 +31,7 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """One result, not yet stored. `samples` have the fields of bench.records.RequestRecord, where they are known."""
+    """One imported result, not yet stored. `samples` have the fields of bench.records.RequestRecord that are known."""
 
     spec: BenchSpec
     conditions: Conditions
@@ -58,20 +44,23 @@ class Imported:
 
 
 class Fields:
-    """One JSON object of `file`; `at` is its place there, "" for the top. Getters give None for what is absent or
-    null, and raise InputError for what is of the wrong kind."""
+    """One JSON object of `file`, at the place `at` ("" for the top). Getters return None for a field that is absent or
+    null, and raise InputError for a field of the wrong type."""
 
     def __init__(self, file: Path, data: Mapping[str, Any], at: str = "") -> None:
         self.file, self.data, self.at = file, data, at
 
     def wrong(self, name: str, expected: str) -> InputError:
+        """Return the error for an invalid field; `expected` says what its value should be."""
         value = repr(self.data.get(name))
         found = value if len(value) <= 60 else value[:59] + "…"
         place = f"{self.at}.{name}" if self.at else name
-        return InputError(f"{self.file}: {place}: expected {expected}, found {found}", next_step="nothing was imported")
+        return InputError(
+            f"{self.file}: {place}: expected {expected}, found {found}", next_step="nothing of this file was imported"
+        )
 
     def number(self, name: str) -> float | None:
-        """A finite number, 0 or more."""
+        """Return a finite number, 0 or more."""
         value = self.data.get(name)
         if value is None:
             return None
@@ -87,7 +76,7 @@ class Fields:
             raise self.wrong(name, "a whole number")
         return int(value)
 
-    def needed(self, name: str) -> int:
+    def required_count(self, name: str) -> int:
         value = self.count(name)
         if value is None:
             raise self.wrong(name, "a whole number")
@@ -96,7 +85,7 @@ class Fields:
     def text(self, name: str) -> str | None:
         value = self.data.get(name)
         if value is not None and not isinstance(value, str):
-            raise self.wrong(name, "a text")
+            raise self.wrong(name, "text")
         return value or None
 
     def flag(self, name: str) -> bool | None:
@@ -105,7 +94,7 @@ class Fields:
             raise self.wrong(name, "true or false")
         return value
 
-    def inner(self, name: str) -> Fields | None:
+    def object(self, name: str) -> Fields | None:
         value = self.data.get(name)
         if value is None:
             return None
@@ -113,8 +102,8 @@ class Fields:
             raise self.wrong(name, "an object")
         return Fields(self.file, value, f"{self.at}.{name}" if self.at else name)
 
-    def inners(self, name: str) -> list[Fields]:
-        """A list of objects; [] where it is absent."""
+    def objects(self, name: str) -> list[Fields]:
+        """Return a list of objects; [] if it is absent."""
         value = self.data.get(name)
         if value is None:
             return []
@@ -131,17 +120,18 @@ class Fields:
             raise self.wrong(name, "a list of numbers that are 0 or more")
         return [float(v) for v in value]
 
-    def when(self, name: str, form: str | None = None) -> tuple[float, str]:
-        """Unix seconds, and a note on how sure they are. The file's own time where the field is absent."""
+    def unix_time(self, name: str, form: str | None = None) -> tuple[float, str]:
+        """Return a time in Unix seconds, and a note if it is uncertain. An absent field gives the modification time of
+        the file."""
         text = self.text(name)
         if text is None:
-            return self.file.stat().st_mtime, "the file names no time: its own modification time is shown"
+            return self.file.stat().st_mtime, "the file has no time: its modification time is shown"
         try:
             found = datetime.strptime(text, form) if form else datetime.fromisoformat(text)
         except ValueError:
             raise self.wrong(name, "a date and time") from None
-        zone = "" if found.tzinfo else "the time in the file has no zone: it is read as this machine's"
-        return found.timestamp(), zone
+        note = "" if found.tzinfo else "the time in the file has no time zone: this machine's is assumed"
+        return found.timestamp(), note
 
 
 def _is_number(value: Any) -> bool:
@@ -156,7 +146,8 @@ def _usable(value: float) -> bool:
 
 
 def distribution(values: Iterable[float]) -> Distribution | None:
-    """Percentiles by linear interpolation, as everywhere here; None for no values."""
+    """Return the mean and percentiles of the values, by linear interpolation as in all of Workbench; None if there are
+    none."""
     known = sorted(values)
     if not known:
         return None
@@ -172,16 +163,16 @@ def distribution(values: Iterable[float]) -> Distribution | None:
     )
 
 
-def conditions(tool: str, told: Told, model: str, workload: Sequence[str], **known: Any) -> Conditions:
-    """Of a run that another tool made: what it ran on is known only as far as `told` and `known` say."""
+def conditions(tool: str, options: ImportOptions, model: str, workload: Sequence[str], **known: Any) -> Conditions:
+    """Return the conditions of a run that another tool measured. `workload` names the known fields of its spec."""
     return Conditions(
-        host=told.host or "imported",
-        engine=told.engine,
+        host=options.host or "imported",
+        engine=options.engine,
         engine_version=None,
-        model=told.model or model,
-        client="not in the imported file",
+        model=options.model or model,
+        client=NOT_IN_FILE,
         imported=tool,
-        simulated=told.simulated,
+        simulated=options.simulated,
         known_workload=tuple(workload),
         model_bytes=NOT_IN_FILE,
         **known,
@@ -189,21 +180,22 @@ def conditions(tool: str, told: Told, model: str, workload: Sequence[str], **kno
 
 
 def summary(reasons: Mapping[str, str], **known: Any) -> BenchSummary:
-    """`known` figures; the others are absent, for the reason given or because the file does not hold them."""
-    figures = {**dict.fromkeys(FIGURES), **known}
-    absent = {name: reasons.get(name, NOT_IN_FILE) for name in FIGURES if figures[name] is None}
-    tpot = figures["tpot_ms"]
-    if figures["per_stream_tok_s"] is None and tpot is not None and tpot.mean > 0:
-        figures["per_stream_tok_s"] = 1000 / tpot.mean  # as bench.summary defines it
+    """Return a summary of the `known` metrics. The others are absent for the reason in `reasons`, or because the file
+    lacks them."""
+    metrics = {**dict.fromkeys(_METRICS), **known}
+    absent = {name: reasons.get(name, NOT_IN_FILE) for name in _METRICS if metrics[name] is None}
+    tpot = metrics["tpot_ms"]
+    if metrics["per_stream_tok_s"] is None and tpot is not None and tpot.mean > 0:
+        metrics["per_stream_tok_s"] = 1000 / tpot.mean  # the same definition as in bench/summary.py
         absent.pop("per_stream_tok_s")
-    extra = {n: why for n, why in reasons.items() if n not in FIGURES}
-    base: dict[str, Any] = {"requests_failed": 0, "errors": {}, "duration_s": 0.0, **figures}
+    extra = {name: reason for name, reason in reasons.items() if name not in _METRICS}
+    base: dict[str, Any] = {"requests_failed": 0, "errors": {}, "duration_s": 0.0, **metrics}
     return BenchSummary(**{**base, "absent": {**absent, **extra}})
 
 
-def the_model(fields: Fields, told: Told, name: str | None) -> str:
-    """What was served; InputError where neither the file nor the person says so."""
-    model = told.model or name
+def model_of(fields: Fields, options: ImportOptions, name: str | None) -> str:
+    """Return the model that was served. Raises InputError if neither the file nor the user names it."""
+    model = options.model or name
     if not model:
-        raise InputError(f"{fields.file}: the model is not named in it", next_step="give it: --model NAME")
+        raise InputError(f"{fields.file}: the file does not name the model", next_step="add --model NAME")
     return model

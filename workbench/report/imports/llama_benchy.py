@@ -1,8 +1,8 @@
 """llama-benchy's JSON (0.4): one result per combination of prompt, depth and concurrency.
 
-Read in its results.py: `tg_throughput` is of the decode window only (the time to the first token is left out), so it is
-not the throughput that is shown here; `e2e_ttft` runs to the first token, `ttfr` to the first chunk of any kind.
-Percentiles are computed here, of the values that the file holds. Failed requests leave no trace in the file.
+Its results.py defines `tg_throughput` over the decode window only, without the time to the first token, so that value
+is not Workbench's throughput. `e2e_ttft` ends at the first token, `ttfr` at the first chunk of any kind. This module
+computes percentiles from the values in the file. The file does not mention failed requests.
 """
 
 from __future__ import annotations
@@ -11,15 +11,23 @@ from collections.abc import Mapping
 from typing import Any
 
 from workbench.model.bench import BenchSpec, Distribution
-from workbench.report.imports.checked_fields import Fields, Imported, Told, conditions, distribution, summary, the_model
+from workbench.report.imports.checked_fields import (
+    Fields,
+    Imported,
+    ImportOptions,
+    conditions,
+    distribution,
+    model_of,
+    summary,
+)
 
 TOOL = "llama-benchy"
 _ABSENT = {
-    "output_tok_s": "llama-benchy gives the decode window's tok/s only, without the time to the first token",
-    "itl_ms": "llama-benchy keeps no gaps between chunks",
-    "tpot_ms": "llama-benchy gives a rate per request instead (per stream)",
-    "requests_failed": "llama-benchy leaves failed requests out of its file",
-    "duration_s": "llama-benchy does not give it",
+    "output_tok_s": "llama-benchy reports tok/s of the decode window only, without the time to the first token",
+    "itl_ms": "llama-benchy does not record the gaps between chunks",
+    "tpot_ms": "llama-benchy reports a rate per request instead (per stream)",
+    "requests_failed": "llama-benchy omits failed requests from its file",
+    "duration_s": "llama-benchy does not report it",
     "per_stream_tok_s": "no decode window could be measured",
     "ttft_ms": "no request had a first token",
 }
@@ -30,28 +38,30 @@ _RATES = {
 }
 
 
-def fits(document: Mapping[str, Any]) -> bool:
+def recognizes(document: Mapping[str, Any]) -> bool:
     return {"benchmarks", "latency_mode"} <= document.keys()
 
 
-def read(fields: Fields, told: Told) -> list[Imported]:
+def read(fields: Fields, options: ImportOptions) -> list[Imported]:
     version = fields.text("version")
     tool = f"{TOOL} {version}" if version else TOOL
-    unix_s, zone = fields.when("timestamp")
-    model = the_model(fields, told, fields.text("model"))
+    unix_s, zone = fields.unix_time("timestamp")
+    model = model_of(fields, options, fields.text("model"))
     cached = fields.flag("prefix_caching_enabled")
-    runs = fields.inners("benchmarks")
+    runs = fields.objects("benchmarks")
     if not runs:
         raise fields.wrong("benchmarks", "at least one benchmark")
-    return [_one(run, tool, told, model, unix_s, zone, cached) for run in runs]
+    return [_one(run, tool, options, model, unix_s, zone, cached) for run in runs]
 
 
-def _one(run: Fields, tool: str, told: Told, model: str, unix_s: float, zone: str, cached: bool | None) -> Imported:
-    concurrency, depth = run.needed("concurrency"), run.count("context_size") or 0
+def _one(
+    run: Fields, tool: str, options: ImportOptions, model: str, unix_s: float, zone: str, cached: bool | None
+) -> Imported:
+    concurrency, depth = run.required_count("concurrency"), run.count("context_size") or 0
     workload: dict[str, Any] = {
         "concurrency": concurrency,
-        "input_tokens": run.needed("prompt_size") + depth,
-        "max_tokens": run.needed("response_size"),
+        "input_tokens": run.required_count("prompt_size") + depth,
+        "max_tokens": run.required_count("response_size"),
         "endpoint": "chat",
     }
     if cached is not None:
@@ -60,28 +70,28 @@ def _one(run: Fields, tool: str, told: Told, model: str, unix_s: float, zone: st
     per_stream = _values(run, "tg_req_throughput")
     notes = [zone] if zone else []
     if run.flag("is_context_prefill_phase"):
-        notes.append(f"the phase that fills a context of {depth} tokens, not the one that is asked for an answer")
+        notes.append(f"the phase that fills a context of {depth} tokens, not the phase that generates the answer")
     elif depth:
-        notes.append(f"{depth} of the prompt's tokens are context before it")
+        notes.append(f"the prompt includes {depth} tokens of context")
     for name, title in _RATES.items():
         rate = _values(run, name)
         if rate:
             notes.append(f"{title}: {rate.mean:,.1f} tok/s (mean of {rate.count})")
     if ttfr:
-        notes.append(f"first chunk of any kind, role-only ones counted: p50 {ttfr.p50:,.1f} ms")
-    figures = summary(
+        notes.append(f"first chunk of any kind, including role-only chunks: p50 {ttfr.p50:,.1f} ms")
+    metrics = summary(
         _ABSENT,
         requests_ok=ttft.count if ttft else 0,
         ttft_ms=ttft,
         per_stream_tok_s=per_stream.mean if per_stream else None,
         notes=tuple(notes),
     )
-    spec = BenchSpec(url="", model=model, profile="imported", requests=figures.requests_ok, **workload)
-    made = conditions(tool, told, model, [*workload, "requests"])
-    return Imported(spec, made, figures, unix_s)
+    spec = BenchSpec(url="", model=model, profile="imported", requests=metrics.requests_ok, **workload)
+    made = conditions(tool, options, model, [*workload, "requests"])
+    return Imported(spec, made, metrics, unix_s)
 
 
 def _values(run: Fields, name: str) -> Distribution | None:
-    """Of the raw values of a metric."""
-    metric = run.inner(name)
+    """Return the distribution of a metric's raw values."""
+    metric = run.object(name)
     return distribution(metric.numbers("values") or []) if metric else None

@@ -1,8 +1,8 @@
 """`vllm bench serve --save-result`, with and without --save-detailed.
 
-Read in vllm/benchmarks/serve.py of 0.32: throughput is over the whole run; TPOT is (E2E - TTFT) / (tokens - 1); ITL is
-the gap between chunks, all requests pooled; on the chat endpoint the chunk that carries only the role counts as the
-first token and adds a gap of about 0. Tokens are the server's usage, else those of the client's own tokenizer.
+vllm/benchmarks/serve.py of 0.32 defines throughput over the whole run, TPOT as (E2E - TTFT) / (tokens - 1), and ITL as
+the gap between chunks of all requests. On the chat endpoint it counts the chunk that has only the role as the first
+token, which adds a gap of about 0. Tokens are the server's usage, else those of the client's own tokenizer.
 """
 
 from __future__ import annotations
@@ -11,40 +11,48 @@ from collections.abc import Mapping
 from typing import Any
 
 from workbench.model.bench import BenchSpec, Distribution, EngineDuring
-from workbench.report.imports.checked_fields import Fields, Imported, Told, conditions, distribution, summary, the_model
+from workbench.report.imports.checked_fields import (
+    Fields,
+    Imported,
+    ImportOptions,
+    conditions,
+    distribution,
+    model_of,
+    summary,
+)
 
 TOOL = "vllm bench serve"
 _PARTS = {"mean": "mean", "median": "p50", "p50": "p50", "p90": "p90", "p99": "p99"}
 _LATENCIES = {"ttft": "ttft_ms", "tpot": "tpot_ms", "itl": "itl_ms", "e2el": "e2e_ms"}
 _ROLE = (
-    "the chunk that carries only the role counts as the first token there: its TTFT may be shorter, and its ITL has a"
+    "vllm bench counts the chunk that has only the role as the first token: its TTFT may be shorter, and its ITL has a"
     " gap of about 0 for each request"
 )
-_TPOT = "its TPOT is (end to end - TTFT) / (tokens - 1): as here only where the first chunk holds one token"
-_TOKENS = "tokens are the server's usage where it gave one, else counted by the client's tokenizer: the file says not"
+_TPOT = "its TPOT is (end to end - TTFT) / (tokens - 1): equal to Workbench's only if the first chunk has one token"
+_TOKENS = "tokens are the server's usage or counts of the client's tokenizer: the file does not say which"
 
 
-def fits(document: Mapping[str, Any]) -> bool:
+def recognizes(document: Mapping[str, Any]) -> bool:
     return {"completed", "duration", "output_throughput", "request_throughput"} <= document.keys() and (
         "total_output_tokens_retokenized" not in document
     )
 
 
-def read(fields: Fields, told: Told) -> list[Imported]:
-    completed, prompts = fields.needed("completed"), fields.count("num_prompts")
+def read(fields: Fields, options: ImportOptions) -> list[Imported]:
+    completed, prompts = fields.required_count("completed"), fields.count("num_prompts")
     failed = fields.count("failed")
     failed = max(0, prompts - completed) if failed is None and prompts is not None else failed or 0
     chat = "chat" in (fields.text("endpoint_type") or fields.text("backend") or "")
-    unix_s, zone = fields.when("date", "%Y%m%d-%H%M%S")
+    unix_s, zone_note = fields.unix_time("date", "%Y%m%d-%H%M%S")
     samples = _samples(fields)
     whole, partial = _distributions(fields, samples, completed)
-    spec, workload = _spec(fields, told, completed, prompts or completed + failed, chat)
-    why = "no request was answered" if not completed else "the file holds only some of its percentiles"
-    figures = summary(
+    spec, workload = _spec(fields, options, completed, prompts or completed + failed, chat)
+    why = "no request was answered" if not completed else "the file has only some of its percentiles"
+    metrics = summary(
         {name: why for name in _LATENCIES.values() if not completed or name in partial},
         requests_ok=completed,
         requests_failed=failed,
-        errors={"failed": failed} if failed else {},  # their texts are of no fixed kinds: they stay in the samples
+        errors={"failed": failed} if failed else {},  # the kinds are free text, which stays in the samples
         duration_s=fields.number("duration") or 0.0,
         prompt_tokens=fields.count("total_input_tokens"),
         output_tokens=fields.count("total_output_tokens"),
@@ -52,38 +60,40 @@ def read(fields: Fields, told: Told) -> list[Imported]:
         whole_run_tok_s=fields.number("output_throughput") or None,
         request_s=fields.number("request_throughput") or None,
         partial=partial,
-        notes=tuple(filter(None, (*((_ROLE,) if chat else ()), _TPOT, _TOKENS, zone))),
+        notes=tuple(filter(None, (*((_ROLE,) if chat else ()), _TPOT, _TOKENS, zone_note))),
         engine=_engine(fields),
         **whole,
     )
-    made = conditions(TOOL, told, spec.model, workload)
-    return [Imported(spec, made, figures, unix_s, samples, note=fields.text("label") or "")]
+    made = conditions(TOOL, options, spec.model, workload)
+    return [Imported(spec, made, metrics, unix_s, samples, note=fields.text("label") or "")]
 
 
-def _spec(fields: Fields, told: Told, completed: int, prompts: int, chat: bool) -> tuple[BenchSpec, list[str]]:
-    """The workload as far as the file tells it, and the names of what it tells. Lengths are means of what was sent and
-    what came."""
-    told_fields: dict[str, Any] = {"requests": prompts, "endpoint": "chat" if chat else "completions"}
+def _spec(
+    fields: Fields, options: ImportOptions, completed: int, prompts: int, chat: bool
+) -> tuple[BenchSpec, list[str]]:
+    """Return the workload as far as the file describes it, and the names of the known fields. Lengths are the means of
+    what was sent and received."""
+    workload: dict[str, Any] = {"requests": prompts, "endpoint": "chat" if chat else "completions"}
     cap = fields.count("max_concurrency")
     rate = None if fields.data.get("request_rate") == "inf" else fields.number("request_rate")
     if cap:
-        told_fields["concurrency"] = cap
+        workload["concurrency"] = cap
     elif rate is None:
-        told_fields["concurrency"] = prompts  # all of them at once
+        workload["concurrency"] = prompts  # all of them at once
     if rate:
         burstiness = fields.number("burstiness")
-        told_fields["rate"] = rate
-        told_fields["arrival"] = "poisson" if burstiness in (None, 1.0) else f"gamma {burstiness:g}"
+        workload["rate"] = rate
+        workload["arrival"] = "poisson" if burstiness in (None, 1.0) else f"gamma {burstiness:g}"
     for name, total in (("input_tokens", "total_input_tokens"), ("max_tokens", "total_output_tokens")):
         tokens = fields.count(total)
         if tokens and completed:
-            told_fields[name] = round(tokens / completed)
-    model = the_model(fields, told, fields.text("model_id"))
-    return BenchSpec(url="", model=model, profile="imported", **told_fields), list(told_fields)
+            workload[name] = round(tokens / completed)
+    model = model_of(fields, options, fields.text("model_id"))
+    return BenchSpec(url="", model=model, profile="imported", **workload), list(workload)
 
 
 def _samples(fields: Fields) -> tuple[Mapping[str, Any], ...]:
-    """One per request where the file was saved with --save-detailed."""
+    """Return one sample per request if the file was saved with --save-detailed."""
     ttfts, itls = fields.numbers("ttfts"), fields.data.get("itls")
     if ttfts is None or itls is None:
         return ()
@@ -130,7 +140,7 @@ def _us(seconds: float) -> int:
 def _distributions(
     fields: Fields, samples: tuple[Mapping[str, Any], ...], completed: int
 ) -> tuple[dict[str, Distribution | None], dict[str, dict[str, float]]]:
-    """Whole where every request is in the file, else the parts that it names."""
+    """Return whole distributions if the file has every request, else the percentiles that it has."""
     whole: dict[str, Distribution | None] = {}
     partial: dict[str, dict[str, float]] = {}
     if not completed:
@@ -148,9 +158,9 @@ def _distributions(
             ),
         }
     for short, name in _LATENCIES.items():
-        parts = ((ours, fields.number(f"{theirs}_{short}_ms")) for theirs, ours in _PARTS.items())
+        parts = ((part, fields.number(f"{vllm_part}_{short}_ms")) for vllm_part, part in _PARTS.items())
         known = {part: value for part, value in parts if value is not None}
-        # An endpoint that does not stream gives zeros there.
+        # Without streaming these are zeros.
         if whole.get(name) is None and any(known.values()):
             partial[name] = known
     return whole, partial

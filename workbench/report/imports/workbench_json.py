@@ -1,5 +1,5 @@
-"""Workbench's own JSON, from another machine: `results export --format json`, `results show --json`, a report's JSON
-of one or several results, and the files in which a result waits that no database could take."""
+"""Workbench's own JSON: `results export --format json`, `results show --json`, a report on one or several results, and
+the files that keep a result when the database could not be written."""
 
 from __future__ import annotations
 
@@ -7,40 +7,47 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from workbench.model.bench_json import conditions_from_json, spec_from_json, summary_from_json
-from workbench.report.imports.checked_fields import Fields, Imported, Told
+from workbench.model.bench import BenchSpec, BenchSummary, Conditions
+from workbench.model.json_records import from_json
+from workbench.report.imports.checked_fields import Fields, Imported, ImportOptions
 
 
-def fits(document: Mapping[str, Any]) -> bool:
+def recognizes(document: Mapping[str, Any]) -> bool:
     return {"spec", "conditions"} <= document.keys() or "workbench_report" in document
 
 
-def read(fields: Fields, told: Told) -> list[Imported]:
-    documents = fields.inners("results") if "workbench_report" in fields.data else [fields]
-    return [_one(document, told) for document in documents]
+def read(fields: Fields, options: ImportOptions) -> list[Imported]:
+    documents = fields.objects("results") if "workbench_report" in fields.data else [fields]
+    return [_one(document, options) for document in documents]
 
 
-def _one(fields: Fields, told: Told) -> Imported:
-    # `show --json` has the figures on top, `export` under "summary", a waiting file its samples as "requests".
-    summary = fields.inner("summary") or fields
-    spec, conditions = fields.inner("spec"), fields.inner("conditions")
+def _one(fields: Fields, options: ImportOptions) -> Imported:
+    # `show --json` has the metrics at the top, `export` under "summary". A file that keeps an unsaved result calls the
+    # samples "requests".
+    summary = fields.object("summary") or fields
+    spec, conditions = fields.object("spec"), fields.object("conditions")
     unix_s = fields.number("unix_s")
-    samples = fields.inners("samples") or fields.inners("requests")
+    samples = fields.objects("samples") or fields.objects("requests")
     if spec is None or conditions is None or unix_s is None:
         raise fields.wrong("unix_s" if unix_s is None else "spec", "a Workbench result")
     try:
-        made = conditions_from_json(conditions.data)
-        read_spec, figures = spec_from_json(spec.data), summary_from_json(summary.data)
-    except (TypeError, ValueError, AttributeError, KeyError) as error:
+        made = from_json(Conditions, conditions.data)
+        read_spec, metrics = from_json(BenchSpec, spec.data), from_json(BenchSummary, summary.data)
+    except ValueError as error:
         raise fields.wrong("conditions", f"a Workbench result ({error})") from None
     uid = fields.text("uid") or ""
-    if not uid:  # a waiting file is this person's own; an export may be anyone's
+    if not uid:  # only unsaved results have one: these are the user's own, an export may be anyone's
         version = f" {made.workbench_version}" if made.workbench_version else ""
         made = replace(made, imported=made.imported or f"Workbench{version}")
-    made = replace(made, model=told.model or made.model, engine=told.engine or made.engine, host=told.host or made.host)
+    made = replace(
+        made,
+        model=options.model or made.model,
+        engine=options.engine or made.engine,
+        host=options.host or made.host,
+    )
     tags = fields.data.get("tags") or []
     if not isinstance(tags, list) or not all(isinstance(t, str) for t in tags):
-        raise fields.wrong("tags", "a list of texts")
+        raise fields.wrong("tags", "a list of strings")
     return Imported(
-        read_spec, made, figures, unix_s, tuple(s.data for s in samples), fields.text("note") or "", tuple(tags), uid
+        read_spec, made, metrics, unix_s, tuple(s.data for s in samples), fields.text("note") or "", tuple(tags), uid
     )

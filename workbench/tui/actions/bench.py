@@ -122,9 +122,10 @@ class BenchActions(Actions):
     async def action_export(self) -> None:
         if (row := self.row) is None:
             return
+        from workbench.report.registry import OUTPUT_FORMATS
         from workbench.tui.modals.base import PickModal
 
-        forms = [("json", "JSON, with all conditions", "text"), ("csv", "CSV", "text"), ("md", "Markdown", "text")]
+        forms = [(each.name, each.title, "text") for each in OUTPUT_FORMATS.values()]
 
         def chosen(form: str | None) -> None:
             if form:

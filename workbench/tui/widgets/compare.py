@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from textual.binding import Binding
 
+from workbench.model.metrics import short_title
 from workbench.session.state import SessionState
 from workbench.tui.bindings import bindings_for
 from workbench.tui.cells import Painted, Row, cut, pad, paragraph, row_width, width_of
@@ -24,23 +25,7 @@ VERDICTS = {
     "no difference shown": ("= none shown", "dim"),
     "hint only": ("? hint only", "dim"),
 }
-NAMES = {
-    "output_tok_s": "tok/s",
-    "tok_per_joule": "tok/J",
-    "per_stream_tok_s": "tok/s a stream",
-    "request_s": "requests/s",
-    "power_w": "power W",
-}
-WORDS = {"ttft_ms": "TTFT", "itl_ms": "ITL", "tpot_ms": "TPOT", "e2e_ms": "end to end"}
 FIRST = ("output_tok_s", "tok_per_joule", "ttft_ms.p50", "ttft_ms.p90", "ttft_ms.p99", "itl_ms.mean", "tpot_ms.mean")
-
-
-def metric_name(metric: str, unit: str = "") -> str:
-    """ "ttft_ms.p50" -> "TTFT p50 ms"; what is not known stays as it is, with its unit."""
-    base, _, part = metric.partition(".")
-    if base in WORDS and part:
-        return f"{WORDS[base]} {part} ms"
-    return NAMES.get(metric, metric if not unit or unit in metric else f"{metric} {unit}")
 
 
 def comparison_rows(comparison: Comparison, width: int, height: int = 1000) -> list[Row]:
@@ -133,7 +118,7 @@ def _metric_row(metric: MetricChange, width: int, single: bool) -> Row:
     word, role = VERDICTS.get(metric.verdict, ("" if single and metric.verdict == SINGLE else metric.verdict, "dim"))
     label, size = _sizes(width)
     return (
-        (pad(metric_name(metric.metric, metric.unit), label), "text"),
+        (pad(short_title(metric.metric, metric.unit), label), "text"),
         (pad(figure(metric.a), size, True), "text"),
         (pad(figure(metric.b), size, True), "text"),
         (pad(change, CHANGE, True), role if role != "dim" else "text"),

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from workbench.model.metrics import short_title
 from workbench.tui.cells import Row, cut, pad, paragraph, spread
 from workbench.tui.formats import countdown, elapsed, figure, whole
 from workbench.tui.glyphs import G
-from workbench.tui.widgets.compare import FIRST, VERDICTS, metric_name
+from workbench.tui.widgets.compare import FIRST, VERDICTS
 from workbench.tui.widgets.interval import Axis, axis_for, bar
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def design_text(e: Experiment) -> str:
     spec, bench = e.spec, e.spec.bench
     count = f"{spec.pairs} pairs"
     if spec.until_pct is not None:
-        count = f"until {metric_name(spec.metric)} is known to {G.plus_minus}{spec.until_pct:g} %, at most {count}"
+        count = f"until {short_title(spec.metric)} is known to {G.plus_minus}{spec.until_pct:g} %, at most {count}"
     words = {
         "concurrency": "streams",
         "requests": "requests",
@@ -169,7 +170,7 @@ def _forest(e: Experiment, width: int, trail: Trail) -> list[Row]:
     spans = [(m.change_pct or 0.0, m.interval_pct or 0.0) for m in metrics]
     spans += [((b / a - 1) * 100, 0.0) for _, a, b in pairs if a]
     axis = axis_for(spans, min(61, width - label - 2 * size - CHANGE - verdict_cells - 4))
-    name = metric_name(e.spec.metric)
+    name = short_title(e.spec.metric)
     head = pad(name, label) + pad("A", size, True) + pad("B", size, True) + pad("change", 9, True) + " " * (CHANGE - 9)
     rows: list[Row] = [((head, "head"), ("  ", "text"), (axis.head(), "head"))]
     for pair, a, b in pairs:
@@ -221,7 +222,7 @@ def _metric_line(m: MetricChange, axis: Axis, sizes: tuple[int, int], verdict_ce
     assert m.change_pct is not None
     drawn = bar(axis, m.change_pct, m.interval_pct, role if role != "dim" else "text")
     return _line(
-        metric_name(m.metric, m.unit),
+        short_title(m.metric, m.unit),
         m.a,
         m.b,
         _change(m.change_pct, m.interval_pct),
@@ -289,7 +290,7 @@ def _runs(e: Experiment, width: int) -> list[Row]:
         rows.append(_run_row("run", [(f"{r.place + 1} {r.arm}", r.arm.lower()) for r in part], label, each))
         rows.append(_run_row("", [_run_state(r) for r in part], label, each))
         values = [(figure(r.value) if r.value is not None else "", "text") for r in part]
-        rows.append(_run_row(metric_name(e.spec.metric), values, label, each))
+        rows.append(_run_row(short_title(e.spec.metric), values, label, each))
         took = [(elapsed(r.took_s) if r.took_s is not None else "", "dim") for r in part]
         rows.append(_run_row("took", took, label, each))
         if any(r.start_temperature_c is not None for r in part):

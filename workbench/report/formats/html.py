@@ -1,22 +1,24 @@
-"""A report as one HTML file: no script, nothing loaded from anywhere, light and dark by the reader's setting, black on
-white in print. Values are strangers' data: each is escaped."""
+"""A report as one HTML file without scripts or external resources: light or dark by the reader's setting, black on
+white in print. Values may come from strangers: each is escaped."""
 
 from __future__ import annotations
 
+from workbench import __version__
 from workbench.report.blocks import (
     Alert,
     Block,
     CodeBlock,
-    Document,
     Facts,
-    Figures,
     Fold,
     Heading,
     Items,
+    KeyMetrics,
     PlotBlock,
     Table,
     Text,
 )
+from workbench.report.content import Report
+from workbench.report.document import document_of
 from workbench.report.format_values import escape
 
 _STYLE = """
@@ -50,8 +52,8 @@ pre { background: var(--tint); border: 1px solid var(--rule); border-radius: 4px
 .alert { border-left: 4px solid var(--warn); background: var(--warn-tint); padding: .6rem .9rem; margin: 1rem 0; }
 .alert strong { color: var(--warn); }
 .alert ul { margin: .2rem 0 0; padding-left: 1.1rem; }
-.alert.refused { border-color: var(--bad); background: var(--bad-tint); }
-.alert.refused strong { color: var(--bad); }
+.alert.rejected { border-color: var(--bad); background: var(--bad-tint); }
+.alert.rejected strong { color: var(--bad); }
 .alert.simulated { border: 3px solid var(--bad); background: var(--bad-tint); text-align: center; }
 .alert.simulated strong { color: var(--bad); font-size: 1.9rem; letter-spacing: .12em; display: block; }
 .alert.simulated ul { list-style: none; padding: 0; }
@@ -71,11 +73,12 @@ footer { margin-top: 3rem; color: var(--soft); font-size: .82rem; }
   details::details-content { content-visibility: visible; }
 }
 """.strip()
-# `default-src 'none'` also where the file is opened from a disk: even if something slipped through, it loads nothing.
+# Should any markup slip through, `default-src 'none'` keeps the page from loading anything.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
-def render(document: Document, footer: str = "") -> str:
+def render(report: Report) -> str:
+    document = document_of(report)
     marked = "SIMULATED: " if document.simulated else ""
     body = "\n".join(_block(block) for block in document.blocks)
     return (
@@ -84,7 +87,7 @@ def render(document: Document, footer: str = "") -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(marked + document.title)}</title>\n<style>\n{_STYLE}\n</style>\n</head>\n<body>\n<main>\n"
         f'<h1>{escape(document.title)}</h1>\n<p class="sub">{escape(document.subtitle)}</p>\n{body}\n'
-        f"<footer>{escape(footer)}</footer>\n</main>\n</body>\n</html>\n"
+        f"<footer>Made by Workbench {escape(__version__)}</footer>\n</main>\n</body>\n</html>\n"
     )
 
 
@@ -98,7 +101,7 @@ def _block(block: Block) -> str:
             lines = "".join(f"<li>{escape(line)}</li>" for line in block.lines)
             body = f"<ul>{lines}</ul>" if lines else ""
             return f'<div class="alert {block.kind}"><strong>{escape(block.title)}</strong>{body}</div>'
-        case Figures():
+        case KeyMetrics():
             items = "".join(
                 f"<div><dt>{escape(title)}</dt><dd>{escape(value)}</dd><small>{escape(detail)}</small></div>"
                 for title, value, detail in block.items

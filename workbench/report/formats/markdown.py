@@ -1,4 +1,4 @@
-"""A report as Markdown (GitHub's). Values are strangers' data: nothing in them becomes markup."""
+"""A report as GitHub Markdown. Values may come from strangers: none of them becomes markup."""
 
 from __future__ import annotations
 
@@ -10,22 +10,24 @@ from workbench.report.blocks import (
     Alert,
     Block,
     CodeBlock,
-    Document,
     Facts,
-    Figures,
     Fold,
     Heading,
     Items,
+    KeyMetrics,
     PlotBlock,
     Table,
     Text,
 )
+from workbench.report.content import Report
+from workbench.report.document import document_of
 
 _MARKUP = re.compile(r"([\\`*\[\]|~])")
-_KINDS = {"simulated": "WARNING", "refused": "CAUTION", "warning": "WARNING"}
+_KINDS = {"simulated": "WARNING", "rejected": "CAUTION", "warning": "WARNING"}
 
 
-def render(document: Document) -> str:
+def render(report: Report) -> str:
+    document = document_of(report)
     lines = [f"# {plain(document.title)}", "", plain(document.subtitle), ""]
     for block in document.blocks:
         written = list(_block(block))
@@ -34,10 +36,10 @@ def render(document: Document) -> str:
 
 
 def plain(text: str) -> str:
-    """One line without any markup."""
+    """Return `text` as one line in which Markdown and HTML have no effect."""
     one = " ".join(clean(text, len(text)).split())
     one = _MARKUP.sub(r"\\\1", one).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    # "# 5", "- x", "1. x" at the beginning would become a heading or a list.
+    # At the beginning, "# 5", "- x" and "1. x" would become a heading or a list.
     return re.sub(r"^([#+-]|\d+[.)])(?=\s)", r"\\\1", one)
 
 
@@ -50,9 +52,8 @@ def _block(block: Block) -> Iterable[str]:
         case Alert():
             lines = "".join(f"\n> - {plain(line)}" for line in block.lines)
             return [f"> [!{_KINDS[block.kind]}]\n> **{plain(block.title)}**{lines}"]
-        case Figures():
-            rows = tuple((title, value, detail) for title, value, detail in block.items)
-            return _table(Table(("", "", ""), rows, frozenset({1})))
+        case KeyMetrics():
+            return _table(Table(("", "", ""), block.items, frozenset({1})))
         case Table():
             return _table(block)
         case Facts():
@@ -60,7 +61,7 @@ def _block(block: Block) -> Iterable[str]:
         case CodeBlock():
             return _code(block.text)
         case PlotBlock():
-            return []  # its figures stand in the tables; the picture is in the HTML report
+            return []  # the tables have its values; only the HTML report draws it
         case Items():
             return [f"- {plain(line)}" for line in block.lines]
         case Fold():
@@ -78,6 +79,6 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def _code(text: str) -> Iterable[str]:
-    """Fenced by more backticks than the text has in a row."""
+    """Return a code block, fenced by more backticks than the text has in a row."""
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", text)), default=0))
     return [f"{fence}sh", clean(text, len(text), lines=True), fence]

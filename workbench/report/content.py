@@ -1,0 +1,63 @@
+"""The content of a report, whatever its format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any, TypeVar
+
+from workbench.model.bench import BenchResult, Comparison
+from workbench.model.experiment import Experiment
+from workbench.model.json_records import from_json, to_json
+from workbench.model.secrets import mask_data
+from workbench.model.sweep import Sweep
+
+Samples = Mapping[int, Sequence[Mapping[str, Any]]]  # raw requests by result id
+Record = TypeVar("Record")
+
+
+class Layout(Enum):
+    """The arrangement of data formats; documents look the same in each. RESULT: one result alone, as one object or as
+    name-value pairs. REQUESTS: a CSV row for each request instead of each result."""
+
+    REPORT = "report"
+    RESULT = "result"
+    REQUESTS = "requests"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Some results, or an experiment or a sweep with its results. `samples` are the raw requests by result id;
+    `comparison` is of two results or groups."""
+
+    results: tuple[BenchResult, ...] = ()
+    samples: Samples = field(default_factory=dict)
+    comparison: Comparison | None = None
+    experiment: Experiment | None = None
+    sweep: Sweep | None = None
+    layout: Layout = Layout.REPORT
+
+    @classmethod
+    def of_result(cls, result: BenchResult, samples: Sequence[Mapping[str, Any]] = ()) -> Report:
+        """Return the report on one result alone, for an export."""
+        return cls((result,), {result.id: samples}, layout=Layout.RESULT)
+
+    @property
+    def simulated(self) -> bool:
+        series = (self.experiment, self.sweep)
+        return any(r.conditions.simulated for r in self.results) or any(s is not None and s.simulated for s in series)
+
+    def masked(self) -> Report:
+        """Return the report without secrets."""
+        return replace(
+            self,
+            results=tuple(_masked(result) for result in self.results),
+            comparison=self.comparison and _masked(self.comparison),
+            experiment=self.experiment and _masked(self.experiment),
+            sweep=self.sweep and _masked(self.sweep),
+        )
+
+
+def _masked(record: Record) -> Record:
+    return from_json(type(record), mask_data(to_json(record)))

@@ -1,0 +1,75 @@
+"""A report as titled blocks, for the formats that people read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from workbench.model.bench import BenchResult, Comparison
+from workbench.model.experiment import Experiment
+from workbench.model.sweep import Sweep
+from workbench.report.blocks import Block, Document, Fold, Heading
+from workbench.report.content import Report
+from workbench.report.format_values import utc_time
+from workbench.report.result_blocks import SIMULATED, overview, result_blocks, subtitle_of, title_of
+from workbench.report.series_blocks import comparison_blocks, experiment_blocks, sweep_blocks
+
+
+def document_of(report: Report) -> Document:
+    """Return the report as a document. Its secrets must be masked already."""
+    if report.experiment is not None:
+        return _experiment_document(report, report.experiment)
+    if report.sweep is not None:
+        return _sweep_document(report, report.sweep)
+    if len(report.results) == 1:
+        (result,) = report.results
+        blocks = result_blocks(result, report.samples.get(result.id, ()))
+        return Document(title_of(result), subtitle_of(result), tuple(blocks), report.simulated)
+    return _document_of_several(report)
+
+
+def _experiment_document(report: Report, experiment: Experiment) -> Document:
+    model = report.results[0].conditions.model if report.results else str(experiment.spec.plan.get("model", ""))
+    title = f"A/B experiment: {model}".rstrip(": ")
+    subtitle = f"Experiment {experiment.id} · {experiment.host} · {utc_time(experiment.unix_s)}"
+    blocks = [*experiment_blocks(experiment, report.results), *_folded_results(report)]
+    return Document(title, subtitle, tuple(blocks), report.simulated)
+
+
+def _sweep_document(report: Report, sweep: Sweep) -> Document:
+    model = f" · {report.results[0].conditions.model}" if report.results else ""
+    subtitle = f"Sweep {sweep.id} · {sweep.host}{model} · {utc_time(sweep.unix_s)}"
+    blocks = [*sweep_blocks(sweep, report.results), *_folded_results(report)]
+    return Document(f"Sweep of {sweep.name}", subtitle, tuple(blocks), report.simulated)
+
+
+def _document_of_several(report: Report) -> Document:
+    blocks: list[Block] = [SIMULATED] if report.simulated else []
+    blocks.append(overview(report.results))
+    if report.comparison is not None:
+        blocks += comparison_blocks(report.comparison)
+    for result in report.results:
+        blocks += [Heading(f"#{result.id}: {title_of(result)}"), *_inner_blocks(report, result)]
+    numbers = ", ".join(f"#{result.id}" for result in report.results)
+    newest = max((result.unix_s for result in report.results), default=0.0)
+    title = _title_of_several(report.comparison, report.results)
+    return Document(title, f"{numbers} · {utc_time(newest)}", tuple(blocks), report.simulated)
+
+
+def _title_of_several(comparison: Comparison | None, results: Sequence[BenchResult]) -> str:
+    if comparison is None:
+        return f"{len(results)} benchmarks"
+    if len(results) > 2:
+        return f"B ({comparison.runs_b} runs) against A ({comparison.runs_a} runs)"
+    return f"B #{comparison.b} against A #{comparison.a}"
+
+
+def _folded_results(report: Report) -> list[Block]:
+    """Return each result of an experiment or a sweep folded away, so that a reader can check where values come from."""
+    return [Fold(f"Result #{result.id}", tuple(_inner_blocks(report, result))) for result in report.results]
+
+
+def _inner_blocks(report: Report, result: BenchResult) -> list[Block]:
+    """Return a result's blocks for use inside a larger report: headings one level lower, without the SIMULATED alert,
+    which the report shows once at its top."""
+    blocks = result_blocks(result, report.samples.get(result.id, ()))
+    return [Heading(b.text, b.level + 1) if isinstance(b, Heading) else b for b in blocks if b is not SIMULATED]

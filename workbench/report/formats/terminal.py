@@ -1,0 +1,68 @@
+"""A report as plain text for a terminal, without colours, escape sequences, plots or folded details."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from workbench.model.untrusted_text import clean
+from workbench.report.blocks import (
+    Alert,
+    Block,
+    CodeBlock,
+    Facts,
+    Fold,
+    Heading,
+    Items,
+    KeyMetrics,
+    PlotBlock,
+    Table,
+    Text,
+)
+from workbench.report.content import Report
+from workbench.report.document import document_of
+
+_INDENT = "  "
+
+
+def render(report: Report) -> str:
+    document = document_of(report)
+    lines = [document.title, document.subtitle]
+    for block in document.blocks:
+        lines += _lines(block)
+    return "\n".join(clean(line) for line in lines) + "\n"
+
+
+def _lines(block: Block) -> Iterable[str]:
+    match block:
+        case Heading():
+            return ["", block.text]
+        case Text():
+            return [_INDENT + block.text]
+        case Alert():
+            return ["", block.title, *(f"{_INDENT}{line}" for line in block.lines)]
+        case KeyMetrics():
+            return ["", *_aligned(block.items)]
+        case Table():
+            return _aligned([block.head, *block.rows], block.numeric)
+        case Facts():
+            return _aligned(block.rows)
+        case CodeBlock():
+            return ["", _INDENT + block.text, ""]
+        case Items():
+            return [f"{_INDENT}- {line}" for line in block.lines]
+        case Fold() | PlotBlock():
+            return []
+
+
+def _aligned(rows: Sequence[Sequence[str]], numeric: frozenset[int] = frozenset()) -> list[str]:
+    """Return the rows with their columns aligned. A row with text in its first cell only does not widen the column."""
+    full = [row for row in rows if any(row[1:])]
+    widths = [max(len(cell) for cell in column) for column in zip(*full, strict=True)] if full else []
+    lines = []
+    for row in rows:
+        if not any(row[1:]):
+            lines.append(_INDENT + row[0])
+            continue
+        cells = [c.rjust(w) if i in numeric else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
+        lines.append((_INDENT + "  ".join(cells)).rstrip())
+    return lines

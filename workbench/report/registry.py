@@ -1,0 +1,92 @@
+"""The registry of formats: those that Workbench writes and those that it imports.
+
+A new format is one module and its entry here. The module of an output format has `render(report: Report) -> str`. The
+module of an import format has `recognizes(document)` and `read(fields, options)`. Modules are imported when their
+formats are first used, so that the command line can list the formats without loading them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from workbench.model.errors import InputError
+
+if TYPE_CHECKING:
+    from workbench.report.content import Report
+    from workbench.report.imports.checked_fields import Fields, Imported, ImportOptions
+
+
+@dataclass(frozen=True, slots=True)
+class OutputFormat:
+    """`name` is what users type, `title` is what menus show, `module` lies in `report.formats`."""
+
+    name: str
+    title: str
+    module: str
+    suffixes: tuple[str, ...]  # of file names
+    with_requests: bool = False  # whether it contains or draws the raw requests of a result
+
+    def render(self, report: Report) -> str:
+        """Return the report as text in this format, with secrets masked."""
+        text: str = import_module(f"workbench.report.formats.{self.module}").render(report.masked())
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class ImportFormat:
+    """`tool` is the name of the program that writes the files, `module` lies in `report.imports`."""
+
+    tool: str
+    module: str
+
+    def recognizes(self, document: Mapping[str, Any]) -> bool:
+        """Return whether a JSON object is a result file of this tool."""
+        recognized: bool = import_module(f"workbench.report.imports.{self.module}").recognizes(document)
+        return recognized
+
+    def read(self, fields: Fields, options: ImportOptions) -> list[Imported]:
+        """Return the results in a document. Raises InputError that names the invalid field."""
+        results: list[Imported] = import_module(f"workbench.report.imports.{self.module}").read(fields, options)
+        return results
+
+
+OUTPUT_FORMATS = {
+    each.name: each
+    for each in (
+        OutputFormat("md", "Markdown", "markdown", (".md", ".markdown")),
+        OutputFormat("html", "HTML page with plots", "html", (".html", ".htm"), with_requests=True),
+        OutputFormat("json", "JSON with all conditions", "json_data", (".json",), with_requests=True),
+        OutputFormat("csv", "CSV", "csv_tables", (".csv",)),
+        OutputFormat("txt", "plain text", "terminal", (".txt",)),
+    )
+}
+IMPORT_FORMATS = (  # in the order in which they are tried
+    ImportFormat("Workbench", "workbench_json"),
+    ImportFormat("llama-benchy", "llama_benchy"),
+    ImportFormat("AIPerf or GenAI-Perf", "aiperf"),
+    ImportFormat("vllm bench serve", "vllm_bench"),
+)
+
+
+def output_format(name: str) -> OutputFormat:
+    """Return the output format of that name. Raises InputError that lists the names."""
+    if name not in OUTPUT_FORMATS:
+        raise InputError(f"unknown format {name!r}", next_step=f"use one of {', '.join(OUTPUT_FORMATS)}")
+    return OUTPUT_FORMATS[name]
+
+
+def format_of_file(path: Path) -> OutputFormat:
+    """Return the output format that the suffix of a file name stands for. Raises InputError."""
+    for each in OUTPUT_FORMATS.values():
+        if path.suffix.lower() in each.suffixes:
+            return each
+    raise InputError(f"no format has the suffix of {path}", next_step=f"give --format {', '.join(OUTPUT_FORMATS)}")
+
+
+def imported_tools() -> str:
+    """Return the names of the tools whose result files can be imported, for help and messages."""
+    return ", ".join(each.tool for each in IMPORT_FORMATS)

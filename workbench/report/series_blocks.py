@@ -1,0 +1,191 @@
+"""Comparisons, experiments and sweeps as blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from workbench.model.bench import BenchResult, Comparison, MetricChange
+from workbench.model.experiment import Arm, Experiment
+from workbench.model.metrics import metric_title
+from workbench.model.sweep import Sweep, SweepPoint
+from workbench.report import plots
+from workbench.report.blocks import Alert, Block, Facts, Heading, Items, Table, Text
+from workbench.report.format_values import NA, change, number, setting_text
+from workbench.report.result_blocks import SIMULATED, condition_blocks, overview, workload_facts
+
+_POINT_COLUMNS = (  # field of SweepPoint, column head
+    ("tok_per_joule", "tok/J"),
+    ("power_w", "W"),
+    ("sm_mhz", "SM MHz"),
+    ("temperature_c", "°C"),
+    ("ttft_p50_ms", "TTFT p50 ms"),
+    ("ttft_p99_ms", "TTFT p99 ms"),
+    ("itl_mean_ms", "ITL mean ms"),
+)
+
+
+def comparison_blocks(comparison: Comparison) -> list[Block]:
+    """Return the differences in configuration, the change of each metric, and how far the runs support a claim."""
+    blocks: list[Block] = [Heading("What differs between A and B")]
+    if comparison.differences:
+        rows = tuple(
+            (str(d["kind"]), str(d["name"]), setting_text(d["a"]), setting_text(d["b"])) for d in comparison.differences
+        )
+        blocks.append(Table(("kind", "name", "A", "B"), rows))
+    else:
+        blocks.append(Text("Nothing: the configurations are the same."))
+    if comparison.warnings:
+        blocks.append(Alert("warning", "Not like for like", comparison.warnings))
+    blocks.append(Heading("Effect"))
+    forest = plots.changes(comparison.metrics)
+    blocks += [forest] if forest else []
+    blocks.append(_change_table(comparison.metrics))
+    if comparison.notes:
+        blocks.append(Items(comparison.notes))
+    return blocks
+
+
+def _change_table(metrics: Sequence[MetricChange]) -> Table:
+    rows = tuple(
+        (metric_title(m.metric), m.unit, number(m.a), number(m.b), change(m.change_pct, m.interval_pct), m.verdict)
+        for m in metrics
+    )
+    return Table(("metric", "unit", "A", "B", "B against A", "verdict"), rows, frozenset({2, 3, 4}))
+
+
+def experiment_blocks(experiment: Experiment, results: Sequence[BenchResult]) -> list[Block]:
+    """Return an experiment with the results of its runs, which are in the order of measurement. Secrets must be masked
+    already."""
+    spec, comparison = experiment.spec, experiment.comparison
+    blocks: list[Block] = [SIMULATED] if experiment.simulated else []
+    if experiment.verdict:
+        blocks.append(Text(experiment.verdict, lead=True))
+    if experiment.state != "done":
+        pairs = f"{experiment.pairs_done} of at most {spec.pairs} pairs are complete."
+        lines = (pairs, experiment.error) if experiment.error else (pairs,)
+        blocks.append(Alert("warning", f"The experiment is {experiment.state}", lines))
+    blocks += [Heading("Design"), Facts(_design(experiment)), _arms(spec.a, spec.b)]
+    if experiment.note:
+        blocks.append(Items(tuple(experiment.note.splitlines())))
+    if comparison is not None:
+        blocks += comparison_blocks(comparison)
+        chosen = next((m for m in comparison.metrics if m.metric == spec.metric), None)
+        plot = plots.raw_pairs(chosen) if chosen else None
+        blocks += [Heading("Raw pairs"), *([plot] if plot else []), _pairs(comparison.metrics)]
+    blocks += [Heading("Runs"), _runs(experiment)]
+    if results:
+        blocks += [overview(results), *_first_conditions(results, "run")]
+    return blocks
+
+
+def _first_conditions(results: Sequence[BenchResult], what: str) -> list[Block]:
+    first = results[0]
+    conditions = [Heading(f"Conditions of the first {what}"), *condition_blocks(first)]
+    return [*conditions, Heading("Workload"), Facts(workload_facts(first))]
+
+
+def _design(experiment: Experiment) -> tuple[tuple[str, str], ...]:
+    spec = experiment.spec
+    until = f", or until the interval is ± {spec.until_pct:g} % or narrower" if spec.until_pct else ""
+    matched = f"matched within {spec.match_temperature_c:g} °C" if spec.match_temperature_c else "not matched"
+    rows = [
+        ("metric chosen beforehand", metric_title(spec.metric)),
+        ("pairs", f"{experiment.pairs_done} complete; planned: {spec.pairs}{until}, in {experiment.order}"),
+        ("unit", "one run: requests of a run share the engine's state"),
+        ("restarts", "the server was restarted for each change" if experiment.restarts else "none was needed"),
+        ("smallest difference that could be shown", number(experiment.smallest_pct, "%")),
+        ("start temperature", matched),
+    ]
+    if spec.order_seed is not None:
+        rows.append(("seed of the order", str(spec.order_seed)))
+    if experiment.discarded:
+        rows.append(("first runs discarded", ", ".join(run.arm for run in experiment.discarded)))
+    if experiment.extensions:
+        rows.append(("extended after the outcome was seen", f"{experiment.extensions} times"))
+    return tuple(rows)
+
+
+def _arms(a: Arm, b: Arm) -> Table:
+    def words(arm: Arm) -> str:
+        target = [arm.target.words] if arm.target else []
+        removed = (f"without {name}" for name in arm.unsets)
+        return ", ".join([*target, *arm.sets, *removed, *arm.envs, *arm.gpu.words]) or "the base as it is"
+
+    return Table(("arm", "changes on the common base"), (("A", words(a)), ("B", words(b))))
+
+
+def _pairs(metrics: Sequence[MetricChange]) -> Table:
+    """Return every metric of every pair, so that readers can compute the outcome themselves."""
+    rows = []
+    for metric in metrics:
+        for i, (a, b) in enumerate(metric.pairs, start=1):
+            ratio = 100 * (b / a - 1) if a and b is not None else None
+            rows.append((f"{metric_title(metric.metric)}, {metric.unit}", str(i), number(a), number(b), change(ratio)))
+    return Table(("metric", "pair", "A", "B", "B against A"), tuple(rows), frozenset({1, 2, 3, 4}))
+
+
+def _runs(experiment: Experiment) -> Table:
+    rows = tuple(
+        (
+            str(run.place + 1),
+            str(run.pair + 1) if run.pair >= 0 else NA,
+            run.arm,
+            run.state if not run.error else f"{run.state}: {run.error}",
+            f"#{run.result_id}" if run.result_id is not None else NA,
+            number(run.value),
+            f"{run.took_s:.0f} s" if run.took_s is not None else NA,
+        )
+        for run in experiment.runs
+    )
+    head = ("order", "pair", "arm", "state", "result", metric_title(experiment.spec.metric), "took")
+    return Table(head, rows, frozenset({0, 1, 5, 6}))
+
+
+def sweep_blocks(sweep: Sweep, results: Sequence[BenchResult]) -> list[Block]:
+    """Return a sweep with the results of its points, in order. Secrets must be masked already."""
+    blocks: list[Block] = [SIMULATED] if sweep.simulated else []
+    knee = plots.knee_of(sweep)
+    if knee is not None:
+        blocks.append(Text(f"Knee at {knee.label}: {sweep.knee_text.removeprefix(f'{knee.label}: ')}", lead=True))
+    elif sweep.knee_text:
+        blocks.append(Text(sweep.knee_text, lead=True))
+    if sweep.state != "done":
+        blocks.append(Alert("warning", f"The sweep is {sweep.state}", (sweep.error,) if sweep.error else ()))
+    blocks += [*plots.sweep(sweep), Heading("Points"), _points(sweep)]
+    if sweep.notes:
+        blocks.append(Items(sweep.notes))
+    if sweep.experiment_id is not None or sweep.confirmed is not None:
+        blocks.append(Text(_confirmation(sweep)))
+    elif sweep.kind == "flag":
+        blocks.append(Text("One screening run each: differences between points are not confirmed."))
+    return [*blocks, *_first_conditions(results, "point")] if results else blocks
+
+
+def _confirmation(sweep: Sweep) -> str:
+    """Return the outcome of the pairs that tested the best value. Sweeps of older versions do not record it."""
+    by = f"experiment {sweep.experiment_id}" if sweep.experiment_id is not None else "pairs against the baseline"
+    if sweep.confirmed is None:
+        return f"The best value was compared with the baseline by {by}, which shows the outcome."
+    return f"The best value was {'' if sweep.confirmed else 'not '}confirmed by {by}."
+
+
+def _points(sweep: Sweep) -> Table:
+    measured = [
+        (name, head) for name, head in _POINT_COLUMNS if any(getattr(p, name) is not None for p in sweep.points)
+    ]
+    with_force = any(point.in_force for point in sweep.points)
+
+    def row(index: int, point: SweepPoint) -> tuple[str, ...]:
+        return (
+            point.label + (" (knee)" if index == sweep.knee else ""),
+            number(point.tok_s),
+            *(number(getattr(point, name)) for name, _ in measured),
+            *([point.in_force or NA] if with_force else []),
+            ", ".join(f"#{result}" for result in point.result_ids) or NA,
+            f"{point.state}: {point.error}" if point.error else point.state,
+        )
+
+    rows = tuple(row(index, point) for index, point in enumerate(sweep.points))
+    force_head = ["in force"] if with_force else []
+    head = (sweep.name, "tok/s", *(title for _, title in measured), *force_head, "results", "state")
+    return Table(head, rows, frozenset(range(1, 2 + len(measured))))

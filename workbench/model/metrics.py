@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from workbench.model.bench import BenchSummary
+if TYPE_CHECKING:
+    from workbench.model.bench import BenchSummary
 
 PARTS = ("mean", "p50", "p90", "p99", "min", "max")  # of a latency's distribution
 RUN, LATENCY, ENERGY = "run", "latency", "energy"

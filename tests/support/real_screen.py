@@ -33,6 +33,10 @@ class RealScreen:
     def text(self) -> str:
         return grid(self.app)
 
+    def pane(self, name: str) -> Any:
+        """Return the pane with this name, such as "presets"."""
+        return self.app.main.panes.frames[name].body
+
     def row(self, number: int) -> str:
         return self.text.splitlines()[number]
 

@@ -42,6 +42,10 @@ class Driven:
 
         return grid(self.app)
 
+    def pane(self, name: str) -> Any:
+        """Return the pane with this name, such as "presets"."""
+        return self.app.main.panes.frames[name].body
+
     def row(self, number: int) -> str:
         return self.text.splitlines()[number]
 

@@ -165,7 +165,7 @@ def test_what_failed_was_given_back_and_is_unchecked_stands_on_a_page(drive: Any
         )
         failed = outcome("power_limit_w", False, "not supported", before=600.0, requested=900.0, read_back=600.0)
         report = SettingsReport((kept, failed), "journal.json", rolled_back=(kept,), guard=guard())
-        d.app.main.show_report("GPU settings", report)
+        d.app.main.controllers.gpu.show_report("GPU settings", report)
         await d.pilot.pause()
         said = ("? not checked", "x failed", "not supported", "3000-3090MHz", "unknown (someone", "Given back")
         for words in (*said, "V puts load on the card", "gives back when Workbench is silent for 60 s", "journal.json"):
@@ -241,7 +241,7 @@ def test_a_failed_verify_stops_counting(drive: Any) -> None:
         d.session.fail["verify_gpu"] = SettingsError("the server died")
         await d.press("V")
         await d.until(lambda: "the server died" in d.text)
-        d.app.main.count()
+        d.app.main.services.tick()
         assert "checking under load" not in d.text
 
     drive(scenario, stage="altered")
@@ -304,12 +304,10 @@ def test_revert_is_one_key(drive: Any) -> None:
     drive(scenario, stage="altered")
 
 
-def test_a_method_that_a_session_lacks_is_a_message(drive: Any) -> None:
+def test_settings_can_be_changed_when_the_processes_are_not_known(drive: Any) -> None:
     class Poor(FakeSession):
-        def __getattribute__(self, name: str) -> Any:
-            if name in ("gpu_processes", "preset_gpu_settings"):
-                raise AttributeError(f"no {name}", name=name, obj=self)
-            return super().__getattribute__(name)
+        async def gpu_processes(self) -> Any:
+            raise SettingsError("cannot list the processes of the GPUs")
 
     async def scenario(d: Any) -> None:
         await d.press("g", *"500", "enter")

@@ -58,7 +58,7 @@ def test_keys_in_one_packet_act_in_order(drive: Any) -> None:
     async def scenario(d: Any) -> None:
         for key in ("p", "q", "w", "e", "n", "3"):
             d.app.post_message(events.Key(key, key))
-        await d.until(lambda: d.app.main.presets.query_text == "qwen3")
+        await d.until(lambda: d.pane("presets").query_text == "qwen3")
         assert d.app.is_running and not d.app.main.notice_bar.display
         for key, character in (
             ("enter", "\r"),
@@ -364,12 +364,12 @@ def test_a_click_goes_where_it_points_and_the_wheel_moves_what_is_under_it(drive
         tabs = next(n for n, row in enumerate(rows) if row.startswith(" 1 Presets"))
         await d.pilot.click(offset=(rows[tabs].index("1 Presets") + 2, tabs))
         await d.pilot.pause()
-        assert d.app.main.active == 1
+        assert d.app.main.panes.active == "presets"
         await d.pilot.click("#presets", offset=(5, 2))
-        assert d.app.main.presets.current.id == PRESETS[2].id
-        wheel = events.MouseScrollDown(d.app.main.presets, 5, 2, 0, 1, 0, False, False, False)
-        d.app.main.presets.on_mouse_scroll_down(wheel)
-        assert d.app.main.presets.cursor == 5
+        assert d.pane("presets").current.id == PRESETS[2].id
+        wheel = events.MouseScrollDown(d.pane("presets"), 5, 2, 0, 1, 0, False, False, False)
+        d.pane("presets").on_mouse_scroll_down(wheel)
+        assert d.pane("presets").cursor == 5
         await d.pilot.click("#presets", offset=(5, 0), times=3)
         await d.until(lambda: d.session.called("load_preset"))
         assert d.session.called("load_preset")[-1][1] == PRESETS[0].id

@@ -9,7 +9,7 @@ from support.real_screen import crashes, on_free_port, real_screen
 
 from workbench.gpu.settings import journal
 from workbench.model.settings import ClockRange, GpuSettings
-from workbench.tui.actions import gpu
+from workbench.tui.controllers import gpu
 
 pytestmark = pytest.mark.slow
 

@@ -185,7 +185,7 @@ def test_news_of_the_link_do_not_take_away_what_became_of_an_action() -> None:
             with s.session.busy("reverting GPU settings"):
                 raise SettingsError("the link was lost while nvidia-smi ran", next_step="r again")
 
-        s.app.main.attempt(cut())
+        s.app.main.services.attempt(cut())
         await s.until("the link was lost while nvidia-smi ran")
         s.session.notify(Level.INFO, "the link to boxb is back after 0 s")
         await s.press("1")
@@ -208,7 +208,7 @@ def test_the_wheel_back_at_the_end_follows_the_log_again(monkeypatch: pytest.Mon
     async def scenario(s: RealScreen) -> None:
         await s.serve()
         await s.press("3")
-        pane = s.app.main.log_pane
+        pane = s.pane("log")
         wheel = {"x": 1, "y": 1, "delta_x": 0, "button": 0, "shift": False, "meta": False, "ctrl": False}
         await s.until(lambda: len(pane.view) > pane.content_size.height)
         pane.on_mouse_scroll_up(events.MouseScrollUp(pane, delta_y=-1, **wheel))  # type: ignore[arg-type]
@@ -244,7 +244,7 @@ def test_progress_is_whole_in_the_header_beside_a_long_host_name() -> None:
 def test_what_is_pressed_before_the_first_reading_is_answered_truly() -> None:
     async def scenario(s: RealScreen) -> None:
         s.session.update(telemetry=None, host=replace(s.state.host, link="connecting"))
-        s.app.main.attempt(s.app.main.action_gpu())
+        s.app.main.services.attempt(s.app.main.controllers.gpu.edit())
         await s.until("the GPUs have not been read yet")
 
     shown(scenario)

@@ -87,7 +87,7 @@ async def every_page(s: RealScreen, names: Iterable[str], sizes: Sizes) -> None:
             assert crashes() == [], (name, size, crashes()[0].read_text())
         while s.app.screen is not s.app.main:
             await s.press("escape")
-        if s.app.main.zoomed:
+        if s.app.main.panes.zoomed:
             await s.press("z")
 
 
@@ -162,9 +162,9 @@ def test_what_cannot_be_drawn_says_so_and_the_rest_goes_on(monkeypatch: pytest.M
     async def scenario() -> None:
         async with real_screen() as s:
             await s.until("GPU3", lambda: s.state.presets)
-            monkeypatch.setattr(s.app.main.results, "rows", broken)
-            monkeypatch.setattr(s.app.main, "action_zoom", broken)
-            s.app.main.results.repaint()
+            monkeypatch.setattr(s.pane("results"), "rows", broken)
+            monkeypatch.setattr(s.app.main.controllers.view, "zoom", broken)
+            s.pane("results").repaint()
             await s.press("question_mark")
             await s.until("every action by name")
             await s.press("escape", "z")

@@ -181,7 +181,7 @@ def test_narrow_and_wide_and_back(drive: Any) -> None:
             await d.press(str(number))
             assert words in d.text, number
         await d.press("2", "tab")
-        assert d.app.main.active == 3
+        assert d.app.main.panes.active == "log"
 
     drive(scenario, stage="compare")
 

@@ -115,7 +115,7 @@ def test_an_old_message_goes_while_telemetry_flows(drive: Any) -> None:
         d.session.notice(Level.INFO, "read me")
         await d.until(lambda: "read me" in d.text)
         await d.press("question_mark")
-        d.app.main._notice_until = time.monotonic() - 1
+        d.app.main.services._notice_until = time.monotonic() - 1
         d.app.main.tick(d.session.state, True)
         assert d.app.main.notice_bar.display  # a page lies over it: it has not been read
         await d.press("escape")
@@ -130,8 +130,8 @@ def test_a_check_counts_its_seconds_while_telemetry_flows(drive: Any, monkeypatc
     clock = SimpleNamespace(monotonic=lambda: now.s)
 
     async def scenario(d: Any) -> None:
-        monkeypatch.setattr("workbench.tui.actions.view.time", clock)
-        d.app.main.count_down("checking under load: vllm is kept busy", 8.0)
+        monkeypatch.setattr("workbench.tui.services.time", clock)
+        d.app.main.services.count_down("checking under load: vllm is kept busy", 8.0)
         now.s += 5.0
         d.session.tick()
         d.app.main.tick(d.session.state, True)

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from workbench.session.api import SessionApi
 
 
-def run(session: SessionApi, *, mouse: bool | None = None, keymap: dict[str, str] | None = None) -> int:
+def run(session: SessionApi, *, mouse: bool | None = None) -> int:
     """Show the screen until the person leaves; the exit code. `mouse` None: off under ssh, where it costs traffic and
     takes tmux's selection away, else on. The session is opened once the first frame stands, and closed at the end."""
     import gc
@@ -23,7 +23,7 @@ def run(session: SessionApi, *, mouse: bool | None = None, keymap: dict[str, str
     gc.disable()  # until the first frame stands: __main__.py
     from workbench.tui.app import WorkbenchApp
 
-    app = WorkbenchApp(session, keymap)
+    app = WorkbenchApp(session)
     if mouse is None:
         mouse = "SSH_CONNECTION" not in os.environ
     code = app.run(mouse=mouse)

@@ -18,6 +18,7 @@ from textual.theme import Theme
 
 from workbench.session.api import SessionApi
 from workbench.tui.glyphs import ASCII, G
+from workbench.tui.interfaces import KeyTaker, OrderedKeys
 from workbench.tui.screen import MainScreen
 from workbench.tui.textual_private import PlainEnd, run_bindings, when_terminal_is_gone
 from workbench.tui.theme import DIM, FIELD, GROUNDS, LINE, ORANGE, SKY, STRONG, TEXT, VERMILLION
@@ -56,15 +57,15 @@ CLOSE_S = 5.0
 class WorkbenchApp(PlainEnd):
     TITLE = "Workbench"
     CSS_PATH = "workbench.tcss"
-    ENABLE_COMMAND_PALETTE = False  # ours looks like the other lists (commands.py)
+    ENABLE_COMMAND_PALETTE = False  # controllers/palette.py looks like the other lists
     AUTO_FOCUS = None
     BINDINGS: ClassVar[list[BindingType]] = [
         # ctrl+q is a flow-control habit: it must not end the session. q asks first.
-        Binding("ctrl+q", "screen.quit", show=False, priority=True),
-        Binding("ctrl+c", "screen.quit", show=False),
+        Binding("ctrl+q", "screen.do('screen.quit')", show=False, priority=True),
+        Binding("ctrl+c", "screen.do('screen.quit')", show=False),
     ]
 
-    def __init__(self, session: SessionApi, keymap: dict[str, str] | None = None) -> None:
+    def __init__(self, session: SessionApi) -> None:
         super().__init__()
         self._uncoloured: LineFilter | None = None
         self.set_class(G is ASCII, "-ascii")
@@ -72,8 +73,6 @@ class WorkbenchApp(PlainEnd):
         self.register_theme(THEME)
         self.set_reactive(App.theme, "workbench")  # without its watcher, which would parse all CSS a second time
         self.stylesheet.set_variables(self.get_css_variables())
-        if keymap:
-            self.set_keymap(keymap)
         self._opening: asyncio.Task[None] | None = None
 
     def get_line_filters(self) -> Sequence[LineFilter]:
@@ -136,22 +135,21 @@ class WorkbenchApp(PlainEnd):
         await super().on_event(event)
 
     async def _take_key(self, event: events.Key) -> bool:
-        if not getattr(self.screen, "ORDERED_KEYS", False):
+        if not isinstance(self.screen, OrderedKeys):
             return False
         try:
-            return await self._run_key(event)
-        except Exception as error:  # of an action: it is told, and the screen goes on
-            self.main.explain(error)
+            return await self._run_key(event, self.screen.working)
+        except Exception as error:  # of an action: a message shows it, and the screen goes on
+            self.main.services.explain(error)
             return True
 
-    async def _run_key(self, event: events.Key) -> bool:
+    async def _run_key(self, event: events.Key, working: bool) -> bool:
         focused = self.focused
-        if getattr(self.screen, "working", False) and event.key != "escape":
-            return True  # what is under way was asked for by the last key: this one would go to what comes after it
+        if working and event.key != "escape":
+            return True  # the screen is about to open a page, and this key was not meant for that page
         if await run_bindings(self, event.key, priority=True):
             return True
-        take = getattr(focused, "take", None)
-        if take is not None and take(event):
+        if isinstance(focused, KeyTaker) and focused.take_key(event):
             return True
         return await run_bindings(self, event.key)
 

@@ -9,11 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from workbench.session.api import SessionApi
 from workbench.session.state import SessionState
 from workbench.tui.textual_private import frames_waiting
+
+if TYPE_CHECKING:
+    from workbench.tui.services import Services
 
 LOG_PERIOD_S = 0.5
 CLOCK_PERIOD_S = 1.0
@@ -32,7 +35,8 @@ class Viewer(Protocol):
     def log_visible(self) -> bool: ...
     def show(self, state: SessionState, changed: frozenset[str]) -> None: ...
     def tick(self, state: SessionState, drawn: bool = False) -> None: ...
-    def explain(self, error: Exception) -> None: ...
+    @property
+    def services(self) -> Services: ...
 
 
 class Bridge:
@@ -90,7 +94,7 @@ class Bridge:
         try:
             draw(*what)
         except Exception as error:
-            self.viewer.explain(error)
+            self.viewer.services.explain(error)
 
     def _flush_log(self) -> None:
         self._log_timer = None

@@ -246,8 +246,8 @@ class Painted(Widget):
         self._wheel(-WHEEL_ROWS, event)
 
     def _wheel(self, by: int, event: events.MouseEvent) -> None:
-        """The wheel does what the arrows do."""
-        move = getattr(self, "action_scroll_by", None) or getattr(self, "action_move", None)
-        if move is not None:
-            event.stop()
-            move(by)
+        event.stop()
+        self.action_move(by)
+
+    def action_move(self, by: int) -> None:
+        """Move the cursor, or scroll, by `by` rows: for the arrow keys and the mouse wheel. By default do nothing."""

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from workbench.tui.glyphs import G
+
 if TYPE_CHECKING:
     from workbench.model.settings import Alteration
     from workbench.session.state import SessionState
@@ -44,6 +46,12 @@ def figure(value: float | None, digits: int | None = None) -> str:
 
 def whole(value: float | None, unit: str = "") -> str:
     return NA if value is None else f"{value:.0f}{unit}"
+
+
+def gauge(share: float, cells: int) -> str:
+    """Return a bar such as ▓▓▓░░, with at least one full cell for any share above 0."""
+    full = max(1 if share > 0 else 0, min(cells, round(share * cells)))
+    return G.bar_full * full + G.bar_empty * (cells - full)
 
 
 def progress_text(state: SessionState) -> str:

@@ -214,7 +214,7 @@ async def _take_all(folder: Path) -> list[Path]:
     written: list[Path] = []
     for profile, play in SCENES:
         session = Session.of_host(simulate=profile)
-        app = WorkbenchApp(session, None)
+        app = WorkbenchApp(session)
         async with app.run_test(size=(120, 40)) as pilot:
             scene = Scene(session, pilot, folder)
             await scene.until(lambda session=session: session.state.host.link == "connected")  # type: ignore[misc]

@@ -12,9 +12,10 @@ from textual.geometry import Size
 from textual.screen import ModalScreen
 from textual.widget import Widget
 
-from workbench.tui.cells import Painted, Row, border_text, paragraph
+from workbench.tui.cells import Row, border_text, paragraph
 from workbench.tui.widgets.entry import Entry
 from workbench.tui.widgets.pick_list import PickList
+from workbench.tui.widgets.scrolled import Scrolled
 
 T = TypeVar("T")
 ROOM_AROUND = 4  # rows of the screen that a modal leaves: its border and some of what is behind it
@@ -23,7 +24,7 @@ ROOM_AROUND = 4  # rows of the screen that a modal leaves: its border and some o
 class Modal(ModalScreen[T], Generic[T]):
     """A box in the middle. `content()` gives what stands in it; escape leaves without an outcome."""
 
-    ORDERED_KEYS = True
+    working = False  # keys other than escape are dropped (interfaces.OrderedKeys)
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "leave", show=False),
         Binding("tab", "app.focus_next", show=False),
@@ -61,24 +62,17 @@ class Modal(ModalScreen[T], Generic[T]):
         self.dismiss(None)
 
 
-class TextBody(Painted, can_focus=True):
-    """Rows that are as wide as the box; arrows scroll when they do not fit."""
+class TextBody(Scrolled):
+    """Rows that are as wide as the box, made by `make(width)`. `reserve` rows of the screen are left for other parts of
+    the box."""
 
     GROUND = "box"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up,k", "move(-1)", show=False),
-        Binding("down,j", "move(1)", show=False),
-        Binding("pageup,ctrl+u", "move(-12)", show=False),
-        Binding("pagedown,ctrl+d,space", "move(12)", show=False),
-        Binding("home", "move(-100000)", show=False),
-        Binding("end", "move(100000)", show=False),
-    ]
 
     def __init__(self, make: Callable[[int], list[Row]], *, focusable: bool = True, reserve: int = 0) -> None:
         super().__init__()
         self.make = make
         self.can_focus = focusable
-        self.top, self.reserve = 0, reserve
+        self.reserve = reserve
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         return max(0, min(len(self.made(self.make, width)), viewport.height - ROOM_AROUND - self.reserve))
@@ -89,18 +83,8 @@ class TextBody(Painted, can_focus=True):
         self.refresh(layout=True)
         self.repaint()
 
-    def rows(self, width: int, height: int) -> Sequence[Row]:
-        rows = self.make(width)
-        self.top = max(0, min(self.top, len(rows) - height))
-        shown = rows[self.top : self.top + height]
-        hidden = len(rows) - self.top - height
-        if hidden > 0 and shown:
-            shown[-1] = ((f"  {hidden + 1} more lines (down)", "dim"),)
-        return shown
-
-    def action_move(self, by: int) -> None:
-        self.top = max(0, self.top + by)
-        self.repaint()
+    def all_rows(self, width: int, height: int) -> list[Row]:
+        return self.make(width)
 
 
 class Choices(PickList):

@@ -14,8 +14,8 @@ from workbench.model.secrets import is_secret_name
 from workbench.tui.cells import Row, paragraph
 from workbench.tui.formats import value_text
 from workbench.tui.modals.base import Choices, Modal, TextBody
+from workbench.tui.panes.launch import LEVELS, range_text
 from workbench.tui.widgets.entry import Entry
-from workbench.tui.widgets.flags import LEVELS, range_text
 
 UNSET = "\0unset"
 

@@ -71,7 +71,7 @@ class Cycle(Painted, can_focus=True):
             self.repaint()
             self.on_change(value)
 
-    def take(self, event: events.Key) -> bool:
+    def take_key(self, event: events.Key) -> bool:
         """enter and letters; False for all other keys."""
         if event.key == "enter":
             self.on_submit(self.value)
@@ -131,7 +131,7 @@ class Form(Modal[Values]):
         self.fields, self.intro, self.check, self.hints, self.heading = fields, intro, check, hints, heading
         self.label_cells, self.entry_cells = label_cells, entry_cells
         self.set_class(wide, "-wide")
-        self.submit, self.doing, self.working = submit, doing, False
+        self.submit, self.doing = submit, doing
         self.problem = ""
         self.known: Mapping[str, str] = {}
         self.inputs: dict[str, Entry | Cycle] = {f.name: self._input(f) for f in fields}

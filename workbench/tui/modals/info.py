@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from workbench.session.state import Activity
-from workbench.tui.bindings import KEYS, PANES
 from workbench.tui.cells import Row, pad, paragraph
 from workbench.tui.formats import clock, figure, setting_text
 from workbench.tui.glyphs import G
 
 if TYPE_CHECKING:
     from workbench.model.preset import Preset
+    from workbench.tui.bindings import Key
 
-TITLES = {"": "Everywhere", **{name: f"In {n} {name.capitalize()}" for n, name in PANES.items()}}
 WORDS = (
     ("plan", "the engine, its flags and variables as they stand in 2: what s starts"),
     ("A, B", "the two configurations or results that are compared; a and B in 4 mark them"),
@@ -34,13 +34,14 @@ WORDS = (
 VERDICT_SIGNS = {"true": ("ok", "good"), "partly": ("!", "warn"), "unproven": ("?", "warn"), "false": ("x", "bad")}
 
 
-def help_rows(width: int) -> list[Row]:
+def help_rows(keys: Sequence[Key], panes: Sequence[tuple[str, str]], width: int) -> list[Row]:
+    """Return the help page. `panes` are (name, title) in the order of the page."""
     rows: list[Row] = []
     intro = "Load a preset, edit flags, start, bench, change one thing, restart, bench, compare, revert."
     rows += paragraph(f"{intro} p  /  s  b  /  s  b  c  r", width, "dim")
-    for where, title in TITLES.items():
+    for where, title in (("", "Everywhere"), *panes):
         rows += [(), ((title, "title"),)]
-        for k in KEYS:
+        for k in keys:
             if k.where == where:
                 lines = paragraph(k.help, max(20, width - 12), "text")
                 rows.append(((pad(f"  {k.shown}", 12), "key"), *lines[0]))

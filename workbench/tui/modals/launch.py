@@ -17,7 +17,7 @@ from workbench.tui.cells import Row, paragraph
 from workbench.tui.formats import value_text
 from workbench.tui.glyphs import G
 from workbench.tui.modals.base import Modal, TextBody
-from workbench.tui.widgets.flags import LEVELS
+from workbench.tui.panes.launch import LEVELS
 
 if TYPE_CHECKING:
     from workbench.model.turn import Turn

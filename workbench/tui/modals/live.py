@@ -13,9 +13,10 @@ from workbench.model.findings import Level
 from workbench.session.state import Notice, SessionState
 from workbench.tui.cells import Row, border_text
 from workbench.tui.formats import progress_text
+from workbench.tui.interval_trails import Trail
 from workbench.tui.modals.base import ROOM_AROUND, Modal, TextBody
 from workbench.tui.widgets.bars import notice_rows
-from workbench.tui.widgets.experiment import Trail, experiment_rows
+from workbench.tui.widgets.experiment import experiment_rows
 from workbench.tui.widgets.sweep import plots, sweep_rows
 
 if TYPE_CHECKING:
@@ -83,8 +84,8 @@ class Live(Modal[str]):
     def _answered(self) -> None:
         self.asked, self.blank = "", False
 
-    def refused(self, state: SessionState) -> None:
-        """The session has raised: a message says why, and there is nothing to wait for. What it had begun stays."""
+    def request_failed(self, state: SessionState) -> None:
+        """Stop waiting: the session raised an error, and a message shows it. Close the page if it has no content."""
         self.state_changed(state)
         nothing = self.blank
         self.asked, self.blank = "", False
@@ -111,7 +112,7 @@ class Live(Modal[str]):
             self.box_title = title
             box.border_title = border_text(title)
 
-    def told(self, notice: Notice) -> None:
+    def show_notice(self, notice: Notice) -> None:
         """A message for the person, while this page lies over the place of messages."""
         if notice.level in (Level.WARN, Level.ERROR):
             self.notice = notice

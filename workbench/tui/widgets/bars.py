@@ -9,12 +9,11 @@ from textual.geometry import Offset
 
 from workbench.model.findings import Level
 from workbench.session.state import Notice, SessionState
-from workbench.tui.bindings import KEYS, footer_keys
+from workbench.tui.bindings import SCREEN_KEYS, footer_keys
 from workbench.tui.cells import Painted, Row, cut, fit, paragraph, row_width, spread, width_of
 from workbench.tui.formats import in_words
 from workbench.tui.glyphs import G
 
-TABS = ("Presets", "Launch", "Log", "Bench", "Compare", "GPUs")
 NOTICE_SIGNS = {
     Level.ERROR: ("x ", "bad"),
     Level.WARN: ("! ", "warnb"),
@@ -28,9 +27,9 @@ class TabRow(Painted):
 
     GROUND = "bar"
 
-    def __init__(self) -> None:
+    def __init__(self, titles: Sequence[str]) -> None:
         super().__init__(id="tabs")
-        self.active = 1
+        self.titles, self.active = titles, 1
         self.badges: dict[int, str] = {}
 
     def show(self, active: int, badges: dict[int, str]) -> None:
@@ -40,7 +39,7 @@ class TabRow(Painted):
     def rows(self, width: int, height: int) -> Sequence[Row]:
         row: list[tuple[str, str]] = []
         gap = " " if width < 90 else "  "
-        for number, name in enumerate(TABS, 1):
+        for number, name in enumerate(self.titles, 1):
             badge = f" {self.badges[number]}" if number in self.badges else ""
             row.append((f" {number} {name}{badge} ", "select" if number == self.active else "text"))
             row.append((gap, "text"))
@@ -51,7 +50,7 @@ class TabRow(Painted):
     async def on_click(self, event: events.Click) -> None:
         name = text_at(self._painted, event.get_content_offset(self)).strip()[:1]
         if name.isdecimal():
-            await self.screen.run_action(f"pane({name})")
+            await self.screen.run_action(f"do('screen.pane({name})')")
 
 
 def text_at(rows: Sequence[Row], offset: Offset | None) -> str:
@@ -73,7 +72,9 @@ def command_line(state: SessionState) -> str | None:
 
 
 class CommandBar(Painted):
-    """Two rows: the exact command, and whether it would be refused."""
+    """Two rows: the exact command, and whether it would be rejected."""
+
+    FIELDS = frozenset({"plan"})
 
     def __init__(self) -> None:
         super().__init__(id="command")
@@ -206,6 +207,6 @@ class Footer(Painted):
 
     async def on_click(self, event: events.Click) -> None:
         said = text_at(self._painted, event.get_content_offset(self)).strip()
-        found = next((k for k in KEYS if k.footer and said in (k.shown, k.label)), None)
+        found = next((k for k in SCREEN_KEYS if k.footer and said in (k.shown, k.label)), None)
         if found is not None:
-            await self.screen.run_action(found.action)
+            await self.screen.run_action(f"do('{found.id}')")

@@ -43,7 +43,7 @@ class Entry(Input):
         if self.select:  # now, not at the focus event, which comes after keys that were typed meanwhile
             self.action_select_all()
 
-    def take(self, event: events.Key) -> bool:
+    def take_key(self, event: events.Key) -> bool:
         """Insert a printable key; False when it is not one."""
         if not event.is_printable or event.character is None:
             return False

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from workbench.model.metrics import short_title
 from workbench.tui.cells import Row, cut, pad, paragraph, spread
 from workbench.tui.formats import countdown, elapsed, figure, whole
 from workbench.tui.glyphs import G
-from workbench.tui.widgets.compare import FIRST, VERDICTS
+from workbench.tui.interval_trails import Trail
+from workbench.tui.panes.compare import FIRST, VERDICTS
 from workbench.tui.widgets.interval import Axis, axis_for, bar
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ RUNS = {
 }
 CHANGE = 16
 SHOWN = ("output_tok_s", "tok_per_joule", "ttft_ms.p50", "ttft_ms.p99", "itl_ms.mean", "tpot_ms.mean", "power_w")
-Trail = Mapping[int, tuple[float, float]]  # pairs that were complete -> (change, half width) in percent
 
 
 def gpu_words(gpu: GpuSettings) -> list[str]:

@@ -24,6 +24,20 @@ METRICS: dict[str, Metric] = {m.label: m for m in LAYOUTS[4]}
 class GpuStrip(Painted):
     """One GPU: title and two rows of four metrics; up to four: columns; more, or a small screen: one row each."""
 
+    FIELDS = frozenset(
+        {
+            "telemetry",
+            "telemetry_monotonic_s",
+            "telemetry_problem",
+            "alterations",
+            "drift",
+            "others",
+            "others_problem",
+            "gpu_findings",
+            "guard",
+        }
+    )
+
     def __init__(self, history: History) -> None:
         super().__init__(id="gpus")
         self.history = history

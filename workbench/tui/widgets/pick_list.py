@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 from textual import events
 from textual.binding import Binding, BindingType
-from textual.message import Message
 
 from workbench.tui.cells import Painted, Row
 from workbench.tui.textual_private import run_bindings
@@ -24,9 +23,6 @@ class PickList(Painted, can_focus=True):
         Binding("home", "move(-1000000)", show=False),
         Binding("end,G", "move(1000000)", show=False),
     ]
-
-    class Moved(Message):
-        """The cursor is on another item."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -110,7 +106,6 @@ class PickList(Painted, can_focus=True):
         self.cursor = max(0, min(len(self.items) - 1, self.cursor + by))
         if self.cursor != before:
             self.repaint()
-            self.post_message(self.Moved())
 
     def action_page(self, by: int) -> None:
         self.action_move(by * max(1, self.content_size.height - 4))

@@ -1,7 +1,8 @@
-"""The input row above a pane's list. Arrows move the list's cursor while typing."""
+"""The input row above a pane. While the user types, the arrow keys move the cursor of the pane's list."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -9,6 +10,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 
 from workbench.tui.cells import Painted, Row
+from workbench.tui.panes.base import Pane
 from workbench.tui.widgets.entry import Entry
 
 
@@ -17,19 +19,7 @@ class _Slash(Painted):
         return [(("/ ", "key"),)]
 
 
-PLACEHOLDERS = {
-    1: "letters of a preset",
-    2: "letters of a flag",
-    3: "text in the log",
-    4: "words of results, notes, tags",
-}
-
-
 class SearchEntry(Entry):
-    def __init__(self, number: int) -> None:
-        super().__init__(placeholder=PLACEHOLDERS[number], on_change=self._changed)
-        self.number = number
-
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("down", "list(1)", show=False),
         Binding("up", "list(-1)", show=False),
@@ -38,28 +28,34 @@ class SearchEntry(Entry):
         Binding("escape", "abandon", show=False),
     ]
 
+    def __init__(self, search: Search) -> None:
+        super().__init__(placeholder=search.pane.SEARCH, on_change=lambda text: search.changed(search.pane, text))
+        self.search = search
+
     def action_list(self, by: int) -> None:
-        pane = self.screen.panes[self.number]  # type: ignore[attr-defined]
-        if self.number == 3:
-            pane.body.action_scroll_by(by)
-        else:
-            pane.body.action_move(by)
+        self.search.pane.action_move(by)
 
     async def action_abandon(self) -> None:
-        await self.screen.close_search()  # type: ignore[attr-defined]
-
-    def _changed(self, text: str) -> None:
-        self.screen.searched(self.number, text)  # type: ignore[attr-defined]
+        await self.search.left()
 
     async def action_submit(self) -> None:
-        await self.screen.search_entered(self.number, self.value)  # type: ignore[attr-defined]
+        await self.search.entered(self.search.pane, self.value)
 
 
 class Search(Horizontal):
-    def __init__(self, number: int) -> None:
+    """`changed`, `entered` and `left` are called in line with the key."""
+
+    def __init__(
+        self,
+        pane: Pane,
+        *,
+        changed: Callable[[Pane, str], None],
+        entered: Callable[[Pane, str], Awaitable[None]],
+        left: Callable[[], Awaitable[None]],
+    ) -> None:
         super().__init__(classes="search")
-        self.number = number
-        self.entry = SearchEntry(number)
+        self.pane, self.changed, self.entered, self.left = pane, changed, entered, left
+        self.entry = SearchEntry(self)
 
     def compose(self) -> ComposeResult:
         slash = _Slash(classes="search-label")

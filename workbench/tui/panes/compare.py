@@ -1,21 +1,22 @@
-"""A against B: the differences in configuration first, then each figure with its change and a word for it."""
+"""Pane 5, A compared with B: the differences in configuration, then each metric with its change and verdict."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from textual.binding import Binding
-
 from workbench.model.metrics import short_title
 from workbench.session.state import SessionState
-from workbench.tui.bindings import bindings_for
-from workbench.tui.cells import Painted, Row, cut, pad, paragraph, row_width, width_of
+from workbench.tui.bindings import Key, bindings_for, hint, keys_of
+from workbench.tui.cells import Row, cut, pad, paragraph, row_width, width_of
 from workbench.tui.formats import NA, figure, setting_text, value_text
 from workbench.tui.glyphs import G
+from workbench.tui.panes.base import Pane
+from workbench.tui.widgets.scrolled import Scrolled
 
 if TYPE_CHECKING:
     from workbench.model.bench import Comparison, MetricChange
+    from workbench.session.api import SessionApi
 
 CHANGE = 14
 SINGLE = "single pair"
@@ -127,19 +128,31 @@ def _metric_row(metric: MetricChange, width: int, single: bool) -> Row:
     )
 
 
-class Compare(Painted, can_focus=True):
-    BINDINGS = [  # noqa: RUF012
-        *bindings_for("compare"),
-        Binding("up,k", "move(-1)", show=False),
-        Binding("down,j", "move(1)", show=False),
-        Binding("pageup", "move(-8)", show=False),
-        Binding("pagedown", "move(8)", show=False),
-    ]
+class Compare(Pane, Scrolled):
+    NAME, TITLE, AREA = "compare", "Compare", "bottom"
+    FIELDS = frozenset({"comparison", "experiment", "results", "mark_a", "mark_b"})
+    KEYS = keys_of(
+        "compare",
+        Key(
+            "enter",
+            "experiment_page",
+            "experiment",
+            "the experiment's runs, pairs and intervals",
+            lambda c: c.experiments.show(),
+        ),
+        Key(
+            "o",
+            "experiments",
+            "experiments",
+            "choose which experiment is shown, or resume one",
+            lambda c: c.experiments.pick(),
+        ),
+        Key("t", "plot", "plot", "plot A and B", lambda c: c.results.plot()),
+    )
+    BINDINGS = bindings_for(KEYS)
 
-    def __init__(self) -> None:
-        super().__init__(id="compare")
-        self.state: SessionState | None = None
-        self.top = 0
+    def __init__(self, session: SessionApi) -> None:
+        super().__init__(session)
         self.of_experiment = False
 
     def show(self, state: SessionState) -> None:
@@ -154,11 +167,16 @@ class Compare(Painted, can_focus=True):
         self.repaint()
 
     @property
-    def title(self) -> str:
+    def hint(self) -> str:
+        page = "experiment_page" if self.session.state.experiment else "plot"
+        return hint(self.KEYS, "compare", page, "experiments")
+
+    @property
+    def detail(self) -> str:
         experiment = self.state.experiment if self.state else None
         return f"experiment {experiment.id}" if experiment is not None and self.of_experiment else ""
 
-    def rows(self, width: int, height: int) -> Sequence[Row]:
+    def all_rows(self, width: int, height: int) -> list[Row]:
         state = self.state
         if state is None:
             return []
@@ -169,16 +187,7 @@ class Compare(Painted, can_focus=True):
         comparison = state.experiment.comparison if self.of_experiment and state.experiment else state.comparison
         if comparison is None:
             return self._empty(width)
-        rows = comparison_rows(comparison, width, height)
-        self.top = max(0, min(self.top, len(rows) - height))
-        shown = rows[self.top : self.top + height]
-        if self.top + height < len(rows):
-            shown[-1] = ((f"  {len(rows) - self.top - height + 1} more lines (down)", "dim"),)
-        return shown
-
-    def action_move(self, by: int) -> None:
-        self.top = max(0, self.top + by)
-        self.repaint()
+        return comparison_rows(comparison, width, height)
 
     def _empty(self, width: int) -> list[Row]:
         state = self.state

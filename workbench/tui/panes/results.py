@@ -1,41 +1,93 @@
-"""Benchmark results, newest first; above them the run that is under way, below them the physical limit."""
+"""Pane 4, the benchmark results, newest first; above them the benchmark that runs, below them the physical limit."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from workbench.model.server_run import ServerState
 from workbench.session.state import BenchRow, SessionState
-from workbench.tui.bindings import bindings_for
+from workbench.tui.bindings import Key, bindings_for, keys_of
 from workbench.tui.cells import Row, cut, fit, pad, paragraph
-from workbench.tui.formats import elapsed, figure, is_checking, preset_name
+from workbench.tui.formats import elapsed, figure, gauge, is_checking, preset_name
 from workbench.tui.glyphs import G
+from workbench.tui.panes.base import Pane
 from workbench.tui.widgets.pick_list import PickList
+from workbench.tui.widgets.plot import plot_rows
+
+if TYPE_CHECKING:
+    from workbench.session.api import SessionApi
+    from workbench.tui.controllers import Controllers
 
 PLOT_FROM = (110, 12)  # columns and rows from which the plot stands beside the table
 TABLE_BESIDE_PLOT = 64
 
 
-def gauge(share: float, cells: int) -> str:
-    """▓▓▓░░ with at least one cell for anything above nothing."""
-    full = max(1 if share > 0 else 0, min(cells, round(share * cells)))
-    return G.bar_full * full + G.bar_empty * (cells - full)
+class Results(Pane, PickList):
+    NAME, TITLE, AREA = "results", "Bench", "bottom"
+    FIELDS = frozenset(
+        {"results", "bench", "results_search", "mark_a", "mark_b", "ceiling", "servers", "run_id"},
+    )
+    KEYS = keys_of(
+        "results",
+        Key("enter", "detail", "detail", "the result with its conditions", lambda c: c.results.show()),
+        Key("a", "mark_a", "mark A", "mark the result as A", lambda c: c.results.mark("A")),
+        Key("B", "mark_b", "mark B", "mark the result as B", lambda c: c.results.mark("B")),
+        Key("d", "delete", "delete", "delete the result", lambda c: c.results.delete()),
+        Key("e", "export", "export", "write the result as JSON, CSV or Markdown", lambda c: c.results.export()),
+        Key("t", "plot", "plot", "plot the results", lambda c: c.results.plot()),
+        Key(
+            "f",
+            "filter",
+            "filter",
+            "only results that have these words: flags, notes, tags, dates",
+            lambda c: c.search.results(),
+        ),
+        Key("n", "note", "note", "a note and tags on the result", lambda c: c.results.note()),
+    )
+    HINTS = ("detail", "mark_a", "mark_b", "note", "filter")
+    SEARCH = "words of results, notes, tags"
+    BINDINGS = bindings_for(KEYS)
 
-
-class Results(PickList):
-    BINDINGS = bindings_for("results")
-
-    def __init__(self) -> None:
-        super().__init__(id="results")
-        self.state: SessionState | None = None
+    def __init__(self, session: SessionApi) -> None:
+        super().__init__(session)
         self._plotted: tuple[object, ...] = ()
         self._plot: list[Row] = []
 
     @property
     def search(self) -> str:
-        """What the list is narrowed to."""
-        return self.state.results_search if self.state else ""
+        """Return the words that the list is narrowed to."""
+        return self.session.state.results_search
+
+    @property
+    def detail(self) -> str:
+        return f"/{self.search}" if self.search else self.badge
+
+    @property
+    def badge(self) -> str:
+        return str(len(self.session.state.results) or "")
+
+    @property
+    def hint(self) -> str:
+        return "enter done  esc all results" if self.lit else super().hint
+
+    # search
+    def search_changed(self, text: str, controllers: Controllers) -> None:
+        self.lit = True
+        self._find(text, controllers)
+
+    def search_closed(self, controllers: Controllers) -> None:
+        self.lit = False
+        self._find("", controllers)
+
+    async def search_entered(self, text: str, controllers: Controllers) -> None:
+        """Leave the list narrowed down until escape."""
+        self.lit = False
+        self.screen.set_focus(self)
+
+    def _find(self, text: str, controllers: Controllers) -> None:
+        if text != self.search:
+            controllers.services.attempt(lambda: self.session.find_results(text), only="search")
 
     def show(self, state: SessionState) -> None:
         new = self.state is not None and len(state.results) > len(self.state.results)
@@ -61,8 +113,6 @@ class Results(PickList):
         marks = (self.state.mark_a, self.state.mark_b) if self.state else (None, None)
         key = (tuple((r.id, r.output_tok_s) for r in self.items), marks, width, height)
         if key != self._plotted:
-            from workbench.tui.widgets.plot import plot_rows
-
             self._plotted, self._plot = key, plot_rows(self.items, width, height, *marks)
         return self._plot
 

@@ -1,45 +1,89 @@
-"""The followed run's log: only visible lines are read, cleaned and coloured; a search and a held position."""
+"""Pane 3, the log of the selected run. Only the visible lines are read and coloured."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from textual.binding import Binding
 
 from workbench.model.server_run import ServerState
-from workbench.session.api import LogView
 from workbench.session.state import SessionState
-from workbench.tui.bindings import bindings_for
-from workbench.tui.cells import Painted, Row, cut, paragraph
+from workbench.tui.bindings import Key, bindings_for, keys_of
+from workbench.tui.cells import Row, cut, paragraph
 from workbench.tui.glyphs import G
-from workbench.tui.widgets.log_lines import ROOM_FOR_ALL, condensed, is_access
+from workbench.tui.panes.base import Pane
+from workbench.tui.panes.log_lines import ROOM_FOR_ALL, condensed, is_access
+
+if TYPE_CHECKING:
+    from workbench.session.api import SessionApi
+    from workbench.tui.controllers import Controllers
 
 LOOK_BACK, CHUNK = 2000, 100  # lines that are read, at most, to fill the pane's rows
 ROLES = {"error": "bad", "warn": "warn", "info": "text", "": "text"}
 
 
-class LogPane(Painted, can_focus=True):
+class LogPane(Pane):
+    NAME, TITLE = "log", "Log"
+    FIELDS = frozenset({"log_revision", "servers", "run_id", "plan"})
+    KEYS = keys_of(
+        "log",
+        Key(
+            "f",
+            "follow",
+            "follow",
+            "follow the log, or stop at this position",
+            lambda c: c.pane(LogPane).toggle_follow(),
+        ),
+        Key("e", "next_error", "error", "jump to the next error in the log", lambda c: c.servers.next_error()),
+        Key(
+            "m",
+            "matches",
+            "matches",
+            "every line of the whole log file that contains the searched text",
+            lambda c: c.servers.show_matches(),
+        ),
+        Key("o", "runs", "runs", "choose which server run is shown", lambda c: c.servers.pick_run()),
+    )
+    HINTS = ("follow", "next_error", "find")
+    SEARCH = "text in the log"
     BINDINGS = [  # noqa: RUF012
-        *bindings_for("log"),
-        Binding("up,k", "scroll_by(-1)", show=False),
-        Binding("down,j", "scroll_by(1)", show=False),
+        *bindings_for(KEYS),
+        Binding("up,k", "move(-1)", show=False),
+        Binding("down,j", "move(1)", show=False),
         Binding("pageup,ctrl+u", "scroll_page(-1)", show=False),
         Binding("pagedown,ctrl+d", "scroll_page(1)", show=False),
-        Binding("home", "scroll_by(-100000000)", show=False),
+        Binding("home", "move(-100000000)", show=False),
         Binding("end,G", "follow_end", show=False),
         Binding("left", "shift(-20)", show=False),
         Binding("right", "shift(20)", show=False),
     ]
 
-    def __init__(self, log: LogView) -> None:
-        super().__init__(id="log-lines")
-        self.view = log
-        self.state: SessionState | None = None
+    def __init__(self, session: SessionApi) -> None:
+        super().__init__(session)
+        self.view = session.log
         self.follow = True
         self.top = 0
         self.left = 0
         self.search = ""
         self.hit: int | None = None
+
+    @property
+    def detail(self) -> str:
+        server = self.session.state.server
+        return f"{server.engine} {server.run_id[-4:]}{'' if self.follow else '  PAUSED'}" if server is not None else ""
+
+    @property
+    def badge(self) -> str:
+        server = self.session.state.server
+        return G.on if server is not None and server.state is ServerState.READY else ""
+
+    # search
+    def search_changed(self, text: str, controllers: Controllers) -> None:
+        self.search = text
+
+    async def search_entered(self, text: str, controllers: Controllers) -> None:
+        controllers.servers.search_log(text)
 
     def show(self, state: SessionState) -> None:
         changed_run = self.state is None or self.state.run_id != state.run_id
@@ -130,34 +174,30 @@ class LogPane(Painted, can_focus=True):
         return rows or paragraph(f"{server.state}: nothing in the log yet.", width, "dim")
 
     # position
-    def action_scroll_by(self, by: int) -> None:
+    def action_move(self, by: int) -> None:
         last = max(0, len(self.view) - self.content_size.height)
         self.top = max(0, min(last, self.top + by))
         self.follow = self.top == last and (by > 0 or last == 0)  # back at its end it goes on
         self.repaint()
-        self.moved()
+        self.post_message(self.TitleChanged())
 
     def action_scroll_page(self, by: int) -> None:
-        self.action_scroll_by(by * max(1, self.content_size.height - 2))
+        self.action_move(by * max(1, self.content_size.height - 2))
 
     def action_follow_end(self) -> None:
         self.follow, self.hit = True, None
         self.repaint()
-        self.moved()
+        self.post_message(self.TitleChanged())
 
     def action_shift(self, by: int) -> None:
         self.left = max(0, self.left + by)
         self.repaint()
 
-    def moved(self) -> None:
-        """The border tells whether the log is followed; the screen sets it."""
-        self.screen.refresh_titles()  # type: ignore[attr-defined]
-
     def toggle_follow(self) -> None:
         self.follow = not self.follow
         self.hit = None if self.follow else self.hit
         self.repaint()
-        self.moved()
+        self.post_message(self.TitleChanged())
 
     def find(self, text: str, *, again: bool = False) -> bool:
         """Search backwards from the end for a new text, forwards from the hit for the same one."""
@@ -171,6 +211,10 @@ class LogPane(Painted, can_focus=True):
         if found is None and again:
             found = self.view.find(text, 0)
         return self._go(found)
+
+    def show_first_error(self) -> None:
+        self.hit = None
+        self.next_error()
 
     def next_error(self) -> bool:
         """The next line of level error after the hit, from the top again at the end."""
@@ -188,5 +232,5 @@ class LogPane(Painted, can_focus=True):
             self.follow = False
             self.top = max(0, line - self.content_size.height // 2)
         self.repaint()
-        self.moved()
+        self.post_message(self.TitleChanged())
         return line is not None

@@ -1,69 +1,75 @@
-"""GPU settings: shown as commands first, guarded, proven under load, reverted with one key."""
+"""GPU settings: the commands first, then the guard, the proof under load, and the revert with one key."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from workbench.model.errors import InputError
 from workbench.model.findings import Level
 from workbench.model.server_run import ServerState
-from workbench.tui.actions.base import Actions
-from workbench.tui.formats import countdown
+from workbench.model.settings import GuardView, SettingCommand, SettingOutcome, SettingsReport
+from workbench.session.state import SessionState
+from workbench.tui.cells import Row, paragraph
+from workbench.tui.controllers.base import Controller
+from workbench.tui.formats import alteration_texts, countdown, there_before
 from workbench.tui.glyphs import G
-
-if TYPE_CHECKING:
-    from workbench.model.settings import GuardView, SettingCommand, SettingOutcome, SettingsReport
-    from workbench.session.state import SessionState
-    from workbench.tui.cells import Row
-    from workbench.tui.modals.gpu_confirm import Process
-    from workbench.tui.modals.gpu_settings import Suggestion, Wanted
-    from workbench.tui.modals.page import Keys
-    from workbench.tui.widgets.status_bar import StatusBar
+from workbench.tui.modals.ask import Confirm, Foreign
+from workbench.tui.modals.form import Values
+from workbench.tui.modals.gpu_confirm import (
+    ConfirmSettings,
+    Process,
+    change_rows,
+    command_rows,
+    concerned_rows,
+    finding_rows,
+    note_rows,
+    report_rows,
+)
+from workbench.tui.modals.gpu_settings import Suggestion, Wanted, each_alone, parse, settings_form, suggestion_of
+from workbench.tui.modals.launch import disturbed_rows
+from workbench.tui.modals.page import Keys, Page
 
 VERIFY_S = 8.0
 
 
-# what is said of a choice about a value that someone else has set
+# for each choice about a value that another program has set: words for the message before and after
 CHOSEN = {"ours": ("setting again", "Set again"), "keep": ("leaving as it is", "Left as it is")}
 
 
-class GpuActions(Actions):
-    status_bar: StatusBar
-    working = False  # keys are dropped: app.py
-
-    async def action_gpu(self) -> None:
-        state = self.session.state
+class GpuController(Controller):
+    async def edit(self) -> None:
+        state = self.state
         if state.telemetry is None or not state.telemetry.gpus:
             if state.telemetry is None and not state.telemetry_problem and state.host.link != "failed":
                 self.say("the GPUs have not been read yet", Level.WARN, "press g again when their figures are there")
             else:
                 self.say("no GPU can be set here", Level.WARN, state.telemetry_problem or "h works on another host")
             return
-        from workbench.tui.modals.gpu_settings import Wanted, parse, settings_form
 
         suggested, count = self._suggested(state), len(state.telemetry.gpus)
         found: list[tuple[Wanted, Sequence[SettingOutcome], Sequence[Process] | None]] = []
 
-        async def look_up(values: dict[str, str]) -> None:
+        async def look_up(values: Values) -> None:
             wanted = parse(values, count)
             assert isinstance(wanted, Wanted)
-            self.working = True  # until the commands stand there: a key typed meanwhile is not for the pane below
+            self.services.working = (
+                True  # until the commands stand there: a key typed meanwhile is not for the pane below
+            )
             try:
                 found.append((wanted, *await self._planned(wanted)))
             except InputError as error:
                 raise await self._at_its_field(wanted, error) from None
 
-        def asked(values: dict[str, str] | None) -> None:
+        def asked(values: Values | None) -> None:
             if values and found:
                 self._confirm(*found[-1])
-            self.working = False
+            self.services.working = False
 
-        await self.app.push_screen(settings_form(self.session.state, suggested, look_up), asked)
+        await self.app.push_screen(settings_form(self.state, suggested, look_up), asked)
 
     async def _at_its_field(self, wanted: Wanted, error: InputError) -> InputError:
         """The error, with the field of the form that it is about in front: each setting is asked about by itself."""
-        from workbench.tui.modals.gpu_settings import each_alone
 
         for name, alone in each_alone(wanted.settings):
             try:
@@ -77,7 +83,6 @@ class GpuActions(Actions):
         preset_id = state.plan.plan.preset_id if state.plan else None
         if preset_id is None or state.alterations:
             return None
-        from workbench.tui.modals.gpu_settings import suggestion_of
 
         carried = self.try_now(lambda: self.session.preset_gpu_settings(preset_id))
         return suggestion_of(carried, preset_id) if carried else None
@@ -92,21 +97,12 @@ class GpuActions(Actions):
         try:
             return await self.session.gpu_processes()
         except Exception as error:
-            self.explain(error)
+            self.services.explain(error)
             return None
 
     def _confirm(self, wanted: Wanted, planned: Sequence[SettingOutcome], processes: Sequence[Process] | None) -> None:
-        from workbench.tui.cells import paragraph
-        from workbench.tui.modals.gpu_confirm import (
-            ConfirmSettings,
-            change_rows,
-            command_rows,
-            concerned_rows,
-            note_rows,
-        )
-        from workbench.tui.modals.launch import disturbed_rows
 
-        state = self.session.state
+        state = self.state
         commands = [o.command for o in planned]
         indexes = sorted({c.gpu_index for c in commands})
 
@@ -119,7 +115,7 @@ class GpuActions(Actions):
                 after += f" On trial for {wanted.trial_s:g} s: given back then unless T keeps it."
             return [*rows, *paragraph(after, width, "dim")]
 
-        def decided(given: dict[str, str] | None) -> None:
+        def decided(given: Values | None) -> None:
             if given is not None:
                 self.attempt(
                     lambda: self.session.apply_gpu(
@@ -140,22 +136,18 @@ class GpuActions(Actions):
             decided,
         )
 
-    def action_revert(self) -> None:
+    def revert(self) -> None:
         """At once: it only puts back what was. Asked about during a benchmark of anybody, whose figures it would spoil,
         and where sudo wants a password."""
-        state = self.session.state
+        state = self.state
         if not state.alterations:
             self.say("no GPU setting is altered")
             return
-        from workbench.tui.formats import alteration_texts, there_before
 
         texts = [f"{gpus}: {now} back to {there_before(b)}" for gpus, now, b in alteration_texts(state.alterations)]
         if not state.bench.running and state.measured_by is None and not state.host.sudo_password:
             self._revert(texts)
             return
-        from workbench.tui.cells import paragraph
-        from workbench.tui.modals.gpu_confirm import ConfirmSettings
-        from workbench.tui.modals.launch import disturbed_rows
 
         def text(width: int) -> list[Row]:
             rows = disturbed_rows(state.measured_by, width)
@@ -163,7 +155,7 @@ class GpuActions(Actions):
                 rows += paragraph("! A benchmark is running: its figures would mix both settings.", width, "warn")
             return [*rows, *(row for line in texts for row in paragraph(line, width))]
 
-        def decided(given: dict[str, str] | None) -> None:
+        def decided(given: Values | None) -> None:
             if given is not None:
                 self._revert(texts, given.get("password"))
 
@@ -192,7 +184,6 @@ class GpuActions(Actions):
 
     def _ask_of_foreign(self, report: SettingsReport, password: str | None) -> None:
         """Nothing has been done to a setting that someone else has changed since."""
-        from workbench.tui.modals.ask import Foreign
 
         outcomes = [o for o in report.outcomes if o.foreign]
         texts = [f"{o.command.where} {o.command.setting}" for o in outcomes]
@@ -219,15 +210,13 @@ class GpuActions(Actions):
                 then = f"on trial for {trial:.0f} s: T keeps them, r puts them back"
             self.say(said, next_step=None if texts else then)
             return
-        self.hush()  # type: ignore[attr-defined]
-        from workbench.tui.modals.gpu_confirm import report_rows
-        from workbench.tui.modals.page import Page
+        self.services.hush()
 
         def keys() -> Keys:
             """None once the settings are reverted."""
-            if not self.session.state.alterations:
+            if not self.state.alterations:
                 return {}
-            verify: Keys = {} if texts or not report.ok else {"V": ("check under load", self.action_verify)}
+            verify: Keys = {} if texts or not report.ok else {"V": ("check under load", self.verify)}
             return {**verify, **self._trial_keys}
 
         self.app.push_screen(
@@ -236,18 +225,17 @@ class GpuActions(Actions):
 
     @property
     def _trial_keys(self) -> Keys:
-        guard = self.session.state.guard
+        guard = self.state.guard
         if guard is None or guard.trial_left_s is None:
             return {}
-        return {"T": ("keep", self.action_keep_trial), "r": ("revert", self.action_revert)}
+        return {"T": ("keep", self.keep_trial), "r": ("revert", self.revert)}
 
     def _trial_rows(self, on_trial: bool) -> Callable[[int], list[Row]]:
         """For the top of a page: what is left of a trial, and that it has ended while the page lay over it."""
-        from workbench.tui.cells import paragraph
 
         def rows(width: int) -> list[Row]:
-            state = self.session.state
-            left = self.status_bar.trial.left(state.guard, state.guard.trial_left_s if state.guard else None)
+            state = self.state
+            left = self.services.status_bar.trial.left(state.guard, state.guard.trial_left_s if state.guard else None)
             if left is not None:
                 text = f"{G.alert} on trial: given back in {countdown(left)} unless T keeps it"
             elif on_trial and not state.alterations:
@@ -259,8 +247,8 @@ class GpuActions(Actions):
         return rows
 
     # trial, guard
-    def action_keep_trial(self) -> None:
-        guard = self.session.state.guard
+    def keep_trial(self) -> None:
+        guard = self.state.guard
         if guard is None or guard.trial_left_s is None:
             self.say("no GPU setting is on trial", next_step="g sets some; its last field is the trial time")
             return
@@ -272,15 +260,12 @@ class GpuActions(Actions):
             said += f"; they are given back when Workbench is silent for {guard.heartbeat_s:g} s"
         self.say(said)
 
-    async def action_leave_on(self) -> None:
+    async def leave_on(self) -> None:
         """Without a guard's heartbeat: they outlive this screen."""
-        state = self.session.state
+        state = self.state
         if not state.alterations:
             self.say("no GPU setting is altered")
             return
-        from workbench.tui.cells import paragraph
-        from workbench.tui.formats import alteration_texts
-        from workbench.tui.modals.ask import Confirm
 
         cautions = await self.session.cautions()
 
@@ -307,9 +292,9 @@ class GpuActions(Actions):
         await self.app.push_screen(Confirm("Leave the GPU settings on", text, yes="leave them on", wide=True), decided)
 
     # proof
-    def action_verify(self) -> None:
+    def verify(self) -> None:
         """Load on the server, and what it shows of each altered setting."""
-        state = self.session.state
+        state = self.state
         if not state.alterations:
             self.say("no GPU setting is altered: there is nothing to check", next_step="g sets some")
             return
@@ -326,35 +311,31 @@ class GpuActions(Actions):
         async def work() -> tuple[Sequence[str], Sequence[SettingCommand]]:
             return await self.session.verify_gpu(VERIFY_S, **probe), await self.session.probe_commands()
 
-        self.count_down(f"checking under load: {engine} is kept busy", VERIFY_S)
-        self.attempt(work, lambda found: self._verified(*found), failed=self.stop_counting)
+        self.services.count_down(f"checking under load: {engine} is kept busy", VERIFY_S)
+        self.attempt(work, lambda found: self._verified(*found), failed=self.services.stop_counting)
 
     def _verified(self, findings: Sequence[str], probe: Sequence[SettingCommand]) -> None:
         """`probe`: commands of one that can be made, where the load proved nothing."""
-        self.stop_counting()
-        self.hush()  # type: ignore[attr-defined]
-        from workbench.tui.modals.gpu_confirm import finding_rows
-        from workbench.tui.modals.page import Page
+        self.services.stop_counting()
+        self.services.hush()
 
         def keys() -> Keys:
             """None once the settings are reverted."""
-            if not self.session.state.alterations:
+            if not self.state.alterations:
                 return {}
             first: Keys = {"p": ("probe", lambda: self._ask_probe(probe))} if probe else {}
-            again = {"r": ("revert", self.action_revert), "V": ("again", self.action_verify)}
+            again = {"r": ("revert", self.revert), "V": ("again", self.verify)}
             return {**first, **again, **self._trial_keys}
 
-        top = self._trial_rows(bool(self.session.state.alterations))
+        top = self._trial_rows(bool(self.state.alterations))
         self.app.push_screen(
             Page("What the load showed", lambda w: finding_rows(findings, w), wide=True, keys=keys, top=top)
         )
 
     def _ask_probe(self, commands: Sequence[SettingCommand]) -> None:
         """Another lock for a moment under load tells whether the clock follows locks at all."""
-        from workbench.tui.cells import paragraph
-        from workbench.tui.modals.gpu_confirm import ConfirmSettings, command_rows
 
-        state = self.session.state
+        state = self.state
         server, wants_password = state.server, state.host.sudo_password
         if server is None or server.state is not ServerState.READY:
             self.say("load comes from a server that is READY, and there is none", Level.WARN, "s starts the plan")
@@ -364,7 +345,7 @@ class GpuActions(Actions):
             about = f"{VERIFY_S:g} s under load, then another lock for some seconds, then yours again:"
             return [*paragraph(about, width), (), *command_rows(commands, width, wants_password)]
 
-        def decided(given: dict[str, str] | None) -> None:
+        def decided(given: Values | None) -> None:
             if given is not None:
                 self._load(server.engine, probe=True, password=given.get("password"))
 

@@ -1,50 +1,45 @@
-"""Pane 6: every figure of every GPU, what it is limited to, and why a figure is absent."""
+"""Pane 6, the GPUs: every metric of every GPU with its limits, and the reason for each metric that is absent."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from textual.binding import Binding
-
 from workbench.session.state import SessionState
-from workbench.tui.bindings import bindings_for
-from workbench.tui.cells import Painted, Row, pad, paragraph
+from workbench.tui.bindings import Key, bindings_for, keys_of
+from workbench.tui.cells import Row, pad, paragraph
 from workbench.tui.countdown import Countdown
 from workbench.tui.formats import NA, alteration_texts, clock, gib, whole
 from workbench.tui.glyphs import G
+from workbench.tui.panes.base import Pane
 from workbench.tui.widgets.gpu_metrics import gpu_title
+from workbench.tui.widgets.gpu_strip import GpuStrip
+from workbench.tui.widgets.scrolled import Scrolled
 from workbench.tui.widgets.status_bar import stale_age_s
 
 if TYPE_CHECKING:
     from workbench.model.gpu import GpuInfo, GpuSample, Telemetry
     from workbench.model.settings import Alteration
+    from workbench.session.api import SessionApi
 
 
-class GpuPane(Painted, can_focus=True):
-    BINDINGS = [  # noqa: RUF012
-        *bindings_for("gpu"),
-        Binding("up,k", "move(-1)", show=False),
-        Binding("down,j", "move(1)", show=False),
-        Binding("pageup", "move(-10)", show=False),
-        Binding("pagedown", "move(10)", show=False),
-    ]
+class GpuPane(Pane, Scrolled):
+    NAME, TITLE, AREA = "gpu", "GPUs", ""
+    HELP = "every metric of every GPU, with reasons for those that are absent"
+    FIELDS = GpuStrip.FIELDS
+    DRAWN_WHEN_HIDDEN = False
+    KEYS = keys_of(
+        "gpu",
+        Key("enter", "gpu", "settings", "change GPU settings", lambda c: c.gpu.edit()),
+        Key("L", "leave_on", "leave on", "leave the settings on when Workbench ends", lambda c: c.gpu.leave_on()),
+    )
+    HINTS = ("gpu", "revert", "verify", "leave_on")
+    BINDINGS = bindings_for(KEYS)
 
-    def __init__(self) -> None:
-        super().__init__(id="gpu-detail")
-        self.state: SessionState | None = None
+    def __init__(self, session: SessionApi) -> None:
+        super().__init__(session)
         self.trial = Countdown()
-        self.top = 0
 
-    def show(self, state: SessionState) -> None:
-        self.state = state
-        self.repaint()
-
-    def action_move(self, by: int) -> None:
-        self.top = max(0, self.top + by)
-        self.repaint()
-
-    def rows(self, width: int, height: int) -> Sequence[Row]:
+    def all_rows(self, width: int, height: int) -> list[Row]:
         state = self.state
         telemetry = state.telemetry if state else None
         if state is None or telemetry is None:
@@ -53,12 +48,7 @@ class GpuPane(Painted, can_focus=True):
         rows = self._driver(state, telemetry, width)
         for sample in telemetry.gpus:
             rows += [(), *self._gpu(state, telemetry, sample, width)]
-        self.top = max(0, min(self.top, len(rows) - height))
-        shown = rows[self.top : self.top + height]
-        hidden = len(rows) - self.top - height
-        if hidden > 0:
-            shown[-1] = ((f"  {hidden + 1} more lines (down)", "dim"),)
-        return shown
+        return rows
 
     def _driver(self, state: SessionState, telemetry: Telemetry, width: int) -> list[Row]:
         driver, host = telemetry.driver, telemetry.host

@@ -1,28 +1,48 @@
-"""The preset list: which setups there are, which fit here, which is loaded, what is wrong with a file that does not
-hold."""
+"""Pane 1, the presets: those that fit the GPUs here first, with the loaded one and the broken files marked."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from workbench.session.state import PresetEntry, SessionState
 from workbench.tui import fuzzy
-from workbench.tui.bindings import bindings_for
+from workbench.tui.bindings import Key, bindings_for, keys_of
 from workbench.tui.cells import Row, cut, cut_middle, pad, paragraph, row_width
 from workbench.tui.formats import preset_name, short_gpu_name
 from workbench.tui.glyphs import G
+from workbench.tui.panes.base import Pane
 from workbench.tui.widgets.pick_list import PickList
+
+if TYPE_CHECKING:
+    from workbench.session.api import SessionApi
+    from workbench.tui.controllers import Controllers
 
 SHORT, LONG = 4, 8  # cells of the engine
 
 
-class Presets(PickList):
-    BINDINGS = bindings_for("presets")
+class Presets(Pane, PickList):
+    NAME, TITLE = "presets", "Presets"
+    FIELDS = frozenset({"presets", "presets_problem", "presets_read", "plan"})
+    KEYS = keys_of(
+        "presets",
+        Key(
+            "enter", "load", "load", "load the preset under the cursor", lambda c: c.plan.load(c.pane(Presets).current)
+        ),
+        Key(
+            "i",
+            "preset_detail",
+            "detail",
+            "the source of the preset's numbers, and what is wrong with them",
+            lambda c: c.plan.show_preset(),
+        ),
+    )
+    HINTS = ("load", "find", "preset_detail")
+    SEARCH = "letters of a preset"
+    BINDINGS = bindings_for(KEYS)
 
-    def __init__(self) -> None:
-        super().__init__(id="presets")
-        self.state: SessionState | None = None
+    def __init__(self, session: SessionApi) -> None:
+        super().__init__(session)
         self.query_text = ""
 
     def show(self, state: SessionState) -> None:
@@ -30,10 +50,28 @@ class Presets(PickList):
         self.state = state
         self._narrow_down(keep=not untouched)
 
-    def filter(self, text: str, *, keep: bool = False) -> None:
-        """Only what matches, best first; with `keep` the cursor stays where it is."""
-        self.query_text = text
-        self._narrow_down(keep)
+    @property
+    def detail(self) -> str:
+        return f"/{self.query_text}" if self.query_text else str(len(self.session.state.presets) or "")
+
+    @property
+    def hint(self) -> str:
+        return "enter load  esc back" if self.lit else super().hint
+
+    # search
+    def search_changed(self, text: str, controllers: Controllers) -> None:
+        self.lit, self.query_text = True, text
+        self._narrow_down(keep=False)
+
+    def search_closed(self, controllers: Controllers) -> None:
+        self.lit, self.query_text = False, ""
+        self._narrow_down(keep=True)
+
+    async def search_entered(self, text: str, controllers: Controllers) -> None:
+        """Load the best preset."""
+        entry = self.current
+        await controllers.search.close()
+        controllers.plan.load(entry)
 
     def _narrow_down(self, keep: bool) -> None:
         """What fits the GPUs of this host comes first, as long as nothing is searched for."""

@@ -1,28 +1,48 @@
-"""The launch editor's list: flag, value, default, and what is wrong; the flag under the cursor explained below."""
+"""Pane 2, the plan under edit: each flag with its value, default and finding; below, the flag under the cursor."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Any
 
 from workbench.model.flags import FlagRow, Origin
 from workbench.session.state import PlanView, SessionState
-from workbench.tui.bindings import bindings_for
+from workbench.tui.bindings import Key, bindings_for, keys_of
 from workbench.tui.cells import Row, cut_middle, pad, paragraph
 from workbench.tui.formats import value_text
 from workbench.tui.glyphs import G
+from workbench.tui.panes.base import Pane
 from workbench.tui.widgets.pick_list import PickList
+
+if TYPE_CHECKING:
+    from workbench.session.api import SessionApi
+    from workbench.tui.controllers import Controllers
 
 LEVELS = {"error": ("x", "bad"), "warn": ("!", "warn"), "hint": ("i", "dim"), "info": ("i", "dim")}
 
 
-class Flags(PickList):
-    BINDINGS = bindings_for("launch")
+class Launch(Pane, PickList):
+    NAME, TITLE = "launch", "Launch"
+    FIELDS = frozenset({"plan"})
+    KEYS = keys_of(
+        "launch",
+        Key("enter", "edit", "edit", "edit the flag under the cursor", lambda c: c.plan.edit()),
+        Key(
+            "a",
+            "toggle_all",
+            "all/changed",
+            "all flags of the engine, or only those that are set",
+            lambda c: c.pane(Launch).toggle_all(),
+        ),
+        Key("E", "add_env", "env", "set an environment variable", lambda c: c.plan.add_env()),
+        Key("d", "unset", "unset", "remove the flag under the cursor from the plan", lambda c: c.plan.unset()),
+    )
+    HINTS = ("edit", "toggle_all", "add_env")
+    SEARCH = "letters of a flag"
+    BINDINGS = bindings_for(KEYS)
 
-    def __init__(self, flag_rows: Callable[[str, str], Sequence[FlagRow]]) -> None:
-        super().__init__(id="flags")
-        self.flag_rows = flag_rows
-        self.state: SessionState | None = None
+    def __init__(self, session: SessionApi) -> None:
+        super().__init__(session)
         self.query_text = ""
         self.all = False
 
@@ -30,9 +50,32 @@ class Flags(PickList):
         self.state = state
         self._fill(keep=True)
 
-    def find(self, text: str, *, keep: bool = False) -> None:
-        self.query_text = text
-        self._fill(keep)
+    @property
+    def detail(self) -> str:
+        plan = self.session.state.plan
+        return f"/{self.query_text}" if self.query_text else engine_title(plan) if plan else ""
+
+    @property
+    def hint(self) -> str:
+        return "enter edit  esc back" if self.lit else super().hint
+
+    # search
+    def search_changed(self, text: str, controllers: Controllers) -> None:
+        self.lit, self.query_text = True, text
+        self._fill(keep=False)
+
+    def search_closed(self, controllers: Controllers) -> None:
+        self.lit, self.query_text = False, ""
+        self._fill(keep=True)
+
+    async def search_entered(self, text: str, controllers: Controllers) -> None:
+        """Edit the best flag, or the flag that was typed if no flag matches."""
+        row = self.current
+        if row is None and text.strip():
+            row = FlagRow(text.strip().lstrip("-"), None, None, Origin.DEFAULT, None)
+        await controllers.search.close()
+        if row is not None:
+            await controllers.plan.edit_row(row)
 
     def toggle_all(self) -> None:
         self.all = not self.all
@@ -42,9 +85,9 @@ class Flags(PickList):
         if self.state is None or self.state.plan is None:
             self.set_items(())
         elif self.query_text:
-            self.set_items(self.flag_rows("all", self.query_text), keep=keep)
+            self.set_items(self.session.flag_rows("all", self.query_text), keep=keep)
         else:
-            self.set_items(self.flag_rows("all", "") if self.all else self.state.plan.rows, keep=keep)
+            self.set_items(self.session.flag_rows("all", "") if self.all else self.state.plan.rows, keep=keep)
 
     def key_of(self, item: Any) -> Hashable:
         return (item.is_env, item.name)

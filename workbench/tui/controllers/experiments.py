@@ -1,0 +1,132 @@
+"""A/B experiments against the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from workbench.model.errors import WorkbenchError
+from workbench.model.experiment import Arm, Experiment
+from workbench.model.findings import Level
+from workbench.model.plan import PlanChange
+from workbench.tui.cells import pad
+from workbench.tui.controllers.series import SeriesController, Work
+from workbench.tui.formats import clock
+from workbench.tui.modals.base import PickModal
+from workbench.tui.modals.experiment_form import Wanted, arms_of, experiment_form, parse
+from workbench.tui.modals.form import Values
+from workbench.tui.modals.live import ExperimentPage, Live
+from workbench.tui.widgets.experiment import arm_words
+
+MORE_PAIRS = 2
+
+
+class ExperimentController(SeriesController[Experiment]):
+    STARTING = "starting: both configurations are checked before anything is changed"
+
+    @property
+    def measured(self) -> Experiment | None:
+        return self.state.experiment
+
+    def new_page(self, fixed: Experiment | None = None) -> ExperimentPage:
+        left = self.services.status_bar.measured.left
+        return ExperimentPage(self.state, left, self.act, self.controllers.trails.of, fixed)
+
+    async def show(self) -> None:
+        """Open the page of the experiment that pane 5 shows."""
+        if self.measured is None:
+            self.say("no experiment is shown", next_step="X makes one, o in 5 lists them")
+            return
+        await self._watch(self.new_page())
+
+    async def stop(self) -> None:
+        await self.session.stop_experiment()
+
+    def resume(self, page: Live, outcome: str) -> tuple[str, Work[Experiment]] | None:
+        e = page.shown
+        if not isinstance(e, Experiment):
+            return None
+        pairs = e.spec.pairs + MORE_PAIRS if outcome == "more" else None
+        return "resuming", lambda: self.session.resume_experiment(e.id, pairs=pairs)
+
+    def summary(self, measured: Experiment) -> tuple[str, str]:
+        e = measured
+        return f"experiment {e.id}: {e.verdict or e.error or e.state}", "X shows it"
+
+    # a new one
+    async def new(self) -> None:
+        if self.state.plan is None:
+            self.say("there is no plan to experiment with", Level.WARN, "p picks a preset")
+        elif self.nothing_measured():
+            self.attempt(self._arms(), lambda found: self._ask(*found))
+
+    async def _arms(self) -> tuple[Arm, Arm, str]:
+        """Suggest A (the running server, else result A) and B (the plan under edit), with a text on their sources."""
+        state = self.state
+        changes = list(self.try_now(self.session.changes_against_running) or ())
+        about = "A is what runs now, B the plan under edit."
+        if not changes and state.mark_a is not None and state.plan is not None:
+            result = await self.session.result(state.mark_a)
+            if result.conditions.engine == state.plan.plan.engine:
+                new = {f.name: f.value for f in state.plan.plan.flags}
+                changes = _flag_changes(result.conditions.flags, new)
+                about = f"A is the configuration of result #{state.mark_a}, B the plan under edit."
+        arms = arms_of(changes)
+        if isinstance(arms, str):
+            return Arm(), Arm(), f"A and B start from the plan. What runs now cannot be A: {arms}."
+        if changes:
+            return *arms, about
+        return Arm(), Arm(), "A is the plan as it is loaded. Write what B changes."
+
+    def _ask(self, a: Arm, b: Arm, about: str) -> None:
+        spec, shape = self.session.bench_defaults(), dict(self.session.bench_shape())
+        load = f"{spec.requests} requests at {spec.concurrency} streams"
+
+        def estimate(wanted: Wanted) -> float | None:
+            try:
+                return self.session.experiment_estimate_s(wanted.a, wanted.b, bench=shape, **wanted.options)
+            except WorkbenchError:  # the start shows the error
+                return None
+
+        async def decided(values: Values | None) -> None:
+            wanted = parse(values) if values else None
+            if isinstance(wanted, Wanted) and values:
+                self.session.keep_form("experiment", values)
+                await self.begin(lambda: self.session.experiment(wanted.a, wanted.b, bench=shape, **wanted.options))
+
+        last = dict(self.session.last_form("experiment"))
+        if a != b:  # the present difference is a better suggestion than the last form's
+            last = {name: value for name, value in last.items() if name not in ("a", "b")}
+        self.app.push_screen(experiment_form(a, b, about, load, estimate, last), decided)
+
+    # earlier ones
+    def pick(self) -> None:
+        self.attempt(lambda: self.session.experiments(), self._listed)
+
+    def _listed(self, found: Sequence[Experiment]) -> None:
+        if not found:
+            self.say("no experiment has been made on this host", next_step="X makes one")
+            return
+
+        def chosen(number: str | None) -> None:
+            if number is not None:
+                self.attempt(lambda: self.session.experiment_called(int(number)), self._show_picked)
+
+        items = [(str(e.id), _line(e), "text") for e in found]
+        shown = str(self.measured.id) if self.measured else ""
+        picker = PickModal("Experiments", items, chosen=shown, filter=True, free=False)
+        self.app.push_screen(picker, chosen)
+
+    def _show_picked(self, e: Experiment) -> None:
+        """Open the page of an experiment of the list. The page of the one that runs follows the state."""
+        fixed = None if self.measured is not None and self.measured.id == e.id else e
+        self.app.push_screen(self.new_page(fixed), self._left)
+
+
+def _flag_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[PlanChange]:
+    return [PlanChange("flag", n, old.get(n), new.get(n)) for n in {**old, **new} if old.get(n) != new.get(n)]
+
+
+def _line(e: Experiment) -> str:
+    a, b = (" ".join(arm_words(arm)) or "plan" for arm in (e.spec.a, e.spec.b))
+    return f"{e.id:>4} {pad(e.state, 8)} {clock(e.unix_s)}  {e.pairs_done} pairs  {a} > {b}  {e.verdict}"

@@ -1,0 +1,61 @@
+"""The palette: every action of the key table, every preset and every host, found by typing part of its name."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from workbench.tui.bindings import Key
+from workbench.tui.cells import pad, width_of
+from workbench.tui.controllers.base import Controller
+from workbench.tui.modals.base import PickModal
+from workbench.tui.panes import ALL_KEYS
+
+LEFT_OUT = ("palette", "back", "next_pane", "previous_pane")
+NAME_CELLS = 22
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    name: str
+    help: str
+    call: Callable[[], Awaitable[None] | None]
+
+
+class PaletteController(Controller):
+    async def open(self) -> None:
+        entries = list(self._entries())
+        items = [
+            (str(n), f"{pad(e.name, max(NAME_CELLS, width_of(e.name)))}  {e.help}", "text")
+            for n, e in enumerate(entries)
+        ]
+
+        def chosen(number: str | None) -> None:
+            if number is not None:
+                self.services.screen.call_later(entries[int(number)].call)
+
+        await self.app.push_screen(PickModal("Actions", items, filter=True, free=False).add_class("-wide"), chosen)
+
+    def _entries(self) -> Iterator[Entry]:
+        """Yield the actions in the order of the table, then the presets, then the hosts."""
+        seen: set[str] = set()
+        for key in ALL_KEYS:
+            if key.name in LEFT_OUT or key.name in seen:
+                continue
+            seen.add(key.name)
+            name = f"{key.where}: {key.label}" if key.where else f"{key.label} ({key.shown})"
+            yield Entry(name, key.help, partial(self._run, key))
+        yield Entry("Save a picture", "the screen as SVG in the working directory", self.controllers.view.save_picture)
+        for preset in self.state.presets:
+            yield Entry(f"Load {preset.id}", preset.title, partial(self.controllers.plan.load, preset))
+        for host in self.session.known_hosts():
+            yield Entry(f"Host {host}", "", partial(self.controllers.hosts.switch, host))
+
+    async def _run(self, key: Key) -> None:
+        """Run the action of a key. The key of a pane acts on the item under the cursor of that pane."""
+        if key.where:
+            self.go(key.where)
+        running = key.run(self.controllers)
+        if running is not None:
+            await running

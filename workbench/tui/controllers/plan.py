@@ -1,0 +1,205 @@
+"""The plan under edit: presets, flags, environment variables, and the command that the plan makes."""
+
+from __future__ import annotations
+
+from workbench.model.findings import Level
+from workbench.model.flags import FlagRow
+from workbench.session.state import PlanView, PresetEntry
+from workbench.tui.cells import Row, paragraph
+from workbench.tui.clipboard import copy
+from workbench.tui.controllers.base import Controller
+from workbench.tui.formats import path_text
+from workbench.tui.modals.ask import Confirm
+from workbench.tui.modals.base import PickModal, TextModal
+from workbench.tui.modals.flag_edit import FlagEdit
+from workbench.tui.modals.form import Field, Form, Values
+from workbench.tui.modals.info import preset_rows
+from workbench.tui.modals.launch import command_rows, finding_rows
+from workbench.tui.panes.launch import Launch
+from workbench.tui.panes.presets import Presets
+
+PATH_CELLS = 72
+
+
+class PlanController(Controller):
+    # presets
+    def load(self, entry: PresetEntry | None) -> None:
+        """Load a preset. Ask first for its variables that have neither a remembered value nor a default."""
+        if entry is None:
+            return
+        if entry.problem:
+            self.say(f"{entry.id}: {entry.problem}", Level.ERROR, f"workbench presets check {entry.path}")
+            return
+        missing = self.try_now(lambda: self.session.missing_variables(entry.id))
+        if missing is None:
+            return
+        if not missing:
+            self.go("launch")
+            self.attempt(self.session.load_preset(entry.id))
+            return
+
+        def intro(width: int) -> list[Row]:
+            text = (
+                "This setup names files or addresses of its author's machine. Workbench remembers your values once the "
+                "server is READY."
+            )
+            rows = [*paragraph(text, width, "dim"), ()]
+            for name, variable in missing.items():
+                rows += paragraph(f"{name}: {variable.description}", width)
+            return [*rows, ()]
+
+        def check(values: Values) -> str | None:
+            empty = [n for n, v in values.items() if not v]
+            return f"{', '.join(empty)}: a value is needed" if empty else None
+
+        def decided(values: Values | None) -> None:
+            if values is not None:
+                self.go("launch")
+                self.attempt(self.session.load_preset(entry.id, values))
+
+        fields = [Field(n, n, v.default or "", f"e.g. {v.example}" if v.example else "") for n, v in missing.items()]
+        self.app.push_screen(Form(f"Load {entry.id}", fields, intro=intro, check=check, accept="load"), decided)
+
+    async def show_preset(self) -> None:
+        entry = self.pane(Presets).current
+        preset = self.try_now(lambda: self.session.preset(entry.id)) if entry is not None else None
+        if preset is not None:
+            await self.app.push_screen(TextModal(f"Preset {preset.id}", lambda w: preset_rows(preset, w)))
+
+    async def save(self) -> None:
+        plan = self._plan()
+        if plan is None:
+            return
+        base = plan.plan.preset_id or plan.plan.engine
+
+        async def submit(values: Values) -> None:
+            path = await self.session.save_preset(values["id"], values["title"])
+            self.say(f"saved: {path}")
+
+        def check(values: Values) -> str | None:
+            return None if values["id"] and values["title"] else "an id and a title are needed"
+
+        fields = [Field("id", "id", f"{base}-mine"), Field("title", "title", plan.title or base)]
+        form = Form("Save the plan as a preset", fields, check=check, accept="save", submit=submit, doing="saving")
+        await self.app.push_screen(form)
+
+    # flags
+    def _plan(self) -> PlanView | None:
+        """Return the plan. Without one, say how to get one."""
+        if self.state.plan is None:
+            self.say("there is no plan yet", Level.WARN, "p picks a preset")
+        return self.state.plan
+
+    async def edit(self) -> None:
+        row = self.pane(Launch).current
+        if row is not None:
+            await self.edit_row(row)
+
+    async def edit_row(self, row: FlagRow) -> None:
+        if self._plan() is None:
+            return
+        session = self.session
+        if row.name == "executable" and not row.is_env:
+            await self._edit_executable(row)
+            return
+        if row.is_env:
+            modal = FlagEdit(row, lambda t: session.set_env(row.name, t), lambda: session.unset_env(row.name))
+        else:
+            modal = FlagEdit(row, lambda t: session.set_flag(row.name, t), lambda: session.unset_flag(row.name))
+        await self.app.push_screen(modal, lambda done: self._edited(row.is_env, row.name) if done else None)
+
+    async def _edit_executable(self, row: FlagRow) -> None:
+        """Choose the program that starts the engine: found on the host, or typed."""
+        session, host = self.session, self.state.host.name
+        own = f"{row.default}, as PATH finds it"
+        items = [("", own, "text"), *((path, path_text(path, PATH_CELLS), "text") for path in session.executables())]
+        intro = "Programs found on the host; none was started to list them. Or type the path of another."
+
+        def chosen(path: str | None) -> None:
+            if path is None:
+                return
+
+            def decided(keep: bool | None) -> None:
+                if keep is not None:
+                    self.attempt(session.set_executable(path, keep=keep), lambda _: self._edited(False, row.name))
+
+            text = f"Start every plan of this engine on {host} with {path or own}? The choice is kept in config.toml."
+            question = Confirm("Engine executable", lambda w: paragraph(text, w), yes="every plan", no="this plan only")
+            self.app.push_screen(question, decided)
+
+        picker = PickModal("Engine executable", items, chosen=str(row.value or ""), intro=intro, filter=True)
+        await self.app.push_screen(picker, chosen)
+
+    def _edited(self, is_env: bool, name: str) -> None:
+        """Move the cursor to the edited flag: its help and its finding are shown below the list."""
+        self.go("launch")
+        self.pane(Launch).select((is_env, name))
+
+    async def add_env(self) -> None:
+        if self._plan() is None:
+            return
+
+        async def submit(values: Values) -> None:
+            self.session.set_env(values["name"], values["value"])
+            self._edited(True, values["name"])
+
+        def check(values: Values) -> str | None:
+            name = values["name"]
+            valid = name.isascii() and name.isidentifier()
+            return None if valid else f"expected a variable's name, got “{name}”"
+
+        fields = [Field("name", "name"), Field("value", "value")]
+        await self.app.push_screen(Form("Environment variable", fields, check=check, accept="set", submit=submit))
+
+    def unset(self) -> None:
+        row = self.pane(Launch).current
+        if row is not None:
+            unset = self.session.unset_env if row.is_env else self.session.unset_flag
+            self.try_now(lambda: unset(row.name))
+
+    def undo(self) -> None:
+        if self.state.plan is not None and self.state.plan.can_undo:
+            self.try_now(self.session.undo)
+        else:
+            self.say("nothing to undo")
+
+    def redo(self) -> None:
+        if self.state.plan is not None and self.state.plan.can_redo:
+            self.try_now(self.session.redo)
+        else:
+            self.say("nothing to redo")
+
+    # the command
+    async def show_command(self) -> None:
+        plan = self._plan()
+        if plan is None:
+            return
+
+        def rows(width: int) -> list[Row]:
+            made: list[Row] = []
+            for node, command in plan.nodes:
+                made += [((f"# {node.name} (rank {node.rank})", "strong"),), *command_rows(command, width), ()]
+            if plan.command and not plan.nodes:
+                made = command_rows(plan.command, width)
+            elif not plan.command:
+                made = paragraph("x The plan cannot become a command; the findings say why.", width, "bad")
+            findings = finding_rows(plan.findings, width) or paragraph("none", width, "dim")
+            return [*made, (), (("Findings", "strong"),), *findings]
+
+        text = plan.shell if plan.command else None
+        await self.app.push_screen(TextModal("The full command", rows, wide=True, copy=text))
+
+    def copy_command(self) -> None:
+        plan = self.state.plan
+        if plan is None or plan.command is None:
+            self.say("there is no command to copy", Level.WARN, "v says why" if plan else "p picks a preset")
+            return
+        self._copy("command" if not plan.nodes else "command of each node", plan.shell())
+
+    def copy_script(self) -> None:
+        script = self.try_now(self.session.script) if self._plan() is not None else None
+        if script:
+            self._copy("shell script of the plan", script)
+
+    def _copy(self, what: str, text: str) -> None:
+        self.attempt(copy(self.app, text), lambda outcome: self.say(f"{what} {outcome}"))

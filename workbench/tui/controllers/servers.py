@@ -1,0 +1,161 @@
+"""Servers: starting, stopping, choosing one, and searching its log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from workbench.model.findings import Finding, Level
+from workbench.tui.cells import Row, paragraph
+from workbench.tui.controllers.base import Controller
+from workbench.tui.modals.ask import Confirm
+from workbench.tui.modals.base import PickModal, TextModal
+from workbench.tui.modals.launch import (
+    ALIVE,
+    StartPlan,
+    command_rows,
+    disturbed_rows,
+    finding_rows,
+    found_rows,
+)
+from workbench.tui.panes.log import LogPane
+
+if TYPE_CHECKING:
+    from workbench.server.external_servers import FoundServer
+    from workbench.tui.controllers import Controllers
+
+MOST_MATCHES = 500  # lines that the session's search returns
+NUMBER_CELLS = 9
+
+
+class ServerController(Controller):
+    def __init__(self, controllers: Controllers) -> None:
+        super().__init__(controllers)
+        self.searched, self.matches = "", tuple[tuple[int, str], ...]()  # in the whole log file
+
+    async def start(self) -> None:
+        """Show the plan, and start its server if the user agrees."""
+        state = self.state
+        if state.plan is None:
+            self.say("there is no plan to start", Level.WARN, "p picks a preset")
+            return
+        untrusted = self.session.untrusted()
+        if untrusted:
+            await self._ask_trust(untrusted)
+            return
+        server = state.server
+        alive = server is not None and server.state in ALIVE
+        in_the_way = server if server is not None and (alive or server.outlived) else None
+        changes = self.try_now(self.session.changes_against_running) if alive else ()
+        before = self.services.panes.active
+
+        def decided(yes: bool | None) -> None:
+            if yes:
+                # A start that is rejected leaves the user at the pane where the plan can be corrected.
+                self.attempt(
+                    self.session.start(), lambda _: self.go("log") if self.services.panes.active == before else None
+                )
+
+        await self.app.push_screen(StartPlan(state.plan, in_the_way, changes or (), state.measured_by), decided)
+
+    async def _ask_trust(self, untrusted: Sequence[Finding]) -> None:
+        """Show what a foreign preset runs before its first start."""
+        plan = self.state.plan
+
+        def text(width: int) -> list[Row]:
+            about = "This preset did not come with Workbench, and it runs more than its engine's usual program:"
+            rows = [*paragraph(about, width, "warn"), (), *finding_rows(untrusted, width), ()]
+            return [*rows, *(command_rows(plan.command, width) if plan is not None and plan.command else ())]
+
+        async def decided(yes: bool | None) -> None:
+            if yes:
+                self.try_now(self.session.trust)
+                await self.start()
+
+        box = Confirm("Trust this preset?", text, yes="trust it", no="leave it", default=False)
+        await self.app.push_screen(box, decided)
+
+    async def stop(self) -> None:
+        server, measured_by = self.state.server, self.state.measured_by
+        if server is None or not (server.state in ALIVE or server.outlived):
+            self.say("no server of Workbench is running here")
+            return
+
+        def text(width: int) -> list[Row]:
+            about = f"{server.run_id}: {server.engine} {server.model} on {server.host}, pid {server.pid}"
+            about += f"; {server.outlived} processes outlived it" if server.outlived else ""
+            how = "TERM to its process group, KILL to what is left after the grace time."
+            return [*disturbed_rows(measured_by, width), *paragraph(about, width), *paragraph(how, width, "dim")]
+
+        def decided(yes: bool | None) -> None:
+            if yes:
+                self.attempt(self.session.stop(server.run_id))
+
+        box = Confirm("Stop the server", text, yes="stop it", no="leave it running", default=measured_by is None)
+        await self.app.push_screen(box, decided)
+
+    def pick_run(self) -> None:
+        self.attempt(self.session.other_servers, self._show_runs, only="runs")
+
+    def _show_runs(self, others: Sequence[FoundServer]) -> None:
+        """List the runs to choose from, then the servers that Workbench did not start, to read about."""
+        state = self.state
+        if not state.servers and not others:
+            self.say("no runs on this host yet", next_step="s starts the plan")
+            return
+        by_hand = {f"pid {o.pid}": o for o in others}
+        items = [
+            (s.run_id, f"{s.run_id}  {s.state:<13} {s.engine:<9} {s.model}", "text") for s in reversed(state.servers)
+        ]
+        for name, o in by_hand.items():
+            models = ", ".join(o.models[:5]) or o.note
+            items.append((name, f"{'by hand':<13} {o.engine or '-':<9} {models}  {name}, port {o.port}", "dim"))
+
+        def chosen(name: str | None) -> None:
+            if name in by_hand:
+                other = by_hand[name]
+                self.app.push_screen(TextModal("Not started by Workbench", lambda w: found_rows(other, w), wide=True))
+            elif name:
+                self.attempt(self.session.select_run(name))
+
+        self.app.push_screen(PickModal("Server runs", items, chosen=state.run_id or ""), chosen)
+
+    # the log
+    def next_error(self) -> None:
+        if not self.pane(LogPane).next_error():
+            self.say("no error in the log")
+
+    def search_log(self, text: str) -> None:
+        """Go to the next line with `text` in the pane, and count the lines with it in the whole file."""
+        pane = self.pane(LogPane)
+        if not text:
+            pane.find("")
+            return
+        hit = pane.find(text, again=pane.hit is not None and text == self.searched)
+        self.searched = text
+        self.attempt(self.session.search_log(text), lambda lines: self._log_searched(hit, lines), only="log search")
+
+    def _log_searched(self, hit: bool, lines: Sequence[tuple[int, str]]) -> None:
+        self.matches = tuple(lines)
+        if not lines:
+            self.say(f"“{self.searched}” is not in the log", Level.WARN)
+            return
+        count = f"{len(lines)} line{'s' * (len(lines) != 1)}" + (" or more" if len(lines) >= MOST_MATCHES else "")
+        if hit:
+            self.say(f"“{self.searched}”: {count} of the whole log", next_step="enter goes to the next, m lists all")
+        else:
+            self.say(f"“{self.searched}”: {count} of the log, none of them kept here", next_step="m lists them")
+
+    async def show_matches(self) -> None:
+        if not self.matches:
+            self.say("nothing has been found in the log", next_step="/ searches it")
+            return
+
+        def rows(width: int) -> list[Row]:
+            made: list[Row] = []
+            for number, text in self.matches:
+                lines = paragraph(text, max(20, width - NUMBER_CELLS))
+                made += [((f"{number if not n else '':>7}  ", "dim"), *line) for n, line in enumerate(lines)]
+            return made
+
+        await self.app.push_screen(TextModal(f"“{self.searched}” in the log", rows, wide=True))

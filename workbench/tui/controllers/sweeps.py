@@ -1,0 +1,62 @@
+"""Sweeps over a GPU setting, the concurrency or flags."""
+
+from __future__ import annotations
+
+from workbench.model.findings import Level
+from workbench.model.server_run import ServerState
+from workbench.model.sweep import Sweep
+from workbench.tui.controllers.series import SeriesController, Work
+from workbench.tui.modals.form import Values
+from workbench.tui.modals.live import Live, SweepPage
+from workbench.tui.modals.sweep_form import Wanted, parse, sweep_form
+from workbench.tui.panes.launch import Launch
+
+
+class SweepController(SeriesController[Sweep]):
+    @property
+    def measured(self) -> Sweep | None:
+        return self.state.sweep
+
+    def new_page(self) -> SweepPage:
+        return SweepPage(self.state, self.services.status_bar.measured.left, self.act)
+
+    async def stop(self) -> None:
+        await self.session.cancel_sweep()
+
+    def resume(self, page: Live, outcome: str) -> tuple[str, Work[Sweep]] | None:
+        sweep = self.measured
+        if sweep is None:
+            return None
+        return "resuming: everything is checked before anything is changed", lambda: self.session.resume_sweep(sweep.id)
+
+    def summary(self, measured: Sweep) -> tuple[str, str]:
+        return f"sweep of {measured.name}: {measured.error or measured.knee_text or measured.state}", "S shows it"
+
+    async def new(self) -> None:
+        if not self.nothing_measured():
+            return
+        state = self.state
+        if state.server is None or state.server.state is not ServerState.READY:
+            self.say("a sweep needs a server that is READY, and there is none", Level.WARN, "s starts the plan")
+            return
+        count = len(state.telemetry.gpus) if state.telemetry else 0
+
+        async def decided(values: Values | None) -> None:
+            wanted = parse(values, count) if values else None
+            if isinstance(wanted, Wanted) and values:
+                self.session.keep_form("sweep", values)
+                await self.begin(lambda: self._run(wanted))
+
+        last, spec = self.session.last_form("sweep"), self.session.bench_defaults()
+        await self.app.push_screen(sweep_form(state, self.pane(Launch).current, spec, last), decided)
+
+    async def _run(self, wanted: Wanted) -> Sweep:
+        shape = dict(self.session.bench_shape())
+        if wanted.kind == "flag":
+            return await self.session.flag_sweep(wanted.flags, **shape)
+        for name in ("requests", "warmup"):  # they follow from the level, or each value is given the same time
+            shape.pop(name, None)
+        if wanted.kind == "concurrency":
+            shape.pop("concurrency", None)
+            return await self.session.concurrency_sweep([int(v) for v in wanted.values], **shape)
+        return await self.session.gpu_sweep(wanted.kind, wanted.values, wanted.gpu, **shape)

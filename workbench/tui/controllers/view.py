@@ -1,0 +1,108 @@
+"""Moving between panes, pages to read, and leaving."""
+
+from __future__ import annotations
+
+from workbench.model.findings import Level
+from workbench.tui.cells import paragraph
+from workbench.tui.controllers.base import Controller
+from workbench.tui.modals.ask import Quit
+from workbench.tui.modals.base import TextModal
+from workbench.tui.modals.gpu_confirm import ConfirmSettings
+from workbench.tui.modals.info import activity_rows, help_rows
+from workbench.tui.modals.launch import ALIVE
+from workbench.tui.panes import ALL_KEYS, PANES
+from workbench.tui.panes.search import Search
+
+
+class ViewController(Controller):
+    def next_pane(self, by: int) -> None:
+        self.services.panes.next(by)
+
+    def zoom(self) -> None:
+        panes = self.services.panes
+        panes.zoomed = not panes.zoomed
+        panes.go(panes.active)
+
+    async def back(self) -> None:
+        """Close the first of these that is open: the search, the message, the zoomed pane, a pane without an area."""
+        panes = self.services.panes
+        if self.services.screen.query(Search):
+            await self.controllers.search.close()
+        elif self.services.notice_bar.display:
+            self.services.hush()
+        elif panes.zoomed:
+            self.zoom()
+        elif not panes.current.AREA and not panes.single:
+            panes.go("launch")
+
+    # pages
+    async def help(self) -> None:
+        titles = [(pane.NAME, f"In {number} {pane.NAME.capitalize()}") for number, pane in enumerate(PANES, 1)]
+        await self.app.push_screen(TextModal("Keys", lambda width: help_rows(ALL_KEYS, titles, width)))
+
+    def activity(self) -> None:
+        def show(_: object) -> None:
+            host = self.state.host.name
+            done = tuple(a for a in self.state.activity if a.host == host)
+            title = f"Done to {host}, newest first"
+            self.app.push_screen(TextModal(title, lambda width: activity_rows(done, width), wide=True))
+
+        self.attempt(self.session.read_activity(), show)
+
+    def save_picture(self) -> None:
+        try:
+            path = self.app.save_screenshot(path=".")
+        except OSError as error:
+            self.say(f"cannot write the picture: {error}", Level.ERROR)
+        else:
+            self.say(f"written: {path}")
+
+    # leaving
+    async def quit(self) -> None:
+        """Leave at once if nothing is running and nothing is altered, else ask what to do about it."""
+        state = self.state
+        server = state.server
+        alive = f"{server.engine} :{server.port}" if server is not None and server.state in ALIVE else None
+        measuring = state.bench.running or any(
+            one is not None and one.state == "running" for one in (state.experiment, state.sweep)
+        )
+        if not alive and not state.alterations and not measuring:
+            self.app.exit(0)
+            return
+
+        def decided(choice: dict[str, bool] | None) -> None:
+            if choice is None:
+                return
+            if state.alterations and not choice["keep"] and state.host.sudo_password:
+                self._leave_with_password(choice["stop"])
+            else:
+                self.attempt(self.leave(stop=choice["stop"], keep=choice["keep"]))
+
+        await self.app.push_screen(Quit(state, alive), decided)
+
+    def _leave_with_password(self, stop: bool) -> None:
+        def decided(answer: dict[str, str] | None) -> None:
+            if answer is not None:
+                self.attempt(self.leave(stop=stop, keep=False, password=answer.get("password")))
+
+        text = "sudo on this host asks for a password before the settings can be reverted."
+        self.app.push_screen(
+            ConfirmSettings("Revert and leave", lambda w: paragraph(text, w), yes="revert and leave", password=True),
+            decided,
+        )
+
+    async def leave(self, *, stop: bool, keep: bool, password: str | None = None) -> None:
+        """Do what was chosen, then end the screen. An error keeps the screen open."""
+        if stop:
+            self.say("stopping the server …")
+            await self.session.stop()
+        if self.state.alterations and keep:
+            self.say("leaving the GPU settings on …")
+            await self.session.keep_gpu()
+        elif self.state.alterations:
+            self.say("reverting GPU settings …")
+            report = await self.session.revert_gpu(password=password)
+            if not report.ok:
+                self.controllers.gpu.show_report("Not every GPU setting could be reverted", report)
+                return
+        self.app.exit(0)

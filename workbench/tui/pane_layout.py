@@ -1,0 +1,107 @@
+"""The panes on the main screen: the one that is active, and those that the size of the terminal leaves room for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from textual.containers import Container, Horizontal
+
+from workbench.tui.panes.frame import PaneFrame
+
+if TYPE_CHECKING:
+    from textual.app import ComposeResult
+    from textual.screen import Screen
+    from textual.widget import Widget
+
+    from workbench.tui.panes.base import Pane
+    from workbench.tui.widgets.bars import TabRow
+    from workbench.tui.widgets.gpu_strip import GpuStrip
+
+P = TypeVar("P", bound="Pane")
+NARROW_COLUMNS, ROOMY_COLUMNS, WIDE_COLUMNS, LOW_ROWS, TALL_ROWS = 100, 118, 160, 34, 50
+AREAS = ("middle", "bottom")
+WIDTHS = [(0, "-narrow"), (NARROW_COLUMNS, "-normal"), (ROOMY_COLUMNS, "-roomy"), (WIDE_COLUMNS, "-wide")]
+HEIGHTS = [(0, "-low"), (LOW_ROWS, "-high"), (TALL_ROWS, "-tall")]
+
+
+class PaneLayout:
+    """On a small terminal (`single`) one pane is shown at a time, with a row of tabs. A pane without an area has the
+    whole work area while it is active, and so has every pane while `zoomed`."""
+
+    def __init__(self, screen: Screen[None], panes: Sequence[Pane], tabs: TabRow, strip: GpuStrip) -> None:
+        self.screen, self.tabs, self.strip = screen, tabs, strip
+        self.frames = {pane.NAME: PaneFrame(number, pane) for number, pane in enumerate(panes, 1)}
+        self.names = list(self.frames)
+        self.active, self.zoomed, self.single = self.names[0], False, False
+        self._shape: tuple[object, ...] = ()
+
+    @property
+    def all(self) -> list[Pane]:
+        return [frame.body for frame in self.frames.values()]
+
+    def of(self, kind: type[P]) -> P:
+        """Return the pane of a class."""
+        return next(pane for pane in self.all if isinstance(pane, kind))
+
+    def shown(self, pane: Pane) -> bool:
+        return bool(self.frames[pane.NAME].display)
+
+    @property
+    def current(self) -> Pane:
+        return self.frames[self.active].body
+
+    def compose(self) -> ComposeResult:
+        frames = self.frames.values()
+        with Container(id="work"):
+            for area in AREAS:
+                yield Horizontal(*(f for f in frames if area == f.body.AREA), id=area)
+            yield from (f for f in frames if not f.body.AREA)
+
+    def arrange(self) -> None:
+        """Set which panes are shown and the height of the GPU strip, if either has changed."""
+        width, height = self.screen.app.size
+        self.single = width < NARROW_COLUMNS or height < LOW_ROWS
+        alone = self.single or self.zoomed or not self.current.AREA
+        strip_rows = self.strip.wanted_height(width, self.single)
+        shape = (width, height, self.single, alone, self.active if alone else "", strip_rows)
+        if shape == self._shape:
+            return
+        self._shape = shape
+        with self.screen.app.batch_update():
+            self.screen.set_class(self.single, "-single")
+            self.strip.styles.height = strip_rows
+            for name, frame in self.frames.items():
+                frame.display = name == self.active if alone else bool(frame.body.AREA)
+            for area in AREAS:
+                self.screen.query_one(f"#{area}").display = not alone or area == self.current.AREA
+            self.screen.set_class(alone, "-alone")
+            self.tabs.display = self.single
+        self.refresh_titles()
+
+    def go(self, name: str) -> None:
+        """Show and focus a pane."""
+        self.active = name
+        self.arrange()
+        self.current.show_again()
+        self.screen.set_focus(self.current)
+        self.refresh_titles()
+
+    def next(self, by: int) -> None:
+        self.go(self.names[(self.names.index(self.active) + by) % len(self.names)])
+
+    def follow_focus(self, widget: Widget) -> None:
+        """Make the pane with the focused widget the active one."""
+        frame = next((one for one in widget.ancestors_with_self if isinstance(one, PaneFrame)), None)
+        if frame is not None and self.active != frame.body.NAME and frame.display:
+            self.active = frame.body.NAME
+            self.arrange()
+        self.refresh_titles()
+
+    def refresh_titles(self) -> None:
+        """Set the border texts: the subject of each pane, and the keys of the one with the focus."""
+        for name, frame in self.frames.items():
+            frame.title(frame.body.detail, frame.body.hint if name == self.active and not self.single else "")
+        if self.single:
+            badges = {frame.number: frame.body.badge for frame in self.frames.values() if frame.body.badge}
+            self.tabs.show(self.frames[self.active].number, badges)

@@ -1,0 +1,27 @@
+"""The panes of the main screen, in the order of their numbers, and the table of all keys.
+
+A pane is one file: a class of `Pane` (base.py) with its title, its keys, and the state fields that it draws.
+"""
+
+from __future__ import annotations
+
+from workbench.tui.bindings import SCREEN_KEYS, Key
+from workbench.tui.panes.base import Pane
+from workbench.tui.panes.compare import Compare
+from workbench.tui.panes.gpus import GpuPane
+from workbench.tui.panes.launch import Launch
+from workbench.tui.panes.log import LogPane
+from workbench.tui.panes.presets import Presets
+from workbench.tui.panes.results import Results
+
+PANES: tuple[type[Pane], ...] = (Presets, Launch, LogPane, Results, Compare, GpuPane)
+
+
+def _number_key(number: int, pane: type[Pane]) -> Key:
+    text = pane.HELP or f"go to {pane.TITLE}"
+    return Key(str(number), f"pane({number})", pane.TITLE, text, lambda c: c.services.panes.go(pane.NAME))
+
+
+SCREEN: tuple[Key, ...] = (*SCREEN_KEYS, *(_number_key(n, pane) for n, pane in enumerate(PANES, 1)))
+ALL_KEYS: tuple[Key, ...] = (*SCREEN, *(key for pane in PANES for key in pane.KEYS))
+KEYS: dict[str, Key] = {key.id: key for key in ALL_KEYS}

@@ -1,0 +1,150 @@
+"""The services of the main screen for its panes and controllers: messages, work beside the screen, and panes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from workbench.model.errors import InputError, WorkbenchError
+from workbench.model.findings import Level
+from workbench.session.state import Notice
+from workbench.tui.cells import cut
+from workbench.tui.formats import gauge
+from workbench.tui.interfaces import NoticeViewer
+
+if TYPE_CHECKING:
+    from textual.app import App
+    from textual.screen import Screen
+
+    from workbench.session.api import SessionApi
+    from workbench.tui.pane_layout import PaneLayout
+    from workbench.tui.widgets.bars import NoticeBar
+    from workbench.tui.widgets.status_bar import StatusBar
+
+T = TypeVar("T")
+COMMAND_CELLS = 60  # of a command in a message: enough to recognise it
+SHOWN_S = {Level.WARN: 20.0, Level.ERROR: None}  # a message goes after this time; an error stays until esc
+INFO_S = 8.0
+
+
+class Services:
+    """`working` is true while a page looks something up: the application then drops keys (OrderedKeys)."""
+
+    def __init__(
+        self,
+        screen: Screen[None],
+        session: SessionApi,
+        panes: PaneLayout,
+        notice_bar: NoticeBar,
+        status_bar: StatusBar,
+    ) -> None:
+        self.screen, self.session, self.panes = screen, session, panes
+        self.notice_bar, self.status_bar = notice_bar, status_bar
+        self.working = False
+        self._notice_number, self._notice_until = 0, 0.0
+        self._counted: tuple[str, float, float] | None = None  # text, monotonic start, seconds
+
+    @property
+    def app(self) -> App[Any]:
+        return self.screen.app
+
+    # messages
+    def say(self, text: str, level: Level = Level.INFO, next_step: str | None = None) -> None:
+        self.show_notice(Notice(-1, level, text, next_step))
+
+    def show_notice(self, notice: Notice) -> None:
+        """Show a message above the command, and on the open page if it shows messages."""
+        self.notice_bar.show(notice, self.app.size.width)
+        page = self.app.screen
+        if isinstance(page, NoticeViewer):
+            page.show_notice(notice)
+        seconds = SHOWN_S.get(notice.level, INFO_S)
+        self._notice_until = time.monotonic() + seconds if seconds else 0.0
+
+    def take_notice(self, notice: Notice | None) -> None:
+        """Show a message of the session, unless an information would replace a warning or an error."""
+        if notice is None or notice.number == self._notice_number:
+            return
+        self._notice_number = notice.number
+        current = self.notice_bar.notice
+        if current is None or notice.level is not Level.INFO or current.level is Level.INFO:
+            self.show_notice(notice)
+
+    def hush(self) -> None:
+        """Remove the message."""
+        self._notice_until = 0.0
+        self.notice_bar.show(None, self.app.size.width)
+
+    def count_down(self, text: str, seconds: float) -> None:
+        """Show a bar that fills within `seconds`, until `stop_counting`."""
+        self._counted = (text, time.monotonic(), seconds)
+        self._show_count()
+
+    def stop_counting(self) -> None:
+        self._counted = None
+
+    def _show_count(self) -> None:
+        if self._counted is None:
+            return
+        text, began_s, seconds = self._counted
+        done = min(seconds, time.monotonic() - began_s)
+        cells = max(4, min(20, self.app.size.width - len(text) - 24))
+        self.say(f"{text}  {gauge(done / seconds, cells)} {done:.0f}/{seconds:.0f} s")
+
+    def tick(self) -> None:
+        """Move the bar of `count_down`, and remove a message whose time is over. A message stays while a page covers
+        the row."""
+        self._show_count()
+        if self._notice_until and time.monotonic() > self._notice_until and self.app.screen is self.screen:
+            self.hush()
+
+    # work
+    def attempt(
+        self,
+        work: Coroutine[Any, Any, T] | Callable[[], Coroutine[Any, Any, T]],
+        then: Callable[[T], None] | None = None,
+        *,
+        failed: Callable[[], None] | None = None,
+        only: str = "",
+    ) -> None:
+        """Run `work` beside the screen, and call `then` with its result. An error becomes a message, and `failed` is
+        called. Work with the same name in `only` replaces the work before it."""
+
+        async def run() -> None:
+            try:
+                outcome = await (work() if callable(work) else work)
+            except Exception as error:
+                self.explain(error)
+                if failed is not None:
+                    failed()
+            else:
+                if then is not None:
+                    then(outcome)
+
+        self.screen.run_worker(run(), group=only or "session", exclusive=bool(only), exit_on_error=False)
+
+    def try_now(self, work: Callable[[], T]) -> T | None:
+        """Return the result of a quick call. An error becomes a message, and the result is None."""
+        try:
+            return work()
+        except WorkbenchError as error:
+            self.explain(error)
+            return None
+
+    def explain(self, error: Exception) -> None:
+        """Show an error as a message; keep the details of a defect in a file."""
+        if isinstance(error, WorkbenchError):
+            self._fail(error)
+            return
+        from workbench.store.crash_files import defect_text
+
+        text, details = defect_text(error)
+        self.say(text, Level.ERROR, f"the screen goes on; {details}")
+
+    def _fail(self, error: WorkbenchError) -> None:
+        where = f"{error.host}: " if error.host else ""
+        command = f"  ({cut(error.command, COMMAND_CELLS)})" if error.command else ""
+        # Rejected input changed nothing, so its message may go by itself.
+        level = Level.WARN if isinstance(error, InputError) else Level.ERROR
+        self.say(f"{where}{error.message}{command}", level, error.next_step)

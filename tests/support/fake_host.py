@@ -7,10 +7,9 @@ import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from workbench.hosts.base import CommandNotFound, Completed, FileError, HostFacts, HostUnreachable
+from workbench.hosts.base import BaseHost, CommandNotFound, Completed, FileError, HostFacts, HostUnreachable, LinkEvent
 from workbench.hosts.line_splitter import split
-from workbench.hosts.local import LocalForward, raise_for
-from workbench.hosts.reconnecting_link import LinkEvent
+from workbench.hosts.local import LocalForward
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +84,7 @@ def _no_command(call: Call) -> Answer:
     return CommandNotFound(f"{call.argv[0]}: no such executable")
 
 
-class FakeHost:
+class FakeHost(BaseHost):
     """`handler` answers each command; `files` are the host's files by path; `calls` and `streams` are what was asked
     for. `link(False)` cuts the host off, `link(True)` brings it back."""
 
@@ -100,6 +99,7 @@ class FakeHost:
     ) -> None:
         self.name = name
         self.kind = kind
+        self.is_local = kind == "local"
         self.handler = handler
         self.files: dict[str, bytes] = dict(files or {})
         self.calls: list[Call] = []
@@ -137,26 +137,13 @@ class FakeHost:
         if not self.connected:
             raise self._unreachable()
 
-    async def close(self) -> None:
-        return
-
     async def state_dir(self) -> str:
         return "/state/workbench"
 
-    async def run(
-        self,
-        argv: Sequence[str],
-        *,
-        input: bytes | None = None,
-        timeout_s: float = 30.0,
-        env: Mapping[str, str] | None = None,
-        check: bool = False,
+    async def _run(
+        self, argv: Sequence[str], input: bytes | None, timeout_s: float, env: Mapping[str, str] | None
     ) -> Completed:
-        answer = await self._answer(Call(tuple(argv), input, dict(env or {})))
-        done = _completed(tuple(argv), answer)
-        if check:
-            raise_for(done, self.name)
-        return done
+        return _completed(tuple(argv), await self._answer(Call(tuple(argv), input, dict(env or {}))))
 
     async def stream(
         self, argv: Sequence[str], *, input: bytes | None = None, env: Mapping[str, str] | None = None

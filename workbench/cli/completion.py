@@ -58,10 +58,10 @@ def _runs() -> list[str]:
     return sorted((path.name for path in [*state.glob("runs/*"), *state.glob("sim/*/runs/*")]), reverse=True)
 
 
-def _hosts() -> list[str]:
-    from workbench.hosts import ssh_names
+def _hosts() -> Iterable[str]:
+    from workbench import hosts
 
-    return ssh_names.aliases()
+    return hosts.known_names()
 
 
 def _profiles() -> list[str]:

@@ -97,10 +97,10 @@ def _screen_on(rest: list[str], globals_: argparse.Namespace, known: list[str]) 
     """Return the screen on the host `rest[0]` if ssh knows that name. Raises InputError for a mistyped command."""
     import difflib
 
-    from workbench.hosts import ssh_names
+    from workbench import hosts
     from workbench.model.errors import InputError
 
-    if (len(rest) > 1 and not rest[1].startswith("-")) or not ssh_names.is_known(rest[0]):
+    if (len(rest) > 1 and not rest[1].startswith("-")) or not hosts.is_known(rest[0]):
         near = difflib.get_close_matches(rest[0], known, n=1, cutoff=0.75)
         hint = f" Did you mean `workbench {near[0]}`?" if near else ""
         raise InputError(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import platform
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -23,9 +22,9 @@ _MODULES = ("restore", "register", "turn_holder")
 async def turn_on(host: Host, what: str, *, wait: bool, tell: Callable[[str], None]) -> AsyncIterator[None]:
     """Hold it. Raises BenchError where somebody else does, unless `wait`: `tell` then hears who. Where nobody can be
     asked (no python3, no directory for all users) `tell` hears why, and nothing is held."""
-    local = host.kind == "local" and bool(sys.executable)
+    python, local = remote_programs.python_on(host)
     orders = {"what": what, "machine": platform.node(), "wait": wait}
-    argv = remote_programs.turn_argv(sys.executable if local else "python3", orders)
+    argv = remote_programs.turn_argv(python, orders)
     try:
         stream = await host.stream(argv, input=remote_programs.payload(local, _MODULES))
     except HostUnreachable:
@@ -61,8 +60,8 @@ async def holder(host: Host, directory: str) -> Turn | None:
     names = (await host.run(["ls", "-1", "--", directory])).out.split()
     if not any(name.startswith(measurement_lock_holder.PREFIX) and name.endswith(".json") for name in names):
         return None
-    local = host.kind == "local" and bool(sys.executable)
-    argv = remote_programs.turn_argv(sys.executable if local else "python3", {"look": True})
+    python, local = remote_programs.python_on(host)
+    argv = remote_programs.turn_argv(python, {"look": True})
     done = await host.run(argv, input=remote_programs.payload(local, _MODULES), timeout_s=_LOOK_S)
     try:
         return _turn(json.loads(done.out).get("by"))

@@ -8,12 +8,16 @@ the sources, of the pynvml that is installed here too: to compile that takes 15 
 from __future__ import annotations
 
 import json
+import sys
 import zlib
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from workbench.hosts.base import Host
 
 MODULES = ("telemetry.clock_event_reasons", "telemetry.nvml", "telemetry.readings", "telemetry.agent")
 REGISTER = ("settings.revert", "settings.register")
@@ -58,6 +62,12 @@ def program(title: str, module: str) -> str:
 
 
 BOOTSTRAP = program("telemetry agent", "telemetry.agent")
+
+
+def python_on(host: Host) -> tuple[str, bool]:
+    """Return the Python that runs programs on `host`, and whether that is our own, which has our modules installed."""
+    local = host.is_local and bool(sys.executable)
+    return sys.executable if local else "python3", local
 
 
 @cache

@@ -1,17 +1,81 @@
-"""Where commands run: this machine, a host behind ssh; one protocol (base.Host) for all."""
+"""Hosts: the machines on which Workbench runs commands, all behind the protocol `base.Host`.
+
+base               the Host protocol, defaults for kinds of hosts, errors
+local, ssh         the kinds of hosts; ssh is the only module that imports asyncssh
+ssh_names          names that ssh knows without a connection
+known_hosts        keys of ssh hosts: known, changed, accepted by the user
+reconnecting_link  a connection that is restored after a loss
+port_relay         a local port that leads to a port of a host
+files_via_shell    files of a host on which only commands can be run
+shell_scripts      all POSIX shell code that runs on hosts
+host_facts         facts about a host (user, kernel, memory, GPU tools) from the output of one script
+detached_process   processes that outlive Workbench, each in a run directory
+run_processes      which processes belong to a run
+line_splitter      output of commands, in lines and of bounded size
+task_cancellation  ending asyncio tasks for certain
+
+A new kind of host (a container, for example) is one module here and one entry in KINDS.
+"""
 
 from __future__ import annotations
 
-from workbench.hosts.base import Host
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from workbench.hosts.base import Host
 
 
-def open_host(name: str | None = None) -> Host:
-    """The host called `name`: None or "local" is this machine, anything else a host of the person's ssh
-    configuration. Connects on first use. Only an ssh host imports asyncssh."""
-    if name is None or name == "local":
-        from workbench.hosts.local import LocalHost
+@dataclass(frozen=True, slots=True)
+class HostKind:
+    """How hosts of one kind are named and opened. Imports are deferred: asyncssh takes 0.2 s to load."""
 
-        return LocalHost()
+    is_name: Callable[[str], bool]  # whether a name is of this kind; may look it up
+    names: Callable[[], Iterable[str]]  # names to offer to the user
+    open: Callable[[str], Host]
+
+
+def _open_local(name: str) -> Host:
+    from workbench.hosts.local import LocalHost
+
+    return LocalHost()
+
+
+def _is_ssh_name(name: str) -> bool:
+    from workbench.hosts import ssh_names
+
+    return ssh_names.is_known(name)
+
+
+def _ssh_names() -> Iterable[str]:
+    from workbench.hosts import ssh_names
+
+    return ssh_names.aliases()
+
+
+def _open_ssh(name: str) -> Host:
     from workbench.hosts.ssh import SshHost
 
     return SshHost(name)
+
+
+SSH = HostKind(_is_ssh_name, _ssh_names, _open_ssh)  # last: opens every name that no other kind has
+KINDS = (HostKind("local".__eq__, lambda: ["local"], _open_local), SSH)
+
+
+def open_host(name: str | None = None) -> Host:
+    """Return the host called `name`; None is this machine. A host connects at its first use."""
+    name = name or "local"
+    kind = next((kind for kind in KINDS if kind is SSH or kind.is_name(name)), SSH)
+    return kind.open(name)
+
+
+def known_names() -> tuple[str, ...]:
+    """Return the names to offer to the user: this machine and the aliases of the ssh configuration."""
+    return tuple(name for kind in KINDS for name in kind.names())
+
+
+def is_known(name: str) -> bool:
+    """Return whether some kind of host knows `name`. May ask the resolver, for at most a second."""
+    return any(kind.is_name(name) for kind in KINDS)

@@ -1,27 +1,33 @@
-"""Where commands run. Three kinds of host, one protocol; everything above it is written once, as argv lists.
+"""Where commands run: the Host protocol, the defaults that host kinds share, and their errors.
+
+There are three kinds of host: this machine, a host behind ssh, and a simulated host. All code above this room is
+written once, against the protocol. Commands are argument lists, never shell strings.
 
 HostError
-├── HostUnreachable    no connection, or it was lost (the server on the other side lives on)
-│   ├── HostKeyUnknown     the host's key is not in known_hosts: ask the person, then `accept_host_key`
-│   ├── HostKeyChanged     the key differs from known_hosts: refused
-│   └── AuthFailed         no key or agent identity was accepted
-├── CommandNotFound    the executable is not on that host's PATH
-├── CommandFailed      ran and exited non-zero (carries `completed`)
-├── CommandTimeout     did not end in time
+├── HostUnreachable    there is no connection, or it was lost (servers on the host live on)
+│   ├── HostKeyUnknown     the host's key is not in known_hosts: ask the user, then call `accept_host_key`
+│   ├── HostKeyChanged     the host's key differs from known_hosts
+│   └── AuthFailed         the host accepted no key, agent identity, or password
+├── CommandNotFound    the executable is not on the host's PATH
+├── CommandFailed      the command ran and exited with an error (`completed` is its result)
+├── CommandTimeout     the command did not end in time
 └── FileError          a file on the host could not be read or written (missing, permission, disk full)
 """
 
 from __future__ import annotations
 
 import shlex
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
+from workbench.hosts.line_splitter import OUTPUT_MAX_BYTES
 from workbench.model.errors import HostError
 from workbench.model.untrusted_text import clean
 
-# Asks the user for a passphrase, password or code; returns None when they decline.
+# Asks the user for a passphrase, password or code. Returns None if the user declines.
 Ask = Callable[[str], Awaitable[str | None]]
 
 
@@ -47,6 +53,12 @@ class Completed:
     @property
     def command(self) -> str:
         return shlex.join(self.argv)
+
+    @property
+    def problem(self) -> str:
+        """The last line of stderr, or the exit code if stderr is empty."""
+        lines = self.err.strip().splitlines()
+        return lines[-1] if lines else f"exit code {self.returncode}"
 
 
 class HostUnreachable(HostError):
@@ -88,6 +100,43 @@ class FileError(HostError):
     pass
 
 
+def check_argv(argv: Sequence[str], host: str) -> None:
+    """Raise HostError if `argv` is not a command that a shell or exec can run."""
+    if not argv or not argv[0] or argv[0].startswith("-"):
+        raise CommandNotFound(f"not a command: {list(argv)!r}", host=host)
+    if any("\0" in a for a in argv):
+        raise HostError("an argument contains a NUL byte", host=host)
+
+
+def not_found(argv: Sequence[str], host: str, command: str | None = None) -> CommandNotFound:
+    """Return the error for an executable that is not on the host."""
+    step = "check the path" if "/" in argv[0] else "install it on that host, add it to PATH, or give its full path"
+    return CommandNotFound(f"{argv[0]}: no such executable", host=host, command=command, next_step=step)
+
+
+def timed_out(argv: Sequence[str], timeout_s: float, host: str) -> CommandTimeout:
+    """Return the error for a command that was killed after `timeout_s` seconds."""
+    return CommandTimeout(f"did not end within {timeout_s:g} s and was killed", host=host, command=shlex.join(argv))
+
+
+def too_much(argv: Sequence[str], host: str) -> HostError:
+    """Return the error for a command that was killed because its output exceeded OUTPUT_MAX_BYTES."""
+    return HostError(
+        f"printed more than {OUTPUT_MAX_BYTES >> 20} MiB and was killed",
+        host=host,
+        command=shlex.join(argv),
+        next_step=f"check which program {argv[0]} is on that host: it prints without end",
+    )
+
+
+def raise_for(done: Completed, host: str) -> None:
+    """Raise CommandFailed with the last line of stderr if the command did not exit with 0."""
+    if done.returncode != 0:
+        how = f"signal {-done.returncode}" if done.returncode < 0 else f"exit code {done.returncode}"
+        last = done.err.strip().splitlines()[-1:]
+        raise CommandFailed(": ".join([how, *last]), done, host=host)
+
+
 def state_dir_missing(host: str, reason: str | None, path: str = "") -> FileError:
     """Return the error for a state directory that cannot be made: a read-only or full home."""
     named = f"the state directory {path}" if path else "the state directory"
@@ -96,6 +145,23 @@ def state_dir_missing(host: str, reason: str | None, path: str = "") -> FileErro
         host=host,
         next_step="set XDG_STATE_HOME on that host to the absolute path of a directory that you can write",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class LinkEvent:
+    """Loss or return of the link to a host.
+
+    `connected` False: the link is lost for `reason`; `retries` counts the failed attempts to reconnect so far. If
+    `refused` is set, no further attempt is made, since only the user can help. `connected` True: the link is back after
+    `outage_s` seconds.
+    """
+
+    host: str
+    connected: bool
+    reason: str = ""
+    outage_s: float = 0.0
+    retries: int = 0
+    refused: HostError | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +182,6 @@ class HostFacts:
     python3: str | None = None  # path of python3 on that host, None: not there
     python3_version: str | None = None
     nvidia_smi: str | None = None
-    sudo_without_password: bool | None = None
     initial_user_namespace: bool | None = None  # False in an unprivileged container: uid 0 there is not root
     container: str | None = None  # "lxc", "docker", "podman", …
     virtualization: str | None = None  # "vmware", "kvm", "none", …
@@ -159,17 +224,45 @@ class Forward(Protocol):
 
 @runtime_checkable
 class Host(Protocol):
-    """`name` is how the person calls it. `state_dir` is an absolute path on that host, 0700, made on first use:
-    $XDG_STATE_HOME/workbench or ~/.local/state/workbench (run directories, journal)."""
+    """One host. A new kind of host is a subclass of `BaseHost`, which has the defaults, and an entry in
+    hosts/__init__.py."""
 
-    name: str
-    kind: str
+    name: str  # as the user gives it
+    kind: str  # for display: "local", "ssh"
+    preset_variables: Mapping[str, str]  # values of presets' variables that exist only on this host
+    ask: Ask | None  # asks the user for login secrets; with None, a login that needs one fails
 
-    async def connect(self) -> None:
-        """Make the link (no-op locally). Raises HostUnreachable and its kinds."""
+    @property
+    def is_local(self) -> bool:
+        """Whether the host's commands, files and ports are those of this machine."""
         ...
 
-    async def state_dir(self) -> str: ...
+    @property
+    def simulated(self) -> str | None:
+        """The profile of a simulated host; None for a real one."""
+        ...
+
+    @property
+    def connected(self) -> bool: ...
+
+    def on_link(self, listener: Callable[[LinkEvent], None]) -> Callable[[], None]:
+        """Call `listener` at each loss and return of the link, until the returned function is called."""
+        ...
+
+    def accept_host_key(self, fingerprint: str) -> None:
+        """Add the key of a HostKeyUnknown to known_hosts. Then call `connect` again."""
+        ...
+
+    async def connect(self) -> None:
+        """Connect to the host; does nothing on this machine. Raises HostUnreachable or a subclass."""
+        ...
+
+    async def state_dir(self) -> str:
+        """Return the absolute path of Workbench's directory on the host: run directories and the settings journal.
+
+        It is $XDG_STATE_HOME/workbench or ~/.local/state/workbench, created with mode 0700 at first use.
+        """
+        ...
 
     async def run(
         self,
@@ -180,29 +273,71 @@ class Host(Protocol):
         env: Mapping[str, str] | None = None,
         check: bool = False,
     ) -> Completed:
-        """Run to the end. `env` is added to the host's own. `check` raises CommandFailed on non-zero."""
+        """Run a command to its end. `env` is added to the host's environment. With `check`, an exit code other than 0
+        raises CommandFailed."""
         ...
 
     async def stream(
         self, argv: Sequence[str], *, input: bytes | None = None, env: Mapping[str, str] | None = None
     ) -> Stream:
-        """Start and read as it comes. `input` is written to its stdin, which then stays open until `close`:
-        end of file on stdin tells the other side to end."""
+        """Start a command whose output is read while it runs. `input` is written to its stdin, which stays open until
+        `close`: end of file on stdin tells the command to end."""
         ...
 
     async def read_file(self, path: str, *, offset: int = 0, limit: int | None = None) -> bytes:
-        """Bytes from `offset`; FileError when missing or not allowed."""
+        """Return the file's bytes from `offset`, at most `limit`. Raises FileError if it cannot be read."""
         ...
 
     async def write_file(self, path: str, data: bytes, *, mode: int = 0o600) -> None:
-        """Atomic: temporary name in the same directory, fsync of file and directory, rename. Makes parents (0700)."""
+        """Write the file atomically (temporary file, fsync, rename) and create missing parent directories (0700)."""
         ...
 
-    async def forward(self, port: int) -> Forward: ...
+    async def forward(self, port: int) -> Forward:
+        """Open a port of this machine that leads to `port` on the host's loopback address."""
+        ...
 
     async def facts(self) -> HostFacts: ...
 
     async def close(self) -> None: ...
 
-    @property
-    def connected(self) -> bool: ...
+
+class BaseHost(ABC):
+    """Defaults for kinds of hosts: a real host that needs no login and whose link is never lost."""
+
+    name: str
+    is_local = False
+    simulated: str | None = None
+    preset_variables: Mapping[str, str] = MappingProxyType({})
+    ask: Ask | None = None
+
+    def on_link(self, listener: Callable[[LinkEvent], None]) -> Callable[[], None]:
+        return lambda: None
+
+    def accept_host_key(self, fingerprint: str) -> None:
+        raise HostError(f"the host offered no key {fingerprint}", host=self.name)
+
+    async def connect(self) -> None:
+        return
+
+    async def close(self) -> None:
+        return
+
+    async def run(
+        self,
+        argv: Sequence[str],
+        *,
+        input: bytes | None = None,
+        timeout_s: float = 30.0,
+        env: Mapping[str, str] | None = None,
+        check: bool = False,
+    ) -> Completed:
+        done = await self._run(argv, input, timeout_s, env)
+        if check:
+            raise_for(done, self.name)
+        return done
+
+    @abstractmethod
+    async def _run(
+        self, argv: Sequence[str], input: bytes | None, timeout_s: float, env: Mapping[str, str] | None
+    ) -> Completed:
+        """Run a command to its end, as `Host.run` without `check`."""

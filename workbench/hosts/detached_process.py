@@ -220,14 +220,10 @@ async def record_shared_memory(host: Host, run_dir: str, pids: Sequence[int]) ->
         await host.run(shell_scripts.sh(shell_scripts.RECORD_SHARED_MEMORY, run_dir, *(str(p) for p in pids)))
 
 
-async def shared_memory_left(host: Host, run_dir: str) -> tuple[str, ...]:
-    """Shared memory that the run made and no process uses any more."""
-    return tuple((await host.run(shell_scripts.sh(shell_scripts.SHARED_MEMORY, run_dir, "list"))).out.splitlines())
-
-
 async def clear_shared_memory(host: Host, run_dir: str) -> tuple[str, ...]:
-    """Remove what `shared_memory_left` would give; returns what was removed."""
-    return tuple((await host.run(shell_scripts.sh(shell_scripts.SHARED_MEMORY, run_dir, "remove"))).out.splitlines())
+    """Remove the shared memory that the run created and that no process uses any more. Return the removed files."""
+    done = await host.run(shell_scripts.sh(shell_scripts.CLEAR_SHARED_MEMORY, run_dir))
+    return tuple(done.out.splitlines())
 
 
 async def _survey(host: Host, dirs: Sequence[str], files: Sequence[str]) -> Survey:

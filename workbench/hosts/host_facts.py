@@ -34,7 +34,6 @@ def parse(output: str, name: str, kind: str, latency_ms: float | None = None) ->
         key, equals, value = clean(text).partition("=")
         if equals:
             said.setdefault(key, value.strip())
-    sudo = said.get("sudo")
     memory_kib = _number(said.get("memory_kib"))
     return HostFacts(
         name=name,
@@ -51,7 +50,6 @@ def parse(output: str, name: str, kind: str, latency_ms: float | None = None) ->
         python3=said.get("python3"),
         python3_version=_version(said.get("python3_version")),
         nvidia_smi=said.get("nvidia_smi"),
-        sudo_without_password=None if sudo is None else sudo == "yes",
         initial_user_namespace=_initial_namespace(said.get("uid_map")),
         container=_container(said),
         virtualization=_virtualization(said),

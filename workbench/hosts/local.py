@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import errno
 import os
-import shlex
 import shutil
 import signal
 import tempfile
@@ -18,33 +17,23 @@ from typing import TypeVar
 
 from workbench.hosts import host_facts, shell_scripts
 from workbench.hosts.base import (
-    CommandFailed,
-    CommandNotFound,
-    CommandTimeout,
+    BaseHost,
     Completed,
     FileError,
     HostFacts,
+    check_argv,
+    not_found,
     state_dir_missing,
+    timed_out,
+    too_much,
 )
-from workbench.hosts.line_splitter import CHUNK_BYTES, OUTPUT_MAX_BYTES, CommandOutput, Tail, TooMuch, split
+from workbench.hosts.line_splitter import CHUNK_BYTES, CommandOutput, Tail, TooMuch, split
+from workbench.hosts.task_cancellation import end_all
 from workbench.model.errors import HostError
 
 _T = TypeVar("_T")
 # The guard ends its command within 2 s; what is still there then hangs in the kernel, and is left to it.
 CLOSE_S = 2.5
-
-
-def check_argv(argv: Sequence[str], host: str) -> None:
-    """Refuse what no shell and no exec could pass on."""
-    if not argv or not argv[0] or argv[0].startswith("-"):
-        raise CommandNotFound(f"not a command: {list(argv)!r}", host=host)
-    if any("\0" in a for a in argv):
-        raise HostError("an argument holds a NUL byte", host=host)
-
-
-def not_found(argv: Sequence[str], host: str) -> CommandNotFound:
-    step = "check the path" if "/" in argv[0] else "install it there, add it to PATH, or give its full path"
-    return CommandNotFound(f"{argv[0]}: no such executable", host=host, next_step=step)
 
 
 class LocalForward:
@@ -98,8 +87,7 @@ class LocalStream:
         if self._process.stdin is not None:
             self._process.stdin.close()
         await end(self._process, CLOSE_S)
-        self._errors.cancel()
-        await asyncio.gather(self._errors, return_exceptions=True)
+        await end_all([self._errors])
 
 
 async def end(process: Process, wait_s: float = 0.0) -> None:
@@ -141,20 +129,11 @@ async def _feed(process: Process, input: bytes | None) -> None:
         process.stdin.close()
 
 
-class LocalHost:
-    """The Host protocol on this machine."""
+class LocalHost(BaseHost):
+    """This machine as a host."""
 
-    kind = "local"
-    connected = True
-
-    def __init__(self, name: str = "local") -> None:
-        self.name = name
-
-    async def connect(self) -> None:
-        return
-
-    async def close(self) -> None:
-        return
+    name = kind = "local"
+    is_local = connected = True
 
     async def state_dir(self) -> str:
         base = os.environ.get("XDG_STATE_HOME", "")
@@ -181,14 +160,8 @@ class LocalHost:
                 f"{shown[0]} could not be started: {error.strerror}", host=self.name, next_step=step
             ) from None
 
-    async def run(
-        self,
-        argv: Sequence[str],
-        *,
-        input: bytes | None = None,
-        timeout_s: float = 30.0,
-        env: Mapping[str, str] | None = None,
-        check: bool = False,
+    async def _run(
+        self, argv: Sequence[str], input: bytes | None, timeout_s: float, env: Mapping[str, str] | None
     ) -> Completed:
         check_argv(argv, self.name)
         started = time.monotonic()
@@ -202,10 +175,7 @@ class LocalHost:
         finally:
             await end(process)
         code = process.returncode if process.returncode is not None else -signal.SIGKILL
-        done = Completed(tuple(argv), code, bytes(said.out), bytes(said.err), time.monotonic() - started)
-        if check:
-            raise_for(done, self.name)
-        return done
+        return Completed(tuple(argv), code, bytes(said.out), bytes(said.err), time.monotonic() - started)
 
     async def stream(
         self, argv: Sequence[str], *, input: bytes | None = None, env: Mapping[str, str] | None = None
@@ -273,24 +243,3 @@ def _make_parents(directory: Path) -> None:
     if not directory.is_dir():
         _make_parents(directory.parent)
         directory.mkdir(mode=0o700, exist_ok=True)
-
-
-def timed_out(argv: Sequence[str], timeout_s: float, host: str) -> CommandTimeout:
-    return CommandTimeout(f"did not end within {timeout_s:g} s and was killed", host=host, command=shlex.join(argv))
-
-
-def too_much(argv: Sequence[str], host: str) -> HostError:
-    return HostError(
-        f"printed more than {OUTPUT_MAX_BYTES >> 20} MiB and was killed",
-        host=host,
-        command=shlex.join(argv),
-        next_step=f"see what {argv[0]} is on that host: a program that prints without end stands in its place",
-    )
-
-
-def raise_for(done: Completed, host: str) -> None:
-    """CommandFailed when `done` ended with anything but 0, with the last line of its stderr."""
-    if done.returncode != 0:
-        said = done.err.strip().splitlines()
-        how = f"signal {-done.returncode}" if done.returncode < 0 else f"exit code {done.returncode}"
-        raise CommandFailed(f"{how}{': ' + said[-1] if said else ''}", done, host=host)

@@ -9,7 +9,8 @@ import struct
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-CHUNK_BYTES = 65536
+from workbench.hosts.line_splitter import CHUNK_BYTES
+from workbench.hosts.task_cancellation import end_all
 
 
 class Reader(Protocol):
@@ -72,9 +73,7 @@ class Relay:
     async def close(self) -> None:
         if self._server is not None:
             self._server.close()
-        for task in tuple(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_all(self._tasks)
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:

@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from workbench.hosts.base import AuthFailed, HostKeyChanged, HostKeyUnknown, HostUnreachable
+from workbench.hosts.base import AuthFailed, HostKeyChanged, HostKeyUnknown, HostUnreachable, LinkEvent
+from workbench.hosts.task_cancellation import end_all
 from workbench.model.errors import HostError
 
 C = TypeVar("C")
@@ -17,20 +17,6 @@ C = TypeVar("C")
 PATIENCE_S = 5.0  # how long a call waits for a lost link before it fails
 FIRST_RETRY_S = 0.25
 LONGEST_RETRY_S = 5.0  # a person who watches sees it come back while they still look
-
-
-@dataclass(frozen=True, slots=True)
-class LinkEvent:
-    """`connected` False: lost just now, for `reason`, or (`retries` > 0) still lost after so many tries.
-
-    True: back after `outage_s`. With `refused` it is not tried again: only the person can help."""
-
-    host: str
-    connected: bool
-    reason: str = ""
-    outage_s: float = 0.0
-    retries: int = 0
-    refused: HostError | None = None
 
 
 class Link(Generic[C]):
@@ -137,7 +123,5 @@ class Link(Generic[C]):
         """Stop trying; gives the connection, if there is one, to be closed."""
         self._closed = True
         connection, self._connection, self._lost_at = self._connection, None, None
-        if self._retrying is not None:
-            self._retrying.cancel()
-            await asyncio.gather(self._retrying, return_exceptions=True)
+        await end_all([self._retrying] if self._retrying is not None else [])
         return connection

@@ -154,11 +154,6 @@ if python=$(command -v python3); then
     say python3_version "$($limit python3 -c "$look" 2>/dev/null | head -c 64)"
 fi
 say nvidia_smi "$(command -v nvidia-smi)"
-if [ "$(id -u)" = 0 ]; then say sudo yes
-elif command -v sudo >/dev/null 2>&1; then
-    if sudo -n true </dev/null >/dev/null 2>&1; then say sudo yes; else say sudo no; fi
-else say sudo no
-fi
 first uid_map /proc/self/uid_map
 if command -v systemd-detect-virt >/dev/null 2>&1; then
     say detect_container "$(systemd-detect-virt --container 2>/dev/null)"
@@ -344,9 +339,9 @@ done
 exit 0
 """
 
-# $1 run directory, $2 "remove" or "list". Prints the files of `shm` that are still there: same inode, ours, and mapped
-# or held open by no process.
-SHARED_MEMORY = r"""
+# $1 run directory. Removes and prints the files of `shm` that still exist (same inode, owned by this user) and that no
+# process has mapped or open.
+CLEAR_SHARED_MEMORY = r"""
 [ -f "$1/shm" ] || exit 0
 while read -r inode path; do
     { [ -f "$path" ] && [ -O "$path" ]; } || continue
@@ -354,8 +349,7 @@ while read -r inode path; do
     now=${now#"${now%%[! ]*}"}
     [ "${now%% *}" = "$inode" ] || continue
     grep -qs " $inode  */dev/shm/" /proc/[0-9]*/maps && continue
-    [ "$2" = remove ] && { rm -f -- "$path" || continue; }
-    printf '%s\n' "$path"
+    rm -f -- "$path" && printf '%s\n' "$path"
 done <"$1/shm"
 exit 0
 """

@@ -18,20 +18,26 @@ from typing import Any, cast
 
 import asyncssh
 
-from workbench.hosts import files_via_shell, host_facts, host_names, known_hosts, shell_scripts
+from workbench.hosts import files_via_shell, host_facts, known_hosts, shell_scripts, ssh_names
 from workbench.hosts.base import (
     Ask,
     AuthFailed,
+    BaseHost,
     Completed,
     HostFacts,
     HostKeyUnknown,
     HostUnreachable,
+    LinkEvent,
+    check_argv,
+    not_found,
+    timed_out,
+    too_much,
 )
 from workbench.hosts.known_hosts import HostKeys
 from workbench.hosts.line_splitter import CHUNK_BYTES, CommandOutput, Tail, TooMuch, split
-from workbench.hosts.local import check_argv, not_found, raise_for, timed_out, too_much
 from workbench.hosts.port_relay import Reader, Relay, Writer
-from workbench.hosts.reconnecting_link import PATIENCE_S, Link, LinkEvent
+from workbench.hosts.reconnecting_link import PATIENCE_S, Link
+from workbench.hosts.task_cancellation import end_all
 from workbench.model.errors import HostError
 
 # OpenSSH gives 10 sessions per connection (MaxSessions), and a slot is free only once its process has ended.
@@ -167,20 +173,19 @@ class SshStream:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._process.wait_closed(), CLOSE_S)
             self._process.close()
-            self._errors.cancel()
-            await asyncio.gather(self._errors, return_exceptions=True)
+            await end_all([self._errors])
         finally:
             self._release()
 
 
-class SshHost:
+class SshHost(BaseHost):
     """The Host protocol over ssh. `ssh_config`: instead of ~/.ssh/config. `ask` asks the user for a passphrase or
     password; without it nothing is asked and such a login fails."""
 
     kind = "ssh"
 
     def __init__(self, name: str, *, ssh_config: str | Path | None = None, ask: Ask | None = None) -> None:
-        self.name = host_names.check(name)
+        self.name = ssh_names.check(name)
         self._config = [str(Path(ssh_config).expanduser())] if ssh_config is not None else ()
         self.ask = ask
         self._passphrases: dict[str, str | None] = {}
@@ -198,22 +203,15 @@ class SshHost:
     def connected(self) -> bool:
         return self._link.connected
 
-    @property
-    def outage_s(self) -> float | None:
-        """How long the link has been lost; None while there is one."""
-        return self._link.outage_s
-
     def on_link(self, listener: Callable[[LinkEvent], None]) -> Callable[[], None]:
-        """Call `listener` for each loss and return of the link, until the function given back is called."""
         return self._link.on_link(listener)
 
     async def connect(self) -> None:
         await self._link.connect()
 
     def accept_host_key(self, fingerprint: str) -> None:
-        """The person said yes to the key of a HostKeyUnknown: added to known_hosts. Then `connect` again."""
         if fingerprint not in self._unknown:
-            raise HostError(f"no such key was offered: {fingerprint}", host=self.name)
+            return super().accept_host_key(fingerprint)
         file, line = self._unknown.pop(fingerprint)
         self._accepted.add(fingerprint)
         try:
@@ -297,7 +295,7 @@ class SshHost:
         for hop in filter(None, jump.split(",")):
             if jumps == 0:
                 raise HostUnreachable("its ProxyJump hosts lead in a circle", host=self.name)
-            hop_host, hop_given = host_names.hop(hop)
+            hop_host, hop_given = ssh_names.parse_jump_host(hop)
             if hop_host != host:
                 through = await self._open(hop_host, hop_given, through, jumps - 1)
         keys = self._host_keys(host, options)
@@ -381,14 +379,8 @@ class SshHost:
                     raise HostError(f"it opens no session: {error}", host=self.name, next_step=step) from None
                 await asyncio.sleep(0.1)
 
-    async def run(
-        self,
-        argv: Sequence[str],
-        *,
-        input: bytes | None = None,
-        timeout_s: float = 30.0,
-        env: Mapping[str, str] | None = None,
-        check: bool = False,
+    async def _run(
+        self, argv: Sequence[str], input: bytes | None, timeout_s: float, env: Mapping[str, str] | None
     ) -> Completed:
         started = time.monotonic()
         async with self._sessions:
@@ -417,12 +409,8 @@ class SshHost:
         if _MARK + b"\n" not in out:
             raise self.not_begun(argv, err.decode("utf-8", "replace"))
         errors = shell_scripts.after_mark(err.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
-        done = Completed(
-            tuple(argv), process.returncode, out.partition(_MARK + b"\n")[2], errors, time.monotonic() - started
-        )
-        if check:
-            raise_for(done, self.name)
-        return done
+        own_out = out.partition(_MARK + b"\n")[2]
+        return Completed(tuple(argv), process.returncode, own_out, errors, time.monotonic() - started)
 
     async def _kill(self, said: CommandOutput) -> None:
         """End the session of a command that was given up: closing its channel would leave it running."""

@@ -1,4 +1,5 @@
-"""Names that ssh knows without a connection: its configuration, known_hosts, and the resolver."""
+"""Names of ssh hosts: their form, and which names ssh knows without a connection (configuration, known_hosts,
+resolver)."""
 
 from __future__ import annotations
 
@@ -6,12 +7,36 @@ import base64
 import fnmatch
 import hashlib
 import hmac
+import re
 import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+from workbench.model.errors import InputError
+
+_NAME = re.compile(r"(?:[A-Za-z0-9_.][A-Za-z0-9_.-]*@)?[A-Za-z0-9_][A-Za-z0-9_.:%-]*")
 _RESOLVER_WAIT_S = 1.0
+
+
+def check(name: str) -> str:
+    """Return `name` if it can name a host: an alias, HOST, ADDRESS or USER@HOST. Raises InputError otherwise, above all
+    for text that ssh would read as an option."""
+    if not _NAME.fullmatch(name):
+        step = "give a name of your ssh configuration, HOST or USER@HOST"
+        raise InputError(f"not a host name: {name!r}", next_step=step)
+    return name
+
+
+def parse_jump_host(text: str) -> tuple[str, dict[str, Any]]:
+    """Parse a ProxyJump host, [ssh://][user@]host[:port]. Return the host, and "username" and "port" if given."""
+    user, _, rest = text.strip().removeprefix("ssh://").rpartition("@")
+    host, colon, port = rest.rpartition(":")
+    if not colon or not port.isdigit() or (":" in host and not host.endswith("]")):
+        host, port = rest, ""
+    given: dict[str, Any] = {"username": user} if user else {}
+    return host.strip("[]"), given | ({"port": int(port)} if port else {})
 
 
 def aliases(config: Path | None = None) -> list[str]:

@@ -1,21 +1,33 @@
-"""Ending a task of our own."""
+"""End asyncio tasks of our own for certain."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any
 
-AGAIN_S = 1.0
+AGAIN_S = 1.0  # between two cancellations of a task that has not ended
+
+
+async def end_all(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel `tasks` and wait until each has ended. Errors that they raise are ignored.
+
+    A task can lose a cancellation if it arrives together with the result that the task awaits (asyncio.wait_for up to
+    Python 3.11, cancel scopes). A loop would then run for ever, so cancellation is repeated every AGAIN_S seconds.
+    """
+    tasks = tuple(tasks)
+    left = {task for task in tasks if not task.done()}
+    while left:
+        for task in left:
+            task.cancel()
+        _, left = await asyncio.wait(left, timeout=AGAIN_S)
+    for task in tasks:
+        if not task.cancelled():
+            task.exception()  # asyncio logs an exception that nobody retrieves
 
 
 async def end(task: asyncio.Task[Any]) -> None:
-    """Cancel `task` and wait for its end; what it raised instead is raised here.
-
-    A cancellation may be lost where it meets the end of what the task awaits (asyncio.wait_for up to 3.11, cancel
-    scopes): a loop would go on for ever, so it is told again.
-    """
-    while not task.done():
-        task.cancel()
-        await asyncio.wait([task], timeout=AGAIN_S)
+    """Cancel `task` and wait for its end. If the task raised an error instead, raise that error."""
+    await end_all([task])
     if not task.cancelled():
         task.result()

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from workbench import __version__
 from workbench.hosts import detached_process
 from workbench.hosts.base import FileError, Host, HostUnreachable
+from workbench.hosts.task_cancellation import end_all
 from workbench.model.errors import HostError, InputError, PlanError, ServerError
 from workbench.model.findings import Finding, Level
 from workbench.model.plan import Command, LaunchPlan
@@ -332,9 +333,7 @@ class Supervisor:
     async def close(self) -> None:
         """Stop watching. The servers live on."""
         task, self._watch = self._watch, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        await end_all([task] if task is not None else [])
         await asyncio.gather(*(run.close() for run in self._runs.values()))
 
     # ---- watching

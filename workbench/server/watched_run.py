@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from workbench.hosts.base import Forward, Host
 from workbench.hosts.detached_process import ProcessStatus
+from workbench.hosts.task_cancellation import end_all
 from workbench.model.findings import Finding
 from workbench.model.plan import Command
 from workbench.model.secrets import MASK, secret_values
@@ -189,10 +190,10 @@ class Watched:
             await self.hang_up()
             await asyncio.to_thread(importlib.import_module, "httpx")  # 0.1 s in which the screen would stand still
             address, port = reachable_address(self.record.command.host), self.port
-            if self.host.kind != "local" or address == "127.0.0.1":
+            # A server of this machine that binds to one address only does not answer on the loopback address.
+            if not self.host.is_local or address == "127.0.0.1":
                 self._forward = await self.host.forward(port)
                 address, port = "127.0.0.1", self._forward.local_port
-            # else: bound to one address of this machine, where loopback does not lead
             self._http = readiness.client(f"http://{address}:{port}", self.api_key)
             self._http_for = wanted
         return self._http
@@ -208,9 +209,7 @@ class Watched:
 
     async def close(self) -> None:
         task, self.task = self.task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        await end_all([task] if task is not None else [])
         await self.hang_up()
 
 

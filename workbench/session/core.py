@@ -23,7 +23,7 @@ class SessionCore:
 
     def __init__(self, host: Host) -> None:
         self.host = host
-        simulated = getattr(host, "simulated", None)
+        simulated = host.simulated
         self._state = SessionState(host=HostView(name=host.name, kind=host.kind, simulated=simulated))
         self._listeners: list[Callable[[SessionState, frozenset[str]], None]] = []
         self._tasks: set[asyncio.Task[Any]] = set()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 
-from workbench.hosts import open_host, ssh_names
+from workbench import hosts
+from workbench.hosts import open_host
 from workbench.hosts.base import Host
 from workbench.store import paths
 
@@ -29,4 +30,4 @@ def known_names() -> tuple[str, ...]:
     """For the host picker: this machine, the aliases of the person's ssh config, the simulated profiles."""
     from workbench.sim.profiles import PROFILES
 
-    return ("local", *ssh_names.aliases(), *(SIMULATED + name for name in PROFILES))
+    return (*hosts.known_names(), *(SIMULATED + name for name in PROFILES))

@@ -242,7 +242,7 @@ class Measuring(Guarding):
         spec = _with_usable_key(self.spec_of(None, overrides))
         async with self._alone(None, spec if ahead else None, address.loopback), AsyncExitStack() as stack:
             base = address.base
-            if address.loopback and self.host.kind != "local":
+            if address.loopback and not self.host.is_local:
                 base = f"http://127.0.0.1:{await stack.enter_async_context(_forwarded(self.host, address.port))}"
             served = await addresses.ask(base, spec)
             if not (model := spec.model or served.model):
@@ -388,7 +388,7 @@ class Measuring(Guarding):
         spec = replace(outcome.spec, prompts=())  # a result keeps their name and digest
         conditions = conditions_of(
             benched.host,
-            "local" if self.host.kind == "local" else "tunnel",
+            "local" if self.host.is_local else "tunnel",
             spec,
             status=benched.status,
             record=benched.record,

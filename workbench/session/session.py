@@ -163,7 +163,7 @@ class Session(Resuming):
             await self.host.close()
         self.host = host
         self._rights = None
-        simulated = getattr(host, "simulated", None)
+        simulated = host.simulated
         fresh = SessionState(host=HostView(name=host.name, kind=host.kind, simulated=simulated))
         of_host = {field: getattr(fresh, field) for field in fresh.__dataclass_fields__ if field not in _OF_PERSON}
         self.update(**{**of_host, "log_revision": self.state.log_revision + 1})

@@ -26,8 +26,8 @@ def known_variables(
     is looked at, takes the examples.
     """
     given = given or {}
-    simulated = getattr(host, "simulated", None) is not None
-    of_host: Mapping[str, str] = getattr(host, "preset_variables", {})
+    simulated = host.simulated is not None
+    of_host = host.preset_variables
     known: Known = {name: (value, VariableSource("given")) for name, value in given.items()}
     for name, variable in preset.variables.items():
         earlier = remembered.get(name)

@@ -14,7 +14,7 @@ from workbench.session.planning import Planning
 
 if TYPE_CHECKING:
     from workbench.gpu.telemetry.source import TelemetrySource
-    from workbench.hosts.reconnecting_link import LinkEvent
+    from workbench.hosts.base import LinkEvent
     from workbench.model.gpu import Telemetry
     from workbench.session.api import History
 
@@ -45,15 +45,14 @@ class Watching(Planning):
     @property
     def _reached(self) -> Any:
         """What the link leads to: the host itself, or the one that a simulated host lies on."""
-        return getattr(self.host, "inner", self.host)
+        return self.host
 
     async def connect(self) -> None:
         """Make the link; the state says how it went. Raises HostUnreachable."""
-        if self._listened is not self.host and hasattr(self._reached, "on_link"):
+        if self._listened is not self.host:
             self._listened = self.host
             self._reached.on_link(self._on_link)
-        if hasattr(self._reached, "ask"):
-            self._reached.ask = self._login_question()
+        self._reached.ask = self._login_question()
         try:
             await self.host.connect()
         except HostError as error:
@@ -91,7 +90,7 @@ class Watching(Planning):
 
     async def look_around(self) -> None:
         """Find out what may have changed while nobody looked; session.py adds to it."""
-        if self.host.kind != "local":
+        if not self.host.is_local:
             self.update_host(latency_ms=(await self.host.facts()).latency_ms)
 
     def trust_host_key(self) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from workbench.hosts.base import Completed, FileError, Forward, Host, HostFacts, Stream
+from workbench.hosts.base import Ask, BaseHost, Completed, FileError, Forward, Host, HostFacts, LinkEvent, Stream
 from workbench.model.errors import InputError
 from workbench.sim import profiles
 
@@ -35,7 +35,7 @@ done
 """
 
 
-class SimulatedHost:
+class SimulatedHost(BaseHost):
     """`inner` with another environment. Needs the inner host's files to be this machine's (local, or SSH to itself).
 
     `state_dir` is an absolute path: what a real host would keep in its state directory (runs, journal) lies there,
@@ -50,18 +50,24 @@ class SimulatedHost:
             known = ", ".join(profiles.PROFILES)
             raise InputError(str(unknown.args[0]), next_step=f"take one of {known}") from None
         self.inner = inner
-        self.simulated = profile
+        self.simulated: str = profile
         self.kind = inner.kind
-        self.name = f"sim:{profile}" if inner.kind == "local" else f"{inner.name}/sim:{profile}"
+        self.is_local = inner.is_local
+        self.name = f"sim:{profile}" if inner.is_local else f"{inner.name}/sim:{profile}"
         self._state_dir = state_dir.rstrip("/")
+        # Paths in presets that exist only on a simulated host.
+        self.preset_variables = {"tabbyapi": f"{self._state_dir}/tabbyapi"}
         self._path: str | None = None
         # of the simulated driver: `state.SimState(driver_state, profile)` sees and changes it
         self.driver_state = driver or f"{self._state_dir}/driver"
 
     @property
-    def preset_variables(self) -> dict[str, str]:
-        """Values for presets' variables that name something which only a simulated host has."""
-        return {"tabbyapi": f"{self._state_dir}/tabbyapi"}
+    def ask(self) -> Ask | None:
+        return self.inner.ask
+
+    @ask.setter
+    def ask(self, ask: Ask | None) -> None:
+        self.inner.ask = ask
 
     def environment(self) -> dict[str, str]:
         """What makes a process on the inner host see the simulated one. After `connect`."""
@@ -74,6 +80,12 @@ class SimulatedHost:
             "WORKBENCH_GPU_REGISTER": f"{self.driver_state}/register",
             "WORKBENCH_SIM_PYTHON": sys.executable or "python3",
         }
+
+    def on_link(self, listener: Callable[[LinkEvent], None]) -> Callable[[], None]:
+        return self.inner.on_link(listener)
+
+    def accept_host_key(self, fingerprint: str) -> None:
+        self.inner.accept_host_key(fingerprint)
 
     async def connect(self) -> None:
         await self.inner.connect()
@@ -110,17 +122,10 @@ class SimulatedHost:
         await self._prepare()
         return self._state_dir
 
-    async def run(
-        self,
-        argv: Sequence[str],
-        *,
-        input: bytes | None = None,
-        timeout_s: float = 30.0,
-        env: Mapping[str, str] | None = None,
-        check: bool = False,
+    async def _run(
+        self, argv: Sequence[str], input: bytes | None, timeout_s: float, env: Mapping[str, str] | None
     ) -> Completed:
-        merged = await self._merged(env)
-        return await self.inner.run(argv, input=input, timeout_s=timeout_s, env=merged, check=check)
+        return await self.inner.run(argv, input=input, timeout_s=timeout_s, env=await self._merged(env))
 
     async def stream(
         self, argv: Sequence[str], *, input: bytes | None = None, env: Mapping[str, str] | None = None

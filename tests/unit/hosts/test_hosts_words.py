@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.fake_host import Call, FakeHost, FakeStream
 
-from workbench.hosts import host_facts, host_names, known_hosts, shell_scripts
+from workbench.hosts import host_facts, known_hosts, shell_scripts, ssh_names
 from workbench.hosts.base import CommandFailed, CommandNotFound, Completed, FileError, Host, HostUnreachable
 from workbench.hosts.line_splitter import LINE_MAX_BYTES, split
 from workbench.hosts.reconnecting_link import LinkEvent
@@ -46,13 +46,13 @@ def test_what_a_shell_cannot_have_as_a_variable_is_rejected(env: dict[str, str])
 
 @pytest.mark.parametrize("name", ["box", "box.example.org", "me@box", "10.0.0.1", "fe80::1%eth0", "gpu_1", "a.b@c-d"])
 def test_host_names(name: str) -> None:
-    assert host_names.check(name) == name
+    assert ssh_names.check(name) == name
 
 
 @given(st.text(max_size=30))
 def test_a_host_name_is_never_an_option_nor_shell_text(text: str) -> None:
     try:
-        assert host_names.check(text) == text
+        assert ssh_names.check(text) == text
     except InputError:
         return
     assert not text.startswith("-")
@@ -71,7 +71,7 @@ def test_a_host_name_is_never_an_option_nor_shell_text(text: str) -> None:
     ],
 )
 def test_jump_hosts(text: str, expected: tuple[str, dict[str, Any]]) -> None:
-    assert host_names.hop(text) == expected
+    assert ssh_names.parse_jump_host(text) == expected
 
 
 def test_a_key_is_added_to_known_hosts_on_a_line_of_its_own(tmp_path: Path) -> None:
@@ -104,8 +104,8 @@ def test_containers_and_hypervisors(said: str, container: str | None, virtualiza
 
 
 def test_facts_that_are_missing_stay_unknown() -> None:
-    found = host_facts.parse("uid=1000\nuid_map=         0     100000      65536\nsudo=no\n\ngarbage", "box", "ssh")
-    assert (found.uid, found.initial_user_namespace, found.sudo_without_password) == (1000, False, False)
+    found = host_facts.parse("uid=1000\nuid_map=         0     100000      65536\n\ngarbage", "box", "ssh")
+    assert (found.uid, found.initial_user_namespace) == (1000, False)
     assert (found.user, found.memory_total_bytes, found.boot_id, found.path) == (None, None, None, ())
     assert host_facts.parse("uid_map=0 0 4294967295", "box", "ssh").initial_user_namespace is True
     assert host_facts.parse("", "box", "ssh").initial_user_namespace is None

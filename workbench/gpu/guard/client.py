@@ -116,7 +116,7 @@ async def start(host: Host, terms: Terms, **options: float) -> GuardView:
         how, why = _as_root(rights, journal, remote_programs.guard_argv(rights.python3 or "", orders))
         if why is not None:
             return GuardView(False, problem=why)
-        local = host.kind == "local" and bool(sys.executable) and not how  # root imports no file of the person's
+        local = host.is_local and bool(sys.executable) and not how  # root imports no file of the person's
         payload = remote_programs.payload(local, remote_programs.GUARD)
         python = sys.executable if local else rights.python3 if how else "python3"
         argv = remote_programs.guard_argv(python or "", orders)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -43,10 +42,8 @@ class Register:
 async def register_on(host: Host, root: str, publish: Sequence[Mapping[str, Any]] | None = None) -> Register:
     """Read it; with `publish`, these entries are first put in place of what stands there of the journal in `root`.
     HostUnreachable when the link is lost; anything else that fails is the answer's `problem`."""
-    local = host.kind == "local" and bool(sys.executable)
-    argv = remote_programs.register_argv(
-        sys.executable if local else "python3", {"root": root, "publish": publish is not None}
-    )
+    python, local = remote_programs.python_on(host)
+    argv = remote_programs.register_argv(python, {"root": root, "publish": publish is not None})
     given = remote_programs.payload(local, remote_programs.REGISTER) + json.dumps(list(publish or ())).encode()
     try:
         done = await host.run(argv, input=given, timeout_s=READ_S)

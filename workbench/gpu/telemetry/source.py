@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -168,10 +167,8 @@ class TelemetrySource:
             short = min(short * 2, BACKOFF_S[1])
 
     async def _follow_agent(self) -> None:
-        here = self.host.kind == "local" and bool(sys.executable)  # the interpreter that our pynvml is installed for
-        argv = remote_programs.argv(
-            sys.executable if here else "python3", interval_s=self.interval_s, **self._agent_options
-        )
+        python, here = remote_programs.python_on(self.host)
+        argv = remote_programs.argv(python, interval_s=self.interval_s, **self._agent_options)
         try:
             stream = await self.host.stream(argv, input=remote_programs.payload(here))
         except CommandNotFound:

@@ -147,12 +147,11 @@ class Sensors:
         return float(value.value)
 
 
-class Heat(threading.Thread):
+class Heat:
     """`wanted`: UUIDs to read. `celsius` and `limits` by UUID; `tops_mhz`: the highest clocks, by UUID and setting;
     `problem`: why some are not read."""
 
     def __init__(self, pace_s: float) -> None:
-        super().__init__(name="temperatures", daemon=True)
         self.pace_s = pace_s
         self.wanted: tuple[str, ...] = ()
         self.celsius: dict[str, int] = {}
@@ -162,6 +161,10 @@ class Heat(threading.Thread):
         self.wake = threading.Event()
         self.sensors: Sensors | None = None
         self.asked_at = self.asking_since = 0.0
+
+    def start(self) -> None:
+        """Read in a thread of its own. Call this after the guard's forks: Python 3.13 starts no thread made before."""
+        threading.Thread(target=self.run, name="temperatures", daemon=True).start()
 
     def watch(self, uuids: tuple[str, ...]) -> None:
         if uuids != self.wanted:

@@ -23,7 +23,7 @@ def main() -> int:
     # line switches it on again before a command works; the screen does when it stands.
     gc.disable()
     from workbench.cli import main as run
-    from workbench.cli.output import prepare
+    from workbench.cli.streams import prepare
 
     prepare()
     return run()

@@ -16,7 +16,7 @@ from support.command_line import CommandLine
 from support.procs import eventually
 from support.scripted_server import SILENCE, Request, ScriptedServer, chat_events, chunked, openai, plain
 
-from workbench.cli.bench import _silence_teller
+from workbench.cli.bench import report_silence
 from workbench.model.bench import BenchProgress
 from workbench.session.session import Session
 from workbench.session.state import BenchState
@@ -168,9 +168,9 @@ def test_a_benchmark_that_is_stopped_before_anything_was_measured_stores_nothing
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--concurrency", "8", "--", "true"), "--concurrency: a command of your own makes its own requests"),
-        (("--rate", "3", "--no-stream", "--", "true"), "--rate, --no-stream: a command of your own"),
-        (("--requests", "3", "--command", "true"), "--requests: a command of your own"),
+        (("--concurrency", "8", "--", "true"), "--concurrency: your own command makes its own requests"),
+        (("--rate", "3", "--no-stream", "--", "true"), "--rate, --stream: your own command"),
+        (("--requests", "3", "--command", "true"), "--requests: your own command"),
         (("--",), "no command after --"),
     ],
 )
@@ -180,11 +180,11 @@ def test_what_a_command_cannot_heed_is_told(cli: Cli, words: tuple[str, ...], sa
 
 
 def test_a_silent_server_is_told_ever_more_seldom(capsys: pytest.CaptureFixture[str]) -> None:
-    tell, session = _silence_teller(), Session.of_host()
+    tell, session = report_silence(), Session.of_host()
     for silent_s in (0, 5, 9.9, 10, 12, 19, 20, 39, 41, 60, 0, 11, 12):
         progress = BenchProgress(0, 0, 8, 2, 0, 0.0, silent_s, "measuring", float(silent_s))
         session.update(bench=BenchState(running=True, progress=progress))
         tell(session.state, frozenset({"bench"}))
     told = capsys.readouterr().err.splitlines()
-    assert [line.split(" for ")[1] for line in told] == [f"{n} s, 2 requests wait" for n in (10, 20, 41, 11)]
+    assert [line.split(" for ")[1] for line in told] == [f"{n} s, 2 requests are waiting" for n in (10, 20, 41, 11)]
     assert told[0].startswith("measuring: no byte from the server")

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.simulated_runs import result_of
 
-from workbench.cli.compare import ids_of
+from workbench.cli.result_ids import ids_of
 from workbench.model.errors import InputError
 from workbench.store import paths
 from workbench.store.results_db import ResultsDb
@@ -63,13 +63,13 @@ def test_groups_in_a_report(cli: Cli, stored: None) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("1",), "comparing takes two results or groups, not 1"),
+        (("1",), "compare takes two results or groups, not 1"),
         (("1", "2", "3"), "not 3"),
         (("1-3", "3-5"), "#3 would be in both groups"),
         (("--tag", "none", "--tag", "after"), "no result has the tag 'none'"),
-        (("3-1", "5"), "is no range of results"),
-        (("1-99999", "5"), "is no range of results"),
-        (("1", "9" * 30), "names no results"),
+        (("3-1", "5"), "is not a range of result ids"),
+        (("1-99999", "5"), "is not a range of result ids"),
+        (("1", "9" * 30), "is not a list of result ids"),
         (("1", "99"), "there is no result 99"),
     ],
 )

@@ -115,7 +115,7 @@ def test_an_arm_whose_server_does_not_start(cli: Cli, base: tuple[str, ...]) -> 
     kept = cli("results", "show", str(one["runs"][0]["result_id"]), "--json").document
     assert kept["tags"] == ["experiment 1 A"] and kept["requests_ok"] == 8
     assert set(states(cli)) == {"stopped", "failed"}
-    assert "go on with it: workbench experiment resume 1" in cli("experiment", "show", "1").out
+    assert "to resume it: workbench experiment resume 1" in cli("experiment", "show", "1").out
 
 
 @pytest.mark.long
@@ -150,7 +150,7 @@ def test_on_a_run_that_is_left_as_it_was(cli: Cli, base: tuple[str, ...]) -> Non
     [
         (("experiment", "vllm-any", "--pairs", "1"), "1 pairs cannot be made"),
         (("experiment", "vllm-any", "--pairs", "3", "--until", "2"), "not allowed with argument"),
-        (("experiment", "vllm-any", "--at-most", "9"), "--at-most is for --until"),
+        (("experiment", "vllm-any", "--at-most", "9"), "--at-most needs --until"),
         (("experiment", "vllm-any", "--metric", "speed"), "no metric is called 'speed'"),
         (("experiment", "vllm-any", "--a", "max-num-seqs=many"), "A: "),
         (("experiment", "vllm-any", "--gpu-a", "warp=9"), "--gpu-a"),
@@ -162,7 +162,7 @@ def test_on_a_run_that_is_left_as_it_was(cli: Cli, base: tuple[str, ...]) -> Non
         (("experiment", "resume", "7"), "there is no experiment 7"),
         (("experiment", "show", "7"), "there is no experiment 7"),
         (("experiment", "vllm-any", "--until", "2", "--at-most", "4"), "takes at least 5 pairs"),
-        (("experiment", "vllm-any", "--gpu-a", "trial=60"), "trial is no GPU setting"),
+        (("experiment", "vllm-any", "--gpu-a", "trial=60"), "trial is not a GPU setting"),
         (("compare", "3", "3"), "there is no result 3"),
     ],
 )

@@ -99,8 +99,8 @@ def test_two_hosts(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--a", "max-num-seqs=2", "--b", "vllm-any"), "--a begins with no target"),
-        (("--a", "vllm-any"), "--b begins with no target"),
+        (("--a", "max-num-seqs=2", "--b", "vllm-any"), "--a does not begin with a target"),
+        (("--a", "vllm-any"), "--b does not begin with a target"),
         (("--a", "http://127.0.0.1:9", "--b", "http://127.0.0.1:9/v1"), "A: http://127.0.0.1:9 does not answer"),
         (("--a", "http://127.0.0.1:9 port=1", "--b", "vllm-any"), "its flags cannot be changed"),
         (("--a", "ftp://x", "--b", "vllm-any"), "is not a base URL"),

@@ -26,7 +26,7 @@ def test_help_and_version_are_on_stdout(cli: Cli, argv: tuple[str, ...]) -> None
     ("argv", "said"),
     [
         (("benhc", "x"), "Did you mean `workbench bench`"),
-        (("nosuchcommand", "with", "arguments"), "no command is called 'nosuchcommand'"),
+        (("nosuchcommand", "with", "arguments"), "'nosuchcommand' is not a command"),
         (("presets",), "ACTION"),
         (("presets", "lits"), "invalid choice"),
         (("flags",), "ENGINE"),
@@ -37,7 +37,7 @@ def test_help_and_version_are_on_stdout(cli: Cli, argv: tuple[str, ...]) -> None
         (("compare", "1"), "there is no result 1"),
         (("--simulate", "h100", "gpu", "status"), "no simulated host is called 'h100'"),
         (("--simulate",), "expected one argument"),
-        (("--host", "box", "other.example"), "the host is given twice"),
+        (("--host", "box", "other.example"), "two hosts are given"),
         (("demo", "--json"), "no JSON"),
         (("demo", "--host-profile", "nosuch"), "no simulated host is called 'nosuch'"),
         (("demo",), "needs a terminal"),
@@ -102,7 +102,7 @@ def test_presets_list_show_path(cli: Cli) -> None:
     assert all(i in cli("presets", "list").out for i in ids)
     shown = cli("presets", "show", SPARKS, "--json").document
     assert shown["id"] == SPARKS and shown["engine"]["name"] == "vllm"
-    assert "Asks for:" in cli("presets", "show", SPARKS).out
+    assert "Variables:" in cli("presets", "show", SPARKS).out
     where = cli("presets", "path", "--json").document
     assert where["own"].startswith(os.environ["XDG_CONFIG_HOME"])
     assert Path(where["shipped"], f"{SPARKS}.toml").is_file()

@@ -138,8 +138,8 @@ def test_messages_go_to_stderr_and_one_document_to_stdout(servers_end: None, tmp
 
 def test_a_defect_is_one_line_with_its_traceback_in_a_file(servers_end: None, tmp_path: Path) -> None:
     code = (
-        "import sys, workbench.cli.presets as l\n"
-        "l.COMMANDS['presets path'] = lambda a: 1 / 0\n"
+        "import sys, workbench.store.paths as paths\n"
+        "paths.own_presets_dir = lambda: 1 / 0\n"
         "from workbench.cli import main\n"
         "sys.exit(main(['presets', 'path', '--json']))"
     )

@@ -73,11 +73,11 @@ def test_search_note_and_tags(cli: Cli, db: ResultsDb) -> None:
         (("report", "--sweep", "9"), "there is no sweep 9"),
         (("report",), "a report is on results, on one experiment or on one sweep"),
         (("report", "1", "--sweep", "1"), "a report is on results, on one experiment or on one sweep"),
-        (("report", "1", "-o", "x.pdf"), "no format is known by the name x.pdf"),
-        (("report", "1", "--requests"), "--requests is for CSV"),
+        (("report", "1", "-o", "x.pdf"), "no format has the suffix of x.pdf"),
+        (("report", "1", "--requests"), "--requests applies to CSV only"),
         (("tag", "1", "two words"), "'two words' is no tag"),
         (("tag", "1", "--", "-"), "'' is no tag"),
-        (("list", "--limit", "0"), "--limit 0 shows nothing"),
+        (("list", "--limit", "0"), "--limit 0 would show nothing"),
         (("import", "nowhere.json"), "nowhere.json could not be read: No such file or directory"),
         (("search",), "the following arguments are required: WORD"),
     ],
@@ -112,7 +112,7 @@ def test_reports_on_results(cli: Cli, db: ResultsDb, tmp_path: Path) -> None:
     text = page.read_text()
     assert text.startswith("<!doctype html>") and "B #2 against A #1" in text and "simulated, the other is real" in text
     again = cli("results", "report", "1", "-o", str(page))
-    assert again.code == 2 and "was not written: File exists" in again.err and page.read_text() == text
+    assert again.code == 2 and "File exists" in again.err and page.read_text() == text
     assert cli("results", "report", "1").out.startswith("# org/tiny on box\n")
     data = json.loads(cli("results", "report", "1", "2", "--format", "json").out)
     assert [len(r["samples"]) for r in data["results"]] == [40, 40] and data["comparison"]["a"] == 1
@@ -146,7 +146,7 @@ def test_imports_stand_beside_ours(cli: Cli, db: ResultsDb) -> None:
     ]
     assert all(r["tags"] == ["peers"] and r["conditions"]["engine"] == "vllm" for r in found["results"])
     again = cli("results", "import", *files)
-    assert again.code == 0 and again.out.splitlines()[-1] == "5 of 5 were imported before: nothing was added for them"
+    assert again.code == 0 and again.out.splitlines()[-1] == "5 of 5 were imported before and are not stored again"
     assert ids(cli("results", "list", "--tag", "peers", "--json")) == [7, 6, 5, 4, 3]
     assert ids(cli("results", "search", "aiperf", "--json")) == [3]
     compared = cli("compare", "1", "6")

@@ -83,7 +83,7 @@ def test_the_first_frame_waits_for_nothing_heavy() -> None:
     """What is loaded when `workbench demo` draws it: Textual, the session, and none of what comes later. Generating
     the model's dataclasses alone takes a tenth of the time."""
     code = (
-        "from workbench.cli import dispatch\n"
+        "from workbench.cli import run\n"
         "from workbench.cli.parser import parse\n"
         "parse(['demo'])\n"
         "import workbench.cli.screen, workbench.tui.app\n"

@@ -1,4 +1,13 @@
-"""The command line. Importing this costs argparse only; each command imports what it needs when it runs."""
+"""The command line. Importing this package imports no other file; every command imports the modules that it needs.
+
+registry.py          the `@command` declaration, and the table of command files
+parser.py, run.py    command line → namespace → handler → exit code
+streams.py, output.py, questions.py    safe stdout and stderr, printing, questions on the terminal
+shared_options.py, load_options.py     options that several commands share
+open_session.py, stop_signals.py       a connected session for one command; SIGINT, SIGTERM and SIGHUP
+*_text.py            results as terminal text
+all other files      one group of commands each: arguments, examples and handlers
+"""
 
 from __future__ import annotations
 
@@ -7,7 +16,8 @@ from collections.abc import Sequence
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command. Exit codes: 0 success, 1 failure, 2 bad usage or input, 130 interrupted. Never a traceback."""
-    from workbench.cli.dispatch import run
+    """Run one command and return its exit code: 0 success, 1 failure, 2 bad usage or input, 3 an invalid benchmark
+    result, 130 interrupted. Errors are messages, never tracebacks."""
+    from workbench.cli.run import run
 
     return run(list(sys.argv[1:] if argv is None else argv))

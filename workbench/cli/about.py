@@ -1,24 +1,23 @@
-"""version, config: what this Workbench is, and the configuration in force."""
+"""version, config: the installed version and the configuration."""
 
 from __future__ import annotations
 
 import argparse
 
-from workbench.cli.dispatch import Command, emit
-from workbench.cli.open_session import say
+from workbench.cli.output import emit_or_say
+from workbench.cli.registry import command
 
 
+@command("version", "print the version", examples=("workbench version",))
 def version(arguments: argparse.Namespace) -> int:
     from workbench import __version__
 
-    if arguments.json:
-        return emit({"version": __version__})
-    say(f"workbench {__version__}")
-    return 0
+    return emit_or_say(arguments.json, {"version": __version__}, f"workbench {__version__}")
 
 
+@command("config print", "print all settings in effect, with defaults", examples=("workbench config print",))
 def config_print(arguments: argparse.Namespace) -> int:
-    """Print every setting in force, defaults included. Exits 2 if the file has an error."""
+    """Print the configuration. Exit with 2 if the file has an error."""
     import tomlkit
 
     from workbench.model.findings import Level
@@ -26,21 +25,14 @@ def config_print(arguments: argparse.Namespace) -> int:
 
     store = ConfigStore()
     settings = store.config.model_dump(mode="json", exclude_none=True)
-    if arguments.json:
-        emit({"file": str(store.path), "config": settings, "findings": [f.as_json() for f in store.findings]})
-    else:
-        say(tomlkit.dumps(settings).rstrip())
+    document = {"file": str(store.path), "config": settings, "findings": [f.as_json() for f in store.findings]}
+    emit_or_say(arguments.json, document, tomlkit.dumps(settings).rstrip())
     return 2 if any(f.level is Level.ERROR for f in store.findings) else 0
 
 
+@command("config path", "print the path of the configuration file", examples=("workbench config path",))
 def config_path(arguments: argparse.Namespace) -> int:
     from workbench.store import paths
 
     path = paths.config_file()
-    if arguments.json:
-        return emit({"file": str(path), "exists": path.exists()})
-    say(str(path))
-    return 0
-
-
-COMMANDS: dict[str, Command] = {"version": version, "config print": config_print, "config path": config_path}
+    return emit_or_say(arguments.json, {"file": str(path), "exists": path.exists()}, str(path))

@@ -1,21 +1,25 @@
-"""Shell completion: argcomplete completes from the argument tree; this adds the names that only this machine knows."""
+"""completion, and the answers to the shell: from the argparse tree, and from presets, runs and hosts."""
 
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable, Iterable
 
-from workbench.cli.dispatch import Command
-from workbench.cli.open_session import say
+from workbench.cli.output import say
+from workbench.cli.parser import tree
+from workbench.cli.registry import FILES, command, option
 
 
-def complete(parser: argparse.ArgumentParser) -> None:
-    """Answer the shell with the completions of its command line, and exit."""
+def complete() -> None:
+    """Print the completions of the shell's command line, and exit."""
     import argcomplete
 
+    typed = dict.fromkeys(word for word in os.environ.get("COMP_LINE", "").split() if word in FILES)
+    parser = tree(typed, stubs=[word for word in [*FILES, "help"] if word not in typed])
     two_words = []
-    for tree in _trees(parser):
-        for action in tree._actions:
+    for each in _parsers(parser):
+        for action in each._actions:
             names = _NAMES.get(str(action.metavar)) or _NAMES.get((action.option_strings or [""])[0])
             if names:
                 action.completer = _completer(names)  # type: ignore[attr-defined]
@@ -24,8 +28,13 @@ def complete(parser: argparse.ArgumentParser) -> None:
     argcomplete.autocomplete(parser, exclude=two_words)
 
 
+@command(
+    "completion",
+    "print the completion code for a shell",
+    option("shell", "shell to complete for", choices=("bash", "zsh", "fish")),
+    examples=('eval "$(workbench completion bash)"', "workbench completion fish > workbench.fish"),
+)
 def completion(arguments: argparse.Namespace) -> int:
-    """Print the completion code for a shell."""
     from argcomplete.shell_integration import shellcode
 
     say(shellcode(["workbench"], shell=arguments.shell).rstrip())
@@ -36,12 +45,12 @@ def _completer(names: Callable[[], Iterable[str]]) -> Callable[..., list[str]]:
     return lambda **_: list(names())
 
 
-def _trees(parser: argparse.ArgumentParser) -> Iterable[argparse.ArgumentParser]:
+def _parsers(parser: argparse.ArgumentParser) -> Iterable[argparse.ArgumentParser]:
     yield parser
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for child in action.choices.values():
-                yield from _trees(child)
+                yield from _parsers(child)
 
 
 def _presets() -> list[str]:
@@ -76,6 +85,7 @@ def _engines() -> tuple[str, ...]:
     return registry.names()
 
 
+# By metavar or option: the function that lists the possible words.
 _NAMES: dict[str, Callable[[], Iterable[str]]] = {
     "PRESET": _presets,
     "PRESET|RUN": lambda: ["resume", "show", "list", *_presets(), *_runs()],
@@ -85,5 +95,3 @@ _NAMES: dict[str, Callable[[], Iterable[str]]] = {
     "--simulate": _profiles,
     "--host-profile": _profiles,
 }
-
-COMMANDS: dict[str, Command] = {"completion": completion}

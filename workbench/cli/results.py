@@ -1,197 +1,160 @@
-"""Stored results: list, search, show, note, tag, export, report, import."""
+"""results list, search, show, note, tag: stored benchmark results."""
 
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from workbench.cli.bench import result_json
-from workbench.cli.compare import ids_of
-from workbench.cli.dispatch import Command, emit, report
-from workbench.cli.open_session import note, say, session_of
-from workbench.model.errors import InputError, StoreError, WorkbenchError
+from workbench.cli.output import emit, emit_or_say, note, say_lines
+from workbench.cli.registry import command, option
+from workbench.cli.result_output import result_json
+from workbench.model.errors import InputError, StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from workbench.model.bench import BenchResult
     from workbench.store.results_db import ResultsDb
 
+_ID = option("id", "id of a result; `workbench results list` lists them", int)
+_FILTERS = (
+    option("--tag TAG", "show only results with this tag"),
+    option("--limit N", "show only the newest N", int),
+)
 
-def _db() -> ResultsDb:
+
+def results_db() -> ResultsDb:
     from workbench.store import paths
     from workbench.store.results_db import ResultsDb
 
     return ResultsDb(paths.results_db())
 
 
-def listed(arguments: argparse.Namespace) -> int:
-    words = arguments.search if arguments.action == "list" else " ".join(arguments.words)
+@command(
+    "results list",
+    "list stored results, newest first",
+    option("--search WORDS", "show only results that contain every word (in model, command, settings, note, tags, …)"),
+    *_FILTERS,
+    examples=("workbench results list --limit 20", "workbench results list --tag baseline"),
+)
+def list_results(arguments: argparse.Namespace) -> int:
+    return _print_list(arguments, arguments.search)
+
+
+@command(
+    "results search",
+    "list results that contain every given word (in model, command, settings, note, tags, …)",
+    option("words WORD", "word that a result must contain", nargs="+"),
+    *_FILTERS,
+    examples=("workbench results search qwen power-limit",),
+)
+def search_results(arguments: argparse.Namespace) -> int:
+    return _print_list(arguments, " ".join(arguments.words))
+
+
+def _print_list(arguments: argparse.Namespace, words: str | None) -> int:
     if arguments.limit is not None and arguments.limit < 1:
-        raise InputError(f"--limit {arguments.limit} shows nothing", next_step="1 or more")
-    found, damaged = _db().read(arguments.limit, words, tag=arguments.tag)
+        raise InputError(f"--limit {arguments.limit} would show nothing", next_step="give 1 or more")
+    found, damaged = results_db().read(arguments.limit, words, tag=arguments.tag)
     if damaged:
-        note(f"damaged and left out: {', '.join(f'#{i}' for i in damaged)} (workbench results show ID says how)")
+        ids = ", ".join(f"#{i}" for i in damaged)
+        note(f"damaged results are left out: {ids} (`workbench results show ID` explains the damage)")
     if arguments.json:
         return emit({"results": [result_json(r) for r in found]})
-    _say_rows(found)
+    say_lines(row_lines(found))
     if not found:
-        asked = [*([f"with {words!r}"] if words else []), *([f"tagged {arguments.tag}"] if arguments.tag else [])]
-        say(" ".join(["no results", *asked]))
+        filters = [f"with {words!r}"] if words else []
+        filters += [f"tagged {arguments.tag}"] if arguments.tag else []
+        say_lines([" ".join(["no results", *filters])])
     return 0
 
 
-def _say_rows(found: Sequence[BenchResult]) -> None:
+def row_lines(results: Sequence[BenchResult]) -> Iterator[str]:
+    """Yield one line per result: id, engine, model, load, throughput, label and marks."""
     from workbench.session.conditions import rows_of
 
-    for row, result in zip(rows_of(found), found, strict=True):
+    for row, result in zip(rows_of(results), results, strict=True):
         rate = f"{row.output_tok_s:,.1f}" if row.output_tok_s is not None else "n/a"
-        known = result.conditions.known_workload
-        streams = f"c={row.concurrency}" if not known or "concurrency" in known else "c=n/a"
-        streams = "c=-" if result.spec.command else streams  # its own command's, whatever that asks for
-        load = f"{result.spec.rate:g}/s" if result.spec.rate else streams  # at a rate the streams are but a cap
         words = [
-            f"#{row.id:<5} {row.engine or '-':<9} {row.model}",
-            load,
+            _load(result, row.concurrency),
             f"{rate} tok/s",
             row.label,
-            *(["REJECTED"] if row.refused else []),
-            *(["SIMULATED"] if row.simulated else []),
+            "REJECTED" if row.refused else "",
+            "SIMULATED" if row.simulated else "",
             *(f"+{tag}" for tag in row.tags),
-            *([row.note] if row.note else []),
+            row.note,
         ]
-        say("  ".join(" ".join(word.split()) if i else word for i, word in enumerate(words)))
+        start = f"#{row.id:<5} {row.engine or '-':<9} {row.model}"
+        yield "  ".join([start, *(" ".join(word.split()) for word in words if word)])
 
 
-def shown(arguments: argparse.Namespace) -> int:
-    result = _db().get(arguments.id)
+def _load(result: BenchResult, concurrency: int) -> str:
+    """Return "4/s" for a rate and "c=8" for a concurrency; "c=-" if the user's command decides."""
+    known = result.conditions.known_workload
+    if result.spec.rate:
+        return f"{result.spec.rate:g}/s"
+    if result.spec.command:
+        return "c=-"
+    return f"c={concurrency}" if not known or "concurrency" in known else "c=n/a"
+
+
+@command("results show", "show one result with all its conditions", _ID, examples=("workbench results show 42 --json",))
+def show_result(arguments: argparse.Namespace) -> int:
+    result = results_db().get(arguments.id)
     if arguments.json:
         return emit(result_json(result))
     from workbench.report.content import Report
     from workbench.report.registry import output_format
 
-    say(output_format("txt").render(Report.of_result(result)).rstrip("\n"))
+    say_lines([output_format("txt").render(Report.of_result(result)).rstrip("\n")])
     return 0
 
 
-def noted(arguments: argparse.Namespace) -> int:
-    """The note must not be lost where the database cannot take it: the error has it again."""
-    text, db = " ".join(arguments.text).strip(), _db()
-    _again(lambda: db.note(arguments.id, text), ["results", "note", str(arguments.id), text])
-    return _said(arguments, db.get(arguments.id))
+@command(
+    "results note",
+    "write the note of a result, in place of its current note",
+    _ID,
+    option("text TEXT", 'text of the note; "" removes the note', nargs="+"),
+    examples=('workbench results note 42 "after the reboot"',),
+)
+def note_result(arguments: argparse.Namespace) -> int:
+    text, db = " ".join(arguments.text).strip(), results_db()
+    _store(lambda: db.note(arguments.id, text), ["results", "note", str(arguments.id), text])
+    return _print_annotations(arguments, db)
 
 
-def tagged(arguments: argparse.Namespace) -> int:
+@command(
+    "results tag",
+    "add tags to a result or remove them; without a tag, show its tags",
+    _ID,
+    option("tags +TAG|-TAG", "+TAG or TAG adds a tag, -TAG removes it", nargs=argparse.REMAINDER),
+    examples=("workbench results tag 42 +baseline",),
+)
+def tag_result(arguments: argparse.Namespace) -> int:
     from workbench.session.history import checked_tag
 
-    given = [t for t in arguments.tags if t != "--json"]  # argparse leaves options alone here: -TAG looks like one
+    given = [t for t in arguments.tags if t != "--json"]  # argparse takes options here as tags, because -TAG is one
     arguments.json |= len(given) < len(arguments.tags)
     add = [checked_tag(t.removeprefix("+")) for t in given if not t.startswith("-")]
     remove = [checked_tag(t[1:]) for t in given if t.startswith("-")]
-    db = _db()
+    db = results_db()
     if add or remove:
         words = ["results", "tag", str(arguments.id), *given]
-        _again(lambda: db.retag(arguments.id, add, remove), words)
-    return _said(arguments, db.get(arguments.id))
+        _store(lambda: db.retag(arguments.id, add, remove), words)
+    return _print_annotations(arguments, db)
 
 
-def _again(work: Any, words: Iterable[str]) -> None:
-    import shlex
-
+def _store(change: Callable[[], object], words: Iterable[str]) -> None:
+    """Change the database. An error quotes the command, so that the user's text is not lost."""
     try:
-        work()
+        change()
     except StoreError as error:
         error.command = shlex.join(["workbench", *words])
         raise
 
 
-def _said(arguments: argparse.Namespace, result: BenchResult) -> int:
-    if arguments.json:
-        return emit({"id": result.id, "note": result.note, "tags": list(result.tags)})
-    say(f"#{result.id}  tags: {' '.join(result.tags) or 'none'}  note: {result.note or 'none'}")
-    return 0
-
-
-def exported(arguments: argparse.Namespace) -> int:
-    from workbench.report.content import Report
-    from workbench.report.registry import output_format
-
-    db, chosen = _db(), output_format(arguments.form)
-    samples = db.samples(arguments.id) if chosen.with_requests else ()
-    text = chosen.render(Report.of_result(db.get(arguments.id), samples))
-    if arguments.json and arguments.form != "json":
-        return emit({"id": arguments.id, "format": arguments.form, "text": text})
-    say(text.rstrip("\n"))
-    return 0
-
-
-async def reported(arguments: argparse.Namespace) -> int:
-    from workbench.report.registry import format_of_file
-
-    output = Path(arguments.output).expanduser() if arguments.output else None
-    form = arguments.form or (format_of_file(output).name if output else "md")
-    if arguments.requests and form != "csv":
-        raise InputError("--requests is for CSV: JSON has every request, the others none", next_step="--format csv")
-    text = await session_of(arguments).report(
-        form,
-        [ids_of(text) for text in arguments.ids],
-        experiment_id=arguments.experiment,
-        sweep_id=arguments.sweep,
-        requests=arguments.requests,
-    )
-    if output is None:
-        if arguments.json and form != "json":
-            return emit({"format": form, "text": text})
-        say(text.rstrip("\n"))
-        return 0
-    try:
-        with output.open("x", encoding="utf-8", newline="") as file:
-            file.write(text)
-    except OSError as error:
-        raise InputError(f"{output} was not written: {error.strerror}", next_step="give another name") from None
-    return emit({"format": form, "path": str(output)}) if arguments.json else _done(str(output))
-
-
-def _done(text: str) -> int:
-    say(text)
-    return 0
-
-
-async def imported(arguments: argparse.Namespace) -> int:
-    from workbench.report.imports import ImportOptions
-
-    options = ImportOptions(arguments.model, arguments.engine, arguments.on, arguments.simulated)
-    session = session_of(arguments)
-    stored: list[tuple[BenchResult, bool]] = []
-    errors: list[WorkbenchError] = []
-    for file in arguments.files:
-        try:
-            stored += await session.import_results(file, options, tags=arguments.tags)
-        except WorkbenchError as error:
-            errors.append(error)
-    if errors and (len(arguments.files) == 1 or not stored):
-        raise errors[0]
-    if arguments.json:
-        failed = {"failed": [error.as_json() for error in errors]} if errors else {}
-        emit({"results": [{**result_json(r), "new": new} for r, new in stored], **failed})
-    else:
-        _say_rows([r for r, _ in stored])
-        before = sum(not new for _, new in stored)
-        if before:
-            say(f"{before} of {len(stored)} were imported before: nothing was added for them")
-    for problem in errors:
-        report(problem, as_json=False)
-    return errors[0].exit_code if errors else 0
-
-
-COMMANDS: dict[str, Command] = {
-    "results list": listed,
-    "results search": listed,
-    "results show": shown,
-    "results note": noted,
-    "results tag": tagged,
-    "results export": exported,
-    "results report": reported,
-    "results import": imported,
-}
+def _print_annotations(arguments: argparse.Namespace, db: ResultsDb) -> int:
+    result = db.get(arguments.id)
+    line = f"#{result.id}  tags: {' '.join(result.tags) or 'none'}  note: {result.note or 'none'}"
+    document = {"id": result.id, "note": result.note, "tags": list(result.tags)}
+    return emit_or_say(arguments.json, document, line)

@@ -1,17 +1,38 @@
-"""The screen: on this machine, on a host behind ssh, or on a simulated one."""
+"""demo, screenshots, and the screen on this machine, on a host behind ssh or on a simulated host."""
 
 from __future__ import annotations
 
 import argparse
 
-from workbench.cli.dispatch import Command, emit
-from workbench.cli.open_session import say, session_of
+from workbench.cli.open_session import session_of
+from workbench.cli.output import emit_or_say
+from workbench.cli.registry import command, option
 from workbench.model.errors import InputError
+
+_INTERVAL_S = (0.2, 60.0)
+
+
+def _interval(text: str) -> float:
+    lowest, highest = _INTERVAL_S
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not lowest <= seconds <= highest:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from {lowest:g} to {highest:g}")
+    return seconds
+
+
+SCREEN_OPTIONS = (
+    option("--mouse", "let the mouse select panes and rows"),
+    option("--interval S", "seconds between two readings of the GPUs (1)", _interval),
+)
 
 
 def screen(arguments: argparse.Namespace) -> int:
+    """Open the screen."""
     if arguments.json:
-        raise InputError("the screen has no JSON", next_step="workbench --help lists the commands that do")
+        raise InputError("the screen has no JSON output", next_step="`workbench --help` lists the commands that have")
     from workbench import tui
 
     session = session_of(arguments)
@@ -20,30 +41,36 @@ def screen(arguments: argparse.Namespace) -> int:
     return tui.run(session, mouse=True if arguments.mouse else None)
 
 
+@command(
+    "demo",
+    "open the screen on a simulated host; no GPU is needed",
+    option(
+        "--host-profile NAME", "simulated host, one of those that --list prints (rtx-pro-6000)", default="rtx-pro-6000"
+    ),
+    option("--list", "list the simulated hosts"),
+    *SCREEN_OPTIONS,
+    examples=("workbench demo", "workbench demo --host-profile four-pcie", "workbench demo --list"),
+)
 def demo(arguments: argparse.Namespace) -> int:
     if arguments.list:
         from workbench.sim.profiles import PROFILES
 
-        if arguments.json:
-            return emit({"profiles": {name: profile.title for name, profile in PROFILES.items()}})
-        for name, profile in PROFILES.items():
-            say(f"{name:<26} {profile.title}")
-        return 0
+        document = {"profiles": {name: profile.title for name, profile in PROFILES.items()}}
+        return emit_or_say(arguments.json, document, (f"{name:<26} {p.title}" for name, p in PROFILES.items()))
     arguments.simulate = arguments.simulate or arguments.host_profile
     return screen(arguments)
 
 
+@command(
+    "screenshots",
+    "save pictures of the screen, taken on simulated hosts",
+    option("directory", "directory for the pictures (screenshots)", nargs="?", default="screenshots"),
+    examples=("workbench screenshots pictures",),
+)
 def screenshots(arguments: argparse.Namespace) -> int:
     from pathlib import Path
 
     from workbench.tui.pictures import take_all
 
-    written = take_all(Path(arguments.directory))
-    if arguments.json:
-        return emit({"written": [str(path) for path in written]})
-    for path in written:
-        say(str(path))
-    return 0
-
-
-COMMANDS: dict[str, Command] = {"screen": screen, "demo": demo, "screenshots": screenshots}
+    written = [str(path) for path in take_all(Path(arguments.directory))]
+    return emit_or_say(arguments.json, {"written": written}, written)

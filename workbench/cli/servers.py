@@ -1,4 +1,4 @@
-"""start, servers, logs, stop."""
+"""start, servers, logs, stop: servers on the host."""
 
 from __future__ import annotations
 
@@ -6,32 +6,44 @@ import argparse
 import sys
 import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from workbench.cli.dispatch import Command, emit
-from workbench.cli.open_session import connected, note, say
-from workbench.cli.presets import take_plan, variables_json
-from workbench.model.errors import InputError
+from workbench.cli.open_session import connected
+from workbench.cli.output import emit, finding_text, note, say
+from workbench.cli.plan import load_plan, variables_json
+from workbench.cli.registry import command, option
+from workbench.cli.runs import find_run, status_json
+from workbench.cli.shared_options import CHANGES, PRESET, TRUST
 from workbench.model.server_run import ServerState, ServerStatus
 
 if TYPE_CHECKING:
-    from workbench.session.session import Session
+    from workbench.server.external_servers import FoundServer
 
-_MODELS_SHOWN = 5  # of a server that names many
-
-
-def status_json(status: ServerStatus) -> dict[str, Any]:
-    return {**asdict(status), "state": str(status.state), "findings": [f.as_json() for f in status.findings]}
+_MODELS_SHOWN = 5  # of a server that serves many
+_RUN = option("run RUN", "id of a run, or its beginning or end; `workbench servers` lists them")
 
 
+@command(
+    "start",
+    "start a server that keeps running after this command, and print its run id",
+    PRESET,
+    *CHANGES,
+    TRUST,
+    option("--wait", "wait until the server is READY or has failed"),
+    option("--timeout S", "time limit of --wait in seconds (1800)", float, default=1800.0),
+    examples=(
+        "workbench start vllm-any --wait",
+        "workbench --host gpu-box start vllm-any --set port=8001 --wait --timeout 600",
+    ),
+)
 async def start(arguments: argparse.Namespace) -> int:
     async with connected(arguments) as session:
-        planned = await take_plan(session, arguments)
+        planned = await load_plan(session, arguments)
         if planned.nodes and session.state.host.simulated:
-            note(f"simulated: one process stands for all {len(planned.nodes)} nodes")
+            note(f"simulated: one process represents all {len(planned.nodes)} nodes")
         for finding in session.editor.findings():
             if finding.code.startswith(("variable.", "bind.", "secret.argv")):
-                note(f"{finding.text}{f' — {finding.fix}' if finding.fix else ''}")
+                note(finding_text(finding))
         run_id = await session.start()
         status = session.supervisor.status(run_id)
         if arguments.wait:
@@ -41,21 +53,27 @@ async def start(arguments: argparse.Namespace) -> int:
             emit({**status_json(status), "variables": variables_json(planned)})
         else:
             say(run_id)
-        return _outcome(status, arguments.wait, arguments.json)
+        return _start_exit_code(status, arguments)
 
 
-def _outcome(status: ServerStatus, waited: bool, as_json: bool) -> int:
+def _start_exit_code(status: ServerStatus, arguments: argparse.Namespace) -> int:
+    """Print how the start ended on stderr. Return 1 if the server failed."""
     if status.state in (ServerState.FAILED, ServerState.CRASHED):
         note(f"{status.engine} {status.state}: {status.reason or 'see the log'}")
         for finding in status.findings:
-            note(f"  {finding.text}{f' — {finding.fix}' if finding.fix else ''}")
+            note(f"  {finding_text(finding)}")
         return 1
-    if waited and not as_json:
+    if arguments.wait and not arguments.json:
         after = f" in {status.ready_after_s:.1f} s" if status.ready_after_s else ""
         note(f"{status.state}{after} at {status.url}")
     return 0
 
 
+@command(
+    "servers",
+    "list the runs on the host, and servers that Workbench did not start",
+    examples=("workbench servers", "workbench --host gpu-box servers --json"),
+)
 async def servers(arguments: argparse.Namespace) -> int:
     async with connected(arguments) as session:
         await session.supervisor.runs()
@@ -67,58 +85,37 @@ async def servers(arguments: argparse.Namespace) -> int:
     if not statuses and not others:
         note("no runs on this host")
     for status in statuses:
-        age = f"{(time.time() - status.started_unix_s) / 60:.0f} min" if status.started_unix_s else ""
-        why = status.reason or status.phase or status.url or ""
-        simulated = " SIMULATED" if status.simulated else ""
-        say(f"{status.run_id}  {status.state:<12} {status.engine:<9} {status.model}  {age}  {why}{simulated}")
+        _say_run(status)
     for other in others:
-        names = other.models[:_MODELS_SHOWN]
-        more = f" and {len(other.models) - len(names)} more" if len(other.models) > len(names) else ""
-        what = ", ".join(names) + more or other.note
-        say(f"pid {other.pid}, not started by Workbench: {other.engine or 'a server'} {what}  {other.url}")
-        say(f"  {other.command}\n  to measure it: {other.bench}")
+        _say_other(other)
     return 0
 
 
-async def found(session: Session, run: str) -> ServerStatus:
-    """A run by its id, or by the only one whose id begins or ends so. InputError when there is none."""
-    statuses = await session.supervisor.runs()
-    exact = [s for s in statuses if s.run_id == run]
-    if not exact and run.isdecimal():
-        await _not_ours(session, int(run))
-    hits = exact or [s for s in statuses if s.run_id.startswith(run) or s.run_id.endswith(run)]
-    if len(hits) == 1:
-        return hits[0]
-    what = f"{len(hits)} runs match {run!r}: {', '.join(s.run_id for s in hits[:5])}" if hits else f"no run {run!r}"
-    raise InputError(what, host=session.host.name, next_step="workbench servers lists the runs")
+def _say_run(status: ServerStatus) -> None:
+    age = f"{(time.time() - status.started_unix_s) / 60:.0f} min" if status.started_unix_s else ""
+    detail = status.reason or status.phase or status.url or ""
+    simulated = " SIMULATED" if status.simulated else ""
+    say(f"{status.run_id}  {status.state:<12} {status.engine:<9} {status.model}  {age}  {detail}{simulated}")
 
 
-async def _not_ours(session: Session, number: int) -> None:
-    """Say what can be done with a server that Workbench did not start, named by its process id or port."""
-    other = next((o for o in await session.other_servers() if number in (o.pid, o.port)), None)
-    if other is not None:
-        log = f"its output goes to {other.output}" if other.output else "its output is where it was started"
-        raise InputError(
-            f"process {other.pid} at {other.url} was not started by Workbench: {log}",
-            host=session.host.name,
-            command=other.command,
-            next_step=f"{other.bench} measures it",
-        )
+def _say_other(other: FoundServer) -> None:
+    names = other.models[:_MODELS_SHOWN]
+    more = f" and {len(other.models) - len(names)} more" if len(other.models) > len(names) else ""
+    models = ", ".join(names) + more or other.note
+    say(f"pid {other.pid}, not started by Workbench: {other.engine or 'a server'} {models}  {other.url}")
+    say(f"  {other.command}\n  to benchmark it: {other.bench}")
 
 
-async def ready_run(session: Session, run: str | None) -> str | None:
-    """The run that is named, once it is READY."""
-    if run is None:
-        return None
-    status = await found(session, run)
-    if status.state is ServerState.STARTING:
-        note(f"{status.run_id}: waiting for READY")
-    return (await session.wait_ready(status.run_id)).run_id
-
-
+@command(
+    "logs",
+    "print the log of a run from its first byte",
+    _RUN,
+    option("--follow", "keep printing until the run ends"),
+    examples=("workbench logs RUN --follow",),
+)
 async def logs(arguments: argparse.Namespace) -> int:
     async with connected(arguments) as session:
-        status = await found(session, arguments.run)
+        status = await find_run(session, arguments.run)
         lines: list[str] = []
         async for batch in session.supervisor.read_log(status.run_id, follow=arguments.follow):
             if arguments.json:
@@ -132,15 +129,13 @@ async def logs(arguments: argparse.Namespace) -> int:
     return 0
 
 
+@command("stop", "stop a run: all its processes, and no others", _RUN, examples=("workbench stop RUN",))
 async def stop(arguments: argparse.Namespace) -> int:
     async with connected(arguments) as session:
-        status = await found(session, arguments.run)
+        status = await find_run(session, arguments.run)
         await session.stop(status.run_id)
         status = session.supervisor.status(status.run_id)
     if arguments.json:
         return emit(status_json(status))
     say(f"{status.run_id} {status.state}")
     return 0
-
-
-COMMANDS: dict[str, Command] = {"start": start, "servers": servers, "logs": logs, "stop": stop}

@@ -1,11 +1,11 @@
-"""Signals that stop a benchmark and keep what it has measured."""
+"""Signals that end a command in order: settings are reverted, and measurements are kept."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from workbench.model.errors import WorkbenchError
@@ -13,15 +13,33 @@ from workbench.model.errors import WorkbenchError
 if TYPE_CHECKING:
     from workbench.session.session import Session
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+@asynccontextmanager
+async def cancelled_by_signals() -> AsyncIterator[None]:
+    """Cancel the command at SIGTERM or SIGHUP, as Ctrl-C does, so that it reverts its settings."""
+    received: list[signal.Signals] = []
+    cancel = _current_task().cancel
+
+    def stop(number: signal.Signals) -> None:
+        received.append(number)
+        cancel()
+
+    with _handled((signal.SIGTERM, signal.SIGHUP), stop):
+        try:
+            yield
+        except asyncio.CancelledError:
+            if received:
+                raise WorkbenchError(f"ended by {received[0].name}") from None
+            raise
 
 
 @asynccontextmanager
-async def stopped_by_signals(session: Session, received: list[signal.Signals]) -> AsyncIterator[None]:
-    """The first Ctrl-C, TERM or HUP cancels the benchmark, which then raises BenchCancelled with what it had measured;
-    the second one, or one while nothing is measured, ends the command. Each is appended to `received`."""
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    assert task is not None
+async def benchmark_stopped_by_signals(session: Session, received: list[signal.Signals]) -> AsyncIterator[None]:
+    """Cancel the benchmark at the first Ctrl-C, SIGTERM or SIGHUP, and the command at the next signal.
+
+    A cancelled benchmark raises BenchCancelled with its result so far. Every signal is appended to `received`.
+    """
+    cancel = _current_task().cancel
     cancelling: list[asyncio.Task[None]] = []
 
     def stop(number: signal.Signals) -> None:
@@ -29,25 +47,40 @@ async def stopped_by_signals(session: Session, received: list[signal.Signals]) -
         if len(received) == 1 and session.state.bench.running:
             cancelling.append(asyncio.ensure_future(session.cancel_bench()))
         else:
-            task.cancel()
+            cancel()
 
-    for number in _SIGNALS:
-        with suppress(ValueError, RuntimeError):  # not in the main thread
-            loop.add_signal_handler(number, stop, number)
-    try:
-        yield
-    except asyncio.CancelledError:
-        if not received:
-            raise
-        raise_for(received)
-    finally:
-        for number in _SIGNALS:
-            with suppress(ValueError, RuntimeError):
-                loop.remove_signal_handler(number)
+    with _handled((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), stop):
+        try:
+            yield
+        except asyncio.CancelledError:
+            if not received:
+                raise
+            raise_for(received)
 
 
 def raise_for(received: list[signal.Signals]) -> None:
-    """End the command as the signal would have."""
+    """End the command as the first of these signals would have."""
     if received[0] == signal.SIGINT:
         raise KeyboardInterrupt
-    raise WorkbenchError(f"ended by {received[0].name}", next_step="nothing was stored; run it again")
+    raise WorkbenchError(f"ended by {received[0].name}", next_step="no result was stored: run the command again")
+
+
+def _current_task() -> asyncio.Task[None]:
+    task = asyncio.current_task()
+    assert task is not None
+    return task
+
+
+@contextmanager
+def _handled(numbers: tuple[signal.Signals, ...], handler: Callable[[signal.Signals], None]) -> Iterator[None]:
+    """Call `handler` at these signals meanwhile. Outside the main thread nothing is changed."""
+    loop = asyncio.get_running_loop()
+    with suppress(ValueError, RuntimeError):
+        for number in numbers:
+            loop.add_signal_handler(number, handler, number)
+    try:
+        yield
+    finally:
+        with suppress(ValueError, RuntimeError):
+            for number in numbers:
+                loop.remove_signal_handler(number)

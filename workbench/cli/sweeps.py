@@ -1,442 +1,223 @@
-"""gpu verify, gpu sweep, sweep; and what a concurrency sweep says."""
+"""sweep: launch flags over several values; resume, list and show sweeps."""
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import math
-import signal
-import sys
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from workbench.cli.dispatch import Command, emit
-from workbench.cli.experiment_arguments import shape_of
-from workbench.cli.experiments import minutes, progress
-from workbench.cli.gpu_settings import concerned_by, named, password_for, say_commands, say_plan
-from workbench.cli.open_session import asked, connected, note, say
-from workbench.cli.presets import take_plan
-from workbench.cli.servers import ready_run
-from workbench.model.errors import InputError, WorkbenchError
+from workbench.cli.experiment_text import UNKNOWN_DURATION, duration, report_progress
+from workbench.cli.load_options import CONCURRENCY, SHAPE, SIZE, load_of
+from workbench.cli.open_session import connected, local_session, use_host_of_record
+from workbench.cli.output import emit, note, say, say_lines
+from workbench.cli.plan import load_plan
+from workbench.cli.questions import confirm
+from workbench.cli.registry import command, option, repeatable
+from workbench.cli.shared_options import CHANGES, MAX_MINUTES_LEFT, PRESET, TRUST, WAIT_TURN, YES
+from workbench.cli.stop_signals import cancelled_by_signals
+from workbench.cli.sweep_text import resume_command, sweep_lines
+from workbench.model.errors import InputError
 from workbench.model.experiment import Arm
-from workbench.model.settings import InForce, SettingCommand
 
 if TYPE_CHECKING:
-    from workbench.model.sweep import Sweep, SweepPoint
+    from workbench.model.sweep import Sweep
     from workbench.session.session import Session
     from workbench.session.state import SessionState
 
-    Plan = Mapping[str, Sequence[SettingCommand]]
-
-_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
-_SHAPE = ("concurrency", "requests", "max_tokens", "input_tokens", "warmup", "seconds")
+SWEEP_ID = option("id", "id of a sweep; `workbench sweep list` lists them", int)
 
 
-# -- verify ----------------------------------------------------------------------------------------------------------
-
-
-async def verify(arguments: argparse.Namespace) -> int:
-    """0 when every setting is shown to be in force, or capped."""
-    if not 1.0 <= arguments.seconds <= 600:
-        raise InputError(f"--seconds {arguments.seconds:g}: from 1 to 600", next_step="8 is enough for most")
-    _one_target(arguments)
-    async with connected(arguments) as session, _ended_by_signals():
-        run_id = await ready_run(session, arguments.run)
-        password = await _password_of_probe(session, arguments) if arguments.probe else None
-        seen = await session.verify(
-            arguments.seconds,
-            run_id,
-            arguments.url,
-            probe=arguments.probe,
-            password=password,
-            concurrency=arguments.concurrency,
-        )
-    bad = any(p.in_force not in (InForce.YES, InForce.CAPPED) for p in seen.proofs) or bool(seen.unloaded)
-    if not arguments.probe and any(p.in_force is InForce.CONSISTENT for p in seen.proofs):
-        note("next: workbench gpu verify --probe tries another clock for 2 s under load, and sets yours again")
-    if arguments.json:
-        emit(
-            {
-                "host": session.host.name,
-                "target": seen.target,
-                "seconds": seen.seconds,
-                "gpus": list(seen.gpus),
-                "output_tok_s": seen.output_tok_s,
-                "altered": bool(seen.proofs or seen.unloaded),
-                "in_force": {f"{p.place}.{p.setting}": str(p.in_force) for p in seen.proofs},
-                "proofs": [p.as_json() for p in seen.proofs],
-                "messages": list(seen.lines),
-                "simulated": seen.simulated,
-            }
-        )
-        return int(bad)
-    if seen.target:
-        say(f"{seen.target}: {seen.seconds:g} s under load{'  SIMULATED' if seen.simulated else ''}")
-    for line in seen.lines:
-        say(f"  {line}" if seen.target else line)
-    for source in seen.sources:
-        say(f"  source: {source}")
-    return int(bad)
-
-
-async def _password_of_probe(session: Session, arguments: argparse.Namespace) -> str | None:
-    """Asked for where a change needs one."""
-    needed = (await session.rights()).refusal and not arguments.json and sys.stdin.isatty()
-    return await password_for(session, arguments) if needed else None
-
-
-def _one_target(arguments: argparse.Namespace) -> None:
-    if arguments.run and arguments.url:
-        raise InputError("a run and --url are both given", next_step="give one of them")
-
-
-# -- gpu sweep -------------------------------------------------------------------------------------------------------
-
-
-async def gpu_sweep(arguments: argparse.Namespace) -> int:
-    _one_target(arguments)
-    setting, text = next(
-        (name, value)
-        for name, value in (
-            ("power_limit_w", arguments.power_limit),
-            ("gpu_clocks", arguments.lock_gpu_clocks),
-            ("memory_clocks", arguments.lock_memory_clocks),
-        )
-        if value is not None
-    )
-    values = [part.strip() for part in text.split(",") if part.strip()]
-    bench = {name: getattr(arguments, name) for name in _SHAPE}
-    async with connected(arguments) as session, _ended_by_signals():
-        run_id = await ready_run(session, arguments.run)
-        password = None
-        if arguments.dry_run or not arguments.yes or sys.stdin.isatty():
-            if run_id is None and arguments.url is None and arguments.gpu is None:
-                run_id = await session.run_at_hand()
-            plan = await session.plan_gpu_sweep(setting, values, arguments.gpu, run_id=run_id)
-            if arguments.dry_run:
-                return await _shown_only(session, arguments, plan)
-            if not arguments.yes:
-                await _agreed(session, arguments, f"Set {', '.join(values)} one after the other", plan)
-            if any(c.right for commands in plan.values() for c in commands):
-                password = await password_for(session, arguments)
-        with _told(session, arguments.json):
-            sweep = await session.gpu_sweep(
-                setting,
-                values,
-                arguments.gpu,
-                run_id=run_id,
-                url=arguments.url,
-                settle_s=arguments.settle,
-                pairs=arguments.pairs,
-                runs=arguments.runs,
-                password=password,
-                **{k: v for k, v in bench.items() if v is not None},
-            )
-    return said(sweep, arguments.json)
-
-
-async def _agreed(session: Session, arguments: argparse.Namespace, what: str, plan: Plan) -> None:
-    if arguments.json or not sys.stdin.isatty():
-        raise InputError("nobody can be asked here", next_step="add --yes, or --dry-run to see the commands")
-    first = next(iter(plan.values()))
-    concerned = await concerned_by(session, first)
-    say_plan(first, concerned)
-    where = f"{session.host.name} ({named(concerned, first)})"
-    if not await asked(f"{what} on {where}, and give back at the end what is there now? [y/N] "):
-        raise InputError("nothing was changed")
-
-
-async def _shown_only(session: Session, arguments: argparse.Namespace, plan: Plan) -> int:
-    """The commands of a sweep that is not run. 1 where a right for one of them is missing."""
-    rights = list(dict.fromkeys(c.right for commands in plan.values() for c in commands if c.right))
-    if arguments.json:
-        concerned = await concerned_by(session, next(iter(plan.values())))
-        emit(
-            {
-                "host": session.host.name,
-                "dry_run": True,
-                "ok": not rights,
-                "simulated": session.state.simulated,
-                "steps": [
-                    {"label": label, "commands": [list(c.argv) for c in commands]} for label, commands in plan.items()
-                ],
-                "commands": [list(c.argv) for commands in plan.values() for c in commands],
-                "rights": rights,
-                **concerned,
-            }
-        )
-        return int(bool(rights))
-    for label, commands in plan.items():
-        say(f"# {label}")
-        say_commands(commands)
-    for right in rights:
-        note(right)
-    return int(bool(rights))
-
-
-# -- flags -----------------------------------------------------------------------------------------------------------
-
-
-async def flag_sweep(arguments: argparse.Namespace) -> int:
+@command(
+    "sweep",
+    "try values of one or two launch flags, and compare the best with the current values in pairs",
+    PRESET,
+    *CHANGES,
+    TRUST,
+    repeatable(
+        "--flag NAME=v1,v2,…",
+        "values to try; a second --flag tries all combinations of the two",
+        dest="swept",
+        required=True,
+    ),
+    option("--runs N", "runs of each value (1)", int, default=1),
+    option(
+        "--pairs N",
+        "pairs of runs that compare the best values with the current ones (3; 0: no comparison)",
+        int,
+        default=3,
+    ),
+    option("--max-minutes M", "time limit of the whole sweep", float),
+    CONCURRENCY,
+    *SIZE,
+    *SHAPE,
+    WAIT_TURN,
+    YES,
+    examples=("workbench sweep vllm-any --flag max-num-seqs=64,128,256",),
+)
+async def sweep_flags(arguments: argparse.Namespace) -> int:
     from workbench.session.sweep_flags import combinations_of
 
-    flags = _flags(arguments.swept)
-    async with connected(arguments) as session, _ended_by_signals():
-        await take_plan(session, arguments)
+    flags = _values_by_flag(arguments.swept)
+    async with connected(arguments) as session, cancelled_by_signals():
+        await load_plan(session, arguments)
         await session.adopt()
-        combinations_of(session.editor, flags)  # what cannot be swept is told before how long it takes
-        _tell_plan(session, flags, arguments)
-        await _may_stop(session, arguments)
-        unsubscribe = session.subscribe(progress())  # of the pairs
-        with _told(session, arguments.json):
+        combinations_of(session.editor, flags)  # raises InputError for an invalid value, before anything is printed
+        for line in _plan_lines(session, flags, arguments):
+            note(line)
+        await _confirm_stop(session, arguments)
+        with report_points(session, arguments), report_pairs(session):
             sweep = await session.flag_sweep(
                 flags,
                 runs=arguments.runs,
                 pairs=arguments.pairs,
                 max_minutes=arguments.max_minutes,
-                **shape_of(arguments),
+                **load_of(arguments),
             )
-        unsubscribe()
-    return said(sweep, arguments.json)
+    return print_sweep(sweep, arguments.json)
 
 
-async def _may_stop(session: Session, arguments: argparse.Namespace, own: str | None = None) -> None:
-    """Ask about the server that runs, unless it is the sweep's `own`."""
+async def _confirm_stop(session: Session, arguments: argparse.Namespace, own_run: str | None = None) -> None:
+    """Ask before the sweep stops the running server, unless the sweep has started that server (`own_run`)."""
     from workbench.session.serving import LIVE
 
-    running = session.state.server
-    if running is None or running.state not in LIVE or running.run_id == own or arguments.yes:
+    server = session.state.server
+    if server is None or server.state not in LIVE or server.run_id == own_run:
         return
-    what = f"run {running.run_id} ({running.model})"
-    if arguments.json or not sys.stdin.isatty():
-        raise InputError(
-            f"{what} would be stopped for the sweep, and started again after it",
-            next_step="add --yes, or stop it yourself",
-        )
-    if not await asked(f"Stop {what} for the sweep, and start it again after it? [y/N] "):
+    run = f"run {server.run_id} ({server.model})"
+    question = f"Stop {run} for the sweep, and start it again afterwards?"
+    problem = f"the sweep would stop {run}, and start it again afterwards"
+    if not await confirm(arguments, question, problem=problem, next_step="add --yes, or stop the run yourself"):
         raise InputError("nothing was changed")
 
 
-def _tell_plan(session: Session, flags: Mapping[str, Sequence[str]], arguments: argparse.Namespace) -> None:
-    """What will be done and how long it takes, as far as earlier runs tell: a run is a start and a benchmark."""
-    found = 1 + math.prod(len(set(values)) for values in flags.values())
-    runs, pairs = found * arguments.runs, 2 * arguments.pairs
+def _plan_lines(session: Session, flags: Mapping[str, Sequence[str]], arguments: argparse.Namespace) -> Iterator[str]:
+    """Yield the number of runs and the expected duration, estimated from earlier starts and benchmarks."""
+    configurations = 1 + math.prod(len(set(values)) for values in flags.values())
+    runs, pair_runs = configurations * arguments.runs, 2 * arguments.pairs
     each = "one run" if arguments.runs == 1 else f"{arguments.runs} runs"
-    then = f"then the best against the start in {arguments.pairs} pairs" if pairs else "nothing compared in pairs"
-    note(f"up to {found} configurations, the start among them, {each} each on a fresh server; {then}")
+    then = f"then the best is compared with the current values in {arguments.pairs} pairs"
+    yield (
+        f"up to {configurations} configurations with the current one, {each} each on a fresh server; "
+        f"{then if pair_runs else 'without a comparison in pairs'}"
+    )
     changed = Arm(sets=tuple(f"{name}={values[0]}" for name, values in flags.items()))
-    two_pairs_s = session.experiment_estimate_s(Arm(), changed, pairs=2, throw_away=False, bench=shape_of(arguments))
+    two_pairs_s = session.experiment_estimate_s(Arm(), changed, pairs=2, throw_away=False, bench=load_of(arguments))
     if two_pairs_s is None:
-        note("how long it takes is told after the first run: no earlier start or benchmark of this shape is known")
+        yield UNKNOWN_DURATION
     else:
-        note(f"takes about {minutes((runs + pairs) * two_pairs_s / 4)}")
+        yield f"takes about {duration((runs + pair_runs) * two_pairs_s / 4)}"
 
 
-def _flags(words: Sequence[str]) -> dict[str, list[str]]:
-    """ "name=v1,v2": values by flag. A JSON value is one value, whatever commas it holds."""
+def _values_by_flag(words: Sequence[str]) -> dict[str, list[str]]:
+    """Parse "name=v1,v2" into values by flag. A JSON value is one value, with its commas."""
     found: dict[str, list[str]] = {}
     for word in words:
         name, equals, text = word.partition("=")
         name = name.strip().lstrip("-")
         values = [text] if text.startswith(("{", "[")) else [v for v in text.split(",") if v]
         if not equals or not name or not values:
-            raise InputError(f"--flag {word!r} is not NAME=v1,v2,…", next_step="--flag max-num-seqs=128,256,512")
+            raise InputError(
+                f"--flag {word!r} is not NAME=v1,v2,…", next_step="for example --flag max-num-seqs=128,256,512"
+            )
         found.setdefault(name, []).extend(values)
     return found
 
 
-# -- going on --------------------------------------------------------------------------------------------------------
-
-
-async def resume(arguments: argparse.Namespace) -> int:
-    kept = _kept(arguments)
-    if kept.kind != "flag":
-        raise InputError(f"sweep {kept.id} is one of the {kept.name}", next_step=_way_on(kept) or "make a new one")
-    async with connected(arguments) as session, _ended_by_signals():
+@command(
+    "sweep resume",
+    "resume a sweep of flags that ended early: first the missing values, then the pairs",
+    SWEEP_ID,
+    MAX_MINUTES_LEFT,
+    YES,
+    WAIT_TURN,
+    examples=("workbench sweep resume 2",),
+)
+async def resume_sweep(arguments: argparse.Namespace) -> int:
+    stored = stored_sweep(arguments)
+    if stored.kind != "flag":
+        raise InputError(
+            f"sweep {stored.id} is not a sweep of flags but of the {stored.name}",
+            next_step=resume_command(stored) or "start a new sweep",
+        )
+    async with connected(arguments) as session, cancelled_by_signals():
         await session.adopt()
-        await _may_stop(session, arguments, own=kept.server)
-        unsubscribe = session.subscribe(progress())
-        with _told(session, arguments.json, kept):
-            sweep = await session.resume_sweep(kept.id, max_minutes=arguments.max_minutes)
-        unsubscribe()
-    return said(sweep, arguments.json)
+        await _confirm_stop(session, arguments, own_run=stored.server)
+        with report_points(session, arguments, stored), report_pairs(session):
+            sweep = await session.resume_sweep(stored.id, max_minutes=arguments.max_minutes)
+    return print_sweep(sweep, arguments.json)
 
 
-async def gpu_resume(arguments: argparse.Namespace) -> int:
-    kept = _kept(arguments)
-    async with connected(arguments) as session, _ended_by_signals():
-        plan = await session.plan_sweep_resume(kept.id)
-        if arguments.dry_run:
-            return await _shown_only(session, arguments, plan)
-        password = None
-        if not arguments.yes:
-            await _agreed(session, arguments, "Set the values that are missing one after the other", plan)
-        if any(c.right for commands in plan.values() for c in commands):
-            password = await password_for(session, arguments)
-        with _told(session, arguments.json, kept):
-            sweep = await session.resume_sweep(kept.id, password=password)
-    return said(sweep, arguments.json)
+@command("sweep list", "list all sweeps, newest first", examples=("workbench sweep list",))
+def list_sweeps(arguments: argparse.Namespace) -> int:
+    sweeps = local_session().sweeps.list()
+    if arguments.json:
+        return emit({"sweeps": [asdict(sweep) for sweep in sweeps]})
+    for sweep in sweeps:
+        done = sum(point.state == "done" for point in sweep.points)
+        simulated = "  SIMULATED" if sweep.simulated else ""
+        error = f"  {sweep.error}" if sweep.error else ""
+        points = f"{done}/{len(sweep.points)} points"
+        say(f"#{sweep.id:<4} {sweep.name:<18} {sweep.host}  {points}  {sweep.state}{simulated}{error}")
+    return 0
 
 
-def _kept(arguments: argparse.Namespace) -> Sweep:
-    """The sweep; its host is meant where none is named."""
-    from workbench.session.session import Session
+@command(
+    "sweep show",
+    "show a sweep: its points, knee and notes",
+    SWEEP_ID,
+    examples=("workbench sweep show 2",),
+)
+def show_sweep(arguments: argparse.Namespace) -> int:
+    print_sweep(local_session().sweeps.get(arguments.id), arguments.json)
+    return 0
 
-    sweep = Session.of_host().sweeps.get(arguments.id)
-    if not (arguments.host or arguments.simulate):
-        arguments.host = None if sweep.host == "local" else sweep.host
+
+def stored_sweep(arguments: argparse.Namespace) -> Sweep:
+    """Return the sweep to resume. Its host is used unless the command line names another."""
+    sweep = local_session().sweeps.get(arguments.id)
+    use_host_of_record(arguments, sweep.host)
     return sweep
 
 
-def _way_on(sweep: Sweep) -> str | None:
-    """The command that goes on with a sweep that ended early."""
-    if not sweep.resumable or sweep.state == "done":
-        return None
-    return f"workbench {'' if sweep.kind == 'flag' else 'gpu '}sweep resume {sweep.id}"
-
-
-# -- what all of them say --------------------------------------------------------------------------------------------
-
-
 @contextmanager
-def _told(session: Session, as_json: bool, resumed: Sweep | None = None) -> Iterator[None]:
-    """Each point on stderr as it is done: sweeps take minutes. What one that is `resumed` has already is no news."""
-    shown = {p.label: p.state for p in resumed.points if p.state == "done"} if resumed else {}
+def report_points(session: Session, arguments: argparse.Namespace, resumed: Sweep | None = None) -> Iterator[None]:
+    """Print each point on stderr when its state changes, without --json. Points that `resumed` has are not printed."""
+    printed = {p.label: p.state for p in resumed.points if p.state == "done"} if resumed else {}
 
-    def tell(state: SessionState, changed: frozenset[str]) -> None:
-        for point in state.sweep.points if state.sweep and "sweep" in changed else ():
-            if point.state != "planned" and shown.get(point.label) != point.state:
-                shown[point.label] = point.state
-                left = f", about {state.sweep.left_s / 60:.1f} min left" if state.sweep and state.sweep.left_s else ""
+    def report(state: SessionState, changed: frozenset[str]) -> None:
+        sweep = state.sweep
+        if sweep is None or "sweep" not in changed or arguments.json:
+            return
+        for point in sweep.points:
+            if point.state != "planned" and printed.get(point.label) != point.state:
+                printed[point.label] = point.state
+                left = f", about {sweep.left_s / 60:.1f} min left" if sweep.left_s else ""
                 note(f"{point.label}: {point.state}{f' ({point.error})' if point.error else left}")
 
-    unsubscribe = session.subscribe(tell) if not as_json else lambda: None
+    unsubscribe = session.subscribe(report)
     try:
         yield
     finally:
         unsubscribe()
 
 
-@asynccontextmanager
-async def _ended_by_signals() -> AsyncIterator[None]:
-    """TERM and HUP end a command as Ctrl-C does: by cancelling it, so that it gives back what it has set."""
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    assert task is not None
-    received: list[str] = []
-
-    def end(number: signal.Signals) -> None:
-        received.append(number.name)
-        task.cancel()
-
-    for number in _SIGNALS:
-        with suppress(ValueError, RuntimeError):  # not in the main thread
-            loop.add_signal_handler(number, end, number)
+@contextmanager
+def report_pairs(session: Session) -> Iterator[None]:
+    """Print the pairs that follow the points of a sweep on stderr."""
+    unsubscribe = session.subscribe(report_progress())
     try:
         yield
-    except asyncio.CancelledError:
-        if received:
-            raise WorkbenchError(f"ended by {received[0]}") from None
-        raise
     finally:
-        for number in _SIGNALS:
-            with suppress(ValueError, RuntimeError):
-                loop.remove_signal_handler(number)
+        unsubscribe()
 
 
-def sweep_json(sweep: Sweep) -> dict[str, Any]:
-    return asdict(sweep)
-
-
-def said(sweep: Sweep, as_json: bool) -> int:
-    """0 when it went to its end with a point measured."""
+def print_sweep(sweep: Sweep, as_json: bool) -> int:
+    """Print the sweep. Return 0 if it is done and at least one point was measured, otherwise 1."""
     if as_json:
-        emit(sweep_json(sweep))
+        emit(asdict(sweep))
     else:
-        for line in table(sweep):
-            say(line)
+        say_lines(sweep_lines(sweep))
     return 0 if sweep.state == "done" and any(p.state == "done" for p in sweep.points) else 1
-
-
-_COLUMNS = (
-    ("tok/s", 10, lambda p: p.tok_s, ",.1f"),
-    ("tok/J", 8, lambda p: p.tok_per_joule, ".3f"),
-    ("W", 7, lambda p: p.power_w, ".0f"),
-    ("SM MHz", 7, lambda p: p.sm_mhz, ".0f"),
-    ("°C", 5, lambda p: p.temperature_c, ".0f"),
-    ("TTFT p50", 9, lambda p: p.ttft_p50_ms, ",.1f"),
-    ("p99 ms", 9, lambda p: p.ttft_p99_ms, ",.1f"),
-    ("ITL ms", 7, lambda p: p.itl_mean_ms, ".2f"),
-)
-
-
-def table(sweep: Sweep) -> Sequence[str]:
-    """For a terminal: one line for each point, then the knee, notes and errors."""
-    place = f"  on {sweep.host}" if sweep.host else ""
-    lines = [f"sweep {sweep.id}: {sweep.name}{place}  {sweep.state}{'  SIMULATED' if sweep.simulated else ''}"]
-    width = max(5, *(len(p.label) for p in sweep.points)) if sweep.points else 5
-    lines.append("  " + " " * width + "".join(f" {title:>{size}}" for title, size, *_ in _COLUMNS))
-    for index, point in enumerate(sweep.points):
-        mark = ">" if index == sweep.knee else " "
-        lines.append(f"{mark} {point.label:<{width}}" + "".join(_cell(point, c) for c in _COLUMNS) + _remark(point))
-    if sweep.knee_text:
-        lines.append(f"knee: {sweep.knee_text}")
-    lines += [f"note: {text}" for text in sweep.notes]
-    if sweep.error:
-        lines.append(f"error: {sweep.error}")
-    if (command := _way_on(sweep)) is not None:
-        lines.append(f"go on with it: {command}")
-    return lines
-
-
-def _cell(point: SweepPoint, column: tuple[str, int, Any, str]) -> str:
-    _, size, pick, shape = column
-    value = pick(point)
-    return f" {'-' if value is None else format(value, shape):>{size}}"
-
-
-def _remark(point: SweepPoint) -> str:
-    if point.state == "done":
-        return f"  in force: {point.in_force}" if point.in_force else ""
-    return f"  {point.state.upper() if point.state == 'failed' else point.state}: {point.error or ''}".rstrip(": ")
-
-
-# -- stored ones -----------------------------------------------------------------------------------------------------
-
-
-def listed(arguments: argparse.Namespace) -> int:
-    from workbench.session.session import Session
-
-    found_ = Session.of_host().sweeps.list()
-    if arguments.json:
-        return emit({"sweeps": [sweep_json(s) for s in found_]})
-    for sweep in found_:
-        done = sum(p.state == "done" for p in sweep.points)
-        simulated = "  SIMULATED" if sweep.simulated else ""
-        points = f"{done}/{len(sweep.points)} points"
-        why = f"  {sweep.error}" if sweep.error else ""
-        say(f"#{sweep.id:<4} {sweep.name:<18} {sweep.host}  {points}  {sweep.state}{simulated}{why}")
-    return 0
-
-
-def shown(arguments: argparse.Namespace) -> int:
-    from workbench.session.session import Session
-
-    sweep = Session.of_host().sweeps.get(arguments.id)
-    if arguments.json:
-        return emit(sweep_json(sweep))
-    for line in table(sweep):
-        say(line)
-    return 0
-
-
-COMMANDS: dict[str, Command] = {
-    "gpu verify": verify,
-    "gpu sweep": gpu_sweep,
-    "sweep": flag_sweep,
-    "gpu sweep resume": gpu_resume,
-    "sweep resume": resume,
-    "sweep list": listed,
-    "sweep show": shown,
-}

@@ -118,11 +118,11 @@ def test_restarts_follow_from_what_differs() -> None:
 
 
 def test_gpu_settings_in_words_are_what_gpu_set_takes() -> None:
-    from workbench.cli.experiments import _gpu
+    from workbench.cli.experiment_arms import gpu_settings_of
 
     words = "persistence=on power-limit=412.5 lock-gpu-clocks=210,2400 lock-memory-clocks=810,9001 reset-gpu-clocks"
     for typed in (words, "persistence=off governor=performance reset-memory-clocks", "power-limit=400"):
-        assert " ".join(_gpu(typed.split(), "b").words) == typed
+        assert " ".join(gpu_settings_of(typed.split(), "b").words) == typed
     assert GpuSettings().words == ()
 
 

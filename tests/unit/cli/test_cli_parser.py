@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,9 +13,9 @@ from pathlib import Path
 import pytest
 from support.fake_canned import canned_result
 
-from workbench.cli.examples import EXAMPLES
-from workbench.cli.parser import parse, tree
-from workbench.cli.results import _say_rows
+from workbench.cli.parser import EPILOG, parse, tree
+from workbench.cli.registry import FILES, commands_of
+from workbench.cli.results import row_lines
 from workbench.hosts import ssh_names
 from workbench.model.errors import InputError
 from workbench.model.experiment import SHOWS_PCT
@@ -36,19 +38,30 @@ def ssh_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / ".ssh"
 
 
+COMMANDS = [found for word in FILES for found in commands_of(word)]
+EXAMPLES = [line.strip() for line in EPILOG.splitlines() if line.startswith("  workbench")]
+EXAMPLES += [line for found in COMMANDS for line in found.examples if not line.startswith("eval")]
+
+
 def test_every_command_has_an_example() -> None:
-    assert {name for name, _ in parsers(tree())} == set(EXAMPLES)
+    assert not [found.name for found in COMMANDS if not found.examples]
 
 
-@pytest.mark.parametrize("line", [line for lines in EXAMPLES.values() for line in lines if not line.startswith("eval")])
+def test_one_command_loads_the_files_of_that_command_only() -> None:
+    code = (
+        "import sys\n"
+        "from workbench.cli.parser import parse\n"
+        "parse(['presets', 'path'])\n"
+        "assert not {'bench', 'sweeps', 'gpu_settings'} & {m.rpartition('.')[2] for m in sys.modules}"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("line", EXAMPLES)
 def test_the_parser_accepts_every_example(line: str, ssh_home: Path) -> None:
     words = shlex.split(line.split(" > ")[0])
     assert words[0] == "workbench"
-    if words[1] == "help":
-        with pytest.raises(SystemExit):
-            parse(words[1:])
-    else:
-        assert parse(words[1:]).command
+    assert parse(words[1:]).command
 
 
 def test_every_argument_of_every_command_has_help() -> None:
@@ -102,13 +115,11 @@ def test_the_difference_that_pairs_show_is_the_same_everywhere() -> None:
     reference = (Path(__file__).parents[3] / "docs" / "REFERENCE.md").read_text()
     assert f"3 pairs are for {three}, 5 for {five}, 8 for {eight}." in reference
     told = " ".join(dict(parsers(tree()))["experiment"].format_help().split())
-    assert f"3 show {three}, 5 show {five}, 8 show {eight} (3)" in told
+    assert f"3 pairs detect {three}, 5 pairs detect {five}, 8 pairs detect {eight} (3)" in told
 
 
-def test_a_result_of_a_users_own_command_shows_no_concurrency_of_ours(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_result_of_a_users_own_command_shows_no_concurrency() -> None:
     ours = canned_result(1)
     own = replace(ours, spec=replace(ours.spec, command=("vllm", "bench", "serve")))
-    _say_rows([own])
-    _say_rows([ours])
-    first, second = capsys.readouterr().out.splitlines()
+    first, second = row_lines([own, ours])
     assert "  c=-  " in first and f"  c={ours.spec.concurrency}  " in second

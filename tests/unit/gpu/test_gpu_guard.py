@@ -15,7 +15,7 @@ import pytest
 from support.guarded import FAST, WANTED, WITHIN_S, Bare, GuardedHost, guarded, run
 from support.procs import alive, eventually, state_of
 
-from workbench.cli.gpu_guard import guard_lines
+from workbench.cli.gpu_text import guard_lines
 from workbench.gpu.guard import client
 from workbench.gpu.guard.client import NO_PYTHON
 from workbench.gpu.settings import apply, contrast, journal, load_findings, owners, revert
@@ -359,7 +359,7 @@ def test_odd_json_in_the_guards_state_stops_no_status(box: GuardedHost, text: st
         run(contrast.read(box.host)) == contrast.ContrastEvidence()
         and run(load_findings.kept_of(box.host, [one])) == ()
     )
-    assert all(isinstance(line, str) for line in guard_lines(run(box.look()).view, did=True))
+    assert all(isinstance(line, str) for line in guard_lines(run(box.look()).view, last_action=True))
 
 
 @pytest.mark.slow

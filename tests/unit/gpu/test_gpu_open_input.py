@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from workbench.cli.gpu_settings import _clocks as typed_clocks
+from workbench.cli.gpu_settings import clock_range as typed_clocks
 from workbench.gpu.settings.cpu_governor import Governors, governors_on
 from workbench.gpu.settings.plan import plan
 from workbench.gpu.settings.revert import FAILED, change_of, failure

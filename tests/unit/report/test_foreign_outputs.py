@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from support import made_results
 from support.hostile import EVIL, assert_safe, hostile_texts
 
-from workbench.cli.dispatch import run
+from workbench.cli.run import run
 from workbench.model.bench import BenchResult
 from workbench.model.errors import InputError
 from workbench.model.json_records import from_json, to_json

@@ -110,7 +110,8 @@ def test_body_fields_that_the_client_counts_on_are_not_for_extra_body(name: str)
 
 def test_the_command_of_a_benchmark_asks_for_the_same_again() -> None:
     """Through the command line's own parser, on top of another preset's suggestion."""
-    from workbench.cli.bench import _levels, _overrides
+    from workbench.cli.bench import levels_of
+    from workbench.cli.load_options import load_of
     from workbench.cli.parser import parse
     from workbench.model.bench_cli_options import options
 
@@ -122,8 +123,8 @@ def test_the_command_of_a_benchmark_asks_for_the_same_again() -> None:
     ):
         spec = replace(spec_from(None, given), url="http://x", model="m")
         arguments = parse(["bench", "--url", spec.url, "--model", spec.model, *options(spec)])
-        levels = _levels(arguments.concurrency)
-        again = spec_from(SUGGESTED, {**_overrides(arguments), "concurrency": levels[0], "url": spec.url})
+        levels = levels_of(arguments.levels)
+        again = spec_from(SUGGESTED, {**load_of(arguments), "concurrency": levels[0], "url": spec.url})
         assert replace(again, profile=spec.profile) == spec, given
 
 

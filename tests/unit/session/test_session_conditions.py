@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from workbench.bench.compare import compare
-from workbench.cli import bench_text
+from workbench.cli import result_output
 from workbench.engines.roofline import against_limit
 from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, Conditions
 from workbench.model.errors import InputError
@@ -149,7 +149,7 @@ def test_a_result_says_its_limit_once_and_for_which_bandwidth() -> None:
     assert against_limit(said) == share
     eight = replace(said, spec=replace(said.spec, concurrency=8))
     assert against_limit(eight) == f"{share}; 8 streams: at most 213.5 tok/s"
-    assert any(share in line for line in bench_text.lines(said))
+    assert any(share in line for line in result_output.result_lines(said))
     other = replace(said, id=8)
     assert [n for n in compare(said, other).notes if share in n] == [f"A, #7: {share}", f"B, #8: {share}"]
     (view,) = [ceiling_view([eight, said])]

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from support import made_results
 
-from workbench.cli import bench_text
+from workbench.cli import result_output
 from workbench.model.bench import BenchSummary, Distribution
 from workbench.report.result_blocks import key_metrics
 
@@ -14,16 +14,16 @@ WAITED = Distribution(500.0, 450.0, 900.0, 990.0, 0.0, 1000.0, 40)
 
 
 def read(summary: BenchSummary) -> str:
-    return "\n".join(bench_text.lines(replace(made_results.result(), summary=summary)))
+    return "\n".join(result_output.result_lines(replace(made_results.result(), summary=summary)))
 
 
 def test_at_a_rate_latency_is_told_from_the_schedule_too() -> None:
     closed = made_results.result().summary
     open_loop = replace(closed, queue_ms=WAITED, ttft_from_schedule_ms=WAITED, e2e_from_schedule_ms=WAITED)
-    before, _, after = read(open_loop).partition("from when each request was due")
-    assert "TTFT       mean 90.0" in before and "waited     mean 500.0  p50 450.0  p90 900.0  p99 990.0 ms" in after
+    before, _, after = read(open_loop).partition("measured from the scheduled start")
+    assert "TTFT       mean 90.0" in before and "queued     mean 500.0  p50 450.0  p90 900.0  p99 990.0 ms" in after
     assert "TTFT       mean 500.0" in after and "end to end mean 500.0" in after
-    assert "was due" not in read(closed)
+    assert "scheduled start" not in read(closed)
     names = [name for name, *_ in key_metrics(open_loop).items]
     assert "TTFT from the schedule p50" in names and "TTFT p50" not in names
     assert "TTFT p50" in [name for name, *_ in key_metrics(closed).items]

@@ -1,21 +1,42 @@
-"""A benchmark's result as text for a person."""
+"""A benchmark result as terminal text and as JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from workbench.engines.roofline import against_limit
 from workbench.model.metrics import LATENCY, METRICS, metrics_of
 
 if TYPE_CHECKING:
     from workbench.bench.repeated_runs import Spread
     from workbench.model.bench import BenchResult, BenchSummary, Distribution, EngineDuring, GpuDuring
 
-_OF_A_RATE = (("queue_ms", "waited"), ("ttft_from_schedule_ms", "TTFT"), ("e2e_from_schedule_ms", "end to end"))
+_FROM_SCHEDULE = (("queue_ms", "queued"), ("ttft_from_schedule_ms", "TTFT"), ("e2e_from_schedule_ms", "end to end"))
 
 
-def lines(result: BenchResult) -> Iterator[str]:
+def result_json(result: BenchResult) -> dict[str, Any]:
+    """Return the metrics of the summary at the top level, then `spec` and `conditions`. Secrets are masked."""
+    from workbench.model.json_records import to_json
+    from workbench.model.secrets import mask_env
+
+    summary: dict[str, Any] = to_json(result.summary)
+    conditions = to_json(result.conditions)
+    conditions["env"] = mask_env(conditions["env"])
+    return {
+        "id": result.id,
+        "unix_s": result.unix_s,
+        "simulated": result.conditions.simulated,
+        **summary,
+        "spec": to_json(result.spec),
+        "conditions": conditions,
+        "note": result.note,
+        "tags": list(result.tags),
+    }
+
+
+def result_lines(result: BenchResult) -> Iterator[str]:
+    from workbench.engines.roofline import against_limit
+
     summary, spec = result.summary, result.spec
     simulated = "  SIMULATED" if result.conditions.simulated else ""
     tunnel = " through the ssh tunnel" if result.conditions.client == "tunnel" else ""
@@ -29,7 +50,7 @@ def lines(result: BenchResult) -> Iterator[str]:
         yield f"  REJECTED: {reason}"
     for reason in summary.marked:
         yield f"  MARKED: {reason}"
-    yield f"  output     {_number(summary, 'output_tok_s')}{_over(summary)}"
+    yield f"  output     {_number(summary, 'output_tok_s')}{_duration(summary)}"
     if limit := against_limit(result):
         yield f"  limit      {limit}"
     if summary.in_flight_mean is not None:
@@ -48,7 +69,7 @@ def lines(result: BenchResult) -> Iterator[str]:
         yield f"  note: {note}"
 
 
-def _over(summary: BenchSummary) -> str:
+def _duration(summary: BenchSummary) -> str:
     seconds = summary.duration_s if summary.window_s is None else summary.window_s
     if summary.output_tok_s is None:
         return ""
@@ -60,16 +81,16 @@ def _over(summary: BenchSummary) -> str:
 def _latencies(summary: BenchSummary) -> Iterator[str]:
     for metric in metrics_of(LATENCY):
         if not metric.optional:
-            reason = summary.absent.get(metric.name, "not given")
-            yield f"  {metric.title:<10} {_parts(getattr(summary, metric.name)) or f'n/a ({reason})'}"
+            absent = f"n/a ({summary.absent.get(metric.name, 'not given')})"
+            yield f"  {metric.title:<10} {_percentiles(getattr(summary, metric.name)) or absent}"
     if summary.queue_ms is not None:
-        yield "  and from when each request was due, waiting for one of the streams included:"
-    for name, title in _OF_A_RATE:
-        if parts := _parts(getattr(summary, name)):
+        yield "  measured from the scheduled start of each request, with the time in the queue:"
+    for name, title in _FROM_SCHEDULE:
+        if parts := _percentiles(getattr(summary, name)):
             yield f"  {title:<10} {parts}"
 
 
-def _parts(found: Distribution | None) -> str:
+def _percentiles(found: Distribution | None) -> str:
     if found is None:
         return ""
     p95 = "" if found.p95 is None else f"  p95 {found.p95:.1f}"
@@ -77,16 +98,16 @@ def _parts(found: Distribution | None) -> str:
 
 
 def _energy(summary: BenchSummary) -> Iterator[str]:
-    yield f"  power      {_number(summary, 'power_w')}{_each(summary.gpu)}"
-    idle = "" if summary.idle_power_w is None else f", {summary.idle_power_w:,.0f} W of it idling"
+    yield f"  power      {_number(summary, 'power_w')}{_watts_of_each(summary.gpu)}"
+    idle = "" if summary.idle_power_w is None else f", {summary.idle_power_w:,.0f} W of it idle power"
     energy = "" if summary.energy_j is None else f"  ({summary.energy_j:,.0f} J{idle})"
     yield f"  efficiency {_number(summary, 'tok_per_joule')}{energy}"
     if summary.tok_per_joule is not None:
         yield f"  net        {_number(summary, 'net_tok_per_joule')}"
-        yield f"  a request  {_number(summary, 'energy_per_request_j')}"
+        yield f"  request    {_number(summary, 'energy_per_request_j')}"
 
 
-def _each(gpu: GpuDuring | None) -> str:
+def _watts_of_each(gpu: GpuDuring | None) -> str:
     if gpu is None or len(gpu.power_w_each) < 2:
         return ""
     each = (f"GPU{i} {'n/a' if w is None else f'{w:.0f}'}" for i, w in zip(gpu.gpus, gpu.power_w_each, strict=False))
@@ -123,9 +144,9 @@ def _number(summary: BenchSummary, name: str) -> str:
     return f"{value:,.{3 if value < 10 else 2}f} {METRICS[name].unit}"
 
 
-def spread_lines(found: Sequence[Spread], runs: int, refused: int) -> Iterator[str]:
-    left_out = f", {refused} rejected and left out" if refused else ""
+def spread_lines(spreads: Sequence[Spread], runs: int, invalid: int) -> Iterator[str]:
+    left_out = f", {invalid} of them invalid and left out" if invalid else ""
     yield f"{runs} runs{left_out}: geometric mean, and standard deviation between the runs"
-    for one in found:
+    for one in spreads:
         cv = "" if one.cv_pct is None else f"  ± {one.cv_pct:.2f} %"
         yield f"  {one.metric:<14} {one.geometric_mean:>12,.2f} {one.unit:<6}{cv}"

@@ -1,0 +1,88 @@
+"""The options --a, --b and their relatives, and the arms of an experiment that they describe."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Iterator, Sequence
+
+from workbench.cli.registry import Option, option, repeatable
+from workbench.model.errors import InputError
+from workbench.model.experiment import Arm, Target
+from workbench.model.settings import GpuSettings
+
+
+def _options_of(arm: str) -> Iterator[Option]:
+    name = arm.upper()
+    yield repeatable(f'--{arm} "[TARGET] flag=value …"', f"launch flags of {name}, after its target if it has its own")
+    yield option(f"--host-{arm} NAME", f"host of {name}, if it is not --host")
+    yield option(f"--executable-{arm} PATH", f"program that starts the engine of {name}")
+    yield repeatable(f"--unset-{arm} flag", f"launch flag to remove in {name}; repeatable")
+    yield repeatable(f'--env-{arm} "K=V …"', f"environment variables of the server in {name}")
+    yield repeatable(
+        f'--gpu-{arm} "setting=value …"',
+        f"GPU settings of {name}, named as in `gpu set`: power-limit=400 lock-gpu-clocks=210,2400",
+    )
+
+
+ARM_OPTIONS = (*_options_of("a"), *_options_of("b"))
+
+
+def arm_of(arguments: argparse.Namespace, name: str) -> Arm:
+    """Return arm "a" or "b" as the command line describes it. Raises InputError."""
+
+    def words(option: str) -> tuple[str, ...]:
+        try:
+            return tuple(word for text in getattr(arguments, option) for word in shlex.split(text))
+        except ValueError as error:
+            raise InputError(
+                f"--{option.replace('_', '-')}: {error}", next_step="quote the text as a shell requires it"
+            ) from None
+
+    sets, target = words(name), None
+    own_servers = (arguments.host_a, arguments.host_b, arguments.executable_a, arguments.executable_b)
+    if arguments.base is None or any(own_servers):
+        target = _target(arguments, sets, name)
+        sets = (*arguments.sets, *(sets[1:] if arguments.base is None else sets))
+    unsets, envs = words(f"unset_{name}"), words(f"env_{name}")
+    if target is not None:
+        unsets, envs = (*arguments.unsets, *unsets), (*arguments.envs, *envs)
+    return Arm(sets, unsets, envs, gpu_settings_of(words(f"gpu_{name}"), name), target)
+
+
+def _target(arguments: argparse.Namespace, words: Sequence[str], name: str) -> Target:
+    """Return the base, or without a base the first word of the arm, on the arm's own host and program."""
+    host = getattr(arguments, f"host_{name}")
+    executable = getattr(arguments, f"executable_{name}") or arguments.executable
+    if arguments.base is not None:
+        return Target(arguments.base, host, executable)
+    if not words or ("=" in words[0] and "://" not in words[0]):
+        raise InputError(
+            f"--{name} does not begin with a target, and no common PRESET|RUN is given",
+            next_step='for example experiment vllm-any --b "max-num-seqs=64", or experiment --a http://… --b http://…',
+        )
+    return Target(words[0], host, executable)
+
+
+def gpu_settings_of(words: Sequence[str], arm: str) -> GpuSettings:
+    """Parse "power-limit=400 lock-gpu-clocks=210,2400 reset-memory-clocks", named as in `workbench gpu set`."""
+    if not words:
+        return GpuSettings()
+    from workbench.cli.gpu_settings import settings_of
+    from workbench.cli.parser import parse
+
+    try:
+        argv = [part for word in words for part in _as_option(word)]
+        return settings_of(parse(["gpu", "set", *argv]))
+    except InputError as error:
+        raise InputError(
+            f"--gpu-{arm} {' '.join(words)!r}: {error.message}",
+            next_step="for example power-limit=400 lock-gpu-clocks=210,2400",
+        ) from None
+
+
+def _as_option(word: str) -> list[str]:
+    name, equals, value = word.partition("=")
+    if name.lstrip("-") in ("gpu", "dry-run", "yes", "json", "trial", "preset"):
+        raise InputError(f"{name} is not a GPU setting")
+    return [f"--{name.lstrip('-')}", *([value] if equals else [])]

@@ -1,0 +1,134 @@
+"""An experiment as terminal text: its plan, its progress and its outcome."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from workbench.cli.comparison_text import difference_lines, metric_lines, number, warning_lines
+from workbench.cli.output import note
+from workbench.model.experiment import Arm, Experiment, ExperimentRun, ExperimentSpec
+
+if TYPE_CHECKING:
+    from workbench.model.bench import Comparison
+    from workbench.session.state import SessionState
+
+UNKNOWN_DURATION = "the duration is known after the first run: there is no earlier start or benchmark like this one"
+
+
+def duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+
+
+def arm_words(arm: Arm) -> str:
+    """Return the target and the changes of an arm."""
+    target = [arm.target.words] if arm.target else []
+    words = [*target, *arm.sets, *(f"-{name}" for name in arm.unsets), *arm.envs, *arm.gpu.words]
+    return " ".join(words) or "the base, unchanged"
+
+
+def plan_lines(spec: ExperimentSpec, duration_s: float | None) -> Iterator[str]:
+    """Yield the arms, the number of runs and the expected duration of an experiment to be run."""
+    from workbench.bench import experiment as design
+
+    restarts = design.restarts(spec.a, spec.b)
+    pairs = f"{spec.pairs} pairs"
+    if spec.until_pct is not None:
+        pairs = f"{design.UNTIL_PAIRS} to {spec.pairs} pairs, until ± {spec.until_pct:g} %"
+    unchanged = [arm.target for arm in (spec.a, spec.b) if arm.target and not arm.target.plan]
+    if len(unchanged) == 2:
+        servers = "on servers that are used as they are"
+    else:
+        servers = "each run on a fresh server" if restarts else "all runs on one server"
+    yield f"A: {arm_words(spec.a)}\nB: {arm_words(spec.b)}"
+    yield f"{pairs} in random order, {servers}; the verdict is about {spec.metric}"
+    if spec.throw_away is not False:
+        compiling = ", and that of each arm that compiles," if restarts else ""
+        first = "the first run of each arm" if spec.throw_away else f"the first run{compiling}"
+        yield f"{first} is discarded"
+    least = "at least " if spec.until_pct is not None else ""
+    yield UNKNOWN_DURATION if duration_s is None else f"takes {least}about {duration(duration_s)}"
+
+
+def report_progress(known_runs: int = 0) -> Callable[[SessionState, frozenset[str]], None]:
+    """Return a listener that prints each run and, after each pair, the interval on stderr.
+
+    The first `known_runs` runs of a resumed experiment are not printed again.
+    """
+    printed = set(range(known_runs))
+    last_id, last_verdict = None, ""
+
+    def report(state: SessionState, changed: frozenset[str]) -> None:
+        nonlocal last_id, last_verdict
+        now = state.experiment
+        if "experiment" not in changed or now is None:
+            return
+        if last_id is None:
+            last_id = now.id
+            note(f"experiment {now.id}")
+        for run in now.runs:
+            if run.state in ("done", "discarded", "failed") and run.place not in printed:
+                printed.add(run.place)
+                note(_run_line(run))
+        if now.verdict.startswith("so far") and last_verdict != now.verdict:
+            last_verdict = now.verdict
+            left = f"; about {duration(now.left_s)} left" if now.left_s else ""
+            note(f"  {now.verdict}{left}")
+
+    return report
+
+
+def _run_line(run: ExperimentRun) -> str:
+    value = f"{run.value:,.2f}" if run.value is not None else f"{run.state}: {run.error}"
+    took = f"  {run.took_s:.0f} s" if run.took_s is not None else ""
+    return f"  {_place(run)} {run.arm}  {value}{took}"
+
+
+def _place(run: ExperimentRun) -> str:
+    return "discarded" if run.pair < 0 else f"pair {run.pair + 1}"
+
+
+def list_line(experiment: Experiment) -> str:
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(experiment.unix_s))
+    simulated = "  SIMULATED" if experiment.simulated else ""
+    arms = f"{arm_words(experiment.spec.a)} | {arm_words(experiment.spec.b)}"
+    start = f"{experiment.id:<4} {when}  {experiment.host}  {experiment.state:<8}"
+    return f"{start} {arms}  {experiment.verdict}{simulated}"
+
+
+def experiment_lines(experiment: Experiment) -> Iterator[str]:
+    """Yield the pairs, the metrics, failed runs, the verdict and the command to resume."""
+    simulated = "  SIMULATED" if experiment.simulated else ""
+    yield f"experiment {experiment.id}  {experiment.state}  {experiment.host}{simulated}"
+    yield f"A: {arm_words(experiment.spec.a)}\nB: {arm_words(experiment.spec.b)}"
+    if experiment.comparison is not None:
+        if experiment.spec.a.target:
+            yield from difference_lines(experiment.comparison, " | ")
+        yield from _comparison_lines(experiment.comparison)
+    for run in experiment.runs:
+        if run.state in ("failed", "dropped"):
+            yield f"  run {run.place + 1}, {_place(run)} {run.arm}: {run.state}: {run.error}"
+    for line in experiment.note.splitlines():
+        yield f"  {line}"
+    if experiment.error:
+        yield f"{experiment.state}: {experiment.error}"
+    if experiment.verdict:
+        yield experiment.verdict
+    if experiment.smallest_pct is not None and "would have been seen" not in experiment.verdict:
+        yield f"the smallest difference that this experiment could detect is {experiment.smallest_pct:.1f} %"
+    if experiment.state in ("stopped", "failed"):
+        yield f"to resume it: workbench experiment resume {experiment.id}"
+
+
+def _comparison_lines(comparison: Comparison) -> Iterator[str]:
+    chosen = comparison.metrics[0]
+    yield f"\n{chosen.metric} ({chosen.unit})"
+    for index, (a, b) in enumerate(chosen.pairs, 1):
+        moved = f"{100 * (b / a - 1):+.2f} %" if a and b else "n/a"
+        yield f"  pair {index:<3} A {number(a):>10}  B {number(b):>10}  {moved:>9}"
+    yield ""
+    yield from metric_lines(comparison)
+    yield from warning_lines(comparison)
+    for line in comparison.notes:
+        yield f"  {line}"

@@ -1,0 +1,204 @@
+"""gpu status, gpu journal: readings of the GPUs, and the settings that Workbench has changed."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from workbench.cli.gpu_text import change_text, guard_lines, other_changes_lines, place, time_text, value_text
+from workbench.cli.open_session import connected
+from workbench.cli.output import emit, emit_or_say, note, say_lines
+from workbench.cli.registry import command
+from workbench.model.errors import HostError
+from workbench.model.gpu import DriverStatus
+from workbench.model.settings import HOST
+
+if TYPE_CHECKING:
+    from workbench.gpu.settings.journal import Record
+    from workbench.model.gpu import GpuInfo, GpuSample
+
+
+@command(
+    "gpu status",
+    "show clocks, power, temperature and memory of the GPUs, and changed settings",
+    examples=("workbench gpu status", "workbench gpu status --json"),
+)
+async def status(arguments: argparse.Namespace) -> int:
+    from workbench.gpu.settings.drift import drifts
+    from workbench.gpu.telemetry.source import read_once
+
+    async with connected(arguments) as session:
+        telemetry = await read_once(session.host)
+        session.update(telemetry=telemetry)  # shows whether the driver was reloaded since a change
+        guard, journal_problem = None, None
+        try:
+            await session.read_alterations()
+            guard = await session.read_guard()
+        except HostError as error:  # the GPUs can be shown without the journal
+            journal_problem = error
+        state = session.state
+        drift = drifts(state.alterations, state.others, telemetry)
+    driver_ok = telemetry.driver.status is DriverStatus.OK
+    document = {
+        "host": {"name": session.host.name, **asdict(telemetry.host)},
+        "driver": asdict(telemetry.driver),
+        "gpus": [_gpu_json(telemetry.info(s.index), s) for s in telemetry.gpus],
+        "altered": [asdict(a) for a in state.alterations],
+        "drift": [asdict(d) for d in drift],
+        "others": [asdict(a) for a in state.others],
+        "others_problem": state.others_problem,
+        "guard": asdict(guard) if guard else None,
+        "journal_problem": journal_problem.message if journal_problem else None,
+        "simulated": telemetry.simulated,
+        "error": None if driver_ok else telemetry.driver.message,
+    }
+    if arguments.json:
+        emit(document)
+    else:
+        say_lines(_status_lines(document, telemetry.driver.message))
+        say_lines(other_changes_lines(state))
+        say_lines(guard_lines(guard, last_action=True))
+    if journal_problem is not None:
+        note(f"cannot read which settings Workbench has changed: {journal_problem}")
+    if telemetry.driver.status is DriverStatus.NO_LIBRARY:
+        note("no GPU on this host? `workbench demo` shows Workbench on a simulated host")
+    return 0 if driver_ok else 1
+
+
+def _gpu_json(info: GpuInfo | None, sample: GpuSample) -> dict[str, Any]:
+    """Return the constant facts and the readings of a GPU in one object, with the reasons of both under `absent`."""
+    static = asdict(info) if info else {}
+    live = asdict(sample)
+    both = {**static, **{k: v for k, v in live.items() if v is not None or k not in static}}
+    return {**both, "absent": {**static.get("absent", {}), **live["absent"]}}
+
+
+def _status_lines(document: Mapping[str, Any], message: str | None) -> Iterator[str]:
+    driver, host = document["driver"], document["host"]
+    simulated = "  SIMULATED" if document["simulated"] else ""
+    cuda = f", CUDA {driver['cuda_version']}" if driver["cuda_version"] else ""
+    yield f"{host['name']}: driver {driver['driver_version'] or 'n/a'} ({driver['status']}){cuda}{simulated}"
+    if message:
+        yield f"  {message}"
+    for gpu in document["gpus"]:
+        state = f"{gpu['state']} {gpu.get('message') or ''}".rstrip()
+        yield f"GPU{gpu['index']} {gpu.get('name', '?')}  {gpu['uuid']}  {state}"
+        yield "  " + "  ".join(_reading(gpu, *each) for each in _READINGS)
+        if gpu["event_reasons"]:
+            yield f"  clocks limited by: {', '.join(gpu['event_reasons'])}"
+        if gpu["absent"]:
+            yield "  n/a: " + "; ".join(f"{name} ({reason})" for name, reason in gpu["absent"].items())
+    for one in document["altered"]:
+        kept = ", kept in force" if one["extra"].get("state") == "kept" else ""
+        change = change_text(one["setting"], one["before"], one["now"])
+        yield f"altered: {place(one['gpu_uuid'], one['gpu_index'])} {change}{kept} (workbench gpu revert)"
+        for drift in document["drift"]:
+            if (drift["gpu_uuid"], drift["setting"]) == (one["gpu_uuid"], one["setting"]):
+                yield f"  {drift['text']}"
+
+
+_READINGS = (
+    ("sm_mhz", "SM {:.0f} MHz"),
+    ("memory_mhz", "memory {:.0f} MHz"),
+    ("power_w", "{:.0f} W"),
+    ("power_limit_enforced_w", "of {:.0f} W"),
+    ("gpu_util_pct", "util {:.0f} %"),
+    ("temperature_c", "{:.0f} °C"),
+    ("memory_used_bytes", "memory {:.1f} GiB"),
+)
+
+
+def _reading(gpu: Mapping[str, Any], name: str, shape: str) -> str:
+    value = gpu.get(name)
+    if value is None:
+        return shape.replace("{:.0f}", "n/a").replace("{:.1f}", "n/a")
+    return shape.format(value / 2**30 if name.endswith("_bytes") else value)
+
+
+@command(
+    "gpu journal",
+    "show what Workbench changed on the host, who changed it, and the log of changes",
+    examples=("workbench gpu journal --json",),
+)
+async def journal(arguments: argparse.Namespace) -> int:
+    from workbench.gpu.settings.cpu_governor import governors_on
+    from workbench.gpu.settings.journal import path_on
+
+    async with connected(arguments) as session:
+        with suppress(HostError):  # a reading shows whether the driver was reloaded; the boot id works without GPUs
+            session.update(telemetry=await session.reading())
+        records, log = await session.gpu_journal()
+        await session.read_alterations()
+        sysfs = (await governors_on(session.host)).sysfs if any(r.entry.gpu_uuid == HOST for r in records) else "/sys"
+        document: dict[str, Any] = {
+            "host": session.host.name,
+            "journal": await path_on(session.host),
+            "simulated": session.state.simulated,
+            "entries": [_entry_json(r, sysfs) for r in records],
+            "others": [asdict(a) for a in session.state.others],
+            "others_problem": session.state.others_problem,
+            "log": list(log),
+        }
+    return emit_or_say(
+        arguments.json, document, [*_journal_lines(document), *other_changes_lines(session.state), *map(_log_line, log)]
+    )
+
+
+def _entry_json(record: Record, sysfs: str) -> dict[str, Any]:
+    from workbench.gpu.settings.revert import by_hand
+
+    entry = asdict(record.entry)
+    hand = by_hand(record.entry.gpu_uuid, record.entry.setting, record.entry.before, sysfs)
+    return {**entry, "owner_state": record.owner, "gone": record.gone, "by_hand": None if record.gone else hand}
+
+
+def _journal_lines(document: Mapping[str, Any]) -> Iterator[str]:
+    yield document["journal"]
+    for entry in document["entries"]:
+        yield from _entry_lines(entry)
+    if not document["entries"]:
+        yield "this Workbench has changed no setting"
+
+
+def _entry_lines(entry: Mapping[str, Any]) -> Iterator[str]:
+    where = "host" if entry["gpu_uuid"] == HOST else f"GPU{entry['gpu_index']} {entry['gpu_name']}"
+    source = {
+        "read": "read before the change",
+        "journal": "set by Workbench before",
+        "default": "the driver's default",
+        "unknown": "the clock lock of another program, which cannot be read",
+        "claim": f"as recorded by {entry['origin']}, who changed it first",
+    }.get(entry["before_known"], entry["before_known"])
+    yield f"{where}: {entry['setting']} {value_text(entry['now'])}, before: {value_text(entry['before'])} ({source})"
+    owner = {
+        "this": "is this process",
+        "alive": "is running",
+        "dead": "has ended",
+        "elsewhere": "is on another machine",
+    }[entry["owner_state"]]
+    since = time_text(entry["since_unix_s"])
+    yield f"  {entry['state']} since {since} by {entry['who']}; process {entry['owner'].get('pid')} {owner}"
+    if entry["gone"]:
+        yield f"  no longer in force: {entry['gone']}"
+    else:
+        yield f"  to revert it by hand: {entry['by_hand']}"
+
+
+def _log_line(line: Mapping[str, Any]) -> str:
+    change = value_text(line["now"]) if "now" in line else ""
+    if "before" in line:
+        change = f"{value_text(line['before'])} -> {change}"
+    words = (
+        time_text(line.get("unix_s", 0.0)),
+        line.get("who", ""),
+        line.get("what", ""),
+        "host" if line.get("gpu_uuid") == HOST else line.get("gpu_uuid", ""),
+        line.get("setting", ""),
+        change,
+        {True: "ok", False: "FAILED"}.get(line.get("ok", ""), ""),
+        line.get("message", ""),
+    )
+    return "  ".join(str(word) for word in words if word)

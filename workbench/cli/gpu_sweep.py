@@ -1,0 +1,146 @@
+"""gpu sweep: benchmarks of the running server at several values of one GPU setting."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from workbench.cli.gpu_settings import NEXT_STEP_UNATTENDED
+from workbench.cli.gpu_text import affected_by, affected_lines, affected_text, command_lines
+from workbench.cli.gpu_verify import TARGET, check_one_target
+from workbench.cli.load_options import CONCURRENCY, SIZE, load_of
+from workbench.cli.open_session import connected
+from workbench.cli.output import emit, note, say, say_lines
+from workbench.cli.questions import ask_sudo_password, can_ask, confirm
+from workbench.cli.registry import command, one_of, option
+from workbench.cli.runs import ready_run
+from workbench.cli.shared_options import DRY_RUN, WAIT_TURN, YES
+from workbench.cli.stop_signals import cancelled_by_signals
+from workbench.cli.sweeps import SWEEP_ID, print_sweep, report_points, stored_sweep
+from workbench.model.errors import InputError
+
+if TYPE_CHECKING:
+    from workbench.model.settings import SettingCommand
+    from workbench.session.session import Session
+
+    Plan = Mapping[str, Sequence[SettingCommand]]  # commands by the label of the value
+
+
+@command(
+    "gpu sweep",
+    "benchmark the running server at several values of a GPU setting, then restore the current value",
+    *TARGET,
+    one_of(
+        option("--power-limit W,W,…", "power limits in watts"),
+        option("--lock-gpu-clocks MHZ|MIN-MAX,…", "locks of the SM clock in MHz"),
+        option("--lock-memory-clocks MHZ|MIN-MAX,…", "locks of the memory clock in MHz"),
+        required=True,
+    ),
+    option("--gpu I|UUID", "GPU by index or UUID (default: the GPUs that the server uses)"),
+    option("--settle S", "longest time to wait for a steady state before each value (30)", float),
+    option("--pairs N", "pairs of runs that compare the best value with the current one (3; 0: no comparison)", int),
+    option("--runs N", "runs of each value (1)", int, default=1),
+    CONCURRENCY,
+    *SIZE,
+    DRY_RUN,
+    YES,
+    examples=("workbench gpu sweep RUN --power-limit 300,350,400,450",),
+)
+async def sweep_setting(arguments: argparse.Namespace) -> int:
+    check_one_target(arguments)
+    given = {
+        "power_limit_w": arguments.power_limit,
+        "gpu_clocks": arguments.lock_gpu_clocks,
+        "memory_clocks": arguments.lock_memory_clocks,
+    }
+    setting, text = next((name, value) for name, value in given.items() if value is not None)
+    values = [part.strip() for part in text.split(",") if part.strip()]
+    async with connected(arguments) as session, cancelled_by_signals():
+        run_id = await ready_run(session, arguments.run)
+        password = None
+        if arguments.dry_run or not arguments.yes or sys.stdin.isatty():
+            if run_id is None and arguments.url is None and arguments.gpu is None:
+                run_id = await session.run_at_hand()
+            plan = await session.plan_gpu_sweep(setting, values, arguments.gpu, run_id=run_id)
+            if arguments.dry_run:
+                return await _print_plan(session, arguments, plan)
+            password = await _confirm(session, arguments, f"Set {', '.join(values)} one after the other", plan)
+        with report_points(session, arguments):
+            sweep = await session.gpu_sweep(
+                setting,
+                values,
+                arguments.gpu,
+                run_id=run_id,
+                url=arguments.url,
+                settle_s=arguments.settle,
+                pairs=arguments.pairs,
+                runs=arguments.runs,
+                password=password,
+                **load_of(arguments),
+            )
+    return print_sweep(sweep, arguments.json)
+
+
+@command(
+    "gpu sweep resume",
+    "resume a sweep of a GPU setting that ended early: first the missing values, then the pairs",
+    SWEEP_ID,
+    DRY_RUN,
+    WAIT_TURN,
+    YES,
+    examples=("workbench gpu sweep resume 2",),
+)
+async def resume_gpu_sweep(arguments: argparse.Namespace) -> int:
+    stored = stored_sweep(arguments)
+    async with connected(arguments) as session, cancelled_by_signals():
+        plan = await session.plan_sweep_resume(stored.id)
+        if arguments.dry_run:
+            return await _print_plan(session, arguments, plan)
+        password = await _confirm(session, arguments, "Set the missing values one after the other", plan)
+        with report_points(session, arguments, stored):
+            sweep = await session.resume_sweep(stored.id, password=password)
+    return print_sweep(sweep, arguments.json)
+
+
+async def _confirm(session: Session, arguments: argparse.Namespace, action: str, plan: Plan) -> str | None:
+    """Show the plan and ask whether to run it. Return the password for sudo if a command needs one."""
+    if not arguments.yes:
+        first = next(iter(plan.values()))
+        affected = await affected_by(session, first)
+        if can_ask(arguments):
+            say_lines([*command_lines(first), *affected_lines(affected)])
+        where = f"{session.host.name} ({affected_text(affected, first)})"
+        question = f"{action} on {where}, and restore the current value at the end?"
+        problem = "nobody can be asked to confirm the sweep"
+        if not await confirm(arguments, question, problem=problem, next_step=NEXT_STEP_UNATTENDED):
+            raise InputError("nothing was changed")
+    needs_right = any(c.right for commands in plan.values() for c in commands)
+    return await ask_sudo_password(session, arguments) if needs_right else None
+
+
+async def _print_plan(session: Session, arguments: argparse.Namespace, plan: Plan) -> int:
+    """Print the commands of a sweep without running it. Return 1 if a right for one of them is missing."""
+    rights = list(dict.fromkeys(c.right for commands in plan.values() for c in commands if c.right))
+    if arguments.json:
+        steps = [{"label": label, "commands": [list(c.argv) for c in commands]} for label, commands in plan.items()]
+        emit(
+            {
+                "host": session.host.name,
+                "dry_run": True,
+                "ok": not rights,
+                "simulated": session.state.simulated,
+                "steps": steps,
+                "commands": [argv for step in steps for argv in step["commands"]],
+                "rights": rights,
+                **await affected_by(session, next(iter(plan.values()))),
+            }
+        )
+        return int(bool(rights))
+    for label, commands in plan.items():
+        say(f"# {label}")
+        say_lines(command_lines(commands))
+    for right in rights:
+        note(right)
+    return int(bool(rights))

@@ -1,0 +1,160 @@
+"""GPU settings as terminal text: changes made by Workbench, commands to run, affected processes, and the guard."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from workbench.model.settings import HOST, SettingCommand
+
+if TYPE_CHECKING:
+    from workbench.model.settings import GuardView, SettingOutcome, SettingsReport
+    from workbench.session.session import Session
+    from workbench.session.state import SessionState
+
+STARTED_BY_WORKBENCH = "started by Workbench"
+OTHERS_SHOWN = 8  # changes per user and setting
+NO_HEARTBEAT = (
+    "the settings stay in force until `workbench gpu revert`; the guard reverts only settings that heat a GPU over "
+    "its limit"
+)
+FOREIGN_NEXT = (
+    "next: workbench gpu revert --foreign keep (leave the foreign value), ours (set Workbench's value again) or "
+    "original (restore the value from before Workbench)"
+)
+
+
+def value_text(value: Any) -> str:
+    from workbench.gpu.settings.revert import shown
+
+    return shown(value)
+
+
+def change_text(setting: str, before: Any, now: Any) -> str:
+    return f"{setting} {value_text(before)} -> {value_text(now)}"
+
+
+def place(gpu_uuid: str, gpu_index: int) -> str:
+    return "host" if gpu_uuid == HOST else f"GPU{gpu_index}"
+
+
+def time_text(unix_s: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_s))
+
+
+def other_changes_lines(state: SessionState) -> Iterator[str]:
+    """Yield the changes that other Workbench processes on the host have made."""
+    counts: dict[tuple[str, str], int] = {}
+    for one in state.others:
+        group = (str(one.extra["by"]), one.setting)
+        counts[group] = counts.get(group, 0) + 1
+        if counts[group] > OTHERS_SHOWN:
+            continue
+        kept = ", kept in force" if one.extra.get("state") == "kept" else ""
+        change = f"{place(one.gpu_uuid, one.gpu_index)} {change_text(one.setting, one.before, one.now)}"
+        yield f"altered by {one.extra['by']}: {change}{kept}, since {time_text(one.since_unix_s)}"
+    for (by, setting), count in counts.items():
+        if count > OTHERS_SHOWN:
+            yield f"altered by {by}: {setting}, and {count - OTHERS_SHOWN} more (--json lists them)"
+    if state.others_problem:
+        yield f"  {state.others_problem}"
+
+
+async def affected_by(session: Session, commands: Sequence[SettingCommand]) -> dict[str, Any]:
+    """Return the GPUs that the commands change and the processes on them, as JSON: `gpus`, `processes` and
+    `processes_absent`. Settings of the host affect no listed process."""
+    indexes = {c.gpu_index for c in commands if c.gpu_uuid != HOST}
+    if not indexes:
+        return {"gpus": [], "processes": [], "processes_absent": {}}
+    reading = await session.reading()
+    samples = [s for s in reading.gpus if s.index in indexes]
+    return {
+        "gpus": [{"gpu": i.index, "uuid": i.uuid, "name": i.name} for i in reading.infos if i.index in indexes],
+        "processes": [
+            {"gpu": gpu, "pid": pid, "name": name, "ours": ours}
+            for gpu, pid, name, ours in await session.gpu_processes()
+            if gpu in indexes
+        ],
+        "processes_absent": {
+            f"gpu{s.index}": s.absent.get("processes", "not read") for s in samples if s.processes is None
+        },
+    }
+
+
+def affected_text(affected: Mapping[str, Any], commands: Sequence[SettingCommand]) -> str:
+    """Return "GPU0, GPU1; 2 processes use them, 1 not started by Workbench"."""
+    gpus = [f"GPU{gpu['gpu']}" for gpu in affected["gpus"]]
+    if any(c.gpu_uuid == HOST for c in commands):
+        gpus.append("its CPUs")
+    pids = {p["pid"] for p in affected["processes"]}
+    if not pids:
+        return ", ".join(gpus)
+    others = len({p["pid"] for p in affected["processes"] if not p["ours"]})
+    use = "1 process uses" if len(pids) == 1 else f"{len(pids)} processes use"
+    them = "it" if len(affected["gpus"]) == 1 else "them"
+    return f"{', '.join(gpus)}; {use} {them}, {others} not {STARTED_BY_WORKBENCH}"
+
+
+def command_lines(commands: Sequence[SettingCommand]) -> Iterator[str]:
+    for command in commands:
+        yield f"$ {command.typed}"
+        if command.note:
+            yield f"  {command.note}"
+
+
+def affected_lines(affected: Mapping[str, Any]) -> Iterator[str]:
+    """Yield each affected GPU with its processes."""
+    for gpu in affected["gpus"]:
+        yield f"GPU{gpu['gpu']} {gpu['name']}  {gpu['uuid']}"
+        for process in affected["processes"]:
+            if process["gpu"] == gpu["gpu"]:
+                starter = STARTED_BY_WORKBENCH if process["ours"] else "not started by Workbench here"
+                yield f"  process {process['pid']} {process['name']}, {starter}"
+        if reason := affected["processes_absent"].get(f"gpu{gpu['gpu']}"):
+            yield f"  its processes are unknown: {reason}"
+
+
+def report_lines(report: SettingsReport) -> Iterator[str]:
+    """Yield the outcome of each setting, then of each rollback, then the guard."""
+    for outcome in report.outcomes:
+        state = "would run" if report.dry_run else "ok" if outcome.ok else "FAILED"
+        if outcome.command.right is not None:
+            state = "no right"
+        elif not outcome.command.argv:  # a revert that needs no command
+            state = "NOT reverted" if outcome.foreign else "nothing to do"
+        yield _outcome_line(outcome, state, report.dry_run)
+    for outcome in report.rolled_back:
+        yield _outcome_line(outcome, "rolled back" if outcome.ok else "NOT rolled back", False)
+    yield from guard_lines(report.guard)
+
+
+def _outcome_line(outcome: SettingOutcome, state: str, dry_run: bool) -> str:
+    command = outcome.command
+    force = "" if dry_run or not command.argv else f" (in force: {outcome.in_force})"
+    change = f"{value_text(outcome.before)} -> {value_text(outcome.requested)}" if command.argv else ""
+    message = outcome.message.removeprefix(command.note).removeprefix("; ")  # command_lines printed the note
+    return "  ".join(part for part in (f"{command.where} {command.setting}: {state}{force}", change, message) if part)
+
+
+def guard_lines(view: GuardView | None, last_action: bool = False) -> Iterator[str]:
+    """Yield the state of the guard, and its last action if wanted; nothing if no guard was ever started."""
+    if view is None:
+        return
+    if view.running:
+        yield f"guard: process {view.pid} guards the settings; its log is {view.log}"
+        if view.trial_left_s is not None:
+            yield f"  reverts in {view.trial_left_s:.0f} s unless `workbench gpu confirm` keeps the settings"
+        if view.heartbeat_s is not None:
+            age = f", last heartbeat {view.heartbeat_age_s:.0f} s ago" if view.heartbeat_age_s is not None else ""
+            yield f"  reverts if their Workbench sends no heartbeat for {view.heartbeat_s:g} s{age}"
+        elif view.trial_left_s is None:
+            yield f"  {NO_HEARTBEAT}"
+        for uuid, limit in view.temperature_limits_c.items():
+            yield f"  {uuid}: settings that heat the GPU are reverted at {limit:g} °C"
+    if view.note:
+        yield f"  {view.note}"
+    if view.problem:
+        yield f"  ! {view.problem}" if view.running else f"guard: NOT RUNNING: {view.problem}"
+    if last_action and view.did and view.did_unix_s:
+        yield f"guard: {time_text(view.did_unix_s)} {view.did}"

@@ -1,0 +1,86 @@
+"""gpu verify: whether changed settings are in force under load."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from workbench.cli.open_session import connected
+from workbench.cli.output import emit_or_say, note
+from workbench.cli.questions import ask_sudo_password, can_ask
+from workbench.cli.registry import command, option
+from workbench.cli.runs import ready_run
+from workbench.cli.shared_options import WAIT_TURN
+from workbench.cli.stop_signals import cancelled_by_signals
+from workbench.model.errors import InputError
+from workbench.model.settings import InForce
+
+if TYPE_CHECKING:
+    from workbench.session.verifying import Verification
+
+TARGET = (
+    option("run RUN", "id of a run (default: the newest READY run of the host)", nargs="?"),
+    option("--url URL", "base URL of a server that Workbench did not start"),
+    WAIT_TURN,
+)
+
+
+def check_one_target(arguments: argparse.Namespace) -> None:
+    if arguments.run and arguments.url:
+        raise InputError("a run and --url are both given", next_step="give one of them")
+
+
+@command(
+    "gpu verify",
+    "put load on the running server for some seconds, and show which changed settings are in force",
+    *TARGET,
+    option("--seconds N", "duration of the load (8)", float, default=8.0),
+    option("--concurrency N", "number of requests in flight (32)", int),
+    option("--probe", "if a clock proves nothing, lock another clock for 2 s, then set the lock again"),
+    examples=("workbench gpu verify RUN --seconds 10",),
+)
+async def verify(arguments: argparse.Namespace) -> int:
+    """Verify the settings. Return 0 if every setting is in force or capped by the hardware, otherwise 1."""
+    if not 1.0 <= arguments.seconds <= 600:
+        raise InputError(f"--seconds {arguments.seconds:g} is not from 1 to 600", next_step="8 is usually enough")
+    check_one_target(arguments)
+    async with connected(arguments) as session, cancelled_by_signals():
+        run_id = await ready_run(session, arguments.run)
+        password = None
+        if arguments.probe and can_ask(arguments) and (await session.rights()).refusal:
+            password = await ask_sudo_password(session, arguments)
+        found = await session.verify(
+            arguments.seconds,
+            run_id,
+            arguments.url,
+            probe=arguments.probe,
+            password=password,
+            concurrency=arguments.concurrency,
+        )
+    if not arguments.probe and any(p.in_force is InForce.CONSISTENT for p in found.proofs):
+        note("next: `workbench gpu verify --probe` locks another clock for 2 s under load, and sets yours again")
+    document = {
+        "host": session.host.name,
+        "target": found.target,
+        "seconds": found.seconds,
+        "gpus": list(found.gpus),
+        "output_tok_s": found.output_tok_s,
+        "altered": bool(found.proofs or found.unloaded),
+        "in_force": {f"{p.place}.{p.setting}": str(p.in_force) for p in found.proofs},
+        "proofs": [p.as_json() for p in found.proofs],
+        "messages": list(found.lines),
+        "simulated": found.simulated,
+    }
+    emit_or_say(arguments.json, document, _lines(found))
+    proven = all(p.in_force in (InForce.YES, InForce.CAPPED) for p in found.proofs)
+    return 0 if proven and not found.unloaded else 1
+
+
+def _lines(found: Verification) -> Iterator[str]:
+    if found.target:
+        yield f"{found.target}: {found.seconds:g} s under load{'  SIMULATED' if found.simulated else ''}"
+    for line in found.lines:
+        yield f"  {line}" if found.target else line
+    for source in found.sources:
+        yield f"  source: {source}"

@@ -1,0 +1,124 @@
+"""plan: the command line of a launch, without starting it. `start` and `sweep` load their plans here too."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from workbench.cli.open_session import connected
+from workbench.cli.output import emit, finding_line, note, say
+from workbench.cli.registry import command
+from workbench.cli.shared_options import CHANGES, PRESET
+from workbench.model.errors import HostError, InputError
+from workbench.model.findings import Level
+
+if TYPE_CHECKING:
+    from workbench.model.plan import Command, LaunchPlan, Node
+    from workbench.session.session import Session
+
+
+@command(
+    "plan",
+    "show the command, environment and findings of a launch, without starting it",
+    PRESET,
+    *CHANGES,
+    examples=(
+        "workbench plan vllm-any --var model=Qwen/Qwen3-0.6B",
+        "workbench --host gpu-box plan vllm-any --set max-num-seqs=64 --env VLLM_LOGGING_LEVEL=DEBUG",
+    ),
+)
+async def plan(arguments: argparse.Namespace) -> int:
+    """Print the plan. Exit with 2 if a finding is an error, because the plan cannot be started then."""
+    from workbench.model.secrets import mask_command
+
+    async with connected(arguments) as session:
+        planned = await load_plan(session, arguments)
+        view = await session.look_at_carried()
+        nodes = [(node, mask_command(found)) for node, found in session.editor.node_commands()]
+        simulated = session.state.simulated
+    launch = view.command
+    if arguments.json:
+        emit(
+            {
+                "preset": planned.preset_id,
+                "engine": planned.engine,
+                "model": planned.model,
+                "variables": variables_json(view.plan),
+                "argv": list(launch.argv) if launch else None,
+                "env": dict(launch.env) if launch else {},
+                "files": dict(launch.files) if launch else {},
+                "workdir": launch.workdir if launch else None,
+                "nodes": [_node_json(node, found) for node, found in nodes],
+                "findings": [f.as_json() for f in view.findings],
+                "memory": view.memory,
+                "catalog": view.catalog_version,
+                "installed": view.installed,
+                "installed_problem": view.installed_problem,
+                "simulated": simulated,
+            }
+        )
+    else:
+        for node, found in nodes:
+            say(f"# {node.name} (rank {node.rank})\n{found.shell()}")
+        if launch and not nodes:
+            say(launch.shell())
+        if view.memory and view.memory not in {f.text for f in view.findings}:
+            note(view.memory)
+        for finding in view.findings:
+            note(f"  {finding_line(finding)}")
+    return 2 if any(f.level is Level.ERROR for f in view.findings) else 0
+
+
+async def load_plan(session: Session, arguments: argparse.Namespace) -> LaunchPlan:
+    """Load the preset, look for its engine and model on the host, and apply the changes of the command line."""
+    from workbench.engines import with_executable
+    from workbench.gpu.telemetry.source import read_once
+
+    planned = session.plan_of(arguments.preset, variables_of(arguments))
+    try:
+        session.update(telemetry=await read_once(session.host))
+    except HostError as error:
+        note(f"cannot read the GPUs: {error.message}")
+    if arguments.executable is not None:
+        planned = with_executable(planned, arguments.executable)
+    session.take_plan(planned, arguments.preset)
+    if getattr(arguments, "trust", False):
+        session.trust()
+    await session.look_for_engine()
+    executable = session.editor.plan.executable
+    session.editor.assign(arguments.sets, arguments.unsets, arguments.envs)
+    if session.editor.plan.executable != executable:
+        await session.look_for_engine()
+    await session.look_for_model(session.editor)
+    session.show_plan()
+    return session.editor.effective
+
+
+def variables_of(arguments: argparse.Namespace) -> dict[str, str]:
+    """Return the values of --var by name. Raises InputError for one that is not name=value."""
+    values: dict[str, str] = {}
+    for pair in arguments.variables:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise InputError(f"--var {pair!r} is not name=value", next_step="`workbench presets show ID` lists them")
+        values[name] = value
+    return values
+
+
+def variables_json(plan: LaunchPlan) -> dict[str, Any]:
+    """Return each variable of the preset with its value and the source of the value. Secrets are masked."""
+    from workbench.model.secrets import mask_plan
+
+    plan = mask_plan(plan)
+    return {n: {"value": plan.variables[n], "from": s.kind, "run_id": s.run_id} for n, s in plan.sources.items()}
+
+
+def _node_json(node: Node, command: Command) -> dict[str, Any]:
+    return {
+        "name": node.name,
+        "rank": node.rank,
+        "argv": list(command.argv),
+        "env": dict(command.env),
+        "workdir": command.workdir,
+        "shell": command.shell(),
+    }

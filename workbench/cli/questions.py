@@ -1,0 +1,56 @@
+"""Questions on the terminal: confirmations and passwords. They go to stderr, so that stdout stays the command's."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from typing import TYPE_CHECKING
+
+from workbench.model.errors import InputError
+from workbench.model.untrusted_text import clean
+
+if TYPE_CHECKING:
+    from workbench.session.session import Session
+
+
+def can_ask(arguments: argparse.Namespace) -> bool:
+    """Return whether a user can answer: stdin is a terminal and --json is not given."""
+    return sys.stdin.isatty() and not arguments.json
+
+
+async def confirm(arguments: argparse.Namespace, question: str, *, problem: str, next_step: str) -> bool:
+    """Return True with --yes or if the user answers yes. Raises InputError with `problem` if nobody can answer."""
+    if arguments.yes:
+        return True
+    if not can_ask(arguments):
+        raise InputError(problem, next_step=next_step)
+    return await ask_yes_no(question)
+
+
+async def ask_yes_no(question: str) -> bool:
+    sys.stdout.flush()  # the text that the question is about comes first
+    sys.stderr.write(clean(f"{question} [y/N] ", lines=True))
+    sys.stderr.flush()
+    answer = await asyncio.to_thread(sys.stdin.readline)
+    return answer.strip().lower() in ("y", "yes")
+
+
+async def ask_login_secret(prompt: str) -> str | None:
+    """Ask for a login secret without an echo. Return None at the end of input."""
+    from getpass import getpass
+
+    try:
+        return await asyncio.to_thread(getpass, f"{prompt.rstrip(': ')}: ")
+    except EOFError:
+        return None
+
+
+async def ask_sudo_password(session: Session, arguments: argparse.Namespace) -> str | None:
+    """Return the password for sudo, or None if sudo needs no password or nobody can type one."""
+    if not session.state.host.sudo_password or not can_ask(arguments):
+        return None
+    from getpass import getpass
+
+    prompt = f"[sudo] password for {session.state.host.user} on {session.host.name} (sent to sudo only): "
+    return await asyncio.to_thread(getpass, prompt) or None

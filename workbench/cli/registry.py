@@ -1,0 +1,136 @@
+"""The registry of commands. A command file declares each command with `@command` above its handler.
+
+A command file is imported only when one of its commands is run, explained or completed (`FILES`). Command files keep
+heavy imports inside their handlers, so that `workbench --help`, which imports all of them, stays quick.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
+
+# First word of a command: the files under workbench/cli that declare the commands beginning with it.
+FILES: dict[str, tuple[str, ...]] = {
+    "demo": ("screen",),
+    "screenshots": ("screen",),
+    "presets": ("presets",),
+    "flags": ("presets",),
+    "plan": ("plan",),
+    "start": ("servers",),
+    "servers": ("servers",),
+    "logs": ("servers",),
+    "stop": ("servers",),
+    "bench": ("bench",),
+    "compare": ("compare",),
+    "results": ("results", "results_files"),
+    "experiment": ("experiments",),
+    "sweep": ("sweeps",),
+    "gpu": ("gpu_status", "gpu_settings", "gpu_guard", "gpu_verify", "gpu_sweep"),
+    "doctor": ("doctor",),
+    "config": ("about",),
+    "version": ("about",),
+    "completion": ("completion",),
+}
+
+# Words that are not commands themselves but groups of commands.
+GROUPS = {
+    "presets": "list, show and check presets (documented server setups)",
+    "results": "list, annotate, export and import stored benchmark results",
+    "gpu": "show, change, verify and sweep GPU settings",
+    "config": "show the configuration",
+}
+
+Handler = Callable[[argparse.Namespace], Awaitable[int] | int]
+
+
+class Option(NamedTuple):
+    """One argument: its names and the keywords of argparse's add_argument."""
+
+    names: tuple[str, ...]
+    keywords: dict[str, Any]
+
+    @property
+    def dest(self) -> str:
+        """Name of the argument in the namespace."""
+        return str(self.keywords.get("dest", self.names[-1].strip("-").replace("-", "_")))
+
+    def add_to(self, parser: argparse._ActionsContainer) -> None:
+        parser.add_argument(*self.names, **self.keywords)
+
+
+def option(spec: str, help: str, type: Callable[[str], Any] | None = None, **keywords: Any) -> Option:
+    """Return an argument. `spec` has its names and its metavar: "--rate R", "-o --output FILE", "run RUN".
+
+    An option without a metavar, choices and action is a flag, which is True if given.
+    """
+    words = spec.split()
+    count = sum(word.startswith("-") for word in words) or 1
+    names, metavar = tuple(words[:count]), " ".join(words[count:])
+    if metavar:
+        keywords["metavar"] = metavar
+    elif names[0].startswith("-") and not keywords.keys() & {"choices", "action"}:
+        keywords["action"] = "store_true"
+    if type is not None:
+        keywords["type"] = type
+    return Option(names, {"help": help, **keywords})
+
+
+def repeatable(spec: str, help: str, **keywords: Any) -> Option:
+    """Return an option whose values are collected in a list."""
+    return option(spec, help, action="append", default=[], **keywords)
+
+
+def switch(spec: str, help: str) -> Option:
+    """Return an option with a --no- form: True, False, or None if not given."""
+    return option(spec, help, action=argparse.BooleanOptionalAction)
+
+
+class OneOf(NamedTuple):
+    """Options of which at most one may be given, or exactly one if `required`."""
+
+    options: tuple[Option, ...]
+    required: bool
+
+    def add_to(self, parser: argparse._ActionsContainer) -> None:
+        group = parser.add_mutually_exclusive_group(required=self.required)
+        for each in self.options:
+            each.add_to(group)
+
+
+class Command(NamedTuple):
+    """A command: its words, one line of help, arguments, examples and handler."""
+
+    name: str
+    summary: str
+    arguments: tuple[Option | OneOf, ...]
+    examples: tuple[str, ...]
+    usage: str | None
+    handler: Handler
+
+
+_COMMANDS: dict[str, Command] = {}
+
+
+def one_of(*options: Option, required: bool = False) -> OneOf:
+    return OneOf(options, required)
+
+
+def command(
+    name: str, summary: str, *arguments: Option | OneOf, examples: tuple[str, ...], usage: str | None = None
+) -> Callable[[Handler], Handler]:
+    """Register the decorated handler as the command `name`. Each example is a command line that the parser accepts."""
+
+    def register(handler: Handler) -> Handler:
+        _COMMANDS[name] = Command(name, summary, arguments, examples, usage, handler)
+        return handler
+
+    return register
+
+
+def commands_of(word: str) -> list[Command]:
+    """Import the files of a command's first word and return the commands that begin with the word, in file order."""
+    for file in FILES[word]:
+        importlib.import_module(f"workbench.cli.{file}")
+    return [found for name, found in _COMMANDS.items() if name.split()[0] == word]

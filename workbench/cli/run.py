@@ -1,0 +1,100 @@
+"""Running of one command: from the command line to an exit code, with every error as a message."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from collections.abc import Awaitable
+
+from workbench.cli.output import print_error
+from workbench.cli.parser import parse
+from workbench.cli.streams import OutputLost, discard_the_rest
+from workbench.model.errors import InputError, WorkbenchError
+from workbench.model.untrusted_text import clean
+
+
+def run(argv: list[str]) -> int:
+    """Run one command and return its exit code: 141 if the reader of stdout went away (`| head`)."""
+    own = argv[: argv.index("--")] if "--" in argv else argv
+    try:
+        code = _run_and_report(argv, as_json="--json" in own)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        discard_the_rest()
+        return 141
+    except OutputLost as error:
+        discard_the_rest()
+        print_error(error)
+        return error.exit_code
+    return code
+
+
+def _run_and_report(argv: list[str], as_json: bool) -> int:
+    try:
+        return _run(argv)
+    except SystemExit as end:  # argparse exits after --help
+        return int(end.code or 0)
+    except (BrokenPipeError, OutputLost):
+        raise
+    except WorkbenchError as error:
+        print_error(error, as_json)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print_error(WorkbenchError("interrupted"), as_json)
+        return 130
+    except Exception as error:  # a defect of Workbench: print one line and keep the traceback in a file
+        from workbench.store.crash_files import defect_text
+
+        text, details = defect_text(error)
+        print_error(WorkbenchError(text, next_step=details), as_json)
+        return 1
+
+
+def _run(argv: list[str]) -> int:
+    if "_ARGCOMPLETE" in os.environ:  # set by argcomplete's shell code when a user presses Tab
+        from workbench.cli.completion import complete
+
+        complete()
+    arguments = parse(argv)
+    if arguments.command not in ("screen", "demo", "completion"):
+        _report_config_errors()
+    if arguments.host and getattr(arguments, "target", None):
+        raise InputError("two hosts are given", next_step="use either `workbench NAME` or `--host NAME`")
+    outcome: Awaitable[int] | int = arguments.handler(arguments)
+    return outcome if isinstance(outcome, int) else _run_async(outcome)
+
+
+def _report_config_errors() -> None:
+    """Print the findings about config.toml on stderr."""
+    from workbench.store import paths
+
+    if not paths.config_file().exists():  # the check loads pydantic, which is slow
+        return
+    from workbench.store.config import ConfigStore
+
+    store = ConfigStore()
+    _ = store.config
+    for finding in store.findings:
+        sys.stderr.write(clean(f"workbench: {finding.level}: {finding.place}: {finding.text}") + "\n")
+
+
+def _run_async(outcome: Awaitable[int]) -> int:
+    import asyncio
+    import logging
+
+    from workbench.store.crash_files import keep_traceback
+
+    class TracebackKeeper(logging.Handler):
+        """Keep asyncio's own complaints in crash files, away from the screen and from a command's messages."""
+
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.exc_info and record.exc_info[1] is not None:
+                keep_traceback(record.exc_info[1])
+
+    async def awaited() -> int:
+        gc.enable()  # __main__.py disables it while modules load
+        return await outcome
+
+    logging.getLogger("asyncio").addHandler(TracebackKeeper())
+    return asyncio.run(awaited())

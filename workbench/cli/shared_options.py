@@ -1,0 +1,26 @@
+"""Options that several groups of commands share."""
+
+from __future__ import annotations
+
+from workbench.cli.registry import option, repeatable
+
+EXECUTABLE_HELP = "the program that starts the engine, for example one in a virtual environment"
+
+PRESET = option("preset PRESET", "id of a preset, or path of a preset file")
+CHANGES = (
+    repeatable("--set flag=value", "set a launch flag; repeatable", dest="sets"),
+    repeatable("--unset flag", "remove a launch flag; repeatable", dest="unsets"),
+    repeatable("--env K=V", "set an environment variable of the server; repeatable", dest="envs"),
+    option("--executable PATH", EXECUTABLE_HELP),
+    repeatable("--var name=value", "set a variable of the preset; repeatable", dest="variables"),
+)
+TRUST = option(
+    "--trust",
+    "also accept the parts of someone else's preset that could run other programs (`workbench plan` lists them)",
+)
+WAIT_TURN = option(
+    "--wait", "if another user is measuring on the host, wait until that measurement ends", dest="wait_turn"
+)
+YES = option("--yes", "do not ask for confirmation")
+DRY_RUN = option("--dry-run", "only print the commands")
+MAX_MINUTES_LEFT = option("--max-minutes M", "time limit from now (default: no limit)", float)

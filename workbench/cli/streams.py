@@ -1,0 +1,114 @@
+"""The standard streams, made safe for any text in any encoding, for a full disk and for closed descriptors."""
+
+from __future__ import annotations
+
+import codecs
+import io
+import os
+import sys
+from typing import Any
+
+from workbench.model.errors import WorkbenchError
+
+# Replacements on a terminal without UTF-8.
+_ASCII = {
+    "…": "...",
+    "–": "-",
+    "—": "-",
+    "−": "-",
+    "±": "+/-",
+    "×": "x",
+    "·": "-",
+    "°": " deg ",
+    "µ": "u",
+    "≥": ">=",
+    "≤": "<=",
+    "→": "->",
+    "“": '"',
+    "”": '"',
+    "’": "'",
+}
+_ERRORS = "workbench.ascii"
+
+
+class OutputLost(WorkbenchError):
+    """An error that says why standard output cannot be written."""
+
+
+def prepare() -> None:
+    """Make the standard streams accept any text, and open /dev/null for each that is closed.
+
+    A write to standard output that fails raises OutputLost, or BrokenPipeError when the reader has gone.
+    """
+    codecs.register_error(_ERRORS, _replaced)
+    for descriptor in (0, 1, 2):  # a file that is opened later must not become standard output
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    sys.stdout = _Closed() if sys.stdout is None else _Stdout(sys.stdout)
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123 - open until the process ends
+    elif isinstance(sys.stderr, io.TextIOWrapper):
+        sys.stderr.reconfigure(errors=_ERRORS)
+
+
+def discard_the_rest() -> None:
+    """Point standard output at /dev/null, so that the interpreter's last flush is quiet."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def _replaced(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(_ASCII.get(c, "?") for c in error.object[error.start : error.end]), error.end
+
+
+class _Stdout(io.TextIOWrapper):
+    """Standard output that raises OutputLost with the reason when a write fails."""
+
+    def __init__(self, stream: Any) -> None:
+        super().__init__(stream.buffer, encoding=stream.encoding, errors=_ERRORS, line_buffering=stream.line_buffering)
+
+    def write(self, text: str) -> int:
+        try:
+            return super().write(text)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise _lost(error.strerror) from error
+
+    def flush(self) -> None:
+        try:
+            super().flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise _lost(error.strerror) from error
+
+
+class _Closed(io.StringIO):
+    """A replacement for a closed standard output. It discards the text and raises OutputLost at the flush."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = False
+
+    def write(self, text: str) -> int:
+        self.written = True
+        return len(text)
+
+    def flush(self) -> None:
+        if self.written:
+            self.written = False
+            raise _lost("it is closed")
+
+    def fileno(self) -> int:
+        return 1
+
+
+def _lost(reason: str | None) -> OutputLost:
+    return OutputLost(
+        f"cannot write to standard output: {reason}",
+        next_step="the command may have finished its work: check before you repeat it",
+    )

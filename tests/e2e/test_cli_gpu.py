@@ -31,7 +31,7 @@ def test_a_state_directory_that_cannot_be_made_hides_no_gpu(cli: Cli, monkeypatc
     monkeypatch.setenv("XDG_STATE_HOME", "/proc/1/nowhere")
     ran = cli("gpu", "status", "--json")
     assert ran.document["driver"]["status"] and ran.document["guard"] is None
-    assert "cannot make the state directory" in ran.document["journal_problem"]
+    assert "cannot create the state directory" in ran.document["journal_problem"]
     started = cli("servers", "--json")
     assert started.code == 1 and "set XDG_STATE_HOME" in started.document["next_step"]
 

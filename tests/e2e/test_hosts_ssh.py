@@ -263,7 +263,7 @@ def test_a_server_with_few_sessions_makes_commands_wait_then_says_so(
             assert len(await asyncio.gather(*(host.run(["true"]) for _ in range(8)))) == 8
             streams = [await host.stream(["sh", "-c", "read x"]) for _ in range(2)]
             monkeypatch.setattr("workbench.hosts.ssh.PATIENCE_S", 0.5)
-            with pytest.raises(HostError, match="no session") as refused:
+            with pytest.raises(HostError, match="cannot open an SSH session") as refused:
                 await host.run(["true"])
             assert "MaxSessions" in str(refused.value.next_step)
             for stream in streams:

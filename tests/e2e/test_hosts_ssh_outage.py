@@ -62,12 +62,10 @@ def test_a_cut_is_told_and_the_link_comes_back_by_itself(server: Sshd) -> None:
         await asyncio.to_thread(server.cut)
         await until(lambda: told, "the loss")
         assert not host.connected
-        assert host.outage_s is not None
         await asyncio.to_thread(server.restore)
         await until(lambda: host.connected, "the link")
         assert [event.connected for event in told if not event.retries] == [False, True]
         assert told[-1].outage_s > 0
-        assert host.outage_s is None
 
     on(server, work)
 
@@ -95,7 +93,7 @@ def test_a_call_during_a_long_outage_fails_and_says_that_servers_live_on(
         await until(lambda: not host.connected, "the loss")
         with pytest.raises(HostUnreachable, match="no connection for") as told:
             await host.run(["true"])
-        assert "servers there go on" in str(told.value.next_step)
+        assert "servers on the host continue to run" in str(told.value.next_step)
 
     on(server, work)
 

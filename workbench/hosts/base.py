@@ -33,7 +33,7 @@ Ask = Callable[[str], Awaitable[str | None]]
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """A command that ended. `returncode` is negative for a signal, as in subprocess."""
+    """Result of a command that has ended. `returncode` is negative for a signal, as in subprocess."""
 
     argv: tuple[str, ...]
     returncode: int
@@ -47,7 +47,7 @@ class Completed:
 
     @property
     def err(self) -> str:
-        """For people: without what a terminal would obey."""
+        """The text of stderr without control characters."""
         return clean(self.stderr, lines=True)
 
     @property
@@ -66,7 +66,7 @@ class HostUnreachable(HostError):
 
 
 class HostKeyUnknown(HostUnreachable):
-    """`fingerprint` and `key_type` are for the question to the person."""
+    """The host's key is not in known_hosts. `fingerprint` and `key_type` are for the question to the user."""
 
     def __init__(self, message: str, *, fingerprint: str, key_type: str, **kw: Any) -> None:
         super().__init__(message, **kw)
@@ -138,10 +138,10 @@ def raise_for(done: Completed, host: str) -> None:
 
 
 def state_dir_missing(host: str, reason: str | None, path: str = "") -> FileError:
-    """Return the error for a state directory that cannot be made: a read-only or full home."""
+    """Return the error for a state directory that cannot be created: a read-only or full home directory."""
     named = f"the state directory {path}" if path else "the state directory"
     return FileError(
-        f"cannot make {named}: {reason}",
+        f"cannot create {named}: {reason}",
         host=host,
         next_step="set XDG_STATE_HOME on that host to the absolute path of a directory that you can write",
     )
@@ -166,7 +166,7 @@ class LinkEvent:
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """What is known of a host, gathered by one script. None where it could not be told."""
+    """Facts about a host, gathered by one script. A fact that the script could not determine is None."""
 
     name: str
     kind: str  # "local", "ssh", "container"
@@ -179,29 +179,29 @@ class HostFacts:
     boot_id: str | None = None
     cpu_count: int | None = None
     memory_total_bytes: int | None = None
-    python3: str | None = None  # path of python3 on that host, None: not there
+    python3: str | None = None  # path of python3 on that host; None if it is not installed
     python3_version: str | None = None
     nvidia_smi: str | None = None
     initial_user_namespace: bool | None = None  # False in an unprivileged container: uid 0 there is not root
     container: str | None = None  # "lxc", "docker", "podman", …
-    virtualization: str | None = None  # "vmware", "kvm", "none", …
+    virtualization: str | None = None  # "vmware", "kvm", "none", …; names of systemd-detect-virt
     home: str | None = None
     path: tuple[str, ...] = ()
     latency_ms: float | None = None
-    simulated: str | None = None  # profile name when this is a simulated host
+    simulated: str | None = None  # profile of a simulated host
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 @runtime_checkable
 class Stream(Protocol):
-    """A running command whose stdout is read as it comes. Leaving it ends the remote process too."""
+    """A running command whose output is read as it arrives. `close` ends the remote process too."""
 
     def lines(self) -> AsyncIterator[bytes]:
-        """Complete lines without their newline; ends when the command ends."""
+        """Yield complete lines without their newline, until the command ends."""
         ...
 
     def chunks(self) -> AsyncIterator[bytes]:
-        """Bytes as they come, up to 64 KiB at a time."""
+        """Yield bytes as they arrive, up to 64 KiB at a time."""
         ...
 
     async def write(self, data: bytes) -> None: ...
@@ -215,7 +215,7 @@ class Stream(Protocol):
 
 @runtime_checkable
 class Forward(Protocol):
-    """A TCP port on this machine that leads to a port on the host's loopback (itself for a local host)."""
+    """A TCP port of this machine that leads to a port on a host's loopback address."""
 
     local_port: int
 

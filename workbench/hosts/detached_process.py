@@ -1,13 +1,13 @@
-"""A process that outlives the one who started it, kept in a run directory on its host; written once for every Host.
+"""Processes that outlive the program that starts them, each in a run directory on its host. This works on every Host.
 
-<run_dir>/   absolute, 0700; its files 0600
-    log            stdout and stderr of the process; made exclusively: a run directory is used once
+<run_dir>/   absolute path, mode 0700; its files have mode 0600
+    log            stdout and stderr of the process; created exclusively, so a run directory is used once
     pid starttime  the process that was started: id, and start time in clock ticks since boot
-    sid sid_starttime  its session: led by a shell that does nothing but record the exit
-    boot_id token started  which boot, the run's mark in the environment of its processes, Unix seconds
-    exit           "CODE TICKS UNIX_S" once it ended; CODE is 128 + n for signal n, as sh has it
-    members        processes seen outside the session or for later proof ("PID:START"), added to by `status`
-    shm shm_before shared memory that it made ("inode path"), and what was there before
+    sid sid_starttime  its session: the leader is a shell that only records the exit
+    boot_id token started  boot id, the run's mark in the environment of its processes, Unix seconds
+    exit           "CODE TICKS UNIX_S" once the process has ended; CODE is 128 + n for signal n, as in sh
+    members        processes seen as members of the run, for later proof ("PID:START"); `status` adds to it
+    shm shm_before shared memory files that the run created ("inode path"), and those that existed before it
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from workbench.hosts import run_processes, shell_scripts
-from workbench.hosts.base import CommandNotFound, Completed, FileError, Host
+from workbench.hosts.base import CommandNotFound, Completed, FileError, Host, not_found
 from workbench.hosts.run_processes import Members, Process, RunFiles, Survey, signal_name
 from workbench.model.errors import HostError
 
 SLICE_S = 5.0  # longest wait within one command on the host, so that a lost link is noticed
-LEADER_S = 1.0  # for the session's leader to record the exit after the last other process is gone
+LEADER_S = 1.0  # time for the session's leader to record the exit after the last other process has ended
 
 
 class RunDirUsed(HostError):
-    """The run directory already has a run in it."""
+    """The run directory already contains a run."""
 
 
 class WorkdirMissing(HostError):
-    """The working directory is not there or may not be entered."""
+    """The working directory does not exist or may not be entered."""
 
 
 @dataclass(frozen=True, slots=True)
 class DetachedProcess:
-    """What was started. `sid` is also its process group; `start_time` is in clock ticks since boot."""
+    """A process that was started. `sid` is also its process group; `start_time` is in clock ticks since boot."""
 
     pid: int
     sid: int
@@ -46,7 +46,8 @@ class DetachedProcess:
 
 @dataclass(frozen=True, slots=True)
 class ProcessStatus:
-    """One look at a run. `alive` is the process that was started; `members` may outlive it (orphans)."""
+    """State of a run at one moment. `alive` is about the process that was started; `members` may outlive it
+    (orphans)."""
 
     run_dir: str
     alive: bool
@@ -59,13 +60,13 @@ class ProcessStatus:
     started_unix_s: float | None = None
     ended_unix_s: float | None = None
     now_unix_s: float = 0.0  # the host's clock
-    lost: str | None = None  # why nothing is known of its end
-    files: Mapping[str, bytes] = field(default_factory=dict)  # those asked for that are there
+    lost: str | None = None  # why it is not known how the process ended
+    files: Mapping[str, bytes] = field(default_factory=dict)  # contents of the requested files that exist
 
 
 @dataclass(frozen=True, slots=True)
 class StopReport:
-    """What a stop did. `left`: still there, because they may not be signalled or hang in the kernel."""
+    """What `stop` did. `left`: processes that remain, since they may not be signalled or hang in the kernel."""
 
     pids_signalled: tuple[int, ...] = ()
     killed: tuple[int, ...] = ()
@@ -95,8 +96,8 @@ async def start(
 ) -> DetachedProcess:
     """Start `argv` in a session of its own, with stdin from /dev/null and its output in `log`.
 
-    Raises CommandNotFound, WorkdirMissing, RunDirUsed, FileError (no permission, disk full), HostError.
-    `env` is never on a command line. Files may be written into `run_dir` before.
+    `env` is never on a command line. Other files may be written into `run_dir` beforehand. Raises CommandNotFound,
+    WorkdirMissing, RunDirUsed, FileError (no permission, disk full), or another HostError.
     """
     if not argv or not argv[0] or argv[0].startswith("-"):
         raise CommandNotFound(f"not a command: {list(argv)!r}", host=host.name)
@@ -104,39 +105,37 @@ async def start(
         raise FileError(f"run directory {run_dir} is not an absolute path", host=host.name)
     command = shell_scripts.start(run_dir.rstrip("/"), secrets.token_hex(8), workdir or "", argv)
     done = await host.run(command, env=env)
-    said = done.out.split()
-    if done.returncode == 0 and said[:1] == ["ok"] and len(said) == 4:
-        return DetachedProcess(pid=int(said[1]), start_time=int(said[2]), sid=int(said[3]))
-    raise _start_error(said[1] if said[:1] == ["error"] and len(said) > 1 else "", host, run_dir, argv, workdir, done)
+    words = done.out.split()
+    if done.returncode == 0 and words[:1] == ["ok"] and len(words) == 4:
+        return DetachedProcess(pid=int(words[1]), start_time=int(words[2]), sid=int(words[3]))
+    kind = words[1] if words[:1] == ["error"] and len(words) > 1 else ""
+    raise _start_error(kind, host, run_dir, argv, workdir, done)
 
 
 def _start_error(
     kind: str, host: Host, run_dir: str, argv: Sequence[str], workdir: str | None, done: Completed
 ) -> HostError:
     shown = shlex.join(argv)
-    said = done.err.strip().splitlines()
-    detail = said[-1] if said else f"exit code {done.returncode}"
     if kind == "command":
-        step = "check the path" if "/" in argv[0] else "install it there, add it to PATH, or give its full path"
-        return CommandNotFound(f"{argv[0]}: no such executable", host=host.name, command=shown, next_step=step)
+        return not_found(argv, host.name, shown)
     if kind == "workdir":
         message = f"working directory {workdir} cannot be entered"
-        return WorkdirMissing(message, host=host.name, command=shown, next_step="make it, or correct the path")
+        return WorkdirMissing(message, host=host.name, command=shown, next_step="create it, or correct the path")
     if kind == "used":
         step = "start with a new run directory"
-        return RunDirUsed(f"{run_dir} already holds a run", host=host.name, command=shown, next_step=step)
+        return RunDirUsed(f"{run_dir} already contains a run", host=host.name, command=shown, next_step=step)
     if kind == "write":
         full = "no space left" in done.err.lower()
-        step = "free some space there" if full else "check its permissions"
-        return FileError(f"cannot write in {run_dir}: {detail}", host=host.name, command=shown, next_step=step)
+        step = "free some space on the host" if full else "check the directory's permissions"
+        return FileError(f"cannot write in {run_dir}: {done.problem}", host=host.name, command=shown, next_step=step)
     if kind == "setsid":
-        step = "install util-linux or busybox there"
+        step = "install util-linux or busybox on the host"
         return CommandNotFound("setsid: no such executable", host=host.name, command=shown, next_step=step)
-    return HostError(f"the server could not be started: {detail}", host=host.name, command=shown)
+    return HostError(f"the server could not be started: {done.problem}", host=host.name, command=shown)
 
 
 async def alive(host: Host, process: DetachedProcess) -> bool:
-    """Whether the process itself still runs. One file read: cheap enough to ask every second."""
+    """Return whether the process itself still runs. Costs one file read, so it can be called every second."""
     try:
         stat = await host.read_file(f"/proc/{process.pid}/stat", limit=1024)
     except FileError:
@@ -146,22 +145,26 @@ async def alive(host: Host, process: DetachedProcess) -> bool:
 
 
 async def status(host: Host, run_dir: str, *, files: Sequence[str] = ()) -> ProcessStatus:
-    """What is known of the run in `run_dir`; `files` names files of it to give along. HostError when there is none."""
+    """Return the state of the run in `run_dir`, with the contents of its `files` that exist. Raises HostError if there
+    is no run."""
     look = await _look(host, run_dir, files)
     await _remember(host, look.run, look.found)
     return _status(look.run, look.survey, look.found)
 
 
 async def list_runs(host: Host, root: str, *, files: Sequence[str] = ()) -> tuple[ProcessStatus, ...]:
-    """Every run directory in `root`, by name, in one round trip. None there, or no `root`: empty."""
+    """List the run directories in `root`, sorted by name, in one round trip. Return () if there are none or `root` does
+    not exist."""
     survey = await _survey(host, ["-r", root.rstrip("/")], files)
     runs = sorted(survey.runs, key=lambda run: run.run_dir)
     return tuple(_status(run, survey, run_processes.members(run, survey)) for run in runs)
 
 
 async def stop(host: Host, run_dir: str, grace_s: float = 15.0, kill_after_s: float = 10.0) -> StopReport:
-    """End every process of the run: TERM to its group, up to `grace_s` for all to end, then KILL for up to
-    `kill_after_s`, until its session is empty; then remove the shared memory that it left. Done again, does nothing.
+    """End every process of the run and remove the shared memory that it left. A second call does nothing.
+
+    TERM goes to its process group; after `grace_s` seconds KILL is repeated for up to `kill_after_s`, until the session
+    is empty.
     """
     began = time.monotonic()
     look = await _look(host, run_dir)
@@ -189,8 +192,8 @@ async def stop(host: Host, run_dir: str, grace_s: float = 15.0, kill_after_s: fl
 
 
 async def _terminate(host: Host, look: _Look) -> set[int]:
-    """TERM to the run's process group, and to those who left it one by one: nobody gets it twice, which some servers
-    take as "exit at once". Returns the process ids that it reached."""
+    """Send TERM to the run's process group, and one by one to members that left the group. Return the process ids
+    reached. Nobody gets TERM twice, which some servers treat as "exit at once"."""
     sid, others = look.run.sid, look.found.others
     group = [p for p in look.found.all if p.group == sid]
     targets = [f"{group[-1].key}:{sid}"] if group else []
@@ -200,8 +203,8 @@ async def _terminate(host: Host, look: _Look) -> set[int]:
 
 
 async def _kill(host: Host, look: _Look, wait_s: float) -> set[int]:
-    """KILL to all but the shell that leads the session, which then records how the server ended; to that one only
-    when it does not end by itself."""
+    """Send KILL to all members except the shell that leads the session, which then records how the server ended. The
+    shell itself gets KILL only if it does not end by itself."""
     leader, others = look.found.leader, look.found.others
     if others:
         return await _signal(host, "KILL", [p.key for p in others], others, wait_s)
@@ -214,8 +217,8 @@ async def _kill(host: Host, look: _Look, wait_s: float) -> set[int]:
 
 
 async def record_shared_memory(host: Host, run_dir: str, pids: Sequence[int]) -> None:
-    """Note in the run directory which shared memory `pids` (living members) made, so that it can be cleared even
-    after they were killed. Worth doing once the server is ready; `stop` does it too."""
+    """Record in the run directory which shared memory `pids` (living members) created, so that it can be removed even
+    after they were killed. Call this once the server is ready; `stop` does it too."""
     if pids:
         await host.run(shell_scripts.sh(shell_scripts.RECORD_SHARED_MEMORY, run_dir, *(str(p) for p in pids)))
 
@@ -231,17 +234,17 @@ async def _survey(host: Host, dirs: Sequence[str], files: Sequence[str]) -> Surv
     done = await host.run(shell_scripts.sh(shell_scripts.SURVEY, boundary, " ".join(files), *dirs))
     survey = run_processes.parse(done.stdout, boundary)
     if survey is None:
-        said = done.err.strip().splitlines()
-        raise HostError(f"its processes could not be listed{': ' + said[-1] if said else ''}", host=host.name)
+        raise HostError(f"cannot list the processes of the runs: {done.problem}", host=host.name)
     return survey
 
 
 async def _look(host: Host, run_dir: str, files: Sequence[str] = (), *, before: _Look | None = None) -> _Look:
-    """Look at one run. What was a member `before` counts as known, whatever became of its session since."""
+    """Read the state of one run. Members of the look `before` stay known, whatever has become of their session
+    since."""
     survey = await _survey(host, [run_dir.rstrip("/")], files)
     if not survey.runs:
-        step = "workbench servers lists the runs of a host"
-        raise HostError(f"no run directory {run_dir}", host=host.name, next_step=step)
+        step = "`workbench servers` lists the runs of a host"
+        raise HostError(f"there is no run directory {run_dir}", host=host.name, next_step=step)
     run = survey.runs[0]
     if before is not None:
         run = replace(run, seen=run.seen | before.run.seen | {p.key for p in before.found.others})
@@ -249,7 +252,8 @@ async def _look(host: Host, run_dir: str, files: Sequence[str] = (), *, before: 
 
 
 async def _remember(host: Host, run: RunFiles, found: Members) -> None:
-    """Add members not recorded yet to the run's `members`: the proof that they are ours once their parents are gone."""
+    """Add new members to the run's file `members`, which proves that they are the run's once their parents have
+    ended."""
     new = [p.key for p in found.others if p.key not in run.seen]
     if new:
         await host.run(
@@ -260,16 +264,16 @@ async def _remember(host: Host, run: RunFiles, found: Members) -> None:
 def _status(run: RunFiles, survey: Survey, found: Members) -> ProcessStatus:
     pids = tuple(p.pid for p in found.others)
     started = run.pid in pids
-    starting = found.leader is not None and run.exit_code is None  # not begun yet, or its exit is being recorded
+    starting = found.leader is not None and run.exit_code is None  # before the start, or while the exit is recorded
     running = run.exit_code is None and (started or starting)
     lost = None
     if run.exit_code is None and not running:
         if run.boot_id is None or run.sid is None:
-            lost = "it was never started"
+            lost = "the server was never started"
         elif run.boot_id != survey.boot_id:
-            lost = "the host was restarted since, or it was started on another one"
+            lost = "the host was restarted, or the server was started on another host"
         else:
-            lost = "the shell that records the exit was killed"
+            lost = "the shell that records the server's exit was killed"
     return ProcessStatus(
         run.run_dir,
         alive=running,
@@ -290,7 +294,8 @@ def _status(run: RunFiles, survey: Survey, found: Members) -> ProcessStatus:
 async def _signal(
     host: Host, name: str, targets: Sequence[str], wait_for: Sequence[Process] = (), wait_s: float = 0.0
 ) -> set[int]:
-    """Signal `targets`, wait at most SLICE_S for `wait_for` to end; gives the ids (of a group: its witness) reached."""
+    """Signal `targets` and wait at most SLICE_S seconds for the processes `wait_for` to end. Return the process ids
+    reached (for a group: the id of the member that stands for it)."""
     keys = [p.key for p in wait_for]
     seconds = max(1, round(min(wait_s, SLICE_S))) if keys else 0
     done = await host.run(

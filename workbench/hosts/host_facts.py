@@ -1,4 +1,4 @@
-"""HostFacts from the lines that `script.FACTS` printed. The script looks; what it means is decided here."""
+"""Interpretation of the facts script: from the lines that `shell_scripts.FACTS` prints to HostFacts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _X86 = {"x86_64", "i686", "i386"}
 
 
 def parse(output: str, name: str, kind: str, latency_ms: float | None = None) -> HostFacts:
-    """Facts from key=value lines; what is missing stays None."""
+    """Parse key=value lines into HostFacts. Facts without a line are None."""
     said: dict[str, str] = {}
     for text in output.splitlines():
         key, equals, value = clean(text).partition("=")
@@ -62,7 +62,7 @@ def parse(output: str, name: str, kind: str, latency_ms: float | None = None) ->
 
 
 def _version(text: str | None) -> str | None:
-    """Whatever else a program called python3 prints is no version."""
+    """Return `text` if it is a Python version. Another program called python3 may print anything."""
     return text if text and re.fullmatch(r"\d+(\.\w+)+\+?", text) else None
 
 
@@ -71,12 +71,13 @@ def _number(text: str | None) -> int | None:
 
 
 def _initial_namespace(uid_map: str | None) -> bool | None:
-    """The initial user namespace maps every id onto itself: "0 0 4294967295"."""
+    """Return whether the process is in the initial user namespace, which maps every id onto itself: "0 0
+    4294967295"."""
     return None if uid_map is None else uid_map.split() == ["0", "0", "4294967295"]
 
 
 def _container(said: Mapping[str, str]) -> str | None:
-    """ "lxc", "docker", "podman", … or None when there is no sign of one."""
+    """Return "lxc", "docker", "podman", …, or None if nothing indicates a container."""
     detected = said.get("detect_container")
     if detected and detected != "none":
         return detected
@@ -84,7 +85,8 @@ def _container(said: Mapping[str, str]) -> str | None:
 
 
 def _virtualization(said: Mapping[str, str]) -> str | None:
-    """As systemd-detect-virt says; without it from DMI. None: could not be told (no DMI and no CPU flag, as on Arm)."""
+    """Return the hypervisor by systemd-detect-virt's names, derived from DMI if that program is missing. None if it
+    cannot be determined (no DMI and no CPU flag, as on Arm)."""
     if said.get("detect_vm"):
         return said["detect_vm"]
     if said.get("hypervisor_type"):

@@ -1,6 +1,6 @@
-"""known_hosts: which keys are a host's, what to say of another one, and how one is added.
+"""known_hosts files: which keys belong to a host, the errors for other keys, and how a key is added.
 
-What a line means (hashes, patterns, certificate authorities) is left to the ssh library, which comes in as `parse`.
+The ssh library interprets the lines (hashes, patterns, certificate authorities); its parser is passed in as `parse`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ DEFAULT_PORT = 22
 
 
 class KnownKeys(Protocol):
-    """Parsed known_hosts: keys, certificate authorities, revoked keys, and X.509 the same."""
+    """Parsed known_hosts files: keys, certificate authorities, revoked keys, and the X.509 equivalents."""
 
     def match(self, host: str, addr: str, port: int | None) -> Sequence[Sequence[Any]]: ...
 
@@ -30,23 +30,26 @@ class PublicKey(Protocol):
 
 
 class HostKeys:
-    """The keys known for one host. `problem` is why the key that it offered was refused, `accepting` the known_hosts
-    file and line that would accept it. `aliased`: HostKeyAlias is set, which stands without a port."""
+    """The known keys of one host, and the outcome of checking the key that it offers.
+
+    `problem` is the reason for rejecting the key; `accepting` is the known_hosts file and line that would accept it.
+    `aliased`: HostKeyAlias is set, which is listed without a port.
+    """
 
     def __init__(self, host: str, known: KnownKeys, *, file: str, aliased: bool, accepted: set[str]) -> None:
         self._host = host
         self._all = known
         self._file = file
         self._aliased = aliased
-        self._accepted = accepted  # fingerprints that the person said yes to in this process
-        self._name = host  # in known_hosts, once `match` was asked
+        self._accepted = accepted  # fingerprints that the user accepted in this process
+        self._name = host  # the entry in known_hosts, once `match` was called
         self.known: Sequence[Any] = ()
         self.accepting = ("", "")
         self.problem: HostUnreachable | None = None
 
     def match(self, host: str, addr: str, port: int | None) -> Any:
-        """For the ssh library: keys, authorities and revoked keys of this host. Addresses are not looked up, as in
-        OpenSSH (CheckHostIP no), nor are keys known without the port: `accepts` looks at those."""
+        """Return the host's keys, authorities and revoked keys, for the ssh library. As in OpenSSH, addresses are not
+        looked up (CheckHostIP no). Keys that are known without the port are left to `accepts`."""
         self._name = self._entry(host, port)
         exact = self._all.match(self._name, "", None)
         plain = self._all.match(host, "", None)
@@ -54,12 +57,12 @@ class HostKeys:
         return (exact[0], *([*x, *y] for x, y in zip(exact[1:], plain[1:], strict=True)))
 
     def accepts(self, host: str, port: int, key: PublicKey) -> bool:
-        """Whether a key that is not among the known ones may be trusted all the same."""
+        """Return whether a key that is not among the known keys may still be trusted."""
         fingerprint, kind = key.get_fingerprint(), key.get_algorithm()
         if fingerprint in self._accepted:
             return True
         if not self.known and key in self._all.match(host, "", None)[0]:
-            return True  # known without its port: as OpenSSH has it
+            return True  # listed without the port, which OpenSSH accepts too
         name = self._entry(host, port)
         if self.known:
             self.problem = self.changed(name, f"it is now {kind} {fingerprint}")
@@ -70,12 +73,14 @@ class HostKeys:
             host=self._host,
             fingerprint=fingerprint,
             key_type=kind,
-            next_step=f"compare it with the host's own (ssh-keygen -lf FILE there) and accept it, or: ssh {self._host}",
+            next_step=f"compare it with the host's own key (ssh-keygen -lf FILE on the host) and accept it,"
+            f" or: ssh {self._host}",
         )
         return False
 
     def changed(self, name: str | None, how: str) -> HostKeyChanged:
-        """Return the error for a key that differs. `name` as in known_hosts; None: the one that was last matched."""
+        """Return the error for a key that differs from the known one. `name` is the entry in known_hosts; None means
+        the entry that was matched last."""
         name = name or self._name
         return HostKeyChanged(
             f"the key of {name} differs from the one in known_hosts ({how}): "
@@ -89,7 +94,7 @@ class HostKeys:
 
 
 def read(files: Iterable[str], parse: Callable[[str], KnownKeys]) -> KnownKeys:
-    """All of `files` together; as in OpenSSH a missing file or a line that does not parse is no error."""
+    """Parse all of `files` together. As in OpenSSH, a missing file or a line that does not parse is not an error."""
     lines: list[str] = []
     for file in files:
         try:
@@ -108,7 +113,7 @@ def _parses(line: str, parse: Callable[[str], KnownKeys]) -> bool:
 
 
 def append(file: str, line: str) -> None:
-    """Add a line, making the file (0600) and its directory (0700) where they are missing."""
+    """Append a line. Create the file (0600) and its directory (0700) if they are missing."""
     path = Path(file).expanduser()
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)

@@ -1,4 +1,4 @@
-"""Bytes as they come, split into lines."""
+"""Output of commands: split into lines, and limited in size."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Protocol
 
 from workbench.model.untrusted_text import clean
 
-LINE_MAX_BYTES = 1 << 20  # a line without an end is given out in pieces of this size
-OUTPUT_MAX_BYTES = 64 << 20  # of a command that is run to its end: no memory is filled by one that prints without end
+LINE_MAX_BYTES = 1 << 20  # a longer line is yielded in pieces of this size
+OUTPUT_MAX_BYTES = 64 << 20  # of one command: a program that prints without end must not fill the memory
 CHUNK_BYTES = 65536
 TAIL_MAX_BYTES = 8192  # of stderr, for the message when a command fails
 
 
 async def split(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Lines without their newline; a last line without one is given too."""
+    """Yield lines without their newline, and the rest at the end if it has none."""
     rest = b""
     async for chunk in chunks:
         first, *others = chunk.split(b"\n")
@@ -31,7 +31,7 @@ async def split(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 
 class Tail:
-    """The last TAIL_MAX_BYTES of what was fed."""
+    """Keeps the last TAIL_MAX_BYTES of the bytes fed to it."""
 
     def __init__(self) -> None:
         self._kept = b""
@@ -52,13 +52,13 @@ class Readable(Protocol):
 
 
 class CommandOutput:
-    """What a command prints on stdout and stderr up to its end, as far as it was read."""
+    """Everything that a command prints on stdout and stderr until it ends."""
 
     def __init__(self) -> None:
         self.out, self.err = bytearray(), bytearray()
 
     async def read(self, stdout: Readable, stderr: Readable) -> None:
-        """Read both to their end; TooMuch when they have none."""
+        """Read both streams to their end. Raises TooMuch after OUTPUT_MAX_BYTES."""
         tasks = [asyncio.ensure_future(self._read(*pair)) for pair in ((stdout, self.out), (stderr, self.err))]
         try:
             await asyncio.gather(*tasks)

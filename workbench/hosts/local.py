@@ -1,4 +1,4 @@
-"""This machine: asyncio subprocesses, each in a session of its own so that it can be ended as a whole."""
+"""This machine: asyncio subprocesses, each in a session of its own, so that the whole session can be ended."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from workbench.hosts.task_cancellation import end_all
 from workbench.model.errors import HostError
 
 _T = TypeVar("_T")
-# The guard ends its command within 2 s; what is still there then hangs in the kernel, and is left to it.
+# The guard ends its command within 2 s; a process that remains after that hangs in the kernel and is abandoned.
 CLOSE_S = 2.5
 
 
 class LocalForward:
-    """A port of this machine is its own forward."""
+    """A port of this machine, which needs no forwarding."""
 
     def __init__(self, port: int) -> None:
         self.local_port = port
@@ -47,7 +47,7 @@ class LocalForward:
 
 
 class LocalStream:
-    """A child under `script.GUARD`, so that it ends when this process does, however that ends."""
+    """A child process under `shell_scripts.GUARD`, so that it ends when this process ends, for whatever reason."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -69,7 +69,7 @@ class LocalStream:
 
     async def write(self, data: bytes) -> None:
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it ended: `wait` says how
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has ended: see `wait`
             self._process.stdin.write(data)
             await self._process.stdin.drain()
 
@@ -83,7 +83,7 @@ class LocalStream:
         return self._tail.text()
 
     async def close(self) -> None:
-        """End of file on stdin, at most CLOSE_S for it to end, then KILL to its group."""
+        """Close stdin, wait at most CLOSE_S for the end, then send KILL to the process group."""
         if self._process.stdin is not None:
             self._process.stdin.close()
         await end(self._process, CLOSE_S)
@@ -91,8 +91,8 @@ class LocalStream:
 
 
 async def end(process: Process, wait_s: float = 0.0) -> None:
-    """Wait up to `wait_s`, then KILL the process's group. Always returns: a process stuck in the kernel is abandoned,
-    and Python 3.11's child watcher can lose an exit."""
+    """Wait up to `wait_s` for the end, then send KILL to the process's group. Always returns: a process that is stuck
+    in the kernel is abandoned, and Python 3.11's child watcher can lose an exit."""
     if process.returncode is None and wait_s > 0:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(process.wait(), wait_s)
@@ -101,29 +101,29 @@ async def end(process: Process, wait_s: float = 0.0) -> None:
             os.killpg(process.pid, signal.SIGKILL)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(process.wait(), 1.0)
-    # A grandchild may hold the pipes open; asyncio has no public way to let go of them.
+    # A grandchild may keep the pipes open; asyncio has no public way to close them.
     transport: asyncio.SubprocessTransport | None = getattr(process, "_transport", None)
     if transport is not None:
         transport.close()
 
 
 async def _communicate(process: Process, input: bytes | None) -> CommandOutput:
-    """As Process.communicate, for an output of bounded size."""
+    """Return the output of `process`, as Process.communicate does but bounded in size."""
     assert process.stdout is not None
     assert process.stderr is not None
-    said = CommandOutput()
+    output = CommandOutput()
     feeding = asyncio.ensure_future(_feed(process, input))
     try:
-        await said.read(process.stdout, process.stderr)
+        await output.read(process.stdout, process.stderr)
         await process.wait()
     finally:
         feeding.cancel()
-    return said
+    return output
 
 
 async def _feed(process: Process, input: bytes | None) -> None:
     if process.stdin is not None:
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it may end without reading
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # a process may end without reading its stdin
             process.stdin.write(input or b"")
             await process.stdin.drain()
         process.stdin.close()
@@ -167,7 +167,7 @@ class LocalHost(BaseHost):
         started = time.monotonic()
         process = await self._spawn(argv, env, argv, stdin=DEVNULL if input is None else PIPE)
         try:
-            said = await asyncio.wait_for(_communicate(process, input), timeout_s)
+            output = await asyncio.wait_for(_communicate(process, input), timeout_s)
         except TimeoutError:
             raise timed_out(argv, timeout_s, self.name) from None
         except TooMuch:
@@ -175,7 +175,7 @@ class LocalHost(BaseHost):
         finally:
             await end(process)
         code = process.returncode if process.returncode is not None else -signal.SIGKILL
-        return Completed(tuple(argv), code, bytes(said.out), bytes(said.err), time.monotonic() - started)
+        return Completed(tuple(argv), code, bytes(output.out), bytes(output.err), time.monotonic() - started)
 
     async def stream(
         self, argv: Sequence[str], *, input: bytes | None = None, env: Mapping[str, str] | None = None
@@ -227,7 +227,7 @@ class LocalHost(BaseHost):
             raise self._file_error(what, path, error) from None
 
     def _file_error(self, what: str, path: str, error: OSError) -> FileError:
-        step = "free some space there" if error.errno in (errno.ENOSPC, errno.EDQUOT) else None
+        step = "free some space on that disk" if error.errno in (errno.ENOSPC, errno.EDQUOT) else None
         return FileError(f"cannot {what} {path}: {error.strerror}", host=self.name, next_step=step)
 
     async def forward(self, port: int) -> LocalForward:
@@ -239,7 +239,8 @@ class LocalHost(BaseHost):
 
 
 def _make_parents(directory: Path) -> None:
-    """As mkdir -p, but every directory made is 0700 (Path.mkdir gives that mode to the last one only)."""
+    """Create missing directories as mkdir -p does, all with mode 0700. (Path.mkdir sets the mode of the last one
+    only.)"""
     if not directory.is_dir():
         _make_parents(directory.parent)
         directory.mkdir(mode=0o700, exist_ok=True)

@@ -1,4 +1,5 @@
-"""A port of this machine whose connections lead elsewhere. It stays the same while the way there comes and goes."""
+"""A local port whose connections lead to another place. The port stays the same while the way there is lost and
+restored."""
 
 from __future__ import annotations
 
@@ -28,8 +29,11 @@ Open = Callable[[], Awaitable[tuple[Reader, Writer]]]
 
 
 class Relay:
-    """Listens on 127.0.0.1; for each connection `open_far` makes the other end. When that cannot be made, or is lost,
-    the near side is reset, so that its client sees an error and not an empty answer."""
+    """Listens on 127.0.0.1 and connects each connection with one that `open_far` opens.
+
+    If the far connection cannot be opened or is lost, the near connection is reset, so that its client sees an error
+    instead of an empty answer.
+    """
 
     def __init__(self, open_far: Open, errors: tuple[type[Exception], ...]) -> None:
         self._open_far = open_far
@@ -77,7 +81,7 @@ class Relay:
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
-    """Close with RST: `abort` alone sends a normal end, which reads like a short answer."""
+    """Close with RST. `abort` alone sends a normal end, which a client reads as a short answer."""
     sock = writer.get_extra_info("socket")
     if sock is not None:
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""One connection that is made again when it is lost: who asks for it waits a moment, then is told."""
+"""A connection that is restored after a loss. Callers wait a moment for it, then get an error."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ C = TypeVar("C")
 
 PATIENCE_S = 5.0  # how long a call waits for a lost link before it fails
 FIRST_RETRY_S = 0.25
-LONGEST_RETRY_S = 5.0  # a person who watches sees it come back while they still look
+LONGEST_RETRY_S = 5.0  # short enough for a user who watches the screen
 
 
 class Link(Generic[C]):
-    """Holds the connection that `dial` makes. Whoever owns a connection reports its end with `lost`."""
+    """Owns the connection that `dial` opens. The owner of a connection reports its end with `lost`."""
 
     def __init__(self, host: str, dial: Callable[[], Awaitable[C]]) -> None:
         self._host = host
@@ -29,7 +29,7 @@ class Link(Generic[C]):
         self._dialing = asyncio.Lock()
         self._lost_at: float | None = None
         self._reason = ""
-        self._refused: HostError | None = None  # no use in trying again without the person
+        self._refused: HostError | None = None  # the login failed: only the user can help
         self._back = asyncio.Event()
         self._retrying: asyncio.Task[None] | None = None
         self._listeners: list[Callable[[LinkEvent], None]] = []
@@ -41,11 +41,11 @@ class Link(Generic[C]):
 
     @property
     def outage_s(self) -> float | None:
-        """How long the link has been lost; None when it is not, or was never made."""
+        """Seconds since the link was lost; None if it is not lost or was never made."""
         return None if self._lost_at is None else time.monotonic() - self._lost_at
 
     def on_link(self, listener: Callable[[LinkEvent], None]) -> Callable[[], None]:
-        """Call `listener` for each loss and return, until the function given back is called."""
+        """Call `listener` at each loss and return of the link, until the returned function is called."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
@@ -61,7 +61,7 @@ class Link(Generic[C]):
             return self._connection
 
     async def get(self) -> C:
-        """The connection; during an outage wait up to PATIENCE_S for it, then HostUnreachable."""
+        """Return the connection. During an outage, wait up to PATIENCE_S for it, then raise HostUnreachable."""
         if self._connection is not None:
             return self._connection
         if self._lost_at is None:
@@ -75,13 +75,14 @@ class Link(Generic[C]):
         raise self.unreachable()
 
     def unreachable(self) -> HostUnreachable:
+        """Return the error for a link that is lost."""
         since = f" for {self.outage_s:.0f} s" if self.outage_s is not None else ""
         reason = f" ({self._reason})" if self._reason else ""
-        step = "servers there go on; the connection is tried again"
+        step = "servers on the host continue to run; Workbench keeps trying to reconnect"
         return HostUnreachable(f"no connection{since}{reason}", host=self._host, next_step=step)
 
     def lost(self, connection: C, reason: str) -> None:
-        """`connection` ended. Said of one that was replaced or closed meanwhile, it means nothing."""
+        """Report that `connection` ended. Ignored if it was replaced or closed meanwhile."""
         if connection is not self._connection:
             return
         self._connection = None
@@ -99,7 +100,7 @@ class Link(Generic[C]):
             pause, retries = min(pause * 2, LONGEST_RETRY_S), retries + 1
             try:
                 await self.connect()
-            except (HostKeyChanged, HostKeyUnknown, AuthFailed) as error:  # more tries could lock the person out
+            except (HostKeyChanged, HostKeyUnknown, AuthFailed) as error:  # more attempts could lock the account
                 self._refused = error
                 self._back.set()
                 self._tell(LinkEvent(self._host, False, error.message, retries=retries, refused=error))
@@ -120,7 +121,7 @@ class Link(Generic[C]):
             listener(event)
 
     async def close(self) -> C | None:
-        """Stop trying; gives the connection, if there is one, to be closed."""
+        """Stop reconnecting. Return the connection, if there is one, so that the caller closes it."""
         self._closed = True
         connection, self._connection, self._lost_at = self._connection, None, None
         await end_all([self._retrying] if self._retrying is not None else [])

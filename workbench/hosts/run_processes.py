@@ -1,12 +1,12 @@
-"""Which processes belong to a run: decided here from what `script.SURVEY` printed, without touching anything.
+"""Which processes belong to a run. This module only decides, from the output of `shell_scripts.SURVEY`.
 
-A process id alone proves nothing, since it is given out again. A process is ours when one of these holds, and then all
-its descendants are:
+A process id alone proves nothing, since ids are reused. A process belongs to the run if one of these is true; then all
+its descendants belong to it too:
   * it is the process that was started, or one seen as a member before: same id, same start time, same boot;
-  * its environment holds the run's token;
-  * it is in the run's session, and the session is still the one that we made: its leader has the recorded start time,
-    or the leader is gone and a member is known by the rules above, or started before the leader recorded the exit.
-    (The kernel gives a session's number to nobody while a process is in it.)
+  * its environment contains the run's token;
+  * it is in the run's session, and the session is still the original one: either its leader has the recorded start
+    time, or the leader has ended and a member is known by the rules above or started before the exit was recorded.
+    (The kernel does not reuse a session's number while a process is in it.)
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import signal
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-# `sh` gives 128 + n for a command ended by signal n; a program that exits with such a code itself is not told apart.
+# `sh` reports 128 + n for a command ended by signal n. A program that itself exits with such a code looks the same.
 SIGNAL_BASE = 128
 
 
@@ -41,7 +41,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class RunFiles:
-    """What a run directory says. Numbers are None while (or where) the file is missing or broken."""
+    """The contents of a run directory. Numbers are None if the file is missing or broken."""
 
     run_dir: str
     pid: int | None = None
@@ -60,7 +60,7 @@ class RunFiles:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """One look at a host: its process table and run directories, taken in one round trip."""
+    """State of a host at one moment: its process table and run directories, taken in one round trip."""
 
     boot_id: str
     now_unix_s: float
@@ -71,7 +71,7 @@ class Survey:
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """The living processes of a run: `leader` is the shell that records the exit, `others` the server's own."""
+    """The living processes of a run: `leader` is the shell that records the exit, `others` are the server's own."""
 
     leader: Process | None
     others: tuple[Process, ...]
@@ -82,7 +82,7 @@ class Members:
 
 
 def parse(output: bytes, boundary: str) -> Survey | None:
-    """What SURVEY printed; None when it is cut off."""
+    """Parse the output of SURVEY. Return None if it is cut off."""
     boot, now, complete = "", 0.0, False
     processes: dict[int, Process] = {}
     tokens: dict[int, str] = {}
@@ -150,7 +150,7 @@ def _int(text: str | None) -> int | None:
 
 
 def members(run: RunFiles, survey: Survey) -> Members:
-    """The processes of `run` that live now, zombies not among them."""
+    """Return the living processes of `run`, without zombies."""
     if run.boot_id != survey.boot_id:
         return Members(None, ())
     table = survey.processes
@@ -175,11 +175,12 @@ def members(run: RunFiles, survey: Survey) -> Members:
 
 
 def _proves(process: Process, run: RunFiles, known: set[int]) -> bool:
+    """Return whether a member of the session proves that the session is the run's."""
     return process.pid in known or (run.exit_ticks is not None and process.start <= run.exit_ticks)
 
 
 def _descendants(roots: set[int], table: Mapping[int, Process]) -> set[int]:
-    """`roots` and all below them."""
+    """Return `roots` and all their descendants."""
     children: dict[int, list[int]] = {}
     for process in table.values():
         children.setdefault(process.parent, []).append(process.pid)
@@ -193,7 +194,7 @@ def _descendants(roots: set[int], table: Mapping[int, Process]) -> set[int]:
 
 
 def signal_name(exit_code: int | None) -> str | None:
-    """ "SIGKILL" for 137."""
+    """Return the signal of an exit code above 128: "SIGKILL" for 137. None for any other code."""
     if exit_code is None or exit_code <= SIGNAL_BASE:
         return None
     try:

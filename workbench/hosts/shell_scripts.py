@@ -1,6 +1,6 @@
-"""The POSIX sh that runs on hosts, all of it: works with dash, bash and busybox, and needs no python3 there.
+"""All POSIX shell code that runs on hosts. It works with dash, bash and busybox, and needs no python3 on the host.
 
-Every text is a constant; what varies comes as positional parameters or on stdin, never spliced in.
+Each script is a constant. Variable parts are passed as positional parameters or on stdin, never inserted into the text.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def quote(text: str) -> str:
-    """Return `text` as one word for a POSIX shell, without a newline: $_wb_nl stands for each."""
+    """Return `text` as one word for a POSIX shell, on one line: $_wb_nl replaces each newline."""
     return "'" + text.replace("'", "'\\''").replace("\n", "'\"$_wb_nl\"'") + "'"
 
 
 def sh(script: str, *arguments: str) -> tuple[str, ...]:
-    """argv that runs `script` with `arguments` as $1, $2, …"""
+    """Return the argv that runs `script` with `arguments` as $1, $2, …"""
     return ("sh", "-c", script, "sh", *arguments)
 
 
-# What sshd hands to the user's login shell for every command. It must read the same in POSIX shells, fish and csh: no
-# newline, no backslash, no "!". The command itself is the first line of stdin (`order`), which only sh reads.
+# The text that sshd passes to the user's login shell for every command. POSIX shells, fish and csh must parse it alike:
+# no newline, no backslash, no "!". The command itself is the first line of stdin (`order`), which only sh reads.
 LINE = """exec sh -c 'IFS= read -r _wb && eval "$_wb"'"""
 
 
-# Runs "$@" and ends it when stdin ends: closing an SSH channel, or the death of the one who reads, does not end a
-# process that never writes. Everything is in one process group, which is only ours: sshd and LocalHost both start a
-# new session. On the end of stdin: TERM to the group, KILL 2 s later. When the command ends first, the group is told
-# to end (that is `cat`) and its exit code is passed on. The shell's own "Terminated" is kept out of stderr.
-# (Said again until the shell is gone: a process that is just being made takes a signal with its parent's trap.)
+# Runs "$@" and ends it when stdin ends. Closing an SSH channel, or the end of the reader, does not end a process that
+# never writes. All processes are in one process group of their own: sshd and LocalHost both start a new session. When
+# stdin ends, the group gets TERM, and KILL 2 s later. When the command ends first, the group gets TERM (this ends
+# `cat`) and the command's exit code is passed on. The shell's own "Terminated" is kept out of stderr. (TERM is repeated
+# until the shell has ended: a process that has just been forked still has its parent's trap.)
 GUARD = r"""
 trap : TERM HUP INT
 exec 9>&2 2>/dev/null
@@ -53,8 +53,8 @@ exec 9>&2 2>/dev/null
 }
 """
 
-# What SshHost wraps every command in. $1: GUARD or "". MARK goes to both outputs, so that what a .bashrc prints is told
-# from the command's own output; on stderr the process id follows it, or "missing" when there is no such command.
+# SshHost wraps every command in this. $1: GUARD or "". MARK goes to both outputs, to separate the output of a .bashrc
+# from that of the command. On stderr, the process id follows MARK, or "missing" if there is no such command.
 MARK = "workbench-4f1c7a2e"
 PRELUDE = rf"""
 unset _wb _wb_nl
@@ -72,8 +72,11 @@ exec "$@"
 
 
 def order(argv: Sequence[str], env: Mapping[str, str] | None = None, guard: bool = False) -> bytes:
-    """Return the line that LINE reads: exports `env`, then runs `argv` under PRELUDE. No argument and no value is ever
-    on the command line of the login shell. Raises ValueError for a name that a shell variable cannot have, or a NUL."""
+    """Return the line that LINE reads: it exports `env`, then runs `argv` under PRELUDE.
+
+    No argument and no value is ever on the command line of the login shell. Raises ValueError for a name that a shell
+    variable cannot have, or for a NUL.
+    """
     for name, value in (env or {}).items():
         if not _NAME.fullmatch(name) or "\0" in value:
             raise ValueError(f"not an environment variable: {name!r}")
@@ -85,18 +88,18 @@ def order(argv: Sequence[str], env: Mapping[str, str] | None = None, guard: bool
 
 
 def after_mark(errors: str) -> str:
-    """What a command itself wrote to stderr."""
+    """Return the part of stderr that the command itself wrote."""
     before, mark, rest = errors.partition(MARK)
     return rest.partition("\n")[2] if mark else before
 
 
 def marked_pid(errors: str) -> int | None:
-    """The process id that PRELUDE said."""
+    """Return the process id that PRELUDE printed, or None."""
     word = errors.partition(MARK)[2].split("\n")[0].strip()
     return int(word) if word.isdigit() else None
 
 
-# Prints an absolute path, made 0700 when it is not there.
+# Prints the absolute path of the state directory, created with mode 0700 if it is missing.
 STATE_DIR = r"""
 case ${XDG_STATE_HOME-} in
     /*) base=$XDG_STATE_HOME ;;
@@ -117,7 +120,7 @@ else tail -c "+$(($2 + 1))" <"$1"
 fi
 """
 
-# $1 path, $2 mode, $3 size: stdin that ends early (a lost link) must not replace the file. `sync FILE` is fsync.
+# $1 path, $2 mode, $3 size: if stdin ends early (a lost link), the file stays as it was. `sync FILE` is fsync.
 WRITE_FILE = r"""
 umask 077
 dir=$(dirname -- "$1")
@@ -133,7 +136,7 @@ mv -f -- "$new" "$1" || exit 1
 sync "$dir" 2>/dev/null || sync
 """
 
-# key=value lines. $1: "ping" waits for a line on stdin first and answers it, which is how the latency is measured.
+# Prints key=value lines. With $1 = "ping" it first answers a line on stdin, from which the latency is measured.
 FACTS = r"""
 if [ "$1" = ping ]; then IFS= read -r ping; echo "ping=$ping"; fi
 say() { [ -n "$2" ] && printf '%s=%s\n' "$1" "$2"; }
@@ -173,13 +176,14 @@ say simulated "${WORKBENCH_SIM_PROFILE-}"
 exit 0
 """
 
-# Field 22 of /proc/PID/stat: the start in clock ticks since boot. "self" within $( ) is a new process: the time now.
+# Prints field 22 of /proc/PID/stat: the start in clock ticks since boot. "self" within $( ) is a new process, so that
+# is the current time.
 _START_OF = r"""
 start_of() { { read -r stat <"/proc/$1/stat"; } 2>/dev/null || return 1; set -f; set -- ${stat##*) }; echo "${20}"; }
 """
 
-# $1 run directory, $2 umask of the one who started it, then the command. Its process writes its own id, then becomes
-# the command. Not `"$@" &`: a background command of sh ignores SIGINT and SIGQUIT, and so would the server.
+# $1 run directory, $2 umask of the caller, then the command. The process writes its own id, then becomes the command.
+# Not `"$@" &`: a background command of sh ignores SIGINT and SIGQUIT, and so would the server.
 _BECOME = (
     _START_OF
     + r"""
@@ -192,9 +196,9 @@ exec "$@"
 """
 )
 
-# Session leader: stays until the command ends, to record how. The traps keep it alive when the group gets TERM, and
-# are reset in the command. Its own "Killed" does not go into the log. `exit.tmp` was filled before, so that a disk
-# that the log has filled still takes the code.
+# Session leader: waits for the command's end and records its exit code. The traps keep it alive when the group gets
+# TERM and are reset in the command. Its own "Killed" does not go into the log. `exit.tmp` was filled beforehand, so
+# that the code can be written even if the log has filled the disk.
 _LEAD = (
     _START_OF
     + r"""
@@ -211,8 +215,8 @@ mv -f "$dir/exit.tmp" "$dir/exit"
 )
 
 # $1 run directory, $2 token, $3 working directory or "", $4 _LEAD, $5 _BECOME, then the command.
-# Prints "ok PID STARTTIME SID" or "error KIND". `setsid setsid`: the first makes a leader, so that the second forks
-# and returns at once, with no `&` (see _BECOME).
+# Prints "ok PID STARTTIME SID" or "error KIND". `setsid setsid`: the first one becomes a leader, so that the second one
+# forks and returns at once, without `&` (see _BECOME).
 _START = r"""
 fail() { echo "error $1"; exit 1; }
 dir=$1 token=$2 workdir=$3 lead=$4 become=$5
@@ -250,11 +254,12 @@ echo "ok $pid $start $sid"
 
 
 def start(run_dir: str, token: str, workdir: str, argv: Sequence[str]) -> tuple[str, ...]:
+    """Return the argv that starts a detached process; see detached_process.start."""
     return sh(_START, run_dir, token, workdir, _LEAD, _BECOME, *argv)
 
 
-# $1 a line that ends each file, $2 names of files to give in full, then run directories, or "-r" and their parent.
-# The process table is every process that has a session, as "pid state parent group session start".
+# $1 a line that ends each file, $2 names of files to print in full, then run directories, or "-r" and their parent.
+# The process table contains every process that has a session, as "pid state parent group session start".
 SURVEY = r"""
 boundary=$1 names=$2
 shift 2
@@ -285,7 +290,7 @@ echo end
 """
 
 # $1 signal, $2 seconds to wait at most, then targets PID:START or PID:START:GROUP (that whole group, if PID is in it),
-# then "--" and PID:START of those to wait for. Each is compared with its start time just before it is signalled.
+# then "--" and PID:START of the processes to wait for. The start time is checked just before each signal.
 # Prints "sent TARGET", "refused TARGET" (no permission) or "gone TARGET".
 SIGNAL = r"""
 same() {
@@ -321,9 +326,9 @@ done
 exit 0
 """
 
-# $1 run directory, then process ids. Adds to `shm` as "inode path" what they have mapped shared and writable directly
-# under /dev/shm, is owned by this user and was not there before the run: files that the run made, never a model
-# that someone put there. By inode: a semaphore is mapped under the temporary name that it was made with.
+# $1 run directory, then process ids. Adds to `shm`, as "inode path", each file directly under /dev/shm that they have
+# mapped shared and writable, that this user owns, and that did not exist before the run: files that the run created,
+# never a model that someone put there. By inode, since a semaphore is mapped under its first, temporary name.
 RECORD_SHARED_MEMORY = r"""
 dir=$1
 shift

@@ -1,7 +1,7 @@
-"""A host behind ssh. The only module that imports asyncssh.
+"""A host behind ssh. Only this module imports asyncssh.
 
-One connection, made again when it is lost. What the person's ssh configuration says holds: aliases, User, Port,
-IdentityFile, ProxyJump, known_hosts, agent. The other side needs a POSIX sh, nothing else.
+There is one connection, which is restored after a loss. The user's ssh configuration applies: aliases, User, Port,
+IdentityFile, ProxyJump, known_hosts, agent. The remote side needs only a POSIX sh.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from workbench.hosts.reconnecting_link import PATIENCE_S, Link
 from workbench.hosts.task_cancellation import end_all
 from workbench.model.errors import HostError
 
-# OpenSSH gives 10 sessions per connection (MaxSessions), and a slot is free only once its process has ended.
+# OpenSSH allows 10 sessions per connection (MaxSessions), and a slot is free only once its process has ended.
 SESSIONS_MAX = 8
-STREAMS_MAX = 5  # of those: so that a command can always be run
+STREAMS_MAX = 5  # fewer than SESSIONS_MAX, so that a command can always be run
 KEEPALIVE_S = 3.0  # a dead link is noticed after KEEPALIVE_S * (KEEPALIVE_MISSES + 1) = 9 s
 KEEPALIVE_MISSES = 2
 CONNECT_S = 15.0  # for each host on the way, login included; sshd may look up a name for 10 s
-TYPING_S = 300.0  # not counted in it: a person who is asked
+TYPING_S = 300.0  # for a user who is asked; not part of CONNECT_S
 FACTS_S = 30.0
 FACTS_LINES = 10_000
 CLOSE_S = 2.5  # the guard ends its command within 2 s
@@ -55,11 +55,11 @@ JUMPS_MAX = 8
 _MARK = shell_scripts.MARK.encode()
 _Process = asyncssh.SSHClientProcess[bytes]
 
-logging.getLogger("asyncssh").addHandler(logging.NullHandler())  # else its warnings land on the screen
+logging.getLogger("asyncssh").addHandler(logging.NullHandler())  # otherwise its warnings appear on the screen
 
 
 class _Client(asyncssh.SSHClient):
-    """Answers asyncssh's questions for one connection."""
+    """Answers asyncssh's questions about one connection."""
 
     def __init__(
         self, keys: HostKeys, ask: Ask | None, lost: Callable[[Exception | None], None], wanted: set[str]
@@ -67,7 +67,7 @@ class _Client(asyncssh.SSHClient):
         self._keys = keys
         self._ask = ask
         self._lost = lost
-        self._wanted = wanted  # gets the kinds of login that the host asks the user for
+        self._wanted = wanted  # collects the login methods that need the user
         self._password_tried = False
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -100,7 +100,7 @@ class _Client(asyncssh.SSHClient):
 
 
 class SshStream:
-    """A remote command under `script.GUARD`: it ends when the channel or the link does."""
+    """A remote command under `shell_scripts.GUARD`, which ends when the channel or the link ends."""
 
     def __init__(self, host: SshHost, process: _Process, release: Callable[[], None]) -> None:
         self._host = host
@@ -117,7 +117,7 @@ class SshStream:
                 self._tail.feed(data)
 
     async def begin(self, argv: Sequence[str]) -> None:
-        """Read up to the mark: what stands before it is the login shell's."""
+        """Read up to the mark and discard it: everything before it is output of the login shell."""
         seen = b""
         while _MARK + b"\n" not in seen:
             data = await self._read()
@@ -165,7 +165,7 @@ class SshStream:
         return shell_scripts.after_mark(self._tail.text())
 
     async def close(self) -> None:
-        """End of file on stdin, then CLOSE_S for the guard to end the command, so that its session is free again."""
+        """Close stdin, then give the guard CLOSE_S seconds to end the command, so that its session becomes free."""
         self._closing = True
         try:
             with contextlib.suppress(asyncssh.Error, OSError):
@@ -179,8 +179,8 @@ class SshStream:
 
 
 class SshHost(BaseHost):
-    """The Host protocol over ssh. `ssh_config`: instead of ~/.ssh/config. `ask` asks the user for a passphrase or
-    password; without it nothing is asked and such a login fails."""
+    """A host behind ssh. `ssh_config` replaces ~/.ssh/config. Without `ask`, a login that needs a passphrase or
+    password fails."""
 
     kind = "ssh"
 
@@ -190,7 +190,7 @@ class SshHost(BaseHost):
         self.ask = ask
         self._passphrases: dict[str, str | None] = {}
         self._wanted: set[str] = set()
-        self._limit = asyncio.Timeout(None)  # of the connection being made
+        self._limit = asyncio.Timeout(None)  # of the connection attempt
         self._accepted: set[str] = set()
         self._unknown: dict[str, tuple[str, str]] = {}
         self._link: Link[asyncssh.SSHClientConnection] = Link(name, self._dial)
@@ -217,7 +217,7 @@ class SshHost(BaseHost):
         try:
             known_hosts.append(file, line)
         except OSError as error:
-            raise HostError(f"the key could not be added to {file}: {error.strerror}", host=self.name) from None
+            raise HostError(f"cannot add the host's key to {file}: {error.strerror}", host=self.name) from None
 
     async def close(self) -> None:
         for relay in self._relays:
@@ -235,7 +235,7 @@ class SshHost(BaseHost):
             return await self._open(host, {"username": user} if user else {}, None, JUMPS_MAX)
         except HostError:
             raise
-        except Exception as error:  # whatever it is, it must not end the screen or the retries
+        except Exception as error:  # no error of asyncssh may end the screen or the retries
             self._passphrases.clear()
             raise self._login_failed(error) from None
 
@@ -245,38 +245,38 @@ class SshHost(BaseHost):
         kinds = " or a ".join(sorted(self._wanted))
         if self.ask is None:
             step = f"run the command in a terminal, or make `ssh {self.name} true` work without a question"
-            message = f"the host asks for a {kinds}, and there is no terminal to ask on"
+            message = f"the host asks for a {kinds}, and there is no terminal to ask the user"
             return AuthFailed(message, host=self.name, next_step=step)
         return AuthFailed(
             f"the host did not accept the {kinds}", host=self.name, next_step="connect again and retype it"
         )
 
     async def _configured(self, host: str, given: Mapping[str, Any]) -> asyncssh.SSHClientConnectionOptions:
-        """What the person's ssh configuration says of `host`; no key is loaded."""
+        """Return the options for `host` by the user's ssh configuration. No key is loaded."""
         options: asyncssh.SSHClientConnectionOptions = await asyncssh.SSHClientConnectionOptions.construct(
             host=host, config=self._config, client_keys=None, **given
         )
         return options
 
     def _key_arguments(self, options: asyncssh.SSHClientConnectionOptions) -> dict[str, Any]:
-        # A key file with a passphrase takes bcrypt to unlock; without it only the agent can use that key.
+        # Unlocking a key file with a passphrase needs bcrypt; without it, only the agent can use that key.
         unlocks = self.ask is not None and find_spec("bcrypt") is not None
         arguments: dict[str, Any] = {"ignore_encrypted": not unlocks}
         if unlocks:
             arguments["passphrase"] = self._passphrase
         files = [Path(f).expanduser() for f in cast(Any, options.config.get("IdentityFile", ()))]
-        if files:  # as in ssh, one that is not there is passed over
+        if files:  # as in ssh, missing files are skipped
             arguments["client_keys"] = [str(f) for f in files if f.is_file()]
         return arguments
 
     async def _passphrase(self, file: str) -> str | None:
-        """Asked once: keys are loaded anew for each connection."""
+        """Return the passphrase of a key file. It is asked for once, although keys are loaded for each connection."""
         if file not in self._passphrases and self.ask is not None:
             self._passphrases[file] = await self._asking(f"Passphrase for {file}")
         return self._passphrases.get(file)
 
     async def _asking(self, prompt: str) -> str | None:
-        """Ask the person, with the clock of the connection stopped meanwhile."""
+        """Ask the user. The connection's time limit is suspended meanwhile."""
         assert self.ask is not None
         with contextlib.suppress(RuntimeError):  # given up already
             self._limit.reschedule(None)
@@ -289,12 +289,12 @@ class SshHost(BaseHost):
     async def _open(
         self, host: str, given: Mapping[str, Any], through: asyncssh.SSHClientConnection | None, jumps: int
     ) -> asyncssh.SSHClientConnection:
-        """Connect to `host`, by way of its ProxyJump hosts unless `through` one already."""
+        """Connect to `host` by way of its ProxyJump hosts, or through the connection `through` if there is one."""
         options = await self._configured(host, given)
         jump = options.tunnel if through is None and isinstance(options.tunnel, str) else ""
         for hop in filter(None, jump.split(",")):
             if jumps == 0:
-                raise HostUnreachable("its ProxyJump hosts lead in a circle", host=self.name)
+                raise HostUnreachable("the host's ProxyJump hosts form a circle", host=self.name)
             hop_host, hop_given = ssh_names.parse_jump_host(hop)
             if hop_host != host:
                 through = await self._open(hop_host, hop_given, through, jumps - 1)
@@ -330,7 +330,7 @@ class SshHost(BaseHost):
             raise keys.problem or keys.changed(None, error.reason) from None
         except asyncssh.KeyExchangeFailed as error:
             if keys.known and "host key" in error.reason:
-                raise keys.changed(None, "it offers none of the known kinds of key") from None
+                raise keys.changed(None, "the host offers none of the known types of key") from None
             raise
         finally:
             if through is not None and not made:
@@ -347,20 +347,20 @@ class SshHost(BaseHost):
         return HostKeys(self.name, known, file=file, aliased=aliased, accepted=self._accepted)
 
     def cut(self) -> HostUnreachable:
-        """The link was lost in the middle of something."""
-        step = "look again once it is back: what was begun there may have gone on"
+        """Return the error for a link that was lost during an operation."""
+        step = "check the host once the connection is back: the operation may have continued there"
         return HostUnreachable("the connection was lost", host=self.name, next_step=step)
 
     def not_begun(self, argv: Sequence[str], said: str) -> HostError:
-        """Why a command did not get as far as its mark."""
+        """Return the error for a command that ended before it printed its mark."""
         if f"{shell_scripts.MARK} missing" in said:
             return not_found(argv, self.name)
         last = said.splitlines()[-1:] or ["no output"]
-        return HostError(f"its login shell does not run commands: {last[0]}", host=self.name)
+        return HostError(f"the user's login shell does not run commands: {last[0]}", host=self.name)
 
     async def _exec(self, argv: Sequence[str], env: Mapping[str, str] | None, guard: bool) -> tuple[_Process, bytes]:
-        """Start `argv`; the process and what must be written to its stdin first. Waits for a lost link and for a
-        free session, PATIENCE_S each."""
+        """Start `argv`. Return the process and the bytes to write to its stdin first. Waits up to PATIENCE_S each for a
+        lost link and for a free session."""
         check_argv(argv, self.name)
         try:
             first = shell_scripts.order(argv, env, guard)
@@ -375,8 +375,8 @@ class SshHost(BaseHost):
                 if connection.is_closed():
                     self._link.lost(connection, str(error))
                 elif time.monotonic() > deadline:
-                    step = "raise MaxSessions in its sshd_config, or close other sessions"
-                    raise HostError(f"it opens no session: {error}", host=self.name, next_step=step) from None
+                    step = "raise MaxSessions in the host's sshd_config, or close other sessions"
+                    raise HostError(f"cannot open an SSH session: {error}", host=self.name, next_step=step) from None
                 await asyncio.sleep(0.1)
 
     async def _run(
@@ -387,7 +387,7 @@ class SshHost(BaseHost):
             process, first = await self._exec(argv, env, guard=False)
             said = CommandOutput()
             try:
-                with contextlib.suppress(asyncssh.Error, OSError):  # it may have ended without reading
+                with contextlib.suppress(asyncssh.Error, OSError):  # the command may have ended without reading
                     process.stdin.write(first + (input or b""))
                     process.stdin.write_eof()
                 async with asyncio.timeout(timeout_s):
@@ -458,7 +458,7 @@ class SshHost(BaseHost):
         await files_via_shell.write(self, path, data, mode)
 
     async def forward(self, port: int) -> Relay:
-        """127.0.0.1:`local_port` here leads to 127.0.0.1:`port` there, also after the link was lost and came back."""
+        """Open a local port that leads to 127.0.0.1:`port` on the host, also after the link was lost and restored."""
 
         async def open_far() -> tuple[Reader, Writer]:
             connection = await self._link.get()
@@ -470,7 +470,7 @@ class SshHost(BaseHost):
         return relay
 
     async def facts(self) -> HostFacts:
-        look = ("sh", "-c", "the look at the host's facts")
+        look = ("sh", "-c", "facts about the host")
         stream = await self.stream(shell_scripts.sh(shell_scripts.FACTS, "ping"))
         latency_s, lines = 0.0, list[str]()
         try:
@@ -480,7 +480,7 @@ class SshHost(BaseHost):
                 async for line in stream.lines():
                     latency_s = latency_s or time.monotonic() - sent
                     lines.append(line.decode("utf-8", "replace"))
-                    if len(lines) > FACTS_LINES:  # of a login shell or a program that prints without end
+                    if len(lines) > FACTS_LINES:  # a login shell or a program prints without end
                         raise too_much(look, self.name)
         except TimeoutError:
             raise timed_out(look, FACTS_S, self.name) from None
@@ -490,12 +490,12 @@ class SshHost(BaseHost):
 
 
 def _explain(error: Exception, name: str) -> HostError:
-    """What a failed login means to a person."""
+    """Return the error that explains a failed login to the user."""
     if isinstance(error, asyncssh.PermissionDenied):
         step = f"make `ssh {name} true` work without a question: ssh-add, or ssh-copy-id {name}"
-        return AuthFailed("none of your keys was accepted", host=name, next_step=step)
+        return AuthFailed("the host accepted none of your keys", host=name, next_step=step)
     if isinstance(error, asyncssh.KeyImportError):
-        return AuthFailed(f"a key could not be used: {error}", host=name, next_step="unlock it first: ssh-add KEYFILE")
+        return AuthFailed(f"a key is not usable: {error}", host=name, next_step="unlock it first: ssh-add KEYFILE")
     if isinstance(error, asyncssh.KeyExchangeFailed) and "No matching" in error.reason:
         kind = error.reason.removeprefix("No matching ").partition(" algorithm found")[0]
         offered = error.reason.rpartition(" received ")[2]
@@ -505,9 +505,9 @@ def _explain(error: Exception, name: str) -> HostError:
             next_step="update its OpenSSH, or allow the algorithm for this host in your ssh configuration",
         )
     if isinstance(error, asyncssh.ConfigParseError):
-        return HostError(f"your ssh configuration: {error}", host=name)
+        return HostError(f"cannot read your ssh configuration: {error}", host=name)
     if isinstance(error, TimeoutError):
-        return HostUnreachable("it does not answer", host=name, next_step=f"check with: ssh {name} true")
+        return HostUnreachable("the host does not answer", host=name, next_step=f"check with: ssh {name} true")
     said = getattr(error, "reason", "") or getattr(error, "strerror", None) or str(error) or type(error).__name__
     if isinstance(error, ConnectionError) and error.errno:
         said = os.strerror(error.errno)  # asyncio's own text is "Connect call failed" and a tuple

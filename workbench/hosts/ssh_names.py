@@ -62,7 +62,7 @@ def _user_config() -> Path:
 
 
 def _host_patterns(config: Path, depth: int = 0) -> Iterator[str]:
-    """Yield what stands after `Host` in an ssh configuration, with its `Include`s followed."""
+    """Yield the patterns after `Host` in an ssh configuration and in the files that it includes."""
     try:
         lines = config.read_text(errors="replace").splitlines()
     except OSError:
@@ -101,7 +101,7 @@ def _names(field: str, host: str) -> bool:
 
 
 def _resolves(host: str) -> bool:
-    """Return whether the resolver answers for `host` in time. A slow resolver is not waited for."""
+    """Return whether the resolver finds `host` within _RESOLVER_WAIT_S. A slower answer is ignored."""
     found: list[bool] = []
 
     def ask() -> None:

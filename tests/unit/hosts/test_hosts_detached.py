@@ -147,7 +147,7 @@ def test_all_runs_in_one_round_trip_with_the_files_asked_for(tmp_path: Path) -> 
 
 
 def test_a_directory_without_a_run_says_so(tmp_path: Path) -> None:
-    assert status(tmp_path).lost == "it was never started"
+    assert status(tmp_path).lost == "the server was never started"
     with pytest.raises(HostError, match="no run directory"):
         status(tmp_path / "none")
 

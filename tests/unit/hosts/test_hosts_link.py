@@ -88,7 +88,7 @@ def test_who_waits_too_long_is_told_since_when_and_why(monkeypatch: pytest.Monke
         subject.lost(first, "reset")
         with pytest.raises(HostUnreachable, match=r"no connection for 0 s \(no route\)") as told:
             await subject.get()
-        assert "go on" in str(told.value.next_step)
+        assert "continue to run" in str(told.value.next_step)
         await subject.close()
 
     asyncio.run(main())

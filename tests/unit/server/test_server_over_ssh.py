@@ -96,7 +96,7 @@ def test_a_link_cut_in_the_middle_of_a_start_starts_once_or_not_at_all(
             assert status.state is ServerState.READY, status.reason
             assert len(processes_of(status.run_dir or "")) >= 1
         else:
-            assert (status.state, status.reason) == (ServerState.FAILED, "it was never started")
+            assert (status.state, status.reason) == (ServerState.FAILED, "the server was never started")
 
     supervised(scenario, host)
 

@@ -94,7 +94,7 @@ def test_show_tells_all_of_it(cli: Cli, db: ResultsDb) -> None:
         "SIMULATED",
         "steady window",
         "in force: yes",
-        "idle power taken off",
+        "without idle power",
         "1.02 tok/J",
         "The engine's own counters",
         "3f1c99d0a1b2c3d4 (4 files, 1.2 GB)",

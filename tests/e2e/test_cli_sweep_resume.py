@@ -118,7 +118,9 @@ def test_only_one_resumes_and_only_where_nothing_has_changed(
     (went_on,) = [d for d in said if "points" in d]
     (refused,) = [d for d in said if "error" in d and "points" not in d]
     assert states(went_on) == ["done"] * 3 and limit_w() in (600.0, None)
-    assert any(why in refused["error"] for why in ("is being measured: sweep 1", "carried out by another")), refused
+    assert any(why in refused["error"] for why in ("is being measured: sweep 1", "another Workbench is running")), (
+        refused
+    )
 
     path = paths.data_dir() / "sweeps" / "1.json"
     whole = record() | {"state": "stopped"}

@@ -314,6 +314,6 @@ def test_a_flag_sweep_that_is_killed_says_which_server_it_left_on(cli: Cli, sett
     (left,) = cli(*PRO, "servers", "--json").document["servers"]
     (kept,) = cli("sweep", "list", "--json").document["sweeps"]
     assert kept["state"] == "stopped" and left["state"] == "ready"
-    assert f"it may have left run {left['run_id']} on (workbench stop {left['run_id']})" in kept["error"]
+    assert f"run {left['run_id']} may still be on (workbench stop {left['run_id']})" in kept["error"]
     assert f"workbench stop {left['run_id']}" in cli("sweep", "list").out
     assert cli(*PRO, "stop", left["run_id"], "--json").code == 0

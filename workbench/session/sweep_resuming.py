@@ -55,7 +55,7 @@ class SweepResuming(Targeting):
                 next_step=f"resume it there: workbench --host {sweep.host} …",
             )
         if sweep.state == "running":
-            raise InputError(f"{which} is being carried out by another Workbench", next_step="wait, or stop it there")
+            raise InputError(f"another Workbench is running {which}", next_step="wait, or stop it there")
         if sweep.spec is None:
             why = "of a concurrency" if sweep.kind == "concurrency" else "of an older Workbench, which kept no inputs"
             raise InputError(f"{which} cannot be resumed: it is {why}", next_step="make a new one")

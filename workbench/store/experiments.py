@@ -1,11 +1,12 @@
-"""Experiments, in a table of their own in the results database: the whole of one as JSON, written after every run, so
-that what a crash leaves is there. Their results are in the results database like any other."""
+"""Experiments, in a table of their own in the results database: each as JSON, written after every run, so that a crash
+loses nothing. The results of their runs are stored like any other."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,13 +16,14 @@ from workbench.model.experiment import Experiment
 from workbench.model.json_records import from_json, to_json, with_tuples
 from workbench.model.secrets import mask_data
 from workbench.model.untrusted_text import clean_json
-from workbench.store.results_db import ResultsDb
-from workbench.store.series_lock import held, is_held
+from workbench.store.database import BUSY_S, Database
+from workbench.store.results_db import migrations
+from workbench.store.series_lock import INTERRUPTED, held, is_held
 
 if TYPE_CHECKING:
     import sqlite3
 
-FORMAT = 1  # of the JSON; a field that is new and may be absent needs no new one
+FORMAT = 1  # of the JSON; a new field with a default needs no new format
 _TABLE = """
     CREATE TABLE IF NOT EXISTS experiments (
       id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -31,76 +33,72 @@ _TABLE = """
       data TEXT NOT NULL
     )
 """
-_STOPPED = "Workbench ended while it ran"
 
 
-class ExperimentsDb(ResultsDb):
-    """Methods raise StoreError, and InputError for an id that is not there. What is kept of an experiment has no
-    `comparison`: that follows from the results."""
+class ExperimentsDb:
+    """Methods raise StoreError, and InputError for an id that does not exist. The `comparison` of an experiment is not
+    stored, because it follows from the results."""
+
+    def __init__(self, path: Path, *, busy_s: float = BUSY_S) -> None:
+        self.path = path
+        self._database = Database(path, migrations(), busy_s)
 
     def open_experiment(self, experiment: Experiment) -> Experiment:
-        """The experiment with an id of its own."""
-
-        def work(db: sqlite3.Connection) -> int:
-            sql = "INSERT INTO experiments (unix_s, host, format, data) VALUES (?, ?, ?, ?)"
-            number = db.execute(sql, (experiment.unix_s, experiment.host, FORMAT, _encode(experiment))).lastrowid
-            return int(number or 0)
-
-        return replace(experiment, id=self._in_table(work))
+        """Store a new experiment and return it with its id."""
+        sql = "INSERT INTO experiments (unix_s, host, format, data) VALUES (?, ?, ?, ?)"
+        values = (experiment.unix_s, experiment.host, FORMAT, _encode(experiment))
+        return replace(experiment, id=int(self._write(lambda db: db.execute(sql, values).lastrowid) or 0))
 
     def save_experiment(self, experiment: Experiment) -> None:
-        def work(db: sqlite3.Connection) -> int:
-            sql = "UPDATE experiments SET data = ?, format = ? WHERE id = ?"
-            return db.execute(sql, (_encode(experiment), FORMAT, experiment.id)).rowcount
-
-        if not self._in_table(work):
+        sql = "UPDATE experiments SET data = ?, format = ? WHERE id = ?"
+        values = (_encode(experiment), FORMAT, experiment.id)
+        if not self._write(lambda db: db.execute(sql, values).rowcount):
             raise _no_such(experiment.id)
 
     def experiment(self, experiment_id: int) -> Experiment:
-        """One that its Workbench left running is "stopped"."""
-        sql = "SELECT id, format, data FROM experiments WHERE id = ?"
-        known = experiment_id.bit_length() < 64  # more than SQLite has numbers for
-        rows = self._read_table(sql, experiment_id) if known else ()
+        """Return an experiment. One that was running when its Workbench ended is "stopped"."""
+        rows = self._read("WHERE id = ?", experiment_id) if experiment_id.bit_length() < 64 else ()
         if not rows:
             raise _no_such(experiment_id)
-        return self._as_it_is(_decode(*rows[0]))
+        return self._with_present_state(_decode(*rows[0]))
 
     def experiments(self) -> tuple[Experiment, ...]:
-        """Newest first; one that cannot be read is left out, and `experiment` says what is wrong with it."""
-        sql = "SELECT id, format, data FROM experiments ORDER BY id DESC"
+        """Return the experiments, newest first, without those that are damaged; `experiment` says what is wrong with
+        these."""
         found = []
-        for row in self._read_table(sql):
+        for row in self._read("ORDER BY id DESC"):
             with contextlib.suppress(StoreError):
-                found.append(self._as_it_is(_decode(*row)))
+                found.append(self._with_present_state(_decode(*row)))
         return tuple(found)
 
-    def held(self, experiment_id: int) -> contextlib.AbstractContextManager[None]:
-        """Only one Workbench carries an experiment out."""
+    def held(self, experiment_id: int) -> AbstractContextManager[None]:
+        """Return the lock that lets only one Workbench run an experiment."""
         return held(self._lock(experiment_id), f"experiment {experiment_id}")
 
     def _lock(self, experiment_id: int) -> Path:
         return self.path.parent / "experiments" / f"{experiment_id}.lock"
 
-    def _as_it_is(self, experiment: Experiment) -> Experiment:
+    def _with_present_state(self, experiment: Experiment) -> Experiment:
         if experiment.state != "running" or is_held(self._lock(experiment.id)):
             return experiment
-        return replace(experiment, state="stopped", phase="", left_s=None, error=experiment.error or _STOPPED)
+        return replace(experiment, state="stopped", phase="", left_s=None, error=experiment.error or INTERRUPTED)
 
-    def _in_table(self, work: Any) -> Any:
-        def with_table(db: sqlite3.Connection) -> Any:
+    def _write(self, work: Callable[[sqlite3.Connection], int | None]) -> int | None:
+        def with_table(db: sqlite3.Connection) -> int | None:
             db.execute(_TABLE)
             return work(db)
 
-        return self._do(with_table, write=True)
+        return self._database.write(with_table)
 
-    def _read_table(self, sql: str, *values: int) -> Sequence[Any]:
-        """Return the rows; none before the first experiment, which makes the table."""
+    def _read(self, rest: str, *values: int) -> Sequence[Any]:
+        """Return (id, format, data) of the rows; none before the first experiment, which creates the table."""
 
         def work(db: sqlite3.Connection) -> Sequence[Any]:
-            made = db.execute("SELECT 1 FROM sqlite_master WHERE name = 'experiments'").fetchone()
-            return db.execute(sql, values).fetchall() if made else ()
+            table = db.execute("SELECT 1 FROM sqlite_master WHERE name = 'experiments'").fetchone()
+            sql = f"SELECT id, format, data FROM experiments {rest}"
+            return db.execute(sql, values).fetchall() if table else ()
 
-        return self._do(work)
+        return self._database.read(work)
 
 
 def _encode(experiment: Experiment) -> str:

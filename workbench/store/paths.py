@@ -24,10 +24,6 @@ def state_dir() -> Path:
     return _base("XDG_STATE_HOME", ".local/state")
 
 
-def cache_dir() -> Path:
-    return _base("XDG_CACHE_HOME", ".cache")
-
-
 def data_dir() -> Path:
     return _base("XDG_DATA_HOME", ".local/share")
 

@@ -1,4 +1,4 @@
-"""What only one Workbench at a time carries out: an experiment, a sweep. A lock of the kernel says that it is at it."""
+"""Locks that let only one Workbench at a time run an experiment or a sweep."""
 
 from __future__ import annotations
 
@@ -10,22 +10,24 @@ from pathlib import Path
 
 from workbench.model.errors import InputError, StoreError
 
+INTERRUPTED = "Workbench ended while it ran"  # the error of a series whose Workbench ended
+
 
 @contextmanager
 def held(path: Path, what: str) -> Iterator[None]:
-    """Hold the lock file `path` for `what` ("experiment 3"). The kernel lets go of it when this process ends, however
-    it ends. Raises InputError where another holds it, StoreError where there can be no such file."""
+    """Hold the lock file `path` for `what` ("experiment 3"). The kernel releases the lock when this process ends, in
+    whatever way. Raises InputError if another process holds it, StoreError if the file cannot be created."""
     file = _opened(path)
     try:
         if not _locked(file, path, fcntl.LOCK_EX):
-            raise InputError(f"{what} is being carried out by another Workbench", next_step="wait, or stop it there")
+            raise InputError(f"another Workbench is running {what}", next_step="wait, or stop it there")
         yield
     finally:
         os.close(file)
 
 
 def is_held(path: Path) -> bool:
-    """Return whether anybody carries it out, this process included. Those who ask do not disturb each other."""
+    """Return whether any process holds the lock, this one included. Concurrent calls do not disturb each other."""
     file = _opened(path)
     try:
         return not _locked(file, path, fcntl.LOCK_SH)

@@ -1,8 +1,9 @@
-"""Sweeps, one JSON file each under the data directory: written at every point, so that what a crash leaves is there.
-Their results are in the results database like any other."""
+"""Sweeps, one JSON file each in the data directory, written at every point, so that a crash loses nothing. The results
+of their points are stored like any other."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -15,20 +16,18 @@ from workbench.model.errors import InputError, StoreError
 from workbench.model.json_records import from_json, to_json, with_tuples
 from workbench.model.sweep import Sweep, SweepPoint, SweepSpec
 from workbench.model.untrusted_text import clean_json
-from workbench.store.series_lock import held, is_held
+from workbench.store.series_lock import INTERRUPTED, held, is_held
 from workbench.store.text_files import write_atomic
-
-_CUT_OFF = "Workbench ended while it ran"
 
 
 class SweepStore:
-    """Methods raise StoreError, and InputError for an id that is not there."""
+    """Methods raise StoreError, and InputError for an id that does not exist."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
     def add(self, sweep: Sweep) -> Sweep:
-        """The sweep with an id of its own."""
+        """Store a new sweep and return it with its id."""
         try:
             self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
             number = max(self._ids(), default=0) + 1
@@ -36,10 +35,10 @@ class SweepStore:
                 try:
                     os.close(os.open(self._path(number), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
                     break
-                except FileExistsError:  # another Workbench took it meanwhile
+                except FileExistsError:  # another Workbench has just used this id
                     number += 1
         except OSError as error:
-            step = "make room, or make it yours; nothing was changed or measured"
+            step = "free some space there, or make the directory writable; nothing was changed or measured"
             raise StoreError(f"{self.directory} cannot be written: {error.strerror}", next_step=step) from None
         numbered = replace(sweep, id=number)
         self.save(numbered)
@@ -49,40 +48,42 @@ class SweepStore:
         write_atomic(self._path(sweep.id), json.dumps(to_json(sweep), indent=1))
 
     def get(self, sweep_id: int) -> Sweep:
-        """One that its Workbench left running is "stopped"."""
+        """Return a sweep. One that was running when its Workbench ended is "stopped"."""
         sweep = self._read(sweep_id)
-        return sweep if sweep.state != "running" or is_held(self._lock(sweep_id)) else _cut_off(sweep)
+        return sweep if sweep.state != "running" or is_held(self._lock(sweep_id)) else _interrupted(sweep)
 
     def held(self, sweep_id: int) -> AbstractContextManager[None]:
-        """Only one Workbench carries a sweep out."""
+        """Return the lock that lets only one Workbench run a sweep."""
         return held(self._lock(sweep_id), f"sweep {sweep_id}")
 
     @contextmanager
     def taken(self, sweep_id: int) -> Iterator[Sweep]:
-        """Hold the sweep, as it stands now that nobody else carries it out."""
-        sweep = self._read(sweep_id)  # no lock is made for one that is not there
+        """Hold the lock of a sweep, and return the sweep as it is now that no other Workbench runs it."""
+        self._read(sweep_id)  # an unknown id must not create a lock file
         with self.held(sweep_id):
             sweep = self._read(sweep_id)
-            yield _cut_off(sweep) if sweep.state == "running" else sweep
-
-    def _read(self, sweep_id: int) -> Sweep:
-        try:
-            return _decode(self._path(sweep_id).read_text("utf-8"))
-        except FileNotFoundError:
-            step = "workbench sweep list shows what there is"
-            raise InputError(f"there is no sweep {sweep_id}", next_step=step) from None
-        except (OSError, ValueError) as error:
-            raise StoreError(f"sweep {sweep_id} in {self._path(sweep_id)} cannot be read: {error}") from None
+            yield _interrupted(sweep) if sweep.state == "running" else sweep
 
     def list(self) -> tuple[Sweep, ...]:
-        """Newest first; a file that cannot be read is left out, and `get` says what is wrong with it."""
+        """Return the sweeps, newest first, without those that cannot be read; `get` says what is wrong with these."""
         found = []
         for number in sorted(self._ids(), reverse=True):
-            try:
+            with contextlib.suppress(StoreError, InputError):
                 found.append(self.get(number))
-            except (StoreError, InputError):
-                continue
         return tuple(found)
+
+    def _read(self, sweep_id: int) -> Sweep:
+        path = self._path(sweep_id)
+        try:
+            sweep = from_json(Sweep, clean_json(path.read_text("utf-8"), lines=True))
+        except FileNotFoundError:
+            step = "workbench sweep list shows the stored sweeps"
+            raise InputError(f"there is no sweep {sweep_id}", next_step=step) from None
+        except (OSError, ValueError) as error:
+            raise StoreError(f"sweep {sweep_id} in {path} cannot be read: {error}") from None
+        if sweep.spec is None:
+            return sweep
+        return replace(sweep, spec=replace(sweep.spec, bench=with_tuples(sweep.spec.bench)))
 
     def _ids(self) -> Sequence[int]:
         return [int(path.stem) for path in self.directory.glob("*.json") if path.stem.isdigit()]
@@ -94,20 +95,16 @@ class SweepStore:
         return self.directory / f"{sweep_id}.json"
 
 
-def _decode(text: str) -> Sweep:
-    sweep = from_json(Sweep, clean_json(text, lines=True))
-    if sweep.spec is None:
-        return sweep
-    return replace(sweep, spec=replace(sweep.spec, bench=with_tuples(sweep.spec.bench)))
-
-
-def _cut_off(sweep: Sweep) -> Sweep:
-    """As it is when the Workbench that carried it out is gone."""
+def _interrupted(sweep: Sweep) -> Sweep:
+    """Return a running sweep as it is after its Workbench has ended."""
     points = tuple(
-        replace(p, state="skipped", error=_CUT_OFF) if p.state in ("planned", "measuring") else p for p in sweep.points
+        replace(p, state="skipped", error=INTERRUPTED) if p.state in ("planned", "measuring") else p
+        for p in sweep.points
     )
-    left = f"; it may have left run {sweep.server} on (workbench stop {sweep.server})" if sweep.server else ""
-    return replace(sweep, state="stopped", points=points, left_s=None, error=sweep.error or _CUT_OFF + left)
+    error = sweep.error or INTERRUPTED
+    if sweep.server:
+        error += f"; run {sweep.server} may still be on (workbench stop {sweep.server})"
+    return replace(sweep, state="stopped", points=points, left_s=None, error=error)
 
 
 def empty(
@@ -120,5 +117,5 @@ def empty(
     simulated: bool,
     spec: SweepSpec | None = None,
 ) -> Sweep:
-    """A sweep that is about to begin; `SweepStore.add` gives it its id."""
+    """Return a sweep that is about to begin; `SweepStore.add` gives it its id."""
     return Sweep(0, time.time(), host, kind, name, unit, points, simulated=simulated, spec=spec)

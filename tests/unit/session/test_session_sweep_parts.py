@@ -99,7 +99,7 @@ def test_a_sweep_whose_process_died_was_stopped_and_keeps_its_points(tmp_path: P
     mine = store.add(sweep_of("done", "measuring", "planned"))
     with store.held(mine.id):
         assert store.get(mine.id).state == "running"
-        with pytest.raises(InputError, match="carried out by another"), store.taken(mine.id):
+        with pytest.raises(InputError, match="another Workbench is running"), store.taken(mine.id):
             pass
     path = tmp_path / f"{mine.id}.json"
     data = json.loads(path.read_text())

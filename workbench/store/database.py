@@ -1,0 +1,133 @@
+"""The SQLite file of results and experiments, which several Workbenches may use at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from workbench.model.errors import InputError, StoreError
+
+if TYPE_CHECKING:
+    import sqlite3
+
+T = TypeVar("T")
+
+BUSY_S = 5.0  # how long a call waits for another program that writes
+_NEXT_STEPS = (  # words in SQLite's error, next step
+    (("locked", "busy"), "another program holds it open: close that, then run the command again"),
+    (("full", "disk i/o"), "free some space on that disk, or raise the quota or file size limit"),
+    (
+        ("not a database", "malformed", "corrupt"),
+        "move {path} aside (a new one is made), or restore it from a backup; it was not changed",
+    ),
+    (("",), "check that the file and its directory are yours and writable"),
+)
+
+
+class Database:
+    """Opens the file for each call and closes it afterwards, so that any thread may call it.
+
+    `migrations` has one SQL script for each format version: a file of version n gets the scripts from n on. Methods
+    raise StoreError, and InputError for a number or text that SQLite cannot store.
+    """
+
+    def __init__(self, path: Path, migrations: Sequence[str], busy_s: float = BUSY_S) -> None:
+        self.path = path
+        self._migrations, self._busy_s = migrations, busy_s
+
+    def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run `work` in a transaction. Reading creates no file and waits for no writer."""
+        return self._run(work, write=False)
+
+    def write(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run `work` in a transaction. The file and its directory (mode 0700) are created first if they are missing."""
+        return self._run(work, write=True)
+
+    def _run(self, work: Callable[[sqlite3.Connection], T], *, write: bool) -> T:
+        import sqlite3
+
+        try:
+            db = self._open(write)
+        except (OSError, sqlite3.Error) as error:
+            raise self._problem(error) from error
+        try:
+            if not write:
+                db = self._readable(db)
+            self._migrate(db)
+            db.execute(f"PRAGMA query_only = {int(not write)}")
+            db.execute("BEGIN IMMEDIATE" if write else "BEGIN")
+            try:
+                result = work(db)
+            except BaseException:
+                db.rollback()
+                raise
+            db.execute("COMMIT")
+            return result
+        except sqlite3.Error as error:
+            raise self._problem(error) from error
+        except OverflowError:  # an id beyond 64 bits
+            step = "workbench results list shows the stored results"
+            raise InputError("there is no result of that number", next_step=step) from None
+        except UnicodeEncodeError:
+            raise InputError("the text contains invalid characters", next_step="give it in UTF-8") from None
+        finally:
+            db.close()
+
+    def _open(self, write: bool) -> sqlite3.Connection:
+        import sqlite3
+
+        place: Path | str = self.path
+        if write:
+            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        else:
+            try:
+                self.path.stat()
+            except FileNotFoundError:
+                place = ":memory:"
+        return sqlite3.connect(place, timeout=self._busy_s, isolation_level=None)
+
+    def _readable(self, db: sqlite3.Connection) -> sqlite3.Connection:
+        """Return a connection that can read even if the disk is full or read-only.
+
+        There SQLite cannot create the small file by which programs share a database. If no journal is left beside the
+        database, nobody is writing, and the file can be opened as one that never changes.
+        """
+        import sqlite3
+
+        try:
+            db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        except sqlite3.OperationalError as error:
+            message = str(error).lower()
+            journal = self.path.with_name(f"{self.path.name}-wal")
+            unfinished = journal.exists() and journal.stat().st_size
+            if "locked" in message or "busy" in message or unfinished or not self.path.exists():
+                raise
+            db.close()
+            return sqlite3.connect(f"{self.path.as_uri()}?mode=ro&immutable=1", uri=True, isolation_level=None)
+        return db
+
+    def _migrate(self, db: sqlite3.Connection) -> None:
+        newest = len(self._migrations)
+        version = db.execute("PRAGMA user_version").fetchone()[0]
+        if version > newest:
+            raise StoreError(
+                f"{self.path} was written by a newer Workbench (format {version}, this version reads up to {newest})",
+                next_step="update Workbench; the file was not changed",
+            )
+        if version == newest:
+            return
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("BEGIN IMMEDIATE")
+        version = db.execute("PRAGMA user_version").fetchone()[0]  # another Workbench may have been first
+        for number, script in enumerate(self._migrations[version:], start=version + 1):
+            for statement in script.split(";"):
+                db.execute(statement)
+            db.execute(f"PRAGMA user_version = {number}")
+        db.execute("COMMIT")
+
+    def _problem(self, error: Exception) -> StoreError:
+        message = str(error)
+        step = next(step for words, step in _NEXT_STEPS if any(word in message.lower() for word in words))
+        text = f"the results database {self.path} could not be used: {message}"
+        return StoreError(text, next_step=step.format(path=self.path))

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from workbench.store.config_schema import Config, Remembered
 
 _RETIRED = {  # settings of earlier versions, left in the file
+    **dict.fromkeys(
+        ("ui.theme", "ui.colour", "ui.log_lines", "ui.confirm_quit", "ui.keys", "default_host"),
+        "is not read; remove the setting",
+    ),
     "variables": "is not read any more: values are remembered per preset, once its server was READY; remove the table",
 }
 
@@ -58,7 +62,7 @@ class ConfigStore:
             self.set(("remembered", host, preset_id), {**old, **rows})
 
     def set(self, path: tuple[str, ...], value: Any) -> None:
-        """Set one setting, e.g. (("ui", "theme"), "nord"); None removes it. Raises StoreError when it does not hold or
+        """Set one setting, e.g. (("ui", "refresh_s"), 2.0); None removes it. Raises StoreError when it does not hold or
         cannot be written."""
         import tomlkit
 

@@ -12,12 +12,7 @@ class _StrictConfig(BaseModel):
 
 
 class Ui(_StrictConfig):
-    theme: str | None = None
-    colour: bool = Field(True, description="false: as if NO_COLOR were set")
     refresh_s: Annotated[float, Field(ge=0.2, le=60)] = 1.0
-    log_lines: Annotated[int, Field(ge=100, le=1_000_000)] = 10_000
-    confirm_quit: bool = True
-    keys: dict[str, str] = Field(default_factory=dict, description="action name -> keys, e.g. bench = 'b,f5'")
 
 
 class GpuConfig(_StrictConfig):
@@ -35,6 +30,5 @@ class Config(_StrictConfig):
 
     ui: Ui = Field(default_factory=lambda: Ui.model_validate({}))
     gpu: GpuConfig = Field(default_factory=lambda: GpuConfig.model_validate({}))
-    default_host: str | None = None
     executables: dict[str, dict[str, str]] = Field(default_factory=dict)
     remembered: dict[str, dict[str, dict[str, Remembered]]] = Field(default_factory=dict)

@@ -260,7 +260,7 @@ def test_the_model_must_be_known(wrote: Callable[[Any], Path]) -> None:
         ('{"hello": 1}', "not a result of a known tool (its fields: hello)"),
         ('{"total_input_sequences": 3, "completed": 1}', "embeddings"),
         ('{"completed": 3, "total_output_tokens_retokenized": 3}', "SGLang"),
-        ('{"a":' * 5000, "nested too deeply"),
+        ('{"a":' * 100_000, "nested too deeply"),
     ],
 )
 def test_files_that_are_none(wrote: Callable[[Any], Path], text: str, said: str) -> None:

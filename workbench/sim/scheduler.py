@@ -44,6 +44,16 @@ class Sequence:
     def context(self) -> int:
         return len(self.prompt) + self.generated
 
+    @property
+    def prompt_s(self) -> float:
+        """Seconds from admission to the first token."""
+        return self.first - self.admitted
+
+    @property
+    def decode_s(self) -> float:
+        """Seconds from the first token to the last one."""
+        return self.last - self.first
+
 
 @dataclass
 class Counters:

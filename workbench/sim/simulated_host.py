@@ -10,14 +10,15 @@ from pathlib import Path
 from workbench.hosts.base import Ask, BaseHost, Completed, FileError, Forward, Host, HostFacts, LinkEvent, Stream
 from workbench.model.errors import InputError
 from workbench.sim import profiles
+from workbench.sim.engines import SOURCE_CHECKOUTS
 
 HERE = Path(__file__).resolve().parent
 BIN = str(HERE / "bin")
 DRIVER = str(HERE / "driver.py")
-# What `python3 main.py` is in the directory that stands for a TabbyAPI checkout.
-_TABBYAPI = """import os, sys
-server = {server!r}
-os.execv(sys.executable, [sys.executable, server, "--engine", "tabbyapi", *sys.argv[1:]])
+# main.py of the directory that replaces an engine's source checkout.
+_MAIN = """import os, sys
+server, engine = {server!r}, {engine!r}
+os.execv(sys.executable, [sys.executable, server, "--engine", engine, *sys.argv[1:]])
 """
 _NOT_OURS = 3  # exit status of PREPARE on a machine without our stand-ins
 CORES = ("0", "1", "2", "3")
@@ -56,7 +57,7 @@ class SimulatedHost(BaseHost):
         self.name = f"sim:{profile}" if inner.is_local else f"{inner.name}/sim:{profile}"
         self._state_dir = state_dir.rstrip("/")
         # Paths in presets that exist only on a simulated host.
-        self.preset_variables = {"tabbyapi": f"{self._state_dir}/tabbyapi"}
+        self.preset_variables = {engine: f"{self._state_dir}/{engine}" for engine in SOURCE_CHECKOUTS}
         self._path: str | None = None
         # of the simulated driver: `state.SimState(driver_state, profile)` sees and changes it
         self.driver_state = driver or f"{self._state_dir}/driver"
@@ -107,8 +108,9 @@ class SimulatedHost(BaseHost):
                 host=self.inner.name,
                 next_step="make it writable, or set XDG_STATE_HOME",
             )
-        stub = _TABBYAPI.format(server=str(HERE / "engine_server.py"))
-        await self.inner.write_file(f"{self._state_dir}/tabbyapi/main.py", stub.encode())
+        for engine in SOURCE_CHECKOUTS:
+            text = _MAIN.format(server=str(HERE / "engine_server.py"), engine=engine)
+            await self.inner.write_file(f"{self._state_dir}/{engine}/main.py", text.encode())
         self._path = done.out
 
     async def _merged(self, env: Mapping[str, str] | None) -> dict[str, str]:

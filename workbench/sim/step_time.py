@@ -27,7 +27,6 @@ STEP_PER_SEQUENCE_S = 0.0001  # the same, per running request
 GRAPH_LAYER_S = 4e-6  # what is left of launching when graphs replay
 EAGER_LAYER_S = 0.0003  # about fifteen kernels from Python
 TENSOR_REACH = 0.6  # share of the dense peak in a real prefill
-ENGINE_REACH = {"vllm": 1.0, "sglang": 1.0, "tabbyapi": 1.03, "llamacpp": 0.97}  # of the streamed bandwidth
 FORMAT_REACH = {"nvfp4": 0.76}  # 70B NVFP4 on one GB10: 4.0-4.2 tok/s where the bandwidth allows 6.7
 
 
@@ -35,13 +34,13 @@ FORMAT_REACH = {"nvfp4": 0.76}  # 70B NVFP4 on one GB10: 4.0-4.2 tok/s where the
 class ModelReplica:
     """One replica: the model on `tp` GPUs."""
 
-    engine: str
     gpu: GpuModel
     link: Interconnect
     model: SimulatedModel
     tp: int = 1
     eager: bool = False
     custom_all_reduce: bool = True
+    bandwidth_share: float = 1.0  # of the bandwidth that the best engine reaches
 
     @property
     def uses_custom_all_reduce(self) -> bool:
@@ -77,7 +76,7 @@ def step(
     gpu, model = serving.gpu, serving.model
     tokens = sequences + prefill_tokens
     clock = memory_mhz / gpu.memory_max_mhz if memory_mhz else 1.0
-    reach = ENGINE_REACH.get(serving.engine, 1.0) * FORMAT_REACH.get(model.quantization, 1.0)
+    reach = serving.bandwidth_share * FORMAT_REACH.get(model.quantization, 1.0)
     bandwidth = gpu.bandwidth_gbs * 1e9 * clock * gpu.efficiency * reach
     read = _weights_read(model, tokens) + context_tokens * model.kv_bytes_per_token
     memory = read / serving.tp / bandwidth * physics.memory_slowdown(sm_mhz, gpu)
@@ -89,19 +88,6 @@ def step(
         device += model.layers * GRAPH_LAYER_S
     total = device + _communication(serving, tokens) + STEP_BASE_S + STEP_PER_SEQUENCE_S * sequences
     return EngineStep(total, memory, compute)
-
-
-def single_stream_tok_s(serving: ModelReplica, *, context_tokens: int = 256) -> float:
-    """Tokens per second of one request with nothing locked and no power limit reached."""
-    gpu = serving.gpu
-    one = step(
-        serving,
-        sm_mhz=gpu.sm_compute_mhz,
-        memory_mhz=gpu.memory_compute_mhz,
-        sequences=1,
-        context_tokens=context_tokens,
-    )
-    return 1.0 / one.total_s
 
 
 def _weights_read(model: SimulatedModel, tokens: int) -> float:

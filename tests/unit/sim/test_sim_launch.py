@@ -1,27 +1,33 @@
-"""Command lines are read as the real engines read them, and what does not fit is refused in their words."""
+"""The simulated engines parse command lines like the real ones, and reject them with the same words."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 import pytest
 
-from workbench.sim import flag_parser, launch_options, memory_fit
+from workbench.sim import engines, flag_parser, launch_options, memory_fit
 from workbench.sim.flag_parser import ArgumentsRejected
+from workbench.sim.launch_options import Launch
 from workbench.sim.memory_fit import Failure
 
 MISTRAL = "mistralai/Mistral-Large-Instruct-2411-AWQ"
 QWEN = "Qwen/Qwen2.5-7B-Instruct"
 
 
+def read(engine: str, argv: Sequence[str], version: str | None = None) -> Launch:
+    return launch_options.read(engines.load(engine), argv, version)
+
+
 def refusal(engine: str, *argv: str, version: str | None = None) -> tuple[int, str]:
     with pytest.raises(ArgumentsRejected) as caught:
-        launch_options.read(engine, argv, version)
+        read(engine, argv, version)
     return caught.value.code, caught.value.text.splitlines()[-1]
 
 
 def test_vllm_flags():
-    plan = launch_options.read(
+    plan = read(
         "vllm",
         [
             QWEN,
@@ -44,11 +50,11 @@ def test_vllm_flags():
     assert (plan.tp, plan.dp, plan.max_len, plan.eager, plan.port) == (2, 2, 8000, True, 9000)
     assert plan.served == ("a", "b") and plan.memory_share == 0.8 and not plan.prefix_cache
     assert not plan.stats_log  # two API servers: the statistics lines are off
-    assert launch_options.read("vllm", [QWEN, "--max-model-len", "8K"]).max_len == 8192
-    assert not launch_options.read("vllm", [QWEN, "--disable-prefix-caching"]).prefix_cache
-    assert launch_options.read("vllm", [QWEN, "--compilation-config.cudagraph_mode", "none"]).eager
-    assert launch_options.read("vllm", [QWEN, "-cc", '{"cudagraph_mode": "NONE"}']).eager
-    assert launch_options.read("vllm", ["--model", QWEN, "-O3"]).model.id == QWEN
+    assert read("vllm", [QWEN, "--max-model-len", "8K"]).max_len == 8192
+    assert not read("vllm", [QWEN, "--disable-prefix-caching"]).prefix_cache
+    assert read("vllm", [QWEN, "--compilation-config.cudagraph_mode", "none"]).eager
+    assert read("vllm", [QWEN, "-cc", '{"cudagraph_mode": "NONE"}']).eager
+    assert read("vllm", ["--model", QWEN, "-O3"]).model.id == QWEN
 
 
 @pytest.mark.parametrize(
@@ -68,15 +74,13 @@ def test_vllm_refuses(argv, text):
 
 def test_flag_lists_are_those_of_the_version():
     assert refusal("vllm", QWEN, "--disable-log-requests", version="0.32.0")[0] == 2
-    assert launch_options.read("vllm", [QWEN, "--disable-log-requests"], "0.33.0").version == "0.33.0"
+    assert read("vllm", [QWEN, "--disable-log-requests"], "0.33.0").version == "0.33.0"
 
 
 def test_sglang_takes_unambiguous_prefixes_and_no_underscores():
-    plan = launch_options.read(
-        "sglang", ["--model-path", MISTRAL, "--tp", "2", "--disable-cuda-graph", "--enable-metrics"]
-    )
+    plan = read("sglang", ["--model-path", MISTRAL, "--tp", "2", "--disable-cuda-graph", "--enable-metrics"])
     assert (plan.tp, plan.eager, plan.metrics, plan.port) == (2, True, True, 30000)
-    assert not launch_options.read("sglang", ["--model-path", MISTRAL]).metrics
+    assert not read("sglang", ["--model-path", MISTRAL]).metrics
     code, said = refusal("sglang", "--model-path", MISTRAL, "--cuda-graph-max-bs", "8")
     assert code == 2 and "ambiguous option: --cuda-graph-max-bs could match" in said
     assert (
@@ -87,9 +91,7 @@ def test_sglang_takes_unambiguous_prefixes_and_no_underscores():
 
 
 def test_llamacpp_flags():
-    plan = launch_options.read(
-        "llamacpp", ["-m", "/x/Qwen2.5-7B-Q4_K_M.gguf", "-c", "8192", "-np", "8", "-ngl", "99", "-fa", "on"]
-    )
+    plan = read("llamacpp", ["-m", "/x/Qwen2.5-7B-Q4_K_M.gguf", "-c", "8192", "-np", "8", "-ngl", "99", "-fa", "on"])
     assert (plan.max_len, plan.max_sequences, plan.kv_tokens, plan.port) == (8192, 8, 8192, 8080)
     assert plan.model.quantization == "q4_k" and not plan.metrics
     assert refusal("llamacpp", "--bogus") == (1, "error: invalid argument: --bogus")
@@ -100,9 +102,7 @@ def test_tabbyapi_flags_take_values_and_a_file_stands_below_them(tmp_path, monke
     (tmp_path / "config.yml").write_text(
         "network:\n  port: 5001  # comment\n  disable_auth: true\nmodel:\n  max_seq_len: 4096\n  cache_mode: Q8\n"
     )
-    plan = launch_options.read(
-        "tabbyapi", ["--model-name", "Mistral-Large-Instruct-2411-exl3", "--max-seq-len", "8192"]
-    )
+    plan = read("tabbyapi", ["--model-name", "Mistral-Large-Instruct-2411-exl3", "--max-seq-len", "8192"])
     assert (plan.port, plan.max_len, plan.api_key) == (5001, 8192, None)
     assert plan.model.kv_bytes_per_token == 176 * 1024 and plan.model.bytes_per_token == 64.09e9
     assert "Invalid boolean value" in refusal("tabbyapi", "--disable-auth", "maybe")[1]
@@ -111,15 +111,15 @@ def test_tabbyapi_flags_take_values_and_a_file_stands_below_them(tmp_path, monke
 
 def test_tabbyapi_makes_its_key_once(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    first = launch_options.read("tabbyapi", ["--model-name", "x"]).api_key
-    assert first and launch_options.read("tabbyapi", ["--model-name", "x"]).api_key == first
+    first = read("tabbyapi", ["--model-name", "x"]).api_key
+    assert first and read("tabbyapi", ["--model-name", "x"]).api_key == first
     assert (tmp_path / "api_tokens.yml").stat().st_mode & 0o77 == 0
 
 
 def test_unknown_vllm_variables_are_warned_of(monkeypatch):
     monkeypatch.setenv("VLLM_KV_CACHE_DTYPE", "fp8")
     monkeypatch.setenv("VLLM_LOG_STATS_INTERVAL", "2")
-    warnings = launch_options.read("vllm", [QWEN]).warnings
+    warnings = read("vllm", [QWEN]).warnings
     assert warnings == ("Unknown vLLM environment variable detected: VLLM_KV_CACHE_DTYPE",)
 
 
@@ -133,7 +133,7 @@ def test_small_yaml():
 
 
 def placed(sim_state, profile: str, engine: str, *argv: str) -> memory_fit.Fit:
-    return memory_fit.place(launch_options.read(engine, argv), sim_state(profile))
+    return memory_fit.place(read(engine, argv), sim_state(profile))
 
 
 def failure(sim_state, profile: str, engine: str, *argv: str) -> str:

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sim_speed import single_stream_tok_s
 
 from workbench.sim import models, profiles, step_time
 from workbench.sim.scheduler import BLOCK, PrefixCache, Replica, Sequence
 
 HOST = profiles.get("rtx-5060ti-x2")
 MODEL = models.describe("Qwen/Qwen2.5-7B-Instruct-AWQ")
-SERVING = step_time.ModelReplica("vllm", HOST.gpu, HOST.interconnect, MODEL)
+SERVING = step_time.ModelReplica(HOST.gpu, HOST.interconnect, MODEL)
 
 
 @dataclass
@@ -74,7 +75,7 @@ def test_every_request_gets_exactly_its_tokens_within_the_limits(jobs, limit):
 def test_time_is_the_models():
     one = replica()
     _, (sequence,), _ = serve(one, [(16, 50)])
-    step = 1 / step_time.single_stream_tok_s(SERVING, context_tokens=40)
+    step = 1 / single_stream_tok_s(SERVING, context_tokens=40)
     assert sequence.last - sequence.first == pytest.approx(49 * step, rel=0.02)
 
 
@@ -82,7 +83,7 @@ def test_a_slow_machine_does_not_slow_the_simulation():
     """Steps of 25 µs cannot be slept one by one: tokens then come several at a time, at the same rate."""
     one = replica(speedup=500.0)
     clients, _, seconds = serve(one, [(16, 2000)])
-    step = 1 / step_time.single_stream_tok_s(SERVING, context_tokens=1000) / 500
+    step = 1 / single_stream_tok_s(SERVING, context_tokens=1000) / 500
     assert clients[0].tokens == 2000
     assert seconds == pytest.approx(2000 * step, rel=0.15)
 

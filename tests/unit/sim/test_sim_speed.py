@@ -1,10 +1,11 @@
-"""The speed model teaches what the hardware would: figures of public measurements, and which way each knob turns."""
+"""The speed model agrees with public measurements, and each setting has its real effect."""
 
 from __future__ import annotations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sim_speed import single_stream_tok_s
 
 from workbench.sim import models, physics, profiles, step_time
 from workbench.sim.step_time import ModelReplica
@@ -16,7 +17,7 @@ QWEN_VL = "Qwen/Qwen3-VL-2B-Instruct"
 def serving(profile: str, model: str, *, tp: int = 1, quantization: str | None = None, **more) -> ModelReplica:
     host = profiles.get(profile)
     described = models.describe(model, quantization=quantization)
-    return ModelReplica("vllm", host.gpu, host.interconnect, described, tp, **more)
+    return ModelReplica(host.gpu, host.interconnect, described, tp, **more)
 
 
 def rate(
@@ -34,7 +35,7 @@ def rate(
 
 def test_123b_awq_on_one_workstation_card():
     one = serving("rtx-pro-6000", MISTRAL)
-    got = step_time.single_stream_tok_s(one)
+    got = single_stream_tok_s(one)
     assert 22 <= got <= 24
     nominal = one.gpu.bandwidth_gbs * 1e9 / one.model.bytes_per_token
     assert 0.79 <= got / nominal <= 0.89
@@ -42,14 +43,14 @@ def test_123b_awq_on_one_workstation_card():
 
 def test_70b_on_sparks():
     two = serving("gb10-x2", "meta-llama/Llama-3.3-70B-Instruct", tp=2)
-    assert step_time.single_stream_tok_s(two) == pytest.approx(3.17, rel=0.03)
+    assert single_stream_tok_s(two) == pytest.approx(3.17, rel=0.03)
     one = serving("gb10", "nvidia/Llama-3.3-70B-Instruct-NVFP4")
-    assert step_time.single_stream_tok_s(one) == pytest.approx(4.1, rel=0.05)
+    assert single_stream_tok_s(one) == pytest.approx(4.1, rel=0.05)
 
 
 def test_7b_on_a_5060ti_and_fp8_is_slower_than_awq():
     awq, fp8 = (
-        step_time.single_stream_tok_s(serving("rtx-5060ti-x2", "Qwen/Qwen2.5-7B-Instruct", quantization=q))
+        single_stream_tok_s(serving("rtx-5060ti-x2", "Qwen/Qwen2.5-7B-Instruct", quantization=q))
         for q in ("awq", "fp8")
     )
     assert awq == pytest.approx(81, rel=0.05) and fp8 < 0.7 * awq
@@ -91,7 +92,7 @@ def test_two_peers_use_the_engines_own_all_reduce_and_four_cannot():
     two, four = (serving("four-pcie", QWEN_VL, tp=tp) for tp in (2, 4))
     assert two.uses_custom_all_reduce and not four.uses_custom_all_reduce
     without = serving("four-pcie", QWEN_VL, tp=2, custom_all_reduce=False)
-    assert step_time.single_stream_tok_s(without) < step_time.single_stream_tok_s(two)
+    assert single_stream_tok_s(without) < single_stream_tok_s(two)
     assert not serving("rtx-5060ti-x2", QWEN_VL, tp=2).uses_custom_all_reduce
 
 

@@ -1,0 +1,23 @@
+"""The simulated engines: one class per engine, chosen once when a server process starts.
+
+base.py   the interface, with the behaviour that most engines share
+others    one module per engine, each with its instance `ENGINE`
+
+A new engine is one module here and, if it is started by a program of its own, a script in bin/.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from workbench.sim.engines.base import SimulatedEngine
+
+SOURCE_CHECKOUTS = ("tabbyapi",)  # engines that are started as `python main.py` in their source directory
+
+
+def load(name: str) -> SimulatedEngine:
+    """Return the simulated engine called `name`."""
+    engine: SimulatedEngine = import_module(f"workbench.sim.engines.{name}").ENGINE
+    return engine

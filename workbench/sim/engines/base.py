@@ -1,0 +1,225 @@
+"""The interface of a simulated engine, with the behaviour that most engines share.
+
+Texts imitate the real engines word for word: do not improve them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from workbench.sim.flag_parser import ArgumentsRejected, Catalog
+from workbench.sim.memory_fit import GIB, Failure, Fit, GpuMemory
+from workbench.sim.startup import StartupPhase
+
+if TYPE_CHECKING:
+    from workbench.sim.driver_state import SimState
+    from workbench.sim.engine_log import EngineLog
+    from workbench.sim.engine_metrics import Metrics
+    from workbench.sim.engine_server import EngineServer
+    from workbench.sim.http_server import Request
+    from workbench.sim.launch_options import Launch
+    from workbench.sim.openai_api import Api, ApiError, Reply
+    from workbench.sim.scheduler import Replica
+    from workbench.sim.scheduler import Sequence as RequestSequence
+
+
+class SimulatedEngine:
+    """One simulated engine. Instances have no state."""
+
+    name: str
+    program: str  # as the usage text of the real parser names it
+    default_port: int
+    default_config: str | None = None  # configuration file of the working directory
+    bandwidth_share = 1.0  # reached share of the streamed memory bandwidth, relative to the best engine
+    graphs_gib = 0.0  # GPU memory of captured graphs
+    worker_name: str | None = None  # process title of the worker; None: the server itself uses the GPU
+    worker_manner = "follow"  # "follow": the worker ends with the server; "orphan": it outlives a killed server
+    port_attempts = 1  # ports to try, counting upwards from the requested one
+    binds_first = False  # binds its port before the model is loaded, without listening
+    listens_while_loading = False  # answers 503 until it is ready
+    connection_limits: tuple[int | None, float | None] = (None, None)  # requests per connection, idle seconds
+    checks_model = False  # rejects requests for a model that is not served
+    rejects_long_requests = False  # rejects more output tokens than there is room for, instead of generating fewer
+    tokenizes_messages = True
+    tokenize_path, tokenize_field = "/tokenize", "prompt"
+    finish_on_content = False  # finish_reason comes with the last content instead of in a chunk of its own
+
+    # -- command line --------------------------------------------------------------------------------------------
+
+    def answer(self, words: Sequence[str], version: str) -> str | None:
+        """Return the text that the program prints if it is asked for its version, else None."""
+        return None
+
+    def arguments(self, words: list[str]) -> list[str]:
+        """Return the flags among the words after the program. Raises ArgumentsRejected."""
+        return words
+
+    def normalized(self, option: str) -> str:
+        """Return the spelling of an option that the flag list contains."""
+        return option
+
+    accepts_prefixes = False  # any unambiguous beginning of an option is valid, as in plain argparse
+    dotted_fields = False  # "--config.key value" sets a key of a JSON flag
+
+    def negations(self, flag: Mapping[str, Any]) -> set[str]:
+        """Return the spellings that turn a flag off."""
+        return {flag["negation"]} if flag.get("negation") else set()
+
+    def unlisted_flag(self, option: str) -> dict[str, Any] | None:
+        """Return the flag of an option that the flag list does not contain, else None."""
+        return None
+
+    def check_unknown(self, argument: str) -> None:
+        """Raise ArgumentsRejected if the parser stops at the first unknown argument instead of collecting them."""
+
+    def reject(self, why: str) -> ArgumentsRejected:
+        """Return the error for a command line that the engine's parser rejects."""
+        return ArgumentsRejected(f"usage: {self.program} [-h] [options]\n{self.program}: error: {why}", 2)
+
+    def missing_value(self, option: str, title: str, many: bool) -> ArgumentsRejected:
+        """Return the error for an option without a value. `title` has all spellings of the flag."""
+        return self.reject(f"argument {title}: expected {'at least one' if many else 'one'} argument")
+
+    def invalid_value(self, title: str, kind: str, text: str) -> ArgumentsRejected:
+        """Return the error for a value of the wrong type."""
+        return self.reject(f"argument {title}: invalid {kind} value: {text!r}")
+
+    def launch(self, catalog: Catalog, flags: dict[str, Any], positional: list[str]) -> Launch:
+        """Return the server that the parsed flags describe. Raises ArgumentsRejected."""
+        raise NotImplementedError
+
+    # -- memory --------------------------------------------------------------------------------------------------
+
+    def model_path(self, launch: Launch) -> str | None:
+        """Return the path that the model is loaded from, or None for a name."""
+        name = launch.model.id
+        return name if name.startswith(("/", "./", "../", "~")) else None
+
+    def missing_model(self, path: str) -> Failure:
+        """Return the failure for a model path that does not exist."""
+        return Failure(f"FileNotFoundError: Model path {path} does not exist.")
+
+    def gpus_per_replica(self, launch: Launch, state: SimState, gpus: tuple[int, ...]) -> int:
+        """Return the number of GPUs over which one replica is split."""
+        return launch.tp * launch.pp
+
+    def too_few_gpus(self, needed: int, have: int) -> Failure:
+        """Return the failure for more ranks than visible GPUs."""
+        return Failure("torch.AcceleratorError: CUDA error: invalid device ordinal")
+
+    def cache_bytes(self, launch: Launch, memory: GpuMemory) -> float:
+        """Return the size of the KV cache per GPU. Raises Failure if weights and cache do not fit."""
+        if memory.weights > memory.free:
+            raise self.out_of_memory(memory.weights, memory)
+        cache = self.wanted_cache(launch, memory)
+        if cache <= 0:
+            raise Failure("RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.")
+        if memory.weights + cache > memory.free:
+            raise self.out_of_memory(memory.weights + cache, memory)
+        return cache
+
+    def wanted_cache(self, launch: Launch, memory: GpuMemory) -> float:
+        """Return the bytes per GPU of the KV cache size that the flags ask for."""
+        return (launch.kv_tokens or 0) * memory.per_token
+
+    def check_length(self, max_len: int, cache: float, memory: GpuMemory) -> None:
+        """Raise Failure if the KV cache cannot contain one sequence of full length."""
+
+    def out_of_memory(self, wanted: float, memory: GpuMemory) -> Failure:
+        """Return the failure of an allocation of `wanted` bytes in total."""
+        more = max(wanted - memory.free, 64 << 20) / GIB
+        left = max(0.0, memory.free) % (256 << 20) / (1 << 20)
+        return Failure(
+            f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {more:.2f} GiB. GPU 0 has a total capacity "
+            f"of {memory.total / GIB:.2f} GiB of which {left:.2f} MiB is free.",
+        )
+
+    # -- log -----------------------------------------------------------------------------------------------------
+
+    def log_line(self, log: EngineLog, text: str, *, source: str, process: str, pid: int, level: str) -> str:
+        """Return a log line in the engine's format."""
+        raise NotImplementedError
+
+    def access_line(self, text: str) -> str | None:
+        """Return the log line for one request from uvicorn's text, or None if the engine logs no requests."""
+        return None
+
+    def before_loading(self, launch: Launch) -> Iterator[StartupPhase]:
+        """Yield the lines from the banner to the first look at the model and the memory."""
+        return iter(())
+
+    def loading(self, launch: Launch, fit: Fit, workers: list[int], address: str) -> Iterator[StartupPhase]:
+        """Yield the lines of the start until the server is ready. `workers` are the process ids of the workers."""
+        raise NotImplementedError
+
+    def ready(self, address: str) -> StartupPhase:
+        """Return the line that says that the server is ready."""
+        raise NotImplementedError
+
+    def fails_in_worker(self, failure: Failure) -> bool:
+        """Return whether it is the worker process that fails, so that it has to exist."""
+        return False
+
+    def failed(self, log: EngineLog, failure: Failure, workers: list[int]) -> None:
+        """Write the last lines of an engine that cannot start."""
+        for line in failure.lines:
+            log.line(line, level="ERROR")
+
+    def port_taken(self, log: EngineLog, host: str, port: int, error: OSError) -> None:
+        """Write the lines about a port that is in use."""
+        raise NotImplementedError
+
+    def stopping(self, log: EngineLog) -> None:
+        """Write the line of an engine that was asked to stop."""
+        log.line("Shutting down")
+
+    def statistics(self, server: EngineServer, before: Sequence[tuple[int, int]], seconds: float, busy: bool) -> None:
+        """Write the periodic statistics lines. `before` are prompt and output tokens of each replica `seconds` ago."""
+
+    def observe(self, server: EngineServer, replica: Replica) -> None:
+        """Register for the steps of a replica that the engine logs."""
+
+    # -- API -----------------------------------------------------------------------------------------------------
+
+    def routes(self, api: Api) -> dict[tuple[str, str], Callable[[Request], None]]:
+        """Return the handlers of the engine's own endpoints."""
+        return {}
+
+    def metrics(self, metrics: Metrics) -> list[str]:
+        """Return the lines of /metrics."""
+        raise NotImplementedError
+
+    def health(self, ready: bool) -> Any:
+        """Return the body of /health."""
+        return b""
+
+    def token_reply(self, ids: list[int], max_len: int) -> dict[str, Any]:
+        """Return the body of the tokenizer endpoint."""
+        return {"count": len(ids), "max_model_len": max_len, "tokens": ids}
+
+    def error_body(self, error: ApiError) -> dict[str, Any]:
+        """Return the body of an error reply."""
+        if error.unknown_path:
+            return {"detail": str(error)}
+        return {"error": {"message": str(error), "type": error.kind, "param": error.param, "code": error.status}}
+
+    def more_usage(self, sequence: RequestSequence) -> dict[str, Any]:
+        """Return the fields of "usage" that only this engine has."""
+        return {}
+
+    def more_fields(self, sequence: RequestSequence) -> dict[str, Any]:
+        """Return the top-level fields of a finished reply that only this engine has."""
+        return {}
+
+    def stream_end(self, reply: Reply, sequence: RequestSequence) -> str:
+        """Return the events after the last content: finish_reason unless it came with the content, usage, [DONE]."""
+        fields, text = self.more_fields(sequence), ""
+        if not self.finish_on_content:
+            text += reply.finish_event({} if reply.usage_chunk else fields)
+        if reply.usage_chunk:
+            text += reply.event({"choices": [], "usage": reply.usage(sequence), **fields})
+        return text + "data: [DONE]\n\n"
+
+    def finished(self, api: Api, reply_id: str, sequence: RequestSequence) -> None:
+        """Write the log lines for one finished request."""

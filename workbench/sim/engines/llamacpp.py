@@ -1,0 +1,205 @@
+"""Simulated llama.cpp: texts and shapes of llama-server b11434."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from workbench.sim import launch_options, models
+from workbench.sim.engine_metrics import Metrics, samples
+from workbench.sim.engines.base import SimulatedEngine
+from workbench.sim.flag_parser import ArgumentsRejected, Catalog
+from workbench.sim.launch_options import Launch, first_of
+from workbench.sim.memory_fit import Failure, Fit, GpuMemory
+from workbench.sim.startup import StartupPhase
+
+if TYPE_CHECKING:
+    from workbench.sim.driver_state import SimState
+    from workbench.sim.engine_log import EngineLog
+    from workbench.sim.http_server import Request
+    from workbench.sim.openai_api import Api
+    from workbench.sim.scheduler import Sequence as RequestSequence
+
+_CONTEXT_TOKENS = 32768  # without --ctx-size, at most
+
+
+class Llamacpp(SimulatedEngine):
+    """One process that splits a model over all visible GPUs."""
+
+    name = "llamacpp"
+    program = "llama-server"
+    default_port = 8080
+    bandwidth_share = 0.97
+    connection_limits = (100, 5.0)
+    tokenize_field = "content"
+
+    def answer(self, words: Sequence[str], version: str) -> str | None:
+        if "--version" not in words:
+            return None
+        return f"version: {version.lstrip('b')} (simulated)\nbuilt by Workbench's simulation"
+
+    def check_unknown(self, argument: str) -> None:
+        raise self.reject(f"invalid argument: {argument}")
+
+    def reject(self, why: str) -> ArgumentsRejected:
+        return ArgumentsRejected(f"error: {why}", 1)
+
+    def missing_value(self, option: str, title: str, many: bool) -> ArgumentsRejected:
+        return self.reject(f'expected value for argument "{option}"')
+
+    def invalid_value(self, title: str, kind: str, text: str) -> ArgumentsRejected:
+        return self.reject(f'error while handling argument "{title}": stoi')
+
+    def launch(self, catalog: Catalog, flags: dict[str, Any], positional: list[str]) -> Launch:
+        if positional:
+            raise self.reject(f"invalid argument: {positional[0]}")
+        name = flags.get("model") or flags.get("hf-repo") or os.environ.get("LLAMA_ARG_MODEL")
+        if not name:
+            raise self.reject("--model or --hf-repo is needed")
+        # a GGUF file whose name has no quantization is simulated as the usual Q4_K_M
+        quant = models.named_quantization(str(name))
+        model = models.describe(str(name) if quant else f"{name}-Q4_K_M")
+        slots = int(flags.get("parallel") or -1)
+        context = int(flags.get("ctx-size") or 0) or min(model.max_len, _CONTEXT_TOKENS)
+        return launch_options.of_flags(
+            catalog,
+            flags,
+            model,
+            served=first_of(flags.get("alias"), str(name)),
+            max_len=context,
+            max_sequences=slots if slots > 0 else 4,
+            batched_tokens=int(flags.get("batch-size") or 2048),
+            memory_share=0.97,
+            kv_tokens=context,
+            metrics=bool(flags.get("metrics")),
+            api_key=first_of(flags.get("api-key"), os.environ.get("LLAMA_API_KEY", ""))[0] or None,
+            on_gpu=flags.get("n-gpu-layers") not in (0, "0"),
+        )
+
+    # -- memory --------------------------------------------------------------------------------------------------
+
+    def model_path(self, launch: Launch) -> str | None:
+        return str(launch.flags.get("model") or "") or None
+
+    def missing_model(self, path: str) -> Failure:
+        return Failure(
+            f"gguf_init_from_file: failed to open GGUF file '{path}' (No such file or directory)",
+            f"llama_model_load: error loading model: llama_model_loader: failed to load model from {path}",
+            f"srv    load_model: failed to load model, '{path}'",
+            "srv  llama_server: exiting due to model loading error",
+        )
+
+    def gpus_per_replica(self, launch: Launch, state: SimState, gpus: tuple[int, ...]) -> int:
+        return len(gpus)
+
+    def out_of_memory(self, wanted: float, memory: GpuMemory) -> Failure:
+        return Failure(
+            f"ggml_backend_cuda_buffer_type_alloc_buffer: allocating {wanted / (1 << 20):.2f} MiB on device 0: "
+            "cudaMalloc failed: out of memory",
+            "llama_model_load: error loading model: unable to allocate CUDA0 buffer",
+            "srv  llama_server: exiting due to model loading error",
+        )
+
+    # -- log -----------------------------------------------------------------------------------------------------
+
+    def log_line(self, log: EngineLog, text: str, *, source: str, process: str, pid: int, level: str) -> str:
+        seconds, micros = divmod(int((time.monotonic() - log.started) * 1e6), 10**6)
+        elapsed = f"{seconds // 60}.{seconds % 60:02d}.{micros // 1000:03d}.{micros % 1000:03d}"
+        return f"{elapsed} {level[0]} {text}"
+
+    def before_loading(self, launch: Launch) -> Iterator[StartupPhase]:
+        yield StartupPhase(0.0, "srv  llama_server: initializing ...")
+        yield StartupPhase(0.0, f"cmn  common_param: build_info: {launch.version}")
+        yield StartupPhase(0.05, f"srv    load_model: loading model '{launch.model.id}'")
+
+    def loading(self, launch: Launch, fit: Fit, workers: list[int], address: str) -> Iterator[StartupPhase]:
+        layers, slots = launch.model.layers + 1, launch.max_sequences
+        yield StartupPhase(0.3, f"load_tensors: offloaded {layers if launch.on_gpu else 0}/{layers} layers to GPU")
+        text = f"srv    load_model: initializing, n_slots = {slots}, n_ctx_slot = {fit.max_len // slots}, "
+        yield StartupPhase(0.5, f"{text}kv_unified = 'false'")
+        yield StartupPhase(0.05, "cmn  common_init: warming up the model with an empty run - please wait ...")
+        yield StartupPhase(0.1, "srv  llama_server: model loaded")
+
+    def ready(self, address: str) -> StartupPhase:
+        return StartupPhase(0.0, f"srv  llama_server: listening on {address}")
+
+    def port_taken(self, log: EngineLog, host: str, port: int, error: OSError) -> None:
+        log.line(f"srv         start: couldn't bind HTTP server socket, hostname: {host}, port: {port}", level="E")
+        log.line("srv  llama_server: exiting due to HTTP server error", level="E")
+
+    def stopping(self, log: EngineLog) -> None:
+        """Write nothing."""
+
+    # -- API -----------------------------------------------------------------------------------------------------
+
+    def routes(self, api: Api) -> dict[tuple[str, str], Callable[[Request], None]]:
+        slots = api.launch.max_sequences
+        props = {"total_slots": slots, "model_path": api.launch.model.id, "build_info": "simulated"}
+
+        def slot_states(request: Request) -> None:
+            busy = len(api.replicas[0].running)
+            request.reply(200, [{"id": i, "is_processing": i < busy} for i in range(slots)])
+
+        return {
+            ("GET", "/props"): lambda r: r.reply(200, props),
+            ("GET", "/slots"): slot_states,
+            ("POST", "/apply-template"): lambda r: r.reply(200, {"prompt": f"<s>{api.chat_text(r)}<assistant>"}),
+        }
+
+    def health(self, ready: bool) -> Any:
+        if ready:
+            return {"status": "ok"}
+        return {"error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}}
+
+    def token_reply(self, ids: list[int], max_len: int) -> dict[str, Any]:
+        return {"tokens": ids}
+
+    def more_fields(self, sequence: RequestSequence) -> dict[str, Any]:
+        prompt_s, decode_s, fresh = sequence.prompt_s, sequence.decode_s, len(sequence.prompt) - sequence.cached
+        return {
+            "timings": {
+                "cache_n": sequence.cached,
+                "prompt_n": fresh,
+                "prompt_ms": prompt_s * 1000,
+                "prompt_per_second": fresh / max(prompt_s, 1e-9),
+                "predicted_n": sequence.generated,
+                "predicted_ms": decode_s * 1000,
+                "predicted_per_second": sequence.generated / max(decode_s, 1e-9),
+            }
+        }
+
+    def finished(self, api: Api, reply_id: str, sequence: RequestSequence) -> None:
+        fresh = len(sequence.prompt) - sequence.cached
+        lines = (("prompt eval", sequence.prompt_s, fresh), ("       eval", sequence.decode_s, sequence.generated))
+        for kind, seconds, count in lines:
+            each, rate = seconds * 1000 / max(1, count), count / max(seconds, 1e-9)
+            api.log.line(
+                f"slot print_timing: id  0 | task {api.count} | {kind} time = {seconds * 1000:10.2f} ms / "
+                f"{count:5d} tokens ({each:8.2f} ms per token, {rate:8.2f} tokens per second)"
+            )
+
+    def metrics(self, metrics: Metrics) -> list[str]:
+        replica = metrics.replicas[0]
+        counters = replica.counters
+        computed = counters.prompt_tokens - counters.cached_tokens
+        totals = {
+            "llamacpp:prompt_tokens_total": computed,
+            "llamacpp:prompt_tokens_cached_total": counters.cached_tokens,
+            "llamacpp:prompt_seconds_total": counters.prefill_s,
+            "llamacpp:tokens_predicted_total": counters.generated_tokens,
+            "llamacpp:tokens_predicted_seconds_total": counters.decode_s,
+            "llamacpp:n_decode_total": counters.steps,
+        }
+        gauges = {
+            "llamacpp:prompt_tokens_seconds": computed / counters.prefill_s if counters.prefill_s else 0,
+            "llamacpp:predicted_tokens_seconds": metrics.throughput if replica.running else 0,
+            "llamacpp:requests_processing": len(replica.running),
+            "llamacpp:requests_deferred": len(replica.waiting),
+            "llamacpp:n_busy_slots_per_decode": counters.busy_sequence_steps / max(1, counters.steps),
+        }
+        return samples(totals, "counter") + samples(gauges, "gauge")
+
+
+ENGINE = Llamacpp()

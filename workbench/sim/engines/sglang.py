@@ -1,0 +1,226 @@
+"""Simulated SGLang: texts and shapes of 0.5.23."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from workbench.sim import launch_options, models
+from workbench.sim.engine_metrics import Metrics, samples
+from workbench.sim.engines.base import SimulatedEngine
+from workbench.sim.flag_parser import Catalog
+from workbench.sim.launch_options import Launch, first_of
+from workbench.sim.memory_fit import GIB, GRAPHS_GIB, Failure, Fit, GpuMemory
+from workbench.sim.startup import StartupPhase, no_custom_all_reduce, shard_progress, start_seconds
+
+if TYPE_CHECKING:
+    from workbench.sim.engine_log import EngineLog
+    from workbench.sim.engine_server import EngineServer
+    from workbench.sim.http_server import Request
+    from workbench.sim.openai_api import Api, ApiError
+    from workbench.sim.scheduler import Replica
+    from workbench.sim.scheduler import Sequence as RequestSequence
+
+_HISTOGRAMS = {
+    "ttft_s": "sglang:time_to_first_token_seconds",
+    "itl_s": "sglang:inter_token_latency_seconds",
+    "e2e_s": "sglang:e2e_request_latency_seconds",
+    "queue_s": "sglang:queue_time_seconds",
+}
+
+
+class Sglang(SimulatedEngine):
+    """A server process that listens while it loads, and a worker process "sglang::schedul"."""
+
+    name = "sglang"
+    program = "sglang serve"
+    default_port = 30000
+    graphs_gib = GRAPHS_GIB
+    worker_name = "sglang::schedul"
+    listens_while_loading = True
+    rejects_long_requests = True
+    tokenizes_messages = False
+    accepts_prefixes = True
+
+    def answer(self, words: Sequence[str], version: str) -> str | None:
+        return f"sglang version: {version}" if words[:1] in (["version"], ["--version"]) else None
+
+    def arguments(self, words: list[str]) -> list[str]:
+        return launch_options.after_serve(self, words)
+
+    def launch(self, catalog: Catalog, flags: dict[str, Any], positional: list[str]) -> Launch:
+        if positional:
+            raise self.reject("unrecognized arguments: " + " ".join(positional))
+        name = flags.get("model-path")
+        if not name:
+            raise self.reject("the following arguments are required: --model-path/--model")
+        chunk = int(flags.get("chunked-prefill-size") or 8192)
+        return launch_options.of_flags(
+            catalog,
+            flags,
+            models.describe(
+                str(name),
+                quantization=flags.get("quantization"),
+                dtype=str(flags.get("dtype") or "auto"),
+                kv_fp8=str(flags.get("kv-cache-dtype") or "").startswith("fp8"),
+            ),
+            served=first_of(flags.get("served-model-name"), str(name)),
+            tp=int(flags.get("tensor-parallel-size") or 1),
+            pp=int(flags.get("pipeline-parallel-size") or 1),
+            dp=int(flags.get("data-parallel-size") or 1),
+            eager=bool(flags.get("disable-cuda-graph")),
+            custom_all_reduce=not flags.get("disable-custom-all-reduce"),
+            max_len=flags.get("context-length"),
+            max_sequences=int(flags.get("max-running-requests") or 256),
+            batched_tokens=chunk if chunk > 0 else 1 << 20,
+            memory_share=float(flags.get("mem-fraction-static") or 0.88),
+            kv_tokens=flags.get("max-total-tokens"),
+            prefix_cache=not flags.get("disable-radix-cache"),
+            metrics=bool(flags.get("enable-metrics")),
+            api_key=flags.get("api-key"),
+        )
+
+    # -- memory --------------------------------------------------------------------------------------------------
+
+    def missing_model(self, path: str) -> Failure:
+        return Failure(
+            f"OSError: Can't load the configuration of '{path}': it is neither a directory with a config.json nor a "
+            "model identifier on the hub",
+        )
+
+    def wanted_cache(self, launch: Launch, memory: GpuMemory) -> float:
+        room = min(memory.budget, memory.free) - memory.weights
+        if launch.memory_share > 0.95:
+            room -= memory.working
+        return min(room, launch.kv_tokens * memory.per_token) if launch.kv_tokens else room
+
+    # -- log -----------------------------------------------------------------------------------------------------
+
+    def log_line(self, log: EngineLog, text: str, *, source: str, process: str, pid: int, level: str) -> str:
+        rank = f" {process}" if process and log.ranks else ""
+        return f"[{time.strftime('%Y-%m-%d %H:%M:%S')}{rank}] {text}"
+
+    def access_line(self, text: str) -> str | None:
+        return f"[{time.strftime('%Y-%m-%d %H:%M:%S')}] {text}"
+
+    def before_loading(self, launch: Launch) -> Iterator[StartupPhase]:
+        given = {k.replace("-", "_"): v for k, v in launch.flags.items() if "api-key" not in k}
+        yield StartupPhase(0.0, f"server_args={given}")
+
+    def loading(self, launch: Launch, fit: Fit, workers: list[int], address: str) -> Iterator[StartupPhase]:
+        for share, text, raw in self._rank_lines(launch, fit):
+            yield StartupPhase(share, text, {} if raw else {"process": "TP0"}, raw=raw)
+        yield StartupPhase(0.02, f"INFO:     Uvicorn running on {address} (Press CTRL+C to quit)")
+        yield StartupPhase(0.1, 'INFO:     127.0.0.1:0 - "GET /model_info HTTP/1.1" 200 OK')
+
+    def _rank_lines(self, launch: Launch, fit: Fit) -> Iterator[tuple[float, str, bool]]:
+        """Yield share, text and whether the text has no prefix, of the lines of the first rank."""
+        model = launch.model
+        yield 0.15, "Init torch distributed begin.", False
+        yield 0.0, f"Init torch distributed ends. elapsed=0.41 s, mem usage={0.09 * launch.tp:.2f} GB", False
+        if why := no_custom_all_reduce(launch, fit):
+            yield 0.0, f"Custom allreduce is disabled because {why}.", False
+        yield 0.02, f"Load weight begin. avail mem={fit.used_bytes / 1e9:.2f} GB", False
+        for share, progress in shard_progress(model.weight_bytes, 0.35):
+            yield share, f"Multi-thread loading shards: {progress}", True
+        left = (fit.used_bytes - fit.weight_bytes) / 1e9
+        text = f"Load weight end. elapsed={start_seconds(launch) * 0.35:.2f} s, type={model.architecture}, "
+        yield 0.0, f"{text}avail mem={left:.2f} GB, mem usage={fit.weight_bytes / 1e9:.2f} GB.", False
+        half = fit.kv_bytes / 2 / GIB
+        text = f"KV Cache is allocated. dtype: torch.bfloat16, #tokens: {fit.kv_tokens}, K size: {half:.2f} GB, "
+        yield 0.05, f"{text}V size: {half:.2f} GB", False
+        if not launch.eager:
+            yield 0.05, "Capture decode CUDA graph begin. This can take up to several minutes.", False
+            yield 0.2, "Capture decode CUDA graph end. elapsed=3.12 s, mem usage=0.31 GB", False
+        text = f"max_total_num_tokens={fit.kv_tokens}, chunked_prefill_size={launch.batched_tokens}, "
+        text += f"max_prefill_tokens=16384, max_running_requests={launch.max_sequences}, context_len={fit.max_len}"
+        yield 0.05, text, False
+
+    def ready(self, address: str) -> StartupPhase:
+        return StartupPhase(0.0, "The server is fired up and ready to roll!")
+
+    def failed(self, log: EngineLog, failure: Failure, workers: list[int]) -> None:
+        log.line("Scheduler hit an exception: Traceback (most recent call last):", process="TP0")
+        for line in failure.lines:
+            log.raw(line)
+        log.line("Received sigquit from a child process. It usually means the child failed.")
+
+    def port_taken(self, log: EngineLog, host: str, port: int, error: OSError) -> None:
+        text = f"error while attempting to bind on address ('{host}', {port}): address already in use"
+        log.raw(f"ERROR:    [Errno {error.errno}] {text}")
+
+    def observe(self, server: EngineServer, replica: Replica) -> None:
+        plan, log = server.plan, server.log
+        rank = f"TP0 DP{server.replicas.index(replica)}" if plan.dp > 1 else "TP0"
+        interval = int(plan.flags.get("decode-log-interval") or 40)
+
+        def prefill(fresh: list[RequestSequence], tokens: int) -> None:
+            cached = sum(s.cached for s in fresh)
+            usage = replica.used_tokens / replica.kv_tokens
+            log.line(
+                f"Prefill batch, #new-seq: {len(fresh)}, #new-token: {tokens}, #cached-token: {cached}, token usage: "
+                f"{usage:.2f}, #running-req: {len(replica.running) - len(fresh)}, #queue-req: {len(replica.waiting)}",
+                process=rank,
+            )
+
+        def decode() -> None:
+            if replica.counters.steps % interval:
+                return
+            used = replica.used_tokens
+            log.line(
+                f"Decode batch, #running-req: {len(replica.running)}, #token: {used}, token usage: "
+                f"{used / replica.kv_tokens:.2f}, cuda graph: {not plan.eager}, gen throughput (token/s): "
+                f"{server.metrics.throughput / len(server.replicas):.2f}, #queue-req: {len(replica.waiting)}",
+                process=rank,
+            )
+
+        replica.on_prefill, replica.on_step = prefill, decode
+
+    # -- API -----------------------------------------------------------------------------------------------------
+
+    def routes(self, api: Api) -> dict[tuple[str, str], Callable[[Request], None]]:
+        model = api.launch.model.id
+        info = {"model_path": model, "tokenizer_path": model, "is_generation": True}
+        server = {**info, "version": api.launch.version}
+        routes: dict[tuple[str, str], Callable[[Request], None]] = {}
+        for prefix in ("/", "/get_"):
+            routes["GET", f"{prefix}model_info"] = lambda r: r.reply(200, info)
+            routes["GET", f"{prefix}server_info"] = lambda r: r.reply(200, server)
+        return routes
+
+    def error_body(self, error: ApiError) -> dict[str, Any]:
+        fields = {"message": str(error), "type": error.kind, "param": error.param, "code": error.status}
+        return {"object": "error", **fields}
+
+    def metrics(self, metrics: Metrics) -> list[str]:
+        out = []
+        several = len(metrics.replicas) > 1
+        for i, (replica, histograms) in enumerate(zip(metrics.replicas, metrics.histograms)):  # noqa: B905
+            labels = f'engine_type="unified",model_name="{metrics.launch.served[0]}",moe_ep_rank="0",pp_rank="0"'
+            labels += f',tp_rank="0",dp_rank="{i}"' if several else ',tp_rank="0"'
+            counters, used = replica.counters, replica.used_tokens
+            gauges = {
+                "sglang:max_total_num_tokens": metrics.kv_tokens,
+                "sglang:num_running_reqs": len(replica.running),
+                "sglang:num_queue_reqs": len(replica.waiting),
+                "sglang:gen_throughput": metrics.throughput / len(metrics.replicas) if replica.running else 0.0,
+                "sglang:token_usage": used / metrics.kv_tokens,
+                "sglang:num_used_tokens": used,
+                "sglang:cache_hit_rate": counters.cached_tokens / max(1, counters.prompt_tokens),
+                "sglang:num_retracted_reqs": 0,
+            }
+            totals = {
+                "sglang:prompt_tokens_total": counters.prompt_tokens,
+                "sglang:generation_tokens_total": counters.generated_tokens,
+                "sglang:num_requests_total": counters.finished,
+            }
+            cached = {"sglang:cached_tokens_total": counters.cached_tokens}
+            out += samples(gauges, "gauge", labels) + samples(totals, "counter", labels)
+            out += samples(cached, "counter", f'{labels},cache_source="device"')
+            for key, metric in _HISTOGRAMS.items():
+                out += histograms[key].lines(metric, labels)
+        return out
+
+
+ENGINE = Sglang()

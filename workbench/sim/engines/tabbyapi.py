@@ -1,0 +1,158 @@
+"""Simulated TabbyAPI with ExLlamaV3: texts and shapes of its source of 2026-08-13."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from workbench.sim import driver_state, launch_options, models
+from workbench.sim.engines.base import SimulatedEngine
+from workbench.sim.flag_parser import Catalog, small_yaml
+from workbench.sim.launch_options import Launch
+from workbench.sim.memory_fit import Fit
+from workbench.sim.startup import StartupPhase
+
+if TYPE_CHECKING:
+    from workbench.sim.driver_state import SimState
+    from workbench.sim.engine_log import EngineLog
+    from workbench.sim.openai_api import Api, Reply
+    from workbench.sim.scheduler import Sequence as RequestSequence
+
+_KEY_FILE = "api_tokens.yml"
+_FILLED_SHARE = 0.96  # of a GPU's memory before autosplit goes on to the next GPU
+_CONTEXT_TOKENS = 32768  # without max-seq-len, at most
+
+
+class Tabbyapi(SimulatedEngine):
+    """One process that is started in its source directory, and has an API key unless told otherwise."""
+
+    name = "tabbyapi"
+    program = "main.py"
+    default_port = 5000
+    default_config = "config.yml"
+    bandwidth_share = 1.03
+    port_attempts = 10
+    tokenize_path, tokenize_field = "/v1/token/encode", "text"
+
+    def launch(self, catalog: Catalog, flags: dict[str, Any], positional: list[str]) -> Launch:
+        if positional:
+            raise self.reject("unrecognized arguments: " + " ".join(positional))
+        name = str(flags.get("model-name") or "none")
+        # a directory without a quantization in its name is simulated as a 4-bit EXL3 checkpoint
+        quant = models.named_quantization(name) or ("" if "bpw" in name.lower() else "awq")
+        cache = str(flags.get("cache-mode") or "FP16")
+        model = models.describe(name, quantization=quant or None, kv_fp8=cache.upper() != "FP16")
+        length = int(flags.get("max-seq-len") or 0) or min(model.max_len, _CONTEXT_TOKENS)
+        return launch_options.of_flags(
+            catalog,
+            flags,
+            model,
+            served=(name,),
+            tp=_visible_count() if flags.get("tensor-parallel") else 1,
+            max_len=length,
+            max_sequences=int(flags.get("max-batch-size") or 16),
+            batched_tokens=int(flags.get("chunk-size") or 2048),
+            memory_share=0.98,
+            kv_tokens=int(flags.get("cache-size") or 0) or length,
+            metrics=False,
+            api_key=None if flags.get("disable-auth") else _stored_key(),
+        )
+
+    # -- memory --------------------------------------------------------------------------------------------------
+
+    def model_path(self, launch: Launch) -> str | None:
+        name, directory = launch.model.id, str(launch.flags.get("model-dir") or "")
+        if directory.startswith("/"):
+            return f"{directory.rstrip('/')}/{name}"
+        return name if name.startswith("/") else None
+
+    def gpus_per_replica(self, launch: Launch, state: SimState, gpus: tuple[int, ...]) -> int:
+        if launch.tp > 1:
+            return super().gpus_per_replica(launch, state, gpus)
+        need = launch.model.weight_bytes + (launch.kv_tokens or 0) * launch.model.kv_bytes_per_token
+        room = state.profile.gpu.memory_bytes * _FILLED_SHARE
+        return next((count for count in range(1, len(gpus) + 1) if need <= count * room), max(1, len(gpus)))
+
+    # -- log -----------------------------------------------------------------------------------------------------
+
+    def log_line(self, log: EngineLog, text: str, *, source: str, process: str, pid: int, level: str) -> str:
+        return f"{level + ':':<10}{text}"
+
+    def loading(self, launch: Launch, fit: Fit, workers: list[int], address: str) -> Iterator[StartupPhase]:
+        model = launch.model
+        yield StartupPhase(0.1, f"tabbyAPI {launch.version} with ExLlamaV3 (SIMULATED)")
+        yield StartupPhase(0.05, f"Loading model: {model.id}")
+        yield StartupPhase(0.0, "Loading with tensor parallel" if launch.tp > 1 else "Loading with autosplit")
+        for done in range(10, 101, 10):
+            text = f"Loading model modules {done}% {model.layers * done // 100}/{model.layers}"
+            yield StartupPhase(0.07, text, raw=True)
+        yield StartupPhase(0.05, "Model successfully loaded.")
+        yield StartupPhase(0.02, f"Developer documentation: {address}/redoc")
+        yield StartupPhase(0.0, f"Chat completions: {address}/v1/chat/completions")
+        yield StartupPhase(0.0, f"Started server process [{os.getpid()}]")
+        yield StartupPhase(0.0, "Waiting for application startup.")
+        yield StartupPhase(0.0, "Application startup complete.")
+
+    def ready(self, address: str) -> StartupPhase:
+        return StartupPhase(0.0, f"Uvicorn running on {address} (Press CTRL+C to quit)")
+
+    def port_taken(self, log: EngineLog, host: str, port: int, error: OSError) -> None:
+        log.line(f"Port {port} is currently in use. Switching to {port + 1}.", level="WARNING")
+
+    # -- API -----------------------------------------------------------------------------------------------------
+
+    def health(self, ready: bool) -> Any:
+        return {"status": "healthy", "issues": []} if ready else b""
+
+    def token_reply(self, ids: list[int], max_len: int) -> dict[str, Any]:
+        return {"tokens": ids, "length": len(ids)}
+
+    def more_usage(self, sequence: RequestSequence) -> dict[str, Any]:
+        prompt_s, decode_s = sequence.prompt_s, sequence.decode_s
+        return {
+            "prompt_time": prompt_s,
+            "completion_time": decode_s,
+            "total_time": prompt_s + decode_s,
+            "prompt_tokens_per_sec": len(sequence.prompt) / max(prompt_s, 1e-9),
+            "completion_tokens_per_sec": sequence.generated / max(decode_s, 1e-9),
+        }
+
+    def stream_end(self, reply: Reply, sequence: RequestSequence) -> str:
+        """Return one event with finish_reason and usage, and [DONE]."""
+        usage = {"usage": reply.usage(sequence)} if reply.usage_chunk else {}
+        return reply.finish_event(usage) + "data: [DONE]\n\n"
+
+    def finished(self, api: Api, reply_id: str, sequence: RequestSequence) -> None:
+        prompt_s, decode_s = sequence.prompt_s, sequence.decode_s
+        fresh, made = len(sequence.prompt) - sequence.cached, sequence.generated
+        api.log.line(
+            f"Metrics (ID: {reply_id}): {made} tokens generated in {prompt_s + decode_s:.2f} seconds "
+            f"(Queue: {sequence.admitted - sequence.arrived:.2f} s, Process: {sequence.cached} cached tokens and "
+            f"{fresh} new tokens at {fresh / max(prompt_s, 1e-9):.2f} T/s, "
+            f"Generate: {made / max(decode_s, 1e-9):.2f} T/s, Context: {len(sequence.prompt)} tokens)"
+        )
+
+
+def _visible_count() -> int:
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return max(1, len([v for v in visible.split(",") if v.strip()]))
+    return driver_state.from_environment().profile.count
+
+
+def _stored_key() -> str:
+    """Return the key in the working directory's key file, which the first start creates."""
+    path = Path(_KEY_FILE)
+    if path.is_file():
+        return str(small_yaml(path.read_text(encoding="utf-8")).get("api-key"))
+    import secrets
+
+    key, admin = secrets.token_hex(16), secrets.token_hex(16)
+    path.write_text(f"api_key: {key}\nadmin_key: {admin}\n", encoding="utf-8")
+    path.chmod(0o600)
+    return key
+
+
+ENGINE = Tabbyapi()

@@ -5,6 +5,7 @@ Texts imitate the real engines word for word: do not improve them.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from workbench.sim.scheduler import Sequence as RequestSequence
 
 
-class SimulatedEngine:
+class SimulatedEngine(ABC):
     """One simulated engine. Instances have no state."""
 
     name: str
@@ -85,9 +86,9 @@ class SimulatedEngine:
         """Return the error for a value of the wrong type."""
         return self.reject(f"argument {title}: invalid {kind} value: {text!r}")
 
+    @abstractmethod
     def launch(self, catalog: Catalog, flags: dict[str, Any], positional: list[str]) -> Launch:
         """Return the server that the parsed flags describe. Raises ArgumentsRejected."""
-        raise NotImplementedError
 
     # -- memory --------------------------------------------------------------------------------------------------
 
@@ -137,9 +138,9 @@ class SimulatedEngine:
 
     # -- log -----------------------------------------------------------------------------------------------------
 
+    @abstractmethod
     def log_line(self, log: EngineLog, text: str, *, source: str, process: str, pid: int, level: str) -> str:
         """Return a log line in the engine's format."""
-        raise NotImplementedError
 
     def access_line(self, text: str) -> str | None:
         """Return the log line for one request from uvicorn's text, or None if the engine logs no requests."""
@@ -149,13 +150,13 @@ class SimulatedEngine:
         """Yield the lines from the banner to the first look at the model and the memory."""
         return iter(())
 
+    @abstractmethod
     def loading(self, launch: Launch, fit: Fit, workers: list[int], address: str) -> Iterator[StartupPhase]:
         """Yield the lines of the start until the server is ready. `workers` are the process ids of the workers."""
-        raise NotImplementedError
 
+    @abstractmethod
     def ready(self, address: str) -> StartupPhase:
         """Return the line that says that the server is ready."""
-        raise NotImplementedError
 
     def fails_in_worker(self, failure: Failure) -> bool:
         """Return whether it is the worker process that fails, so that it has to exist."""
@@ -166,9 +167,9 @@ class SimulatedEngine:
         for line in failure.lines:
             log.line(line, level="ERROR")
 
+    @abstractmethod
     def port_taken(self, log: EngineLog, host: str, port: int, error: OSError) -> None:
         """Write the lines about a port that is in use."""
-        raise NotImplementedError
 
     def stopping(self, log: EngineLog) -> None:
         """Write the line of an engine that was asked to stop."""
@@ -188,7 +189,7 @@ class SimulatedEngine:
 
     def metrics(self, metrics: Metrics) -> list[str]:
         """Return the lines of /metrics."""
-        raise NotImplementedError
+        return []
 
     def health(self, ready: bool) -> Any:
         """Return the body of /health."""

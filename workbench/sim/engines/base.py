@@ -5,7 +5,7 @@ Texts imitate the real engines word for word: do not improve them.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from workbench.sim.scheduler import Sequence as RequestSequence
 
 
-class SimulatedEngine(ABC):
+class SimulatedEngine:
     """One simulated engine. Instances have no state."""
 
     name: str

@@ -26,7 +26,7 @@ def shown(scenario: Callable[[RealScreen], Awaitable[None]], **how: Any) -> None
             await scenario(s)
 
     asyncio.run(main())
-    assert crashes() == []
+    assert not crashes(), crashes()[0].read_text()
 
 
 @pytest.mark.parametrize("pane", ["1", "2", "3", "4"])

@@ -24,7 +24,7 @@ def shown(scenario: Callable[[RealScreen], Awaitable[None]], **how: Any) -> None
             await scenario(s)
 
     asyncio.run(main())
-    assert crashes() == []
+    assert not crashes(), crashes()[0].read_text()
 
 
 class Unreachable:

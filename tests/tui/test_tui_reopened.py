@@ -29,7 +29,7 @@ def screens(*scenarios: Callable[[RealScreen], Awaitable[None]]) -> None:
                 await scenario(s)
 
     asyncio.run(main())
-    assert crashes() == []
+    assert not crashes(), crashes()[0].read_text()
 
 
 def stored_results(*refused: tuple[str, ...]) -> list[int]:

@@ -16,6 +16,7 @@ from workbench.hosts.base import HostUnreachable
 from workbench.model.errors import SettingsError
 from workbench.model.findings import Level
 from workbench.session.session import Session
+from workbench.tui.widgets.bars import Footer
 
 
 def shown(scenario: Callable[[RealScreen], Awaitable[None]], **how: Any) -> None:
@@ -248,3 +249,22 @@ def test_what_is_pressed_before_the_first_reading_is_answered_truly() -> None:
         await s.until("the GPUs have not been read yet")
 
     shown(scenario)
+
+
+def test_a_reading_that_comes_while_the_screen_is_removed_is_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Textual removes a screen's children before it stops the screen."""
+    ended, drawn = [], []
+
+    def reading_comes(footer: Footer) -> None:
+        bridge = footer.app.main.bridge
+        monkeypatch.setattr(bridge.viewer, "show", lambda *what: drawn.append(what))
+        bridge._flush()
+        ended.append(True)
+
+    monkeypatch.setattr(Footer, "on_unmount", reading_comes, raising=False)
+
+    async def scenario(s: RealScreen) -> None:
+        await s.until("? Help")
+
+    shown(scenario)
+    assert ended and not drawn

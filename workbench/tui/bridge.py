@@ -32,6 +32,8 @@ class Viewer(Protocol):
     @property
     def app(self) -> Any: ...
     @property
+    def display(self) -> bool: ...  # False while the screen is being removed
+    @property
     def log_visible(self) -> bool: ...
     def show(self, state: SessionState, changed: frozenset[str]) -> None: ...
     def tick(self, state: SessionState, drawn: bool = False) -> None: ...
@@ -90,7 +92,9 @@ class Bridge:
         self._draw(self.viewer.show, self.session.state, changed)
 
     def _draw(self, draw: Callable[..., None], *what: Any) -> None:
-        """A defect in drawing becomes a message; the clock and the readings go on."""
+        """Draw unless the screen is being removed. A defect in drawing becomes a message."""
+        if not self.viewer.display:  # Textual removes the panes before it stops this screen
+            return
         try:
             draw(*what)
         except Exception as error:

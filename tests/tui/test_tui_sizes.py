@@ -84,7 +84,7 @@ async def every_page(s: RealScreen, names: Iterable[str], sizes: Sizes) -> None:
         for size in sizes():
             await s.resize(*size)
             assert len(s.text.splitlines()) == size[1], (name, size)
-            assert not crashes(), crashes()[0].read_text(), (name, size, crashes()[0].read_text())
+            assert not crashes(), (name, size, crashes()[0].read_text())
         while s.app.screen is not s.app.main:
             await s.press("escape")
         if s.app.main.panes.zoomed:
@@ -137,7 +137,7 @@ def test_an_experiment_stands_at_every_width() -> None:
             assert "pair 1" in s.text
             for columns in range(20, 100, 3):
                 await s.resize(columns, 24)
-                assert not crashes(), crashes()[0].read_text(), (columns, crashes()[0].read_text())
+                assert not crashes(), (columns, crashes()[0].read_text())
 
     asyncio.run(scenario())
 

@@ -2,7 +2,8 @@
 
     python tests/benchmarks/bench_experiments.py [--experiments 1000] [--processes 2] [--markdown]
 
-Each experiment is the product's own from design to verdict (session/conduct.py, bench/experiment.py, bench/compare.py);
+Each experiment is the product's own from design to verdict (session/experiment_run.py, bench/experiment.py,
+bench/compare.py);
 only its runs come from the simulated engine's speed model with the noise of tests/support/simulated_runs.py instead of
 from servers. bench_experiments_served.py does some hundreds through servers and clients.
 """
@@ -25,7 +26,7 @@ from support.simulated_runs import REALISTIC, Noise, SimulatedRuns  # noqa: E402
 
 from workbench.bench import experiment as design  # noqa: E402
 from workbench.model.experiment import Arm, Experiment, ExperimentSpec  # noqa: E402
-from workbench.session.conduct import Conduct  # noqa: E402
+from workbench.session.experiment_run import ExperimentConduct  # noqa: E402
 
 SHOWN = ("better", "worse")
 EFFECTS = (0.0, 0.01, 0.02, 0.03, 0.05, 0.10)
@@ -99,11 +100,11 @@ async def one(options: dict[str, object], runs: SimulatedRuns) -> Experiment:
     options.setdefault("order_seed", runs.seed)
     spec = design.checked(ExperimentSpec(Arm(), Arm(sets=("knob=B",)), {}, **options))  # type: ignore[arg-type]
     new = Experiment(1, 0.0, "sim", spec, restarts=runs.restarts)
-    ended = await Conduct(new, runs, save=_kept).carry_out()
+    ended = await ExperimentConduct(new, runs, save=_kept).carry_out()
     if more is None or ended.comparison is None or ended.comparison.metrics[0].verdict in SHOWN:
         return ended
     again = replace(ended, spec=replace(spec, pairs=int(str(more))), extensions=1)
-    return await Conduct(design.taken_up(again), runs, save=_kept, results=runs.results).carry_out()
+    return await ExperimentConduct(design.taken_up(again), runs, save=_kept, results=runs.results).carry_out()
 
 
 def cell(options: dict[str, object], effect: float, seeds: range, noise: Noise = REALISTIC, **how: bool) -> Cell:

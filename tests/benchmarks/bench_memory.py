@@ -99,7 +99,7 @@ def child(what: str, *words: str) -> int:
             await super().close()
 
     import workbench.tui
-    from workbench.session.hosts import host_called
+    from workbench.session.host_names import host_called
 
     host = host_called(None, "four-pcie")
     if what == "telemetry" and isinstance(host, SimulatedHost):
@@ -114,7 +114,7 @@ def child(what: str, *words: str) -> int:
 async def template(path: Path) -> None:
     """What a real agent of the simulated host says: driver, infos, one whole reading."""
     from workbench.gpu import remote_programs
-    from workbench.session.hosts import host_called
+    from workbench.session.host_names import host_called
 
     host = host_called(None, "four-pcie")
     await host.connect()

@@ -36,9 +36,9 @@ Cli = Callable[..., Ran]
 async def _stop_all(profile: str | None) -> None:
     session = Session.of_host(None, profile)
     try:
-        await session.connect()
-        for status in await session.supervisor.runs():
-            await session.supervisor.stop(status.run_id, grace_s=2)
+        await session.link.connect()
+        for status in await session.servers.supervisor.runs():
+            await session.servers.supervisor.stop(status.run_id, grace_s=2)
     finally:
         await session.close()
 

@@ -69,7 +69,7 @@ async def adopted_by_a_session(run_dir: Path, simulate: str | None) -> None:
         await soon(lambda: session.state.server and session.state.server.state is ServerState.READY, READY_S, "READY")
         assert session.state.server is not None and session.state.server.adopted
         await soon(lambda: lines_of(run_dir) == list(session.log.lines(0, len(session.log))), what="the whole log")
-        await session.stop()
+        await session.servers.stop()
         assert session.state.server.state is ServerState.STOPPED
     finally:
         await session.close()

@@ -27,9 +27,7 @@ SMALL = ("--requests", "4", "--concurrency", "2", "--max-tokens", "3", "--warmup
 
 @pytest.fixture(autouse=True)
 def without_idle(monkeypatch: pytest.MonkeyPatch) -> None:
-    from workbench.session import meter
-
-    monkeypatch.setattr(meter, "IDLE_S", 0.0)
+    monkeypatch.setattr("workbench.session.gpu_meter.IDLE_S", 0.0)
 
 
 def whole(*_: object) -> list[bytes | str]:
@@ -183,7 +181,7 @@ def test_a_silent_server_is_told_ever_more_seldom(capsys: pytest.CaptureFixture[
     tell, session = report_silence(), Session.of_host()
     for silent_s in (0, 5, 9.9, 10, 12, 19, 20, 39, 41, 60, 0, 11, 12):
         progress = BenchProgress(0, 0, 8, 2, 0, 0.0, silent_s, "measuring", float(silent_s))
-        session.update(bench=BenchState(running=True, progress=progress))
+        session.core.update(bench=BenchState(running=True, progress=progress))
         tell(session.state, frozenset({"bench"}))
     told = capsys.readouterr().err.splitlines()
     assert [line.split(" for ")[1] for line in told] == [f"{n} s, 2 requests are waiting" for n in (10, 20, 41, 11)]

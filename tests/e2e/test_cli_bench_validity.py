@@ -19,9 +19,7 @@ SMALL = ("--requests", "8", "--concurrency", "4", "--max-tokens", "3", "--warmup
 
 @pytest.fixture(autouse=True)
 def without_idle(monkeypatch: pytest.MonkeyPatch) -> None:
-    from workbench.session import meter
-
-    monkeypatch.setattr(meter, "IDLE_S", 0.0)
+    monkeypatch.setattr("workbench.session.gpu_meter.IDLE_S", 0.0)
 
 
 def whole(*_: object) -> list[bytes | str]:
@@ -47,15 +45,15 @@ def test_a_run_in_which_most_requests_failed_is_rejected(cli: Cli) -> None:
 def test_nothing_rejected_is_a_last_benchmark_or_the_default_of_a_form() -> None:
     async def go() -> None:
         session = Session.of_host()
-        await session.connect()
-        usual = session.bench_defaults()
+        await session.link.connect()
+        usual = session.bench.defaults()
         with ScriptedServer(openai(mostly_dead)) as server:
-            bad = await session.bench_url(server.url, concurrency=4, requests=8, max_tokens=3, warmup=0)
+            bad = await session.bench.run_url(server.url, concurrency=4, requests=8, max_tokens=3, warmup=0)
         assert (session.state.results[0].id, session.state.bench.last_id) == (bad, None)
-        assert session.state.results[0].refused and session.bench_defaults() == usual
+        assert session.state.results[0].refused and session.bench.defaults() == usual
         with ScriptedServer(openai(whole)) as server:
-            good = await session.bench_url(server.url, concurrency=4, requests=8, max_tokens=3, warmup=0)
-            worse = await session.bench_url(f"{server.url}/nothing", model="m", concurrency=4, requests=8, warmup=0)
+            good = await session.bench.run_url(server.url, concurrency=4, requests=8, max_tokens=3, warmup=0)
+            worse = await session.bench.run_url(f"{server.url}/nothing", model="m", concurrency=4, requests=8, warmup=0)
         assert (session.state.results[0].id, session.state.bench.last_id) == (worse, good)
         await session.close()
 
@@ -65,17 +63,17 @@ def test_nothing_rejected_is_a_last_benchmark_or_the_default_of_a_form() -> None
 def test_the_shape_of_a_rejected_benchmark_is_not_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async def go() -> None:
         session = Session.of_host()
-        await session.connect()
+        await session.link.connect()
         for answer, kept in ((mostly_dead, False), (whole, True)):
             with ScriptedServer(openai(answer)) as server:
                 asked = {"concurrency": 4, "requests": 8, "max_tokens": 3, "warmup": 0}
 
                 async def run(run_id: str, url: str = server.url, **overrides: Any) -> int:
-                    return await session.bench_url(url, **overrides)
+                    return await session.bench.run_url(url, **overrides)
 
                 monkeypatch.setattr(session, "bench_run", run)
-                await session._bench_asked("run", session.spec_of(None, asked), asked)
-            assert (session.bench_defaults().concurrency == 4) is kept
+                await session.bench.run_asked("run", session.load.spec_of(None, asked), asked)
+            assert (session.bench.defaults().concurrency == 4) is kept
         await session.close()
 
     asyncio.run(go())

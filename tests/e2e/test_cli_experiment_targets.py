@@ -137,7 +137,7 @@ def test_a_host_that_somebody_measures_is_refused(cli: Cli) -> None:
     import asyncio
 
     from workbench.gpu.measurement_lock import turn_on
-    from workbench.session.hosts import host_called
+    from workbench.session.host_names import host_called
 
     async def meanwhile(*words: str) -> Any:
         async with turn_on(host_called(None, "four-pcie"), "experiment 7", wait=False, tell=print):

@@ -28,7 +28,7 @@ BRIEF = ("--requests", "8", "--max-tokens", "8", "--input-tokens", "16", "--warm
 
 @pytest.fixture(autouse=True)
 def no_idle_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workbench.session.meter.IDLE_S", 0.0)
+    monkeypatch.setattr("workbench.session.gpu_meter.IDLE_S", 0.0)
 
 
 @pytest.fixture

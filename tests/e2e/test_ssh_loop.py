@@ -77,7 +77,7 @@ def test_start_cut_while_it_loads(tmp_path: Path) -> None:
 
     async def scenario(session: Session) -> None:
         run_id = await started(session)
-        assert await session.bench(requests=8, concurrency=2, max_tokens=16, warmup=0) is None
+        assert await session.bench.run(requests=8, concurrency=2, max_tokens=16, warmup=0) is None
         await eventually(lambda: len(session.log) > 3, what="its log")
         assert state_of(session) is ServerState.STARTING
         await far.cut(session)
@@ -92,10 +92,10 @@ def test_start_cut_while_it_loads(tmp_path: Path) -> None:
         await eventually(lambda: session.state.host.retries > 1, SOON_S, "retries that show")
         assert session.state.host.lost_since_unix_s == since
         await far.restore(session)
-        status = await session.wait_ready(run_id, SOON_S)
+        status = await session.servers.wait_ready(run_id, SOON_S)
         assert (status.state, status.reason) == (ServerState.READY, None)
         await eventually(lambda: session.state.bench.last_id, SOON_S, "the benchmark that waited")
-        assert (await session.result(session.state.bench.last_id or 0)).summary.requests_ok == 8
+        assert (await session.results.get(session.state.bench.last_id or 0)).summary.requests_ok == 8
         await eventually(lambda: log_of(session) == far.lines(run_id), what="the same log")
 
     with box(tmp_path, start_s=3.0) as far:
@@ -167,8 +167,8 @@ def test_adopt_after_kill_9_cut_in_the_middle(far: Box) -> None:
             assert status.pid is not None and psutil.Process(status.pid).is_running()
             await eventually(lambda: log_of(session) == far.lines(run_id), SOON_S, "its log from byte 0")
             await eventually(lambda: session.state.plan is not None, SOON_S, "what runs as the plan")
-            assert await session.bench(requests=4, concurrency=1, max_tokens=16, warmup=0)
-            await session.stop()
+            assert await session.bench.run(requests=4, concurrency=1, max_tokens=16, warmup=0)
+            await session.servers.stop()
             assert far.processes() == []
         finally:
             far.server.restore()
@@ -182,13 +182,13 @@ def test_a_benchmark_through_the_tunnel_cut_in_the_middle(far: Box) -> None:
     async def scenario(session: Session) -> None:
         run_id = (await ready(session)).run_id
         shape = {"requests": 28, "concurrency": 4, "max_tokens": 256, "warmup": 0}
-        running = asyncio.create_task(session.bench(**shape))
+        running = asyncio.create_task(session.bench.run(**shape))
         await eventually(lambda: (p := session.state.bench.progress) and p.done > 4, SOON_S)
         await far.cut(session)
         await asyncio.sleep(0.3)
         assert not running.done()
         await far.restore(session)
-        first = await session.result(await asyncio.wait_for(running, SOON_S) or 0)
+        first = await session.results.get(await asyncio.wait_for(running, SOON_S) or 0)
         summary = first.summary
         assert summary.requests_ok + summary.requests_failed == 28
         # Those in flight failed; one that had no byte of its answer yet was asked again, and what came during the
@@ -197,7 +197,9 @@ def test_a_benchmark_through_the_tunnel_cut_in_the_middle(far: Box) -> None:
         assert (first.conditions.client, first.conditions.host) == ("tunnel", f"box/sim:{PROFILE}")
         assert first.conditions.simulated
         assert session.state.bench.running is False
-        second = await session.result(await asyncio.wait_for(session.bench(**shape | {"requests": 8}), SOON_S) or 0)
+        second = await session.results.get(
+            await asyncio.wait_for(session.bench.run(**shape | {"requests": 8}), SOON_S) or 0
+        )
         assert (second.summary.requests_ok, second.summary.errors) == (8, {})
         assert session.state.server is not None and session.state.server.run_id == run_id
 
@@ -208,10 +210,10 @@ def test_a_benchmark_through_the_tunnel_cut_in_the_middle(far: Box) -> None:
 def test_a_benchmark_whose_link_does_not_come_back_ends(far: Box) -> None:
     async def scenario(session: Session) -> None:
         await ready(session)
-        running = asyncio.create_task(session.bench(requests=5000, concurrency=4, max_tokens=32, warmup=0))
+        running = asyncio.create_task(session.bench.run(requests=5000, concurrency=4, max_tokens=32, warmup=0))
         await eventually(lambda: (p := session.state.bench.progress) and p.done > 8, SOON_S)
         await far.cut(session)
-        result = await session.result(await asyncio.wait_for(running, 40) or 0)
+        result = await session.results.get(await asyncio.wait_for(running, 40) or 0)
         assert 0 < result.summary.requests_ok < 5000
         assert any("were not sent" in note for note in result.summary.notes)
         assert result.summary.power_w is not None or "power_w" in result.summary.absent
@@ -255,7 +257,7 @@ def cut_at(far: Box, session: Session, word: str, *, reached: bool, outage_s: fl
 def test_settings_cut_in_the_middle_of_apply(far: Box, word: str, reached: bool) -> None:
     async def scenario(session: Session) -> None:
         restoring = cut_at(far, session, word, reached=reached)
-        report = await asyncio.wait_for(session.apply_gpu(WANTED), SOON_S)
+        report = await asyncio.wait_for(session.gpu.apply(WANTED), SOON_S)
         assert await asyncio.gather(*restoring)
         in_force = far.settings()
         by_setting = {o.command.setting: o for o in report.outcomes}
@@ -269,7 +271,7 @@ def test_settings_cut_in_the_middle_of_apply(far: Box, word: str, reached: bool)
         given_back = {"power_limit_w"} if word == "-pl" else {"gpu_clocks", "power_limit_w"}
         assert {o.command.setting for o in report.rolled_back} == given_back, "also where only the answer may be lost"
         assert (await journal.read(session.host)).entries == () == session.state.alterations
-        assert (await asyncio.wait_for(session.revert_gpu(), SOON_S)).ok
+        assert (await asyncio.wait_for(session.gpu.revert(), SOON_S)).ok
         assert far.settings() == AT_FIRST
         assert session.state.alterations == ()
 
@@ -288,10 +290,10 @@ def test_settings_cut_in_the_middle_of_apply(far: Box, word: str, reached: bool)
 )
 def test_settings_cut_in_the_middle_of_revert(far: Box, word: str, reached: bool) -> None:
     async def scenario(session: Session) -> None:
-        assert (await session.apply_gpu(WANTED)).ok
+        assert (await session.gpu.apply(WANTED)).ok
         assert far.settings() == (450.0, (1000, 2000))
         restoring = cut_at(far, session, word, reached=reached)
-        report = await asyncio.wait_for(session.revert_gpu(), SOON_S)
+        report = await asyncio.wait_for(session.gpu.revert(), SOON_S)
         assert await asyncio.gather(*restoring)
         left = {e.setting: e.before for e in (await journal.read(session.host)).entries}
         assert {a.setting for a in session.state.alterations} == set(left)
@@ -299,7 +301,7 @@ def test_settings_cut_in_the_middle_of_revert(far: Box, word: str, reached: bool
         assert in_force[0] == 600.0 or left["power_limit_w"] == 600.0
         assert in_force[1] is None or "gpu_clocks" in left
         assert report.ok == (not left)
-        assert (await asyncio.wait_for(session.revert_gpu(), SOON_S)).ok
+        assert (await asyncio.wait_for(session.gpu.revert(), SOON_S)).ok
         assert far.settings() == AT_FIRST
         assert session.state.alterations == ()
 
@@ -311,7 +313,7 @@ def test_stop_cut_in_the_middle(far: Box) -> None:
     async def scenario(session: Session) -> None:
         status = await ready(session)
         assert far.processes() != []
-        stopping = asyncio.create_task(session.stop())
+        stopping = asyncio.create_task(session.servers.stop())
         await eventually(lambda: state_of(session) is ServerState.STOPPING, SOON_S, "STOPPING")
         await far.cut(session)
         await asyncio.sleep(0.3)
@@ -371,7 +373,7 @@ def test_a_link_that_dies_silently_is_noticed(far: Box) -> None:
         await eventually(lambda: session.state.host.link == "lost", 30, "the loss")
         assert time.monotonic() - began < 15
         await far.restore(session)
-        assert (await session.wait_ready(status.run_id, SOON_S)).pid == status.pid
+        assert (await session.servers.wait_ready(status.run_id, SOON_S)).pid == status.pid
         await eventually(lambda: log_of(session) == far.lines(status.run_id), what="the same log")
 
     run(far, scenario)
@@ -383,11 +385,11 @@ def test_an_outage_longer_than_an_apply_waits(far: Box) -> None:
 
     async def scenario(session: Session) -> None:
         restoring = cut_at(far, session, "--lock-gpu", reached=True, outage_s=45)
-        report = await asyncio.wait_for(session.apply_gpu(WANTED), 60)
+        report = await asyncio.wait_for(session.gpu.apply(WANTED), 60)
         assert not report.ok and any("still holds the previous values" in o.message for o in report.outcomes)
         await asyncio.gather(*restoring)
         await eventually(lambda: len(session.state.alterations) == 2, SOON_S, "what is altered")
-        assert (await session.revert_gpu()).ok
+        assert (await session.gpu.revert()).ok
         assert far.settings() == AT_FIRST
 
     run(far, scenario)
@@ -400,7 +402,7 @@ def test_cuts_at_any_moment_of_apply_and_revert(far: Box, seed: int) -> None:
 
     async def scenario(session: Session) -> None:
         for _ in range(4):
-            for change in (lambda: session.apply_gpu(WANTED), session.revert_gpu):
+            for change in (lambda: session.gpu.apply(WANTED), session.gpu.revert):
                 doing = asyncio.create_task(change())  # type: ignore[operator]
                 await asyncio.sleep(chance.uniform(0, 1.5))
                 await asyncio.to_thread(far.server.cut)
@@ -414,7 +416,7 @@ def test_cuts_at_any_moment_of_apply_and_revert(far: Box, seed: int) -> None:
                 kept = {e.setting: e.before for e in (await journal.read(session.host)).entries}
                 assert power == 600.0 or kept["power_limit_w"] == 600.0
                 assert lock is None or "gpu_clocks" in kept
-            await session.revert_gpu()
+            await session.gpu.revert()
             assert far.settings() == AT_FIRST
 
     run(far, scenario)
@@ -426,7 +428,7 @@ def test_ten_cuts_while_it_serves(far: Box) -> None:
         status = await ready(session)
         chance = random.Random(1)
         for _ in range(10):
-            running = asyncio.create_task(session.bench(requests=60, concurrency=4, max_tokens=32, warmup=0))
+            running = asyncio.create_task(session.bench.run(requests=60, concurrency=4, max_tokens=32, warmup=0))
             await asyncio.sleep(chance.uniform(0, 2))
             await far.cut(session)
             await asyncio.sleep(chance.uniform(0, 3))
@@ -434,9 +436,9 @@ def test_ten_cuts_while_it_serves(far: Box) -> None:
             await asyncio.wait([running], timeout=60)
             assert running.done()
             running.exception()
-            again = await session.wait_ready(status.run_id, SOON_S)
+            again = await session.servers.wait_ready(status.run_id, SOON_S)
             assert again.pid == status.pid
         assert len(os.listdir(f"/proc/{os.getpid()}/fd")) < 100
-        assert await session.bench(requests=8, concurrency=1, max_tokens=8, warmup=0)
+        assert await session.bench.run(requests=8, concurrency=1, max_tokens=8, warmup=0)
 
     run(far, scenario)

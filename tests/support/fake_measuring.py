@@ -182,12 +182,12 @@ class FakeMeasuring:
     def experiment_estimate_s(self, a: Arm, b: Arm, **options: Any) -> float | None:
         return 62.0 * 2 * int(options.get("pairs", 3))
 
-    async def experiments(self) -> Sequence[Experiment]:
+    async def list_experiments(self) -> Sequence[Experiment]:
         self._called("experiments")
         return (canned_experiment(), canned_experiment(4, state="stopped", number=6))
 
     async def experiment_called(self, experiment_id: int) -> Experiment:
-        return next(e for e in await self.experiments() if e.id == experiment_id)
+        return next(e for e in await self.list_experiments() if e.id == experiment_id)
 
     async def find_results(self, search: str) -> None:
         self._called("find_results", search)

@@ -1,4 +1,4 @@
-"""A scripted SessionApi: canned states, every call recorded, telemetry made from a fixed formula. No host, no files."""
+"""A scripted Session: canned states, every call recorded, telemetry made from a fixed formula. No host, no files."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 from support.fake_canned import (
@@ -197,21 +198,29 @@ class FakeLog:
         return next((i for i in order if text.lower() in self.kept[i].lower()), None)
 
 
-class FakeHistory:
-    def __init__(self, session: FakeSession) -> None:
-        self.session = session
-        self.made: dict[tuple[int, int, float], GpuSample] = {}
+class FakePart(SimpleNamespace):
+    """A part of the session, whose methods are the scripted session's."""
 
-    def series(self, gpu_index: int, metric: str, count: int) -> Sequence[float | None]:
-        ticks = range(max(0, self.session.ticks - count + 1), self.session.ticks + 1)
-        made = [self._sample(gpu_index, t) for t in ticks]
-        return [getattr(s, metric) for s in made]
 
-    def _sample(self, gpu_index: int, tick: int) -> GpuSample:
-        key = (gpu_index, tick, self.session.load)
-        if key not in self.made:
-            self.made[key] = self.session.sample(gpu_index, tick)
-        return self.made[key]
+# part: its method = the scripted session's method, if that has another name
+PARTS = {
+    "presets": "get=preset missing_variables",
+    "plans": "load_preset set_flag unset_flag executables set_executable set_env unset_env undo redo flag_rows"
+    " untrusted trust save_preset script preset_gpu_settings",
+    "servers": "start stop others=other_servers select=select_run search_log changes_against_running",
+    "results": "get=result delete=delete_result mark compare export=export_result find=find_results note=note_result"
+    " tag=tag_result",
+    "bench": "run=run_bench defaults=bench_defaults shape=bench_shape profiles=bench_profiles cancel=cancel_bench"
+    " restart_and_compare=restart_bench_compare",
+    "gpu": "plan=plan_gpu apply=apply_gpu revert=revert_gpu processes=gpu_processes cautions",
+    "guard": "confirm=confirm_gpu keep=keep_gpu screen_drawn=alive",
+    "proof": "verify_lines=verify_gpu probe_commands",
+    "experiments": "run=experiment resume=resume_experiment stop=stop_experiment list=list_experiments"
+    " get=experiment_called estimate_s=experiment_estimate_s",
+    "sweeps": "run_gpu=gpu_sweep run_concurrency=concurrency_sweep run_flags=flag_sweep resume=resume_sweep"
+    " cancel=cancel_sweep",
+    "memory": "read_activity last_form keep_form",
+}
 
 
 class FakeSession(FakeMeasuring):
@@ -223,7 +232,11 @@ class FakeSession(FakeMeasuring):
         self.calls: list[tuple[Any, ...]] = []
         self.listeners: list[Callable[[SessionState, frozenset[str]], None]] = []
         self.log = FakeLog()
-        self.history = FakeHistory(self)
+        self.link = FakePart(ask=None)
+        for name, methods in PARTS.items():
+            pairs = (method.partition("=") for method in methods.split())
+            setattr(self, name, FakePart(**{new: getattr(self, old or new) for new, _, old in pairs}))
+        self.gpu.guard, self.bench.asked = self.guard, None
         self.missing: dict[str, Mapping[str, Any]] = {}
         self.past: list[LaunchPlan] = []
         self.future: list[LaunchPlan] = []
@@ -581,20 +594,18 @@ class FakeSession(FakeMeasuring):
         )
         return replace(base, **fields)
 
-    async def bench(self, **overrides: Any) -> int | None:
+    async def run_bench(self, **overrides: Any) -> int | None:
         self._called("bench", overrides)
         number = 41 + len(self.called("bench")) - 1
         seqs = self.plan.flag("max-num-seqs") if self.state.plan else None
         row = self.row(number, f"max-num-seqs={seqs}", 5812.0 if number == 41 else 6731.0)
         spec = BenchSpec("http://127.0.0.1:8000", "m", **overrides)
+        self.bench.asked = spec
         self.push(results=(*self.state.results, row), bench=BenchState(spec=spec, last_id=number))
         return number
 
     def bench_defaults(self) -> BenchSpec:
         return self.state.bench.spec or BenchSpec(url="", model="")
-
-    def benched_before(self) -> bool:
-        return self.state.bench.spec is not None
 
     async def cancel_bench(self) -> None:
         self._called("cancel_bench")
@@ -655,17 +666,17 @@ class FakeSession(FakeMeasuring):
 
 async def walked(session: FakeSession, stage: str) -> FakeSession:
     """The session as it is after the loop has been walked up to `stage`: "plan", "ready", "bench", "compare", …"""
-    await session.load_preset("qwen3-vl-2b-dp4")
+    await session.plans.load_preset("qwen3-vl-2b-dp4")
     if stage == "plan":
         return session
-    await session.start()
+    await session.servers.start()
     server = session.state.server
     assert server is not None
     session.push(servers=(replace(server, started_unix_s=None, ready_unix_s=None),))
     if stage == "ready":
         return session
-    await session.bench(concurrency=8)
-    session.set_flag("max-num-seqs", "1024")
+    await session.bench.run(concurrency=8)
+    session.plans.set_flag("max-num-seqs", "1024")
     if stage == "benching":
         session.push(
             bench=BenchState(
@@ -676,22 +687,22 @@ async def walked(session: FakeSession, stage: str) -> FakeSession:
             )
         )
         return session
-    await session.bench(concurrency=8)
+    await session.bench.run(concurrency=8)
     session.push(
         results=(session.row(39, "power 500 W", 5690.0), session.row(40, "baseline", 5790.0), *session.state.results),
         mark_a=41,
         mark_b=42,
         ceiling=CeilingView(448.0, 363.0, "nominal bandwidth, 1,792 GB/s", 42),
     )
-    await session.compare()
+    await session.results.compare()
     session.push(
         activity=(Activity(NOW, session.state.host.name, "vllm serve Qwen/Qwen3-VL-2B-Instruct", "started, pid 4242"),)
     )
     if stage == "altered":
-        await session.apply_gpu(GpuSettings(power_limit_w=500.0))
+        await session.gpu.apply(GpuSettings(power_limit_w=500.0))
         session.push(gpu_findings=((0, "2790>=3000? lock ▲ no effect"),), guard=guard())
     if stage == "trial":
-        await session.apply_gpu(GpuSettings(power_limit_w=500.0), trial_s=60.0)
+        await session.gpu.apply(GpuSettings(power_limit_w=500.0), trial_s=60.0)
     if stage == "experiment":
         session.push(experiment=canned_experiment(4))
     if stage == "experimented":

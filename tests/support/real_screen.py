@@ -59,7 +59,7 @@ class RealScreen:
 
     async def load(self, preset: str = PRESET) -> None:
         await self.until(lambda: any(p.id == preset for p in self.state.presets))
-        await self.session.load_preset(preset)
+        await self.session.plans.load_preset(preset)
         await self.until("$ vllm serve")
 
     async def serve(self) -> None:
@@ -100,4 +100,4 @@ async def real_screen(
         finally:
             for status in session.state.servers:
                 if status.ended_unix_s is None:
-                    await session.supervisor.stop(status.run_id, grace_s=1)
+                    await session.servers.supervisor.stop(status.run_id, grace_s=1)

@@ -50,8 +50,9 @@ REALISTIC = Noise()
 
 
 class SimulatedRuns:
-    """Stands where session/arms.py stands: `Conduct` asks it for servers and measurements. `effect`: how much faster B
-    is in truth (0.03). `shared_starts`: what the product does not do, one server for neighbouring runs of an arm."""
+    """Stands where session/experiment_arms.py stands: `Conduct` asks it for servers and measurements. `effect`: how
+    much faster B is in truth (0.03). `shared_starts`: what the product does not do, one server for neighbouring runs of
+    an arm."""
 
     def __init__(
         self, effect: float, seed: int, noise: Noise = REALISTIC, *, restarts: bool = True, shared_starts: bool = False

@@ -97,12 +97,12 @@ def box(directory: Path, *, start_s: float = 1.0, **environment: str) -> Iterato
 
 async def started(session: Session) -> str:
     """Load the preset on a free port and start it; the run id."""
-    await session.load_preset(PRESET)
-    session.set_flag("port", str(free_port()))
-    return await session.start()
+    await session.plans.load_preset(PRESET)
+    session.plans.set_flag("port", str(free_port()))
+    return await session.servers.start()
 
 
 async def ready(session: Session) -> ServerStatus:
-    status = await session.wait_ready(await started(session), SOON_S)
+    status = await session.servers.wait_ready(await started(session), SOON_S)
     assert status.state is ServerState.READY, status.reason
     return status

@@ -22,7 +22,6 @@ from workbench.hosts.local import LocalHost
 from workbench.model.plan import LaunchPlan
 from workbench.server import supervisor
 from workbench.server.supervisor import Supervisor
-from workbench.session import serving
 from workbench.session.session import Session
 from workbench.store import paths
 from workbench.store.results_db import ResultsDb
@@ -33,7 +32,7 @@ def test_a_server_started_elsewhere_appears_and_one_by_hand_can_be_read(
     clean_environment: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run of the command line was not seen for minutes, a server by hand never."""
-    monkeypatch.setattr(serving, "RUNS_S", 0.1)
+    monkeypatch.setattr("workbench.session.session._ELSEWHERE_S", 0.1)
     monkeypatch.setenv("FAKE_ENGINE", "")
     launcher, port, other_port = fake_engine.install(tmp_path / "bin"), free_port(), free_port()
     vllm = engines.get("vllm")
@@ -50,7 +49,7 @@ def test_a_server_started_elsewhere_appears_and_one_by_hand_can_be_read(
             by_hand = subprocess.Popen(argv, stdout=subprocess.DEVNULL, env=dict(os.environ))
             try:
                 while True:
-                    if any(o.port == other_port for o in await screen.session.other_servers()):
+                    if any(o.port == other_port for o in await screen.session.servers.others()):
                         break
                 await screen.press("3", "o")
                 await screen.until("by hand", f"pid {by_hand.pid}, port {other_port}", run.run_id)
@@ -80,8 +79,8 @@ def test_a_frozen_server_is_not_ready_on_the_screen(
     async def go() -> None:
         async with real_screen(session=Session.of_host()) as screen:
             await screen.until(lambda: screen.state.host.link == "connected")
-            screen.session.take_plan(plan, "mine")
-            await screen.session.start()
+            screen.session.plans.take(plan, "mine")
+            await screen.session.servers.start()
             await screen.until("READY vllm")
             pid = screen.state.server.pid
             os.kill(pid, signal.SIGSTOP)
@@ -100,13 +99,13 @@ def test_a_measurement_of_another_workbench_is_on_the_first_row_and_on_what_woul
     clean_environment: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first row said "bench idle", and s and g said nothing, while another Workbench swept."""
-    monkeypatch.setattr(serving, "RUNS_S", 0.1)
+    monkeypatch.setattr("workbench.session.session._ELSEWHERE_S", 0.1)
     on_free_port()
 
     async def go() -> None:
         async with real_screen() as screen:
             await screen.load()
-            await screen.until("bench idle", lambda: screen.session.register_dir is not None)
+            await screen.until("bench idle", lambda: screen.session.gpu.alterations.register_dir is not None)
             warning = "This host is being measured: a sweep of power limits, by"
             async with turn_on(screen.session.host, "a sweep of power limits", wait=False, tell=print):
                 await screen.until(f"{getpass.getuser()} measures since", "a sweep of power limits")
@@ -121,8 +120,8 @@ def test_a_measurement_of_another_workbench_is_on_the_first_row_and_on_what_woul
                 await screen.until(lambda: len(screen.app.screen_stack) == 1)
                 assert not screen.state.alterations
             await screen.until("bench idle", lambda: screen.state.measured_by is None)
-            async with screen.session.turn("ours"):
-                await screen.session.look_at_turn()
+            async with screen.session.turn.take("ours"):
+                await screen.session.turn.look()
                 assert screen.state.measured_by is None, "our own measurement is shown as that"
 
     asyncio.run(asyncio.wait_for(go(), 60))
@@ -132,7 +131,7 @@ def test_an_open_screen_shows_results_that_a_command_has_stored(
     clean_environment: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They were not there before its next own benchmark."""
-    monkeypatch.setattr(serving, "RUNS_S", 0.1)
+    monkeypatch.setattr("workbench.session.session._ELSEWHERE_S", 0.1)
 
     async def go() -> None:
         async with real_screen() as screen:

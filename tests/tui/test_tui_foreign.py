@@ -103,7 +103,7 @@ def test_a_hostile_host_and_an_old_database_put_nothing_on_the_terminal() -> Non
         for keys in (("5", "enter"), ("escape", "i"), ("escape", "g"), ("escape", "question_mark"), ("escape",)):
             await d.press(*keys)
             safe(d)
-        session.notify_error(HostError(EVIL, host=EVIL))
+        session.core.notify_error(HostError(EVIL, host=EVIL))
         await d.press("1")
         safe(d)
 
@@ -115,11 +115,11 @@ def test_no_page_of_the_real_plan_shows_a_key() -> None:
     session = Session.of_host(None, "four-pcie")
 
     async def scenario(d: Driven) -> None:
-        await session.load_preset("vllm-qwen3-vl-2b-dp4")
-        session.set_flag("api-key", "SUPERSECRETVALUE1")
-        session.set_flag("hf-token", "short")
-        session.set_env("SSL_PASSPHRASE", "SUPERSECRETVALUE2")
-        session.set_env("TOKENIZERS_PARALLELISM", "surely-not")
+        await session.plans.load_preset("vllm-qwen3-vl-2b-dp4")
+        session.plans.set_flag("api-key", "SUPERSECRETVALUE1")
+        session.plans.set_flag("hf-token", "short")
+        session.plans.set_env("SSL_PASSPHRASE", "SUPERSECRETVALUE2")
+        session.plans.set_env("TOKENIZERS_PARALLELISM", "surely-not")
         seen = ""
         for keys in (("2",), ("v",), ("escape", "s"), ("escape", "a"), ("slash", *"apikey"), ("enter",), ("escape",)):
             await d.press(*keys)
@@ -127,7 +127,7 @@ def test_no_page_of_the_real_plan_shows_a_key() -> None:
             seen += d.text
         assert "api-key" in seen and "SSL_PASSPHRASE" in seen and "surely-not" in seen
         state = repr(session.state)
-        assert "SUPERSECRET" not in state and "SUPERSECRET" in repr(session.editor.command())
+        assert "SUPERSECRET" not in state and "SUPERSECRET" in repr(session.plans.editor.command())
 
     drive(scenario, session)
 
@@ -137,12 +137,12 @@ def test_enter_on_an_empty_secret_keeps_it() -> None:
     session = Session.of_host(None, "four-pcie")
 
     async def scenario(d: Driven) -> None:
-        await session.load_preset("vllm-qwen3-vl-2b-dp4")
-        session.set_flag("api-key", "kept-as-it-was")
+        await session.plans.load_preset("vllm-qwen3-vl-2b-dp4")
+        session.plans.set_flag("api-key", "kept-as-it-was")
         await d.press("2", "slash", *"api-key", "enter", "enter")
-        assert session.editor.plan.flag("api-key") == ["kept-as-it-was"]
+        assert session.plans.editor.plan.flag("api-key") == ["kept-as-it-was"]
         await d.press("slash", *"api-key", "enter", *"newkey", "enter")
-        await d.until(lambda: session.editor.plan.flag("api-key") == ["newkey"], "the new key")
+        await d.until(lambda: session.plans.editor.plan.flag("api-key") == ["newkey"], "the new key")
 
     drive(scenario, session)
 
@@ -157,13 +157,13 @@ def test_a_stranger_s_preset_is_shown_before_its_first_start() -> None:
 
     async def scenario(d: Driven) -> None:
         await d.until(lambda: session.state.presets, "presets")
-        await session.load_preset("theirs")
+        await session.plans.load_preset("theirs")
         await d.press("s")
         assert "Trust this preset?" in d.text and "/opt/evil.so" in d.text
         await d.press("escape")
-        assert session.untrusted() and not session.state.servers
+        assert session.plans.untrusted() and not session.state.servers
         await d.press("s")
-        session.trust()
+        session.plans.trust()
         await d.press("escape", "s")
         assert "Trust this preset?" not in d.text and "Start vllm" in d.text
 

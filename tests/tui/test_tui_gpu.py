@@ -80,7 +80,7 @@ def test_the_preset_fills_the_form_and_applies_nothing(drive: Any) -> None:
     session.carried = (("0", GpuSettings(persistence=True), "other"), ("all", less_heat, "less heat"))
 
     async def scenario(d: Any) -> None:
-        await d.session.load_preset("qwen3-vl-2b-dp4")
+        await d.session.plans.load_preset("qwen3-vl-2b-dp4")
         await d.press("g")
         assert "Filled in from qwen3-vl-2b-dp4: less heat" in d.text
         assert re.search(r"power limit W +450 +600 W +300\.\.600 W", d.text), d.text

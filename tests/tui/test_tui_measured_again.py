@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(autouse=True)
 def quick(clean_environment: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKBENCH_SIM_START_S", "0.2")
-    monkeypatch.setattr("workbench.session.meter.IDLE_S", 0.0)
+    monkeypatch.setattr("workbench.session.gpu_meter.IDLE_S", 0.0)
     monkeypatch.setattr(gpu, "VERIFY_S", 2.5)
     on_free_port()
 
@@ -27,7 +27,7 @@ def test_a_sweep_that_k_stopped_goes_on_with_r() -> None:
         async with real_screen() as s:
             await s.serve()
             shape = {"settle_s": 0, "seconds": 1.0, "concurrency": 4, "max_tokens": 16, "pairs": 0}
-            work = asyncio.create_task(s.session.gpu_sweep("power_limit_w", ["180", "200", "220"], **shape))
+            work = asyncio.create_task(s.session.sweeps.run_gpu("power_limit_w", ["180", "200", "220"], **shape))
             await s.until(lambda: s.state.sweep and s.state.sweep.values_done == 1, seconds=60)
             await s.press("S")
             text = await s.until("K stop", "1 of 3 points")
@@ -48,7 +48,7 @@ def test_a_lock_of_which_the_load_proved_nothing_is_probed_once_its_commands_wer
     async def go() -> None:
         async with real_screen() as s:
             await s.serve()
-            assert (await s.session.apply_gpu(GpuSettings(gpu_clocks=ClockRange(1200, 1200)))).ok
+            assert (await s.session.gpu.apply(GpuSettings(gpu_clocks=ClockRange(1200, 1200)))).ok
             await s.press("V")
             await s.until("What the load showed", "proves nothing", "p probe", seconds=60)
             await s.press("p")
@@ -60,7 +60,7 @@ def test_a_lock_of_which_the_load_proved_nothing_is_probed_once_its_commands_wer
             entries = (await journal.read(s.session.host)).entries
             assert {str(e.now) for e in entries} == {"1200,1200"}
             await s.press("escape")
-            await s.session.revert_gpu()
+            await s.session.gpu.revert()
 
     asyncio.run(go())
     assert not crashes(), crashes()[0].read_text()

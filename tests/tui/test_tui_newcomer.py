@@ -48,7 +48,7 @@ def test_a_value_that_is_being_reverted_is_nobody_elses() -> None:
 
     async def scenario(s: RealScreen) -> None:
         await s.until("GPU3")
-        await s.session.apply_gpu(GpuSettings(power_limit_w=200.0), 0)
+        await s.session.gpu.apply(GpuSettings(power_limit_w=200.0), 0)
         await s.until("set power 200W", lambda: s.state.telemetry.gpus[0].power_limit_w == 200)
         async with journal.locked(s.session.host):
             await s.session.host.run(["nvidia-smi", "-i", "0", "-pl", "220"])
@@ -87,7 +87,7 @@ def test_processes_that_outlived_their_server_are_stopped_by_x() -> None:
 def test_what_the_guard_did_stands_in_the_activity() -> None:
     async def scenario(s: RealScreen) -> None:
         await s.until("GPU3")
-        await s.session.apply_gpu(GpuSettings(power_limit_w=200.0), 0, trial_s=5.0)
+        await s.session.gpu.apply(GpuSettings(power_limit_w=200.0), 0, trial_s=5.0)
         await s.until(lambda: not s.state.alterations, "the guard reverted GPU0 power limit", seconds=30)
         await s.press("l")
         await s.until("Done to", "# the guard reverted GPU0 power", "not confirmed within 5 s")
@@ -102,9 +102,9 @@ def test_the_bench_pane_of_an_adopted_server_says_that_b_measures_now() -> None:
     async def scenario(s: RealScreen) -> None:
         await s.serve()
         run_id = s.state.run_id
-        s.session.update(run_id=None)
+        s.session.core.update(run_id=None)
         await s.until("s starts the server, then b")
-        s.session.update(run_id=run_id)
+        s.session.core.update(run_id=run_id)
         await s.until("b runs a quick benchmark now")
 
     shown(scenario)
@@ -127,7 +127,9 @@ def test_more_streams_than_requests_are_told_in_the_form() -> None:
 def test_the_next_step_stays_below_a_long_message() -> None:
     async def scenario(s: RealScreen) -> None:
         await s.until("/250W")
-        s.session.notify(Level.ERROR, "port 8000 is taken by " + "a process of a long name " * 20, "set another port")
+        s.session.core.notify(
+            Level.ERROR, "port 8000 is taken by " + "a process of a long name " * 20, "set another port"
+        )
         text = await s.until("next: set another port", "port 8000 is taken by")
         assert "…" in text
 
@@ -156,7 +158,7 @@ def test_what_is_measured_is_in_the_header_while_a_server_starts() -> None:
         await s.serve()
         phase = "reading the model's configuration (Qwen3VLForConditionalGeneration)"
         starting = replace(s.state.server, state=ServerState.STARTING, phase=phase, started_unix_s=time.time())
-        s.session.update(servers=(starting,), experiment=replace(experiment(), state="running", left_s=60.0))
+        s.session.core.update(servers=(starting,), experiment=replace(experiment(), state="running", left_s=60.0))
         await s.until(lambda: "~ A/B" in s.row(0) and "left" in s.row(0))
 
     shown(scenario)
@@ -166,14 +168,15 @@ def test_an_estimate_counts_the_runs_that_follow_the_points() -> None:
     """The header said "sweep 6/6, 0 s left" for two minutes."""
     from support.made_results import sweep
 
-    from workbench.session.sweep_run import SweepRun
+    from workbench.session.sweep_progress import SweepProgress
 
     session = Session.of_host(None, "four-pcie")
     made = sweep()
     points = [replace(p, state="planned" if n == 0 else "done") for n, p in enumerate(made.points)]
-    run = SweepRun(session, replace(made, points=tuple(points)), None)  # type: ignore[arg-type]
-    run.to_pair, run._began_s = 6, time.monotonic() - 20.0
-    run.estimate(2)
+    whole = replace(made, points=tuple(points))
+    run = SweepProgress(session.core, session.results, session.sweeps.store, whole, asyncio.Event())
+    run.pair_runs, run._runs_each, run._began_s = 6, 2, time.monotonic() - 20.0
+    run._estimate(2)
     assert 79 < (run.sweep.left_s or 0) < 85  # two runs took 20 s; two of the last point and six in pairs are left
-    run.paired()
+    run.pair_run_done()
     assert 46 < (run.sweep.left_s or 0) < 50

@@ -91,7 +91,7 @@ def test_keys_typed_while_the_commands_are_looked_up_go_nowhere(monkeypatch: pyt
 
     async def scenario(s: RealScreen) -> None:
         await s.until("GPU3")
-        held, planned = asyncio.Event(), s.session.apply_gpu
+        held, planned = asyncio.Event(), s.session.gpu.apply
 
         async def slow(*words: Any, **options: Any) -> Any:
             await held.wait()
@@ -158,8 +158,8 @@ def test_the_log_is_searched_in_its_whole_file(monkeypatch: pytest.MonkeyPatch) 
 
     async def scenario(s: RealScreen) -> None:
         await s.serve()
-        log = Path(s.session.supervisor.status(s.state.run_id).run_dir, "log")
-        ring = s.session.supervisor.log(s.state.run_id)
+        log = Path(s.session.servers.supervisor.status(s.state.run_id).run_dir, "log")
+        ring = s.session.servers.supervisor.log(s.state.run_id)
         lines = [f"INFO line {n}\n" for n in range(40_000)]
         with log.open("a") as file:
             file.writelines([*lines[:9_000], "a needle of long ago\n", *lines[9_000:], "NEEDLE now\n"])
@@ -183,19 +183,19 @@ def test_news_of_the_link_do_not_take_away_what_became_of_an_action() -> None:
         await s.until("GPU3")
 
         async def cut() -> None:
-            with s.session.busy("reverting GPU settings"):
+            with s.session.core.busy("reverting GPU settings"):
                 raise SettingsError("the link was lost while nvidia-smi ran", next_step="r again")
 
         s.app.main.services.attempt(cut())
         await s.until("the link was lost while nvidia-smi ran")
-        s.session.notify(Level.INFO, "the link to boxb is back after 0 s")
+        s.session.core.notify(Level.INFO, "the link to boxb is back after 0 s")
         await s.press("1")
         text = await s.until("the link was lost while nvidia-smi ran")
         assert "is back after" not in text
         await s.press("l")
         await s.until("# reverting GPU settings", "failed: the link was lost")
         await s.press("escape", "escape")
-        s.session.notify(Level.INFO, "the link to boxb is back after 0 s")
+        s.session.core.notify(Level.INFO, "the link to boxb is back after 0 s")
         await s.until("is back after")
 
     shown(scenario)
@@ -235,8 +235,8 @@ def test_progress_is_whole_in_the_header_beside_a_long_host_name() -> None:
 
     async def scenario(s: RealScreen) -> None:
         await s.load()
-        s.session.update_host(name="a-host-with-quite-a-long-name.example.org", simulated=None, link="connected")
-        s.session.update(busy=("experiment of two configurations",))
+        s.session.core.update_host(name="a-host-with-quite-a-long-name.example.org", simulated=None, link="connected")
+        s.session.core.update(busy=("experiment of two configurations",))
         await s.until("~ experiment of two configurations")
 
     shown(scenario, size=(80, 24))
@@ -244,7 +244,7 @@ def test_progress_is_whole_in_the_header_beside_a_long_host_name() -> None:
 
 def test_what_is_pressed_before_the_first_reading_is_answered_truly() -> None:
     async def scenario(s: RealScreen) -> None:
-        s.session.update(telemetry=None, host=replace(s.state.host, link="connecting"))
+        s.session.core.update(telemetry=None, host=replace(s.state.host, link="connecting"))
         s.app.main.services.attempt(s.app.main.controllers.gpu.edit())
         await s.until("the GPUs have not been read yet")
 

@@ -65,8 +65,8 @@ def test_the_last_benchmark_marks_experiment_and_sweep_are_there() -> None:
 
 def test_what_was_done_is_read_from_disk_and_holds_no_secret() -> None:
     async def first(s: RealScreen) -> None:
-        s.session.record("vllm serve m --api-key sesame123", "run 1")
-        with pytest.raises(SettingsError), s.session.busy("reverting GPU settings"):
+        s.session.core.record("vllm serve m --api-key sesame123", "run 1")
+        with pytest.raises(SettingsError), s.session.core.busy("reverting GPU settings"):
             raise SettingsError("the link was lost", host=HOST)
 
     async def second(s: RealScreen) -> None:
@@ -92,14 +92,14 @@ def test_the_log_of_what_was_done_stays_short(monkeypatch: pytest.MonkeyPatch) -
 
 def test_forms_are_filled_with_what_was_accepted_last_unless_it_is_secret() -> None:
     async def first(s: RealScreen) -> None:
-        await s.until(lambda: s.session._resumed)
-        s.session.keep_form("experiment", {"a": "", "b": "max-num-seqs=64", "pairs": "5", "metric": "TTFT p50"})
-        s.session.keep_form("sweep", {"flags": "$HF_TOKEN=a,b", "values": "1"})
-        s.session.keep_form("sweep", {"flags": "-api-key=a", "values": "1"})
+        await s.until(lambda: s.session.memory.resumed)
+        s.session.memory.keep_form("experiment", {"a": "", "b": "max-num-seqs=64", "pairs": "5", "metric": "TTFT p50"})
+        s.session.memory.keep_form("sweep", {"flags": "$HF_TOKEN=a,b", "values": "1"})
+        s.session.memory.keep_form("sweep", {"flags": "-api-key=a", "values": "1"})
 
     async def second(s: RealScreen) -> None:
-        await s.until(lambda: s.session.last_form("experiment"))
-        assert s.session.last_form("sweep") == {}
+        await s.until(lambda: s.session.memory.last_form("experiment"))
+        assert s.session.memory.last_form("sweep") == {}
         await s.load()
         await s.press("X")
         await s.until("max-num-seqs=64", "< TTFT p50 >")
@@ -117,15 +117,15 @@ def test_a_refused_benchmark_is_not_what_is_suggested_next(monkeypatch: pytest.M
     async def scenario(s: RealScreen) -> None:
         await s.serve()
         small = {"concurrency": 2, "requests": 6, "max_tokens": 16, "warmup": 0, "until_steady": False}
-        await s.session.bench(**small)
+        await s.session.bench.run(**small)
         usable = s.state.bench.last_id
-        add = s.session.results_db.add
+        add = s.session.results.db.add
         monkeypatch.setattr(
-            s.session.results_db, "add", lambda a, b, c, *d, **e: add(a, b, replace(c, refused=("late",)), *d, **e)
+            s.session.results.db, "add", lambda a, b, c, *d, **e: add(a, b, replace(c, refused=("late",)), *d, **e)
         )
-        shape = s.session.bench_defaults()
-        await s.session.bench(**{**small, "concurrency": 6})
+        shape = s.session.bench.defaults()
+        await s.session.bench.run(**{**small, "concurrency": 6})
         assert s.state.results[0].refused and s.state.bench.last_id == usable
-        assert s.session.bench_defaults() == shape
+        assert s.session.bench.defaults() == shape
 
     screens(scenario)

@@ -59,7 +59,7 @@ def test_grid_of_pages(drive: Any, monkeypatch: pytest.MonkeyPatch, name: str, s
 # experiments
 def test_an_experiment_is_of_what_runs_against_the_plan(drive: Any) -> None:
     async def scenario(d: Any) -> None:
-        d.session.set_flag("max-num-seqs", "777")
+        d.session.plans.set_flag("max-num-seqs", "777")
         await d.press("X")
         await d.until(lambda: "A is what runs now, B the plan under edit." in d.text)
         assert "max-num-seqs=512" in d.text and "max-num-seqs=777" in d.text
@@ -70,7 +70,7 @@ def test_an_experiment_is_of_what_runs_against_the_plan(drive: Any) -> None:
         await d.until(lambda: d.session.called("experiment"))
         _, a, b, options = d.session.called("experiment")[0]
         assert (a, b) == (Arm(sets=("max-num-seqs=512",)), Arm(sets=("max-num-seqs=777",)))
-        assert options == {"pairs": 5, "metric": "output_tok_s", "bench": d.session.bench_shape()}
+        assert options == {"pairs": 5, "metric": "output_tok_s", "bench": d.session.bench.shape()}
         await d.until(lambda: "A/B experiment 7" in d.text and "nothing is claimed yet" in d.text)
 
     drive(scenario, stage="ready")
@@ -223,13 +223,13 @@ def test_the_next_key_meets_the_page_of_what_was_started(drive: Any) -> None:
     answer = asyncio.Event()
 
     async def scenario(d: Any) -> None:
-        begin = d.session.gpu_sweep
+        begin = d.session.sweeps.run_gpu
 
         async def slow(*arguments: Any, **named: Any) -> Any:
             await answer.wait()
             return await begin(*arguments, **named)
 
-        d.session.gpu_sweep = slow
+        d.session.sweeps.run_gpu = slow
         await d.press("S", "enter", "K", "n", "q")  # nothing to stop yet, q closes the page
         assert isinstance(d.app.screen, MainScreen)
         await d.press("S", "enter")
@@ -244,7 +244,7 @@ def test_the_next_key_meets_the_page_of_what_was_started(drive: Any) -> None:
 @pytest.mark.parametrize(("method", "keys"), [("gpu_sweep", "S enter"), ("experiment", "X enter")])
 def test_what_is_refused_leaves_no_page_and_a_message(drive: Any, method: str, keys: str) -> None:
     async def scenario(d: Any) -> None:
-        d.session.set_flag("max-num-seqs", "777")
+        d.session.plans.set_flag("max-num-seqs", "777")
         d.session.fail[method] = SettingsError("GPU0: no right to change it", host="box", next_step="ask root")
         await d.press(*keys.split())
         await d.until(lambda: "box: GPU0: no right to change it" in d.text and "next: ask root" in d.text)
@@ -410,7 +410,7 @@ def test_a_refused_result_says_so_in_the_list_and_loudly_on_its_page(drive: Any)
         async def result(number: int) -> Any:
             return canned_result(number, refused=why)
 
-        d.session.result = result
+        d.session.results.get = result
         d.session.push(results=(d.session.row(41, "again", 5812.0, refused=why, tags=("night",)),))
         await d.until(lambda: "x rejected again #night" in d.text)
         await d.press("4", "enter")

@@ -100,12 +100,12 @@ def through_all(monkeypatch: pytest.MonkeyPatch, sizes: Sizes) -> None:
         async with real_screen() as s:
             await s.serve()
             await s.until("GPU3", lambda: len(s.state.results) == 6)
-            s.session.mark(1, "A")
-            s.session.mark(2, "B")
-            s.session.update(bench=replace(s.state.bench, last_id=6))
-            e = await s.session.experiment_called(1)
+            s.session.results.mark(1, "A")
+            s.session.results.mark(2, "B")
+            s.session.core.update(bench=replace(s.state.bench, last_id=6))
+            e = await s.session.experiments.get(1)
             for state in ("done", "running", "stopped", "failed"):
-                s.session.update(
+                s.session.core.update(
                     experiment=replace(e, state=state, left_s=100.0, error="lost" if state == "failed" else ""),
                     sweep=replace(sweep(), state=state, host=HOST),
                 )
@@ -132,7 +132,7 @@ def test_an_experiment_stands_at_every_width() -> None:
 
     async def scenario() -> None:
         async with real_screen() as s:
-            s.session.update(experiment=await s.session.experiment_called(1))
+            s.session.core.update(experiment=await s.session.experiments.get(1))
             await s.press("X")
             assert "pair 1" in s.text
             for columns in range(20, 100, 3):

@@ -238,12 +238,12 @@ def test_the_list_of_runs_shows_whole_ids_on_a_narrow_screen(drive: Any) -> None
 
 def test_the_first_benchmark_is_not_called_as_before(drive: Any) -> None:
     async def scenario(d: Any) -> None:
-        assert not d.session.benched_before()
+        assert not d.session.bench.asked
         await d.press("b")
         await d.until(lambda: "< standard >" in d.text)
         assert "where nothing else is asked for" in d.text
         await d.press("escape")
-        await d.session.bench()
+        await d.session.bench.run()
         await d.press("b")
         await d.until(lambda: "< as before >" in d.text)
 

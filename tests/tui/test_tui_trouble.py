@@ -86,7 +86,7 @@ def test_a_sweep_that_fails_says_why_on_its_page(drive: Any) -> None:
             d.session.push(sweep=replace(canned_sweep(2, state="failed"), error="the server is crashed: exit 1"))
             raise BenchError("the sweep could not go on", host="box", next_step="e shows the first error")
 
-        d.session.gpu_sweep = failing
+        d.session.sweeps.run_gpu = failing
         await d.press("S", "enter")
         await d.until(lambda: "x failed" in d.text and "x the server is crashed: exit 1" in d.text)
         assert isinstance(d.app.screen, SweepPage)

@@ -72,7 +72,7 @@ async def bench(arguments: argparse.Namespace) -> int:
         shown = not arguments.json and sys.stderr.isatty()
         session.subscribe(_draw_progress if shown else report_silence())
         run_id = await ready_run(session, arguments.run)
-        await session.read_alterations()
+        await session.gpu.alterations.read()
         if len(levels) > 1:
             return await _bench_levels(session, arguments, levels, run_id, load)
         load["concurrency"] = levels[0] if levels else None
@@ -94,7 +94,7 @@ async def _bench_repeatedly(
     received: list[signal.Signals] = []
 
     async def keep(result_id: int) -> None:
-        results.append(await session.result(result_id))
+        results.append(await session.results.get(result_id))
         if not arguments.json:
             say_lines(result_output.result_lines(results[-1]))
 
@@ -102,9 +102,9 @@ async def _bench_repeatedly(
         async with benchmark_stopped_by_signals(session, received):
             for _ in range(arguments.repeat):
                 if run_id is not None:
-                    await keep(await session.bench_run(run_id, **load))
+                    await keep(await session.bench.run_on(run_id, **load))
                 else:
-                    await keep(await session.bench_url(arguments.url, **load))
+                    await keep(await session.bench.run_url(arguments.url, **load))
     except BenchCancelled as cancelled:
         if not received:
             raise
@@ -120,8 +120,10 @@ async def _bench_levels(
 ) -> int:
     """Run one benchmark per concurrency, and print the results and the knee."""
     url = None if run_id else arguments.url
-    sweep = await session.concurrency_sweep(levels, run_id=run_id, url=url, max_minutes=arguments.max_minutes, **load)
-    results = [await session.result(i) for point in sweep.points for i in point.result_ids]
+    sweep = await session.sweeps.run_concurrency(
+        levels, run_id=run_id, url=url, max_minutes=arguments.max_minutes, **load
+    )
+    results = [await session.results.get(i) for point in sweep.points for i in point.result_ids]
     if arguments.json:
         emit({"results": [result_output.result_json(r) for r in results], "sweep": asdict(sweep)})
     else:

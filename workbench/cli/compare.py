@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 def compare(arguments: argparse.Namespace) -> int:
     from workbench.bench import compare as comparing
 
-    db = local_session().results_db
+    db = local_session().results.db
     sides = [[db.get(i) for i in ids_of(text)] for text in arguments.groups]
     sides += [_tagged(db, tag) for tag in arguments.tags]
     if len(sides) != 2:

@@ -48,13 +48,13 @@ async def doctor(arguments: argparse.Namespace) -> int:
         facts = await session.host.facts()
         driver, gpus = await _read_gpus(session.host)
         installed = await asyncio.gather(*(probe(session.host, engines.get(name)) for name in engines.names()))
-        rights = await session.rights()
-        for code, read in (("gpu.journal", session.read_alterations), ("results", session.read_results)):
+        rights = await session.gpu.rights.get()
+        for code, read in (("gpu.journal", session.gpu.alterations.read), ("results", session.results.refresh)):
             try:
                 await read()
             except WorkbenchError as error:  # the other checks go on
                 problems.append(Finding(Level.ERROR, code, error.message, fix=error.next_step))
-        problems += session.config.findings
+        problems += session.presets.config.findings
         altered = len(session.state.alterations)
         host = Examination(facts, driver, gpus, installed, rights, session.state.simulated)
     findings = [*problems, *_findings(host)]

@@ -87,19 +87,19 @@ async def experiment(arguments: argparse.Namespace) -> int:
     a, b = arm_of(arguments, "a"), arm_of(arguments, "b")
     options = _options(arguments)
     async with connected(arguments) as session:
-        await session.supervisor.runs()
+        await session.servers.supervisor.runs()
         if a.target is None:
             await _load_base(session, arguments)
-        a, b, bases = await session.look_up(a, b, variables_of(arguments))
+        a, b, bases = await session.experiments.targets.look_up(a, b, variables_of(arguments))
         if arguments.trust:
-            session.trust_bases(bases)
-        spec = session.experiment_spec(a, b, **options)
-        for line in plan_lines(spec, session.experiment_estimate_s(a, b, **options)):
+            session.experiments.targets.trust_bases(bases)
+        spec = session.experiments.spec(a, b, **options)
+        for line in plan_lines(spec, session.experiments.estimate_s(a, b, **options)):
             note(line)
         await _confirm_start(session, spec, arguments)
         async with cancelled_by_signals():
             session.subscribe(report_progress())
-            ended = await session.experiment(a, b, bases=bases, **options)
+            ended = await session.experiments.run(a, b, bases=bases, **options)
     return _print_ended(ended, arguments.json)
 
 
@@ -125,7 +125,7 @@ async def _load_base(session: Session, arguments: argparse.Namespace) -> None:
     """Load the plan that both arms change: of a preset, or of a run."""
     from workbench.model.secrets import MASK
 
-    statuses, base = session.supervisor.statuses(), arguments.base
+    statuses, base = session.servers.supervisor.statuses(), arguments.base
     hits = [s for s in statuses if s.run_id == base]
     if not hits and len(base) >= 4:
         hits = [s for s in statuses if s.run_id.startswith(base) or s.run_id.endswith(base)]
@@ -135,15 +135,15 @@ async def _load_base(session: Session, arguments: argparse.Namespace) -> None:
     if len(hits) > 1:
         raise InputError(f"{len(hits)} runs match {base!r}", next_step="`workbench servers` lists the runs")
     run_id = hits[0].run_id
-    plan = session.supervisor.record(run_id).plan
+    plan = session.servers.supervisor.record(run_id).plan
     if plan is None or MASK in repr(plan):
         raise InputError(
             f"run {run_id} was started with a secret, which is not stored", next_step="give the preset of the run"
         )
-    session.take_plan(plan, f"run {run_id}")
-    await session.look_for_engine()
-    session.editor.assign(arguments.sets, arguments.unsets, arguments.envs)
-    await session.select_run(run_id)
+    session.plans.take(plan, f"run {run_id}")
+    await session.plans.look_for_engine()
+    session.plans.editor.assign(arguments.sets, arguments.unsets, arguments.envs)
+    await session.servers.select(run_id)
 
 
 async def _confirm_start(session: Session, spec: ExperimentSpec, arguments: argparse.Namespace) -> None:
@@ -153,7 +153,7 @@ async def _confirm_start(session: Session, spec: ExperimentSpec, arguments: argp
     effects = []
     if design.restarts(spec.a, spec.b):
         targets = {arm.target.run_id for arm in (spec.a, spec.b) if arm.target}
-        servers = [each.state.server for each in session.all_hosts]
+        servers = [each.state.server for each in session.hosts.all]
         ready = [s.run_id for s in servers if s is not None and s.state is ServerState.READY]
         effects += [f"stops run {run_id}" for run_id in ready if run_id not in targets]
     if design.changes_gpus(spec):
@@ -178,14 +178,14 @@ async def _confirm_start(session: Session, spec: ExperimentSpec, arguments: argp
     examples=("workbench experiment resume 3",),
 )
 async def resume_experiment(arguments: argparse.Namespace) -> int:
-    use_host_of_record(arguments, local_session().experiments_db.experiment(arguments.id).host)
+    use_host_of_record(arguments, local_session().experiments.db.experiment(arguments.id).host)
     async with connected(arguments) as session:
-        before = await session.experiment_called(arguments.id)
-        await session.supervisor.runs()
+        before = await session.experiments.get(arguments.id)
+        await session.servers.supervisor.runs()
         await _confirm_start(session, before.spec, arguments)
         async with cancelled_by_signals():
             session.subscribe(report_progress(len(before.runs)))
-            ended = await session.resume_experiment(
+            ended = await session.experiments.resume(
                 arguments.id, pairs=arguments.pairs, max_minutes=arguments.max_minutes
             )
     return _print_ended(ended, arguments.json)
@@ -198,13 +198,13 @@ async def resume_experiment(arguments: argparse.Namespace) -> int:
     examples=("workbench experiment show 3",),
 )
 async def show_experiment(arguments: argparse.Namespace) -> int:
-    _print(await local_session().experiment_called(arguments.id), arguments.json)
+    _print(await local_session().experiments.get(arguments.id), arguments.json)
     return 0
 
 
 @command("experiment list", "list experiments, newest first", examples=("workbench experiment list",))
 async def list_experiments(arguments: argparse.Namespace) -> int:
-    found = await local_session().experiments()
+    found = await local_session().experiments.list()
     if arguments.json:
         return emit({"experiments": [_experiment_json(e) for e in found]})
     for each in found:

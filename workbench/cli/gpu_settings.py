@@ -50,7 +50,7 @@ async def set_gpu(arguments: argparse.Namespace) -> int:
         raise InputError(f"--trial {arguments.trial:g} is not a number of seconds above 0")
     async with connected(arguments) as session:
         settings = _settings_by_gpu(arguments, session)
-        commands = await session.standing(await session.plan_gpus(settings))
+        commands = await session.gpu.mark_foreign(await session.gpu.plan_each(settings))
         affected = await affected_by(session, commands)
         if not arguments.json:
             say_lines([*command_lines(commands), *affected_lines(affected)])
@@ -63,7 +63,7 @@ async def set_gpu(arguments: argparse.Namespace) -> int:
         password = None
         if not arguments.dry_run and any(c.right for c in commands):
             password = await ask_sudo_password(session, arguments)
-        report = await session.apply_gpus(
+        report = await session.gpu.apply_each(
             settings, dry_run=arguments.dry_run, trial_s=arguments.trial, password=password
         )
         return _print_report(report, arguments, session, affected)
@@ -107,7 +107,7 @@ def _settings_by_gpu(arguments: argparse.Namespace, session: Session) -> dict[st
     if arguments.preset is None:
         return {arguments.gpu: settings}
     found: dict[str, GpuSettings] = {}
-    for selector, suggested, reason in session.preset_gpu_settings(arguments.preset):
+    for selector, suggested, reason in session.plans.preset_gpu_settings(arguments.preset):
         gpu = selector if arguments.gpu == "all" else arguments.gpu
         given = {name: value for name, value in asdict(suggested).items() if value not in (None, False)}
         given |= {name: getattr(suggested, name) for name in given}  # the values, not their dictionaries
@@ -136,11 +136,11 @@ def _settings_by_gpu(arguments: argparse.Namespace, session: Session) -> dict[st
 async def revert_gpu(arguments: argparse.Namespace) -> int:
     async with connected(arguments) as session:
         gpu = None if arguments.gpu == "all" else arguments.gpu
-        report = await session.revert_gpu(gpu, dry_run=arguments.dry_run, foreign=arguments.foreign)
+        report = await session.gpu.revert(gpu, dry_run=arguments.dry_run, foreign=arguments.foreign)
         if any(o.command.right for o in report.outcomes) and not arguments.dry_run:
             password = await ask_sudo_password(session, arguments)
             if password is not None:
-                report = await session.revert_gpu(gpu, password=password, foreign=arguments.foreign)
+                report = await session.gpu.revert(gpu, password=password, foreign=arguments.foreign)
         if not arguments.json:
             if not report.outcomes:
                 say("nothing to revert")
@@ -161,7 +161,7 @@ async def sudoers(arguments: argparse.Namespace) -> int:
     from workbench.gpu.settings.sudoers import PATH
 
     async with connected(arguments) as session:
-        text, host = await session.sudoers(), session.host.name
+        text, host = await session.gpu.sudoers(), session.host.name
     if arguments.json:
         return emit({"host": host, "path": PATH, "sudoers": text})
     sys.stdout.write(text)

@@ -32,11 +32,11 @@ async def status(arguments: argparse.Namespace) -> int:
 
     async with connected(arguments) as session:
         telemetry = await read_once(session.host)
-        session.update(telemetry=telemetry)  # shows whether the driver was reloaded since a change
+        session.core.update(telemetry=telemetry)  # shows whether the driver was reloaded since a change
         guard, journal_problem = None, None
         try:
-            await session.read_alterations()
-            guard = await session.read_guard()
+            await session.gpu.alterations.read()
+            guard = await session.gpu.guard.read()
         except HostError as error:  # the GPUs can be shown without the journal
             journal_problem = error
         state = session.state
@@ -129,9 +129,9 @@ async def journal(arguments: argparse.Namespace) -> int:
 
     async with connected(arguments) as session:
         with suppress(HostError):  # a reading shows whether the driver was reloaded; the boot id works without GPUs
-            session.update(telemetry=await session.reading())
-        records, log = await session.gpu_journal()
-        await session.read_alterations()
+            session.core.update(telemetry=await session.telemetry.reading())
+        records, log = await session.gpu.alterations.journal()
+        await session.gpu.alterations.read()
         sysfs = (await governors_on(session.host)).sysfs if any(r.entry.gpu_uuid == HOST for r in records) else "/sys"
         document: dict[str, Any] = {
             "host": session.host.name,

@@ -62,13 +62,13 @@ async def sweep_setting(arguments: argparse.Namespace) -> int:
         password = None
         if arguments.dry_run or not arguments.yes or sys.stdin.isatty():
             if run_id is None and arguments.url is None and arguments.gpu is None:
-                run_id = await session.run_at_hand()
-            plan = await session.plan_gpu_sweep(setting, values, arguments.gpu, run_id=run_id)
+                run_id = await session.servers.run_at_hand()
+            plan = await session.sweeps.plan_gpu(setting, values, arguments.gpu, run_id=run_id)
             if arguments.dry_run:
                 return await _print_plan(session, arguments, plan)
             password = await _confirm(session, arguments, f"Set {', '.join(values)} one after the other", plan)
         with report_points(session, arguments):
-            sweep = await session.gpu_sweep(
+            sweep = await session.sweeps.run_gpu(
                 setting,
                 values,
                 arguments.gpu,
@@ -95,12 +95,12 @@ async def sweep_setting(arguments: argparse.Namespace) -> int:
 async def resume_gpu_sweep(arguments: argparse.Namespace) -> int:
     stored = stored_sweep(arguments)
     async with connected(arguments) as session, cancelled_by_signals():
-        plan = await session.plan_sweep_resume(stored.id)
+        plan = await session.sweeps.plan_resume(stored.id)
         if arguments.dry_run:
             return await _print_plan(session, arguments, plan)
         password = await _confirm(session, arguments, "Set the missing values one after the other", plan)
         with report_points(session, arguments, stored):
-            sweep = await session.resume_sweep(stored.id, password=password)
+            sweep = await session.sweeps.resume(stored.id, password=password)
     return print_sweep(sweep, arguments.json)
 
 

@@ -67,13 +67,13 @@ async def affected_by(session: Session, commands: Sequence[SettingCommand]) -> d
     indexes = {c.gpu_index for c in commands if c.gpu_uuid != HOST}
     if not indexes:
         return {"gpus": [], "processes": [], "processes_absent": {}}
-    reading = await session.reading()
+    reading = await session.telemetry.reading()
     samples = [s for s in reading.gpus if s.index in indexes]
     return {
         "gpus": [{"gpu": i.index, "uuid": i.uuid, "name": i.name} for i in reading.infos if i.index in indexes],
         "processes": [
             {"gpu": gpu, "pid": pid, "name": name, "ours": ours}
-            for gpu, pid, name, ours in await session.gpu_processes()
+            for gpu, pid, name, ours in await session.gpu.processes()
             if gpu in indexes
         ],
         "processes_absent": {

@@ -17,7 +17,7 @@ from workbench.model.errors import InputError
 from workbench.model.settings import InForce
 
 if TYPE_CHECKING:
-    from workbench.session.verifying import Verification
+    from workbench.session.gpu_proof import Verification
 
 TARGET = (
     option("run RUN", "id of a run (default: the newest READY run of the host)", nargs="?"),
@@ -48,9 +48,9 @@ async def verify(arguments: argparse.Namespace) -> int:
     async with connected(arguments) as session, cancelled_by_signals():
         run_id = await ready_run(session, arguments.run)
         password = None
-        if arguments.probe and can_ask(arguments) and (await session.rights()).refusal:
+        if arguments.probe and can_ask(arguments) and (await session.gpu.rights.get()).refusal:
             password = await ask_sudo_password(session, arguments)
-        found = await session.verify(
+        found = await session.proof.verify(
             arguments.seconds,
             run_id,
             arguments.url,

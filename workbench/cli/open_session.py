@@ -42,17 +42,17 @@ async def connected(arguments: argparse.Namespace) -> AsyncIterator[Session]:
 
     session = session_of(arguments)
     session.subscribe(_report_link())
-    session.wait_turn, session.tell_turn = getattr(arguments, "wait_turn", False), note
+    session.turn.wait, session.turn.tell = getattr(arguments, "wait_turn", False), note
     if can_ask(arguments):
-        session.ask = ask_login_secret
+        session.link.ask = ask_login_secret
     try:
         try:
-            await session.connect()
+            await session.link.connect()
         except HostKeyUnknown as error:
             if not can_ask(arguments) or not await ask_yes_no(f"{error.message}\nTrust this key and continue?"):
                 raise
-            session.trust_host_key()
-            await session.connect()
+            session.link.trust_host_key()
+            await session.link.connect()
         yield session
     finally:
         await session.close()

@@ -33,8 +33,8 @@ async def plan(arguments: argparse.Namespace) -> int:
 
     async with connected(arguments) as session:
         planned = await load_plan(session, arguments)
-        view = await session.look_at_carried()
-        nodes = [(node, mask_command(found)) for node, found in session.editor.node_commands()]
+        view = await session.gpu.check_preset()
+        nodes = [(node, mask_command(found)) for node, found in session.plans.editor.node_commands()]
         simulated = session.state.simulated
     launch = view.command
     if arguments.json:
@@ -74,24 +74,24 @@ async def load_plan(session: Session, arguments: argparse.Namespace) -> LaunchPl
     from workbench.engines import with_executable
     from workbench.gpu.telemetry.source import read_once
 
-    planned = session.plan_of(arguments.preset, variables_of(arguments))
+    planned = session.presets.plan_of(arguments.preset, variables_of(arguments))
     try:
-        session.update(telemetry=await read_once(session.host))
+        session.core.update(telemetry=await read_once(session.host))
     except HostError as error:
         note(f"cannot read the GPUs: {error.message}")
     if arguments.executable is not None:
         planned = with_executable(planned, arguments.executable)
-    session.take_plan(planned, arguments.preset)
+    session.plans.take(planned, arguments.preset)
     if getattr(arguments, "trust", False):
-        session.trust()
-    await session.look_for_engine()
-    executable = session.editor.plan.executable
-    session.editor.assign(arguments.sets, arguments.unsets, arguments.envs)
-    if session.editor.plan.executable != executable:
-        await session.look_for_engine()
-    await session.look_for_model(session.editor)
-    session.show_plan()
-    return session.editor.effective
+        session.plans.trust()
+    await session.plans.look_for_engine()
+    executable = session.plans.editor.plan.executable
+    session.plans.editor.assign(arguments.sets, arguments.unsets, arguments.envs)
+    if session.plans.editor.plan.executable != executable:
+        await session.plans.look_for_engine()
+    await session.plans.look_for_model(session.plans.editor)
+    session.plans.show()
+    return session.plans.editor.effective
 
 
 def variables_of(arguments: argparse.Namespace) -> dict[str, str]:

@@ -45,7 +45,7 @@ def list_presets(arguments: argparse.Namespace) -> int:
     examples=("workbench presets show vllm-any",),
 )
 def show_preset(arguments: argparse.Namespace) -> int:
-    preset = local_session().preset(arguments.id)
+    preset = local_session().presets.get(arguments.id)
     if arguments.json:
         return emit(preset.model_dump(mode="json", by_alias=True))
     say_lines(_preset_lines(preset))

@@ -71,7 +71,7 @@ def _print_list(arguments: argparse.Namespace, words: str | None) -> int:
 
 def row_lines(results: Sequence[BenchResult]) -> Iterator[str]:
     """Yield one line per result: id, engine, model, load, throughput, label and marks."""
-    from workbench.session.conditions import rows_of
+    from workbench.session.result_rows import rows_of
 
     for row, result in zip(rows_of(results), results, strict=True):
         rate = f"{row.output_tok_s:,.1f}" if row.output_tok_s is not None else "n/a"
@@ -131,7 +131,7 @@ def note_result(arguments: argparse.Namespace) -> int:
     examples=("workbench results tag 42 +baseline",),
 )
 def tag_result(arguments: argparse.Namespace) -> int:
-    from workbench.session.history import checked_tag
+    from workbench.session.results import checked_tag
 
     given = [t for t in arguments.tags if t != "--json"]  # argparse takes options here as tags, because -TAG is one
     arguments.json |= len(given) < len(arguments.tags)

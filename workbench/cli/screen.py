@@ -37,7 +37,7 @@ def screen(arguments: argparse.Namespace) -> int:
 
     session = session_of(arguments)
     if arguments.interval is not None:
-        session.interval_s = arguments.interval
+        session.telemetry.interval_s = arguments.interval
     return tui.run(session, mouse=True if arguments.mouse else None)
 
 

@@ -41,14 +41,14 @@ async def start(arguments: argparse.Namespace) -> int:
         planned = await load_plan(session, arguments)
         if planned.nodes and session.state.host.simulated:
             note(f"simulated: one process represents all {len(planned.nodes)} nodes")
-        for finding in session.editor.findings():
+        for finding in session.plans.editor.findings():
             if finding.code.startswith(("variable.", "bind.", "secret.argv")):
                 note(finding_text(finding))
-        run_id = await session.start()
-        status = session.supervisor.status(run_id)
+        run_id = await session.servers.start()
+        status = session.servers.supervisor.status(run_id)
         if arguments.wait:
             note(f"{run_id}: waiting for READY")
-            status = await session.wait_ready(run_id, arguments.timeout)
+            status = await session.servers.wait_ready(run_id, arguments.timeout)
         if arguments.json:
             emit({**status_json(status), "variables": variables_json(planned)})
         else:
@@ -76,9 +76,9 @@ def _start_exit_code(status: ServerStatus, arguments: argparse.Namespace) -> int
 )
 async def servers(arguments: argparse.Namespace) -> int:
     async with connected(arguments) as session:
-        await session.supervisor.runs()
-        statuses = await session.supervisor.look_now()
-        others = await session.other_servers()
+        await session.servers.supervisor.runs()
+        statuses = await session.servers.supervisor.look_now()
+        others = await session.servers.others()
     if arguments.json:
         found = [{**asdict(other), "url": other.url} for other in others]
         return emit({"servers": [status_json(s) for s in statuses], "not_started_by_workbench": found})
@@ -117,7 +117,7 @@ async def logs(arguments: argparse.Namespace) -> int:
     async with connected(arguments) as session:
         status = await find_run(session, arguments.run)
         lines: list[str] = []
-        async for batch in session.supervisor.read_log(status.run_id, follow=arguments.follow):
+        async for batch in session.servers.supervisor.read_log(status.run_id, follow=arguments.follow):
             if arguments.json:
                 lines += batch.lines
             else:
@@ -133,8 +133,8 @@ async def logs(arguments: argparse.Namespace) -> int:
 async def stop(arguments: argparse.Namespace) -> int:
     async with connected(arguments) as session:
         status = await find_run(session, arguments.run)
-        await session.stop(status.run_id)
-        status = session.supervisor.status(status.run_id)
+        await session.servers.stop(status.run_id)
+        status = session.servers.supervisor.status(status.run_id)
     if arguments.json:
         return emit(status_json(status))
     say(f"{status.run_id} {status.state}")

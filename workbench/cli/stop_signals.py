@@ -45,7 +45,7 @@ async def benchmark_stopped_by_signals(session: Session, received: list[signal.S
     def stop(number: signal.Signals) -> None:
         received.append(number)
         if len(received) == 1 and session.state.bench.running:
-            cancelling.append(asyncio.ensure_future(session.cancel_bench()))
+            cancelling.append(asyncio.ensure_future(session.bench.cancel()))
         else:
             cancel()
 

@@ -58,18 +58,20 @@ SWEEP_ID = option("id", "id of a sweep; `workbench sweep list` lists them", int)
     examples=("workbench sweep vllm-any --flag max-num-seqs=64,128,256",),
 )
 async def sweep_flags(arguments: argparse.Namespace) -> int:
-    from workbench.session.sweep_flags import combinations_of
+    from workbench.session.flag_sweep_plan import combinations_of
 
     flags = _values_by_flag(arguments.swept)
     async with connected(arguments) as session, cancelled_by_signals():
         await load_plan(session, arguments)
-        await session.adopt()
-        combinations_of(session.editor, flags)  # raises InputError for an invalid value, before anything is printed
+        await session.servers.adopt()
+        combinations_of(
+            session.plans.editor, flags
+        )  # raises InputError for an invalid value, before anything is printed
         for line in _plan_lines(session, flags, arguments):
             note(line)
         await _confirm_stop(session, arguments)
         with report_points(session, arguments), report_pairs(session):
-            sweep = await session.flag_sweep(
+            sweep = await session.sweeps.run_flags(
                 flags,
                 runs=arguments.runs,
                 pairs=arguments.pairs,
@@ -81,7 +83,7 @@ async def sweep_flags(arguments: argparse.Namespace) -> int:
 
 async def _confirm_stop(session: Session, arguments: argparse.Namespace, own_run: str | None = None) -> None:
     """Ask before the sweep stops the running server, unless the sweep has started that server (`own_run`)."""
-    from workbench.session.serving import LIVE
+    from workbench.session.servers import LIVE
 
     server = session.state.server
     if server is None or server.state not in LIVE or server.run_id == own_run:
@@ -104,7 +106,7 @@ def _plan_lines(session: Session, flags: Mapping[str, Sequence[str]], arguments:
         f"{then if pair_runs else 'without a comparison in pairs'}"
     )
     changed = Arm(sets=tuple(f"{name}={values[0]}" for name, values in flags.items()))
-    two_pairs_s = session.experiment_estimate_s(Arm(), changed, pairs=2, throw_away=False, bench=load_of(arguments))
+    two_pairs_s = session.experiments.estimate_s(Arm(), changed, pairs=2, throw_away=False, bench=load_of(arguments))
     if two_pairs_s is None:
         yield UNKNOWN_DURATION
     else:
@@ -143,16 +145,16 @@ async def resume_sweep(arguments: argparse.Namespace) -> int:
             next_step=resume_command(stored) or "start a new sweep",
         )
     async with connected(arguments) as session, cancelled_by_signals():
-        await session.adopt()
+        await session.servers.adopt()
         await _confirm_stop(session, arguments, own_run=stored.server)
         with report_points(session, arguments, stored), report_pairs(session):
-            sweep = await session.resume_sweep(stored.id, max_minutes=arguments.max_minutes)
+            sweep = await session.sweeps.resume(stored.id, max_minutes=arguments.max_minutes)
     return print_sweep(sweep, arguments.json)
 
 
 @command("sweep list", "list all sweeps, newest first", examples=("workbench sweep list",))
 def list_sweeps(arguments: argparse.Namespace) -> int:
-    sweeps = local_session().sweeps.list()
+    sweeps = local_session().sweeps.store.list()
     if arguments.json:
         return emit({"sweeps": [asdict(sweep) for sweep in sweeps]})
     for sweep in sweeps:
@@ -171,13 +173,13 @@ def list_sweeps(arguments: argparse.Namespace) -> int:
     examples=("workbench sweep show 2",),
 )
 def show_sweep(arguments: argparse.Namespace) -> int:
-    print_sweep(local_session().sweeps.get(arguments.id), arguments.json)
+    print_sweep(local_session().sweeps.store.get(arguments.id), arguments.json)
     return 0
 
 
 def stored_sweep(arguments: argparse.Namespace) -> Sweep:
     """Return the sweep to resume. Its host is used unless the command line names another."""
-    sweep = local_session().sweeps.get(arguments.id)
+    sweep = local_session().sweeps.store.get(arguments.id)
     use_host_of_record(arguments, sweep.host)
     return sweep
 

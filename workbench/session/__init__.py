@@ -1,1 +1,1 @@
-"""The application without a screen: state in session/state.py, commands in session/api.py, the rest builds them."""
+"""The application without a screen. `session.Session` holds the state (state.py) and the parts that front ends use."""

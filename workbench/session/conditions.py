@@ -1,4 +1,4 @@
-"""Under which conditions a result came about, and how it is called in a list. Pure functions."""
+"""The conditions under which a result was measured. Pure functions."""
 
 from __future__ import annotations
 
@@ -7,22 +7,20 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from workbench import __version__
-from workbench.session.state import BenchRow
+from workbench import __version__, engines
 
 if TYPE_CHECKING:
     from workbench.engines.roofline import Ceiling
-    from workbench.model.bench import BenchResult, BenchSpec, Conditions
+    from workbench.model.bench import BenchSpec, Conditions
     from workbench.model.gpu import GpuInfo, Telemetry
     from workbench.model.plan import LaunchPlan
     from workbench.model.server_run import ServerStatus
     from workbench.model.settings import Alteration
     from workbench.server.model_fingerprint import ModelBytes
     from workbench.server.run_directory import RunRecord
-    from workbench.session.benched import Benched
+    from workbench.session.measurement import Benched
 
 _LOAD = ("endpoint", "concurrency", "rate", "input_tokens", "max_tokens", "prompts_name", "shared_prefix", "command")
-CLOCKS = {"gpu_clocks": "SM", "memory_clocks": "memory"}
 _PARALLEL = ("tensor-parallel-size", "data-parallel-size", "pipeline-parallel-size", "tp-size", "dp-size", "pp-size")
 
 
@@ -32,8 +30,6 @@ def gpus_of(plan: LaunchPlan | None, infos: Sequence[GpuInfo]) -> tuple[int, ...
     everything = tuple(info.index for info in infos)
     if plan is None:
         return everything
-    from workbench import engines
-
     visible = next((str(e.value) for e in plan.env if e.name == "CUDA_VISIBLE_DEVICES"), None)
     if visible is not None:
         names = [part.strip() for part in visible.split(",")]
@@ -150,95 +146,4 @@ def ceiling_of(plan: LaunchPlan | None, gpus: Sequence[GpuInfo], memory_mhz: flo
         pp=size("pipeline-parallel-size", "pp-size"),
         dp=size("data-parallel-size", "dp-size"),
         memory_mhz=memory_mhz,
-    )
-
-
-def rows_of(results: Sequence[BenchResult]) -> tuple[BenchRow, ...]:
-    """Lines for the list, newest first as given. Each is called by what differs from the one made before it."""
-    rows = []
-    for place, result in enumerate(results):
-        before = next((r for r in results[place + 1 :] if _same_family(r, result)), None)
-        rows.append(_row(result, label_of(result, before)))
-    return tuple(rows)
-
-
-def _same_family(a: BenchResult, b: BenchResult) -> bool:
-    return (a.conditions.host, a.conditions.engine, a.conditions.model) == (
-        b.conditions.host,
-        b.conditions.engine,
-        b.conditions.model,
-    )
-
-
-def label_of(result: BenchResult, before: BenchResult | None) -> str:
-    """ "max-num-seqs=512", "power 500 W", "again", or the preset's name for the first of its kind."""
-    if result.conditions.imported:
-        return f"imported: {result.conditions.imported}"
-    if before is None:
-        return result.conditions.preset_id or result.conditions.model.rsplit("/", 1)[-1]
-    parts = [
-        *_changed(before.conditions.flags, result.conditions.flags),
-        *_changed(before.conditions.env, result.conditions.env),
-        *_changed_settings(before.conditions.gpu_settings, result.conditions.gpu_settings),
-    ]
-    timed = result.spec.seconds is not None  # the number of requests is then but a bound that is never met
-    shape = (("concurrency", "c"), ("max_tokens", "out"), ("input_tokens", "in"), ("requests", "n"))
-    for name, word in () if result.spec.command else shape:  # a command of the user's own has its own
-        if getattr(result.spec, name) != getattr(before.spec, name) and not (timed and name == "requests"):
-            parts.append(f"{word}={getattr(result.spec, name)}")
-    return " ".join(parts) or "again"
-
-
-def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    ignored = {"port"}
-    named = [f"{n}={_short(v)}" for n, v in now.items() if n not in ignored and before.get(n) != v]
-    return named + [f"-{n}" for n in before if n not in now and n not in ignored]
-
-
-def _changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    parts: list[str] = []
-    for name in dict.fromkeys([*now, *before]):
-        if before.get(name) == now.get(name):
-            continue
-        setting, value = name.partition(".")[2], now.get(name)
-        if setting == "power_limit_w" and value is not None:
-            parts.append(f"power {value:g} W")
-        elif setting in CLOCKS:
-            mhz = "-".join(dict.fromkeys(str(value).split(",")))
-            parts.append(f"no {CLOCKS[setting]} lock" if value is None else f"{CLOCKS[setting]} {mhz} MHz")
-        else:
-            parts.append(f"-{setting}" if value is None else f"{setting} {_short(value)}")
-    return list(dict.fromkeys(parts))
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    text = str(value)
-    return text if len(text) <= 24 else text[:23] + "…"
-
-
-def _row(result: BenchResult, label: str) -> BenchRow:
-    summary, conditions = result.summary, result.conditions
-    return BenchRow(
-        id=result.id,
-        unix_s=result.unix_s,
-        label=label,
-        model=conditions.model,
-        engine=conditions.engine or "",
-        concurrency=result.spec.concurrency,
-        output_tok_s=summary.output_tok_s,
-        ttft_p50_ms=summary.latency("ttft_ms", "p50"),
-        ttft_p99_ms=summary.latency("ttft_ms", "p99"),
-        itl_mean_ms=summary.latency("itl_ms", "mean"),
-        power_w=summary.power_w,
-        tok_per_joule=summary.tok_per_joule,
-        requests_ok=summary.requests_ok,
-        requests_failed=summary.requests_failed,
-        simulated=conditions.simulated,
-        preset_id=conditions.preset_id,
-        note=result.note,
-        tags=result.tags,
-        refused=summary.refused,
-        imported=bool(conditions.imported),
     )

@@ -1,181 +1,343 @@
-"""The application without a screen: one host, its GPUs, servers, settings and results."""
+"""The application without a screen: one host, and the parts that work on it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from workbench.hosts.base import AuthFailed, Host, HostKeyChanged, HostKeyUnknown, HostUnreachable
 from workbench.model.errors import HostError, InputError, WorkbenchError
-from workbench.session.hosts import host_called, known_names
-from workbench.session.resuming import Resuming
-from workbench.session.state import HostView, SessionState
-from workbench.session.watching import INTERVAL_S
+from workbench.session.host_names import host_called, known_names
+from workbench.session.run_log import RunLog
+from workbench.session.state import SessionState
+from workbench.session.state_holder import Listener, StateHolder, host_view
 
 if TYPE_CHECKING:
-    from workbench.session.api import SessionApi
+    from workbench.server.logs import LogRing
+    from workbench.session.bench import Bench
+    from workbench.session.experiments import Experiments
+    from workbench.session.gpu_control import GpuControl
+    from workbench.session.gpu_proof import GpuProof
+    from workbench.session.host_link import HostLink
+    from workbench.session.measurement_turn import MeasurementTurn
+    from workbench.session.other_hosts import OtherHosts
+    from workbench.session.plans import Plans
+    from workbench.session.presets import Presets
+    from workbench.session.reports import Reports
+    from workbench.session.results import Results
+    from workbench.session.screen_memory import ScreenMemory
+    from workbench.session.server_load import ServerLoad
+    from workbench.session.servers import Servers
+    from workbench.session.sweeps import Sweeps
+    from workbench.session.telemetry_watch import TelemetryWatch
 
-_OF_PERSON = (
-    "presets",
-    "presets_problem",
-    "presets_read",
-    "plan",
-    "activity",
-    "notice",
-)  # these stay when the host changes
-
-_TRY_AGAIN_S = 5.0
-_GIVE_BACK_S = 15.0  # for a sweep to set the GPU back when the session closes
-_AGENT_FIRST_S = 0.3  # so long the list of presets waits for the agent's start
+_KEPT = frozenset({"presets", "presets_problem", "presets_read", "plan", "activity", "notice"})  # when the host changes
+_RETRY_S = 5.0
+_ELSEWHERE_S = 3.0  # between two looks for what others did on the host
+_RESTORE_S = 15.0  # for a sweep or an experiment to restore settings and servers when the session closes
+_AGENT_FIRST_S = 0.3  # the list of presets waits at most this long for the start of the telemetry agent
 
 
-class Session(Resuming):
-    """`open` for a screen (everything watched), `connect` for one command."""
+class Session:
+    """Front ends `open` it for a screen, which watches everything, or connect its `link` for one command. Each part is
+    built, and its modules are imported, when it is first used: the first frame needs none of them."""
 
     @classmethod
     def of_host(cls, name: str | None = None, simulate: str | None = None) -> Session:
+        """Return a session of this machine (None), of an ssh host, or of a simulated host."""
         return cls(host_called(name, simulate))
 
     def __init__(self, host: Host) -> None:
-        super().__init__(host)
-        self._watched = asyncio.Event()  # the agent is being started
-        self._again = asyncio.Event()  # the user does not want to wait for the next try
+        self.core = StateHolder(host)
+        self.log = RunLog(self._log_ring)
+        self._watched = asyncio.Event()  # the telemetry agent is being started
+        self._retry = asyncio.Event()  # try to connect now
         self._beginning = False
 
+    @property
+    def host(self) -> Host:
+        return self.core.host
+
+    @property
+    def state(self) -> SessionState:
+        return self.core.state
+
+    def subscribe(self, listener: Listener) -> Callable[[], None]:
+        """Call `listener(state, changed field names)` after each change. Return the function that unsubscribes it."""
+        return self.core.subscribe(listener)
+
+    # ---- parts
+
+    @cached_property
+    def link(self) -> HostLink:
+        from workbench.session.host_link import HostLink
+
+        return HostLink(self.core)
+
+    @cached_property
+    def telemetry(self) -> TelemetryWatch:
+        from workbench.session.telemetry_watch import TelemetryWatch
+
+        return TelemetryWatch(self.core)
+
+    @cached_property
+    def presets(self) -> Presets:
+        from workbench.session.presets import Presets
+
+        return Presets(self.core)
+
+    @cached_property
+    def plans(self) -> Plans:
+        from workbench.session.plans import Plans
+
+        return Plans(self.core, self.presets, self.telemetry)
+
+    @cached_property
+    def servers(self) -> Servers:
+        from workbench.session.servers import Servers
+
+        return Servers(self.core, self.presets, self.plans)
+
+    @cached_property
+    def gpu(self) -> GpuControl:
+        from workbench.session.gpu_control import GpuControl
+
+        return GpuControl(self.core, self.presets, self.telemetry, self.plans)
+
+    @cached_property
+    def turn(self) -> MeasurementTurn:
+        from workbench.session.measurement_turn import MeasurementTurn
+
+        return MeasurementTurn(self.core, self.gpu.alterations)
+
+    @cached_property
+    def results(self) -> Results:
+        from workbench.session.results import Results
+
+        return Results(self.core)
+
+    @cached_property
+    def load(self) -> ServerLoad:
+        from workbench.session.server_load import ServerLoad
+
+        return ServerLoad(self.core, self.presets, self.servers, self.turn)
+
+    @cached_property
+    def bench(self) -> Bench:
+        from workbench.session.bench import Bench
+
+        return Bench(self.core, self.plans, self.servers, self.load, self.gpu, self.results)
+
+    @cached_property
+    def proof(self) -> GpuProof:
+        from workbench.session.gpu_proof import GpuProof
+
+        return GpuProof(self.core, self.telemetry, self.gpu, self.load)
+
+    @cached_property
+    def hosts(self) -> OtherHosts:
+        from workbench.session.other_hosts import OtherHosts
+
+        return OtherHosts(self, Session.of_host)
+
+    @cached_property
+    def experiments(self) -> Experiments:
+        from workbench.session.experiments import Experiments
+
+        return Experiments(
+            self.core, self.presets, self.plans, self.servers, self.load, self.gpu, self.results, self.hosts
+        )
+
+    @cached_property
+    def sweeps(self) -> Sweeps:
+        from workbench.session.sweep_parts import SweepParts
+        from workbench.session.sweeps import Sweeps
+
+        parts = SweepParts(
+            core=self.core,
+            telemetry=self.telemetry,
+            presets=self.presets,
+            plans=self.plans,
+            servers=self.servers,
+            gpu=self.gpu,
+            load=self.load,
+            bench=self.bench,
+            results=self.results,
+            experiments=self.experiments,
+        )
+        return Sweeps(parts, self.turn)
+
+    @cached_property
+    def reports(self) -> Reports:
+        from workbench.session.reports import Reports
+
+        return Reports(self.results, self.experiments, self.sweeps)
+
+    @cached_property
+    def memory(self) -> ScreenMemory:
+        from workbench.session.screen_memory import ScreenMemory
+
+        return ScreenMemory(self.core, self.experiments, self.sweeps)
+
+    def _built(self, name: str) -> Any:
+        """Return a part if it is built, else None."""
+        return vars(self).get(name)
+
+    def _log_ring(self) -> LogRing | None:
+        return self.servers.log_ring() if self.state.run_id is not None else None
+
+    # ---- open and close
+
     async def open(self) -> None:
-        """Start what a screen needs, in the background; what fails shows in the state."""
-        self.spawn(self.begin())
-        self.spawn(self._read_own_files())
+        """Start what a screen needs, in the background. Failures show in the state."""
+        self.core.spawn(self._begin())
+        self.core.spawn(self._read_own_files())
 
     async def _read_own_files(self) -> None:
-        with suppress(TimeoutError):  # the agent starts in the time that reading the files takes
+        """Read presets, results, the last screen and config.toml, while the telemetry agent starts."""
+        with suppress(TimeoutError):
             await asyncio.wait_for(self._watched.wait(), _AGENT_FIRST_S)
-        await asyncio.to_thread(self.library.list)  # parsing takes 0.1 s, in which keys and figures go on
-        self.list_presets()
-        await self.read_results()
-        await self.resume()
+        await asyncio.to_thread(self.presets.library.list)  # parses for 0.1 s
+        self.presets.refresh()
+        await self.results.refresh()
+        await self.memory.resume()
         await self._use_config()
 
     async def _use_config(self) -> None:
-        """How often to read the GPUs, and what is wrong with config.toml. In a thread: its schema takes 0.1 s to load,
-        which is spared where there is no such file."""
-        if not self.config.path.exists():
+        """Use the interval of config.toml and report its problems. Without the file its schema is not loaded."""
+        config = self.presets.config
+        if not config.path.exists():
             return
-        ui = (await asyncio.to_thread(lambda: self.config.config)).ui
-        for finding in self.config.findings:
-            self.notify(finding.level, finding.text, finding.fix)
-        if self.interval_s is None and ui.refresh_s != INTERVAL_S:
-            await self.read_every(ui.refresh_s)
+        ui = (await asyncio.to_thread(lambda: config.config)).ui
+        for finding in config.findings:
+            self.core.notify(finding.level, finding.text, finding.fix)
+        if self.telemetry.interval_s is None:
+            await self.telemetry.set_interval(ui.refresh_s)
 
-    async def begin(self) -> None:
+    async def _begin(self) -> None:
+        """Connect, and start everything that watches the host."""
+        self.link.on_return = self._look_around
         self._beginning = True
         try:
-            await self._reach()
+            await self._connect()
         finally:
             self._beginning = False
-        await self.watch_gpus()
+        await self.telemetry.start()
         self._watched.set()
-        self.attend()
-        await self.look_around()
-        self.spawn(self.watch_runs())
+        self.gpu.guard.attend()
+        await self._look_around()
+        self.core.spawn(self._watch_elsewhere())
 
-    async def _reach(self) -> None:
-        """Connect; a host that does not answer is tried until it does, since it may be starting."""
-        told = False
+    async def _connect(self) -> None:
+        """Connect. A host that does not answer is tried until it does, since it may be starting."""
+        reported = False
         while True:
             try:
-                return await self.connect()
+                return await self.link.connect()
             except (AuthFailed, HostKeyChanged, HostKeyUnknown):
-                raise  # only the person can help
+                raise  # only the user can help
             except HostUnreachable as error:
-                if not told:
-                    self.notify_error(error)
-                told = True
+                if not reported:
+                    self.core.notify_error(error)
+                reported = True
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._again.wait(), _TRY_AGAIN_S)
-                self._again.clear()
+                    await asyncio.wait_for(self._retry.wait(), _RETRY_S)
+                self._retry.clear()
 
-    async def look_around(self) -> None:
-        """After connecting, and when a lost link is back. What fails shows in the state."""
-        looks = [super().look_around, self.adopt, self.read_alterations, self.rights, self.look_at_turn]
-        if self._editor is not None:  # a plan that was loaded before the host could be asked
-            looks.append(self.look_for_engine)
+    async def _look_around(self) -> None:
+        """Find out what happened on the host while this session was not connected. Failures show in the state."""
+        looks = [
+            self.link.measure_latency,
+            self.servers.adopt,
+            self.gpu.alterations.read,
+            self.gpu.rights.get,
+            self.turn.look,
+        ]
+        if self.plans.current is not None:  # the plan was loaded before the link was there
+            looks.append(self.plans.look_for_engine)
         for look in looks:
             try:
                 await look()
             except WorkbenchError as error:
-                self.notify_error(error)
+                self.core.notify_error(error)
+
+    async def _watch_elsewhere(self) -> None:
+        while True:
+            await asyncio.sleep(_ELSEWHERE_S)
+            with suppress(WorkbenchError):  # a lost link shows in the state
+                await self.look_elsewhere()
+
+    async def look_elsewhere(self) -> None:
+        """Show what other Workbenches and commands did: stored results, started servers, a measurement under way."""
+        await self.results.look_elsewhere()
+        await self.servers.look_elsewhere()
+        await self.turn.look()
 
     async def close(self) -> None:
-        """Servers and GPU settings stay as they are; a benchmark is cancelled, nothing of it is stored; sweeps and
-        experiments give back what they have set."""
+        """Leave the host. Servers and GPU settings stay as they are. A benchmark is cancelled; a sweep or an experiment
+        ends in order and restores what it has changed."""
         await self._end_loads()
-        await self.leave_hosts()
-        await self._let_go()
+        if (hosts := self._built("hosts")) is not None:
+            await hosts.close()
+        await self._leave_host()
         await self.host.close()
 
     async def _end_loads(self) -> None:
-        with suppress(TimeoutError):  # with a cut link nothing can be given back here: that is the guard's
-            await asyncio.wait_for(self.cancel_sweep(), _GIVE_BACK_S)
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self.stop_experiment(), _GIVE_BACK_S)
-        await self.cancel_bench()
+        """End whatever loads servers. With a cut link nothing can be restored from here: the guard does that."""
+        if (sweeps := self._built("sweeps")) is not None:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(sweeps.cancel(), _RESTORE_S)
+        if (experiments := self._built("experiments")) is not None:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(experiments.stop(), _RESTORE_S)
+        if (bench := self._built("bench")) is not None:
+            await bench.cancel()
 
-    async def _let_go(self) -> None:
-        await self.end_tasks()
-        await self.stop_watching()
-        await self.close_servers()
+    async def _leave_host(self) -> None:
+        """Stop everything that watches the host."""
+        if (gpu := self._built("gpu")) is not None:
+            gpu.guard.leave()
+        await self.core.end_tasks()
+        if (telemetry := self._built("telemetry")) is not None:
+            await telemetry.stop()
+        if (servers := self._built("servers")) is not None:
+            await servers.close()
 
-    # ---- choices
-
-    def bench_profiles(self) -> Mapping[str, tuple[str, Mapping[str, Any]]]:
-        from workbench.bench import profiles
-
-        return {name: (title, profiles.fields(name)) for name, title in profiles.titles().items()}
-
-    # ---- other hosts
+    # ---- hosts
 
     def known_hosts(self) -> Sequence[str]:
+        """Return names for the host picker: "local", the aliases of the ssh config, and "sim:PROFILE"."""
         return known_names()
 
     async def try_again(self) -> None:
-        if self.state.host.link != "failed":
-            raise InputError(f"{self.host.name} is {self.state.host.link}", next_step="h works on another host")
-        self.update_host(link="connecting", message=None)
+        """Connect again to a host that could not be reached."""
+        host = self.state.host
+        if host.link != "failed":
+            raise InputError(f"{host.name} is {host.link}", next_step="h works on another host")
+        self.core.update_host(link="connecting", message=None)
         if self._beginning:
-            self._again.set()
+            self._retry.set()
         else:
-            self.spawn(self.begin())
+            self.core.spawn(self._begin())
+
+    async def accept_host_key(self) -> None:
+        """Trust the host key that `state.host` shows, and connect."""
+        self.link.trust_host_key()
+        self.core.spawn(self._begin())
 
     async def switch_host(self, name: str) -> None:
         """Leave this host as it is and watch another. The plan under edit comes along."""
-        host: Host = await asyncio.to_thread(host_called, name)  # loads the ssh library, in which the screen would hang
+        host = await asyncio.to_thread(host_called, name)  # may load the ssh library, which takes long
         await self._end_loads()
-        # This may run in a task of the session itself, which must not cancel itself.
-        current = asyncio.current_task()
-        if current in self._tasks:
-            self._tasks.discard(current)
-        await self._let_go()
+        await self._leave_host()
         with suppress(HostError):
             await self.host.close()
-        self.host = host
-        self._rights = None
-        simulated = host.simulated
-        fresh = SessionState(host=HostView(name=host.name, kind=host.kind, simulated=simulated))
-        of_host = {field: getattr(fresh, field) for field in fresh.__dataclass_fields__ if field not in _OF_PERSON}
-        self.update(**{**of_host, "log_revision": self.state.log_revision + 1})
-        if self._editor is not None:
-            self._editor.around = replace(
-                self._editor.around, gpus=(), installed=None, installed_version=None, installed_problem=None, models={}
-            )
-            self.show_plan()
+        self.core.host = host
+        fresh = SessionState(host=host_view(host))
+        of_host = {name: getattr(fresh, name) for name in fresh.__dataclass_fields__ if name not in _KEPT}
+        self.core.update(**{**of_host, "log_revision": self.state.log_revision + 1})
+        self.plans.leave_host()
         await self.open()
-
-
-if TYPE_CHECKING:
-
-    def _is_what_front_ends_ask_for(session: Session) -> SessionApi:
-        return session

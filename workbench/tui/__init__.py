@@ -1,14 +1,14 @@
-"""The terminal front end. It draws `SessionState` and asks things of `SessionApi`, nothing else."""
+"""The terminal front end. It draws `SessionState` and asks things of `Session`, nothing else."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from workbench.session.api import SessionApi
+    from workbench.session.session import Session
 
 
-def run(session: SessionApi, *, mouse: bool | None = None) -> int:
+def run(session: Session, *, mouse: bool | None = None) -> int:
     """Show the screen until the person leaves; the exit code. `mouse` None: off under ssh, where it costs traffic and
     takes tmux's selection away, else on. The session is opened once the first frame stands, and closed at the end."""
     import gc

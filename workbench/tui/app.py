@@ -16,7 +16,7 @@ from textual.filter import LineFilter
 from textual.screen import Screen
 from textual.theme import Theme
 
-from workbench.session.api import SessionApi
+from workbench.session.session import Session
 from workbench.tui.glyphs import ASCII, G
 from workbench.tui.interfaces import KeyTaker, OrderedKeys
 from workbench.tui.screen import MainScreen
@@ -65,7 +65,7 @@ class WorkbenchApp(PlainEnd):
         Binding("ctrl+c", "screen.do('screen.quit')", show=False),
     ]
 
-    def __init__(self, session: SessionApi) -> None:
+    def __init__(self, session: Session) -> None:
         super().__init__()
         self._uncoloured: LineFilter | None = None
         self.set_class(G is ASCII, "-ascii")
@@ -104,7 +104,7 @@ class WorkbenchApp(PlainEnd):
                 loop.call_soon_threadsafe(self.exit, 128 + signal.SIGHUP)
 
         when_terminal_is_gone(self, gone)
-        self.session.ask = self._ask_login
+        self.session.link.ask = self._ask_login
 
     async def _ask_login(self, prompt: str) -> str | None:
         """Ask for a passphrase, password or code of an ssh login. Returns None if the user declines."""

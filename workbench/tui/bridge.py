@@ -11,7 +11,7 @@ import contextvars
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from workbench.session.api import SessionApi
+from workbench.session.session import Session
 from workbench.session.state import SessionState
 from workbench.tui.textual_private import frames_waiting
 
@@ -42,7 +42,7 @@ class Viewer(Protocol):
 
 
 class Bridge:
-    def __init__(self, session: SessionApi, viewer: Viewer) -> None:
+    def __init__(self, session: Session, viewer: Viewer) -> None:
         self.session, self.viewer = session, viewer
         self._changed: set[str] = set()
         self._soon: asyncio.TimerHandle | asyncio.Handle | None = None
@@ -114,6 +114,6 @@ class Bridge:
         self._clock = self._loop.call_later(CLOCK_PERIOD_S, self._tick)
         if self._behind():
             return
-        self.session.alive()  # a terminal that takes nothing any more must not hold GPU settings
+        self.session.gpu.guard.screen_drawn()  # a terminal that takes nothing any more must not hold GPU settings
         drawn = self._loop.time() - self._last_flush_s <= 0.9 * CLOCK_PERIOD_S
         self._context.run(self._draw, self.viewer.tick, self.session.state, drawn)

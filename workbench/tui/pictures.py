@@ -223,7 +223,7 @@ async def _take_all(folder: Path) -> list[Path]:
             finally:
                 for status in session.state.servers:
                     if status.state in _ALIVE:
-                        await session.stop(status.run_id)
+                        await session.servers.stop(status.run_id)
             written += scene.written
     return written
 

@@ -11,7 +11,7 @@ from textual.screen import Screen
 
 from workbench.model.findings import Level
 from workbench.model.server_run import ServerState
-from workbench.session.api import SessionApi
+from workbench.session.session import Session
 from workbench.session.state import SessionState
 from workbench.tui.bindings import bindings_for
 from workbench.tui.bridge import LOG, TELEMETRY, Bridge
@@ -32,10 +32,10 @@ class MainScreen(Screen[None]):
     HORIZONTAL_BREAKPOINTS = WIDTHS
     VERTICAL_BREAKPOINTS = HEIGHTS
 
-    def __init__(self, session: SessionApi) -> None:
+    def __init__(self, session: Session) -> None:
         super().__init__()
         self.session = session
-        self.status_bar, self.strip = StatusBar(), GpuStrip(session.history)
+        self.status_bar, self.strip = StatusBar(), GpuStrip()
         self.tabs = TabRow([pane.TITLE for pane in PANES])
         self.command_bar, self.notice_bar, self.footer = CommandBar(), NoticeBar(), Footer()
         self.panes = PaneLayout(self, [pane(session) for pane in PANES], self.tabs, self.strip)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from textual.app import App
     from textual.screen import Screen
 
-    from workbench.session.api import SessionApi
+    from workbench.session.session import Session
     from workbench.tui.pane_layout import PaneLayout
     from workbench.tui.widgets.bars import NoticeBar
     from workbench.tui.widgets.status_bar import StatusBar
@@ -34,7 +34,7 @@ class Services:
     def __init__(
         self,
         screen: Screen[None],
-        session: SessionApi,
+        session: Session,
         panes: PaneLayout,
         notice_bar: NoticeBar,
         status_bar: StatusBar,

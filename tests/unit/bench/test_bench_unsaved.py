@@ -13,7 +13,6 @@ import pytest
 from truth_server import TruthProcess
 
 from workbench.model.errors import StoreError
-from workbench.session import meter
 from workbench.session.session import Session
 from workbench.store import paths
 from workbench.store.results_db import ResultsDb
@@ -22,13 +21,13 @@ SHAPE: dict[str, Any] = {"model": "m", "concurrency": 2, "requests": 8, "warmup"
 
 
 def with_server(scenario: Callable[[Session, str], Awaitable[None]], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meter, "IDLE_S", 0.0)
+    monkeypatch.setattr("workbench.session.gpu_meter.IDLE_S", 0.0)
 
     async def go(url: str) -> None:
         session = Session.of_host()
         session._results = ResultsDb(paths.results_db(), busy_s=0.1)
         try:
-            await session.connect()
+            await session.link.connect()
             await asyncio.wait_for(scenario(session, url), 60)
         finally:
             await session.close()
@@ -39,23 +38,23 @@ def with_server(scenario: Callable[[Session, str], Awaitable[None]], monkeypatch
 
 def test_a_database_that_is_held_while_a_benchmark_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(session: Session, url: str) -> None:
-        first = await session.bench_url(url, **SHAPE)
+        first = await session.bench.run_url(url, **SHAPE)
         other = sqlite3.connect(paths.results_db(), isolation_level=None)
         other.execute("BEGIN EXCLUSIVE")
         with pytest.raises(StoreError, match=r"locked.*The result is kept in") as caught:
-            await session.bench_url(url, **SHAPE)
+            await session.bench.run_url(url, **SHAPE)
         assert "another program holds it open" in str(caught.value.next_step)
         assert not session.state.bench.running and "is kept in" in str(session.state.bench.error)
-        (waiting,) = session.results_db.unsaved()
+        (waiting,) = session.results.db.unsaved()
         assert str(waiting) in caught.value.message
         kept = json.loads(waiting.read_text())
         assert len(kept["requests"]) == 8 and kept["summary"]["output_tokens"] == 32
         other.execute("ROLLBACK")
         other.close()
-        third = await session.bench_url(url, **SHAPE)  # takes in what waited
-        ids = [r.id for r in session.results_db.list()]
-        assert len(ids) == 3 and {first, third} < set(ids) and session.results_db.unsaved() == ()
-        assert all(len(session.results_db.samples(i)) == 8 for i in ids)
+        third = await session.bench.run_url(url, **SHAPE)  # takes in what waited
+        ids = [r.id for r in session.results.db.list()]
+        assert len(ids) == 3 and {first, third} < set(ids) and session.results.db.unsaved() == ()
+        assert all(len(session.results.db.samples(i)) == 8 for i in ids)
 
     with_server(scenario, monkeypatch)
 
@@ -71,12 +70,12 @@ def test_a_place_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
     async def scenario(session: Session, url: str) -> None:
         with pytest.raises(StoreError, match="The result is kept in") as caught:
-            await session.bench_url(url, **SHAPE)
+            await session.bench.run_url(url, **SHAPE)
         (kept,) = (tmp_path / "tmp").glob("unsaved-result-*.json")
         assert str(kept) in caught.value.message and f"workbench results import {kept}" in str(caught.value.next_step)
         assert len(json.loads(kept.read_text())["requests"]) == 8
         paths.results_db().parent.unlink()
-        ((taken_in, new),) = await session.import_results(kept)
-        assert new and taken_in.summary.output_tokens == 32 and len(session.results_db.samples(taken_in.id)) == 8
+        ((taken_in, new),) = await session.results.import_file(kept)
+        assert new and taken_in.summary.output_tokens == 32 and len(session.results.db.samples(taken_in.id)) == 8
 
     with_server(scenario, monkeypatch)

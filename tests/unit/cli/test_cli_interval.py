@@ -45,13 +45,13 @@ def test_the_option_goes_before_the_file(
 
     async def opened() -> float:
         session = Session.of_host(simulate="rtx-pro-6000")
-        session.interval_s = given
+        session.telemetry.interval_s = given
         await session.open()
         try:
             async with asyncio.timeout(30):
-                while session._source is None or session._source.interval_s != expected:
+                while (await session.telemetry.start()).interval_s != expected:
                     await asyncio.sleep(0.02)
-            return session._source.interval_s
+            return (await session.telemetry.start()).interval_s
         finally:
             await session.close()
 

@@ -20,7 +20,7 @@ from workbench.hosts.local import LocalHost
 from workbench.model.errors import InputError
 from workbench.model.gpu import DriverInfo, GpuInfo, GpuSample, HostSample, Telemetry
 from workbench.model.settings import ClockRange, GpuSettings
-from workbench.session.sweep_gpu import values_of
+from workbench.session.gpu_sweep_plan import values_of
 
 INFO = GpuInfo(0, "GPU-a", "RTX PRO 6000", sm_max_mhz=3090, memory_max_mhz=14001, power_min_w=150.0, power_max_w=600.0)
 HOST = Telemetry(0.0, 0.0, DriverInfo(), HostSample(), (INFO,), (GpuSample(0, "GPU-a"),))

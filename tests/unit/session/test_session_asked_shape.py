@@ -25,8 +25,8 @@ from workbench.session.state import BenchState
 )
 def test_the_shape_asks_for_the_same_again(asked: dict[str, Any]) -> None:
     session = Session.of_host()
-    spec = session._asked = spec_from(None, asked)
-    again = session.spec_of(None, session.bench_shape())
+    spec = session.bench.asked = spec_from(None, asked)
+    again = session.load.spec_of(None, session.bench.shape())
     assert {n: getattr(again, n) for n in SHAPE if n != "profile"} == {
         n: getattr(spec, n) for n in SHAPE if n != "profile"
     }
@@ -34,7 +34,7 @@ def test_the_shape_asks_for_the_same_again(asked: dict[str, Any]) -> None:
 
 def test_a_load_of_a_sweep_or_a_proof_is_no_benchmark_of_the_persons() -> None:
     session = Session.of_host()
-    session._asked = spec_from(None, {"concurrency": 3})
-    load = replace(session._asked, concurrency=32, requests=20_000, seconds=10.0)
-    session.update(bench=BenchState(spec=load))
-    assert session.bench_defaults() == session._asked and session.bench_shape()["concurrency"] == 3
+    session.bench.asked = spec_from(None, {"concurrency": 3})
+    load = replace(session.bench.asked, concurrency=32, requests=20_000, seconds=10.0)
+    session.core.update(bench=BenchState(spec=load))
+    assert session.bench.defaults() == session.bench.asked and session.bench.shape()["concurrency"] == 3

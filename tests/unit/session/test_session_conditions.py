@@ -15,9 +15,9 @@ from workbench.model.errors import InputError
 from workbench.model.flags import FlagSetting
 from workbench.model.gpu import GpuInfo
 from workbench.model.plan import LaunchPlan
-from workbench.session.addresses import parse
-from workbench.session.conditions import gpus_of, label_of, rows_of
-from workbench.session.measuring import ceiling_view
+from workbench.session.conditions import gpus_of
+from workbench.session.result_rows import ceiling_view, label_of, rows_of
+from workbench.session.server_address import parse
 
 FOUR = tuple(GpuInfo(i, f"GPU-{i}", "NVIDIA L4") for i in range(4))
 

@@ -14,7 +14,7 @@ from workbench.bench import experiment as design
 from workbench.model.bench import BenchResult, BenchSummary
 from workbench.model.errors import BenchError, HostError, WorkbenchError
 from workbench.model.experiment import INTERRUPTED, Arm, Experiment, ExperimentRun, ExperimentSpec
-from workbench.session.conduct import Conduct, StartFailed, Stopped
+from workbench.session.experiment_run import ExperimentConduct, StartFailed, Stopped
 
 QUIET = Noise(0, 0, 0, 0)
 
@@ -28,7 +28,7 @@ class Carried:
         options.setdefault("throw_away", False)
         spec = design.checked(ExperimentSpec(Arm(), Arm(sets=("knob=B",)), {}, **options))
         self.runs = runs
-        self.conduct = Conduct(
+        self.conduct = ExperimentConduct(
             experiment or Experiment(1, 0.0, "sim", spec, restarts=runs.restarts),
             runs,
             save=self._save,
@@ -226,7 +226,7 @@ def test_until_the_interval_is_narrow() -> None:
 
 def test_no_pair_is_begun_that_the_time_does_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr("workbench.session.conduct.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("workbench.session.experiment_run.time.monotonic", lambda: now[0])
 
     class Slow(SimulatedRuns):
         async def measure(self, arm: str, run: ExperimentRun, seed: int) -> BenchResult:

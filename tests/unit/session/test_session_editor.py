@@ -14,7 +14,7 @@ from workbench.model.errors import InputError
 from workbench.model.flags import FlagSetting, Origin
 from workbench.model.gpu import GpuInfo
 from workbench.model.plan import Command, LaunchPlan, Node
-from workbench.session.editor import HISTORY_KEPT, PlanEditor, Surroundings, script_of
+from workbench.session.plan_editor import HISTORY_KEPT, PlanEditor, Surroundings, script_of
 
 BASE = LaunchPlan("vllm", "org/model", flags=(FlagSetting("port", 8000, Origin.PRESET),))
 

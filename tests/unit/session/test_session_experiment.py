@@ -22,7 +22,7 @@ def test_progress_is_in_the_state_and_it_is_stopped_and_resumed(
     clean_environment: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORKBENCH_SIM_START_S", "0.2")
-    monkeypatch.setattr("workbench.session.meter.IDLE_S", 0.0)
+    monkeypatch.setattr("workbench.session.gpu_meter.IDLE_S", 0.0)
     seen: list[Experiment] = []
 
     def look(state: SessionState, changed: frozenset[str]) -> None:
@@ -37,26 +37,26 @@ def test_progress_is_in_the_state_and_it_is_stopped_and_resumed(
         return seen[-1]
 
     async def scenario(session: Session) -> None:
-        await session.load_preset("vllm-any")
-        session.set_flag("port", str(free_port()))
+        await session.plans.load_preset("vllm-any")
+        session.plans.set_flag("port", str(free_port()))
         session.subscribe(look)
-        work = asyncio.create_task(session.experiment(*ARMS, pairs=3, bench=SHAPE, throw_away=False, order_seed=4))
+        work = asyncio.create_task(session.experiments.run(*ARMS, pairs=3, bench=SHAPE, throw_away=False, order_seed=4))
         now = await until(session, work, 1)
         assert now.phase == "pair 2, B: measuring" and "experiment" in session.state.busy
         assert now.left_s is not None and now.left_s > 0
-        for meddling in (session.start, session.bench, session.restart_bench_compare):
+        for meddling in (session.servers.start, session.bench.run, session.bench.restart_and_compare):
             with pytest.raises(ServerError, match="an experiment is under way, and has the server"):
                 await meddling()
         with pytest.raises(BenchError, match="an experiment is running"):
-            await session.experiment(*ARMS)
-        await session.stop_experiment()
+            await session.experiments.run(*ARMS)
+        await session.experiments.stop()
         stopped = await work
         assert (stopped.state, stopped.pairs_done, session.state.experiment) == ("stopped", 1, stopped)
         assert session.state.busy == () and session.state.server is not None
         assert session.state.server.state is ServerState.STOPPED, "what it started is ended"
 
         seen.clear()
-        done = await session.resume_experiment(stopped.id)
+        done = await session.experiments.resume(stopped.id)
         assert (done.state, done.pairs_done) == ("done", 3) and session.state.experiment == done
         assert [r.state for r in done.runs].count("done") == 6
         widths = {e.pairs_done: e.comparison.metrics[0].interval_pct for e in seen if e.comparison}
@@ -65,17 +65,17 @@ def test_progress_is_in_the_state_and_it_is_stopped_and_resumed(
         assert left[1] > left[2] > 0.0
         assert seen[0].runs[0] == stopped.runs[0], "what it had is kept"
         with pytest.raises(InputError, match="is finished"):
-            await session.resume_experiment(done.id)
+            await session.experiments.resume(done.id)
 
     async def go() -> None:
         session = Session.of_host(None, "rtx-pro-6000")
         try:
-            await session.connect()
+            await session.link.connect()
             await asyncio.wait_for(scenario(session), 110)
         finally:
-            await session.stop_experiment()
-            for status in await session.supervisor.runs():
-                await session.supervisor.stop(status.run_id, grace_s=1)
+            await session.experiments.stop()
+            for status in await session.servers.supervisor.runs():
+                await session.servers.supervisor.stop(status.run_id, grace_s=1)
             await session.close()
 
     asyncio.run(go())

@@ -31,7 +31,7 @@ def on(scenario: Callable[[Session], Awaitable[None]], profile: str = PRO) -> No
     async def go() -> None:
         session = Session.of_host(None, profile)
         try:
-            await session.connect()
+            await session.link.connect()
             await asyncio.wait_for(scenario(session), 60)
         finally:
             await session.close()
@@ -61,13 +61,13 @@ def rewrite(**changes: Any) -> None:
 
 def test_a_presets_settings_are_told_and_never_applied_by_loading(clean_environment: None) -> None:
     async def scenario(session: Session) -> None:
-        assert session.preset_gpu_settings() == []  # none is loaded
-        await session.load_preset("rtx-pro-6000-power-400w")
-        ((selector, settings, reason),) = session.preset_gpu_settings()
+        assert not session.plans.preset_gpu_settings()  # none is loaded
+        await session.plans.load_preset("rtx-pro-6000-power-400w")
+        ((selector, settings, reason),) = session.plans.preset_gpu_settings()
         assert (selector, settings) == ("0", GpuSettings(persistence=True, power_limit_w=400.0)) and reason
-        (other,) = session.preset_gpu_settings("rtx-pro-6000-clock-power-profile")
+        (other,) = session.plans.preset_gpu_settings("rtx-pro-6000-clock-power-profile")
         assert other[1].gpu_clocks == ClockRange(2500, 2800) and other[1].memory_clocks == ClockRange(13365, 13365)
-        assert session.preset_gpu_settings("vllm-any") == []
+        assert session.plans.preset_gpu_settings("vllm-any") == []
         assert driver().settings()[0].power_limit_w is None and not journal().exists()
 
     on(scenario)
@@ -76,13 +76,13 @@ def test_a_presets_settings_are_told_and_never_applied_by_loading(clean_environm
 def test_a_plan_for_several_gpus_is_one(clean_environment: None) -> None:
     async def scenario(session: Session) -> None:
         wanted = {"0": GpuSettings(power_limit_w=200.0), "2": GpuSettings(power_limit_w=220.0)}
-        assert [c.gpu_index for c in await session.plan_gpus(wanted)] == [0, 2]
-        assert (await session.apply_gpus(wanted)).ok
+        assert [c.gpu_index for c in await session.gpu.plan_each(wanted)] == [0, 2]
+        assert (await session.gpu.apply_each(wanted)).ok
         assert [s.power_limit_w for s in driver("four-pcie").settings()] == [200.0, None, 220.0, None]
         with pytest.raises(InputError):
-            await session.apply_gpus({"0": GpuSettings(power_limit_w=210.0), "9": GpuSettings(power_limit_w=210.0)})
+            await session.gpu.apply_each({"0": GpuSettings(power_limit_w=210.0), "9": GpuSettings(power_limit_w=210.0)})
         assert driver("four-pcie").settings()[0].power_limit_w == 200.0
-        assert (await session.revert_gpu()).ok
+        assert (await session.gpu.revert()).ok
 
     on(scenario, "four-pcie")
 
@@ -96,7 +96,7 @@ def test_who_uses_the_gpus_and_which_of_them_are_ours(clean_environment: None) -
         try:
             for pid in (ours.pid, other.pid):
                 driver().publish_load(pid, {0: {"memory_bytes": 1 << 30, "busy": 0.0, "memory": 0.0, "compute": 0.0}})
-            found = {pid: (gpu, is_ours) for gpu, pid, name, is_ours in await session.gpu_processes() if name}
+            found = {pid: (gpu, is_ours) for gpu, pid, name, is_ours in await session.gpu.processes() if name}
             assert found == {ours.pid: (0, True), other.pid: (0, False)}
         finally:
             other.communicate(timeout=10)
@@ -109,46 +109,46 @@ def test_who_uses_the_gpus_and_which_of_them_are_ours(clean_environment: None) -
 @pytest.mark.slow
 def test_settings_of_a_dead_workbench_are_offered_back_and_of_a_living_one_named(clean_environment: None) -> None:
     async def scenario(session: Session) -> None:
-        await session.apply_gpu(POWER)
-        await session.read_alterations()
+        await session.gpu.apply(POWER)
+        await session.gpu.alterations.read()
         assert session.state.offers == () and session.state.alterations[0].extra["owner_state"] == "this"
         rewrite(owner_pid=2**22)
-        await session.read_alterations()
+        await session.gpu.alterations.read()
         assert session.state.offers == ("GPU settings that Workbench made are still on: r gives back what was before",)
         with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as living:
             start = Path(f"/proc/{living.pid}/stat").read_text().rpartition(")")[2].split()[19]
             rewrite(owner_pid=living.pid, owner_start=start, who="ada@box")
-            await session.read_alterations()
+            await session.gpu.alterations.read()
             assert session.state.offers == (
                 f"GPU settings are on by ada@box, process {living.pid} (another Workbench, which runs)",
             )
-            report = await session.revert_gpu()
+            report = await session.gpu.revert()
             whose = f"made by ada@box, process {living.pid}, which still runs"
             assert report.ok and whose in report.outcomes[0].message
             assert living.stdin is not None
             living.stdin.close()
-        await session.apply_gpu(POWER)
+        await session.gpu.apply(POWER)
         rewrite(owner_machine="far")
-        await session.read_alterations()
+        await session.gpu.alterations.read()
         assert "from another machine" in session.state.offers[0]
         dead = {f"owner_{name}": value for name, value in owner_facts().items()} | {"owner_pid": 2**22}
         rewrite(**dead, state="kept")
-        await session.read_alterations()
+        await session.gpu.alterations.read()
         assert session.state.offers == () and len(session.state.alterations) == 1  # on, and nobody is asked about it
-        assert (await session.revert_gpu()).ok and driver().settings()[0].power_limit_w is None
+        assert (await session.gpu.revert()).ok and driver().settings()[0].power_limit_w is None
 
     on(scenario)
 
 
 def test_after_a_restart_it_is_told_once_that_the_settings_are_gone(clean_environment: None) -> None:
     async def scenario(session: Session) -> None:
-        await session.apply_gpu(POWER)
+        await session.gpu.apply(POWER)
         rewrite(boot_id="an earlier one")
-        await session.read_alterations()
+        await session.gpu.alterations.read()
         notice = session.state.notice
         assert notice is not None and "gone, since the host was restarted: GPU0 power_limit_w 400 W" in notice.text
         assert session.state.alterations == () and session.state.offers == ()
-        await session.read_alterations()
+        await session.gpu.alterations.read()
         assert session.state.notice is notice
         data = json.loads(journal().read_text())
         assert data["entries"] == [] and data["log"][-1]["what"] == "gone: the host was restarted"
@@ -163,21 +163,21 @@ def test_a_finding_stands_until_the_settings_change_whichever_workbench_looks(cl
     no_effect = Proof(0, "power_limit_w", InForce.NO_EFFECT, "power ▲ no effect", "asked 400 W, observed 600 W", 20)
 
     async def proven(session: Session) -> None:
-        assert (await session.apply_gpu(POWER, 0)).ok
-        await session.take_proofs([no_effect])
+        assert (await session.gpu.apply(POWER, 0)).ok
+        await session.gpu.evidence.show([no_effect])
         assert session.state.gpu_findings == ((0, no_effect.short),)
-        await session.keep_gpu()
+        await session.gpu.guard.keep()
 
     async def next_one(session: Session) -> None:
-        await session.read_alterations()
+        await session.gpu.alterations.read()
         assert session.state.gpu_findings == ((0, no_effect.short),)
 
     async def after_a_change(session: Session) -> None:
-        assert (await session.apply_gpu(GpuSettings(power_limit_w=450.0), 0)).ok
-        await session.keep_gpu()
+        assert (await session.gpu.apply(GpuSettings(power_limit_w=450.0), 0)).ok
+        await session.gpu.guard.keep()
 
     async def nothing(session: Session) -> None:
-        await session.read_alterations()
+        await session.gpu.alterations.read()
         assert session.state.alterations and session.state.gpu_findings == ()
 
     on(proven)
@@ -197,8 +197,8 @@ def test_settings_of_a_preset_that_are_not_applied_are_told_until_they_are(clean
     """In the state that the status line and the plan are drawn from."""
 
     async def scenario(session: Session) -> None:
-        await session.watch_gpus()
-        await session.load_preset("rtx-pro-6000-power-400w")
+        await session.telemetry.start()
+        await session.plans.load_preset("rtx-pro-6000-power-400w")
 
         async def until(told: bool) -> None:
             while bool(session.state.unapplied) is not told:
@@ -212,13 +212,13 @@ def test_settings_of_a_preset_that_are_not_applied_are_told_until_they_are(clean
         assert found.fix == "g applies them, or: workbench gpu set --preset rtx-pro-6000-power-400w"
         said = "".join(text for row in StatusBar().parts(session.state) for text, _ in row)
         assert "GPU settings of the preset: not applied (g)" in said
-        ((_, settings, _),) = session.preset_gpu_settings()
-        assert (await session.apply_gpu(settings, 0)).ok
+        ((_, settings, _),) = session.plans.preset_gpu_settings()
+        assert (await session.gpu.apply(settings, 0)).ok
         await until(told=False)
         assert not [f for f in session.state.plan.findings if f.code == "gpu.not-applied"]
-        assert (await session.revert_gpu()).ok
+        assert (await session.gpu.revert()).ok
         await until(told=True)
-        await session.load_preset("vllm-any")
+        await session.plans.load_preset("vllm-any")
         await until(told=False)
 
     on(scenario)

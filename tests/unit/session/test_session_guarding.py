@@ -39,8 +39,8 @@ def attended(box: GuardedHost, scenario: Callable[[Session], Awaitable[None]], h
     async def work() -> None:
         session = Quick(host or box.host)
         try:
-            await session.connect()
-            session.attend()
+            await session.link.connect()
+            session.gpu.guard.attend()
             await scenario(session)
         finally:
             await session.close()
@@ -61,7 +61,7 @@ LIMIT = GpuSettings(power_limit_w=200.0)
 @pytest.mark.slow
 def test_signs_of_life_hold_settings_and_their_end_gives_them_back(box: GuardedHost) -> None:
     async def scenario(session: Session) -> None:
-        report = await session.apply_gpu(LIMIT, 0)
+        report = await session.gpu.apply(LIMIT, 0)
         assert report.ok and report.guard is not None and report.guard.heartbeat_s == HEARTBEAT_S
         await asyncio.sleep(HEARTBEAT_S * 1.5)
         assert box.in_force()[0] == 200.0 and session.state.guard is not None and session.state.guard.running
@@ -75,8 +75,8 @@ def test_signs_of_life_hold_settings_and_their_end_gives_them_back(box: GuardedH
 @pytest.mark.slow
 def test_a_screen_that_is_not_drawn_holds_nothing_and_is_told_later(box: GuardedHost) -> None:
     async def scenario(session: Session) -> None:
-        assert (await session.apply_gpu(LIMIT, 0)).ok
-        session.alive()  # as a screen says with each frame, and then no more
+        assert (await session.gpu.apply(LIMIT, 0)).ok
+        session.gpu.guard.screen_drawn()  # as a screen says with each frame, and then no more
         await until(lambda: box.in_force() == OFF, "given back", HEARTBEAT_S + 2.5 + WITHIN_S)
         await until(lambda: session.state.alterations == (), "no alteration")
         await until(lambda: session.state.notice is not None, "a notice")
@@ -89,7 +89,7 @@ def test_a_screen_that_is_not_drawn_holds_nothing_and_is_told_later(box: Guarded
 @pytest.mark.slow
 def test_a_killed_guard_is_replaced(box: GuardedHost) -> None:
     async def scenario(session: Session) -> None:
-        assert (await session.apply_gpu(LIMIT, 0)).ok
+        assert (await session.gpu.apply(LIMIT, 0)).ok
         first = box.pid
         box.kill_guard()
         await until(lambda: box.pid != first and alive(box.pid), "another guard")
@@ -115,7 +115,7 @@ def test_one_workbenchs_heartbeat_does_not_hold_anothers_settings(box: GuardedHo
     other = OTHER.format(paths=[str(TESTS), str(TESTS.parent)], directory=str(tmp_path / "host"))
 
     async def scenario(session: Session) -> None:
-        assert (await session.apply_gpu(LIMIT, 0)).ok
+        assert (await session.gpu.apply(LIMIT, 0)).ok
         guard = box.pid
         await asyncio.to_thread(subprocess.run, [sys.executable, "-c", other], check=True, timeout=60)
         assert box.in_force(1)[0] == 180.0 or "no heartbeat for 1 s" in box.log
@@ -131,8 +131,8 @@ def test_whoever_confirms_holds_from_then_on(box: GuardedHost) -> None:
     run(box.change(LIMIT, trial_s=30.0))
 
     async def scenario(session: Session) -> None:
-        await session.read_alterations()
-        view = await session.confirm_gpu()
+        await session.gpu.alterations.read()
+        view = await session.gpu.guard.confirm()
         assert view.trial_left_s is None and view.heartbeat_s == HEARTBEAT_S
         await asyncio.sleep(HEARTBEAT_S * 1.5)
         assert box.in_force()[0] == 200.0
@@ -147,9 +147,9 @@ def test_a_trial_that_nobody_could_end_is_not_begun(tmp_path: Path) -> None:
 
         async def scenario(session: Session) -> None:
             with pytest.raises(SettingsError, match=r"no guard could be started .*python3.*nothing was changed"):
-                await session.apply_gpu(WANTED, 0, trial_s=30.0)
+                await session.gpu.apply(WANTED, 0, trial_s=30.0)
             assert box.in_force() == OFF and box.altered == []
-            assert (await session.apply_gpu(WANTED, 0)).ok and box.in_force() == ON
-            assert (await session.revert_gpu()).ok
+            assert (await session.gpu.apply(WANTED, 0)).ok and box.in_force() == ON
+            assert (await session.gpu.revert()).ok
 
         attended(box, scenario)

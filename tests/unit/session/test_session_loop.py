@@ -47,11 +47,11 @@ def on(scenario: Callable[[Session], Awaitable[None]], profile: str = "rtx-pro-6
     async def go() -> None:
         session = Session.of_host(None, profile)
         try:
-            await session.connect()
+            await session.link.connect()
             await asyncio.wait_for(scenario(session), 60)
         finally:
-            for status in await session.supervisor.runs():
-                await session.supervisor.stop(status.run_id, grace_s=1)
+            for status in await session.servers.supervisor.runs():
+                await session.servers.supervisor.stop(status.run_id, grace_s=1)
             await session.close()
 
     asyncio.run(go())
@@ -59,16 +59,16 @@ def on(scenario: Callable[[Session], Awaitable[None]], profile: str = "rtx-pro-6
 
 async def started(session: Session, **flags: str) -> str:
     if session.state.plan is None:
-        await session.load_preset("vllm-any")
-    session.set_flag("port", str(free_port()))
+        await session.plans.load_preset("vllm-any")
+    session.plans.set_flag("port", str(free_port()))
     for name, value in flags.items():
-        session.set_flag(name.replace("_", "-"), value)
-    return await session.start()
+        session.plans.set_flag(name.replace("_", "-"), value)
+    return await session.servers.start()
 
 
 async def ready(session: Session) -> str:
     run_id = await started(session)
-    assert (await session.wait_ready(run_id, 20)).state is ServerState.READY
+    assert (await session.servers.wait_ready(run_id, 20)).state is ServerState.READY
     return run_id
 
 
@@ -83,7 +83,7 @@ def test_a_benchmark_asked_for_too_early_runs_at_ready() -> None:
     async def scenario(session: Session) -> None:
         run_id = await started(session)
         assert session.state.server is not None and session.state.server.state is ServerState.STARTING
-        assert await session.bench(**SHORT) is None
+        assert await session.bench.run(**SHORT) is None
         assert session.state.bench.queued
         await eventually(lambda: session.state.bench.last_id, "the queued benchmark")
         assert not session.state.bench.queued and not session.state.bench.running
@@ -104,17 +104,17 @@ def test_a_queued_benchmark_is_dropped(how: str, monkeypatch: pytest.MonkeyPatch
     async def scenario(session: Session) -> None:
         await started(session)
         with pytest.raises(InputError):
-            await session.bench(requests=0)  # told now, not at READY
-        assert await session.bench(**SHORT) is None
+            await session.bench.run(requests=0)  # told now, not at READY
+        assert await session.bench.run(**SHORT) is None
         if how == "stop":
-            await session.stop()
+            await session.servers.stop()
         elif how == "cancel":
-            await session.cancel_bench()
+            await session.bench.cancel()
         await eventually(lambda: not session.state.bench.queued, "the queue to be empty")
         if how != "cancel":
             assert session.state.bench.error == "the server did not become READY"
             with pytest.raises(BenchError):
-                await session.bench(**SHORT)
+                await session.bench.run(**SHORT)
         assert session.state.results == () and workers() == []
 
     on(scenario)
@@ -124,24 +124,24 @@ def test_a_queued_benchmark_is_dropped(how: str, monkeypatch: pytest.MonkeyPatch
 def test_one_benchmark_at_a_time_and_a_cancel_leaves_neither_worker_nor_result() -> None:
     async def scenario(session: Session) -> None:
         run_id = await ready(session)
-        bench = asyncio.create_task(session.bench(**LONG))
+        bench = asyncio.create_task(session.bench.run(**LONG))
         await eventually(workers, "the worker")
         with pytest.raises(BenchError, match="a benchmark is running"):
-            await session.bench(**SHORT)
-        await session.cancel_bench()
+            await session.bench.run(**SHORT)
+        await session.bench.cancel()
         assert workers() == []
         with pytest.raises(BenchCancelled):
             await bench
         assert (session.state.bench.running, session.state.bench.error) == (False, "cancelled")
-        await session.read_results()
+        await session.results.refresh()
         assert session.state.results == ()
         # Stopping the server ends the benchmark too: figures of a dying server are none.
-        bench = asyncio.create_task(session.bench(**LONG))
+        bench = asyncio.create_task(session.bench.run(**LONG))
         await eventually(workers, "the worker")
-        await session.stop(run_id)
+        await session.servers.stop(run_id)
         with pytest.raises(BenchCancelled):
             await bench
-        await session.read_results()
+        await session.results.refresh()
         assert session.state.results == () and workers() == []
 
     on(scenario)
@@ -152,7 +152,7 @@ def test_closing_in_the_middle_of_a_benchmark_leaves_no_worker_and_a_living_serv
     async def scenario(session: Session) -> None:
         await ready(session)
         pid = session.state.server.pid if session.state.server else None
-        bench = asyncio.create_task(session.bench(**LONG))
+        bench = asyncio.create_task(session.bench.run(**LONG))
         await eventually(workers, "the worker")
         await session.close()
         assert workers() == [] and pid is not None and alive(pid)
@@ -166,21 +166,21 @@ def test_closing_in_the_middle_of_a_benchmark_leaves_no_worker_and_a_living_serv
 def test_restart_benchmark_compare_in_one_step() -> None:
     async def scenario(session: Session) -> None:
         first = await ready(session)
-        before = await session.bench(**SHORT)
-        session.set_flag("enforce-eager", "on")
-        assert [c.name for c in session.changes_against_running()] == ["enforce-eager"]
-        again = asyncio.create_task(session.restart_bench_compare())
+        before = await session.bench.run(**SHORT)
+        session.plans.set_flag("enforce-eager", "on")
+        assert [c.name for c in session.servers.changes_against_running()] == ["enforce-eager"]
+        again = asyncio.create_task(session.bench.restart_and_compare())
         await eventually(lambda: session.state.busy, "it to begin")
         with pytest.raises(BenchError, match="under way"):
-            await session.restart_bench_compare()
+            await session.bench.restart_and_compare()
         await again
-        assert session.state.run_id != first and session.supervisor.status(first).state is ServerState.STOPPED
+        assert session.state.run_id != first and session.servers.supervisor.status(first).state is ServerState.STOPPED
         comparison = session.state.comparison
         assert comparison is not None and (comparison.a, comparison.b) == (before, session.state.mark_b)
         assert "enforce-eager" in str(comparison.differences) and comparison.simulated
         assert session.state.results[0].label == "enforce-eager=on"
-        assert (await session.result(comparison.b)).spec.requests == 3
-        await session.delete_result(comparison.b)
+        assert (await session.results.get(comparison.b)).spec.requests == 3
+        await session.results.delete(comparison.b)
         assert session.state.comparison is None and session.state.mark_b is None and len(session.state.results) == 1
 
     on(scenario)
@@ -188,9 +188,9 @@ def test_restart_benchmark_compare_in_one_step() -> None:
 
 def test_two_starts_at_once_are_one_start() -> None:
     async def scenario(session: Session) -> None:
-        await session.load_preset("vllm-any")
-        session.set_flag("port", str(free_port()))
-        outcomes = await asyncio.gather(session.start(), session.start(), return_exceptions=True)
+        await session.plans.load_preset("vllm-any")
+        session.plans.set_flag("port", str(free_port()))
+        outcomes = await asyncio.gather(session.servers.start(), session.servers.start(), return_exceptions=True)
         assert sorted(type(o).__name__ for o in outcomes) == ["ServerError", "str"]
         assert len(session.state.servers) == 1
 
@@ -218,17 +218,17 @@ def test_a_run_of_a_session_that_was_killed_is_adopted_with_its_plan() -> None:
     other.communicate()
 
     async def scenario(session: Session) -> None:
-        await session.adopt()
+        await session.servers.adopt()
         assert session.state.run_id == run_id
         assert session.state.server is not None and session.state.server.adopted
-        assert (await session.wait_ready(run_id, 20)).state is ServerState.READY
+        assert (await session.servers.wait_ready(run_id, 20)).state is ServerState.READY
         plan = session.state.plan
         assert plan is not None and plan.plan.flag("max-num-seqs") == 7
-        assert session.changes_against_running() == ()
+        assert session.servers.changes_against_running() == ()
         await eventually(lambda: len(session.log), "its log")
         assert "SIMULATED" in session.log.lines(0, 1)[0]
         pid = session.state.server.pid
-        await session.stop()
+        await session.servers.stop()
         assert pid is not None and not alive(pid)
 
     on(scenario)
@@ -239,11 +239,11 @@ def test_a_plan_whose_key_is_masked_is_never_offered_for_a_start() -> None:
         await started(session, api_key="verysecret")
         other = Session.of_host(None, "rtx-pro-6000")
         try:
-            await other.connect()
-            await other.adopt()
+            await other.link.connect()
+            await other.servers.adopt()
             assert other.state.server is not None and other.state.plan is None
             with pytest.raises(PlanError, match="no plan is loaded"):
-                await other.start()
+                await other.servers.start()
         finally:
             await other.close()
 
@@ -259,12 +259,12 @@ def test_listeners_hear_of_what_has_changed_and_of_nothing_else() -> None:
             heard.append(changed)
 
         unsubscribe = session.subscribe(listener)
-        session.update(run_id=None, log_revision=session.state.log_revision + 1)
-        session.update(run_id=None)
+        session.core.update(run_id=None, log_revision=session.state.log_revision + 1)
+        session.core.update(run_id=None)
         assert heard == [frozenset({"log_revision"})]
         unsubscribe()
         unsubscribe()
-        session.update(run_id="x")
+        session.core.update(run_id="x")
         assert len(heard) == 1
 
     on(scenario)
@@ -273,26 +273,26 @@ def test_listeners_hear_of_what_has_changed_and_of_nothing_else() -> None:
 def test_errors_say_what_is_missing_and_leave_the_state_as_it_was() -> None:
     async def scenario(session: Session) -> None:
         for refused, kind in (
-            (session.start(), PlanError),
-            (session.bench(), BenchError),
-            (session.stop(), ServerError),
-            (session.compare(), InputError),
+            (session.servers.start(), PlanError),
+            (session.bench.run(), BenchError),
+            (session.servers.stop(), ServerError),
+            (session.results.compare(), InputError),
             (session.accept_host_key(), HostError),
-            (session.load_preset("nosuch"), InputError),
+            (session.plans.load_preset("nosuch"), InputError),
             (session.switch_host("sim:nosuch"), InputError),
-            (session.bench_run("nosuch"), ServerError),
+            (session.bench.run_on("nosuch"), ServerError),
         ):
             before = session.state
             with pytest.raises(kind) as told:
                 await refused
             assert session.state == before
             assert told.value.next_step is not None or kind is HostError
-        await session.load_preset("vllm-any")
-        session.set_flag("tensor-parallel-size", "4")
-        await session.watch_gpus()
+        await session.plans.load_preset("vllm-any")
+        session.plans.set_flag("tensor-parallel-size", "4")
+        await session.telemetry.start()
         await eventually(lambda: session.state.telemetry and session.state.telemetry.infos, "the GPUs")
         with pytest.raises(PlanError, match="the plan has 1 error"):
-            await session.start()
+            await session.servers.start()
         assert session.state.servers == () and session.state.busy == ()
 
     on(scenario)
@@ -302,9 +302,9 @@ def test_errors_say_what_is_missing_and_leave_the_state_as_it_was() -> None:
 def test_another_host_brings_the_plan_along() -> None:
     async def scenario(session: Session) -> None:
         await session.open()
-        await session.load_preset("vllm-any")
+        await session.plans.load_preset("vllm-any")
         await ready(session)
-        await session.bench(**SHORT)
+        await session.bench.run(**SHORT)
         await eventually(lambda: session.state.plan and session.state.plan.installed, "the installed engine")
         await session.switch_host("sim:gb10")
         state = session.state
@@ -324,12 +324,15 @@ def test_another_host_brings_the_plan_along() -> None:
 
 def test_examples_serve_on_a_simulated_host_only() -> None:
     async def scenario(session: Session) -> None:
-        assert session.missing_variables("sglang-mistral-large-awq-optimized") == {}
-        await session.load_preset("sglang-mistral-large-awq-optimized")
+        assert session.presets.missing_variables("sglang-mistral-large-awq-optimized") == {}
+        await session.plans.load_preset("sglang-mistral-large-awq-optimized")
         assert session.state.plan is not None and session.state.plan.plan.model.startswith("/srv/")
 
     on(scenario)
-    assert set(Session.of_host().missing_variables("sglang-mistral-large-awq-optimized")) == {"model", "triton_cache"}
+    assert set(Session.of_host().presets.missing_variables("sglang-mistral-large-awq-optimized")) == {
+        "model",
+        "triton_cache",
+    }
 
 
 class _Guarded(FakeHost):
@@ -372,12 +375,12 @@ def test_an_unknown_host_key_waits_for_the_person() -> None:
 def test_power_needs_two_seconds() -> None:
     async def scenario(session: Session) -> None:
         await ready(session)
-        short = (await session.result(await session.bench(**SHORT) or 0)).summary
+        short = (await session.results.get(await session.bench.run(**SHORT) or 0)).summary
         assert short.power_w is None and short.energy_j is None and short.tok_per_joule is None
         assert "power is a mean over 1 s" in short.absent["power_w"]
         assert short.gpu is not None and short.gpu.power_w is None
         long: dict[str, Any] = {**SHORT, "requests": 20, "max_tokens": 128}
-        full = (await session.result(await session.bench(**long) or 0)).summary
+        full = (await session.results.get(await session.bench.run(**long) or 0)).summary
         assert full.duration_s > 2 and full.gpu is not None and full.gpu.samples > 10
         assert full.power_w is not None and full.energy_j is not None and full.tok_per_joule is not None
         assert 100 < full.power_w < 600 and (full.gpu.sm_mhz or 0) > 2000
@@ -393,7 +396,7 @@ def test_a_server_elsewhere_is_measured_without_our_power(monkeypatch: pytest.Mo
 
     async def scenario(session: Session) -> None:
         run_id = await started(session, host="0.0.0.0")
-        status = await session.wait_ready(run_id, 20)
+        status = await session.servers.wait_ready(run_id, 20)
         assert status.state is ServerState.READY, status.reason
         elsewhere = Session.of_host()
         try:

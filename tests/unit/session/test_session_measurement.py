@@ -21,7 +21,7 @@ from workbench.model.errors import BenchError
 from workbench.model.server_run import ServerState
 from workbench.report.content import Report
 from workbench.report.registry import OUTPUT_FORMATS
-from workbench.session import meter
+from workbench.session.gpu_meter import Meter
 from workbench.session.session import Session
 from workbench.store import paths
 
@@ -35,17 +35,17 @@ def quick_engines(clean_environment: None, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("WORKBENCH_SIM_START_S", "0.2")
     monkeypatch.setenv("WORKBENCH_SIM_NOISE", "0")
     monkeypatch.setenv("WORKBENCH_SIM_SPEEDUP", "4")
-    monkeypatch.setattr(meter, "IDLE_S", 0.0)
+    monkeypatch.setattr("workbench.session.gpu_meter.IDLE_S", 0.0)
 
 
 async def started(session: Session, preset: str, **flags: str) -> str:
-    await session.connect()
+    await session.link.connect()
     variables = {"model": "/simulated/Qwen2.5-7B-Q4_K_M.gguf"} if preset == "llamacpp-gguf" else None
-    await session.load_preset(preset, variables)
+    await session.plans.load_preset(preset, variables)
     for name, value in {"port": str(free_port()), **flags}.items():
-        session.set_flag(name, value)
-    run_id = await session.start()
-    assert (await session.wait_ready(run_id, 30)).state is ServerState.READY
+        session.plans.set_flag(name, value)
+    run_id = await session.servers.start()
+    assert (await session.servers.wait_ready(run_id, 30)).state is ServerState.READY
     return run_id
 
 
@@ -57,8 +57,8 @@ def on(scenario: Scenario, preset: str, profile: str = "rtx-pro-6000") -> None:
         try:
             await asyncio.wait_for(scenario(session, await started(session, preset)), 60)
         finally:
-            for status in await session.supervisor.runs():
-                await session.supervisor.stop(status.run_id, grace_s=1)
+            for status in await session.servers.supervisor.runs():
+                await session.servers.supervisor.stop(status.run_id, grace_s=1)
             await session.close()
 
     asyncio.run(go())
@@ -76,9 +76,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
     async def stop() -> None:
         session = Session.of_host(None, "rtx-pro-6000")
-        await session.connect()
-        for status in await session.supervisor.runs():
-            await session.supervisor.stop(status.run_id, grace_s=1)
+        await session.link.connect()
+        for status in await session.servers.supervisor.runs():
+            await session.servers.supervisor.stop(status.run_id, grace_s=1)
         await session.close()
 
     with pytest.MonkeyPatch.context() as patch:
@@ -100,9 +100,9 @@ def shared(home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Scenario], 
         async def go() -> None:
             session = Session.of_host(None, "rtx-pro-6000")
             try:
-                await session.connect()
-                (status,) = await session.supervisor.runs()
-                assert (await session.wait_ready(status.run_id, 30)).state is ServerState.READY
+                await session.link.connect()
+                (status,) = await session.servers.supervisor.runs()
+                assert (await session.servers.wait_ready(status.run_id, 30)).state is ServerState.READY
                 await asyncio.wait_for(scenario(session, status.run_id), 60)
             finally:
                 await session.close()
@@ -113,7 +113,7 @@ def shared(home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Scenario], 
 
 
 async def measured(session: Session, run_id: str, **options: Any) -> BenchSummary:
-    return (await session.result(await session.bench_run(run_id, **{**SHAPE, **options}))).summary
+    return (await session.results.get(await session.bench.run_on(run_id, **{**SHAPE, **options}))).summary
 
 
 def by_cache(summary: BenchSummary) -> list[str]:
@@ -122,11 +122,11 @@ def by_cache(summary: BenchSummary) -> list[str]:
 
 
 async def finished(session: Session, run_id: str) -> int:
-    return (await session.supervisor.metrics(run_id)).requests_finished or 0
+    return (await session.servers.supervisor.metrics(run_id)).requests_finished or 0
 
 
 def url_of(session: Session, run_id: str) -> str:
-    return f"http://127.0.0.1:{session.supervisor.status(run_id).port}"
+    return f"http://127.0.0.1:{session.servers.supervisor.status(run_id).port}"
 
 
 @asynccontextmanager
@@ -155,7 +155,7 @@ async def other_traffic(url: str, model: str, tokens: int) -> AsyncIterator[None
 
 @pytest.mark.slow
 def test_all_three_agree_and_energy_is_of_all_the_servers_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meter, "IDLE_S", 1.0)
+    monkeypatch.setattr("workbench.session.gpu_meter.IDLE_S", 1.0)
     monkeypatch.setenv("WORKBENCH_SIM_SPEEDUP", "1")
 
     async def scenario(session: Session, run_id: str) -> None:
@@ -184,7 +184,7 @@ def test_all_three_agree_and_energy_is_of_all_the_servers_gpus(monkeypatch: pyte
 
 @pytest.mark.slow
 def test_another_clients_traffic_is_told(shared: Callable[[Scenario], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meter, "IDLE_S", 0.1)
+    monkeypatch.setattr("workbench.session.gpu_meter.IDLE_S", 0.1)
 
     async def scenario(session: Session, run_id: str) -> None:
         async with other_traffic(url_of(session, run_id), "Qwen/Qwen3-0.6B", 64):
@@ -203,7 +203,9 @@ def test_by_url_the_engine_is_known_by_its_page(
     monkeypatch.setenv("MY_KEY", KEY)
 
     async def scenario(session: Session, run_id: str) -> None:
-        result = await session.result(await session.bench_url(url_of(session, run_id), **SHAPE, api_key_env="MY_KEY"))
+        result = await session.results.get(
+            await session.bench.run_url(url_of(session, run_id), **SHAPE, api_key_env="MY_KEY")
+        )
         e = result.summary.engine
         assert e is not None and (e.requests_finished, e.disagreements) == (36, ())
         assert result.spec.prompt_words is not None and result.conditions.engine == "vllm"
@@ -263,7 +265,7 @@ def test_own_prompts_are_kept_by_name_only(shared: Callable[[Scenario], None], t
     path.write_text(json.dumps({"prompt": "a private question " * 30}) + "\n")
 
     async def scenario(session: Session, run_id: str) -> None:
-        result = await session.result(await session.bench_run(run_id, **SHAPE, prompts_file=str(path)))
+        result = await session.results.get(await session.bench.run_on(run_id, **SHAPE, prompts_file=str(path)))
         assert result.spec.prompts == () and result.spec.prompts_name.startswith("mine.jsonl (1 prompt, sha256")
         assert result.summary.requests_ok == 32 and not by_cache(result.summary)
         assert result.summary.engine is not None and result.summary.engine.prefix_hit_tokens == 0
@@ -278,7 +280,7 @@ def test_more_than_the_context_holds_is_told_before_anything_is_sent(
     async def scenario(session: Session, run_id: str) -> None:
         before = await finished(session, run_id)
         with pytest.raises(BenchError, match="do not fit the server's context of 2,048"):
-            await session.bench_run(run_id, **{**SHAPE, "input_tokens": 2000})
+            await session.bench.run_on(run_id, **{**SHAPE, "input_tokens": 2000})
         assert await finished(session, run_id) == before
 
     shared(scenario)
@@ -307,7 +309,7 @@ def test_a_command_is_timed_and_counted_by_the_engine(
         lines = []
         session.subscribe(lambda state, _: lines.append(state.bench.progress.line if state.bench.progress else ""))
         command = (sys.executable, "-c", ASKS, "{model}")
-        result = await session.result(await session.bench_run(run_id, command=command))
+        result = await session.results.get(await session.bench.run_on(run_id, command=command))
         s = result.summary
         assert (s.command_exit, s.requests_ok, s.output_tokens) == (0, 3, 30)
         assert s.output_tok_s == pytest.approx(30 / s.duration_s, rel=1e-3) and s.refused == ()
@@ -323,17 +325,17 @@ def test_a_command_that_fails_is_kept_and_refused_and_one_that_is_cancelled_is_n
     shared: Callable[[Scenario], None],
 ) -> None:
     async def scenario(session: Session, run_id: str) -> None:
-        failed = await session.bench_run(run_id, command=(sys.executable, "-c", "print('why'); raise SystemExit(4)"))
-        s = (await session.result(failed)).summary
+        failed = await session.bench.run_on(run_id, command=(sys.executable, "-c", "print('why'); raise SystemExit(4)"))
+        s = (await session.results.get(failed)).summary
         assert (s.command_exit, s.command_output, s.refused) == (4, ("why",), ("the command exited with 4",))
         sleeps = (sys.executable, "-c", "import time; print('on', flush=True); time.sleep(60)")
-        task = asyncio.ensure_future(session.bench_run(run_id, command=sleeps))
+        task = asyncio.ensure_future(session.bench.run_on(run_id, command=sleeps))
         while session.state.bench.progress is None or session.state.bench.progress.line != "on":
             await asyncio.sleep(0.02)
-        await session.cancel_bench()
+        await session.bench.cancel()
         with pytest.raises(BenchCancelled):
             await task
-        assert [r.id for r in session.results_db.list(None)] == [failed]
+        assert [r.id for r in session.results.db.list(None)] == [failed]
 
     shared(scenario)
 
@@ -341,15 +343,15 @@ def test_a_command_that_fails_is_kept_and_refused_and_one_that_is_cancelled_is_n
 def test_cancelling_while_the_idle_power_is_read(
     shared: Callable[[Scenario], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(meter, "IDLE_S", 60.0)
+    monkeypatch.setattr("workbench.session.gpu_meter.IDLE_S", 60.0)
 
     async def scenario(session: Session, run_id: str) -> None:
         before = await finished(session, run_id)
-        task = asyncio.ensure_future(session.bench_run(run_id, **SHAPE))
+        task = asyncio.ensure_future(session.bench.run_on(run_id, **SHAPE))
         while session.state.bench.progress is None:
             await asyncio.sleep(0.02)
         assert session.state.bench.progress.phase == "preparing"
-        await session.cancel_bench()
+        await session.bench.cancel()
         with pytest.raises(BenchCancelled):
             await task
         assert await finished(session, run_id) == before
@@ -369,7 +371,7 @@ def test_persistence_mode_and_programs_are_looked_at_each_second_of_a_run(tmp_pa
 
     async def main() -> None:
         sim = SimState(host.driver_state, profiles.get("rtx-pro-6000"))
-        async with meter.Meter(host) as measuring, asyncio.timeout(20):
+        async with Meter(host) as measuring, asyncio.timeout(20):
             watch = measuring.watch([0])
 
             async def seen(said: str) -> None:

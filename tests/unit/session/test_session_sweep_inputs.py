@@ -11,7 +11,7 @@ from support.made_results import result
 
 from workbench.model.secrets import MASK
 from workbench.model.sweep import Sweep, SweepPoint, SweepSpec, taken_up
-from workbench.session.sweep_run import figures, stored_shape
+from workbench.session.sweep_progress import point_values, stored_shape
 from workbench.store.sweeps import SweepStore
 
 SPEC = SweepSpec(
@@ -77,8 +77,8 @@ def test_a_point_of_several_runs_shows_their_mean() -> None:
         clean = {"refused": (), "requests_failed": 0, "errors": {}}
         return replace(plain, summary=replace(plain.summary, **{**clean, "output_tok_s": tok_s, **more}))
 
-    both = figures([of(100.0, tok_per_joule=2.0), of(200.0, tok_per_joule=4.0)])
+    both = point_values([of(100.0, tok_per_joule=2.0), of(200.0, tok_per_joule=4.0)])
     assert (both["state"], both["tok_s"], both["tok_per_joule"]) == ("done", 150.0, 3.0)
-    assert figures([of(100.0, tok_per_joule=2.0), of(200.0, tok_per_joule=None)])["tok_per_joule"] is None
-    useless = figures([of(100.0), of(200.0, refused=("the client was late",))])
+    assert point_values([of(100.0, tok_per_joule=2.0), of(200.0, tok_per_joule=None)])["tok_per_joule"] is None
+    useless = point_values([of(100.0), of(200.0, refused=("the client was late",))])
     assert useless["state"] == "failed" and "the client was late" in useless["error"]

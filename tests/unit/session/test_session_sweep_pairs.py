@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,18 +12,20 @@ from support.made_results import result, sweep
 from workbench.model.bench import BenchResult
 from workbench.model.errors import WorkbenchError
 from workbench.model.sweep import Sweep
-from workbench.session.sweep_pairs import compared
+from workbench.session.paired_runs import compare_in_pairs
 
 
 class Run:
     def __init__(self) -> None:
         self.sweep = sweep(kind="power_limit_w")
-        self.session = SimpleNamespace(going_on=lambda: None)
 
     def change(self, **fields: Any) -> None:
         self.sweep = replace(self.sweep, **fields)
 
-    def paired(self) -> None:
+    def check_stop(self) -> None:
+        pass
+
+    def pair_run_done(self) -> None:
         self.change(left_s=0.0)
 
     def note(self, text: str) -> None:
@@ -45,7 +46,7 @@ def carried_out(gain: float, refused: tuple[str, ...] = ()) -> tuple[Sweep, list
             summary=replace(plain.summary, tok_per_joule=thrift, refused=refused, requests_failed=0, errors={}),
         )
 
-    asyncio.run(compared(run, "400 W", 4, measure))  # type: ignore[arg-type]
+    asyncio.run(compare_in_pairs(run, "400 W", 4, measure))  # type: ignore[arg-type]
     return run.sweep, made
 
 

@@ -15,14 +15,15 @@ from workbench.bench.runner import BenchCancelled
 from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, Conditions
 from workbench.model.errors import BenchError, InputError, StoreError
 from workbench.model.plan import LaunchPlan
+from workbench.model.server_run import ServerState, ServerStatus
 from workbench.model.settings import ClockRange
 from workbench.model.sweep import Sweep, SweepPoint
-from workbench.session.editor import PlanEditor
+from workbench.session.concurrency_sweep import levels_of
+from workbench.session.flag_sweep_plan import combinations_of
+from workbench.session.gpu_sweep_plan import values_of
+from workbench.session.plan_editor import PlanEditor
 from workbench.session.session import Session
-from workbench.session.sweep_flags import combinations_of
-from workbench.session.sweep_gpu import values_of
-from workbench.session.sweep_levels import levels_of
-from workbench.session.sweep_run import undisturbed
+from workbench.session.uninterrupted import uninterrupted
 from workbench.store.sweeps import SweepStore
 
 # -- what was typed
@@ -134,15 +135,20 @@ class Levels(Session):
 
     def __init__(self, answers: dict[int, Any], recovers: bool = False) -> None:
         super().__init__(FakeHost())
+        ready = ServerStatus("run", "vllm", ServerState.READY, "here")
+        self.servers.supervisor.status = lambda run_id: ready  # type: ignore[method-assign]
+        self.servers.run_at_hand = self._run_at_hand  # type: ignore[method-assign]
+        self.bench.run_target = self._bench  # type: ignore[method-assign]
+        self.results.get = self._result  # type: ignore[method-assign]
         self.recovers = recovers
         self.answers = answers
         self.asked: list[dict[str, Any]] = []
         self.stored: list[BenchResult] = []
 
-    async def _ready(self, run_id: str | None) -> str:
+    async def _run_at_hand(self) -> str:
         return "run"
 
-    async def bench_run(self, run_id: str, **fields: Any) -> int:
+    async def _bench(self, run_id: str | None, url: str | None, **fields: Any) -> int:
         self.asked.append(fields)
         answer = self.answers[fields["concurrency"]]
         if isinstance(answer, Exception):
@@ -180,12 +186,12 @@ class Levels(Session):
         self.stored.append(BenchResult(len(self.stored) + 1, 0.0, spec, Conditions("here", "vllm", "1", "m"), summary))
         return len(self.stored)
 
-    async def result(self, result_id: int) -> BenchResult:
+    async def _result(self, result_id: int) -> BenchResult:
         return self.stored[result_id - 1]
 
 
 def levels(session: Levels, given: list[int], **options: Any) -> Sweep:
-    return asyncio.run(session.concurrency_sweep(given, **options))
+    return asyncio.run(session.sweeps.run_concurrency(given, **options))
 
 
 def states(sweep: Sweep) -> list[str]:
@@ -204,7 +210,7 @@ def test_levels_are_measured_in_order_with_requests_that_grow_and_the_knee_is_na
     ]
     assert sweep.knee == 2 and sweep.knee_text.startswith("c=16: the lowest latency")
     assert [p.result_ids for p in sweep.points] == [(1,), (2,), (3,), (4,)]
-    assert session.sweeps.get(sweep.id) == sweep == session.state.sweep
+    assert session.sweeps.store.get(sweep.id) == sweep == session.state.sweep
 
 
 def test_given_requests_are_kept_but_never_fewer_than_the_streams() -> None:
@@ -257,30 +263,30 @@ def test_a_cancelled_sweep_keeps_what_it_has(how: str) -> None:
     session = Levels({1: 5.0, 2: BenchCancelled("cancelled"), 4: 9.0})
     if how == "cancel_sweep":
         session.answers[2] = 6.0
-        take = session.result
+        take = session.results.get
 
         async def cancel_then(result_id: int) -> BenchResult:
-            assert session._sweep_stop is not None
+            assert session.sweeps._stop is not None
             if result_id == 2:
-                session._sweep_stop.set()
+                session.sweeps._stop.set()
             return await take(result_id)
 
-        session.result = cancel_then  # type: ignore[method-assign]
+        session.results.get = cancel_then  # type: ignore[method-assign]
     sweep = levels(session, [1, 2, 4])
     assert sweep.state == "stopped" and sweep.points[0].state == "done" and sweep.points[2].state == "skipped"
-    assert session.sweeps.get(sweep.id).state == "stopped"
+    assert session.sweeps.store.get(sweep.id).state == "stopped"
 
 
 def test_one_sweep_at_a_time() -> None:
     session = Levels({1: 1.0, 2: 2.0})
 
     async def go() -> None:
-        first = asyncio.create_task(session.concurrency_sweep([1, 2]))
+        first = asyncio.create_task(session.sweeps.run_concurrency([1, 2]))
         await asyncio.sleep(0)
-        while not session._sweeping.locked():
+        while not session.sweeps._one.locked():
             await asyncio.sleep(0.001)
         with pytest.raises(BenchError, match="a sweep is running"):
-            await session.concurrency_sweep([1])
+            await session.sweeps.run_concurrency([1])
         assert (await first).state == "done"
 
     asyncio.run(go())
@@ -292,9 +298,9 @@ def test_a_full_disk_does_not_end_a_sweep(monkeypatch: pytest.MonkeyPatch) -> No
     def full(sweep: Sweep) -> None:
         raise StoreError("no space left")
 
-    added = session.sweeps.add(sweep_of())
-    monkeypatch.setattr(session.sweeps, "add", lambda sweep: replace(sweep, id=added.id))
-    monkeypatch.setattr(session.sweeps, "save", full)
+    added = session.sweeps.store.add(sweep_of())
+    monkeypatch.setattr(session.sweeps.store, "add", lambda sweep: replace(sweep, id=added.id))
+    monkeypatch.setattr(session.sweeps.store, "save", full)
     sweep = levels(session, [1, 2])
     assert states(sweep) == ["done", "done"] and session.state.notice is not None
     assert "no space left" in session.state.notice.text and session.state.notice.number == 1  # told once
@@ -313,7 +319,7 @@ def test_giving_back_is_not_cut_short_by_a_cancellation(times: int) -> None:
             done.append(step)
 
     async def go() -> None:
-        task = asyncio.create_task(undisturbed(give_back()))
+        task = asyncio.create_task(uninterrupted(give_back()))
         for _ in range(times):
             await asyncio.sleep(0)
             task.cancel()
@@ -329,7 +335,7 @@ def test_what_giving_back_raises_comes_through() -> None:
         raise StoreError("broken")
 
     with pytest.raises(StoreError, match="broken"):
-        asyncio.run(undisturbed(fails()))
+        asyncio.run(uninterrupted(fails()))
 
 
 def test_a_secret_is_no_flag_to_sweep() -> None:

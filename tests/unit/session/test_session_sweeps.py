@@ -6,21 +6,21 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, ClassVar
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from support.serving import free_port
 
 from workbench.bench.runner import BenchCancelled
 from workbench.gpu.settings import journal
-from workbench.hosts.base import HostUnreachable
+from workbench.hosts.base import Host, HostUnreachable
 from workbench.model.bench import BenchSpec, BenchSummary, Conditions
 from workbench.model.errors import BenchError, InputError, PlanError, ServerError, SettingsError
 from workbench.model.experiment import Arm, Experiment
 from workbench.model.server_run import ServerState, ServerStatus
 from workbench.model.settings import ClockRange, GpuSettings, SettingsReport
 from workbench.model.sweep import Sweep
-from workbench.session import sweep_gpu
 from workbench.session.session import Session
 from workbench.sim import profiles
 from workbench.sim.driver_state import SimState
@@ -34,8 +34,8 @@ PROFILE = "rtx-pro-6000"
 def quick_engines(clean_environment: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKBENCH_SIM_START_S", "0.2")
     monkeypatch.setenv("WORKBENCH_SIM_NOISE", "0")
-    monkeypatch.setattr("workbench.session.meter.IDLE_S", 0.0)
-    monkeypatch.setattr(sweep_gpu, "_AGAIN_S", 0.01)
+    monkeypatch.setattr("workbench.session.gpu_meter.IDLE_S", 0.0)
+    monkeypatch.setattr("workbench.session.gpu_sweep._RETRY_S", 0.01)
 
 
 def driver() -> SimState:
@@ -51,18 +51,20 @@ class Scripted(Session):
     result."""
 
     measured: Callable[[], Awaitable[None]] | None = None
-    around: ClassVar[dict[str, str]] = {"driver": "580.1", "engine": "vllm 1"}
 
-    async def _ready(self, run_id: str | None) -> str:
+    def __init__(self, host: Host) -> None:
+        super().__init__(host)
+        ready = ServerStatus("run", "vllm", ServerState.READY, "here", engine_version="1")
+        supervisor = self.servers.supervisor
+        supervisor.status = lambda run_id: ready  # type: ignore[method-assign]
+        supervisor.record = lambda run_id: SimpleNamespace(plan=None, engine_version=None)  # type: ignore[method-assign,assignment,return-value]
+        self.servers.run_at_hand = self._run_at_hand  # type: ignore[method-assign]
+        self.bench.run_target = self._bench  # type: ignore[method-assign]
+
+    async def _run_at_hand(self) -> str:
         return "run"
 
-    async def _gpus_to_sweep(self, gpu: int | str | None, run_id: str | None) -> tuple[int, ...]:
-        return (0,)
-
-    async def _measured_on(self, *asked: Any) -> dict[str, str]:
-        return self.around
-
-    async def bench_run(self, run_id: str, **fields: Any) -> int:
+    async def _bench(self, run_id: str | None, url: str | None, **fields: Any) -> int:
         watts = limit_w()
         if self.measured is not None:
             await self.measured()
@@ -76,7 +78,7 @@ class Scripted(Session):
             in_force={"gpu0.power_limit_w": "yes"},
             simulated=True,
         )
-        return self.results_db.add(BenchSpec("http://x", "m"), conditions, summary)
+        return self.results.db.add(BenchSpec("http://x", "m"), conditions, summary)
 
 
 def settings_only(scenario: Callable[[Scripted], Awaitable[None]]) -> None:
@@ -84,7 +86,7 @@ def settings_only(scenario: Callable[[Scripted], Awaitable[None]]) -> None:
         session = Scripted.of_host(None, PROFILE)
         assert isinstance(session, Scripted)
         try:
-            await session.connect()
+            await session.link.connect()
             await asyncio.wait_for(scenario(session), 60)
         finally:
             await session.close()
@@ -98,17 +100,17 @@ def with_servers(scenario: Callable[[Session, str], Awaitable[None]], *, start: 
     async def go() -> None:
         session = Session.of_host(None, PROFILE)
         try:
-            await session.connect()
-            await session.load_preset("vllm-any")
-            session.set_flag("port", str(free_port()))
+            await session.link.connect()
+            await session.plans.load_preset("vllm-any")
+            session.plans.set_flag("port", str(free_port()))
             run_id = ""
             if start:
-                run_id = await session.start()
-                assert (await session.wait_ready(run_id, 20)).state is ServerState.READY
+                run_id = await session.servers.start()
+                assert (await session.servers.wait_ready(run_id, 20)).state is ServerState.READY
             await asyncio.wait_for(scenario(session, run_id), 60)
         finally:
-            for status in await session.supervisor.runs():
-                await session.supervisor.stop(status.run_id, grace_s=1)
+            for status in await session.servers.supervisor.runs():
+                await session.servers.supervisor.stop(status.run_id, grace_s=1)
             await session.close()
 
     asyncio.run(go())
@@ -131,13 +133,13 @@ async def until(condition: Callable[[], object], what: str) -> None:
 @pytest.mark.slow
 def test_each_value_is_measured_and_kept_and_the_limit_of_the_start_is_back() -> None:
     async def scenario(session: Scripted) -> None:
-        sweep = await session.gpu_sweep("power_limit_w", ["500", "300"], **QUICK)
+        sweep = await session.sweeps.run_gpu("power_limit_w", ["500", "300"], **QUICK)
         assert sweep.state == "done" and states(sweep) == ["done"] * 2 and sweep.simulated
         assert limit_w() in (600.0, None) and (await journal.read(session.host)).entries == ()
-        results = [await session.result(p.result_ids[0]) for p in sweep.points]
+        results = [await session.results.get(p.result_ids[0]) for p in sweep.points]
         assert [r.conditions.gpu_settings["gpu0.power_limit_w"] for r in results] == [500.0, 300.0]
         assert [p.in_force for p in sweep.points] == ["yes", "yes"]
-        assert session.sweeps.get(sweep.id) == sweep == session.state.sweep
+        assert session.sweeps.store.get(sweep.id) == sweep == session.state.sweep
         assert any("sweep" in a.command for a in session.state.activity)
 
     settings_only(scenario)
@@ -146,12 +148,14 @@ def test_each_value_is_measured_and_kept_and_the_limit_of_the_start_is_back() ->
 @pytest.mark.slow
 def test_back_to_an_earlier_change_of_ours_with_its_journal_entry() -> None:
     async def scenario(session: Scripted) -> None:
-        assert (await session.apply_gpu(GpuSettings(power_limit_w=450.0))).ok
+        assert (await session.gpu.apply(GpuSettings(power_limit_w=450.0))).ok
         before = (await journal.read(session.host)).entries
-        sweep = await session.gpu_sweep("power_limit_w", ["600", "300"], **QUICK)  # 600: as it was before all of it
+        sweep = await session.sweeps.run_gpu(
+            "power_limit_w", ["600", "300"], **QUICK
+        )  # 600: as it was before all of it
         assert states(sweep) == ["done", "done"], sweep
         assert limit_w() == 450.0 and (await journal.read(session.host)).entries == before
-        await session.revert_gpu()
+        await session.gpu.revert()
         assert limit_w() in (600.0, None)
 
     settings_only(scenario)
@@ -160,15 +164,15 @@ def test_back_to_an_earlier_change_of_ours_with_its_journal_entry() -> None:
 @pytest.mark.slow
 def test_back_to_no_lock_and_back_to_the_lock_that_was_on() -> None:
     async def scenario(session: Scripted) -> None:
-        first = await session.gpu_sweep("gpu_clocks", ["1500", "210-2000"], **QUICK)
+        first = await session.sweeps.run_gpu("gpu_clocks", ["1500", "210-2000"], **QUICK)
         assert any("a lock of before cannot be read, so at the end it is the default" in n for n in first.notes)
         assert driver().settings()[0].gpu_lock_mhz is None
-        assert (await session.apply_gpu(GpuSettings(gpu_clocks=ClockRange(2100, 2100)))).ok
+        assert (await session.gpu.apply(GpuSettings(gpu_clocks=ClockRange(2100, 2100)))).ok
         locked = driver().settings()[0].gpu_lock_mhz
-        sweep = await session.gpu_sweep("gpu_clocks", ["1500", "1800"], **QUICK)
+        sweep = await session.sweeps.run_gpu("gpu_clocks", ["1500", "1800"], **QUICK)
         assert states(sweep) == ["done", "done"] and driver().settings()[0].gpu_lock_mhz == locked
         assert not any("a lock of before" in note for note in sweep.notes)
-        await session.revert_gpu()
+        await session.gpu.revert()
 
     settings_only(scenario)
 
@@ -180,8 +184,8 @@ def test_back_to_no_lock_and_back_to_the_lock_that_was_on() -> None:
 def test_a_value_that_cannot_be_is_told_before_anything_is_touched(setting: str, values: list[str]) -> None:
     async def scenario(session: Scripted) -> None:
         with pytest.raises(InputError):
-            await session.gpu_sweep(setting, values, **QUICK)
-        assert session.sweeps.list() == () and (await journal.read(session.host)).log == ()
+            await session.sweeps.run_gpu(setting, values, **QUICK)
+        assert session.sweeps.store.list() == () and (await journal.read(session.host)).log == ()
 
     settings_only(scenario)
 
@@ -189,8 +193,8 @@ def test_a_value_that_cannot_be_is_told_before_anything_is_touched(setting: str,
 def test_without_a_ready_server_nothing_is_touched() -> None:
     async def scenario(session: Session, run_id: str) -> None:
         with pytest.raises(ServerError, match="no server is READY"):
-            await session.gpu_sweep("power_limit_w", ["300", "400"], **QUICK)
-        assert session.sweeps.list() == ()
+            await session.sweeps.run_gpu("power_limit_w", ["300", "400"], **QUICK)
+        assert session.sweeps.store.list() == ()
 
     with_servers(scenario, start=False)
 
@@ -199,7 +203,7 @@ def test_without_a_ready_server_nothing_is_touched() -> None:
 def test_a_setter_that_changes_nothing_fails_its_points_and_the_sweep() -> None:
     async def scenario(session: Scripted) -> None:
         driver().set_faults(ignored=["power_limit_w"])
-        sweep = await session.gpu_sweep("power_limit_w", ["500", "400", "300"], **QUICK)
+        sweep = await session.sweeps.run_gpu("power_limit_w", ["500", "400", "300"], **QUICK)
         driver().set_faults(ignored=None)
         assert states(sweep) == ["failed", "failed", "skipped"] and sweep.state == "failed"
         assert "600" in str(sweep.points[0].error) and "2 values in a row" in str(sweep.error)
@@ -210,15 +214,15 @@ def test_a_setter_that_changes_nothing_fails_its_points_and_the_sweep() -> None:
 @pytest.mark.slow
 def test_one_value_that_cannot_be_set_does_not_end_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(session: Scripted) -> None:
-        apply = session.apply_gpus
+        apply = session.gpu.apply_each
 
         async def refuses_400(wanted: Any, **options: Any) -> SettingsReport:
             if any(w.power_limit_w == 400.0 for w in wanted.values()):
                 raise SettingsError("the driver did not like it")
             return await apply(wanted, **options)
 
-        monkeypatch.setattr(session, "apply_gpus", refuses_400)
-        sweep = await session.gpu_sweep("power_limit_w", ["400", "300"], **QUICK)
+        monkeypatch.setattr(session.gpu, "apply_each", refuses_400)
+        sweep = await session.sweeps.run_gpu("power_limit_w", ["400", "300"], **QUICK)
         assert states(sweep) == ["failed", "done"] and sweep.state == "done"
         assert sweep.points[0].error == "the driver did not like it" and limit_w() in (600.0, None)
 
@@ -236,8 +240,10 @@ def test_a_point_that_fails_ends_it_only_where_the_server_is_gone(
             raise BenchError("reset by peer")
 
         session.measured = first_fails
-        monkeypatch.setattr(session.supervisor, "status", lambda run_id: ServerStatus(run_id, "vllm", state, "here"))
-        sweep = await session.gpu_sweep("power_limit_w", ["500", "400"], **QUICK)
+        monkeypatch.setattr(
+            session.servers.supervisor, "status", lambda run_id: ServerStatus(run_id, "vllm", state, "here")
+        )
+        sweep = await session.sweeps.run_gpu("power_limit_w", ["500", "400"], **QUICK)
         assert states(sweep) == ["failed", "done" if state is ServerState.READY else "skipped"]
         assert sweep.points[0].error == "reset by peer" and limit_w() in (600.0, None)
 
@@ -252,12 +258,12 @@ def test_cancelled_while_it_measures(how: str) -> None:
 
         async def long() -> None:
             measuring.set()
-            assert session._sweep_stop is not None
-            await session._sweep_stop.wait()
+            assert session.sweeps._stop is not None
+            await session.sweeps._stop.wait()
             raise BenchCancelled("cancelled")
 
         session.measured = long
-        work = asyncio.create_task(session.gpu_sweep("power_limit_w", ["500", "300"], **QUICK))
+        work = asyncio.create_task(session.sweeps.run_gpu("power_limit_w", ["500", "300"], **QUICK))
         await asyncio.wait_for(measuring.wait(), 20)
         assert limit_w() == 500.0
         if how == "task":  # as Ctrl-C does it
@@ -265,11 +271,11 @@ def test_cancelled_while_it_measures(how: str) -> None:
             with pytest.raises(asyncio.CancelledError):
                 await work
         else:
-            await (session.cancel_sweep() if how == "cancel_sweep" else session._end_loads())
+            await (session.sweeps.cancel() if how == "cancel_sweep" else session._end_loads())
             assert limit_w() in (600.0, None)
             assert (await work).state == "stopped"
         assert limit_w() in (600.0, None) and (await journal.read(session.host)).entries == ()
-        (kept,) = session.sweeps.list()
+        (kept,) = session.sweeps.store.list()
         assert kept.state == "stopped" and states(kept) == ["skipped", "skipped"]
 
     settings_only(scenario)
@@ -281,10 +287,10 @@ def test_a_link_that_is_cut_when_the_setting_is_to_be_given_back(
     back_after: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is tried until the link is back; where it stays away the person is told, and journal and guard are left."""
-    monkeypatch.setattr(sweep_gpu, "RESTORE_S", 20.0 if back_after else 0.1)
+    monkeypatch.setattr("workbench.session.gpu_sweep.RESTORE_S", 20.0 if back_after else 0.1)
 
     async def scenario(session: Scripted) -> None:
-        apply, cut = session.apply_gpus, []
+        apply, cut = session.gpu.apply_each, []
 
         async def cut_off(wanted: Any, **options: Any) -> SettingsReport:
             if any(w.power_limit_w == 600.0 for w in wanted.values()):
@@ -293,16 +299,16 @@ def test_a_link_that_is_cut_when_the_setting_is_to_be_given_back(
                     raise HostUnreachable("the link is cut", host="here")
             return await apply(wanted, **options)
 
-        monkeypatch.setattr(session, "apply_gpus", cut_off)
-        sweep = await session.gpu_sweep("power_limit_w", ["500", "300"], **QUICK)
+        monkeypatch.setattr(session.gpu, "apply_each", cut_off)
+        sweep = await session.sweeps.run_gpu("power_limit_w", ["500", "300"], **QUICK)
         assert states(sweep) == ["done", "done"]
         if back_after:
             assert sweep.state == "done" and limit_w() in (600.0, None) and len(cut) == back_after + 1
             return
         assert sweep.state == "failed" and "GPU0: power limit is not back" in str(sweep.error)
         assert limit_w() == 300.0 and len((await journal.read(session.host)).entries) == 1
-        monkeypatch.setattr(session, "apply_gpus", apply)
-        await session.revert_gpu()
+        monkeypatch.setattr(session.gpu, "apply_each", apply)
+        await session.gpu.revert()
 
     settings_only(scenario)
 
@@ -314,7 +320,7 @@ def test_settings_that_are_given_back_behind_its_back_are_not_measured_as_set() 
             driver().change_setting(0, power_limit_w=600.0)
 
         session.measured = the_guard_comes
-        sweep = await session.gpu_sweep("power_limit_w", ["500", "300"], **QUICK)
+        sweep = await session.sweeps.run_gpu("power_limit_w", ["500", "300"], **QUICK)
         assert states(sweep) == ["failed", "skipped"] and "given back while it was measured" in str(sweep.error)
 
     settings_only(scenario)
@@ -333,30 +339,30 @@ def test_flags_are_screened_the_best_is_compared_and_nothing_is_left_running(mon
             return Experiment(7, 0.0, "here", None, verdict="better by a lot")  # type: ignore[arg-type]
 
         monkeypatch.setattr(session, "experiment", compared)
-        session.set_flag("max-num-seqs", "2")
+        session.plans.set_flag("max-num-seqs", "2")
         speeds = iter((50.0, 70.0))
 
         async def measured(run: str, **fields: Any) -> int:
-            assert session.supervisor.status(run).state is ServerState.READY
-            flags = session.supervisor.record(run).plan.flags  # type: ignore[union-attr]
+            assert session.servers.supervisor.status(run).state is ServerState.READY
+            flags = session.servers.supervisor.record(run).plan.flags  # type: ignore[union-attr]
             summary = BenchSummary(
                 4, 0, {}, 1, 1, 0, 1.0, next(speeds), 1.0, None, None, None, None, None, None, None, None, None
             )
             conditions = Conditions("here", "vllm", "1", "m", flags={f.name: f.value for f in flags})
-            return session.results_db.add(BenchSpec("http://x", "m"), conditions, summary)
+            return session.results.db.add(BenchSpec("http://x", "m"), conditions, summary)
 
         monkeypatch.setattr(session, "bench_run", measured)
-        sweep = await session.flag_sweep({"max-num-seqs": ["2", "8"]}, pairs=2, **BRIEF)
+        sweep = await session.sweeps.run_flags({"max-num-seqs": ["2", "8"]}, pairs=2, **BRIEF)
         assert [p.label for p in sweep.points] == ["start: max-num-seqs=2", "max-num-seqs=8"]  # what is there, once
         assert states(sweep) == ["done", "done"] and [p.x for p in sweep.points] == [2.0, 8.0], sweep
-        results = [await session.result(p.result_ids[0]) for p in sweep.points]
+        results = [await session.results.get(p.result_ids[0]) for p in sweep.points]
         assert [r.conditions.flags["max-num-seqs"] for r in results] == [2, 8]
         ((a, b, options),) = asked
         assert a == Arm() and b.sets == ("max-num-seqs=8",)
         assert options == {"pairs": 2, "bench": BRIEF, "opened": options["opened"]}
         assert sweep.experiment_id == 7 and "max-num-seqs=8 against the start: better by a lot" in sweep.notes
         assert any("no difference between two values is claimed" in n for n in sweep.notes)
-        alive = [s for s in await session.supervisor.runs() if s.state is ServerState.READY]
+        alive = [s for s in await session.servers.supervisor.runs() if s.state is ServerState.READY]
         assert alive == []
 
     with_servers(scenario, start=False)
@@ -365,15 +371,15 @@ def test_flags_are_screened_the_best_is_compared_and_nothing_is_left_running(mon
 @pytest.mark.slow
 def test_a_value_that_does_not_start_is_a_failed_point_and_what_ran_before_runs_again() -> None:
     async def scenario(session: Session, run_id: str) -> None:
-        plan = session.editor.plan
+        plan = session.plans.editor.plan
         # 96 GB cannot hold it: the engine ends by itself. Too small a number the catalog's check refuses.
-        sweep = await session.flag_sweep({"gpu-memory-utilization": ["0.001"]}, pairs=0, **BRIEF)
+        sweep = await session.sweeps.run_flags({"gpu-memory-utilization": ["0.001"]}, pairs=0, **BRIEF)
         assert sweep.points[1].state == "failed" and sweep.points[0].result_ids, sweep
         assert "not started: " in str(sweep.points[1].error)
-        assert session.editor.plan == plan
-        again = [s for s in await session.supervisor.runs() if s.alive]
+        assert session.plans.editor.plan == plan
+        again = [s for s in await session.servers.supervisor.runs() if s.alive]
         assert len(again) == 1 and again[0].run_id != run_id
-        assert session.supervisor.record(again[0].run_id).plan == session.supervisor.record(run_id).plan
+        assert session.servers.supervisor.record(again[0].run_id).plan == session.servers.supervisor.record(run_id).plan
 
     with_servers(scenario)
 
@@ -382,14 +388,14 @@ def test_a_value_that_does_not_start_is_a_failed_point_and_what_ran_before_runs_
 def test_a_cancelled_flag_sweep_gives_the_server_back(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(session: Session, run_id: str) -> None:
         monkeypatch.setenv("WORKBENCH_SIM_START_S", "30")
-        work = asyncio.create_task(session.flag_sweep({"max-num-seqs": ["8", "16"]}, **BRIEF))
+        work = asyncio.create_task(session.sweeps.run_flags({"max-num-seqs": ["8", "16"]}, **BRIEF))
         await until(lambda: session.state.run_id != run_id, "the first start")
         started = session.state.run_id
         monkeypatch.setenv("WORKBENCH_SIM_START_S", "0.2")
-        await session.cancel_sweep()
+        await session.sweeps.cancel()
         sweep = await work
         assert sweep.state == "stopped" and states(sweep) == ["skipped"] * 3
-        alive = [s.run_id for s in await session.supervisor.runs() if s.alive]
+        alive = [s.run_id for s in await session.servers.supervisor.runs() if s.alive]
         assert len(alive) == 1 and alive[0] not in (run_id, started)
 
     with_servers(scenario)
@@ -407,7 +413,7 @@ def test_a_cancelled_flag_sweep_gives_the_server_back(monkeypatch: pytest.Monkey
 def test_a_grid_that_cannot_be_is_told_before_anything_is_started(flags: dict[str, list[str]]) -> None:
     async def scenario(session: Session, run_id: str) -> None:
         with pytest.raises((InputError, PlanError)):
-            await session.flag_sweep(flags, **BRIEF)
-        assert session.sweeps.list() == () and await session.supervisor.runs() == ()
+            await session.sweeps.run_flags(flags, **BRIEF)
+        assert session.sweeps.store.list() == () and await session.servers.supervisor.runs() == ()
 
     with_servers(scenario, start=False)

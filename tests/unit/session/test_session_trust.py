@@ -107,14 +107,14 @@ def test_loading_planning_checking_and_drawing_run_nothing_and_say_the_same(clon
     async def scenario() -> None:
         session = Session.of_host()
         try:
-            await session.connect()
-            await session.load_preset(str(path))
-            await session.look_for_engine()
-            view = session.plan_view()
+            await session.link.connect()
+            await session.plans.load_preset(str(path))
+            await session.plans.look_for_engine()
+            view = session.plans.view()
             checked = {(f.code, re.sub(r"^[\w.]+: ", "", f.text)) for f in check(path) if "--trust" in (f.fix or "")}
             planned = {(f.code, f.text) for f in view.findings if "--trust" in (f.fix or "")}
             with pytest.raises(NotTrusted) as refused:
-                await session.start()
+                await session.servers.start()
             assert checked == planned == {(f.code, f.text) for f in refused.value.findings} != set()
             assert "--trust" in (refused.value.next_step or "")
         finally:
@@ -129,8 +129,8 @@ def test_a_flag_that_reaches_code_asks_in_every_form(clone: Path, engine: str, f
     path = clone / "stranger.toml"
     path.write_text(PRESET.format(engine=engine, executable="", env="", flags=f"[flags]\n{flag}"))
     session = Session.of_host()
-    session.take_plan(session.plan_of(str(path)), "stranger")
-    assert len(session.untrusted()) == 1
+    session.plans.take(session.presets.plan_of(str(path)), "stranger")
+    assert len(session.plans.untrusted()) == 1
     assert any("--trust" in (f.fix or "") for f in check(path))
 
 
@@ -147,8 +147,8 @@ host = "0.0.0.0"
     env = 'NCCL_IB_HCA = "mlx5_0:1"\nNCCL_NET = "IB"\nVLLM_USE_V2_MODEL_RUNNER = "1"\nPYTORCH_ALLOC_CONF = "a:True"'
     (clone / "stranger.toml").write_text(PRESET.format(engine="vllm", executable="", env=env, flags=flags))
     session = Session.of_host()
-    session.take_plan(session.plan_of(str(clone / "stranger.toml")), "stranger")
-    assert session.untrusted() == ()
+    session.plans.take(session.presets.plan_of(str(clone / "stranger.toml")), "stranger")
+    assert session.plans.untrusted() == ()
 
 
 def test_an_agreed_flag_asks_again_for_another_model(clone: Path) -> None:
@@ -157,11 +157,11 @@ def test_an_agreed_flag_asks_again_for_another_model(clone: Path) -> None:
     def asked(model: str) -> int:
         text = PRESET.format(engine="vllm", executable="", env="", flags="[flags]\ntrust-remote-code = true")
         (clone / "stranger.toml").write_text(text.replace("org/tiny", model))
-        session.take_plan(session.plan_of(str(clone / "stranger.toml")), "stranger")
-        return len(session.untrusted())
+        session.plans.take(session.presets.plan_of(str(clone / "stranger.toml")), "stranger")
+        return len(session.plans.untrusted())
 
     assert asked("org/tiny") == 1
-    session.trust()
+    session.plans.trust()
     assert (asked("org/tiny"), asked("evil/tiny")) == (0, 1)
 
 
@@ -171,9 +171,9 @@ def test_no_value_becomes_an_option(clone: Path, change: str) -> None:
     path = clone / "stranger.toml"
     path.write_text(text.replace("org/tiny", "--trust-remote-code") if change == "model" else text)
     session = Session.of_host()
-    session.take_plan(session.plan_of(str(path)), "stranger")
-    with pytest.raises(PlanError, match="reads as"):
-        session.editor.command()
+    session.plans.take(session.presets.plan_of(str(path)), "stranger")
+    with pytest.raises(PlanError, match="be read as"):
+        session.plans.editor.command()
 
 
 def test_trust_is_remembered_until_what_runs_changes(clone: Path) -> None:
@@ -181,15 +181,15 @@ def test_trust_is_remembered_until_what_runs_changes(clone: Path) -> None:
 
     def asked(case: str) -> int:
         path = preset(clone, case)
-        session.take_plan(session.plan_of(str(path)), "stranger")
-        return len(session.untrusted())
+        session.plans.take(session.presets.plan_of(str(path)), "stranger")
+        return len(session.plans.untrusted())
 
     assert asked("preload") == 1
-    session.trust()
-    assert (session.untrusted(), asked("preload"), asked("logging")) == ((), 0, 1)
+    session.plans.trust()
+    assert (session.plans.untrusted(), asked("preload"), asked("logging")) == ((), 0, 1)
     (clone / "stranger.toml").write_text(preset(clone, "preload").read_text().replace("evil.so", "other.so"))
-    session.take_plan(session.plan_of(str(clone / "stranger.toml")), "stranger")
-    assert len(session.untrusted()) == 1
+    session.plans.take(session.presets.plan_of(str(clone / "stranger.toml")), "stranger")
+    assert len(session.plans.untrusted()) == 1
     assert (paths.state_dir() / "trusted.json").stat().st_mode & 0o777 == 0o600
 
 
@@ -198,22 +198,22 @@ def test_a_copy_in_the_own_directory_asks_too_and_what_the_user_sets_does_not(cl
     own.mkdir(parents=True)
     preset(clone, "preload").rename(own / "stranger.toml")
     session = Session.of_host()
-    session.take_plan(session.plan_of("stranger"), "stranger")
-    assert [f.flag for f in session.untrusted()] == ["LD_PRELOAD"]
-    session.take_plan(session.plan_of("vllm-any"), "vllm-any")
-    session.editor.assign(["executable=/opt/mine/vllm serve"], [], ["LD_PRELOAD=/opt/mine.so"])
-    assert session.untrusted() == ()
-    asyncio.run(session.save_preset("mine", "Mine"))
-    session.take_plan(session.plan_of("mine"), "mine")
-    assert "/opt/mine.so" in repr(session.editor.command().env) and session.untrusted() == ()
+    session.plans.take(session.presets.plan_of("stranger"), "stranger")
+    assert [f.flag for f in session.plans.untrusted()] == ["LD_PRELOAD"]
+    session.plans.take(session.presets.plan_of("vllm-any"), "vllm-any")
+    session.plans.editor.assign(["executable=/opt/mine/vllm serve"], [], ["LD_PRELOAD=/opt/mine.so"])
+    assert session.plans.untrusted() == ()
+    asyncio.run(session.plans.save_preset("mine", "Mine"))
+    session.plans.take(session.presets.plan_of("mine"), "mine")
+    assert "/opt/mine.so" in repr(session.plans.editor.command().env) and session.plans.untrusted() == ()
 
 
 def test_no_shipped_preset_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     session = Session.of_host(None, "four-pcie")
-    session.list_presets()
+    session.presets.refresh()
     for entry in session.state.presets:
-        session.take_plan(session.plan_of(entry.id), entry.id)
-        assert session.untrusted() == ()
+        session.plans.take(session.presets.plan_of(entry.id), entry.id)
+        assert session.plans.untrusted() == ()
 
 
 def test_what_is_said_of_a_hostile_name_is_clean(clone: Path) -> None:

@@ -1,20 +1,43 @@
-"""The GPU settings that a preset carries, held against what is set. Loading a preset applies none of them."""
+"""The GPU settings of a preset, compared with the settings in force. Loading a preset applies none of them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from workbench.model.gpu import Telemetry
-from workbench.model.settings import Alteration, GpuSettings
+from workbench.model.settings import Alteration, ClockRange, GpuSettings
+
+if TYPE_CHECKING:
+    from workbench.model.preset import Preset
 
 SAME_W = 0.5  # drivers round a limit
 LOCKS = {"gpu_clocks": "SM clock lock", "memory_clocks": "memory clock lock"}
 
-Carried = Sequence[tuple[str, GpuSettings, str]]  # GPU index or "all", settings, the preset's reason
+PresetSettings = Sequence[tuple[str, GpuSettings, str]]  # GPU index or "all", settings, the preset's reason
 
 
-def not_applied(wanted: Carried, telemetry: Telemetry | None, alterations: Sequence[Alteration]) -> tuple[str, ...]:
+def settings_of_preset(preset: Preset) -> PresetSettings:
+    """Return the settings of a preset by GPU. A governor is the host's, whichever GPU its entry names."""
+    return [
+        (
+            str(entry.gpu),
+            GpuSettings(
+                persistence=entry.persistence,
+                power_limit_w=entry.power_limit_w,
+                gpu_clocks=ClockRange(*entry.lock_gpu_clocks_mhz) if entry.lock_gpu_clocks_mhz else None,
+                memory_clocks=ClockRange(*entry.lock_memory_clocks_mhz) if entry.lock_memory_clocks_mhz else None,
+                governor=entry.governor,
+            ),
+            entry.reason or "",
+        )
+        for entry in preset.gpu_settings
+    ]
+
+
+def not_applied(
+    wanted: PresetSettings, telemetry: Telemetry | None, alterations: Sequence[Alteration]
+) -> tuple[str, ...]:
     """What is not as the preset has it: "GPU0 power limit 400 W (now 600 W)". What cannot be read is left out, but for
     locks: only the journal knows them."""
     if telemetry is None:

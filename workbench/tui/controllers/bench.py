@@ -27,14 +27,14 @@ class BenchController(Controller):
             made = overrides(values) if values else None
             if isinstance(made, dict):
                 self.go("results")
-                self.attempt(lambda: self.session.bench(**made))
+                self.attempt(lambda: self.session.bench.run(**made))
 
         waits = "; starts at READY" if server.state is ServerState.STARTING else ""
         text = f"{server.engine} {server.model} at {server.url or 'its port'}{waits}"
-        profiles = self.try_now(lambda: self.session.bench_profiles()) or {}
+        profiles = self.try_now(lambda: self.session.bench.profiles()) or {}
         without = "preset's own" if server.preset_id else "standard"
-        standing = "as before" if self.session.benched_before() else without
-        await self.app.push_screen(BenchForm(self.session.bench_defaults(), profiles, text, standing), decided)
+        standing = "as before" if self.session.bench.asked else without
+        await self.app.push_screen(BenchForm(self.session.bench.defaults(), profiles, text, standing), decided)
 
     async def again(self) -> None:
         """Restart with the plan, benchmark as before, and compare, if the user agrees."""
@@ -44,7 +44,7 @@ class BenchController(Controller):
         if self.state.plan is None or self.state.bench.last_id is None:
             self.say("“.” repeats a measurement, and there is none yet", Level.WARN, "s starts, b benchmarks")
             return
-        changes = self.try_now(self.session.changes_against_running) or ()
+        changes = self.try_now(self.session.servers.changes_against_running) or ()
 
         def text(width: int) -> list[Row]:
             rows = paragraph("Restart with the plan, benchmark as before, compare with the previous result.", width)
@@ -53,7 +53,7 @@ class BenchController(Controller):
         def decided(yes: bool | None) -> None:
             if yes:
                 self.go("results")
-                self.attempt(self.session.restart_bench_compare())
+                self.attempt(self.session.bench.restart_and_compare())
 
         await self.app.push_screen(Confirm("Again", text, yes="run", default=True), decided)
 
@@ -62,11 +62,11 @@ class BenchController(Controller):
         state = self.state
         if state.experiment is not None and state.experiment.state == "running":
             self.attempt(
-                lambda: self.session.stop_experiment(), lambda _: self.say("experiment stopped; X, R resumes it")
+                lambda: self.session.experiments.stop(), lambda _: self.say("experiment stopped; X, R resumes it")
             )
         elif state.sweep is not None and state.sweep.state == "running":
-            self.attempt(lambda: self.session.cancel_sweep(), lambda _: self.say("sweep stopped; S shows its points"))
+            self.attempt(lambda: self.session.sweeps.cancel(), lambda _: self.say("sweep stopped; S shows its points"))
         elif state.bench.running or state.bench.queued:
-            self.attempt(lambda: self.session.cancel_bench())
+            self.attempt(lambda: self.session.bench.cancel())
         else:
             self.say("nothing is being measured")

@@ -40,14 +40,14 @@ class ExperimentController(SeriesController[Experiment]):
         await self._watch(self.new_page())
 
     async def stop(self) -> None:
-        await self.session.stop_experiment()
+        await self.session.experiments.stop()
 
     def resume(self, page: Live, outcome: str) -> tuple[str, Work[Experiment]] | None:
         e = page.shown
         if not isinstance(e, Experiment):
             return None
         pairs = e.spec.pairs + MORE_PAIRS if outcome == "more" else None
-        return "resuming", lambda: self.session.resume_experiment(e.id, pairs=pairs)
+        return "resuming", lambda: self.session.experiments.resume(e.id, pairs=pairs)
 
     def summary(self, measured: Experiment) -> tuple[str, str]:
         e = measured
@@ -63,10 +63,10 @@ class ExperimentController(SeriesController[Experiment]):
     async def _arms(self) -> tuple[Arm, Arm, str]:
         """Suggest A (the running server, else result A) and B (the plan under edit), with a text on their sources."""
         state = self.state
-        changes = list(self.try_now(self.session.changes_against_running) or ())
+        changes = list(self.try_now(self.session.servers.changes_against_running) or ())
         about = "A is what runs now, B the plan under edit."
         if not changes and state.mark_a is not None and state.plan is not None:
-            result = await self.session.result(state.mark_a)
+            result = await self.session.results.get(state.mark_a)
             if result.conditions.engine == state.plan.plan.engine:
                 new = {f.name: f.value for f in state.plan.plan.flags}
                 changes = _flag_changes(result.conditions.flags, new)
@@ -79,29 +79,31 @@ class ExperimentController(SeriesController[Experiment]):
         return Arm(), Arm(), "A is the plan as it is loaded. Write what B changes."
 
     def _ask(self, a: Arm, b: Arm, about: str) -> None:
-        spec, shape = self.session.bench_defaults(), dict(self.session.bench_shape())
+        spec, shape = self.session.bench.defaults(), dict(self.session.bench.shape())
         load = f"{spec.requests} requests at {spec.concurrency} streams"
 
         def estimate(wanted: Wanted) -> float | None:
             try:
-                return self.session.experiment_estimate_s(wanted.a, wanted.b, bench=shape, **wanted.options)
+                return self.session.experiments.estimate_s(wanted.a, wanted.b, bench=shape, **wanted.options)
             except WorkbenchError:  # the start shows the error
                 return None
 
         async def decided(values: Values | None) -> None:
             wanted = parse(values) if values else None
             if isinstance(wanted, Wanted) and values:
-                self.session.keep_form("experiment", values)
-                await self.begin(lambda: self.session.experiment(wanted.a, wanted.b, bench=shape, **wanted.options))
+                self.session.memory.keep_form("experiment", values)
+                await self.begin(
+                    lambda: self.session.experiments.run(wanted.a, wanted.b, bench=shape, **wanted.options)
+                )
 
-        last = dict(self.session.last_form("experiment"))
+        last = dict(self.session.memory.last_form("experiment"))
         if a != b:  # the present difference is a better suggestion than the last form's
             last = {name: value for name, value in last.items() if name not in ("a", "b")}
         self.app.push_screen(experiment_form(a, b, about, load, estimate, last), decided)
 
     # earlier ones
     def pick(self) -> None:
-        self.attempt(lambda: self.session.experiments(), self._listed)
+        self.attempt(lambda: self.session.experiments.list(), self._listed)
 
     def _listed(self, found: Sequence[Experiment]) -> None:
         if not found:
@@ -110,7 +112,7 @@ class ExperimentController(SeriesController[Experiment]):
 
         def chosen(number: str | None) -> None:
             if number is not None:
-                self.attempt(lambda: self.session.experiment_called(int(number)), self._show_picked)
+                self.attempt(lambda: self.session.experiments.get(int(number)), self._show_picked)
 
         items = [(str(e.id), _line(e), "text") for e in found]
         shown = str(self.measured.id) if self.measured else ""

@@ -73,7 +73,7 @@ class GpuController(Controller):
 
         for name, alone in each_alone(wanted.settings):
             try:
-                await self.session.apply_gpu(alone, wanted.gpu, dry_run=True)
+                await self.session.gpu.apply(alone, wanted.gpu, dry_run=True)
             except InputError as its:
                 return InputError(f"{name}: {its.message}", next_step=its.next_step)
         return error
@@ -84,18 +84,18 @@ class GpuController(Controller):
         if preset_id is None or state.alterations:
             return None
 
-        carried = self.try_now(lambda: self.session.preset_gpu_settings(preset_id))
+        carried = self.try_now(lambda: self.session.plans.preset_gpu_settings(preset_id))
         return suggestion_of(carried, preset_id) if carried else None
 
     async def _planned(self, wanted: Wanted) -> tuple[Sequence[SettingOutcome], Sequence[Process] | None]:
         """Every command with what is there before; nothing is changed."""
-        report = await self.session.apply_gpu(wanted.settings, wanted.gpu, dry_run=True)
+        report = await self.session.gpu.apply(wanted.settings, wanted.gpu, dry_run=True)
         return report.outcomes, await self._processes()
 
     async def _processes(self) -> Sequence[Process] | None:
         """None where it cannot be told: the page says so, and the change is still the person's to decide."""
         try:
-            return await self.session.gpu_processes()
+            return await self.session.gpu.processes()
         except Exception as error:
             self.services.explain(error)
             return None
@@ -118,7 +118,7 @@ class GpuController(Controller):
         def decided(given: Values | None) -> None:
             if given is not None:
                 self.attempt(
-                    lambda: self.session.apply_gpu(
+                    lambda: self.session.gpu.apply(
                         wanted.settings, wanted.gpu, trial_s=wanted.trial_s, password=given.get("password")
                     ),
                     lambda r: self.show_report("GPU settings", r),
@@ -180,7 +180,7 @@ class GpuController(Controller):
             else:
                 self.show_report(done, report, texts)
 
-        self.attempt(lambda: self.session.revert_gpu(password=password, foreign=foreign), reverted)
+        self.attempt(lambda: self.session.gpu.revert(password=password, foreign=foreign), reverted)
 
     def _ask_of_foreign(self, report: SettingsReport, password: str | None) -> None:
         """Nothing has been done to a setting that someone else has changed since."""
@@ -252,7 +252,7 @@ class GpuController(Controller):
         if guard is None or guard.trial_left_s is None:
             self.say("no GPU setting is on trial", next_step="g sets some; its last field is the trial time")
             return
-        self.attempt(lambda: self.session.confirm_gpu(), self._kept)
+        self.attempt(lambda: self.session.gpu.guard.confirm(), self._kept)
 
     def _kept(self, guard: GuardView) -> None:
         said = "kept: the settings stay until r"
@@ -267,7 +267,7 @@ class GpuController(Controller):
             self.say("no GPU setting is altered")
             return
 
-        cautions = await self.session.cautions()
+        cautions = await self.session.gpu.cautions()
 
         def text(width: int) -> list[Row]:
             rows: list[Row] = []
@@ -287,7 +287,9 @@ class GpuController(Controller):
 
         def decided(yes: bool | None) -> None:
             if yes:
-                self.attempt(lambda: self.session.keep_gpu(), lambda _: self.say("the settings are left on; r reverts"))
+                self.attempt(
+                    lambda: self.session.gpu.guard.keep(), lambda _: self.say("the settings are left on; r reverts")
+                )
 
         await self.app.push_screen(Confirm("Leave the GPU settings on", text, yes="leave them on", wide=True), decided)
 
@@ -309,7 +311,7 @@ class GpuController(Controller):
 
     def _load(self, engine: str, **probe: Any) -> None:
         async def work() -> tuple[Sequence[str], Sequence[SettingCommand]]:
-            return await self.session.verify_gpu(VERIFY_S, **probe), await self.session.probe_commands()
+            return await self.session.proof.verify_lines(VERIFY_S, **probe), await self.session.proof.probe_commands()
 
         self.services.count_down(f"checking under load: {engine} is kept busy", VERIFY_S)
         self.attempt(work, lambda found: self._verified(*found), failed=self.services.stop_counting)

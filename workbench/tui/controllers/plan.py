@@ -30,12 +30,12 @@ class PlanController(Controller):
         if entry.problem:
             self.say(f"{entry.id}: {entry.problem}", Level.ERROR, f"workbench presets check {entry.path}")
             return
-        missing = self.try_now(lambda: self.session.missing_variables(entry.id))
+        missing = self.try_now(lambda: self.session.presets.missing_variables(entry.id))
         if missing is None:
             return
         if not missing:
             self.go("launch")
-            self.attempt(self.session.load_preset(entry.id))
+            self.attempt(self.session.plans.load_preset(entry.id))
             return
 
         def intro(width: int) -> list[Row]:
@@ -55,14 +55,14 @@ class PlanController(Controller):
         def decided(values: Values | None) -> None:
             if values is not None:
                 self.go("launch")
-                self.attempt(self.session.load_preset(entry.id, values))
+                self.attempt(self.session.plans.load_preset(entry.id, values))
 
         fields = [Field(n, n, v.default or "", f"e.g. {v.example}" if v.example else "") for n, v in missing.items()]
         self.app.push_screen(Form(f"Load {entry.id}", fields, intro=intro, check=check, accept="load"), decided)
 
     async def show_preset(self) -> None:
         entry = self.pane(Presets).current
-        preset = self.try_now(lambda: self.session.preset(entry.id)) if entry is not None else None
+        preset = self.try_now(lambda: self.session.presets.get(entry.id)) if entry is not None else None
         if preset is not None:
             await self.app.push_screen(TextModal(f"Preset {preset.id}", lambda w: preset_rows(preset, w)))
 
@@ -73,7 +73,7 @@ class PlanController(Controller):
         base = plan.plan.preset_id or plan.plan.engine
 
         async def submit(values: Values) -> None:
-            path = await self.session.save_preset(values["id"], values["title"])
+            path = await self.session.plans.save_preset(values["id"], values["title"])
             self.say(f"saved: {path}")
 
         def check(values: Values) -> str | None:
@@ -103,16 +103,23 @@ class PlanController(Controller):
             await self._edit_executable(row)
             return
         if row.is_env:
-            modal = FlagEdit(row, lambda t: session.set_env(row.name, t), lambda: session.unset_env(row.name))
+            modal = FlagEdit(
+                row, lambda t: session.plans.set_env(row.name, t), lambda: session.plans.unset_env(row.name)
+            )
         else:
-            modal = FlagEdit(row, lambda t: session.set_flag(row.name, t), lambda: session.unset_flag(row.name))
+            modal = FlagEdit(
+                row, lambda t: session.plans.set_flag(row.name, t), lambda: session.plans.unset_flag(row.name)
+            )
         await self.app.push_screen(modal, lambda done: self._edited(row.is_env, row.name) if done else None)
 
     async def _edit_executable(self, row: FlagRow) -> None:
         """Choose the program that starts the engine: found on the host, or typed."""
         session, host = self.session, self.state.host.name
         own = f"{row.default}, as PATH finds it"
-        items = [("", own, "text"), *((path, path_text(path, PATH_CELLS), "text") for path in session.executables())]
+        items = [
+            ("", own, "text"),
+            *((path, path_text(path, PATH_CELLS), "text") for path in session.plans.executables()),
+        ]
         intro = "Programs found on the host; none was started to list them. Or type the path of another."
 
         def chosen(path: str | None) -> None:
@@ -121,7 +128,7 @@ class PlanController(Controller):
 
             def decided(keep: bool | None) -> None:
                 if keep is not None:
-                    self.attempt(session.set_executable(path, keep=keep), lambda _: self._edited(False, row.name))
+                    self.attempt(session.plans.set_executable(path, keep=keep), lambda _: self._edited(False, row.name))
 
             text = f"Start every plan of this engine on {host} with {path or own}? The choice is kept in config.toml."
             question = Confirm("Engine executable", lambda w: paragraph(text, w), yes="every plan", no="this plan only")
@@ -140,7 +147,7 @@ class PlanController(Controller):
             return
 
         async def submit(values: Values) -> None:
-            self.session.set_env(values["name"], values["value"])
+            self.session.plans.set_env(values["name"], values["value"])
             self._edited(True, values["name"])
 
         def check(values: Values) -> str | None:
@@ -154,18 +161,18 @@ class PlanController(Controller):
     def unset(self) -> None:
         row = self.pane(Launch).current
         if row is not None:
-            unset = self.session.unset_env if row.is_env else self.session.unset_flag
+            unset = self.session.plans.unset_env if row.is_env else self.session.plans.unset_flag
             self.try_now(lambda: unset(row.name))
 
     def undo(self) -> None:
         if self.state.plan is not None and self.state.plan.can_undo:
-            self.try_now(self.session.undo)
+            self.try_now(self.session.plans.undo)
         else:
             self.say("nothing to undo")
 
     def redo(self) -> None:
         if self.state.plan is not None and self.state.plan.can_redo:
-            self.try_now(self.session.redo)
+            self.try_now(self.session.plans.redo)
         else:
             self.say("nothing to redo")
 
@@ -197,7 +204,7 @@ class PlanController(Controller):
         self._copy("command" if not plan.nodes else "command of each node", plan.shell())
 
     def copy_script(self) -> None:
-        script = self.try_now(self.session.script) if self._plan() is not None else None
+        script = self.try_now(self.session.plans.script) if self._plan() is not None else None
         if script:
             self._copy("shell script of the plan", script)
 

@@ -27,11 +27,11 @@ class ResultController(Controller):
         return self.pane(Results).current
 
     def compare(self) -> None:
-        self.attempt(self.session.compare(), lambda _: self.go("compare"))
+        self.attempt(self.session.results.compare(), lambda _: self.go("compare"))
 
     def mark(self, which: str) -> None:
         if (row := self.row) is not None:
-            self.try_now(lambda: self.session.mark(row.id, which))
+            self.try_now(lambda: self.session.results.mark(row.id, which))
 
     def show(self) -> None:
         def open_page(result: BenchResult) -> None:
@@ -41,7 +41,7 @@ class ResultController(Controller):
             self.app.push_screen(Page(f"Result #{result.id}", lambda w: result_rows(result, w), keys=keys))
 
         if (row := self.row) is not None:
-            self.attempt(self.session.result(row.id), open_page)
+            self.attempt(self.session.results.get(row.id), open_page)
 
     async def delete(self) -> None:
         if (row := self.row) is None:
@@ -49,7 +49,7 @@ class ResultController(Controller):
 
         def decided(yes: bool | None) -> None:
             if yes:
-                self.attempt(self.session.delete_result(row.id))
+                self.attempt(self.session.results.delete(row.id))
 
         about = f"{row.label}  {row.model}"
         ask = Confirm(f"Delete result #{row.id}", lambda w: paragraph(about, w), yes="delete it")
@@ -63,14 +63,14 @@ class ResultController(Controller):
 
         def chosen(form: str | None) -> None:
             if form:
-                self.attempt(self.session.export_result(row.id, form), lambda path: self.say(f"written: {path}"))
+                self.attempt(self.session.results.export(row.id, form), lambda path: self.say(f"written: {path}"))
 
         await self.app.push_screen(PickModal(f"Export result #{row.id}", forms), chosen)
 
     def note(self) -> None:
         """Edit the note and the tags of the result under the cursor."""
         if (row := self.row) is not None:
-            self.attempt(lambda: self.session.result(row.id), self._ask_note)
+            self.attempt(lambda: self.session.results.get(row.id), self._ask_note)
 
     def _ask_note(self, result: BenchResult) -> None:
         fields = [
@@ -80,9 +80,9 @@ class ResultController(Controller):
 
         async def write(note: str, tags: list[str]) -> None:
             if note != result.note:
-                await self.session.note_result(result.id, note)
+                await self.session.results.note(result.id, note)
             if tags != list(result.tags):
-                await self.session.tag_result(result.id, tags)
+                await self.session.results.tag(result.id, tags)
 
         def decided(values: Values | None) -> None:
             if values is not None:

@@ -39,21 +39,22 @@ class ServerController(Controller):
         if state.plan is None:
             self.say("there is no plan to start", Level.WARN, "p picks a preset")
             return
-        untrusted = self.session.untrusted()
+        untrusted = self.session.plans.untrusted()
         if untrusted:
             await self._ask_trust(untrusted)
             return
         server = state.server
         alive = server is not None and server.state in ALIVE
         in_the_way = server if server is not None and (alive or server.outlived) else None
-        changes = self.try_now(self.session.changes_against_running) if alive else ()
+        changes = self.try_now(self.session.servers.changes_against_running) if alive else ()
         before = self.services.panes.active
 
         def decided(yes: bool | None) -> None:
             if yes:
                 # A start that is rejected leaves the user at the pane where the plan can be corrected.
                 self.attempt(
-                    self.session.start(), lambda _: self.go("log") if self.services.panes.active == before else None
+                    self.session.servers.start(),
+                    lambda _: self.go("log") if self.services.panes.active == before else None,
                 )
 
         await self.app.push_screen(StartPlan(state.plan, in_the_way, changes or (), state.measured_by), decided)
@@ -69,7 +70,7 @@ class ServerController(Controller):
 
         async def decided(yes: bool | None) -> None:
             if yes:
-                self.try_now(self.session.trust)
+                self.try_now(self.session.plans.trust)
                 await self.start()
 
         box = Confirm("Trust this preset?", text, yes="trust it", no="leave it", default=False)
@@ -89,13 +90,13 @@ class ServerController(Controller):
 
         def decided(yes: bool | None) -> None:
             if yes:
-                self.attempt(self.session.stop(server.run_id))
+                self.attempt(self.session.servers.stop(server.run_id))
 
         box = Confirm("Stop the server", text, yes="stop it", no="leave it running", default=measured_by is None)
         await self.app.push_screen(box, decided)
 
     def pick_run(self) -> None:
-        self.attempt(self.session.other_servers, self._show_runs, only="runs")
+        self.attempt(self.session.servers.others, self._show_runs, only="runs")
 
     def _show_runs(self, others: Sequence[FoundServer]) -> None:
         """List the runs to choose from, then the servers that Workbench did not start, to read about."""
@@ -116,7 +117,7 @@ class ServerController(Controller):
                 other = by_hand[name]
                 self.app.push_screen(TextModal("Not started by Workbench", lambda w: found_rows(other, w), wide=True))
             elif name:
-                self.attempt(self.session.select_run(name))
+                self.attempt(self.session.servers.select(name))
 
         self.app.push_screen(PickModal("Server runs", items, chosen=state.run_id or ""), chosen)
 
@@ -133,7 +134,9 @@ class ServerController(Controller):
             return
         hit = pane.find(text, again=pane.hit is not None and text == self.searched)
         self.searched = text
-        self.attempt(self.session.search_log(text), lambda lines: self._log_searched(hit, lines), only="log search")
+        self.attempt(
+            self.session.servers.search_log(text), lambda lines: self._log_searched(hit, lines), only="log search"
+        )
 
     def _log_searched(self, hit: bool, lines: Sequence[tuple[int, str]]) -> None:
         self.matches = tuple(lines)

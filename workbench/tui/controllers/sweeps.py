@@ -21,13 +21,15 @@ class SweepController(SeriesController[Sweep]):
         return SweepPage(self.state, self.services.status_bar.measured.left, self.act)
 
     async def stop(self) -> None:
-        await self.session.cancel_sweep()
+        await self.session.sweeps.cancel()
 
     def resume(self, page: Live, outcome: str) -> tuple[str, Work[Sweep]] | None:
         sweep = self.measured
         if sweep is None:
             return None
-        return "resuming: everything is checked before anything is changed", lambda: self.session.resume_sweep(sweep.id)
+        return "resuming: everything is checked before anything is changed", lambda: self.session.sweeps.resume(
+            sweep.id
+        )
 
     def summary(self, measured: Sweep) -> tuple[str, str]:
         return f"sweep of {measured.name}: {measured.error or measured.knee_text or measured.state}", "S shows it"
@@ -44,19 +46,19 @@ class SweepController(SeriesController[Sweep]):
         async def decided(values: Values | None) -> None:
             wanted = parse(values, count) if values else None
             if isinstance(wanted, Wanted) and values:
-                self.session.keep_form("sweep", values)
+                self.session.memory.keep_form("sweep", values)
                 await self.begin(lambda: self._run(wanted))
 
-        last, spec = self.session.last_form("sweep"), self.session.bench_defaults()
+        last, spec = self.session.memory.last_form("sweep"), self.session.bench.defaults()
         await self.app.push_screen(sweep_form(state, self.pane(Launch).current, spec, last), decided)
 
     async def _run(self, wanted: Wanted) -> Sweep:
-        shape = dict(self.session.bench_shape())
+        shape = dict(self.session.bench.shape())
         if wanted.kind == "flag":
-            return await self.session.flag_sweep(wanted.flags, **shape)
+            return await self.session.sweeps.run_flags(wanted.flags, **shape)
         for name in ("requests", "warmup"):  # they follow from the level, or each value is given the same time
             shape.pop(name, None)
         if wanted.kind == "concurrency":
             shape.pop("concurrency", None)
-            return await self.session.concurrency_sweep([int(v) for v in wanted.values], **shape)
-        return await self.session.gpu_sweep(wanted.kind, wanted.values, wanted.gpu, **shape)
+            return await self.session.sweeps.run_concurrency([int(v) for v in wanted.values], **shape)
+        return await self.session.sweeps.run_gpu(wanted.kind, wanted.values, wanted.gpu, **shape)

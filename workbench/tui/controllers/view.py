@@ -47,7 +47,7 @@ class ViewController(Controller):
             title = f"Done to {host}, newest first"
             self.app.push_screen(TextModal(title, lambda width: activity_rows(done, width), wide=True))
 
-        self.attempt(self.session.read_activity(), show)
+        self.attempt(self.session.memory.read_activity(), show)
 
     def save_picture(self) -> None:
         try:
@@ -95,13 +95,13 @@ class ViewController(Controller):
         """Do what was chosen, then end the screen. An error keeps the screen open."""
         if stop:
             self.say("stopping the server …")
-            await self.session.stop()
+            await self.session.servers.stop()
         if self.state.alterations and keep:
             self.say("leaving the GPU settings on …")
-            await self.session.keep_gpu()
+            await self.session.gpu.guard.keep()
         elif self.state.alterations:
             self.say("reverting GPU settings …")
-            report = await self.session.revert_gpu(password=password)
+            report = await self.session.gpu.revert(password=password)
             if not report.ok:
                 self.controllers.gpu.show_report("Not every GPU setting could be reverted", report)
                 return

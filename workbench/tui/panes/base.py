@@ -10,7 +10,7 @@ from workbench.tui.bindings import Key, hint
 from workbench.tui.cells import Painted
 
 if TYPE_CHECKING:
-    from workbench.session.api import SessionApi
+    from workbench.session.session import Session
     from workbench.session.state import SessionState
     from workbench.tui.controllers import Controllers
 
@@ -35,7 +35,7 @@ class Pane(Painted, can_focus=True):
     class TitleChanged(Message):
         """The text in the border may be another one now."""
 
-    def __init__(self, session: SessionApi) -> None:
+    def __init__(self, session: Session) -> None:
         super().__init__(id=self.NAME)
         self.session = session
         self.state: SessionState | None = None

@@ -16,7 +16,7 @@ from workbench.tui.widgets.scrolled import Scrolled
 
 if TYPE_CHECKING:
     from workbench.model.bench import Comparison, MetricChange
-    from workbench.session.api import SessionApi
+    from workbench.session.session import Session
 
 CHANGE = 14
 SINGLE = "single pair"
@@ -151,7 +151,7 @@ class Compare(Pane, Scrolled):
     )
     BINDINGS = bindings_for(KEYS)
 
-    def __init__(self, session: SessionApi) -> None:
+    def __init__(self, session: Session) -> None:
         super().__init__(session)
         self.of_experiment = False
 

@@ -19,7 +19,7 @@ from workbench.tui.widgets.status_bar import stale_age_s
 if TYPE_CHECKING:
     from workbench.model.gpu import GpuInfo, GpuSample, Telemetry
     from workbench.model.settings import Alteration
-    from workbench.session.api import SessionApi
+    from workbench.session.session import Session
 
 
 class GpuPane(Pane, Scrolled):
@@ -35,7 +35,7 @@ class GpuPane(Pane, Scrolled):
     HINTS = ("gpu", "revert", "verify", "leave_on")
     BINDINGS = bindings_for(KEYS)
 
-    def __init__(self, session: SessionApi) -> None:
+    def __init__(self, session: Session) -> None:
         super().__init__(session)
         self.trial = Countdown()
 

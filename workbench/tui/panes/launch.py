@@ -15,7 +15,7 @@ from workbench.tui.panes.base import Pane
 from workbench.tui.widgets.pick_list import PickList
 
 if TYPE_CHECKING:
-    from workbench.session.api import SessionApi
+    from workbench.session.session import Session
     from workbench.tui.controllers import Controllers
 
 LEVELS = {"error": ("x", "bad"), "warn": ("!", "warn"), "hint": ("i", "dim"), "info": ("i", "dim")}
@@ -41,7 +41,7 @@ class Launch(Pane, PickList):
     SEARCH = "letters of a flag"
     BINDINGS = bindings_for(KEYS)
 
-    def __init__(self, session: SessionApi) -> None:
+    def __init__(self, session: Session) -> None:
         super().__init__(session)
         self.query_text = ""
         self.all = False
@@ -85,9 +85,9 @@ class Launch(Pane, PickList):
         if self.state is None or self.state.plan is None:
             self.set_items(())
         elif self.query_text:
-            self.set_items(self.session.flag_rows("all", self.query_text), keep=keep)
+            self.set_items(self.session.plans.flag_rows("all", self.query_text), keep=keep)
         else:
-            self.set_items(self.session.flag_rows("all", "") if self.all else self.state.plan.rows, keep=keep)
+            self.set_items(self.session.plans.flag_rows("all", "") if self.all else self.state.plan.rows, keep=keep)
 
     def key_of(self, item: Any) -> Hashable:
         return (item.is_env, item.name)

@@ -16,7 +16,7 @@ from workbench.tui.panes.base import Pane
 from workbench.tui.panes.log_lines import ROOM_FOR_ALL, condensed, is_access
 
 if TYPE_CHECKING:
-    from workbench.session.api import SessionApi
+    from workbench.session.session import Session
     from workbench.tui.controllers import Controllers
 
 LOOK_BACK, CHUNK = 2000, 100  # lines that are read, at most, to fill the pane's rows
@@ -59,7 +59,7 @@ class LogPane(Pane):
         Binding("right", "shift(20)", show=False),
     ]
 
-    def __init__(self, session: SessionApi) -> None:
+    def __init__(self, session: Session) -> None:
         super().__init__(session)
         self.view = session.log
         self.follow = True

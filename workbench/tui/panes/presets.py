@@ -15,7 +15,7 @@ from workbench.tui.panes.base import Pane
 from workbench.tui.widgets.pick_list import PickList
 
 if TYPE_CHECKING:
-    from workbench.session.api import SessionApi
+    from workbench.session.session import Session
     from workbench.tui.controllers import Controllers
 
 SHORT, LONG = 4, 8  # cells of the engine
@@ -41,7 +41,7 @@ class Presets(Pane, PickList):
     SEARCH = "letters of a preset"
     BINDINGS = bindings_for(KEYS)
 
-    def __init__(self, session: SessionApi) -> None:
+    def __init__(self, session: Session) -> None:
         super().__init__(session)
         self.query_text = ""
 

@@ -16,7 +16,7 @@ from workbench.tui.widgets.pick_list import PickList
 from workbench.tui.widgets.plot import plot_rows
 
 if TYPE_CHECKING:
-    from workbench.session.api import SessionApi
+    from workbench.session.session import Session
     from workbench.tui.controllers import Controllers
 
 PLOT_FROM = (110, 12)  # columns and rows from which the plot stands beside the table
@@ -49,7 +49,7 @@ class Results(Pane, PickList):
     SEARCH = "words of results, notes, tags"
     BINDINGS = bindings_for(KEYS)
 
-    def __init__(self, session: SessionApi) -> None:
+    def __init__(self, session: Session) -> None:
         super().__init__(session)
         self._plotted: tuple[object, ...] = ()
         self._plot: list[Row] = []
@@ -87,7 +87,7 @@ class Results(Pane, PickList):
 
     def _find(self, text: str, controllers: Controllers) -> None:
         if text != self.search:
-            controllers.services.attempt(lambda: self.session.find_results(text), only="search")
+            controllers.services.attempt(lambda: self.session.results.find(text), only="search")
 
     def show(self, state: SessionState) -> None:
         new = self.state is not None and len(state.results) > len(self.state.results)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from workbench.session.api import History
 from workbench.session.state import SessionState
 from workbench.tui.cells import Painted, Row, cut, fit, pad, row_width, spread, wrap
 from workbench.tui.formats import GIB, NA, setting_text
@@ -38,9 +37,8 @@ class GpuStrip(Painted):
         }
     )
 
-    def __init__(self, history: History) -> None:
+    def __init__(self) -> None:
         super().__init__(id="gpus")
-        self.history = history
         self.state: SessionState | None = None
         self.stale: float | None = None
         self.compact = False
@@ -65,8 +63,6 @@ class GpuStrip(Painted):
             spark = self._sparks.get((sample.index, metric.label))
             if spark is None:
                 spark = self._sparks[sample.index, metric.label] = Spark()
-                past = list(self.history.series(sample.index, metric.field, 600))[:-1]
-                spark.fill((t_s - len(past) + i, v) for i, v in enumerate(past) if t_s - len(past) + i >= 0)
             value = metric.value(sample) if sample.live else None
             spark.add(t_s, value)
             if value is not None:

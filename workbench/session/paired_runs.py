@@ -1,4 +1,4 @@
-"""The value that a GPU sweep names, in pairs of runs against what was set at the start."""
+"""Pairs of runs that compare the best value of a GPU sweep with the previous value."""
 
 from __future__ import annotations
 
@@ -6,46 +6,46 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+from workbench.bench.compare import compare
+from workbench.bench.metric_changes import BETTER
 from workbench.model.errors import WorkbenchError
-from workbench.session.sweep_run import SweepRun, broken
+from workbench.session.sweep_progress import SweepProgress, broken
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchResult, Comparison
 
-METRICS = ("tok_per_joule", "output_tok_s")  # what the value is named for; the second where power is not known
+METRICS = ("tok_per_joule", "output_tok_s")  # a value is named for the first; for the second if power is not known
 
 
-async def compared(
-    run: SweepRun, label: str, pairs: int, measure: Callable[[str, int], Awaitable[BenchResult]]
+async def compare_in_pairs(
+    progress: SweepProgress, label: str, pairs: int, measure: Callable[[str, int], Awaitable[BenchResult]]
 ) -> None:
-    """Measure "A" (the start) and "B" (the value), either first as often as the other, and note what they show.
-    `measure(arm, pair)` sets the arm and runs its benchmark."""
-    from workbench.bench.compare import compare
-    from workbench.bench.metric_changes import BETTER
-
+    """Measure "A" (the previous value) and "B" (the value named `label`), each first in half of the pairs, and note the
+    outcome. `measure(arm, pair)` sets the arm and benchmarks it."""
     orders = [("AB", "BA")[pair % 2] for pair in range(pairs)]
-    random.Random(run.sweep.id).shuffle(orders)
+    random.Random(progress.sweep.id).shuffle(orders)
     found: list[tuple[BenchResult, BenchResult]] = []
     for pair in range(pairs):
         made = {}
         for arm in orders[pair]:
-            run.session.going_on()
+            progress.check_stop()
             result = await measure(arm, pair)
             why = broken(result) or next(iter(result.summary.refused), None)
             if why:
                 raise WorkbenchError(f"a run of the pairs is not to be used: {why}")
             made[arm] = result
-            run.paired()
+            progress.pair_run_done()
         found.append((made["A"], made["B"]))
     metric = METRICS[any(r.summary.tok_per_joule is None for both in found for r in both)]
     comparison = compare([a for a, _ in found], [b for _, b in found], paired=True, chosen=metric)
     confirmed = next(m.verdict for m in comparison.metrics if m.metric == metric) == BETTER
-    run.change(confirmed=confirmed)
-    said = "confirmed" if confirmed else "not confirmed"
-    run.note(f"{label} against the start in {pairs} pairs: {said}, {_sentence(comparison, metric)}")
+    progress.change(confirmed=confirmed)
+    outcome = "confirmed" if confirmed else "not confirmed"
+    progress.note(f"{label} against the start in {pairs} pairs: {outcome}, {_changes(comparison, metric)}")
 
 
-def _sentence(comparison: Comparison, metric: str) -> str:
+def _changes(comparison: Comparison, metric: str) -> str:
+    """Return the changes of tok/J and tok/s with their intervals, and the warnings of the comparison."""
     change = next(m for m in comparison.metrics if m.metric == metric)
     speed = next(m for m in comparison.metrics if m.metric == "output_tok_s")
     shown = [

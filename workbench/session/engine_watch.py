@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from workbench.engines.base import Engine
     from workbench.model.bench import EngineDuring
-    from workbench.session.meter import Load
+    from workbench.session.gpu_meter import Load
 
 INTERVAL_S = 1.0
 SETTLE_S = 3.0  # at most; the counters lag the last answer by up to a second
@@ -66,7 +66,7 @@ class EngineView:
             self._problem = "/metrics is no page of an engine that Workbench knows"
 
     async def load(self) -> Load:
-        from workbench.session.meter import Load
+        from workbench.session.gpu_meter import Load
 
         now = await self.read()
         known = [v for v in (now.running, now.waiting) if v is not None]

@@ -1,4 +1,4 @@
-"""The holder of the state: changes go through here, listeners hear of them, background errors become notices."""
+"""The state of a session: one holder that every part changes it through, and that listeners subscribe to."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ from workbench.session.state import Activity, HostView, Notice, SessionState
 ACTIVITY_KEPT = 500
 
 
-class SessionCore:
-    """`host` is where everything happens; `state` is replaced, never changed in place."""
+Listener = Callable[[SessionState, frozenset[str]], None]
+
+
+class StateHolder:
+    """Holds the frozen `SessionState` and the host. Each change replaces the state and calls the listeners."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
-        simulated = host.simulated
-        self._state = SessionState(host=HostView(name=host.name, kind=host.kind, simulated=simulated))
-        self._listeners: list[Callable[[SessionState, frozenset[str]], None]] = []
+        self._state = SessionState(host=host_view(host))
+        self._listeners: list[Listener] = []
         self._tasks: set[asyncio.Task[Any]] = set()
         self._recorded: WorkbenchError | None = None  # the last failure in the activity log
 
@@ -33,7 +35,9 @@ class SessionCore:
     def state(self) -> SessionState:
         return self._state
 
-    def subscribe(self, listener: Callable[[SessionState, frozenset[str]], None]) -> Callable[[], None]:
+    def subscribe(self, listener: Listener) -> Callable[[], None]:
+        """Call `listener(state, changed field names)` after each change, on the loop's thread. Return the function that
+        unsubscribes it."""
         self._listeners.append(listener)
 
         def unsubscribe() -> None:
@@ -43,7 +47,7 @@ class SessionCore:
         return unsubscribe
 
     def update(self, **changes: Any) -> None:
-        """Replace fields of the state and tell the listeners which of them really changed."""
+        """Replace fields of the state and tell the listeners which of them have a new value."""
         changed = frozenset(name for name, value in changes.items() if getattr(self._state, name) != value)
         if not changed:
             return
@@ -52,9 +56,11 @@ class SessionCore:
             listener(self._state, changed)
 
     def update_host(self, **changes: Any) -> None:
+        """Replace fields of `state.host`."""
         self.update(host=replace(self._state.host, **changes))
 
     def notify(self, level: Level, text: str, next_step: str | None = None) -> None:
+        """Show a message to the user, with its secrets masked."""
         number = self._state.notice.number + 1 if self._state.notice else 1
         from workbench.model.secrets import mask_text, seen_secrets
 
@@ -67,7 +73,7 @@ class SessionCore:
         self.notify(Level.ERROR, f"{where}{error.message}{command}", error.next_step)
 
     def record(self, command: str, outcome: str = "") -> None:
-        """Add to the activity log, also on disk: what was done, as the command that a person could have typed."""
+        """Add an action to the activity log, in the state and on disk, as the command that a user could have typed."""
         from workbench.model.secrets import mask_text, seen_secrets  # not for the first frame, with what it imports
         from workbench.store import activity_log
 
@@ -78,11 +84,12 @@ class SessionCore:
 
     @contextmanager
     def busy(self, what: str) -> Iterator[None]:
+        """List `what` in `state.busy` while the block runs, and record a failure of it."""
         self.update(busy=(*self._state.busy, what))
         try:
             yield
         except WorkbenchError as error:
-            if error is not self._recorded:  # of what is under way inside something else it has been said
+            if error is not self._recorded:  # an inner block has recorded it already
                 self._recorded = error
                 self.record(f"# {what}", f"failed: {error.message}")
             raise
@@ -93,7 +100,7 @@ class SessionCore:
             self.update(busy=tuple(left))
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run in the background; a WorkbenchError becomes a notice, anything else too (with a kept traceback)."""
+        """Run `work` in the background. An error becomes a notice; a defect keeps its traceback in a crash file."""
         task = asyncio.get_running_loop().create_task(self._guarded(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -110,7 +117,14 @@ class SessionCore:
             self.notify(Level.ERROR, *defect_text(error))
 
     async def end_tasks(self) -> None:
+        """Cancel all background tasks but the current one, and wait for them."""
+        self._tasks.discard(asyncio.current_task())
         for task in list(self._tasks):
             task.cancel()
         if self._tasks:
             await asyncio.wait(list(self._tasks), timeout=5)
+
+
+def host_view(host: Host) -> HostView:
+    """Return the view of a host that is not connected yet."""
+    return HostView(name=host.name, kind=host.kind, simulated=host.simulated)

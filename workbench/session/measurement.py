@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from workbench.model.server_run import ServerStatus
     from workbench.model.settings import Alteration
     from workbench.server.run_directory import RunRecord
-    from workbench.session.engine_view import EngineView
-    from workbench.session.meter import Meter
+    from workbench.session.engine_watch import EngineView
+    from workbench.session.gpu_meter import Meter
 
 T = TypeVar("T")
 
@@ -96,7 +96,7 @@ class Ahead:
 async def start_ahead(host: Host, *, worker: bool, meter: bool) -> AsyncIterator[Ahead]:
     """For one `Measurement`; what is left of it ends with the block."""
     from workbench.bench import runner
-    from workbench.session.meter import Meter
+    from workbench.session.gpu_meter import Meter
 
     async with AsyncExitStack() as stack:
         yield Ahead(
@@ -136,7 +136,7 @@ class Measurement:
             return replace(measured, engine=view.engine.name if view.engine else None)
 
     async def _beside_meter(self, http: httpx.AsyncClient, view: EngineView) -> Measured:
-        from workbench.session.meter import Meter
+        from workbench.session.gpu_meter import Meter
 
         started = self._ahead.meter
         async with nullcontext(started) if started else Meter(self._host, wait=False) as meter:
@@ -153,7 +153,7 @@ class Measurement:
 
     async def _metered(self, http: httpx.AsyncClient, view: EngineView, meter: Meter) -> Measured:
         from workbench.model.settings import HOST_INDEX
-        from workbench.session.meter import span_of
+        from workbench.session.gpu_meter import span_of
 
         gpus = gpus_of(self._benched.plan, meter.latest.infos if meter.latest else ())
         idle = self._idle
@@ -227,7 +227,7 @@ class Measurement:
 
     async def _load(self, view: EngineView) -> tuple[BenchOutcome, EngineDuring]:
         from workbench.server.engine_counters import disagreements
-        from workbench.session.meter import window_unix
+        from workbench.session.gpu_meter import window_unix
 
         async with view.watching():
             outcome = await (self._own_command() if self._spec.command else self._client())
@@ -316,7 +316,7 @@ class Measurement:
 
     def _view(self, http: httpx.AsyncClient) -> EngineView:
         from workbench import engines
-        from workbench.session.engine_view import EngineView
+        from workbench.session.engine_watch import EngineView
 
         status = self._benched.status
         return EngineView(http, engines.get(status.engine) if status else None)

@@ -1,5 +1,6 @@
-"""Carries an experiment out: which run now, what if it fails, when to end. All that it does to a host goes through
-`Bench`, so that simulated experiments by the thousand take the same path (tests/benchmarks/bench_experiments.py)."""
+"""Carrying out an experiment: which run is next, what follows a failure, when to end. Everything done to hosts goes
+through `TestBed`, so that thousands of simulated experiments take the same path
+(tests/benchmarks/bench_experiments.py)."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ class Stopped(WorkbenchError):
     """The person ended what the experiment was doing, or its time was up too early."""
 
 
-class Bench(Protocol):
+class TestBed(Protocol):
     """What the runs are made on. Methods raise WorkbenchError; `ready` StartFailed for a server that did not start."""
 
     @property
@@ -75,13 +76,13 @@ class Bench(Protocol):
         ...
 
 
-class Conduct:
+class ExperimentConduct:
     """One experiment from here to its end; `experiment` is replaced, `tell` hears of every change."""
 
     def __init__(
         self,
         experiment: Experiment,
-        bench: Bench,
+        bench: TestBed,
         *,
         save: Callable[[Experiment], Awaitable[None]],
         tell: Callable[[Experiment], None] = lambda _: None,

@@ -1,4 +1,4 @@
-"""What an experiment does to a host: servers of either arm, GPU settings on and off, benchmarks of what is on."""
+"""The servers and GPU settings of an experiment's arms: switched on for a run, benchmarked, and restored at the end."""
 
 from __future__ import annotations
 
@@ -10,88 +10,92 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from workbench.bench import experiment as design
+from workbench.bench.runner import BenchCancelled
 from workbench.model.errors import ServerError, SettingsError, WorkbenchError
 from workbench.model.experiment import Experiment, ExperimentRun, ExperimentSpec
+from workbench.model.plan import diff
+from workbench.model.secrets import mask_plan
 from workbench.model.server_run import ServerState, ServerStatus
 from workbench.session.conditions import gpus_of
-from workbench.session.conduct import StartFailed, Stopped, Tell
-from workbench.session.serving import LIVE
+from workbench.session.experiment_run import StartFailed, Stopped, Tell
+from workbench.session.servers import LIVE
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchResult
     from workbench.model.plan import LaunchPlan
     from workbench.model.settings import Alteration
-    from workbench.session.measuring import Measuring
-    from workbench.session.targets import Side
+    from workbench.session.arm_targets import Side
+    from workbench.session.session import Session
 
 SETTLE_S = 300.0  # the longest wait for a temperature
 _LOOK_S = 2.0
 
 
 class Arms:
-    """`sides`: "A" and "B"."""
+    """The test bed of an experiment on real hosts. `sides`: the hosts and servers of "A" and "B". `restarts`: whether
+    each run gets a fresh server."""
 
     def __init__(
         self,
-        session: Measuring,
         spec: ExperimentSpec,
         sides: Mapping[str, Side],
         *,
         restarts: bool,
         earlier: Sequence[BenchResult] = (),
     ) -> None:
-        self._session = session
         self._spec = spec
         self._sides = sides
         self._restarts = restarts
-        self._arm = "A"  # the one that is on now, or was last
-        self._run: str | None = None  # the server that is on and may be ended
-        self._run_of: Side | None = None
-        self.started: str | None = None  # the same where it was started here
-        self._kept_on = False  # a server ran before, so one is left
-        self._gpu_of: str | None = None  # the arm whose GPU settings are on
-        self._words = next((r.spec.prompt_words for r in earlier), None)  # of a prompt: the same in all runs
+        self._arm = "A"  # the arm that is on now, or was last
+        self._run: str | None = None  # the server that is on and may be stopped
+        self._run_side: Side | None = None  # its host
+        self.started: str | None = None  # the server that is on if the experiment started it
+        self._keep_on = False  # a server ran before, so the last one stays on
+        self._settings_arm: str | None = None  # the arm whose GPU settings are on
+        self._words = next((r.spec.prompt_words for r in earlier), None)  # words of a prompt, the same in all runs
 
     @property
-    def _sessions(self) -> Sequence[Measuring]:
+    def _sessions(self) -> Sequence[Session]:
         return list({id(side.session): side.session for side in self._sides.values()}.values())
 
     async def prepare(self, experiment: Experiment) -> None:
-        """Clear what a crash left of this experiment, and see what is there. Raises SettingsError where settings are on
-        that are not its own."""
+        """Clear what a crash left of this experiment, and find the servers that run. Raises SettingsError if GPU
+        settings are on that are not the experiment's."""
         for session in self._sessions:
             leftover = experiment.server
-            statuses = {s.run_id: s for s in await session.supervisor.runs()}
+            statuses = {s.run_id: s for s in await session.servers.supervisor.runs()}
             if leftover is not None and leftover in statuses and statuses[leftover].state in LIVE:
-                await session._stop(leftover)
+                await session.servers.end(leftover)
             selected = session.state.server
             if selected is not None and selected.run_id != leftover and self._in_the_way(selected):
-                self._kept_on = True
-                if selected.state is ServerState.READY and not self._restarts and self._is_arm(selected.run_id):
-                    self._run, self._run_of = selected.run_id, self._sides["A"]
+                self._keep_on = True
+                if selected.state is ServerState.READY and not self._restarts and self._is_arm_a(session, selected):
+                    self._run, self._run_side = selected.run_id, self._sides["A"]
         if design.changes_gpus(self._spec):
             for session in self._sessions:
-                session.attend()  # an experiment that is killed is one whose heartbeat stops
-            await self._no_settings(give_back=experiment.settings_on)
+                session.gpu.guard.attend()  # the guard reverts the settings of an experiment that is killed
+            await self._check_settings(revert=experiment.settings_on)
 
     def _in_the_way(self, status: ServerStatus) -> bool:
-        """Whether a server that runs has the place of one that is to be started."""
+        """Return whether a live server occupies the GPUs and port of one that the experiment starts."""
         starts = any(side.standing is None for side in self._sides.values())
         return starts and status.state in LIVE and status.run_id not in [s.run_id for s in self._sides.values()]
 
-    def _is_arm(self, run_id: str) -> bool:
-        from workbench.model.secrets import mask_plan
-
+    def _is_arm_a(self, session: Session, status: ServerStatus) -> bool:
+        """Return whether a server has the configuration of arm A, so that it need not be started again."""
         side = self._sides["A"]
-        plan = self._session.supervisor.record(run_id).plan
-        return side.editor is not None and plan is not None and _alike(plan, mask_plan(side.editor.effective))
+        if side.editor is None or side.session is not session:
+            return False
+        plan = session.servers.supervisor.record(status.run_id).plan
+        return plan is not None and _same_configuration(plan, mask_plan(side.editor.effective))
 
-    async def _no_settings(self, *, give_back: bool) -> None:
+    async def _check_settings(self, *, revert: bool) -> None:
+        """Raise SettingsError if GPU settings are on. `revert`: revert first what a crash left on."""
         for arm, side in self._sides.items():
-            await side.session.read_alterations()
+            await side.session.gpu.alterations.read()
             on = await _altered(side)
-            if on and give_back:
-                await self._take_off(arm)
+            if on and revert:
+                await self._revert(arm)
                 on = await _altered(side)
             if on:
                 which = ", ".join(f"GPU{a.gpu_index} {a.setting}" for a in on)
@@ -101,29 +105,27 @@ class Arms:
                     next_step="give them back first: workbench gpu revert",
                 )
 
-    # ---- Bench: what Conduct asks for
+    # ---- the test bed
 
     async def compiles_first(self, arm: str) -> bool:
-        from workbench.model.secrets import mask_plan
-
         editor = self._sides[arm].editor
         if editor is None or not editor.engine.compiles_at_first_start:
             return False
         plan = mask_plan(editor.effective)
-        supervisor = self._sides[arm].session.supervisor
+        supervisor = self._sides[arm].session.servers.supervisor
         ready = [s for s in await supervisor.runs() if s.ready_unix_s is not None and s.engine == editor.engine.name]
-        return not any(_alike(supervisor.record(s.run_id).plan, plan) for s in ready)
+        return not any(_same_configuration(supervisor.record(s.run_id).plan, plan) for s in ready)
 
     async def server(self, arm: str) -> str:
         self._arm, side = arm, self._sides[arm]
         if self._run is not None and self._restarts:
             await self.clear()
-        if side.standing is not None:
-            return side.standing
+        if side.standing is not None or side.editor is None:
+            return side.standing or ""
         if self._run is None:
             await self._make_room(side)
-            starting = asyncio.ensure_future(side.session._start(side.editor))
-            self._run_of = side
+            starting = asyncio.ensure_future(side.session.servers.launch(side.editor))
+            self._run_side = side
             try:
                 status = await asyncio.shield(starting)
             except asyncio.CancelledError:  # it may run by now, and is to be ended
@@ -134,33 +136,33 @@ class Arms:
         return self._run
 
     async def _make_room(self, side: Side) -> None:
-        """The server that ran before gives its GPUs and port to those of the experiment."""
+        """Stop the server that ran before, whose GPUs and port the experiment needs."""
         selected = side.session.state.server
         if selected is not None and self._in_the_way(selected):
-            await side.session._stop(selected.run_id)
+            await side.session.servers.end(selected.run_id)
 
     async def ready(self, arm: str, run_id: str) -> None:
-        """Settings go on while a server is on, and off before it ends: without persistence mode the driver forgets them
-        when nobody uses the GPU."""
+        """Wait until the server is READY, then set the arm's GPU settings. They are reverted before the server ends,
+        since without persistence mode the driver forgets them when nobody uses the GPU."""
         side = self._sides[arm]
         if side.url is None:
-            status = await side.session.wait_ready(run_id)
+            status = await side.session.servers.wait_ready(run_id)
             if status.state is ServerState.STOPPED:
                 raise Stopped(f"run {run_id} was stopped")
             if status.state is not ServerState.READY:
                 raise _start_failed(status)
-        await self._settings(arm)
+        await self._apply(arm)
 
     async def clear(self) -> None:
-        if self._gpu_of is not None:
-            await self._take_off(self._gpu_of)
+        if self._settings_arm is not None:
+            await self._revert(self._settings_arm)
         run_id, self._run = self._run, None
-        if run_id is not None and self._run_of is not None:
-            await self._run_of.session._stop(run_id)
+        if run_id is not None and self._run_side is not None:
+            await self._run_side.session.servers.end(run_id)
             self.started = None
 
     async def settle(self, target_c: float | None, within_c: float, tell: Tell) -> float | None:
-        """Waits for cooling only: nothing but the load itself would warm the GPUs."""
+        """Wait until the GPUs have cooled to the target. Nothing but the load itself would warm them."""
         deadline = time.monotonic() + SETTLE_S
         while True:
             now = await self._temperature()
@@ -170,41 +172,36 @@ class Arms:
             await asyncio.sleep(_LOOK_S)
 
     async def _temperature(self) -> float | None:
-        """The hottest of the server's GPUs."""
+        """Return the temperature of the hottest GPU of the server."""
         side = self._sides[self._arm]
-        telemetry = await side.session.reading()
+        telemetry = await side.session.telemetry.reading()
         gpus = gpus_of(side.plan, telemetry.infos)
         known = [g.temperature_c for g in telemetry.gpus if g.index in gpus and g.temperature_c is not None]
         return max(known) if known else None
 
     async def measure(self, arm: str, run: ExperimentRun, seed: int) -> BenchResult:
-        from workbench.bench.runner import BenchCancelled
-
         side = self._sides[arm]
         session, run_id = side.session, side.run_id or self._run
+        if side.url is None and run_id is None:
+            raise ServerError("no server is on", host=session.host.name)
         shape = {**self._spec.bench, "seed": seed, "prompt_words": self._words}
         try:
-            if side.url is not None:
-                result_id = await session.bench_url(side.url, **shape)
-            elif run_id is not None:
-                result_id = await session.bench_run(run_id, **shape)
-            else:
-                raise ServerError("no server is on", host=session.host.name)
+            result_id = await session.bench.run_target(run_id, side.url, **shape)
         except BenchCancelled:
             raise Stopped("the benchmark was cancelled") from None
-        result = await session.result(result_id)
+        result = await session.results.get(result_id)
         self._words = self._words or result.spec.prompt_words
         return result
 
     async def give_back(self, experiment: Experiment) -> Sequence[str]:
         notes = []
-        if self._gpu_of is not None:
+        if self._settings_arm is not None:
             try:
-                await self._take_off(self._gpu_of)
+                await self._revert(self._settings_arm)
             except WorkbenchError as error:
                 notes.append(f"GPU settings were not given back: {error.message} (workbench gpu revert)")
         if self.started is not None:
-            if self._kept_on:
+            if self._keep_on:
                 arm = experiment.runs[-1].arm if experiment.runs else "A"
                 notes.append(f"a server ran before: {self.started} with {arm}'s configuration is left running")
             else:
@@ -216,20 +213,20 @@ class Arms:
 
     # ---- GPU settings
 
-    async def _settings(self, arm: str) -> None:
-        """This arm's settings, and none of the other's."""
+    async def _apply(self, arm: str) -> None:
+        """Apply this arm's GPU settings, and revert those of the other arm."""
         wanted, side = design.arm_of(self._spec, arm).gpu, self._sides[arm]
         gpus, every = await side.gpus()
-        if self._gpu_of is not None:
-            before, other = design.arm_of(self._spec, self._gpu_of).gpu, self._sides[self._gpu_of]
+        if self._settings_arm is not None:
+            before, other = design.arm_of(self._spec, self._settings_arm).gpu, self._sides[self._settings_arm]
             if wanted == before and other.session is side.session and await other.gpus() == (gpus, every):
                 return
-            await self._take_off(self._gpu_of)
+            await self._revert(self._settings_arm)
         if wanted.empty:
             return
-        self._gpu_of = arm
+        self._settings_arm = arm
         for gpu in [None] if every else gpus:
-            report = await side.session.apply_gpu(wanted, gpu)
+            report = await side.session.gpu.apply(wanted, gpu)
             failed = next((o for o in report.outcomes if not o.ok), None)
             if failed is not None:
                 raise SettingsError(
@@ -237,22 +234,22 @@ class Arms:
                     host=side.session.host.name,
                 )
 
-    async def _take_off(self, arm: str) -> None:
+    async def _revert(self, arm: str) -> None:
         side = self._sides[arm]
         gpus, every = await side.gpus()
         for gpu in [None] if every else gpus:
-            report = await side.session.revert_gpu(gpu)
+            report = await side.session.gpu.revert(gpu)
             failed = next((o for o in report.outcomes if not o.ok), None)
             if failed is not None:
                 raise SettingsError(
                     f"{failed.command.setting} of GPU{failed.command.gpu_index} was not given back: {failed.message}",
                     host=side.session.host.name,
                 )
-        self._gpu_of = None
+        self._settings_arm = None
 
 
 async def _altered(side: Side) -> list[Alteration]:
-    """On the arm's GPUs."""
+    """Return the altered settings of the arm's GPUs."""
     gpus, every = await side.gpus()
     return [a for a in side.session.state.alterations if every or a.gpu_index in gpus]
 
@@ -267,9 +264,7 @@ def _start_failed(status: ServerStatus) -> StartFailed:
     )
 
 
-def _alike(a: LaunchPlan, b: LaunchPlan) -> bool:
-    """The same configuration of the same version, whatever its port."""
-    from workbench.model.plan import diff
-
+def _same_configuration(a: LaunchPlan, b: LaunchPlan) -> bool:
+    """Return whether two plans are the same configuration of the same version, whatever their ports."""
     same = replace(a, engine_version=b.engine_version) if a.engine_version is None else a
     return same.engine_version == b.engine_version and all(change.name == "port" for change in diff(a, b))

@@ -1,0 +1,235 @@
+"""What the arms of an experiment are measured on: a configuration that is started for each run, a run that stays as it
+is, or a server that others started; each on this host or on another."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING
+
+from workbench.bench import experiment as design
+from workbench.engines import with_executable
+from workbench.engines.preset_trust import untrusted
+from workbench.model.errors import InputError, PlanError, SettingsError, WorkbenchError
+from workbench.model.experiment import Target
+from workbench.model.json_records import from_json
+from workbench.model.plan import LaunchPlan
+from workbench.model.secrets import MASK, mask_plan
+from workbench.model.server_run import ServerState
+from workbench.session import server_address
+from workbench.session.conditions import gpus_of
+from workbench.session.plan_editor import PlanEditor
+from workbench.session.servers import LIVE
+from workbench.store.trusted_presets import trust, trusted
+
+if TYPE_CHECKING:
+    from workbench.model.experiment import Arm, ExperimentSpec
+    from workbench.session.other_hosts import OtherHosts
+    from workbench.session.plans import Plans
+    from workbench.session.presets import Presets
+    from workbench.session.session import Session
+
+Bases = Mapping[str, LaunchPlan]  # arm -> the plan that it starts from, with its secrets
+_LEAST = 4  # characters of a run id that identify it
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """The host and server of one arm. `editor`: of the server that is started for it; None: a run or a URL is measured
+    as it is."""
+
+    session: Session
+    editor: PlanEditor | None = None
+    run_id: str | None = None
+    url: str | None = None
+
+    @property
+    def standing(self) -> str | None:
+        """The run or URL that exists before the experiment; None if a server is started."""
+        return self.run_id or self.url
+
+    @property
+    def plan(self) -> LaunchPlan | None:
+        if self.editor is not None:
+            return self.editor.plan
+        return self.session.servers.supervisor.record(self.run_id).plan if self.run_id else None
+
+    async def gpus(self) -> tuple[tuple[int, ...], bool]:
+        """Return the GPUs of the server, and whether they are all GPUs of the host."""
+        infos = (await self.session.telemetry.reading()).infos
+        gpus = gpus_of(self.plan, infos)
+        return gpus, len(gpus) == len(infos)
+
+
+class ArmTargets:
+    """Looks up what the arms of an experiment name, and checks it before anything is started."""
+
+    def __init__(self, plans: Plans, hosts: OtherHosts) -> None:
+        self._plans, self._hosts = plans, hosts
+
+    async def look_up(self, a: Arm, b: Arm, variables: Mapping[str, str] | None = None) -> tuple[Arm, Arm, Bases]:
+        """Return both arms with their targets looked up, and the plans that they start from. An arm without a target,
+        beside one that has a target, is the plan under edit. Raises InputError for an unknown name."""
+        if a.target is None and b.target is None:
+            return a, b, {}
+        found, bases = [], {}
+        for name, arm in (("A", a), ("B", b)):
+            plan: LaunchPlan | None
+            if arm.target is None:
+                target, plan = Target(self._plans.editor.title), self._plans.editor.plan
+            elif arm.target.known:
+                found.append(arm)
+                continue
+            else:
+                target, plan = await self._find(arm, arm.target, variables)
+            if plan is not None:
+                bases[name] = plan
+                target = replace(target, plan=asdict(mask_plan(plan)), preset_id=plan.preset_id)
+            found.append(replace(arm, target=target))
+        return found[0], found[1], bases
+
+    async def _find(
+        self, arm: Arm, target: Target, variables: Mapping[str, str] | None
+    ) -> tuple[Target, LaunchPlan | None]:
+        """Find a URL, a run or a preset by its name. Return the plan to start, or None for a server that stays."""
+        name, session = target.name, await self._hosts.session_of(target.host)
+        if "://" in name:
+            if arm.relaunches or target.executable:
+                raise InputError(
+                    f"{name} was started by others: its flags cannot be changed",
+                    next_step="give a preset or a run that Workbench started",
+                )
+            return replace(target, url=server_address.parse(name).base), None
+        statuses = await session.servers.supervisor.runs()
+        exact = [s for s in statuses if s.run_id == name]
+        near = [s for s in statuses if len(name) >= _LEAST and (s.run_id.startswith(name) or s.run_id.endswith(name))]
+        hits = exact or near
+        if not hits:
+            return target, _started_by(session.presets.plan_of(name, variables), target.executable)
+        if len(hits) > 1:
+            raise InputError(f"{len(hits)} runs match {name!r}", next_step="workbench servers lists the runs")
+        run = hits[0]
+        if arm.relaunches or target.executable:
+            plan = session.servers.supervisor.record(run.run_id).plan
+            if plan is None or MASK in repr(plan):
+                raise InputError(
+                    f"run {run.run_id} was started with a key, which is not kept", next_step="give its preset instead"
+                )
+            if run.state in LIVE:  # the experiment stops it, like the selected run of a common base
+                await session.servers.select(run.run_id)
+            return replace(target, name=run.run_id), _started_by(plan, target.executable)
+        if run.state is not ServerState.READY:
+            raise InputError(
+                f"run {run.run_id} is {run.state}, not READY",
+                host=session.host.name,
+                next_step="workbench servers lists the runs; a preset is started for each run",
+            )
+        return replace(target, name=run.run_id, run_id=run.run_id), None
+
+    def trust_bases(self, bases: Bases) -> None:
+        """Agree to what the presets of these plans run besides their engines."""
+        trust(part.digest for plan in bases.values() for part in untrusted(plan, trusted()))
+
+    async def sides(self, arms: Mapping[str, Arm], bases: Bases) -> dict[str, Side]:
+        """Return the hosts and servers of the arms. Raises PlanError for a plan that an engine would reject, and
+        SettingsError for a setting that a GPU cannot have."""
+        sides = {}
+        for name, arm in arms.items():
+            target = arm.target
+            session = await self._hosts.session_of(target.host if target else None)
+            if target is not None and target.plan is None:
+                side = Side(session, run_id=target.run_id, url=target.url)
+                if target.url is not None:
+                    await _check_url(name, session, target.url)
+            else:
+                side = Side(session, await self._editor(name, arm, bases[name], session))
+            await _check_settings(name, arm, side)
+            sides[name] = side
+        return sides
+
+    async def _editor(self, name: str, arm: Arm, base: LaunchPlan, session: Session) -> PlanEditor:
+        """Return the editor of an arm's plan. Raises PlanError if the plan cannot be started."""
+        current, target = self._plans.current, arm.target
+        title = target.name if target else self._plans.editor.title
+        editor = PlanEditor(base, f"{title}, {name}")
+        if target is None and current is not None:
+            editor.around = current.around
+        else:
+            infos = (await session.telemetry.reading()).infos
+            editor.around = replace(editor.around, gpus=infos, trusted=trusted())
+            await session.plans.survey(editor)
+        try:
+            editor.assign(arm.sets, arm.unsets, arm.envs)
+            session.servers.check_startable(editor.effective, editor)
+        except InputError as error:
+            text = f"{name}: {error.message}"
+            raise PlanError(text, next_step=error.next_step, findings=error.findings) from None
+        return editor
+
+
+def with_secrets(presets: Presets, spec: ExperimentSpec) -> tuple[Arm, Arm, dict[str, LaunchPlan]]:
+    """Return the arms of a stored experiment, and the plans that they start from, with their secrets: from this
+    process's environment under their own names, or from the preset. Raises PlanError if one is missing."""
+    known = dict(os.environ)
+    for arm in (spec.a, spec.b):
+        preset_id = spec.preset_id if arm.target is None else arm.target.preset_id
+        if preset_id is not None and MASK in repr(spec):
+            plan = presets.plan_of(preset_id)
+            known.update({s.name: str(s.value) for s in (*plan.env, *plan.flags) if s.value != MASK})
+
+    def secret(name: str) -> str:
+        if name not in known:
+            raise PlanError(f"{name} is a secret, which is not kept", next_step=f"set {name} in the environment")
+        return known[name]
+
+    def unmasked(word: str) -> str:
+        name, _, value = word.partition("=")
+        return f"{name}={secret(name)}" if value == MASK else word
+
+    bases = {}
+    for name in ("A", "B"):
+        body = design.plan_of(spec, name)
+        if not body:
+            continue
+        plan = from_json(LaunchPlan, body)
+        for setting in (*plan.env, *plan.flags):
+            if setting.value == MASK:
+                with_value = plan.with_env if setting in plan.env else plan.with_flag
+                plan = with_value(setting.name, secret(setting.name))
+        bases[name] = plan
+    a, b = (
+        replace(arm, sets=tuple(map(unmasked, arm.sets)), envs=tuple(map(unmasked, arm.envs)))
+        for arm in (spec.a, spec.b)
+    )
+    return a, b, bases
+
+
+def _started_by(plan: LaunchPlan, executable: str | None) -> LaunchPlan:
+    return with_executable(plan, executable) if executable is not None else plan
+
+
+async def _check_url(name: str, session: Session, url: str) -> None:
+    """Raise BenchError if nothing answers at the URL of an arm."""
+    try:
+        async with session.load.at_url(url, {}):
+            pass
+    except WorkbenchError as error:
+        error.message = f"{name}: {error.message}"
+        raise
+
+
+async def _check_settings(name: str, arm: Arm, side: Side) -> None:
+    """Raise SettingsError if the arm's GPU settings cannot be made."""
+    if arm.gpu.empty:
+        return
+    gpus, every = await side.gpus()
+    for gpu in [None] if every else gpus:
+        try:
+            commands = await side.session.gpu.plan(arm.gpu, gpu)
+        except (InputError, SettingsError) as error:
+            error.message = f"{name}: {error.message}"
+            raise
+        forbidden = next((c for c in commands if c.right), None)
+        if forbidden is not None:
+            raise SettingsError(f"{name}: {forbidden.where}: {forbidden.right}", host=side.session.host.name)

@@ -1,0 +1,307 @@
+"""Benchmarks of the host's servers: run, measured beside the GPUs and the engine, and stored."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from workbench.bench import profiles
+from workbench.bench.runner import BenchCancelled
+from workbench.gpu.settings.disturbance import locks_changed
+from workbench.model.bench_cli_options import options
+from workbench.model.errors import BenchError, WorkbenchError
+from workbench.model.findings import Level
+from workbench.model.secrets import mask_argv, mask_data
+from workbench.model.server_run import ServerState, ServerStatus
+from workbench.server.model_fingerprint import ModelBytes, identify
+from workbench.session.bench_spec import SHAPE
+from workbench.session.conditions import ceiling_of, conditions_of, load_of
+from workbench.session.measurement import Measurement
+from workbench.session.result_rows import last_usable
+from workbench.session.state import BenchState
+
+if TYPE_CHECKING:
+    from workbench.bench.energy import Idle
+    from workbench.model.bench import BenchProgress, BenchSpec
+    from workbench.session.gpu_control import GpuControl
+    from workbench.session.measurement import Benched, Measured
+    from workbench.session.plans import Plans
+    from workbench.session.results import Results
+    from workbench.session.server_load import Load, ServerLoad
+    from workbench.session.servers import Servers
+    from workbench.session.state_holder import StateHolder
+
+_AGAIN = "restart, benchmark, compare"
+_IDLE_VALID_S = 900.0
+
+
+class Bench:
+    """Benchmarks the selected run (`run`), a given run or a URL. A benchmark of a server that is still starting is
+    queued."""
+
+    def __init__(
+        self,
+        core: StateHolder,
+        plans: Plans,
+        servers: Servers,
+        load: ServerLoad,
+        gpu: GpuControl,
+        results: Results,
+    ) -> None:
+        self._core, self._plans, self._servers = core, plans, servers
+        self._load, self._gpu, self._results = load, gpu, results
+        self._queued: dict[str, Any] | None = None
+        self._idles: dict[tuple[Any, ...], tuple[Idle, float]] = {}  # by server and settings: idle power, time
+        # The last valid benchmark that the user asked for; loads of sweeps and proofs do not count.
+        self.asked: BenchSpec | None = None
+        servers.on_ready.append(self._run_queued)
+        servers.on_ended.append(self._drop_queued)
+
+    # ---- shapes
+
+    def defaults(self) -> BenchSpec:
+        """Return the last benchmark that the user asked for, or else what the preset of the selected run suggests."""
+        server = self._core.state.server
+        return self.asked or self._load.spec_of(server.preset_id if server else None, {})
+
+    def shape(self) -> dict[str, Any]:
+        """Return `defaults` as fields of BenchSpec, for a sweep or an experiment."""
+        spec = self.defaults()
+        fields = {name: getattr(spec, name) for name in SHAPE if name != "profile"}  # may be a preset's own word
+        return {name: value for name, value in fields.items() if value not in (None, (), {}, "")}
+
+    def profiles(self) -> Mapping[str, tuple[str, Mapping[str, Any]]]:
+        """Return the benchmark profiles: title and fields of BenchSpec by name."""
+        return {name: (title, profiles.fields(name)) for name, title in profiles.titles().items()}
+
+    # ---- the user's benchmark
+
+    async def run(self, **overrides: Any) -> int | None:
+        """Benchmark the selected run with fields of BenchSpec. Return the id of the result, or None if the benchmark
+        was queued until the server is READY."""
+        status, host = self._core.state.server, self._core.host.name
+        if status is None:
+            raise BenchError("no server is selected", host=host, next_step="s starts the plan")
+        self._servers.check_free()
+        spec = self._load.spec_of(status.preset_id, overrides)  # raises InputError before anything is queued
+        if status.state is ServerState.STARTING:
+            self._queued = overrides
+            self._core.update(bench=replace(self._core.state.bench, queued=True, error=None))
+            return None
+        if status.state is not ServerState.READY:
+            raise BenchError(f"the server is {status.state}, not READY", host=host, next_step="s starts it")
+        return await self.run_asked(status.run_id, spec, overrides)
+
+    async def run_asked(self, run_id: str, asked: BenchSpec, overrides: dict[str, Any]) -> int:
+        """Benchmark a run as the user asked. The next `defaults` are `asked` if the result is valid."""
+        result_id = await self.run_on(run_id, **overrides)
+        if not (await self._results.get(result_id)).summary.refused:
+            self.asked = asked
+        return result_id
+
+    def _run_queued(self, status: ServerStatus) -> None:
+        if self._queued is not None and status.run_id == self._core.state.run_id:
+            overrides, self._queued = self._queued, None
+            self._core.update(bench=replace(self._core.state.bench, queued=False))
+            self._core.spawn(self._bench_queued(status.run_id, overrides))
+
+    async def _bench_queued(self, run_id: str, overrides: dict[str, Any]) -> None:
+        with suppress(BenchCancelled):  # by the user
+            preset_id = self._servers.supervisor.status(run_id).preset_id
+            await self.run_asked(run_id, self._load.spec_of(preset_id, overrides), overrides)
+
+    def _drop_queued(self, status: ServerStatus) -> None:
+        if self._queued is not None and status.run_id == self._core.state.run_id:
+            self._queued = None
+            error = "the server did not become READY"
+            self._core.update(bench=replace(self._core.state.bench, queued=False, error=error))
+
+    async def cancel(self) -> None:
+        """Cancel the load that runs or waits. Returns when its worker has ended."""
+        self._queued = None
+        self._core.update(bench=replace(self._core.state.bench, queued=False))
+        await self._load.cancel()
+
+    # ---- any benchmark
+
+    async def run_on(self, run_id: str, **overrides: Any) -> int:
+        """Benchmark a READY run through a forwarded port. Return the id of the stored result."""
+        async with self._load.at_run(run_id, overrides, ahead=True) as load:
+            return await self._measure(load)
+
+    async def run_url(self, url: str, **overrides: Any) -> int:
+        """Benchmark a server that others started, by its base URL. Return the id of the stored result. The result has
+        GPU metrics only if the address is a loopback one of the session's host."""
+        async with self._load.at_url(url, overrides, ahead=True) as load:
+            return await self._measure(load)
+
+    async def run_target(self, run_id: str | None, url: str | None, **overrides: Any) -> int:
+        """Benchmark the run, or the server at the URL, whichever is given."""
+        if url is not None:
+            return await self.run_url(url, **overrides)
+        assert run_id is not None
+        return await self.run_on(run_id, **overrides)
+
+    async def _measure(self, load: Load) -> int:
+        """Measure and store, and show both in the state."""
+        last_id = self._core.state.bench.last_id
+        self._core.update(bench=BenchState(running=True, spec=load.spec, last_id=last_id))
+        error: str | None = None
+        try:
+            result_id = await self._measure_and_store(load)
+        except BenchCancelled as cancelled:
+            error = "cancelled"
+            if cancelled.result_id is not None:
+                error = f"cancelled; what was measured is kept as #{cancelled.result_id}, marked partial"
+                await self._results.refresh()
+            raise
+        except WorkbenchError as failure:
+            error = failure.message
+            raise
+        finally:
+            self._core.update(bench=replace(self._core.state.bench, running=False, error=error))
+        self._core.record(_command(load.spec, load.server.status), f"result {result_id}")
+        await self._results.refresh()
+        if not (await self._results.get(result_id)).summary.refused:
+            self._core.update(bench=replace(self._core.state.bench, last_id=result_id))  # now in `state.results`
+        return result_id
+
+    async def _measure_and_store(self, load: Load) -> int:
+        server = load.server
+        idle_key = self._idle_key(load)
+        idle, since_s = self._idles.get(idle_key, (None, 0.0))
+        if time.monotonic() - since_s > _IDLE_VALID_S:
+            idle = None
+        await self._gpu.alterations.read()
+        locks, changes = self._gpu.alterations.locks_on, self._gpu.alterations.lock_changes
+        known = await self._gpu.evidence.known_clocks(load_of(load.spec, server))
+        measured = await Measurement(
+            self._core.host,
+            load.spec,
+            server,
+            load.env,
+            cancel=load.cancel,
+            on_progress=self.show_progress,
+            alterations=self._core.state.alterations,
+            known=known,
+            idle=idle,
+            ahead=load.ahead,
+        ).run()
+        if idle is None and measured.idle is not None and measured.idle.power_w is not None:
+            self._idles = {idle_key: (measured.idle, time.monotonic())}
+        await self._gpu.alterations.read()
+        changes = self._gpu.alterations.lock_changes - changes
+        if changed := locks_changed(locks, self._gpu.alterations.locks_on, measured.gpus, changes):
+            measured = measured.with_locks_changed(changed)
+        else:
+            await self._gpu.evidence.keep_clocks(known, measured.clocks, measured.proofs)
+        await self._gpu.evidence.show(measured.proofs)
+        result_id = await self._store(measured, server)
+        if measured.outcome.partial:
+            cancelled = BenchCancelled(f"the benchmark was cancelled; what it had measured is kept as #{result_id}")
+            cancelled.result_id = result_id
+            raise cancelled
+        return result_id
+
+    def _idle_key(self, load: Load) -> tuple[Any, ...]:
+        """Return what idle power depends on: the server and the GPU settings."""
+        server = load.server.status.run_id if load.server.status else load.spec.url
+        return server, *((a.gpu_uuid, a.setting, str(a.now)) for a in self._core.state.alterations)
+
+    def show_progress(self, progress: BenchProgress) -> None:
+        """Show the progress of a load in the state."""
+        self._core.update(bench=replace(self._core.state.bench, progress=progress))
+
+    async def _store(self, measured: Measured, server: Benched) -> int:
+        """Store a measurement with its conditions. Return the id of the result."""
+        host, status = self._core.host, server.status
+        outcome, telemetry, gpus = measured.outcome, measured.telemetry, measured.gpus
+        memory_mhz = measured.summary.gpu.memory_mhz if measured.summary.gpu else None
+        infos = [info for info in (telemetry.infos if telemetry else ()) if info.index in gpus]
+        spec = replace(outcome.spec, prompts=())  # a result keeps their name and digest
+        conditions = conditions_of(
+            server.host,
+            "local" if host.is_local else "tunnel",
+            spec,
+            status=status,
+            record=server.record,
+            telemetry=telemetry,
+            locks=self._gpu.alterations.locks_on,
+            gpus=gpus,
+            simulated=self._core.state.simulated or server.simulated or bool(status and status.simulated),
+            ceiling=ceiling_of(server.plan, infos, memory_mhz),
+            in_force={f"{p.place}.{p.setting}": str(p.in_force) for p in measured.proofs},
+            findings={f"{p.place}.{p.setting}": p.text for p in measured.proofs},
+            model=await self._model_bytes(server),
+        )
+        conditions = replace(conditions, engine=conditions.engine or measured.engine, address=server.address)
+        summary = measured.summary
+        if missing := self._plans.unapplied(conditions.preset_id, telemetry):
+            text = f"GPU settings of the preset: not applied ({', '.join(missing)})"
+            summary = replace(summary, notes=(*summary.notes, text))
+        samples = [r.as_json() for r in outcome.requests]
+        return await asyncio.to_thread(self._results.db.add, spec, conditions, summary, samples)
+
+    async def _model_bytes(self, server: Benched) -> ModelBytes:
+        """Return which model files the server was started with, as far as they can be identified."""
+        status, record = server.status, server.record
+        if status is None or record is None:
+            return ModelBytes(None, "the server was not started by Workbench")
+        if status.simulated:
+            return ModelBytes(None, "a simulated engine loads no model")
+        env, workdir = record.command.env, record.command.workdir
+        return await identify(self._core.host, record.plan, env, workdir, started_unix_s=status.started_unix_s)
+
+    # ---- the tuning loop
+
+    async def restart_and_compare(self) -> None:
+        """Restart the server with the plan, repeat the last benchmark, and compare the two results."""
+        host = self._core.host.name
+        if _AGAIN in self._core.state.busy:
+            raise BenchError("that is under way", host=host, next_step="wait for its result")
+        with self._core.busy(_AGAIN):
+            before = self._core.state.bench.last_id or last_usable(self._core.state.results)
+            shape = self._shape_again((await self._results.get(before)).spec) if before is not None else {}
+            run_id = await self._servers.start()
+            status = await self._servers.wait_ready(run_id)
+            if status.state is not ServerState.READY:
+                raise BenchError(
+                    f"the server is {status.state}: nothing was measured",
+                    host=host,
+                    next_step="the log shows the first error (e)",
+                )
+            after = await self.run_on(run_id, **shape)
+            if before is None:
+                self._core.notify(Level.INFO, "the first result: change one thing and press . again to compare")
+                return
+            self._core.update(mark_a=before, mark_b=after)
+            await self._results.compare(before, after)
+
+    def _shape_again(self, spec: BenchSpec) -> dict[str, Any]:
+        """Return the overrides that repeat a benchmark. The user's own prompts and command are taken from what this
+        session ran, since results do not contain them."""
+        shape = {name: getattr(spec, name) for name in SHAPE}
+        if spec.prompts_name or spec.command:
+            last = self.asked or self._core.state.bench.spec
+            if last is None or (last.prompts_name, last.command) != (spec.prompts_name, spec.command):
+                what = spec.prompts_name or "a command of your own"
+                raise BenchError(
+                    f"the last result is of {what}, which this session has not run",
+                    host=self._core.host.name,
+                    next_step="run that benchmark again first",
+                )
+            shape["prompts"] = last.prompts
+        return shape
+
+
+def _command(spec: BenchSpec, status: ServerStatus | None) -> str:
+    """Return the command line of a benchmark, without secrets."""
+    words: Sequence[str] = [status.run_id] if status else ["--url", spec.url, "--model", spec.model]
+    if spec.command:
+        return shlex.join(["workbench", "bench", *words, "--", *mask_argv(spec.command)])
+    return shlex.join(["workbench", "bench", *words, *options(replace(spec, extra_body=mask_data(spec.extra_body)))])

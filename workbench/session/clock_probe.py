@@ -1,0 +1,127 @@
+"""A probe of clock locks: a clearly different lock for a moment, under load, shows whether the clock follows locks. The
+probe is a setting like any other, with journal and guard; the previous lock is set again after it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeAlias
+
+from workbench.gpu.settings.contrast import CONTRAST_MHZ, LOCKS, Clock, ContrastEvidence
+from workbench.model.errors import SettingsError, WorkbenchError
+from workbench.model.findings import Level
+from workbench.model.settings import ClockRange, GpuSettings, InForce
+from workbench.session.previous_settings import Previous, previous_of, restore
+from workbench.session.uninterrupted import uninterrupted
+
+if TYPE_CHECKING:
+    from workbench.gpu.settings.proof import Proof
+    from workbench.model.gpu import GpuInfo
+    from workbench.model.settings import SettingCommand
+    from workbench.session.gpu_control import GpuControl
+    from workbench.session.gpu_meter import Meter
+    from workbench.session.state_holder import StateHolder
+    from workbench.session.sustained_load import Driven
+    from workbench.session.telemetry_watch import TelemetryWatch
+
+PROBE_S = 2.0
+RISE_S = 1.0  # of a load, in which clocks still rise
+LOWER = 0.75  # of the observed clock: a probe never makes a GPU hotter
+Probes: TypeAlias = Mapping[str, Mapping[int, GpuSettings]]  # setting -> GPU -> the lock to try
+
+
+def unsure(proofs: Sequence[Proof]) -> tuple[Proof, ...]:
+    """Return the proofs of locks that a probe can decide."""
+    return tuple(p for p in proofs if p.in_force is InForce.CONSISTENT and p.setting in LOCKS)
+
+
+def choose_probes(infos: Sequence[GpuInfo], proofs: Sequence[Proof]) -> tuple[Probes, tuple[str, ...]]:
+    """Return another lock for each lock in `proofs`, and a note for each that has none."""
+    found: dict[str, dict[int, GpuSettings]] = {}
+    notes: list[str] = []
+    by_index = {info.index: info for info in infos}
+    for proof in proofs:
+        mhz = probe_mhz(by_index.get(proof.gpu_index), proof.setting, proof.observed)
+        if mhz is None:
+            notes.append(f"{proof.where}: no probe of {proof.setting}: the card has no clearly lower clock")
+        else:
+            lock = GpuSettings(**{proof.setting: ClockRange(mhz, mhz)})  # type: ignore[arg-type]
+            found.setdefault(proof.setting, {})[proof.gpu_index] = lock
+    return found, tuple(notes)
+
+
+def probe_mhz(info: GpuInfo | None, setting: str, observed_mhz: float | None) -> int | None:
+    """Return the supported clock nearest to LOWER of the observed one; None if none is clearly below it."""
+    if info is None or observed_mhz is None:
+        return None
+    steps = info.supported_memory_mhz if setting == "memory_clocks" else info.supported_sm_mhz
+    lower = [mhz for mhz in steps if mhz < observed_mhz - 2 * CONTRAST_MHZ]
+    return min(lower, key=lambda mhz: abs(mhz - LOWER * observed_mhz)) if lower else None
+
+
+class ClockProbe:
+    """Runs probes. A probe that fails leaves a note."""
+
+    def __init__(self, core: StateHolder, telemetry: TelemetryWatch, gpu: GpuControl) -> None:
+        self._core, self._telemetry, self._gpu = core, telemetry, gpu
+
+    async def commands(self, probes: Probes) -> Sequence[SettingCommand]:
+        """Return the commands of the probes and those that set the previous locks again."""
+        found: list[SettingCommand] = []
+        for setting, wanted in probes.items():
+            previous = await self._previous(setting, wanted)
+            found += await self._gpu.plan_each({str(gpu): lock for gpu, lock in wanted.items()})
+            found += await self._gpu.plan_each({str(gpu): one.settings for gpu, one in previous.items()})
+        return found
+
+    async def run(
+        self,
+        meter: Meter,
+        probes: Probes,
+        load: Callable[[float], Awaitable[Driven]],
+        known: ContrastEvidence,
+        password: str | None,
+    ) -> tuple[list[Clock], tuple[str, ...]]:
+        """Return the clocks under the probes, and a note for each probe that was not made. `load(seconds)` loads the
+        server."""
+        clocks: list[Clock] = []
+        notes: list[str] = []
+        for setting, wanted in probes.items():
+            try:
+                clocks += await self._one(meter, setting, wanted, load, known, password)
+            except SettingsError as error:
+                notes.append(f"no probe of {setting}: {error.message}")
+        return clocks, tuple(notes)
+
+    async def _previous(self, setting: str, wanted: Mapping[int, GpuSettings]) -> dict[int, Previous]:
+        return await previous_of(self._core.host, await self._telemetry.reading(), setting, tuple(wanted))
+
+    async def _one(
+        self,
+        meter: Meter,
+        setting: str,
+        wanted: Mapping[int, GpuSettings],
+        load: Callable[[float], Awaitable[Driven]],
+        known: ContrastEvidence,
+        password: str | None,
+    ) -> tuple[Clock, ...]:
+        previous = await self._previous(setting, wanted)
+        self._gpu.guard.attend()  # the guard reverts the lock of a probe that is killed
+        try:
+            report = await self._gpu.apply_each({str(gpu): lock for gpu, lock in wanted.items()}, password=password)
+            failed = next((o for o in report.outcomes if not o.ok), None)
+            if failed is not None:
+                raise SettingsError(f"{failed.command.where}: {failed.message}", host=self._core.host.name)
+            driven = await load(RISE_S + PROBE_S)
+            return meter.clocks(driven.t0_s, driven.t1_s, self._core.state.alterations, known)
+        finally:
+            await uninterrupted(self._restore(previous, password))
+
+    async def _restore(self, previous: Mapping[int, Previous], password: str | None) -> None:
+        for gpu, one in previous.items():
+            why = "the host is out of reach"
+            with suppress(WorkbenchError):
+                why = await restore(self._core.host, self._gpu, gpu, one, password)
+            if why:
+                text = f"GPU{gpu}: the lock of before the probe is not on again ({why})"
+                self._core.notify(Level.ERROR, text, "workbench gpu revert; its guard reverts it too")

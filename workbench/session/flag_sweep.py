@@ -1,0 +1,225 @@
+"""A sweep of one or two flags: the server of each combination is started and screened with a run or two, then the best
+is compared with the current values in pairs. Screening alone supports no claim."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from workbench.bench.metric_changes import BETTER
+from workbench.bench.runner import BenchCancelled
+from workbench.model.errors import WorkbenchError
+from workbench.model.experiment import Arm
+from workbench.model.secrets import mask_argv
+from workbench.model.server_run import ServerState
+from workbench.session.servers import LIVE
+from workbench.session.sweep_progress import SweepProgress, TimeUp
+from workbench.session.uninterrupted import uninterrupted
+
+if TYPE_CHECKING:
+    from workbench.model.experiment import Experiment
+    from workbench.model.server_run import ServerStatus
+    from workbench.model.sweep import SweepPoint
+    from workbench.session.plan_editor import PlanEditor
+    from workbench.session.sweep_parts import SweepParts
+
+T = TypeVar("T")
+SCREENED = "screened with {}: no difference between two values is claimed, but for the one that was compared in pairs"
+
+
+@dataclass(frozen=True, slots=True)
+class Combination:
+    """One combination of values. `sets`: the flags as typed, "flag=value"; () for the current values. `x`: the number
+    of a single flag."""
+
+    label: str
+    x: float | None
+    sets: tuple[str, ...]
+    editor: PlanEditor
+
+
+@dataclass
+class FlagSweep:
+    """`before`: the plan of the server that runs, which is started again at the end; None if none runs. Points that
+    were measured before a sweep was resumed stay."""
+
+    parts: SweepParts
+    progress: SweepProgress
+    combinations: Sequence[Combination]
+    bench: Mapping[str, Any]
+    before: PlanEditor | None
+    runs: int = 1
+    pairs: int = 3
+    max_minutes: float | None = None
+    _server: str | None = field(default=None, init=False)  # the run that the sweep started and that is on
+
+    async def run(self) -> None:
+        try:
+            await self._stop_selected()
+            await self._screen_all()
+            await self._confirm()
+        finally:
+            await uninterrupted(self._restore())
+
+    async def _stop_selected(self) -> None:
+        """Stop the server that runs, after writing it down: a sweep that is killed starts it again when resumed."""
+        server = self.parts.core.state.server
+        if server is not None and server.state in LIVE:
+            self.progress.change(before=server.run_id)
+            await self.progress.save()
+            await self.parts.servers.end(server.run_id)
+
+    # ---- screening
+
+    async def _screen_all(self) -> None:
+        missing = self.progress.missing
+        for count, index in enumerate(missing):
+            self.progress.check_stop()
+            each_s = self.progress.elapsed_s / count if count else 0.0  # with the start of its server
+            self._check_time(each_s)
+            await self._screen(index, self.combinations[index])
+            runs = len(missing) - count - 1 + 2 * self.pairs
+            self.progress.change(left_s=runs * self.progress.elapsed_s / (count + 1))
+        self.progress.note(SCREENED.format("one run each" if self.runs == 1 else f"{self.runs} runs each"))
+
+    def _check_time(self, needs_s: float) -> None:
+        """Raise TimeUp if less time is left than `needs_s`."""
+        left_s = self._left_s()
+        if left_s is not None and left_s <= needs_s:
+            raise TimeUp(f"{self.max_minutes:g} minutes were given, {max(0.0, left_s):.0f} s are left")
+
+    def _left_s(self) -> float | None:
+        return None if self.max_minutes is None else 60 * self.max_minutes - self.progress.elapsed_s
+
+    async def _screen(self, index: int, combination: Combination) -> None:
+        self.progress.point(index, state="measuring")
+        try:
+            self.parts.servers.check_startable(combination.editor.effective, combination.editor)
+            run_id = await self._start(combination.editor)
+        except BenchCancelled:
+            raise
+        except WorkbenchError as error:
+            await self.progress.fail(index, f"not started: {error.message}")
+        else:
+            await self.progress.measure(index, lambda: self.parts.bench.run_on(run_id, **self.bench), self.runs)
+            await self.progress.save()
+        finally:
+            await self._end_server()
+
+    async def _start(self, editor: PlanEditor) -> str:
+        """Start a server. Return its run id once it is READY. Raises WorkbenchError with the engine's reason if it does
+        not become READY."""
+        starting = asyncio.ensure_future(self.parts.servers.launch(editor))
+        try:
+            self._server = (await asyncio.shield(starting)).run_id
+        except asyncio.CancelledError:  # the server may run by now, and must be ended
+            with suppress(WorkbenchError):
+                self._server = (await starting).run_id
+            raise
+        self.progress.change(server=self._server)
+        await self.progress.save()  # names the server if the sweep is killed now
+        status = await self._unless_stopped(self.parts.servers.wait_ready(self._server))
+        if status.state is not ServerState.READY:
+            raise WorkbenchError(_reason(status))
+        return self._server
+
+    async def _unless_stopped(self, work: Awaitable[T]) -> T:
+        """Await `work` until the sweep is cancelled: a server may take half an hour to start."""
+        task = asyncio.ensure_future(work)
+        stop = asyncio.ensure_future(self.progress.stop.wait())
+        try:
+            await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
+            self.progress.check_stop()
+            return await task
+        finally:
+            for one in (task, stop):
+                one.cancel()
+
+    async def _end_server(self) -> None:
+        run_id, self._server = self._server, None
+        if run_id is not None:
+            await uninterrupted(self._end(run_id))
+
+    async def _end(self, run_id: str) -> None:
+        await self.parts.servers.end(run_id)
+        self.progress.change(server=None)
+
+    # ---- the best combination against the current values
+
+    async def _confirm(self) -> None:
+        points = self.progress.sweep.points
+        best = _best(points)
+        if self.pairs < 1:
+            return self.progress.note("nothing was compared in pairs: --pairs 0")
+        if best is None:
+            why = "the start was not measured" if points[0].state != "done" else "no value was faster than the start"
+            return self.progress.note(f"nothing was compared in pairs: {why}")
+        label = points[best].label
+        self._check_time(0.0)
+        self.progress.check_stop()
+        try:
+            experiment = await self._experiment(self.combinations[best].sets)
+        except BenchCancelled:
+            raise
+        except WorkbenchError as error:
+            return self.progress.note(f"{label} was not compared in pairs: {error.message}")
+        verdict = experiment.comparison.metrics[0].verdict if experiment.comparison else ""
+        self.progress.change(experiment_id=experiment.id, confirmed=experiment.state == "done" and verdict == BETTER)
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():  # a cancelled experiment ends in order, and returns
+            raise asyncio.CancelledError
+        self.progress.check_stop()
+        if experiment.state == "stopped":
+            raise TimeUp(f"the pairs of {label} were stopped: {experiment.error}")
+        outcome = experiment.verdict or experiment.error or experiment.state
+        return self.progress.note(f"{label} against the start: {outcome}")
+
+    async def _experiment(self, sets: Sequence[str]) -> Experiment:
+        """Run the experiment of the pairs. A resumed sweep goes on with the one that it had begun for the same
+        combination."""
+        left_s = self._left_s()
+        minutes = None if left_s is None else left_s / 60
+        begun = self.progress.sweep.experiment_id
+        if begun is not None:
+            earlier = await self.parts.experiments.get(begun)
+            if earlier.spec.b.sets == mask_argv(sets):
+                if earlier.state == "done":
+                    return earlier
+                return await self.parts.experiments.resume(begun, max_minutes=minutes)
+        options: dict[str, Any] = {"pairs": self.pairs, "bench": dict(self.bench)}
+        if minutes is not None:
+            options["max_minutes"] = minutes
+        return await self.parts.experiments.run(Arm(), Arm(sets=tuple(sets)), opened=self._note_experiment, **options)
+
+    async def _note_experiment(self, experiment_id: int) -> None:
+        self.progress.change(experiment_id=experiment_id)
+        await self.progress.save()
+
+    async def _restore(self) -> None:
+        """Start the server again that ran before the sweep, or leave none on."""
+        await self._end_server()
+        if self.before is None:
+            return
+        try:
+            status = await self.parts.servers.launch(self.before)
+        except WorkbenchError as error:
+            self.progress.change(error=f"the server that ran before was not started again: {error.message}")
+            return
+        self.progress.change(before=None)
+        self.progress.note(f"the server that ran before is started again as {status.run_id}")
+
+
+def _best(points: Sequence[SweepPoint]) -> int | None:
+    """Return the index of the fastest point if it is faster than the first, else None."""
+    known = [(p.tok_s, i) for i, p in enumerate(points) if p.state == "done" and p.tok_s is not None]
+    if not known or points[0].state != "done":
+        return None
+    return max(known)[1] or None
+
+
+def _reason(status: ServerStatus) -> str:
+    cause = f": {status.findings[0].text}" if status.findings else ""
+    return f"the server is {status.state} ({status.reason or 'see its log'}){cause}"

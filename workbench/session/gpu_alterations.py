@@ -1,0 +1,164 @@
+"""The GPU settings that Workbench changed on the host: read from the journal and compared with the readings."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from workbench.gpu.settings import journal
+from workbench.gpu.settings.apply import alteration, alteration_of, forget_gone
+from workbench.gpu.settings.drift import drifts, locks_on
+from workbench.gpu.settings.load_findings import kept_of
+from workbench.gpu.settings.revert import shown
+from workbench.gpu.telemetry.source import read_once
+from workbench.model.errors import WorkbenchError
+from workbench.model.findings import Level
+
+if TYPE_CHECKING:
+    from workbench.gpu.settings.journal import Journal, Record
+    from workbench.gpu.settings.shared_register import LockChange
+    from workbench.hosts.base import Host
+    from workbench.model.gpu import Telemetry
+    from workbench.model.settings import Alteration, Drift
+    from workbench.session.state_holder import StateHolder
+    from workbench.session.telemetry_watch import TelemetryWatch
+
+OFFER = "GPU settings that Workbench made are still on: r gives back what was before"
+_OWNERS = {"alive": "another Workbench, which runs", "elsewhere": "from another machine"}
+
+
+class GpuAlterations:
+    """Keeps the altered settings of the host, and their drift, in the state."""
+
+    def __init__(self, core: StateHolder, telemetry: TelemetryWatch) -> None:
+        self._core = core
+        self.register_dir: str | None = None  # the host's directory in which Workbenches register their work
+        self.read_monotonic_s = 0.0  # time of the last `read`
+        self.lock_changes: frozenset[LockChange] = frozenset()  # by all Workbenches of the host, at that time
+        self._findings_of: Host | None = None  # the host whose stored load findings were read
+        self._checked: frozenset[Drift] = frozenset()  # drift that the journal did not explain
+        self._checking = False
+        telemetry.on_reading.append(self._compare)
+
+    @property
+    def locks_on(self) -> tuple[Alteration, ...]:
+        """The clock locks of this host's GPUs, whoever set them."""
+        return locks_on(self._core.state.alterations, self._core.state.others)
+
+    async def read(self) -> None:
+        """Read the altered settings, their owners and those that a restart removed into the state."""
+        state, records = await self._journal()
+        self.register_dir = state.register.directory
+        found = tuple(alteration(r) for r in records if r.gone is None)
+        changed = {a.gpu_index for a in _difference(found, self._core.state.alterations)}
+        findings = tuple(f for f in self._core.state.gpu_findings if f[0] not in changed)
+        if found and self._findings_of is not self._core.host:  # what an earlier session, or a command, has found
+            findings, self._findings_of = await kept_of(self._core.host, found), self._core.host
+        self._core.update(
+            alterations=found,
+            others=tuple(alteration_of(claim) for claim in state.others),
+            others_problem=state.register.problem,
+            drift=tuple(d for d in self._core.state.drift if d.setting in {a.setting for a in found}),
+            offers=offers(records),
+            gpu_findings=findings,
+        )
+        self.read_monotonic_s, self.lock_changes = time.monotonic(), state.register.changes
+        if gone := [r for r in records if r.gone is not None]:
+            await self._report_gone(gone)
+
+    async def journal(self) -> tuple[Sequence[Record], Sequence[Mapping[str, Any]]]:
+        """Return the journal's records, with their owners and what a restart removed, and its log, oldest first."""
+        state, records = await self._journal()
+        return records, state.log
+
+    async def _journal(self) -> tuple[Journal, Sequence[Record]]:
+        """Return the journal, with the claims of other Workbenches that are still in force, and its records."""
+        state, energy_j = await journal.read(self._core.host), _energies_j(self._core.state.telemetry)
+        records = state.records(energy_j)
+        if any(r.gone is not None for r in records):  # the reading may be older than the setting
+            state, energy_j = await journal.read(self._core.host), await self._energies_now_j()
+            records = state.records(energy_j)
+        return replace(state, others=state.without_gone(energy_j).others), records
+
+    async def _report_gone(self, gone: Sequence[Record]) -> None:
+        """Report settings that a restart removed, once: the journal forgets them."""
+        what = ", ".join(f"{gpu_name(r.entry.gpu_index)} {r.entry.setting} {shown(r.entry.now)}" for r in gone)
+        self._core.notify(Level.INFO, f"GPU settings of before are gone, since {gone[0].gone}: {what}")
+        with suppress(WorkbenchError):
+            await forget_gone(self._core.host, await self._energies_now_j())
+
+    async def _energies_now_j(self) -> dict[str, float]:
+        """Read the energy counters. A counter that is behind the journal's was reset since."""
+        with suppress(WorkbenchError):
+            return _energies_j(await read_once(self._core.host))
+        return {}
+
+    # ---- drift
+
+    def _compare(self, telemetry: Telemetry) -> None:
+        """Compare a reading with the journal. A difference counts if the journal, read again, still differs, since a
+        command or the guard may be changing both."""
+        state = self._core.state
+        if not state.alterations:
+            self._checked = frozenset()
+            self._core.update(drift=())
+            return
+        if any("GPU settings" in work for work in state.busy):
+            self._checked = frozenset()
+            return
+        found = drifts(state.alterations, state.others, telemetry)
+        lasting = tuple(d for d in found if d in self._checked)
+        self._checked = frozenset(lasting)
+        if len(lasting) < len(found) and not self._checking:
+            self._checking = True
+            self._core.spawn(self._check(frozenset(found)))
+        for one in lasting:
+            if one not in state.drift:
+                text = f"{self._core.host.name}: {gpu_name(one.gpu_index)} {one.setting} {one.text}"
+                self._core.notify(Level.WARN, text, "r asks what is to become of it")
+        if lasting != state.drift:
+            self._core.update(drift=lasting)
+
+    async def _check(self, found: frozenset[Drift]) -> None:
+        try:
+            if await journal.is_being_changed(self._core.host):
+                return  # the next reading asks again
+            await self.read()
+            self._checked |= found
+        except WorkbenchError:  # the link is lost, which `state.host` shows
+            pass
+        finally:
+            self._checking = False
+
+
+def gpu_name(gpu_index: int) -> str:
+    """Return "GPU0", or "host" for a setting of the host."""
+    return "host" if gpu_index < 0 else f"GPU{gpu_index}"
+
+
+def offers(records: Sequence[Record]) -> tuple[str, ...]:
+    """Return what to ask or report at the start: settings that a dead Workbench left on, and those of others. Settings
+    that were kept deliberately are not among them."""
+    on = [r for r in records if r.gone is None and r.entry.state != "kept" and r.owner != "this"]
+    found = []
+    if any(r.owner == "dead" for r in on):
+        found.append(OFFER)
+    for owner, name in _OWNERS.items():
+        who = sorted({f"{r.entry.who}, process {r.entry.owner.get('pid')}" for r in on if r.owner == owner})
+        if who:
+            found.append(f"GPU settings are on by {' and '.join(who)} ({name})")
+    return tuple(found)
+
+
+def _energies_j(telemetry: Telemetry | None) -> dict[str, float]:
+    gpus = telemetry.gpus if telemetry else ()
+    return {gpu.uuid: gpu.energy_j for gpu in gpus if gpu.energy_j is not None}
+
+
+def _difference(a: Sequence[Alteration], b: Sequence[Alteration]) -> list[Alteration]:
+    """Return the settings that are in only one of the two."""
+    known = [(x.gpu_index, x.setting, x.now, x.since_unix_s) for x in (*a, *b)]
+    return [x for x, key in zip((*a, *b), known, strict=True) if known.count(key) == 1]

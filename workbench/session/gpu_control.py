@@ -1,0 +1,163 @@
+"""GPU settings of the host: planned, applied under a guard with a journal, and reverted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from workbench.gpu.settings import apply as settings_commands
+from workbench.gpu.settings.drift import cautions
+from workbench.gpu.settings.sudoers import sudoers
+from workbench.gpu.telemetry.source import read_once
+from workbench.hosts import detached_process
+from workbench.model.errors import HostError, SettingsError, WorkbenchError
+from workbench.session.gpu_alterations import GpuAlterations
+from workbench.session.gpu_evidence import GpuEvidence
+from workbench.session.gpu_guard import GpuGuard, check_trial
+from workbench.session.gpu_rights import GpuRights
+
+if TYPE_CHECKING:
+    from workbench.gpu.settings.rights import Rights
+    from workbench.model.settings import GpuSettings, SettingCommand, SettingsReport
+    from workbench.session.plans import Plans
+    from workbench.session.presets import Presets
+    from workbench.session.state import PlanView
+    from workbench.session.state_holder import StateHolder
+    from workbench.session.telemetry_watch import TelemetryWatch
+
+
+class GpuControl:
+    """Changes GPU settings. `alterations`: the settings that Workbench changed. `guard`: the program that reverts them.
+    `rights`: what this user may change. `evidence`: what loads have shown of the settings."""
+
+    def __init__(self, core: StateHolder, presets: Presets, telemetry: TelemetryWatch, plans: Plans) -> None:
+        self._core, self._telemetry, self._plans = core, telemetry, plans
+        self.alterations = GpuAlterations(core, telemetry)
+        self.rights = GpuRights(core)
+        self.evidence = GpuEvidence(core)
+        self.guard = GpuGuard(core, presets, telemetry, self.alterations, self.rights)
+
+    async def sudoers(self) -> str:
+        """Return a sudoers file that lets this user change and revert every GPU setting of the host. Raises
+        SettingsError if sudo does not decide that."""
+        rights = await self.rights.get()
+        if not rights.by_sudoers:
+            why = rights.refusal or "GPU settings can be changed here without sudo"
+            raise SettingsError(f"no file for sudoers helps: {why}", host=self._core.host.name)
+        reading, governors = await self._telemetry.reading(), await settings_commands.governors_on(self._core.host)
+        uuids = [info.uuid for info in reading.infos if info.uuid]
+        return sudoers(rights.user, rights.nvidia_smi, rights.tee, uuids, sorted(governors.by_core), governors.sysfs)
+
+    async def plan(self, wanted: GpuSettings, gpu: int | str | None = None) -> Sequence[SettingCommand]:
+        """Return the commands that set `wanted` on a GPU (None: on all), checked against the driver's limits."""
+        return await self.plan_each({_selector(gpu): wanted})
+
+    async def plan_each(
+        self, wanted: Mapping[str, GpuSettings], rights: Rights | None = None
+    ) -> Sequence[SettingCommand]:
+        """Return the commands that set `wanted`, by GPU (an index, a UUID or "all")."""
+        host = self._core.host
+        governors = await settings_commands.governors_on(host) if any(w.governor for w in wanted.values()) else None
+        reading, rights = await self._telemetry.reading(), rights or await self.rights.get()
+        try:
+            return settings_commands.plan(wanted, reading, rights, governors)
+        except WorkbenchError as error:
+            error.host = error.host or host.name
+            raise
+
+    async def apply(
+        self,
+        wanted: GpuSettings,
+        gpu: int | str | None = None,
+        *,
+        dry_run: bool = False,
+        trial_s: float | None = None,
+        password: str | None = None,
+    ) -> SettingsReport:
+        """Set `wanted` on a GPU (None: on all) under a guard. `trial_s`: reverted after that time unless confirmed.
+        `password`: for sudo's stdin only. `dry_run`: report the commands and the values before them, change nothing."""
+        return await self.apply_each({_selector(gpu): wanted}, dry_run=dry_run, trial_s=trial_s, password=password)
+
+    async def apply_each(
+        self,
+        wanted: Mapping[str, GpuSettings],
+        *,
+        dry_run: bool = False,
+        trial_s: float | None = None,
+        password: str | None = None,
+    ) -> SettingsReport:
+        """Set `wanted`, by GPU: all of it, or, after a failure, nothing."""
+        rights = await self.rights.with_password(password)
+        commands = await self.plan_each(wanted, rights)
+        check_trial(trial_s)
+        with self._core.busy("applying GPU settings"):
+            if dry_run:
+                return await settings_commands.apply(self._core.host, commands, dry_run=True, rights=rights)
+            report = await self.guard.apply(commands, rights, trial_s)
+        await self._after(report)
+        return report
+
+    async def revert(
+        self,
+        gpu: int | str | None = None,
+        *,
+        dry_run: bool = False,
+        password: str | None = None,
+        foreign: str | None = None,
+    ) -> SettingsReport:
+        """Restore the previous settings of a GPU (None: of all). `foreign` decides about a value that someone else has
+        set since: "keep" it, set "ours" again, or restore the "original". Without it such a setting is left alone."""
+        with self._core.busy("reverting GPU settings"):
+            rights = await self.rights.with_password(password)
+            report = await settings_commands.revert(
+                self._core.host, gpu, dry_run=dry_run, rights=rights, foreign=foreign
+            )
+        if not dry_run:
+            await self._after(report)
+        return report
+
+    async def _after(self, report: SettingsReport) -> None:
+        """Record a change, and read what it left."""
+        for outcome in (*report.outcomes, *report.rolled_back):
+            self._core.record(outcome.command.typed, "ok" if outcome.ok else outcome.message)
+        with suppress(HostError):  # the link was lost; the report is shown anyway
+            await self.alterations.read()
+            self._core.update(offers=())  # the user has just seen to them
+        await self._telemetry.refresh()
+
+    async def mark_foreign(self, commands: Sequence[SettingCommand]) -> Sequence[SettingCommand]:
+        """Return the commands with a note on each whose present value someone else has set."""
+        return await settings_commands.standing(self._core.host, commands)
+
+    async def cautions(self) -> Sequence[str]:
+        """Return what the user should know before the settings are left on without a guard."""
+        state = self._core.state
+        return cautions(state.alterations, state.others, await read_once(self._core.host))
+
+    async def processes(self) -> Sequence[tuple[int, int, str, bool]]:
+        """Return (GPU index, pid, name, ours) of the processes on the GPUs; `ours`: started by Workbench. A process of
+        another PID namespace has no name."""
+        host = self._core.host
+        reading = await self._telemetry.reading()
+        runs = await detached_process.list_runs(host, f"{await host.state_dir()}/runs")
+        ours = {pid for run in runs for pid in run.members}
+        return [
+            (sample.index, process.pid, process.name or "name not known here", process.pid in ours)
+            for sample in reading.gpus
+            for process in sample.processes or ()
+        ]
+
+    async def check_preset(self) -> PlanView:
+        """Return the plan under edit, with the GPU settings of its preset compared with a reading."""
+        if self._core.state.telemetry is None and self._plans.preset_gpu_settings():
+            with suppress(WorkbenchError):
+                await self.alterations.read()
+                telemetry = await self._telemetry.reading()
+                preset_id = self._plans.editor.plan.preset_id
+                self._core.update(unapplied=self._plans.unapplied(preset_id, telemetry))
+        return self._plans.view()
+
+
+def _selector(gpu: int | str | None) -> str:
+    return "all" if gpu is None else str(gpu)

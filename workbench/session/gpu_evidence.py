@@ -1,0 +1,53 @@
+"""What loads have shown of the GPU settings in force: clocks under load, proofs, and findings on the GPUs' rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from workbench.gpu.settings import contrast, load_findings
+from workbench.model.errors import HostError
+from workbench.model.findings import Level
+from workbench.model.settings import InForce
+
+if TYPE_CHECKING:
+    from workbench.gpu.settings.contrast import Clock, ContrastEvidence
+    from workbench.gpu.settings.proof import Proof
+    from workbench.session.state_holder import StateHolder
+
+
+class GpuEvidence:
+    """Keeps evidence on the host, where later loads and other Workbenches find it."""
+
+    def __init__(self, core: StateHolder) -> None:
+        self._core = core
+
+    async def known_clocks(self, load: str) -> ContrastEvidence:
+        """Return the clocks that the host's GPUs have shown under loads of the last day. `load` names the next load."""
+        return replace(await contrast.read(self._core.host), load=load, others=self._core.state.others)
+
+    async def keep_clocks(
+        self, known: ContrastEvidence, clocks: Sequence[Clock], proofs: Sequence[Proof]
+    ) -> ContrastEvidence:
+        """Add the clocks of a load, and the locks that a contrast of clocks has proved, to `known` and keep it."""
+        proved = {(p.gpu_index, p.setting) for p in proofs if p.in_force is InForce.YES and p.setting in contrast.LOCKS}
+        shown = [a for a in self._core.state.alterations if (a.gpu_index, a.setting) in proved]
+        known = known.with_clocks(clocks).with_shown(shown)
+        if clocks or shown:
+            with suppress(HostError):  # the next load has less to compare with
+                await contrast.write(self._core.host, known)
+        return known
+
+    async def show(self, proofs: Sequence[Proof]) -> None:
+        """Show proofs on the rows of their GPUs, here and in later sessions, until the settings change."""
+        shown = {(p.gpu_index, p.short) for p in proofs if p.short and p.gpu_index >= 0}  # the host has no row
+        kept = [f for f in self._core.state.gpu_findings if f[0] not in {index for index, _ in shown}]
+        self._core.update(gpu_findings=(*kept, *sorted(shown)))
+        for proof in proofs:
+            if proof.in_force in (InForce.NO_EFFECT, InForce.CAPPED, InForce.CHANGED):
+                self._core.notify(Level.WARN, f"{proof.where}: {proof.text}", "r gives back what was before")
+        if shown:
+            with suppress(HostError):  # the result contains the proofs, too
+                await load_findings.keep(self._core.host, self._core.state.gpu_findings, self._core.state.alterations)

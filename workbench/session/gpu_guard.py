@@ -1,0 +1,206 @@
+"""The guard over changed GPU settings, as this session sees and feeds it: heartbeat, trial, keep, and its actions."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from workbench.gpu.guard import client
+from workbench.gpu.guard.client import Terms
+from workbench.gpu.settings import journal
+from workbench.gpu.settings.apply import apply
+from workbench.model.errors import HostError, InputError, SettingsError, WorkbenchError
+from workbench.model.findings import Level
+
+if TYPE_CHECKING:
+    from workbench.gpu.guard.client import GuardStatus
+    from workbench.gpu.settings.rights import Rights
+    from workbench.hosts.base import Host
+    from workbench.model.settings import GuardView, SettingCommand, SettingsReport
+    from workbench.session.gpu_alterations import GpuAlterations
+    from workbench.session.gpu_rights import GpuRights
+    from workbench.session.presets import Presets
+    from workbench.session.state_holder import StateHolder
+    from workbench.session.telemetry_watch import TelemetryWatch
+
+HEARTBEAT_S = 30.0
+TRIAL_S = (1.0, 86_400.0)
+BEATS = 6  # heartbeats within the time after which the guard reverts the settings
+BEAT_S = (0.1, 5.0)  # between two heartbeats
+WATCHED_S = 3.0  # between two looks at a guard that watches the settings of others
+SELDOM_S = 20.0  # between two looks when no guard runs
+DRAWN_S = (2.5, 5.0)  # a screen that was not drawn for this long is stalled
+
+
+class GpuGuard:
+    """`attend` starts the heartbeat of a long-running front end: settings that this session applies stay in force only
+    while it continues. `options` are the guard program's, for tests."""
+
+    options: Mapping[str, float] = {}
+
+    def __init__(
+        self,
+        core: StateHolder,
+        presets: Presets,
+        telemetry: TelemetryWatch,
+        alterations: GpuAlterations,
+        rights: GpuRights,
+    ) -> None:
+        self._core, self._presets, self._telemetry = core, presets, telemetry
+        self._alterations, self._rights = alterations, rights
+        self._attended = False
+        self._nudged = asyncio.Event()  # look at the guard now
+        self._ours = False  # the guard waits for this session's heartbeat
+        self._applying = False
+        self._drawn_s: float | None = None  # when the screen was drawn last
+        self._did_unix_s: float | None = None  # the guard's last action that was reported
+        self._start_problem: str | None = None  # why a guard that was killed could not be replaced
+
+    def attend(self) -> None:
+        """Send heartbeats from now on, in the background, and report the guard's actions."""
+        if not self._attended:
+            self._attended = True
+            self._core.spawn(self._attend())
+
+    def leave(self) -> None:
+        """Send no more heartbeats."""
+        self._attended = self._ours = False
+        self._did_unix_s = None
+
+    def screen_drawn(self) -> None:
+        """Note that the screen was drawn. Once noted, heartbeats are sent only while this is called at least every 2 s:
+        settings must not outlive a screen that nobody can see."""
+        self._drawn_s = time.monotonic()
+
+    async def heartbeat_s(self) -> float:
+        """Return the time after which the guard misses a heartbeat, from config.toml."""
+        config = self._presets.config
+        if not config.path.exists():  # the schema takes 0.1 s to load
+            return HEARTBEAT_S
+        return (await asyncio.to_thread(lambda: config.config)).gpu.heartbeat_s
+
+    async def read(self) -> GuardView:
+        """Read the guard's state from the host. Raises HostError."""
+        seen = await client.look(self._core.host)
+        await self._take(seen)
+        return seen.view
+
+    async def confirm(self) -> GuardView:
+        """End the trial: the settings stay, guarded by this session's heartbeat."""
+        view = await client.confirm(self._core.host, await self.heartbeat_s() if self._attended else None)
+        self._ours = self._attended
+        return await self._ordered("confirm", view)
+
+    async def keep(self) -> GuardView:
+        """Keep the settings on deliberately: the guard waits for no heartbeat any more."""
+        view = await client.keep(self._core.host)
+        self._ours = False
+        return await self._ordered("keep", view)
+
+    async def _ordered(self, order: str, view: GuardView) -> GuardView:
+        self._core.update(guard=view)
+        self._core.record(f"workbench gpu {order}", view.problem or "ok")
+        await self._alterations.read()
+        self._nudged.set()
+        return view
+
+    async def apply(self, commands: Sequence[SettingCommand], rights: Rights, trial_s: float | None) -> SettingsReport:
+        """Apply planned commands under a guard. The guard reverts them after `trial_s` unless they are confirmed."""
+        terms = Terms(rights, await self.heartbeat_s() if self._attended else None, trial_s)
+
+        async def guard() -> GuardView:
+            view = await client.start(self._core.host, terms, **self.options)
+            if trial_s is not None and not view.running:
+                raise SettingsError(
+                    f"{view.problem or 'the guard did not start'}, and a trial needs one",
+                    next_step="change it without --trial",
+                )
+            self._core.update(guard=view)
+            return view
+
+        self._ours = self._applying = self._attended
+        self._nudged.set()
+        try:
+            return await apply(self._core.host, commands, rights=rights, guard=guard, watch=terms.watch)
+        finally:
+            self._applying = False
+            self._nudged.set()
+
+    # ---- heartbeats
+
+    async def _attend(self) -> None:
+        while self._attended:
+            heartbeat_s = await self.heartbeat_s()
+            await self._look(heartbeat_s)
+            if self._ours:
+                pause = min(max(heartbeat_s / BEATS, BEAT_S[0]), BEAT_S[1])
+            else:
+                guard = self._core.state.guard
+                pause = WATCHED_S if guard and guard.running else SELDOM_S
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._nudged.wait()
+            self._nudged.clear()
+
+    async def _look(self, heartbeat_s: float) -> None:
+        """Look at the guard, with a heartbeat if it waits for this session's."""
+        host, owner = self._core.host, client.owner_id()
+        try:
+            seen = await client.look(host, owner if self._ours and self._is_drawn(heartbeat_s) else "")
+            if host is self._core.host:
+                self._ours = self._applying or owner in seen.owners or await self._replace_lost(host, seen)
+                await self._take(seen)
+        except WorkbenchError:  # the link is lost, which `state.host` shows
+            return
+
+    def _is_drawn(self, heartbeat_s: float) -> bool:
+        limit_s = min(max(heartbeat_s / 2, DRAWN_S[0]), DRAWN_S[1])
+        return self._drawn_s is None or time.monotonic() - self._drawn_s < limit_s
+
+    async def _take(self, seen: GuardStatus) -> None:
+        view, before = seen.view, self._core.state.guard
+        self._core.update(guard=view)
+        acted = view.did_unix_s is not None and view.did_unix_s != self._did_unix_s
+        self._did_unix_s = view.did_unix_s
+        # Others may have changed something since the journal was read.
+        stale = self._attended and time.monotonic() - self._alterations.read_monotonic_s > SELDOM_S
+        if before is None or before.running != view.running or acted or stale:
+            await self._alterations.read()
+            if not stale and self._telemetry.running:
+                await self._telemetry.refresh()
+        if acted and self._attended and seen.told != str(view.did_unix_s):
+            host = self._core.host
+            self._core.notify(Level.WARN, f"{host.name}: the guard {view.did}", f"its log is {view.log}")
+            self._core.record(f"# the guard {view.did}")
+            with suppress(HostError):
+                await client.was_told(host, view.did_unix_s or 0.0)
+
+    async def _replace_lost(self, host: Host, seen: GuardStatus) -> bool:
+        """Start another guard if the one of this session's settings was killed. Return whether such settings are
+        on."""
+        if not self._ours or seen.view.running:
+            return False
+        await self._alterations.read()
+        ours = [a for a in self._core.state.alterations if a.extra.get("owner_state") == "this"]
+        if all(a.extra.get("state") == "kept" for a in ours):
+            return False
+        async with journal.locked(host):
+            terms = Terms(await self._rights.get(), await self.heartbeat_s())
+            view = await client.start(host, terms, **self.options)
+        if view.running:
+            self._start_problem = None
+            text = f"{host.name}: the guard of the GPU settings was gone; another one watches now"
+            self._core.notify(Level.WARN, text)
+        elif view.problem != self._start_problem:
+            self._start_problem = view.problem
+            self._core.notify(Level.ERROR, f"{host.name}: no guard watches over the GPU settings: {view.problem}")
+        return True
+
+
+def check_trial(trial_s: float | None) -> None:
+    """Raise InputError if a trial cannot take `trial_s`."""
+    if trial_s is not None and not TRIAL_S[0] <= trial_s <= TRIAL_S[1]:
+        raise InputError(f"a trial of {trial_s:g} s is not possible: {TRIAL_S[0]:g} to {TRIAL_S[1]:g} s")

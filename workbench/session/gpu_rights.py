@@ -1,0 +1,35 @@
+"""The rights of this user to change GPU settings on the host."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from workbench.gpu.settings.rights import Rights, rights_on, with_password
+
+if TYPE_CHECKING:
+    from workbench.hosts.base import Host
+    from workbench.session.state_holder import StateHolder
+
+
+class GpuRights:
+    def __init__(self, core: StateHolder) -> None:
+        self._core = core
+        self._known: tuple[Host, Rights] | None = None
+
+    async def get(self) -> Rights:
+        """Return the rights and show them in the state. Incomplete rights are looked up each time, since a line may
+        have been added to sudoers."""
+        host = self._core.host
+        if self._known is not None and self._known[0] is host:
+            rights = self._known[1]
+            if not (rights.refusal or rights.by_sudoers):
+                return rights
+        rights = await rights_on(host)
+        self._known = (host, rights)
+        self._core.update_host(can_change_gpus=rights.refusal, user=rights.user, sudo_password=rights.sudo_password)
+        return rights
+
+    async def with_password(self, password: str | None) -> Rights:
+        """Return the rights that sudo's password gives, for one change. The password is not kept."""
+        rights = await self.get()
+        return rights if password is None else await with_password(self._core.host, rights, password)

@@ -1,0 +1,235 @@
+"""Plans of sweeps of a GPU setting: the values as typed, the GPUs, and the commands, checked before the first
+change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from workbench.bench.experiment import MOST_PAIRS
+from workbench.gpu.settings.plan import select
+from workbench.model.errors import InputError, ServerError, SettingsError, WorkbenchError
+from workbench.model.settings import ClockRange, GpuSettings
+from workbench.model.sweep import Sweep, SweepSpec
+from workbench.session.conditions import gpus_of
+from workbench.session.gpu_sweep import PAIRS, SETTING_NAMES, SETTLE_S, GpuSweep, GpuValue
+from workbench.session.previous_settings import Previous, previous_of
+from workbench.session.sustained_load import REQUESTS
+from workbench.session.sweep_parts import (
+    PlannedSweep,
+    SweepParts,
+    Target,
+    check_same_conditions,
+    checked_runs,
+    conditions_of_target,
+    target_of,
+)
+from workbench.session.sweep_progress import stored_shape
+
+if TYPE_CHECKING:
+    from workbench.model.settings import SettingCommand
+    from workbench.session.sweep_progress import SweepProgress
+
+BACK = "back to the start"
+MEASURE_S = 10.0  # of each value by default: power is a mean over 1 s
+RUNS_EACH = "{} at each value: it does not show differences below about 2 %"
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSweepPlanner:
+    parts: SweepParts
+
+    async def new(
+        self,
+        setting: str,
+        values: Sequence[str],
+        gpu: int | str | None,
+        *,
+        run_id: str | None,
+        url: str | None,
+        settle_s: float | None,
+        pairs: int | None,
+        runs: int,
+        password: str | None,
+        bench: Mapping[str, Any],
+    ) -> PlannedSweep:
+        """Return a checked sweep of `setting` on a GPU (None: on every GPU of the server, as far as they are known)."""
+        parts = self.parts
+        wanted, shape = values_of(setting, values), shape_of(bench)
+        if pairs is not None and pairs != 0 and not 2 <= pairs <= MOST_PAIRS:
+            raise InputError(f"{pairs} pairs are not possible", next_step=f"2 to {MOST_PAIRS}, or 0 for none")
+        parts.load.spec_of(None, shape)
+        target = await target_of(parts, run_id, url)
+        gpus = await self._gpus(gpu, target.run_id)
+        previous = await self._previous(setting, gpus)
+        await self._commands(wanted, previous, password, allowed=True)
+        spec = SweepSpec(
+            tuple(values),
+            stored_shape(shape),
+            checked_runs(runs),
+            PAIRS if pairs is None else pairs,
+            await conditions_of_target(parts, gpus, target, shape),
+            run_id=target.run_id,
+            url=target.url,
+            gpus=tuple(info.uuid for info in (await parts.telemetry.reading()).infos if info.index in gpus),
+            settle_s=SETTLE_S if settle_s is None else settle_s,
+        )
+        return self._planned(setting, spec, wanted, previous, shape, password)
+
+    async def resumed(self, sweep: Sweep, spec: SweepSpec, password: str | None) -> PlannedSweep:
+        """Return a checked sweep that goes on with the values that are missing."""
+        wanted, previous = await self._present(sweep, spec)
+        await self._commands(wanted, previous, password, allowed=True)
+        return self._planned(sweep.kind, spec, wanted, previous, spec.bench, password)
+
+    async def commands(
+        self, setting: str, values: Sequence[str], gpu: int | str | None, run_id: str | None
+    ) -> Mapping[str, Sequence[SettingCommand]]:
+        """Return the commands of a sweep by the label of the value, and those after the last value as BACK."""
+        wanted = values_of(setting, values)
+        gpus = await self._gpus(gpu, run_id)
+        return await self._commands(wanted, await self._previous(setting, gpus), None)
+
+    async def resumed_commands(self, sweep: Sweep, spec: SweepSpec) -> Mapping[str, Sequence[SettingCommand]]:
+        """Return the same for the values of a sweep that are missing."""
+        wanted, previous = await self._present(sweep, spec)
+        missing = [v for v, point in zip(wanted, sweep.points, strict=True) if point.state != "done"]
+        return await self._commands(missing or wanted, previous, None)
+
+    def _planned(
+        self,
+        setting: str,
+        spec: SweepSpec,
+        wanted: Sequence[GpuValue],
+        previous: Mapping[int, Previous],
+        shape: Mapping[str, Any],
+        password: str | None,
+    ) -> PlannedSweep:
+        async def carry_out(progress: SweepProgress) -> None:
+            progress.note(RUNS_EACH.format("one run" if spec.runs == 1 else f"{spec.runs} runs"))
+            self.parts.gpu.guard.attend()  # the guard reverts the setting of a sweep that is killed
+            target = Target(spec.run_id, spec.url)
+            tuning = spec.settle_s, spec.pairs, spec.runs, password
+            await GpuSweep(self.parts, progress, setting, wanted, previous, target, shape, *tuning).run()
+
+        name, unit = SETTING_NAMES[setting]
+        return PlannedSweep(setting, name, unit, [(v.label, v.x) for v in wanted], spec, carry_out)
+
+    async def _gpus(self, gpu: int | str | None, run_id: str | None) -> tuple[int, ...]:
+        telemetry = await self.parts.telemetry.reading()
+        if gpu is not None:
+            return tuple(info.index for info in select(str(gpu), telemetry))
+        plan = self.parts.servers.supervisor.record(run_id).plan if run_id else None
+        found = gpus_of(plan, telemetry.infos)
+        if not found:
+            raise SettingsError(telemetry.driver.message or "no GPU was found", host=self.parts.core.host.name)
+        return found
+
+    async def _previous(self, setting: str, gpus: Sequence[int]) -> dict[int, Previous]:
+        return await previous_of(self.parts.core.host, await self.parts.telemetry.reading(), setting, gpus)
+
+    async def _commands(
+        self,
+        wanted: Sequence[GpuValue],
+        previous: Mapping[int, Previous],
+        password: str | None,
+        *,
+        allowed: bool = False,
+    ) -> dict[str, Sequence[SettingCommand]]:
+        """Return the commands of every value on every GPU, and of the way back. `allowed`: raise SettingsError if this
+        user may not run one of them."""
+        gpu = self.parts.gpu
+        rights = await gpu.rights.with_password(password)
+        by_value = {v.label: {str(index): v.wanted for index in previous} for v in wanted}
+        by_value[BACK] = {str(index): one.settings for index, one in previous.items()}
+        found = {label: await gpu.plan_each(settings, rights) for label, settings in by_value.items()}
+        forbidden = next((c for commands in found.values() for c in commands if c.right), None)
+        if allowed and forbidden is not None:
+            raise SettingsError(f"{forbidden.where}: {forbidden.right}", host=self.parts.core.host.name)
+        return found
+
+    # ---- resumed
+
+    async def _present(self, sweep: Sweep, spec: SweepSpec) -> tuple[Sequence[GpuValue], Mapping[int, Previous]]:
+        """Return the values of a stored sweep, and what each GPU goes back to at the end."""
+        if sweep.kind == "flag":
+            raise InputError(f"sweep {sweep.id} is one of flags", next_step=f"workbench sweep resume {sweep.id}")
+        if spec.run_id is not None:
+            await self._check_server(sweep, spec.run_id)
+        by_uuid = {info.uuid: info.index for info in (await self.parts.telemetry.reading()).infos}
+        gone = [uuid for uuid in spec.gpus if uuid not in by_uuid]
+        if gone:
+            raise SettingsError(
+                f"sweep {sweep.id} cannot be resumed: {gone[0]}, which it measured, is not there",
+                host=self.parts.core.host.name,
+            )
+        gpus = tuple(by_uuid[uuid] for uuid in spec.gpus)
+        now = await conditions_of_target(self.parts, gpus, Target(spec.run_id, spec.url), spec.bench)
+        check_same_conditions(self.parts, sweep, spec, now)
+        previous = await self._previous(sweep.kind, gpus)
+        return values_of(sweep.kind, spec.values), {**previous, **_left_on(sweep, previous)}
+
+    async def _check_server(self, sweep: Sweep, run_id: str) -> None:
+        try:
+            await self.parts.servers.supervisor.runs()
+            await self.parts.servers.ready_run(run_id)
+        except WorkbenchError as error:
+            raise ServerError(
+                f"sweep {sweep.id} cannot be resumed: its server is gone ({error.message})",
+                host=self.parts.core.host.name,
+                next_step="make a new sweep on another server",
+            ) from None
+
+
+def _left_on(sweep: Sweep, now: Mapping[int, Previous]) -> dict[int, Previous]:
+    """Return what the GPUs had before a sweep that was killed, for those on which it left one of its values."""
+    if sweep.start is None:
+        return {}
+    stored, owners = sweep.start["gpus"], sweep.start["owners"]
+    ours = {gpu: one.entry for gpu, one in now.items() if one.entry and dict(one.entry.owner) in owners}
+    return {gpu: Previous.stored(stored[entry.gpu_uuid]) for gpu, entry in ours.items() if entry.gpu_uuid in stored}
+
+
+def values_of(setting: str, texts: Sequence[str]) -> tuple[GpuValue, ...]:
+    """Parse the values of a sweep: "350" in watts, "1500" or "210-1500" in MHz. Raises InputError if one is invalid or
+    given twice."""
+    if setting not in SETTING_NAMES:
+        raise InputError(f"{setting!r} is not a setting to sweep", next_step=f"one of {', '.join(SETTING_NAMES)}")
+    found = tuple(_power(t) if setting == "power_limit_w" else _clocks(setting, t) for t in texts)
+    if len(found) < 2:
+        raise InputError("a sweep needs two values or more", next_step="for example 300,400,500")
+    labels = [value.label for value in found]
+    twice = next((label for label in labels if labels.count(label) > 1), None)
+    if twice:
+        raise InputError(f"{twice} is given twice", next_step="give each value once")
+    return found
+
+
+def _power(text: str) -> GpuValue:
+    try:
+        watts = float(text.strip().removesuffix("W").strip())
+    except ValueError:
+        watts = 0.0
+    if not 0 < watts < 1e5:
+        raise InputError(f"{text!r} is not a power limit in watts", next_step="for example 300,350,400")
+    return GpuValue(f"{watts:g} W", watts, GpuSettings(power_limit_w=watts))
+
+
+def _clocks(setting: str, text: str) -> GpuValue:
+    low, dash, high = text.strip().partition("-")
+    if len(text) > 20 or not low.isdecimal() or (dash and not high.isdecimal()) or int(low) > int(high or low):
+        raise InputError(f"{text!r} is neither MHZ nor MIN-MAX", next_step="for example 1500,2000,210-2400")
+    span = ClockRange(int(low), int(high or low))
+    label = f"{low}-{high} MHz" if dash else f"{low} MHz"
+    wanted = {setting: span}
+    return GpuValue(label, float(span.max_mhz), GpuSettings(**wanted))  # type: ignore[arg-type]
+
+
+def shape_of(bench: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the benchmark of each value: limited by time unless it is given otherwise, so that every value is measured
+    alike however slow it is."""
+    given = {name: value for name, value in bench.items() if value is not None}
+    if "requests" in given or "command" in given:
+        return given
+    return {**given, "seconds": given.get("seconds", MEASURE_S), "requests": REQUESTS}

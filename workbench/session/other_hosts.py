@@ -1,0 +1,46 @@
+"""The sessions of other hosts that an experiment measures on beside this one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from workbench.session.session import Session
+
+
+class OtherHosts:
+    """Opens sessions of other hosts when they are first needed. `open_session` makes one from a host's name."""
+
+    def __init__(self, own: Session, open_session: Callable[[str], Session]) -> None:
+        self._own, self._open_session = own, open_session
+        self._others: dict[str, Session] = {}
+
+    async def session_of(self, name: str | None) -> Session:
+        """Return the connected session of a host: this one for None or this host's name."""
+        own = self._own
+        if name is None or name == own.host.name:
+            return own
+        if name not in self._others:
+            other = self._open_session(name)
+            other.link.ask = own.link.ask
+            other.turn.wait, other.turn.tell = own.turn.wait, own.turn.tell
+            self._others[name] = other
+            try:
+                await other.link.connect()
+            except BaseException:
+                del self._others[name]
+                await other.close()
+                raise
+        return self._others[name]
+
+    @property
+    def all(self) -> Sequence[Session]:
+        """The sessions of this host and of the other hosts."""
+        return (self._own, *self._others.values())
+
+    async def close(self) -> None:
+        """Close the sessions of the other hosts."""
+        others, self._others = self._others, {}
+        for other in others.values():
+            await other.close()

@@ -1,0 +1,260 @@
+"""The plan under edit: loading it, editing it, and checking it against what the host has installed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from workbench import engines
+from workbench.engines.model_facts import model_key
+from workbench.engines.preset_trust import foreign_parts
+from workbench.gpu.settings.preset_settings import PresetSettings, not_applied, settings_of_preset
+from workbench.model.errors import PlanError, WorkbenchError
+from workbench.model.findings import Finding, Level
+from workbench.model.secrets import mask_row
+from workbench.server.engine_probe import probe
+from workbench.server.model_files import read_facts
+from workbench.session.plan_editor import PlanEditor, script_of
+from workbench.store.preset_edit import from_plan
+from workbench.store.trusted_presets import trust, trusted
+
+if TYPE_CHECKING:
+    from workbench.model.flags import FlagRow
+    from workbench.model.gpu import GpuInfo, Telemetry
+    from workbench.model.plan import LaunchPlan
+    from workbench.session.presets import Presets
+    from workbench.session.state import PlanView
+    from workbench.session.state_holder import StateHolder
+    from workbench.session.telemetry_watch import TelemetryWatch
+
+EXECUTABLE = "executable"
+
+
+class Plans:
+    """Holds the plan under edit (`current`: its editor, None without one) and shows it in the state after each
+    change."""
+
+    def __init__(self, core: StateHolder, presets: Presets, telemetry: TelemetryWatch) -> None:
+        self._core, self._presets = core, presets
+        self.current: PlanEditor | None = None
+        self._gpu_settings: PresetSettings = ()  # of the loaded preset
+        telemetry.on_gpus_changed.append(self._gpus_changed)
+        telemetry.on_reading.append(self._compare_gpu_settings)
+
+    @property
+    def editor(self) -> PlanEditor:
+        """The editor of the plan. Raises PlanError if no plan is loaded."""
+        if self.current is None:
+            raise PlanError("no plan is loaded", next_step="p picks a preset")
+        return self.current
+
+    # ---- the plan under edit
+
+    async def load_preset(self, preset_id: str, variables: Mapping[str, str] | None = None) -> None:
+        """Put the plan of a preset under edit. The preset's GPU settings are shown, not applied."""
+        plan = self._presets.plan_of(preset_id, variables)
+        self.take(plan, self._presets.get(preset_id).title)
+        if self._core.host.connected:
+            self._core.spawn(self.look_for_engine())
+
+    def take(self, plan: LaunchPlan, title: str) -> None:
+        """Put `plan` under edit. `look_for_engine` then finds out what the host has to run it."""
+        self.current = PlanEditor(plan, title)
+        self.current.around = replace(self.current.around, gpus=self._gpus(), trusted=trusted())
+        self.show()
+
+    def leave_host(self) -> None:
+        """Forget what the host that is left has installed."""
+        if self.current is not None:
+            self.current.around = replace(
+                self.current.around, gpus=(), installed=None, installed_version=None, installed_problem=None, models={}
+            )
+            self.show()
+
+    def show(self) -> None:
+        """Show the plan in the state."""
+        self._gpu_settings = ()
+        with suppress(WorkbenchError):
+            self._gpu_settings = self.preset_gpu_settings()
+        self._update_unapplied()
+        self._show()
+
+    def _show(self) -> None:
+        if self.current is not None:
+            self._core.update(plan=self.view())
+
+    def view(self) -> PlanView:
+        """Return the plan with its findings, and with the GPU settings of its preset that are not in force."""
+        view = self.editor.view()
+        unapplied = self._core.state.unapplied
+        if not unapplied:
+            return view
+        text = f"GPU settings of the preset: not applied ({', '.join(unapplied)})"
+        fix = f"g applies them, or: workbench gpu set --preset {view.plan.preset_id}"
+        return replace(view, findings=(*view.findings, Finding(Level.WARN, "gpu.not-applied", text, fix=fix)))
+
+    def untrusted(self) -> Sequence[Finding]:
+        """Return a finding for each thing that a stranger's preset runs besides its engine."""
+        return tuple(part.finding() for part in self.editor.untrusted())
+
+    def trust(self) -> None:
+        """Agree to what `untrusted` names, for this and later plans. Another value is asked about again."""
+        trust(part.digest for part in self.editor.untrusted())
+        self.editor.around = replace(self.editor.around, trusted=trusted())
+        self.show()
+
+    def script(self) -> str:
+        """Return the plan as a POSIX shell script with masked secrets."""
+        return script_of(self.editor.command(), self.editor.node_commands())
+
+    async def save_preset(self, preset_id: str, title: str) -> str:
+        """Write the plan as a preset of the user. Return the path of the file."""
+        plan = self.editor.plan
+        document = from_plan(plan, self._parent_document(plan), preset_id=preset_id, title=title)
+        path = self._presets.library.save(document, preset_id)
+        if not self.editor.untrusted():  # this user wrote the preset
+            trust(part.digest for part in foreign_parts(plan, edited=True))
+        self._presets.refresh()
+        return str(path)
+
+    def _parent_document(self, plan: LaunchPlan) -> Mapping[str, Any]:
+        """Return the preset that the plan came from, or the engine's general preset if that is not known."""
+        general = engines.get(plan.engine).general_preset
+        try:
+            return self._presets.library.document(plan.preset_id or general)
+        except WorkbenchError:
+            return self._presets.library.document(general)
+
+    # ---- the host
+
+    def _gpus(self) -> tuple[GpuInfo, ...]:
+        """Return the GPUs of the node that the plan is checked for. A simulated host has the GPUs of all nodes."""
+        telemetry = self._core.state.telemetry
+        infos = telemetry.infos if telemetry else ()
+        nodes = len(self.current.plan.nodes) if self.current is not None else 0
+        return infos[: len(infos) // nodes] if nodes and self._core.state.host.simulated else infos
+
+    def _gpus_changed(self) -> None:
+        if self.current is not None:
+            self.current.around = replace(self.current.around, gpus=self._gpus())
+            self.show()
+        if self._core.state.presets:
+            self._presets.refresh()
+
+    async def look_for_engine(self, editor: PlanEditor | None = None) -> None:
+        """Survey the host for a plan, by default the plan under edit, and show the findings of the latter."""
+        editor = editor or self.editor
+        await self.survey(editor)
+        if editor is self.current:
+            self.show()
+
+    async def survey(self, editor: PlanEditor) -> None:
+        """Find out which version of the editor's engine and which model files the host has."""
+        await self.look_for_model(editor)
+        found = await probe(self._core.host, editor.engine, editor.plan.executable, editor.plan.workdir)
+        name = f"{editor.engine.title} {found.version or '(version unknown)'}"
+        editor.around = replace(
+            editor.around,
+            installed_version=found.version,
+            installed=name if found.path else None,
+            installed_problem=found.problem,
+            executables=tuple(dict.fromkeys((*filter(None, (found.path,)), *found.elsewhere))),
+        )
+
+    async def look_for_model(self, editor: PlanEditor) -> None:
+        """Read the size of the editor's model from the model's files if the preset does not give it."""
+        if not editor.needs_look:
+            return
+        plan = editor.plan
+        facts = await read_facts(self._core.host, plan, {e.name: str(e.value) for e in plan.env})
+        editor.around = replace(editor.around, models={**editor.around.models, model_key(plan): facts})
+        if editor is self.current:
+            self.show()
+
+    # ---- edits
+
+    def _show_edited(self) -> None:
+        """Show the plan after an edit. Another model is looked up in the background."""
+        self.show()
+        if self.editor.needs_look and self._core.host.connected:
+            self._core.spawn(self.look_for_model(self.editor))
+
+    def set_flag(self, name: str, text: str) -> None:
+        """Set a flag to `text` as typed ("512", "on", JSON). Raises InputError, and changes nothing, if it is
+        invalid."""
+        self.editor.set_flag(name, text)
+        self._show_edited()
+
+    def unset_flag(self, name: str) -> None:
+        self.editor.unset_flag(name)
+        self._show_edited()
+        if name == EXECUTABLE and self._core.host.connected:
+            self._core.spawn(self.look_for_engine())
+
+    def executables(self) -> Sequence[str]:
+        """Return the programs of the plan's engine that were found on the host. None of them was started."""
+        return self.editor.around.executables
+
+    async def set_executable(self, text: str, *, keep: bool = False) -> None:
+        """Set the program that starts the plan's engine ("": the engine's own). `keep` uses it for every later plan on
+        this host."""
+        editor = self.editor
+        editor.set_flag(EXECUTABLE, text)
+        if keep:
+            self._presets.config.set(("executables", self._core.host.name, editor.engine.name), text or None)
+        self.show()
+        if self._core.host.connected:
+            await self.look_for_engine()
+
+    def set_env(self, name: str, value: str) -> None:
+        self.editor.set_env(name, value)
+        self._show_edited()
+
+    def unset_env(self, name: str) -> None:
+        self.editor.unset_env(name)
+        self._show_edited()
+
+    def undo(self) -> None:
+        self.editor.undo()
+        self._show_edited()
+
+    def redo(self) -> None:
+        self.editor.redo()
+        self._show_edited()
+
+    def flag_rows(self, view: str = "changed", query: str = "") -> Sequence[FlagRow]:
+        """Return rows of flags. `view`: "changed" (flags that are set) or "all". A query searches all flags, best match
+        first."""
+        return tuple(map(mask_row, self.current.rows(view, query))) if self.current else ()
+
+    # ---- GPU settings of presets
+
+    def preset_gpu_settings(self, preset_id: str | None = None) -> PresetSettings:
+        """Return (GPU or "all", settings, reason) of a preset, by default the loaded one; () if it has none."""
+        if preset_id is None:
+            preset_id = self.current.plan.preset_id if self.current is not None else None
+        return settings_of_preset(self._presets.get(preset_id)) if preset_id is not None else ()
+
+    def unapplied(self, preset_id: str | None, telemetry: Telemetry | None) -> tuple[str, ...]:
+        """Return the GPU settings of a preset that are not in force; () if the preset no longer exists."""
+        with suppress(WorkbenchError):
+            wanted = self.preset_gpu_settings(preset_id) if preset_id else ()
+            return not_applied(wanted, telemetry, self._core.state.alterations) if wanted else ()
+        return ()
+
+    def _compare_gpu_settings(self, telemetry: Telemetry) -> None:
+        if self._update_unapplied():
+            self._show()
+
+    def _update_unapplied(self) -> bool:
+        """Update `state.unapplied` for the loaded preset. Return whether it changed."""
+        state = self._core.state
+        if not self._gpu_settings and not state.unapplied:
+            return False
+        now = not_applied(self._gpu_settings, state.telemetry, state.alterations)
+        changed = now != state.unapplied
+        if changed:
+            self._core.update(unapplied=now)
+        return changed

@@ -1,0 +1,115 @@
+"""The preset library and what config.toml remembers of presets on this host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from workbench.model.errors import StoreError
+from workbench.model.findings import Level
+from workbench.session.state import PresetEntry
+from workbench.store.config import ConfigStore
+from workbench.store.presets import PresetLibrary
+
+if TYPE_CHECKING:
+    from workbench.model.gpu import GpuInfo
+    from workbench.model.plan import LaunchPlan
+    from workbench.model.preset import Preset, Variable
+    from workbench.session.preset_variables import Known
+    from workbench.session.state_holder import StateHolder
+
+
+class Presets:
+    """Lists presets in the state, loads them and makes launch plans of them. Only reads files of this machine."""
+
+    def __init__(self, core: StateHolder) -> None:
+        self._core = core
+
+    @cached_property
+    def library(self) -> PresetLibrary:
+        return PresetLibrary()
+
+    @cached_property
+    def config(self) -> ConfigStore:
+        return ConfigStore()
+
+    def refresh(self) -> None:
+        """Read the library again into the state."""
+        telemetry = self._core.state.telemetry
+        infos = telemetry.infos if telemetry else ()
+        rows = [
+            PresetEntry(
+                id=entry.id,
+                title=entry.title or entry.id,
+                engine=entry.engine,
+                hardware=entry.hardware,
+                status=entry.status,
+                own=entry.origin == "own",
+                path=entry.path,
+                summary=entry.summary,
+                problem=entry.error.text if entry.error else None,
+                baseline=entry.baseline,
+                caveats=entry.caveats,
+                fits=_fits(entry.gpu_names, entry.gpu_count, infos),
+            )
+            for entry in self.library.list()
+        ]
+        problem = next((f.text for f in self.library.findings() if f.level is Level.ERROR), None)
+        self._core.update(presets=tuple(rows), presets_problem=problem if not rows else None, presets_read=True)
+
+    def get(self, preset_id: str) -> Preset:
+        """Return a preset by its id, or by the path of its file."""
+        return self.library.load(Path(preset_id)) if _is_file(preset_id) else self.library.get(preset_id)
+
+    def missing_variables(self, preset_id: str) -> Mapping[str, Variable]:
+        """Return the variables of a preset that have neither a remembered value nor a default."""
+        preset = self.get(preset_id)
+        known = self._known_variables(preset)
+        return {name: variable for name, variable in preset.variables.items() if name not in known}
+
+    def _known_variables(self, preset: Preset, given: Mapping[str, str] | None = None) -> Known:
+        from workbench.session.preset_variables import known_variables
+
+        return known_variables(preset, self._core.host, self.config.remembered(self._core.host.name, preset.id), given)
+
+    def plan_of(self, preset_id: str, variables: Mapping[str, str] | None = None) -> LaunchPlan:
+        """Return the launch plan of a preset; `variables` are the values that the user gave."""
+        from workbench import engines
+
+        preset = self.get(preset_id)
+        known = self._known_variables(preset, variables)
+        values = {name: value for name, (value, _) in known.items()}
+        plan = engines.plan_from_preset(preset, values, {name: source for name, (_, source) in known.items()})
+        path = Path(preset_id) if _is_file(preset_id) else self.library.path(preset_id)
+        plan = replace(plan, stranger=not self.library.is_shipped(path))
+        executable = self.config.executable(self._core.host.name, plan.engine)
+        if executable and not plan.executable:
+            return engines.with_executable(plan, executable, "config.toml")
+        return plan
+
+    def remember_variables(self, run_id: str, plan: LaunchPlan) -> None:
+        """Keep the variables that the user gave for a run, for later plans of its preset on this host."""
+        from workbench.session.preset_variables import worth_remembering
+
+        values = worth_remembering(plan)
+        if not values or plan.preset_id is None:
+            return
+        try:
+            self.config.remember(self._core.host.name, plan.preset_id, values, run_id)
+        except StoreError as error:
+            text = f"the preset's variables are not remembered: {error.message}"
+            self._core.notify(Level.WARN, text, error.next_step)
+
+
+def _is_file(preset_id: str) -> bool:
+    return preset_id.endswith(".toml") or len(Path(preset_id).parts) > 1
+
+
+def _fits(names: Sequence[str], count: int, infos: Sequence[GpuInfo]) -> bool | None:
+    """Return whether the host has `count` GPUs with one of `names` (no names: any GPU), or None if no GPU is known."""
+    if not infos:
+        return None
+    return sum(not names or info.name in names for info in infos) >= count

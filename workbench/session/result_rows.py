@@ -1,0 +1,119 @@
+"""Stored results as rows of a list, each labelled with its difference from the one before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from workbench.session.state import BenchRow, CeilingView
+
+if TYPE_CHECKING:
+    from workbench.model.bench import BenchResult
+
+_CLOCKS = {"gpu_clocks": "SM", "memory_clocks": "memory"}
+
+
+def rows_of(results: Sequence[BenchResult]) -> tuple[BenchRow, ...]:
+    """Lines for the list, newest first as given. Each is called by what differs from the one made before it."""
+    rows = []
+    for place, result in enumerate(results):
+        before = next((r for r in results[place + 1 :] if _same_family(r, result)), None)
+        rows.append(_row(result, label_of(result, before)))
+    return tuple(rows)
+
+
+def _same_family(a: BenchResult, b: BenchResult) -> bool:
+    return (a.conditions.host, a.conditions.engine, a.conditions.model) == (
+        b.conditions.host,
+        b.conditions.engine,
+        b.conditions.model,
+    )
+
+
+def label_of(result: BenchResult, before: BenchResult | None) -> str:
+    """ "max-num-seqs=512", "power 500 W", "again", or the preset's name for the first of its kind."""
+    if result.conditions.imported:
+        return f"imported: {result.conditions.imported}"
+    if before is None:
+        return result.conditions.preset_id or result.conditions.model.rsplit("/", 1)[-1]
+    parts = [
+        *_changed(before.conditions.flags, result.conditions.flags),
+        *_changed(before.conditions.env, result.conditions.env),
+        *_changed_settings(before.conditions.gpu_settings, result.conditions.gpu_settings),
+    ]
+    timed = result.spec.seconds is not None  # the number of requests is then but a bound that is never met
+    shape = (("concurrency", "c"), ("max_tokens", "out"), ("input_tokens", "in"), ("requests", "n"))
+    for name, word in () if result.spec.command else shape:  # a command of the user's own has its own
+        if getattr(result.spec, name) != getattr(before.spec, name) and not (timed and name == "requests"):
+            parts.append(f"{word}={getattr(result.spec, name)}")
+    return " ".join(parts) or "again"
+
+
+def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    ignored = {"port"}
+    named = [f"{n}={_short(v)}" for n, v in now.items() if n not in ignored and before.get(n) != v]
+    return named + [f"-{n}" for n in before if n not in now and n not in ignored]
+
+
+def _changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    parts: list[str] = []
+    for name in dict.fromkeys([*now, *before]):
+        if before.get(name) == now.get(name):
+            continue
+        setting, value = name.partition(".")[2], now.get(name)
+        if setting == "power_limit_w" and value is not None:
+            parts.append(f"power {value:g} W")
+        elif setting in _CLOCKS:
+            mhz = "-".join(dict.fromkeys(str(value).split(",")))
+            parts.append(f"no {_CLOCKS[setting]} lock" if value is None else f"{_CLOCKS[setting]} {mhz} MHz")
+        else:
+            parts.append(f"-{setting}" if value is None else f"{setting} {_short(value)}")
+    return list(dict.fromkeys(parts))
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    text = str(value)
+    return text if len(text) <= 24 else text[:23] + "…"
+
+
+def _row(result: BenchResult, label: str) -> BenchRow:
+    summary, conditions = result.summary, result.conditions
+    return BenchRow(
+        id=result.id,
+        unix_s=result.unix_s,
+        label=label,
+        model=conditions.model,
+        engine=conditions.engine or "",
+        concurrency=result.spec.concurrency,
+        output_tok_s=summary.output_tok_s,
+        ttft_p50_ms=summary.latency("ttft_ms", "p50"),
+        ttft_p99_ms=summary.latency("ttft_ms", "p99"),
+        itl_mean_ms=summary.latency("itl_ms", "mean"),
+        power_w=summary.power_w,
+        tok_per_joule=summary.tok_per_joule,
+        requests_ok=summary.requests_ok,
+        requests_failed=summary.requests_failed,
+        simulated=conditions.simulated,
+        preset_id=conditions.preset_id,
+        note=result.note,
+        tags=result.tags,
+        refused=summary.refused,
+        imported=bool(conditions.imported),
+    )
+
+
+def ceiling_view(results: Sequence[BenchResult]) -> CeilingView | None:
+    """Return the ceiling of the newest valid single-stream result that has one."""
+    for result in results:
+        limit = result.conditions.ceiling_tok_s
+        if result.spec.concurrency == 1 and limit and not result.summary.refused:
+            basis = result.conditions.ceiling_basis or "memory bandwidth"
+            return CeilingView(limit, result.summary.per_stream_tok_s, basis, result.id)
+    return None
+
+
+def last_usable(rows: Sequence[BenchRow]) -> int | None:
+    """Return the id of the newest of `rows` (newest first) that was measured here and is valid."""
+    return next((row.id for row in rows if not row.imported and not row.refused), None)

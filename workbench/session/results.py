@@ -1,0 +1,154 @@
+"""Stored results: listed, searched, noted, tagged, compared, exported, and imported from other tools."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from workbench.bench.compare import compare
+from workbench.model.errors import InputError
+from workbench.report.content import Report
+from workbench.report.registry import output_format
+from workbench.session.result_rows import ceiling_view, rows_of
+from workbench.store import paths
+from workbench.store.results_db import ResultsDb
+
+if TYPE_CHECKING:
+    from workbench.model.bench import BenchResult, Comparison
+    from workbench.report.imports import ImportOptions
+    from workbench.session.state_holder import StateHolder
+
+SHOWN_RESULTS = 100  # newest results in the state
+
+
+class Results:
+    """The database of results, and its newest results of this host in the state."""
+
+    def __init__(self, core: StateHolder) -> None:
+        self._core = core
+        self._seen: object = None  # the database's stamp when the results were read last
+
+    @cached_property
+    def db(self) -> ResultsDb:
+        return ResultsDb(paths.results_db())
+
+    async def refresh(self) -> None:
+        """Read the newest results of this host, and the imported ones, that match the search into the state."""
+        search = self._core.state.results_search
+        self._seen = self.db.stamp()  # first: results that are stored meanwhile are seen at the next look
+        found = await asyncio.to_thread(self._newest, search)
+        newest = found if not search else await asyncio.to_thread(self._newest, "")
+        self._core.update(results=rows_of(found), ceiling=ceiling_view(newest))
+
+    def _newest(self, search: str) -> Sequence[BenchResult]:
+        return self.db.list(SHOWN_RESULTS, search, host=self._core.host.name)
+
+    async def look_elsewhere(self) -> None:
+        """Refresh if another Workbench has stored results."""
+        if self.db.stamp() != self._seen:
+            await self.refresh()
+
+    async def find(self, search: str) -> None:
+        """Narrow `state.results` to those that contain every word of `search`; "" for all."""
+        self._core.update(results_search=" ".join(search.split()))
+        await self.refresh()
+
+    async def get(self, result_id: int) -> BenchResult:
+        return await asyncio.to_thread(self.db.get, result_id)
+
+    async def delete(self, result_id: int) -> None:
+        await asyncio.to_thread(self.db.delete, result_id)
+        state = self._core.state
+        gone = {name: None for name in ("mark_a", "mark_b") if getattr(state, name) == result_id}
+        if state.comparison is not None and result_id in (state.comparison.a, state.comparison.b):
+            gone["comparison"] = None
+        self._core.update(**gone)
+        await self.refresh()
+
+    async def note(self, result_id: int, note: str) -> None:
+        """Replace the note of a result."""
+        await asyncio.to_thread(self.db.note, result_id, note)
+        await self.refresh()
+
+    async def tag(self, result_id: int, tags: Sequence[str]) -> None:
+        """Replace the tags of a result."""
+        await asyncio.to_thread(self.db.tag, result_id, [checked_tag(tag) for tag in tags])
+        await self.refresh()
+
+    def mark(self, result_id: int, which: str) -> None:
+        """Mark a result as "A" or "B" of the next comparison. Marking it again removes the mark."""
+        name = {"A": "mark_a", "B": "mark_b"}.get(which.upper())
+        if name is None:
+            raise InputError(f"{which!r} is not a mark", next_step="A or B")
+        self._core.update(**{name: None if getattr(self._core.state, name) == result_id else result_id})
+
+    async def compare(self, a: int | None = None, b: int | None = None) -> Comparison:
+        """Compare two results in the state: by default the marked ones, or else the last two (A is the older)."""
+        first, second = self._pair(a or self._core.state.mark_a, b or self._core.state.mark_b)
+        comparison = compare(await self.get(first), await self.get(second))
+        self._core.update(comparison=comparison)
+        return comparison
+
+    def _pair(self, a: int | None, b: int | None) -> tuple[int, int]:
+        """Complete two ids with the newest other valid results."""
+        given = {a, b} - {None}
+        rows = (row for row in self._core.state.results if not (row.imported or row.refused))
+        others = [row.id for row in rows if row.id not in given]
+        if len(others) + len(given) < 2:
+            raise InputError("comparing needs two results", next_step="b runs a benchmark; a and B mark two")
+        if a is None and b is None:
+            return others[1], others[0]
+        return (others[0] if a is None else a), (others[0] if b is None else b)
+
+    async def export(self, result_id: int, form: str) -> str:
+        """Write a result as workbench-result-ID.FORM into the current directory. Return its path. Raises InputError if
+        that file exists."""
+        chosen = output_format(form)
+        result = await self.get(result_id)
+        samples = await asyncio.to_thread(self.db.samples, result_id) if chosen.with_requests else ()
+        simulated = "-simulated" if result.conditions.simulated else ""
+        path = Path.cwd() / f"workbench-result-{result_id}{simulated}.{form}"
+        try:
+            with path.open("x", encoding="utf-8") as file:
+                file.write(chosen.render(Report.of_result(result, samples)))
+        except OSError as error:
+            raise InputError(
+                f"{path} was not written: {error.strerror}", next_step="move it away, or export as another form"
+            ) from None
+        return str(path)
+
+    async def import_file(
+        self, path: str | Path, options: ImportOptions | None = None, *, tags: Sequence[str] = ()
+    ) -> Sequence[tuple[BenchResult, bool]]:
+        """Store the results of another tool's file, all or none. Return each with whether it is new."""
+        from workbench.report.imports import read  # its readers are not needed for anything else
+
+        checked = [checked_tag(tag) for tag in tags]
+        stored = []
+        for one in await asyncio.to_thread(read, Path(path).expanduser(), options):
+            result_id = known = await asyncio.to_thread(self.db.with_uid, one.uid)
+            if result_id is None:
+                result_id = await asyncio.to_thread(
+                    self.db.add,
+                    one.spec,
+                    one.conditions,
+                    one.summary,
+                    one.samples,
+                    unix_s=one.unix_s,
+                    uid=one.uid,
+                    note=one.note,
+                    tags=(*one.tags, *checked),
+                )
+            stored.append((await self.get(result_id), known is None))
+        await self.refresh()
+        return stored
+
+
+def checked_tag(tag: str) -> str:
+    """Return `tag`. Raises InputError if it is not one word."""
+    if not tag or tag != "".join(tag.split()) or tag[0] in "+-" or len(tag) > 40:
+        raise InputError(f"{tag!r} is not a tag", next_step="one word, at most 40 letters, that begins with no + or -")
+    return tag

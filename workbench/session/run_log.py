@@ -1,0 +1,36 @@
+"""The log of the selected run, as the log pane reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from workbench.server.logs import LogRing
+
+
+class RunLog:
+    """Lines of the run that is selected now, in bounded memory; line 0 is the oldest that is kept. Empty if no run is
+    selected."""
+
+    def __init__(self, ring: Callable[[], LogRing | None]) -> None:
+        self._ring = ring
+
+    def __len__(self) -> int:
+        ring = self._ring()
+        return len(ring) if ring is not None else 0
+
+    def lines(self, start: int = 0, count: int | None = None) -> Sequence[str]:
+        ring = self._ring()
+        return ring.lines(start, count) if ring is not None else ()
+
+    def level(self, line: str) -> str:
+        """Return "error", "warn", "info" or ""."""
+        from workbench.server.logs import level_of  # not for the first frame, which shows no lines
+
+        return level_of(line)
+
+    def find(self, text: str, start: int = 0, backwards: bool = False) -> int | None:
+        """Return the number of the next line from `start` that contains `text`, or None."""
+        ring = self._ring()
+        return ring.find(text, start, backwards) if ring is not None else None

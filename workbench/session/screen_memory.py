@@ -1,0 +1,107 @@
+"""Where an earlier screen of this host was left: its marks, forms, last benchmark, experiment, sweep and activity."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from workbench.model.errors import WorkbenchError
+from workbench.model.secrets import mask_argv
+from workbench.session.result_rows import last_usable
+from workbench.session.state import Activity, SessionState
+from workbench.session.state_holder import ACTIVITY_KEPT
+from workbench.store import activity_log, screen_state
+
+if TYPE_CHECKING:
+    from workbench.hosts.base import Host
+    from workbench.session.experiments import Experiments
+    from workbench.session.state_holder import StateHolder
+    from workbench.session.sweeps import Sweeps
+
+_MARKS = ("mark_a", "mark_b")
+
+
+class ScreenMemory:
+    """`resume` restores what the last screen on this host left; from then on changes are kept."""
+
+    def __init__(self, core: StateHolder, experiments: Experiments, sweeps: Sweeps) -> None:
+        self._core, self._experiments, self._sweeps = core, experiments, sweeps
+        self._forms: dict[str, dict[str, str]] = {}
+        self.resumed: Host | None = None  # the host whose marks are kept from now on
+
+    async def resume(self) -> None:
+        """Restore the state of the last screen. Whatever cannot be read is left out."""
+        host = self._core.host
+        left = await asyncio.to_thread(screen_state.read, host.name)
+        forms = left.get("forms")
+        self._forms = {
+            str(name): {str(k): str(v) for k, v in values.items()}
+            for name, values in (forms.items() if isinstance(forms, dict) else ())
+            if isinstance(values, dict)
+        }
+        await self.read_activity()
+        state = self._core.state
+        self._core.update(bench=replace(state.bench, last_id=state.bench.last_id or last_usable(state.results)))
+        shown = {row.id for row in state.results}
+        self._core.update(**{name: left[name] for name in _MARKS if left.get(name) in shown})
+        with suppress(WorkbenchError):
+            await self._resume_series()
+        if self.resumed is None:
+            self._core.subscribe(self._keep_marks)
+        self.resumed = host
+
+    async def _resume_series(self) -> None:
+        """Show the newest experiment and sweep of this host, unless another Workbench carries it out."""
+        experiment = next((e for e in await self._experiments.list() if e.state != "running"), None)
+        if experiment is not None and self._core.state.experiment is None:
+            self._core.update(experiment=await self._experiments.get(experiment.id))
+        host = self._core.host.name
+        sweeps = await asyncio.to_thread(self._sweeps.store.list)
+        sweep = next((s for s in sweeps if s.host == host and s.state != "running"), None)
+        if sweep is not None and self._core.state.sweep is None:
+            self._core.update(sweep=sweep)
+
+    async def read_activity(self) -> None:
+        """Read what any Workbench of this user did to this host into the state."""
+        kept = await asyncio.to_thread(activity_log.kept, self._core.host.name, ACTIVITY_KEPT)
+        read = {_activity(entry): None for entry in kept}
+        ours = (a for a in self._core.state.activity if a.host == self._core.host.name)
+        found = {**read, **dict.fromkeys(ours)}
+        self._core.update(activity=tuple(sorted(found, key=lambda a: a.unix_s)[-ACTIVITY_KEPT:]))
+
+    # ---- forms and marks
+
+    def last_form(self, name: str) -> Mapping[str, str]:
+        """Return the values of a form when it was last accepted on this host; {} if it never was."""
+        return self._forms.get(name, {})
+
+    def keep_form(self, name: str, values: Mapping[str, str]) -> None:
+        """Remember the values of a form unless they contain a secret."""
+        given = dict(values)
+        if not any(word != mask_argv([word])[0] for value in given.values() for word in _words(value)):
+            self._forms[name] = given
+            self._keep()
+
+    def _keep_marks(self, state: SessionState, changed: frozenset[str]) -> None:
+        if changed.intersection(_MARKS) and self.resumed is self._core.host:
+            self._keep()
+
+    def _keep(self) -> None:
+        marks = {name: getattr(self._core.state, name) for name in _MARKS}
+        screen_state.keep(self._core.host.name, {**marks, "forms": self._forms})
+
+
+def _words(text: str) -> list[str]:
+    """Return the words as flags, so that names of secrets are recognized, and the whole text."""
+    return [f"--{word.lstrip('$-')}" for word in text.split()] + [text]
+
+
+def _activity(entry: Mapping[str, Any]) -> Activity:
+    try:
+        at = float(entry.get("unix_s") or 0.0)
+    except (TypeError, ValueError):
+        at = 0.0
+    return Activity(at, *(str(entry.get(name) or "") for name in ("host", "command", "outcome")))

@@ -1,0 +1,171 @@
+"""Loads on a server: which server, with which spec, and never two at once."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from workbench.model.api_key import api_key
+from workbench.model.errors import BenchError, WorkbenchError
+from workbench.model.secrets import SERVER_KEY_VARIABLE
+from workbench.model.server_run import ServerState
+from workbench.session import server_address
+from workbench.session.bench_spec import spec_from
+from workbench.session.measurement import Ahead, Benched, start_ahead
+
+if TYPE_CHECKING:
+    from workbench.hosts.base import Host
+    from workbench.model.bench import BenchSpec
+    from workbench.session.measurement_turn import MeasurementTurn
+    from workbench.session.presets import Presets
+    from workbench.session.servers import Servers
+    from workbench.session.state_holder import StateHolder
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A load that may run now: its complete spec, the server, the environment of the load client, and the event that
+    cancels it. `ahead`: what was started for a benchmark."""
+
+    spec: BenchSpec
+    server: Benched
+    env: dict[str, str]
+    cancel: asyncio.Event
+    ahead: Ahead | None = None
+
+
+class ServerLoad:
+    """Each of `at`, `at_run` and `at_url` opens a block in which the server may be loaded. Two loads would measure each
+    other, so the second raises BenchError. `overrides` are fields of BenchSpec, and "prompts_file". `ahead`: a
+    benchmark follows, and its worker and meter start now."""
+
+    def __init__(self, core: StateHolder, presets: Presets, servers: Servers, turn: MeasurementTurn) -> None:
+        self._core, self._presets, self._servers, self._turn = core, presets, servers, turn
+        self._busy = asyncio.Lock()
+        self._cancel: asyncio.Event | None = None
+        self._run_id: str | None = None  # the run under load
+        servers.before_end.append(self._cancel_for)
+
+    def spec_of(self, preset_id: str | None, overrides: dict[str, Any]) -> BenchSpec:
+        """Return the benchmark that a preset suggests, changed by `overrides`."""
+        suggested = None
+        if preset_id is not None:
+            with suppress(WorkbenchError):  # the preset no longer exists: use the general shape
+                suggested = self._presets.get(preset_id).benchmark
+        return spec_from(suggested, overrides)
+
+    @asynccontextmanager
+    async def at(self, run_id: str | None, url: str | None, overrides: dict[str, Any]) -> AsyncIterator[Load]:
+        """Load a server by URL, or a run (None: the run at hand). Raises BenchError if its GPUs cannot be read."""
+        if url is None:
+            async with self.at_run(run_id or await self._servers.run_at_hand(), overrides) as load:
+                yield load
+            return
+        async with self.at_url(url, overrides) as load:
+            if not load.server.gpus_known:
+                why = f"the GPUs of {load.server.host} are not known: only those of {self._core.host.name} are read"
+                raise BenchError(why, next_step="run this on the server's own host, or with --host")
+            yield load
+
+    @asynccontextmanager
+    async def at_run(self, run_id: str, overrides: dict[str, Any], *, ahead: bool = False) -> AsyncIterator[Load]:
+        """Load a READY run through a forwarded port."""
+        supervisor = self._servers.supervisor
+        status = supervisor.status(run_id)
+        if status.state is not ServerState.READY or status.port is None:
+            raise BenchError(
+                f"run {run_id} is {status.state}, not READY",
+                host=self._core.host.name,
+                next_step="workbench servers shows the runs",
+            )
+        spec = _with_usable_key(self.spec_of(status.preset_id, overrides))
+        what = f"a benchmark of run {run_id}"
+        async with (
+            self._alone(what, run_id, spec if ahead else None) as (cancel, started),
+            _forwarded(self._core.host, status.port) as port,
+        ):
+            model = spec.model or status.served_model or status.model
+            spec = replace(spec, url=f"http://127.0.0.1:{port}", model=model)
+            env = {}
+            if spec.api_key_env is None and (key := supervisor.api_key(run_id)):
+                env = {SERVER_KEY_VARIABLE: key}
+                spec = replace(spec, api_key_env=SERVER_KEY_VARIABLE)
+            server = Benched(self._core.host.name, status, supervisor.record(run_id))
+            yield Load(spec, server, env, cancel, started)
+
+    @asynccontextmanager
+    async def at_url(self, url: str, overrides: dict[str, Any], *, ahead: bool = False) -> AsyncIterator[Load]:
+        """Load a server that others started, by its base URL. A loopback address is one of the session's host."""
+        address = server_address.parse(url)
+        spec = _with_usable_key(self.spec_of(None, overrides))
+        async with (
+            self._alone("a benchmark of a server", None, spec if ahead else None, address.loopback) as (
+                cancel,
+                started,
+            ),
+            AsyncExitStack() as stack,
+        ):
+            base = address.base
+            if address.loopback and not self._core.host.is_local:
+                port = await stack.enter_async_context(_forwarded(self._core.host, address.port))
+                base = f"http://127.0.0.1:{port}"
+            served = await server_address.ask(base, spec)
+            model = spec.model or served.model
+            if not model:
+                raise BenchError(f"{base}/v1/models named no model: {served.problem}", next_step="give --model")
+            host = self._core.host.name if address.loopback else address.hostname
+            server = Benched(host, simulated=served.simulated, gpus_known=address.loopback, address=address.base)
+            yield Load(replace(spec, url=base, model=model), server, {}, cancel, started)
+
+    @asynccontextmanager
+    async def _alone(
+        self, what: str, run_id: str | None, spec: BenchSpec | None, gpus_known: bool = True
+    ) -> AsyncIterator[tuple[asyncio.Event, Ahead | None]]:
+        """Let no other load of this host run meanwhile. `spec`: start its worker and meter."""
+        if self._busy.locked():
+            host = self._core.host.name
+            raise BenchError("a benchmark is running", host=host, next_step="wait for it, or cancel it")
+        async with self._busy, self._turn.take(what) if gpus_known else nullcontext():
+            cancel = asyncio.Event()
+            self._cancel, self._run_id = cancel, run_id
+            try:
+                if spec is None:
+                    yield cancel, None
+                else:
+                    async with start_ahead(self._core.host, worker=not spec.command, meter=gpus_known) as ahead:
+                        yield cancel, ahead
+            finally:
+                self._cancel = self._run_id = None
+
+    async def cancel(self) -> None:
+        """Cancel the load that runs. Returns when its block has ended."""
+        if self._cancel is not None:
+            self._cancel.set()
+            async with self._busy:
+                pass
+
+    async def _cancel_for(self, run_id: str) -> None:
+        """Cancel the load of a run that is about to be stopped: a dying server gives no valid result."""
+        if self._run_id == run_id:
+            await self.cancel()
+
+
+def _with_usable_key(spec: BenchSpec) -> BenchSpec:
+    """Return `spec`. Raises InputError if the variable of its API key has no value that a header can contain."""
+    if spec.api_key_env is not None:
+        api_key(spec.api_key_env, os.environ)
+    return spec
+
+
+@asynccontextmanager
+async def _forwarded(host: Host, port: int) -> AsyncIterator[int]:
+    """Open a port of this machine that leads to `port` on the host's loopback."""
+    forward = await host.forward(port)
+    try:
+        yield forward.local_port
+    finally:
+        await forward.close()

@@ -1,0 +1,288 @@
+"""The servers of the host: starting, following, stopping and adopting them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from workbench.model.errors import BenchError, NotTrusted, PlanError, ServerError
+from workbench.model.findings import Level
+from workbench.model.plan import diff
+from workbench.model.secrets import MASK, mask_command, mask_plan
+from workbench.model.server_run import LogBatch, ServerState, ServerStatus
+from workbench.server import external_servers
+from workbench.server.supervisor import Supervisor
+
+if TYPE_CHECKING:
+    from workbench.model.plan import LaunchPlan, PlanChange
+    from workbench.server.external_servers import FoundServer
+    from workbench.server.logs import LogRing
+    from workbench.session.plan_editor import PlanEditor
+    from workbench.session.plans import Plans
+    from workbench.session.presets import Presets
+    from workbench.session.state_holder import StateHolder
+
+LIVE = frozenset({ServerState.STARTING, ServerState.READY, ServerState.STOPPING, ServerState.UNRESPONSIVE})
+SHOWN = 50  # newest runs in the state
+_STARTING = "starting"
+
+
+class Servers:
+    """`on_ready` and `on_ended` hear of the servers of this host; `before_end` is awaited with the id of a run before
+    it is stopped."""
+
+    def __init__(self, core: StateHolder, presets: Presets, plans: Plans) -> None:
+        self._core, self._presets, self._plans = core, presets, plans
+        self._supervisor: Supervisor | None = None
+        self._reserved: list[str] = []
+        self.on_ready: list[Callable[[ServerStatus], None]] = []
+        self.on_ended: list[Callable[[ServerStatus], None]] = []
+        self.before_end: list[Callable[[str], Awaitable[None]]] = []
+
+    @property
+    def supervisor(self) -> Supervisor:
+        if self._supervisor is None:
+            self._supervisor = Supervisor(self._core.host, self._on_event)
+        return self._supervisor
+
+    async def close(self) -> None:
+        """Stop to follow the servers. They keep running."""
+        if self._supervisor is not None:
+            await self._supervisor.close()
+            self._supervisor = None
+
+    # ---- what happens on the host
+
+    def _on_event(self, event: ServerStatus | LogBatch) -> None:
+        if isinstance(event, LogBatch):
+            if event.run_id == self._core.state.run_id:
+                self._core.update(log_revision=self._core.state.log_revision + 1)
+            return
+        before = next((s for s in self._core.state.servers if s.run_id == event.run_id), None)
+        self._show()
+        if event.state is ServerState.READY and (before is None or before.state is not ServerState.READY):
+            plan = self.supervisor.record(event.run_id).plan
+            self._presets.remember_variables(event.run_id, plan)
+        if before is not None and before.state != event.state:
+            self._on_change(before, event)
+
+    def _on_change(self, before: ServerStatus, now: ServerStatus) -> None:
+        if now.state is ServerState.READY and before.state in (ServerState.STARTING, ServerState.UNKNOWN):
+            if before.ready_unix_s is None:
+                after = f" in {now.ready_after_s:.1f} s" if now.ready_after_s else ""
+                self._core.record(f"# {now.run_id} is READY{after}")
+            for hear in self.on_ready:
+                hear(now)
+        elif now.state in (ServerState.STOPPED, ServerState.FAILED, ServerState.CRASHED):
+            if now.state is not ServerState.STOPPED:
+                cause = now.findings[0] if now.findings else None
+                next_step = cause.fix if cause and cause.fix else "the log shows the first error (e)"
+                text = f"{now.engine} {now.state}: {now.reason or 'see the log'}"
+                self._core.notify(Level.ERROR, text, next_step)
+            for hear in self.on_ended:
+                hear(now)
+
+    def _show(self) -> None:
+        self._core.update(servers=self.supervisor.statuses()[:SHOWN])
+
+    def _follow(self, run_id: str) -> None:
+        """Select a run whose log is read."""
+        revision = self._core.state.log_revision + 1
+        self._core.update(run_id=run_id, servers=self.supervisor.statuses()[:SHOWN], log_revision=revision)
+
+    async def adopt(self) -> None:
+        """List the runs of this host. Select the newest live run if none is selected."""
+        statuses = await self.supervisor.runs()
+        self._core.update(servers=statuses[:SHOWN])
+        alive = next((s for s in statuses if s.state in LIVE), None)
+        if self._core.state.run_id is None and alive is not None:
+            await self.select(alive.run_id)
+
+    async def look_elsewhere(self) -> None:
+        """Adopt the servers that another Workbench or a command started since the last look."""
+        if not (self._core.host.connected and await self.supervisor.others_came()):
+            return
+        known = {status.run_id for status in self._core.state.servers}
+        await self.adopt()
+        for status in self._core.state.servers:
+            if status.run_id not in known | {self._core.state.run_id} and status.state in LIVE:
+                text = f"{status.engine} {status.model} was started elsewhere: run {status.run_id}"
+                self._core.notify(Level.INFO, text, "o shows it")
+
+    async def others(self) -> Sequence[FoundServer]:
+        """Return the servers of the host that no Workbench started. A simulated host has none."""
+        if self._core.state.host.simulated is not None:
+            return ()
+        own = [s.port for s in self.supervisor.statuses() if s.alive and s.port is not None]
+        return await external_servers.find(self._core.host, own)
+
+    # ---- the selected run
+
+    async def select(self, run_id: str) -> None:
+        """Follow the log of a run. Its plan comes under edit if no plan is loaded."""
+        await self.supervisor.load_log(run_id)
+        self._follow(run_id)
+        plan = self.supervisor.record(run_id).plan
+        # A plan with a masked secret cannot be started again.
+        if self._plans.current is None and plan is not None and MASK not in repr(plan):
+            self._plans.take(plan, plan.preset_id or f"{plan.engine} as run {run_id}")
+            self._core.spawn(self._plans.look_for_engine())
+
+    def log_ring(self) -> LogRing | None:
+        """Return the log of the selected run, or None without one."""
+        run_id = self._core.state.run_id
+        if self._supervisor is None or run_id is None:
+            return None
+        try:
+            return self._supervisor.log(run_id)
+        except ServerError:  # the run's directory has been removed
+            return None
+
+    async def search_log(self, text: str) -> Sequence[tuple[int, str]]:
+        """Search the whole log file of the selected run, ignoring case. Return (line number, line) of the first 500
+        matches."""
+        run_id = self._core.state.run_id
+        if run_id is None:
+            raise ServerError("no run is selected", host=self._core.host.name, next_step="o in 3 chooses one")
+        return [(m.number, m.line) for m in await self.supervisor.search_log(run_id, text)]
+
+    def changes_against_running(self) -> Sequence[PlanChange]:
+        """Return the differences of the plan under edit from the selected live run; () without either."""
+        status, editor = self._core.state.server, self._plans.current
+        if status is None or status.state not in LIVE or editor is None:
+            return ()
+        running = self.supervisor.record(status.run_id).plan
+        return diff(running, mask_plan(editor.plan)) if running is not None else ()
+
+    async def run_at_hand(self) -> str:
+        """Return the selected run, or else the newest READY run. Raises ServerError without either."""
+        if self._core.state.run_id is not None:
+            return self._core.state.run_id
+        ready = [s for s in await self.supervisor.runs() if s.state is ServerState.READY]
+        if not ready:
+            raise ServerError(
+                "no server is READY on this host, and the check needs one to put under load",
+                host=self._core.host.name,
+                next_step="workbench start PRESET --wait, or name one with --url",
+            )
+        return ready[0].run_id
+
+    async def ready_run(self, run_id: str | None) -> str:
+        """Return `run_id`, by default the run at hand, if that run is READY. Raises BenchError if it is not."""
+        run_id = run_id or await self.run_at_hand()
+        state = self.supervisor.status(run_id).state
+        if state is not ServerState.READY:
+            raise BenchError(
+                f"run {run_id} is {state}, not READY",
+                host=self._core.host.name,
+                next_step="workbench servers shows the runs",
+            )
+        return run_id
+
+    # ---- start and stop
+
+    @contextmanager
+    def reserve(self, holder: str) -> Iterator[None]:
+        """Let nobody but the caller start, stop or load servers while the block runs. `holder`: "an experiment"."""
+        self._reserved.append(holder)
+        try:
+            yield
+        finally:
+            self._reserved.remove(holder)
+
+    def check_free(self) -> None:
+        """Raise ServerError if an experiment or a sweep has reserved the servers."""
+        if self._reserved:
+            raise ServerError(
+                f"{self._reserved[0]} is under way, and has the server",
+                host=self._core.host.name,
+                next_step="wait for it, or stop it: what it has measured is kept",
+            )
+
+    def check_startable(self, plan: LaunchPlan, editor: PlanEditor) -> None:
+        """Raise PlanError for a plan that the engine would reject or that Workbench cannot start."""
+        foreign = editor.untrusted()
+        if foreign:
+            raise NotTrusted(
+                f"the preset is not from Workbench and runs more than its engine: {'; '.join(p.text for p in foreign)}",
+                next_step="look at it with `workbench plan`; then start it with --trust",
+                findings=[part.finding() for part in foreign],
+            )
+        errors = [f for f in editor.findings() if f.level is Level.ERROR]
+        if errors:
+            raise PlanError(
+                f"the plan has {len(errors)} error{'s' * (len(errors) > 1)}: {errors[0].text}",
+                next_step=errors[0].fix or "correct the flag, then start again",
+                findings=errors,
+            )
+        if len(plan.nodes) > 1 and self._core.state.host.simulated is None:
+            names = ", ".join(node.name for node in plan.nodes)
+            raise PlanError(
+                f"this plan runs on {len(plan.nodes)} nodes ({names}), and Workbench starts servers of one host",
+                host=self._core.host.name,
+                next_step="`workbench plan` prints the command of each node: start them by hand",
+            )
+
+    async def start(self) -> str:
+        """Start the plan under edit, after stopping the selected run if that is live. Return the id of the new run
+        once it is started; its readiness shows in the state."""
+        if _STARTING in self._core.state.busy:  # two starts at once would both find the port free
+            raise ServerError("a start is under way", host=self._core.host.name, next_step="wait for its run id")
+        self.check_free()
+        before = self._core.state.server
+        editor = self._plans.editor
+        self.check_startable(editor.effective, editor)
+        with self._core.busy(_STARTING):
+            if before is not None and (before.state in LIVE or before.outlived):
+                await self.end(before.run_id)
+            status = await self.launch(editor)
+        return status.run_id
+
+    async def launch(self, editor: PlanEditor) -> ServerStatus:
+        """Start the plan of `editor`, unchecked, and select its run."""
+        if editor.around.installed is None and editor.around.installed_problem is None:
+            await self._plans.look_for_engine(editor)
+        await self._plans.look_for_model(editor)
+        command = editor.command()
+        status = await self.supervisor.start(
+            editor.effective,
+            command,
+            editor.engine,
+            engine_version=editor.around.installed_version,
+            simulated=self._core.state.host.simulated is not None,
+        )
+        self._core.record(mask_command(command).shell(), f"run {status.run_id}")
+        self._follow(status.run_id)
+        return status
+
+    async def stop(self, run_id: str | None = None) -> None:
+        """Stop a run, by default the selected one. Returns when its processes have ended."""
+        run_id = run_id or self._core.state.run_id
+        if run_id is None:
+            raise ServerError("no server is selected", host=self._core.host.name, next_step="s starts the plan")
+        with self._core.busy("stopping"):
+            await self.end(run_id)
+
+    async def end(self, run_id: str) -> ServerStatus:
+        """Stop a run without showing that as work under way."""
+        for prepare in self.before_end:
+            await prepare(run_id)
+        started = time.monotonic()
+        status = await self.supervisor.stop(run_id)
+        self._core.record(f"workbench stop {run_id}", f"ended in {time.monotonic() - started:.1f} s")
+        self._show()
+        return status
+
+    async def wait_ready(self, run_id: str, timeout_s: float | None = None) -> ServerStatus:
+        """Wait until a run is READY or has ended. Return its status. Raises ServerError after `timeout_s`."""
+        try:
+            return await self.supervisor.wait_ready(run_id, timeout_s)
+        except TimeoutError:
+            status = self.supervisor.status(run_id)
+            raise ServerError(
+                f"run {run_id} was not READY within {timeout_s:.0f} s ({status.phase or status.state}); it goes on",
+                host=self._core.host.name,
+                next_step=f"workbench logs {run_id} --follow, or workbench stop {run_id}",
+            ) from None

@@ -1,0 +1,119 @@
+"""What the three kinds of sweeps have in common before the first measurement."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from workbench.model.errors import InputError, SettingsError
+from workbench.session.conditions import gpus_of
+
+if TYPE_CHECKING:
+    from workbench.model.sweep import Sweep, SweepSpec
+    from workbench.session.bench import Bench
+    from workbench.session.experiments import Experiments
+    from workbench.session.gpu_control import GpuControl
+    from workbench.session.plan_editor import PlanEditor
+    from workbench.session.plans import Plans
+    from workbench.session.presets import Presets
+    from workbench.session.results import Results
+    from workbench.session.server_load import ServerLoad
+    from workbench.session.servers import Servers
+    from workbench.session.state_holder import StateHolder
+    from workbench.session.sweep_progress import SweepProgress
+    from workbench.session.telemetry_watch import TelemetryWatch
+
+MOST_RUNS = 8  # of one value
+UNKNOWN = "of an unknown version"
+
+
+@dataclass(frozen=True, slots=True)
+class SweepParts:
+    """The parts of the session that a sweep uses."""
+
+    core: StateHolder
+    telemetry: TelemetryWatch
+    presets: Presets
+    plans: Plans
+    servers: Servers
+    gpu: GpuControl
+    load: ServerLoad
+    bench: Bench
+    results: Results
+    experiments: Experiments
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The server that is measured at every value: a run or a URL."""
+
+    run_id: str | None = None
+    url: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedSweep:
+    """A sweep that was checked and may start. `points`: label and number of each value. `carry_out` measures them."""
+
+    kind: str
+    name: str
+    unit: str
+    points: Sequence[tuple[str, float | None]]
+    spec: SweepSpec | None
+    carry_out: Callable[[SweepProgress], Awaitable[None]]
+
+
+async def target_of(parts: SweepParts, run_id: str | None, url: str | None) -> Target:
+    """Return the server to sweep: the URL, or a READY run (None: the run at hand)."""
+    return Target(url=url) if url else Target(await parts.servers.ready_run(run_id))
+
+
+def checked_runs(runs: int) -> int:
+    """Return `runs`. Raises InputError if that is not a number of runs for each value."""
+    if not 1 <= runs <= MOST_RUNS:
+        raise InputError(f"{runs} runs of each value are not possible", next_step=f"1 to {MOST_RUNS}")
+    return runs
+
+
+async def conditions_of_target(
+    parts: SweepParts, gpus: Sequence[int], target: Target, shape: Mapping[str, Any]
+) -> dict[str, str]:
+    """Return what must stay the same from the first value of a sweep to the last: GPUs, driver, engine and model."""
+    found = await _hardware(parts, gpus)
+    if target.run_id is not None:
+        supervisor = parts.servers.supervisor
+        status, record = supervisor.status(target.run_id), supervisor.record(target.run_id)
+        return {**found, "engine": f"{status.engine} {status.engine_version or record.engine_version or UNKNOWN}"}
+    assert target.url is not None
+    async with parts.load.at_url(target.url, dict(shape)) as load:
+        return {**found, "model": load.spec.model}
+
+
+async def conditions_of_plan(parts: SweepParts, editor: PlanEditor) -> dict[str, str]:
+    """Return the same for servers that are not started yet."""
+    found = {"engine": f"{editor.engine.name} {editor.around.installed_version or UNKNOWN}"}
+    with suppress(SettingsError):  # no GPU can be read
+        infos = (await parts.telemetry.reading()).infos
+        found |= await _hardware(parts, gpus_of(editor.plan, infos))
+    return found
+
+
+async def _hardware(parts: SweepParts, gpus: Sequence[int]) -> dict[str, str]:
+    telemetry = await parts.telemetry.reading()
+    found = {f"GPU {info.uuid}": info.name for info in telemetry.infos if info.index in gpus}
+    return {**found, "driver": telemetry.driver.driver_version or UNKNOWN}
+
+
+def check_same_conditions(parts: SweepParts, sweep: Sweep, spec: SweepSpec, now: Mapping[str, str]) -> None:
+    """Raise InputError if a sweep would be resumed under other conditions than its measured values."""
+    for name, before in spec.measured.items():
+        present = now.get(name)
+        if present != before:
+            change = f"{name} is {present} now" if present else f"{name} is not known now"
+            raise InputError(
+                f"sweep {sweep.id} cannot be resumed: it was measured with {name} {before}, and {change}",
+                host=parts.core.host.name,
+                next_step="make a new sweep: values of both could not be compared",
+            )

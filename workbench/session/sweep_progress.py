@@ -1,0 +1,193 @@
+"""One sweep under way: its points, written down and shown as they are measured, and what is left of it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from workbench.bench.runner import BenchCancelled
+from workbench.model.errors import StoreError, WorkbenchError
+from workbench.model.findings import Level
+from workbench.model.secrets import mask_data
+
+if TYPE_CHECKING:
+    from workbench.model.bench import BenchResult, BenchSummary
+    from workbench.model.sweep import Sweep
+    from workbench.session.results import Results
+    from workbench.session.state_holder import StateHolder
+    from workbench.store.sweeps import SweepStore
+
+FAILED_SHARE = 0.01  # of the requests: a result with more failures is not that of the load that was asked for
+
+
+class EndedEarly(Exception):
+    """The sweep ends here, for the reason in the text. Its measured points are valid."""
+
+
+class TimeUp(Exception):
+    """The time of the sweep is up. It is stopped, and can be resumed."""
+
+
+class SweepProgress:
+    """Each change replaces `sweep` and shows it in the state; `save` also writes it to disk. `stop` is set when the
+    user cancels the sweep."""
+
+    def __init__(
+        self, core: StateHolder, results: Results, store: SweepStore, sweep: Sweep, stop: asyncio.Event
+    ) -> None:
+        self._core, self._results, self._store = core, results, store
+        self.sweep, self.stop = sweep, stop
+        self.pair_runs = 0  # runs in pairs that follow the points
+        self._runs, self._runs_each = 0, 1  # made so far, and of one point
+        self._began_s = time.monotonic()
+        self._unsaved = False
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self._began_s
+
+    @property
+    def missing(self) -> Sequence[int]:
+        """The indices of the points that are not measured yet."""
+        return [index for index, point in enumerate(self.sweep.points) if point.state != "done"]
+
+    def check_stop(self) -> None:
+        """Raise BenchCancelled if the user has cancelled the sweep."""
+        if self.stop.is_set():
+            raise BenchCancelled("the sweep was cancelled", next_step="what it has measured is kept")
+
+    def change(self, **fields: Any) -> None:
+        """Replace fields of the sweep."""
+        self.sweep = replace(self.sweep, **fields)
+        self._core.update(sweep=self.sweep)
+
+    def point(self, index: int, **fields: Any) -> None:
+        """Replace fields of one point."""
+        points = list(self.sweep.points)
+        points[index] = replace(points[index], **fields)
+        self.change(points=tuple(points))
+
+    def note(self, text: str) -> None:
+        """Add a note, once."""
+        if text not in self.sweep.notes:
+            self.change(notes=(*self.sweep.notes, text))
+
+    def skip_rest(self, why: str) -> None:
+        """Mark the points that are not measured as skipped."""
+        for index, point in enumerate(self.sweep.points):
+            if point.state in ("planned", "measuring"):
+                self.point(index, state="skipped", error=why)
+
+    def pair_run_done(self) -> None:
+        """Count one run of a pair."""
+        self.pair_runs -= 1
+        self._estimate(1)
+
+    def _estimate(self, runs: int) -> None:
+        """Estimate the time that is left from the runs so far, `runs` of them new."""
+        self._runs += runs
+        left = self._runs_each * sum(p.state == "planned" for p in self.sweep.points) + self.pair_runs
+        self.change(left_s=left * self.elapsed_s / self._runs)
+
+    async def save(self) -> None:
+        """Write the sweep to disk. A failure is reported once and does not end the sweep: its results are kept
+        elsewhere, and GPUs and servers must be restored."""
+        try:
+            await asyncio.to_thread(self._store.save, self.sweep)
+        except StoreError as error:
+            if not self._unsaved:
+                self._core.notify(Level.WARN, f"the sweep is not kept: {error.message}", error.next_step)
+            self._unsaved = True
+
+    async def fail(self, index: int, why: str) -> None:
+        """Mark a point as failed, and save."""
+        self.point(index, state="failed", error=why)
+        await self.save()
+
+    async def measure(self, index: int, bench: Callable[[], Awaitable[int]], runs: int = 1) -> Sequence[BenchResult]:
+        """Measure one point in `runs` runs; a run with an invalid result is repeated once. Return the results, or () if
+        the point failed. Raises BenchCancelled."""
+        self.point(index, state="measuring")
+        found: list[BenchResult] = []
+        try:
+            while len(found) < runs and not (found and _useless(found[-1])):
+                found.append(await self._run(index, bench))
+        except BenchCancelled:
+            raise
+        except WorkbenchError as error:
+            await self.fail(index, error.message)
+            return ()
+        self.point(index, **point_values(found))
+        self._runs_each = len(found)
+        self._estimate(len(found))
+        return found
+
+    async def _run(self, index: int, bench: Callable[[], Awaitable[int]]) -> BenchResult:
+        result = await self._results.get(await bench())
+        if result.summary.refused and not broken(result):
+            self.note(f"{self.sweep.points[index].label}: measured again ({result.summary.refused[0]})")
+            result = await self._results.get(await bench())
+        return result
+
+
+def broken(result: BenchResult) -> str | None:
+    """Return what is wrong with the server, judged by its answers, or None."""
+    summary = result.summary
+    failed, requests = summary.requests_failed, summary.requests_ok + summary.requests_failed
+    if failed > FAILED_SHARE * requests:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in summary.errors.items())
+        return f"{failed} of {requests} requests failed ({kinds})"
+    if summary.output_tok_s is None:
+        return f"no tok/s: {summary.absent.get('output_tok_s', 'not measured')}"
+    return None
+
+
+def _useless(result: BenchResult) -> str | None:
+    """Return why a result cannot be used for a point, or None."""
+    invalid = result.summary.refused
+    return broken(result) or (f"not to be used: {invalid[0]}" if invalid else None)
+
+
+def point_values(results: Sequence[BenchResult]) -> dict[str, Any]:
+    """Return the fields of a point: the means over its results. One result that cannot be used makes it failed."""
+    error = next(filter(None, map(_useless, results)), None)
+    each = [_values(result.summary) for result in results]
+    return {
+        "state": "failed" if error else "done",
+        "error": error,
+        "result_ids": tuple(result.id for result in results),
+        **{name: _mean([one[name] for one in each]) for name in each[0]},
+    }
+
+
+def _values(summary: BenchSummary) -> dict[str, float | None]:
+    gpu = summary.gpu
+    return {
+        "tok_s": summary.output_tok_s,
+        "tok_per_joule": summary.tok_per_joule,
+        "power_w": summary.power_w,
+        "sm_mhz": gpu.sm_mhz if gpu else None,
+        "temperature_c": gpu.temperature_c if gpu else None,
+        "ttft_p50_ms": summary.ttft_ms.p50 if summary.ttft_ms else None,
+        "ttft_p99_ms": summary.ttft_ms.p99 if summary.ttft_ms else None,
+        "itl_mean_ms": summary.itl_ms.mean if summary.itl_ms else None,
+    }
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """Return the mean if all values are known, else None."""
+    known = [value for value in values if value is not None]
+    return fmean(known) if known and len(known) == len(values) else None
+
+
+def stored_shape(bench: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields of BenchSpec as a sweep keeps them: secrets masked, the path of a prompts file absolute."""
+    masked: dict[str, Any] = mask_data(bench)
+    if masked.get("prompts_file"):
+        masked["prompts_file"] = str(Path(masked["prompts_file"]).absolute())
+    return masked

@@ -1,0 +1,241 @@
+"""Sweeps of a GPU setting, the concurrency or flags: started, resumed and cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from workbench.bench import knee
+from workbench.bench.runner import BenchCancelled
+from workbench.model.errors import BenchError, InputError, WorkbenchError
+from workbench.model.secrets import MASK
+from workbench.model.sweep import Sweep, SweepPoint, SweepSpec, taken_up
+from workbench.session.concurrency_sweep import plan_concurrency_sweep
+from workbench.session.flag_sweep_plan import FlagSweepPlanner
+from workbench.session.gpu_sweep_plan import GpuSweepPlanner
+from workbench.session.sweep_progress import EndedEarly, SweepProgress, TimeUp
+from workbench.store import paths
+from workbench.store.sweeps import SweepStore, empty
+
+if TYPE_CHECKING:
+    from workbench.model.settings import SettingCommand
+    from workbench.session.measurement_turn import MeasurementTurn
+    from workbench.session.sweep_parts import PlannedSweep, SweepParts
+
+
+class Sweeps:
+    """Carries out one sweep at a time. Its progress is `state.sweep`. A sweep that was stopped or failed keeps its
+    values and can be resumed."""
+
+    def __init__(self, parts: SweepParts, turn: MeasurementTurn) -> None:
+        self._parts, self._turn = parts, turn
+        self._gpu, self._flags = GpuSweepPlanner(parts), FlagSweepPlanner(parts)
+        self._one = asyncio.Lock()
+        self._stop: asyncio.Event | None = None  # of the sweep under way
+
+    @cached_property
+    def store(self) -> SweepStore:
+        return SweepStore(paths.data_dir() / "sweeps")
+
+    async def run_gpu(
+        self,
+        setting: str,
+        values: Sequence[str],
+        gpu: int | str | None = None,
+        *,
+        run_id: str | None = None,
+        url: str | None = None,
+        settle_s: float | None = None,
+        pairs: int | None = None,
+        runs: int = 1,
+        password: str | None = None,
+        **bench: Any,
+    ) -> Sweep:
+        """Measure a server (by default the run at hand) at each value of "power_limit_w", "gpu_clocks" or
+        "memory_clocks", then restore the previous values. `gpu` None: every GPU of the server. `pairs`: of the best
+        value against the previous one. `bench`: fields of BenchSpec."""
+        planned = await self._gpu.new(
+            setting,
+            values,
+            gpu,
+            run_id=run_id,
+            url=url,
+            settle_s=settle_s,
+            pairs=pairs,
+            runs=runs,
+            password=password,
+            bench=bench,
+        )
+        return await self._start(planned)
+
+    async def plan_gpu(
+        self, setting: str, values: Sequence[str], gpu: int | str | None = None, *, run_id: str | None = None
+    ) -> Mapping[str, Sequence[SettingCommand]]:
+        """Return the commands of such a sweep by the label of the value, and those after the last as BACK."""
+        return await self._gpu.commands(setting, values, gpu, run_id)
+
+    async def run_concurrency(
+        self,
+        levels: Sequence[int],
+        *,
+        run_id: str | None = None,
+        url: str | None = None,
+        max_minutes: float | None = None,
+        **bench: Any,
+    ) -> Sweep:
+        """Measure a server at rising levels of concurrency."""
+        return await self._start(await plan_concurrency_sweep(self._parts, levels, run_id, url, max_minutes, bench))
+
+    async def run_flags(
+        self,
+        flags: Mapping[str, Sequence[str]],
+        *,
+        runs: int = 1,
+        pairs: int = 3,
+        max_minutes: float | None = None,
+        **bench: Any,
+    ) -> Sweep:
+        """Start and measure the plan under edit at every combination of one or two flags, and compare the best with the
+        current values in `pairs` pairs. The selected live run is stopped meanwhile and started again."""
+        planned = await self._flags.new(flags, runs=runs, pairs=pairs, max_minutes=max_minutes, bench=bench)
+        return await self._start(planned)
+
+    async def resume(self, sweep_id: int, *, max_minutes: float | None = None, password: str | None = None) -> Sweep:
+        """Go on with a stored sweep in its own record. `max_minutes`: of a sweep of flags, from now; None: no limit."""
+        async with self._alone(f"sweep {sweep_id}") as stop:
+            with self.store.taken(sweep_id) as sweep:
+                spec = self._resumable(sweep)
+                await self._parts.servers.supervisor.runs()
+                if sweep.kind == "flag":
+                    planned = await self._flags.resumed(sweep, replace(spec, max_minutes=max_minutes))
+                else:
+                    planned = await self._gpu.resumed(sweep, spec, password)
+                return await self._carry_out(taken_up(sweep), planned, stop)
+
+    async def plan_resume(self, sweep_id: int) -> Mapping[str, Sequence[SettingCommand]]:
+        """Return the commands of a resumed sweep of a GPU setting, like `plan_gpu`."""
+        sweep = await asyncio.to_thread(self.store.get, sweep_id)
+        return await self._gpu.resumed_commands(sweep, self._resumable(sweep))
+
+    async def cancel(self) -> None:
+        """Cancel the sweep under way. Returns when it has ended and the previous values are restored."""
+        if self._stop is None:
+            return
+        self._stop.set()
+        await self._parts.experiments.stop()
+        await self._parts.bench.cancel()
+        async with self._one:
+            pass
+
+    # ---- carried out
+
+    async def _start(self, planned: PlannedSweep) -> Sweep:
+        """Store a new sweep and carry it out."""
+        core = self._parts.core
+        async with self._alone(f"a sweep of {planned.name}") as stop:
+            points = tuple(SweepPoint(label, x) for label, x in planned.points)
+            first = empty(
+                core.host.name,
+                planned.kind,
+                planned.name,
+                planned.unit,
+                points,
+                simulated=core.state.simulated,
+                spec=planned.spec,
+            )
+            sweep = await asyncio.to_thread(self.store.add, first)
+            with self.store.held(sweep.id):
+                return await self._carry_out(sweep, planned, stop)
+
+    @asynccontextmanager
+    async def _alone(self, what: str) -> AsyncIterator[asyncio.Event]:
+        """Let no other sweep of this session run, and take the host's turn to measure. Yield the event that stops the
+        sweep."""
+        if self._one.locked():
+            host = self._parts.core.host.name
+            raise BenchError("a sweep is running", host=host, next_step="wait for it, or cancel it")
+        async with self._one, self._turn.take(what):
+            self._stop = asyncio.Event()
+            try:
+                yield self._stop
+            finally:
+                self._stop = None
+
+    async def _carry_out(self, sweep: Sweep, planned: PlannedSweep, stop: asyncio.Event) -> Sweep:
+        """Carry out a sweep that this session holds, and return it as it ended. A cancelled task is cancelled once all
+        is written down."""
+        core, servers = self._parts.core, self._parts.servers
+        progress = SweepProgress(core, self._parts.results, self.store, sweep, stop)
+        progress.change()
+        await progress.save()
+        what = f"sweep of {sweep.name}"
+        try:
+            with core.busy(what), servers.reserve(f"a {what}"):
+                await planned.carry_out(progress)
+            self._end(progress, "done")
+        except EndedEarly as why:
+            progress.skip_rest(str(why))
+            measured = any(p.state == "done" for p in progress.sweep.points)
+            self._end(progress, "done" if measured else "failed", str(why))
+        except TimeUp as why:
+            self._end(progress, "stopped", str(why))
+        except BenchCancelled:
+            self._end(progress, "stopped", "cancelled")
+        except WorkbenchError as error:
+            self._end(progress, "failed", error.message)
+        except BaseException as error:
+            cancelled = isinstance(error, asyncio.CancelledError)
+            self._end(progress, "stopped", "cancelled" if cancelled else repr(error))
+            raise
+        finally:
+            await progress.save()
+        return progress.sweep
+
+    def _end(self, progress: SweepProgress, state: str, why: str | None = None) -> None:
+        """Give a sweep its last state, and name its best value."""
+        progress.skip_rest(why or "not reached")
+        sweep = progress.sweep
+        error = "; ".join(dict.fromkeys(filter(None, (sweep.error, why if state != "done" else None)))) or None
+        if state == "done" and sweep.kind == "flag" and all(p.state != "done" for p in sweep.points[1:]):
+            state, why = "failed", why or "none of the values could be measured"
+        if state == "done" and sweep.error:
+            state = "failed"  # all is measured, but a GPU or server is not as it was
+        if state == "done" and why:
+            progress.note(f"ended early: {why}")
+        progress.change(state=state, left_s=None, error=error, **_best_value(sweep))
+        outcome = progress.sweep.knee_text or error or state
+        self._parts.core.record(f"# sweep {sweep.id} of {sweep.name}", outcome)
+
+    def _resumable(self, sweep: Sweep) -> SweepSpec:
+        """Return the inputs of a sweep. Raises InputError if it cannot be resumed."""
+        which, host = f"sweep {sweep.id}", self._parts.core.host.name
+        if sweep.host != host:
+            raise InputError(
+                f"{which} was made on {sweep.host}",
+                host=host,
+                next_step=f"resume it there: workbench --host {sweep.host} …",
+            )
+        if sweep.state == "running":
+            raise InputError(f"another Workbench is running {which}", next_step="wait, or stop it there")
+        if sweep.spec is None:
+            why = "of a concurrency" if sweep.kind == "concurrency" else "of an older Workbench, which kept no inputs"
+            raise InputError(f"{which} cannot be resumed: it is {why}", next_step="make a new one")
+        if not sweep.resumable:
+            raise InputError(f"{which} is finished", next_step="make a new one for other values")
+        if MASK in repr(sweep.spec.bench) or MASK in repr(sweep.spec.values):
+            raise InputError(
+                f"{which} cannot be resumed: its inputs hold a secret, which is not kept", next_step="make a new one"
+            )
+        return sweep.spec
+
+
+def _best_value(sweep: Sweep) -> dict[str, Any]:
+    """Return the fields that name the best value of a sweep."""
+    if sweep.kind == "flag":
+        return {}
+    found = (knee.of_concurrency if sweep.kind == "concurrency" else knee.of_setting)(sweep.points)
+    return {"knee": found.index, "knee_text": found.text}

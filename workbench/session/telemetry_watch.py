@@ -1,0 +1,95 @@
+"""The readings of the host's GPUs: continuous for a screen, single for a command."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from workbench.gpu.telemetry.source import TelemetrySource, read_once
+from workbench.hosts.base import Host
+from workbench.model.errors import SettingsError
+
+if TYPE_CHECKING:
+    from workbench.model.gpu import Telemetry
+    from workbench.session.state_holder import StateHolder
+
+INTERVAL_S = 1.0
+_FRESH_S = 5.0  # the newest reading of a watched host answers a question if it is younger
+_SINGLE_S = 2.0  # a single reading answers the further questions of the same command for this long
+_AGE_S = 1.0  # between two checks of the readings' age
+
+
+class TelemetryWatch:
+    """Keeps the newest reading in the state. `on_reading` hears of each reading, `on_gpus_changed` when the host has
+    other GPUs than before."""
+
+    def __init__(self, core: StateHolder) -> None:
+        self._core = core
+        self._source: TelemetrySource | None = None
+        self._single: tuple[Host, float, Telemetry] | None = None  # the last single reading, and its time
+        self.interval_s: float | None = None  # between readings; None: the interval of config.toml
+        self.on_reading: list[Callable[[Telemetry], None]] = []
+        self.on_gpus_changed: list[Callable[[], None]] = []
+
+    @property
+    def running(self) -> bool:
+        """Whether the GPUs are read continuously."""
+        return self._source is not None
+
+    async def start(self) -> TelemetrySource:
+        """Start to read continuously unless that is under way. Return the source of the readings."""
+        if self._source is None:
+            self._source = TelemetrySource(self._core.host, self.interval_s or INTERVAL_S, self._take)
+            await self._source.start()
+            self._core.spawn(self._watch_age())
+        return self._source
+
+    async def stop(self) -> None:
+        """Stop to read continuously."""
+        source, self._source = self._source, None
+        if source is not None:
+            await source.close()
+
+    async def set_interval(self, interval_s: float) -> None:
+        """Set the time between two readings."""
+        self.interval_s = interval_s
+        if self._source is not None and self._source.interval_s != interval_s:
+            await self._source.set_interval(interval_s)
+
+    async def refresh(self) -> None:
+        """Read again now whatever is otherwise read seldom, and forget the last single reading."""
+        self._single = None
+        if self._source is not None:
+            await self._source.refresh()
+
+    async def reading(self) -> Telemetry:
+        """Return the newest reading, or make one. Raises SettingsError if the GPUs cannot be read."""
+        watched = self._core.state.telemetry
+        if watched is not None and self._source is not None and (self._source.age_s or 0) < _FRESH_S:
+            return watched
+        if self._single is not None:
+            host, made_s, telemetry = self._single
+            if host is self._core.host and time.monotonic() - made_s < _SINGLE_S:
+                return telemetry
+        telemetry = await read_once(self._core.host)
+        if not telemetry.gpus and telemetry.driver.message is None:
+            raise SettingsError("no GPU was found", host=self._core.host.name)
+        self._single = (self._core.host, time.monotonic(), telemetry)
+        return telemetry
+
+    def _take(self, telemetry: Telemetry) -> None:
+        before = self._core.state.telemetry
+        known = before is not None and before.infos == telemetry.infos
+        self._core.update(telemetry=telemetry, telemetry_monotonic_s=time.monotonic(), telemetry_problem=None)
+        if not known and telemetry.infos:
+            for listener in self.on_gpus_changed:
+                listener()
+        for hear in self.on_reading:
+            hear(telemetry)
+
+    async def _watch_age(self) -> None:
+        while self._source is not None:
+            self._core.update(telemetry_problem=self._source.problem)
+            await asyncio.sleep(_AGE_S)

@@ -61,8 +61,8 @@ class WorkbenchApp(PlainEnd):
     AUTO_FOCUS = None
     BINDINGS: ClassVar[list[BindingType]] = [
         # ctrl+q is a flow-control habit: it must not end the session. q asks first.
-        Binding("ctrl+q", "screen.do('screen.quit')", show=False, priority=True),
-        Binding("ctrl+c", "screen.do('screen.quit')", show=False),
+        Binding("ctrl+q", "screen.do('screen q')", show=False, priority=True),
+        Binding("ctrl+c", "screen.do('screen q')", show=False),
     ]
 
     def __init__(self, session: Session) -> None:

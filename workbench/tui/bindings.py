@@ -23,12 +23,11 @@ SHOWN = {"slash": "/", "question_mark": "?", "full_stop": ".", "ctrl+p": "^p", "
 class Key:
     """A key, and the call of a controller that it makes.
 
-    `name` is unique within the pane (`where`), or among the keys of the whole screen if `where` is "". `footer` is the
-    position in the footer, lowest first; a key with 0 is not in the footer.
+    `where` is the pane in which the key works, "" for the whole screen. `footer` is the position in the footer, lowest
+    first; a key with 0 is not in the footer.
     """
 
     key: str
-    name: str
     label: str
     help: str
     run: Callable[[Controllers], Awaitable[None] | None]
@@ -42,128 +41,65 @@ class Key:
 
     @property
     def id(self) -> str:
-        return f"{self.where or 'screen'}.{self.name}"
+        return f"{self.where or 'screen'} {self.key}"
 
 
 SCREEN_KEYS: tuple[Key, ...] = (
+    Key("p", "Preset", "pick a preset: type letters of its name, enter loads it", lambda c: c.search.presets(), 1),
+    Key("slash", "Find", "find a flag by name; filter the presets; search the log", lambda c: c.search.find(), 2),
+    Key("s", "Start", "start or restart the server: shows the plan first", lambda c: c.servers.start(), 3),
+    Key("x", "Stop", "stop the server: all its processes and no others", lambda c: c.servers.stop(), 9),
+    Key("b", "Bench", "benchmark the server; while it starts: as soon as it is READY", lambda c: c.bench.run(), 4),
+    Key("c", "Compare", "compare the marked results A and B, else the last two", lambda c: c.results.compare(), 10),
     Key(
-        "p",
-        "presets",
-        "Preset",
-        "pick a preset: type letters of its name, enter loads it",
-        lambda c: c.search.presets(),
-        1,
-    ),
-    Key(
-        "slash", "find", "Find", "find a flag by name; filter the presets; search the log", lambda c: c.search.find(), 2
-    ),
-    Key("s", "start", "Start", "start or restart the server: shows the plan first", lambda c: c.servers.start(), 3),
-    Key("x", "stop", "Stop", "stop the server: all its processes and no others", lambda c: c.servers.stop(), 9),
-    Key(
-        "b",
-        "bench",
-        "Bench",
-        "benchmark the server; while it starts: as soon as it is READY",
-        lambda c: c.bench.run(),
-        4,
-    ),
-    Key(
-        "c",
-        "compare",
-        "Compare",
-        "compare the marked results A and B, else the last two",
-        lambda c: c.results.compare(),
-        10,
-    ),
-    Key(
-        "full_stop",
-        "again",
-        "Again",
-        "restart with the plan, bench, compare with the run before",
-        lambda c: c.bench.again(),
-        5,
+        "full_stop", "Again", "restart with the plan, bench, compare with the run before", lambda c: c.bench.again(), 5
     ),
     Key(
         "g",
-        "gpu",
         "GPU",
         "GPU settings: power limit, clocks, persistence; shows the commands first",
         lambda c: c.gpu.edit(),
         8,
     ),
+    Key("r", "Revert", "restore every GPU setting to its previous value, at once", lambda c: c.gpu.revert(), 11),
     Key(
-        "r",
-        "revert",
-        "Revert",
-        "restore every GPU setting to its previous value, at once",
-        lambda c: c.gpu.revert(),
-        11,
-    ),
-    Key(
-        "T",
-        "keep_trial",
-        "Keep trial",
-        "keep the GPU settings that are on trial, under guard, until r",
-        lambda c: c.gpu.keep_trial(),
+        "T", "Keep trial", "keep the GPU settings that are on trial, under guard, until r", lambda c: c.gpu.keep_trial()
     ),
     Key(
         "V",
-        "verify",
         "Verify",
         "keep the server busy for 8 s and show which GPU settings are in force",
         lambda c: c.gpu.verify(),
         15,
     ),
     Key(
-        "X",
-        "experiment",
-        "A/B",
-        "A/B experiment: the one that runs or ran last, else a new one",
-        lambda c: c.experiments.open(),
-        13,
+        "X", "A/B", "A/B experiment: the one that runs or ran last, else a new one", lambda c: c.experiments.open(), 13
     ),
-    Key(
-        "S",
-        "sweep",
-        "Sweep",
-        "measure over values of a GPU setting, the concurrency or a flag",
-        lambda c: c.sweeps.open(),
-        14,
-    ),
-    Key(
-        "K", "cancel", "Cancel", "cancel the benchmark, sweep or experiment that is running", lambda c: c.bench.cancel()
-    ),
-    Key("u", "undo", "Undo", "undo the last edit of the plan", lambda c: c.plan.undo(), 12),
-    Key("U", "redo", "Redo", "redo the edit that was undone", lambda c: c.plan.redo()),
-    Key(
-        "v",
-        "command",
-        "Command",
-        "the full command, its environment and all findings",
-        lambda c: c.plan.show_command(),
-        16,
-    ),
+    Key("S", "Sweep", "measure over values of a GPU setting, the concurrency or a flag", lambda c: c.sweeps.open(), 14),
+    Key("K", "Cancel", "cancel the benchmark, sweep or experiment that is running", lambda c: c.bench.cancel()),
+    Key("u", "Undo", "undo the last edit of the plan", lambda c: c.plan.undo(), 12),
+    Key("U", "Redo", "redo the edit that was undone", lambda c: c.plan.redo()),
+    Key("v", "Command", "the full command, its environment and all findings", lambda c: c.plan.show_command(), 16),
     Key(
         "y",
-        "copy",
         "Copy",
         "copy the command: by the terminal (OSC 52), in tmux into its buffer too",
         lambda c: c.plan.copy_command(),
         17,
     ),
-    Key("Y", "copy_script", "Copy script", "copy the plan as a shell script", lambda c: c.plan.copy_script()),
-    Key("w", "save", "Save", "save the plan as your own preset", lambda c: c.plan.save(), 18),
-    Key("n", "new", "New", "new preset from the plan", lambda c: c.plan.save()),
-    Key("h", "host", "Host", "work on another host", lambda c: c.hosts.pick(), 19),
-    Key("R", "try_again", "Retry", "connect again to a host that could not be reached", lambda c: c.hosts.try_again()),
-    Key("z", "zoom", "Zoom", "show the focused pane on the whole screen, and back", lambda c: c.view.zoom(), 20),
-    Key("l", "activity", "Activity", "every command that changed the host", lambda c: c.view.activity()),
-    Key("question_mark", "help", "Help", "this page", lambda c: c.view.help(), 6),
-    Key("ctrl+p", "palette", "palette", "every action by name", lambda c: c.palette.open(), 99),
-    Key("q", "quit", "Quit", "leave; servers keep running unless you choose otherwise", lambda c: c.view.quit(), 7),
-    Key("tab", "next_pane", "Next pane", "next pane", lambda c: c.view.next_pane(1)),
-    Key("shift+tab", "previous_pane", "Previous pane", "previous pane", lambda c: c.view.next_pane(-1)),
-    Key("escape", "back", "Back", "close the search, the message, the zoom or pane 6", lambda c: c.view.back()),
+    Key("Y", "Copy script", "copy the plan as a shell script", lambda c: c.plan.copy_script()),
+    Key("w", "Save", "save the plan as your own preset", lambda c: c.plan.save(), 18),
+    Key("n", "New", "new preset from the plan", lambda c: c.plan.save()),
+    Key("h", "Host", "work on another host", lambda c: c.hosts.pick(), 19),
+    Key("R", "Retry", "connect again to a host that could not be reached", lambda c: c.hosts.try_again()),
+    Key("z", "Zoom", "show the focused pane on the whole screen, and back", lambda c: c.view.zoom(), 20),
+    Key("l", "Activity", "every command that changed the host", lambda c: c.view.activity()),
+    Key("question_mark", "Help", "this page", lambda c: c.view.help(), 6),
+    Key("ctrl+p", "palette", "every action by name", lambda c: c.palette.open(), 99),
+    Key("q", "Quit", "leave; servers keep running unless you choose otherwise", lambda c: c.view.quit(), 7),
+    Key("tab", "Next pane", "next pane", lambda c: c.view.next_pane(1)),
+    Key("shift+tab", "Previous pane", "previous pane", lambda c: c.view.next_pane(-1)),
+    Key("escape", "Back", "close the search, the message, the zoom or pane 6", lambda c: c.view.back()),
 )
 
 
@@ -177,9 +113,9 @@ def bindings_for(keys: Sequence[Key]) -> list[BindingType]:
     return [Binding(k.key, f"screen.do('{k.id}')", k.label, show=False, priority=k.key == "ctrl+p") for k in keys]
 
 
-def hint(keys: Sequence[Key], *names: str) -> str:
-    """Return "/ filter   enter load" for a border: the named keys of a pane, or of the screen if the pane has none."""
-    found = [next(k for k in (*keys, *SCREEN_KEYS) if k.name == name) for name in names]
+def hint(keys: Sequence[Key], *shown: str) -> str:
+    """Return "/ find  enter load" for a border: keys of a pane, or of the whole screen if the pane does not have them."""
+    found = [next(k for k in (*keys, *SCREEN_KEYS) if k.key == key) for key in shown]
     return "  ".join(f"{k.shown} {k.label if k.where else k.label[:1].lower() + k.label[1:]}" for k in found)
 
 

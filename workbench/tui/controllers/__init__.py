@@ -1,13 +1,11 @@
-"""The controllers: what the keys do.
-
-Each drives one part of the session and is imported when a key first needs it, so that the first frame waits for none.
+"""The controllers: what the keys do. Each drives one part of the session.
 
 plan        presets, the plan under edit and its flags
-servers     starting, stopping and choosing servers
-hosts       choosing the host, its key
+servers     starting, stopping and choosing servers, the search in their logs
+hosts       choosing the host, connecting again, trusting its key
 bench       benchmarks
-results     results, comparisons
-sweeps, experiments
+results     results and their comparison
+sweeps, experiments (series: their common part)
 gpu         GPU settings: commands, guard, proof
 search      the inputs above the panes
 view        panes, pages to read, leaving
@@ -16,7 +14,6 @@ palette     every action by name
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 from workbench.tui.interval_trails import IntervalTrails
@@ -40,77 +37,37 @@ P = TypeVar("P", bound="Pane")
 
 
 class Controllers:
-    """The controllers of the main screen by name, each made when it is first used."""
+    """The controllers of the main screen. Each is imported when a key first needs it: the first frame waits for none."""
+
+    plan: PlanController
+    servers: ServerController
+    hosts: HostController
+    bench: BenchController
+    results: ResultController
+    sweeps: SweepController
+    experiments: ExperimentController
+    gpu: GpuController
+    search: SearchController
+    view: ViewController
+    palette: PaletteController
 
     def __init__(self, services: Services) -> None:
         self.services = services
         self.trails = IntervalTrails()
 
     def pane(self, kind: type[P]) -> P:
+        """Return the pane of a class."""
         return self.services.panes.of(kind)
 
-    @cached_property
-    def plan(self) -> PlanController:
-        from workbench.tui.controllers.plan import PlanController
+    if not TYPE_CHECKING:
 
-        return PlanController(self)
+        def __getattr__(self, name):
+            """Make the controller that is declared above: the class of its annotation, in the module of its name."""
+            if name not in Controllers.__annotations__:
+                raise AttributeError(name)
+            from importlib import import_module
 
-    @cached_property
-    def servers(self) -> ServerController:
-        from workbench.tui.controllers.servers import ServerController
-
-        return ServerController(self)
-
-    @cached_property
-    def hosts(self) -> HostController:
-        from workbench.tui.controllers.hosts import HostController
-
-        return HostController(self)
-
-    @cached_property
-    def bench(self) -> BenchController:
-        from workbench.tui.controllers.bench import BenchController
-
-        return BenchController(self)
-
-    @cached_property
-    def results(self) -> ResultController:
-        from workbench.tui.controllers.results import ResultController
-
-        return ResultController(self)
-
-    @cached_property
-    def sweeps(self) -> SweepController:
-        from workbench.tui.controllers.sweeps import SweepController
-
-        return SweepController(self)
-
-    @cached_property
-    def experiments(self) -> ExperimentController:
-        from workbench.tui.controllers.experiments import ExperimentController
-
-        return ExperimentController(self)
-
-    @cached_property
-    def gpu(self) -> GpuController:
-        from workbench.tui.controllers.gpu import GpuController
-
-        return GpuController(self)
-
-    @cached_property
-    def search(self) -> SearchController:
-        from workbench.tui.controllers.search import SearchController
-
-        return SearchController(self)
-
-    @cached_property
-    def view(self) -> ViewController:
-        from workbench.tui.controllers.view import ViewController
-
-        return ViewController(self)
-
-    @cached_property
-    def palette(self) -> PaletteController:
-        from workbench.tui.controllers.palette import PaletteController
-
-        return PaletteController(self)
+            module = import_module(f"{__name__}.{name}")
+            controller = getattr(module, Controllers.__annotations__[name])(self)
+            setattr(self, name, controller)
+            return controller

@@ -12,7 +12,7 @@ from workbench.tui.controllers.base import Controller
 from workbench.tui.modals.base import PickModal
 from workbench.tui.panes import ALL_KEYS
 
-LEFT_OUT = ("palette", "back", "next_pane", "previous_pane")
+LEFT_OUT = ("ctrl+p", "escape", "tab", "shift+tab")
 NAME_CELLS = 22
 
 
@@ -39,11 +39,7 @@ class PaletteController(Controller):
 
     def _entries(self) -> Iterator[Entry]:
         """Yield the actions in the order of the table, then the presets, then the hosts."""
-        seen: set[str] = set()
-        for key in ALL_KEYS:
-            if key.name in LEFT_OUT or key.name in seen:
-                continue
-            seen.add(key.name)
+        for key in (key for key in ALL_KEYS if key.key not in LEFT_OUT):
             name = f"{key.where}: {key.label}" if key.where else f"{key.label} ({key.shown})"
             yield Entry(name, key.help, partial(self._run, key))
         yield Entry("Save a picture", "the screen as SVG in the working directory", self.controllers.view.save_picture)

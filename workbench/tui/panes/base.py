@@ -19,7 +19,7 @@ class Pane(Painted, can_focus=True):
     """A part of the main screen that draws some fields of the session's state, with keys of its own.
 
     `AREA` is the row of panes that contains it ("middle" or "bottom"); a pane without one takes the whole work area.
-    `HINTS` are names of keys for the border. `SEARCH` is the placeholder of its search input; "" if it has none.
+    `HINTS` are the keys in the border. `SEARCH` is the placeholder of its search input; "" if it has none.
     """
 
     NAME: ClassVar[str]

@@ -133,21 +133,9 @@ class Compare(Pane, Scrolled):
     FIELDS = frozenset({"comparison", "experiment", "results", "mark_a", "mark_b"})
     KEYS = keys_of(
         "compare",
-        Key(
-            "enter",
-            "experiment_page",
-            "experiment",
-            "the experiment's runs, pairs and intervals",
-            lambda c: c.experiments.show(),
-        ),
-        Key(
-            "o",
-            "experiments",
-            "experiments",
-            "choose which experiment is shown, or resume one",
-            lambda c: c.experiments.pick(),
-        ),
-        Key("t", "plot", "plot", "plot A and B", lambda c: c.results.plot()),
+        Key("enter", "experiment", "the experiment's runs, pairs and intervals", lambda c: c.experiments.show()),
+        Key("o", "experiments", "choose which experiment is shown, or resume one", lambda c: c.experiments.pick()),
+        Key("t", "plot", "plot A and B", lambda c: c.results.plot()),
     )
     BINDINGS = bindings_for(KEYS)
 
@@ -168,8 +156,8 @@ class Compare(Pane, Scrolled):
 
     @property
     def hint(self) -> str:
-        page = "experiment_page" if self.session.state.experiment else "plot"
-        return hint(self.KEYS, "compare", page, "experiments")
+        page = "enter" if self.session.state.experiment else "t"
+        return hint(self.KEYS, "c", page, "o")
 
     @property
     def detail(self) -> str:

@@ -29,10 +29,10 @@ class GpuPane(Pane, Scrolled):
     DRAWN_WHEN_HIDDEN = False
     KEYS = keys_of(
         "gpu",
-        Key("enter", "gpu", "settings", "change GPU settings", lambda c: c.gpu.edit()),
-        Key("L", "leave_on", "leave on", "leave the settings on when Workbench ends", lambda c: c.gpu.leave_on()),
+        Key("enter", "settings", "change GPU settings", lambda c: c.gpu.edit()),
+        Key("L", "leave on", "leave the settings on when Workbench ends", lambda c: c.gpu.leave_on()),
     )
-    HINTS = ("gpu", "revert", "verify", "leave_on")
+    HINTS = ("enter", "r", "V", "L")
     BINDINGS = bindings_for(KEYS)
 
     def __init__(self, session: Session) -> None:

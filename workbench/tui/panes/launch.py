@@ -26,18 +26,17 @@ class Launch(Pane, PickList):
     FIELDS = frozenset({"plan"})
     KEYS = keys_of(
         "launch",
-        Key("enter", "edit", "edit", "edit the flag under the cursor", lambda c: c.plan.edit()),
+        Key("enter", "edit", "edit the flag under the cursor", lambda c: c.plan.edit()),
         Key(
             "a",
-            "toggle_all",
             "all/changed",
             "all flags of the engine, or only those that are set",
             lambda c: c.pane(Launch).toggle_all(),
         ),
-        Key("E", "add_env", "env", "set an environment variable", lambda c: c.plan.add_env()),
-        Key("d", "unset", "unset", "remove the flag under the cursor from the plan", lambda c: c.plan.unset()),
+        Key("E", "env", "set an environment variable", lambda c: c.plan.add_env()),
+        Key("d", "unset", "remove the flag under the cursor from the plan", lambda c: c.plan.unset()),
     )
-    HINTS = ("edit", "toggle_all", "add_env")
+    HINTS = ("enter", "a", "E")
     SEARCH = "letters of a flag"
     BINDINGS = bindings_for(KEYS)
 

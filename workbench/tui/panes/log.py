@@ -28,24 +28,17 @@ class LogPane(Pane):
     FIELDS = frozenset({"log_revision", "servers", "run_id", "plan"})
     KEYS = keys_of(
         "log",
-        Key(
-            "f",
-            "follow",
-            "follow",
-            "follow the log, or stop at this position",
-            lambda c: c.pane(LogPane).toggle_follow(),
-        ),
-        Key("e", "next_error", "error", "jump to the next error in the log", lambda c: c.servers.next_error()),
+        Key("f", "follow", "follow the log, or stop at this position", lambda c: c.pane(LogPane).toggle_follow()),
+        Key("e", "error", "jump to the next error in the log", lambda c: c.servers.next_error()),
         Key(
             "m",
-            "matches",
             "matches",
             "every line of the whole log file that contains the searched text",
             lambda c: c.servers.show_matches(),
         ),
-        Key("o", "runs", "runs", "choose which server run is shown", lambda c: c.servers.pick_run()),
+        Key("o", "runs", "choose which server run is shown", lambda c: c.servers.pick_run()),
     )
-    HINTS = ("follow", "next_error", "find")
+    HINTS = ("f", "e", "slash")
     SEARCH = "text in the log"
     BINDINGS = [  # noqa: RUF012
         *bindings_for(KEYS),

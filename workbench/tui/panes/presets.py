@@ -26,18 +26,15 @@ class Presets(Pane, PickList):
     FIELDS = frozenset({"presets", "presets_problem", "presets_read", "plan"})
     KEYS = keys_of(
         "presets",
-        Key(
-            "enter", "load", "load", "load the preset under the cursor", lambda c: c.plan.load(c.pane(Presets).current)
-        ),
+        Key("enter", "load", "load the preset under the cursor", lambda c: c.plan.load(c.pane(Presets).current)),
         Key(
             "i",
-            "preset_detail",
             "detail",
             "the source of the preset's numbers, and what is wrong with them",
             lambda c: c.plan.show_preset(),
         ),
     )
-    HINTS = ("load", "find", "preset_detail")
+    HINTS = ("enter", "slash", "i")
     SEARCH = "letters of a preset"
     BINDINGS = bindings_for(KEYS)
 

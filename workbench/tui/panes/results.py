@@ -30,22 +30,18 @@ class Results(Pane, PickList):
     )
     KEYS = keys_of(
         "results",
-        Key("enter", "detail", "detail", "the result with its conditions", lambda c: c.results.show()),
-        Key("a", "mark_a", "mark A", "mark the result as A", lambda c: c.results.mark("A")),
-        Key("B", "mark_b", "mark B", "mark the result as B", lambda c: c.results.mark("B")),
-        Key("d", "delete", "delete", "delete the result", lambda c: c.results.delete()),
-        Key("e", "export", "export", "write the result as JSON, CSV or Markdown", lambda c: c.results.export()),
-        Key("t", "plot", "plot", "plot the results", lambda c: c.results.plot()),
+        Key("enter", "detail", "the result with its conditions", lambda c: c.results.show()),
+        Key("a", "mark A", "mark the result as A", lambda c: c.results.mark("A")),
+        Key("B", "mark B", "mark the result as B", lambda c: c.results.mark("B")),
+        Key("d", "delete", "delete the result", lambda c: c.results.delete()),
+        Key("e", "export", "write the result as JSON, CSV or Markdown", lambda c: c.results.export()),
+        Key("t", "plot", "plot the results", lambda c: c.results.plot()),
         Key(
-            "f",
-            "filter",
-            "filter",
-            "only results that have these words: flags, notes, tags, dates",
-            lambda c: c.search.results(),
+            "f", "filter", "only results that have these words: flags, notes, tags, dates", lambda c: c.search.results()
         ),
-        Key("n", "note", "note", "a note and tags on the result", lambda c: c.results.note()),
+        Key("n", "note", "a note and tags on the result", lambda c: c.results.note()),
     )
-    HINTS = ("detail", "mark_a", "mark_b", "note", "filter")
+    HINTS = ("enter", "a", "B", "n", "f")
     SEARCH = "words of results, notes, tags"
     BINDINGS = bindings_for(KEYS)
 

@@ -50,7 +50,7 @@ class TabRow(Painted):
     async def on_click(self, event: events.Click) -> None:
         name = text_at(self._painted, event.get_content_offset(self)).strip()[:1]
         if name.isdecimal():
-            await self.screen.run_action(f"do('screen.pane({name})')")
+            await self.screen.run_action(f"do('screen {name}')")
 
 
 def text_at(rows: Sequence[Row], offset: Offset | None) -> str:

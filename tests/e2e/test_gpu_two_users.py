@@ -265,7 +265,7 @@ def test_the_screen_shows_whose_values_are_there_and_asks(directories: TwoUsers,
         screen.press("6")
         screen.until("sm 1000MHz by", "(another state directory)", "set to 450 W by Workbench, now 200 W")
         screen.press("r")
-        screen.until("Someone else has changed this", "set ours again")
+        screen.until("Someone else has changed this", "set Workbench's value again")
         screen.until("GPU changed by someone else (r asks)")  # as long as that is so, also while it is asked
         assert directories.power_w == 200.0
         screen.press("down", "enter")

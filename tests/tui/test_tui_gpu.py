@@ -27,7 +27,7 @@ def test_the_commands_are_shown_before_they_run(drive: Any) -> None:
         await d.press("g", *"500", "enter")
         await d.until(lambda: "nvidia-smi -i GPU-0000 -pl 500" in d.text)
         assert "GPU0  RTX PRO 6000" in d.text
-        assert "991 python3 train.py: not started by Workbench" in d.text and "Others compute on" in d.text
+        assert "991 python3 train.py: not started by Workbench" in d.text and "Other programs use these" in d.text
         assert not d.session.called("apply_gpu")
         await d.press("enter")
         await d.until(lambda: d.session.called("apply_gpu"))
@@ -167,8 +167,13 @@ def test_what_failed_was_given_back_and_is_unchecked_stands_on_a_page(drive: Any
         report = SettingsReport((kept, failed), "journal.json", rolled_back=(kept,), guard=guard())
         d.app.main.controllers.gpu.show_report("GPU settings", report)
         await d.pilot.pause()
-        said = ("? not checked", "x failed", "not supported", "3000-3090MHz", "unknown (someone", "Given back")
-        for words in (*said, "V puts load on the card", "gives back when Workbench is silent for 60 s", "journal.json"):
+        said = ("? not checked", "x failed", "not supported", "3000-3090MHz", "unknown (someone", "Reverted, because")
+        for words in (
+            *said,
+            "V puts load on the GPU",
+            "reverts the settings if Workbench is silent for 60 s",
+            "journal.json",
+        ):
             assert words in d.text, words
 
     drive(scenario, stage="ready")
@@ -311,7 +316,7 @@ def test_settings_can_be_changed_when_the_processes_are_not_known(drive: Any) ->
 
     async def scenario(d: Any) -> None:
         await d.press("g", *"500", "enter")
-        await d.until(lambda: "who else uses them is not known" in d.text)
+        await d.until(lambda: "the processes on these GPUs are not known" in d.text)
         await d.press("enter")
         await d.until(lambda: d.session.called("apply_gpu"))
 

@@ -31,13 +31,13 @@ def test_a_sweep_that_k_stopped_goes_on_with_r() -> None:
             await s.until(lambda: s.state.sweep and s.state.sweep.values_done == 1, seconds=60)
             await s.press("S")
             text = await s.until("K stop", "1 of 3 points")
-            assert "R go on" not in text
+            assert "R resume" not in text
             await s.press("K")
             stopped = await asyncio.wait_for(work, 30)
-            await s.until("= stopped", "R go on")
+            await s.until("= stopped", "R resume")
             await s.press("R")
             await s.until("done", "3 of 3 points", lambda: s.state.sweep.state == "done", seconds=60)
-            assert "R go on" not in s.text and s.state.sweep.points[0] == stopped.points[0]
+            assert "R resume" not in s.text and s.state.sweep.points[0] == stopped.points[0]
             assert (await journal.read(s.session.host)).entries == ()
 
     asyncio.run(go())

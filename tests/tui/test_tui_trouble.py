@@ -74,7 +74,7 @@ def test_a_link_that_is_lost_under_an_open_experiment(drive: Any, size: tuple[in
         await d.press("K")
         await d.until(lambda: "x box: no answer" in d.text and "K stop" in d.text)  # it may be tried again
         d.session.push(host=host, experiment=canned_experiment(4, state="failed"))
-        await d.until(lambda: "LINK LOST" not in d.row(0) and "R go on" in d.text)
+        await d.until(lambda: "LINK LOST" not in d.row(0) and "R resume" in d.text)
 
     drive(scenario, stage="experiment", size=size)
 
@@ -199,7 +199,7 @@ def test_one_process_on_many_gpus_is_named_once() -> None:
     processes = [*((n, 4242, "vllm", True) for n in range(4)), (2, 991, "train.py", False)]
     text = said(concerned_rows(FakeSession(4).state, [0, 1, 2, 3], processes, 72))
     assert text.count("4242") == 1 and "4242 vllm on GPU0-3: a server of Workbench" in text
-    assert "991 train.py on GPU2: not started by Workbench" in text and "! Others compute on these GPUs" in text
+    assert "991 train.py on GPU2: not started by Workbench" in text and "! Other programs use these GPUs" in text
 
 
 def test_what_a_load_showed_of_gpus_alike_is_said_once_and_the_worst_first() -> None:

@@ -51,42 +51,18 @@ SCREEN_KEYS: tuple[Key, ...] = (
     Key("x", "Stop", "stop the server: all its processes and no others", lambda c: c.servers.stop(), 9),
     Key("b", "Bench", "benchmark the server; while it starts: as soon as it is READY", lambda c: c.bench.run(), 4),
     Key("c", "Compare", "compare the marked results A and B, else the last two", lambda c: c.results.compare(), 10),
-    Key(
-        "full_stop", "Again", "restart with the plan, bench, compare with the run before", lambda c: c.bench.again(), 5
-    ),
-    Key(
-        "g",
-        "GPU",
-        "GPU settings: power limit, clocks, persistence; shows the commands first",
-        lambda c: c.gpu.edit(),
-        8,
-    ),
+    Key("full_stop", "Again", "restart with the plan, bench, compare", lambda c: c.bench.again(), 5),
+    Key("g", "GPU", "power limit, clocks and other GPU settings: shows the commands", lambda c: c.gpu.edit(), 8),
     Key("r", "Revert", "restore every GPU setting to its previous value, at once", lambda c: c.gpu.revert(), 11),
-    Key(
-        "T", "Keep trial", "keep the GPU settings that are on trial, under guard, until r", lambda c: c.gpu.keep_trial()
-    ),
-    Key(
-        "V",
-        "Verify",
-        "keep the server busy for 8 s and show which GPU settings are in force",
-        lambda c: c.gpu.verify(),
-        15,
-    ),
-    Key(
-        "X", "A/B", "A/B experiment: the one that runs or ran last, else a new one", lambda c: c.experiments.open(), 13
-    ),
+    Key("T", "Keep trial", "keep the GPU settings that are on trial until r", lambda c: c.gpu.keep_trial()),
+    Key("V", "Verify", "put load on the server: which GPU settings are in force?", lambda c: c.gpu.verify(), 15),
+    Key("X", "A/B", "the A/B experiment that runs or ran last, else a new one", lambda c: c.experiments.open(), 13),
     Key("S", "Sweep", "measure over values of a GPU setting, the concurrency or a flag", lambda c: c.sweeps.open(), 14),
     Key("K", "Cancel", "cancel the benchmark, sweep or experiment that is running", lambda c: c.bench.cancel()),
     Key("u", "Undo", "undo the last edit of the plan", lambda c: c.plan.undo(), 12),
     Key("U", "Redo", "redo the edit that was undone", lambda c: c.plan.redo()),
     Key("v", "Command", "the full command, its environment and all findings", lambda c: c.plan.show_command(), 16),
-    Key(
-        "y",
-        "Copy",
-        "copy the command: by the terminal (OSC 52), in tmux into its buffer too",
-        lambda c: c.plan.copy_command(),
-        17,
-    ),
+    Key("y", "Copy", "copy the command (OSC 52; in tmux into its buffer too)", lambda c: c.plan.copy_command(), 17),
     Key("Y", "Copy script", "copy the plan as a shell script", lambda c: c.plan.copy_script()),
     Key("w", "Save", "save the plan as your own preset", lambda c: c.plan.save(), 18),
     Key("n", "New", "new preset from the plan", lambda c: c.plan.save()),
@@ -114,7 +90,7 @@ def bindings_for(keys: Sequence[Key]) -> list[BindingType]:
 
 
 def hint(keys: Sequence[Key], *shown: str) -> str:
-    """Return "/ find  enter load" for a border: keys of a pane, or of the whole screen if the pane does not have them."""
+    """Return "/ find  enter load" for a border. Keys that the pane does not have are those of the whole screen."""
     found = [next(k for k in (*keys, *SCREEN_KEYS) if k.key == key) for key in shown]
     return "  ".join(f"{k.shown} {k.label if k.where else k.label[:1].lower() + k.label[1:]}" for k in found)
 

@@ -37,7 +37,7 @@ P = TypeVar("P", bound="Pane")
 
 
 class Controllers:
-    """The controllers of the main screen. Each is imported when a key first needs it: the first frame waits for none."""
+    """The controllers of the main screen. Each is imported when a key first needs it, after the first frame."""
 
     plan: PlanController
     servers: ServerController

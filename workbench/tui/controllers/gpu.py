@@ -14,7 +14,7 @@ from workbench.tui.cells import Row, paragraph
 from workbench.tui.controllers.base import Controller
 from workbench.tui.formats import alteration_texts, countdown, there_before
 from workbench.tui.glyphs import G
-from workbench.tui.modals.ask import Confirm, Foreign
+from workbench.tui.modals.ask import Confirm, foreign_settings
 from workbench.tui.modals.form import Values
 from workbench.tui.modals.gpu_confirm import (
     ConfirmSettings,
@@ -130,7 +130,7 @@ class GpuController(Controller):
                 "These commands change the GPUs",
                 text,
                 yes="run them",
-                refused=lacking or state.measured_by is not None,
+                default_no=lacking or state.measured_by is not None,
                 password=state.host.sudo_password,
             ),
             decided,
@@ -164,7 +164,7 @@ class GpuController(Controller):
                 "Revert GPU settings",
                 text,
                 yes="revert",
-                refused=state.bench.running or state.measured_by is not None,
+                default_no=state.bench.running or state.measured_by is not None,
                 password=state.host.sudo_password,
             ),
             decided,
@@ -194,7 +194,7 @@ class GpuController(Controller):
             else:
                 self._revert(texts, password, choice)
 
-        self.app.push_screen(Foreign(outcomes), decided)
+        self.app.push_screen(foreign_settings(outcomes), decided)
 
     def show_report(self, title: str, report: SettingsReport, texts: Sequence[str] = ()) -> None:
         """Short when all went well, a page where something did not or needs reading."""
@@ -237,7 +237,7 @@ class GpuController(Controller):
             state = self.state
             left = self.services.status_bar.trial.left(state.guard, state.guard.trial_left_s if state.guard else None)
             if left is not None:
-                text = f"{G.alert} on trial: given back in {countdown(left)} unless T keeps it"
+                text = f"{G.alert} on trial: reverted in {countdown(left)} unless T keeps it"
             elif on_trial and not state.alterations:
                 text = "! The settings have been given back since: what stands below was before that."
             else:
@@ -354,5 +354,5 @@ class GpuController(Controller):
         lacking = any(c.right for c in commands)
         title = "A probe sets other clocks for a moment"
         self.app.push_screen(
-            ConfirmSettings(title, text, yes="run them", refused=lacking, password=wants_password), decided
+            ConfirmSettings(title, text, yes="run them", default_no=lacking, password=wants_password), decided
         )

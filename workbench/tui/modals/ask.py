@@ -1,9 +1,9 @@
-"""Questions before something that cannot be taken back, and the one on leaving."""
+"""Questions before something that cannot be undone, and the question on leaving."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from textual.binding import Binding, BindingType
 from textual.geometry import Size
@@ -13,76 +13,85 @@ from workbench.session.state import SessionState
 from workbench.tui.cells import Row, pad, paragraph
 from workbench.tui.formats import alteration_texts
 from workbench.tui.glyphs import G
-from workbench.tui.modals.base import Choices, Modal, TextBody
+from workbench.tui.modals.base import Choice, Choices, Make, Modal, Text, TextBody
 from workbench.tui.widgets.pick_list import PickList
 
 if TYPE_CHECKING:
     from workbench.model.settings import SettingOutcome
 
+T = TypeVar("T")
 
-class Confirm(Modal[bool]):
-    """Yes or no. Where something is lost, `default` is no."""
+
+class Question(Modal[T]):
+    """A text with choices below it. `outcome` turns the chosen word into the outcome."""
+
+    AUTO_FOCUS = "Choices"
 
     def __init__(
         self,
         title: str,
-        make: Callable[[int], list[Row]],
+        make: Make,
+        items: Sequence[Choice],
+        outcome: Callable[[str], T],
         *,
-        yes: str,
-        no: str = "cancel",
-        default: bool = False,
+        keys: str,
+        chosen: str = "",
         wide: bool = False,
     ) -> None:
-        super().__init__(title, "enter choose   y yes   n no   esc cancel")
-        self.make, self.yes, self.no, self.default = make, yes, no, default
-        self.set_class(wide, "-wide")
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("y", "answer(True)", show=False),
-        Binding("n", "answer(False)", show=False),
-    ]
-    AUTO_FOCUS = "Choices"
+        super().__init__(title, keys, wide=wide)
+        self.make, self.items, self.outcome, self.chosen = make, items, outcome, chosen
 
     def content(self) -> Sequence[Widget]:
-        items = [("yes", self.yes, "text"), ("no", self.no, "text")]
-        chosen = "yes" if self.default else "no"
-        return (
-            TextBody(lambda w: [*self.make(w), ()], reserve=3),
-            Choices(items, lambda c: self.action_answer(c == "yes"), chosen),
-        )
-
-    def action_answer(self, answer: bool) -> None:
-        self.dismiss(answer)
-
-
-class Foreign(Modal[str]):
-    """What is to become of settings that someone else has changed since Workbench made them. Outcome: "keep", "ours",
-    "original"; None: nothing is done."""
-
-    def __init__(self, outcomes: Sequence[SettingOutcome]) -> None:
-        super().__init__("Someone else has changed this", "enter choose   esc leave all as it is")
-        self.outcomes = outcomes
-
-    AUTO_FOCUS = "Choices"
-
-    def content(self) -> Sequence[Widget]:
-        items = [
-            ("keep", "keep what they set, and forget ours", "text"),
-            ("ours", "set ours again", "text"),
-            ("original", "give back what was there before Workbench", "text"),
-        ]
-        return (TextBody(lambda w: [*self._text(w), ()], reserve=4), Choices(items, self.action_choose))
+        body = TextBody(lambda w: [*self.make(w), ()], reserve=len(self.items) + 1)
+        return (body, Choices(self.items, self.action_choose, self.chosen))
 
     def action_choose(self, choice: str) -> None:
-        self.dismiss(choice)
+        self.dismiss(self.outcome(choice))
 
-    def _text(self, width: int) -> list[Row]:
-        said = [f"{o.command.where} {o.command.setting}: {o.message}" for o in self.outcomes]
-        return [row for text in said for row in paragraph(text, width)]
+
+class Confirm(Question[bool]):
+    """Yes or no. `default` is False for an act that loses something."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("y", "choose('yes')", show=False),
+        Binding("n", "choose('no')", show=False),
+    ]
+
+    def __init__(
+        self, title: str, make: Make, *, yes: str, no: str = "cancel", default: bool = False, wide: bool = False
+    ) -> None:
+        super().__init__(
+            title,
+            make,
+            [("yes", yes, "text"), ("no", no, "text")],
+            lambda choice: choice == "yes",
+            keys="enter choose   y yes   n no   esc cancel",
+            chosen="yes" if default else "no",
+            wide=wide,
+        )
+
+
+def foreign_settings(outcomes: Sequence[SettingOutcome]) -> Question[str]:
+    """Ask what to do about settings that another program has changed since Workbench applied them.
+
+    The outcome is "keep", "ours" or "original".
+    """
+
+    def text(width: int) -> list[Row]:
+        lines = [f"{o.command.where} {o.command.setting}: {o.message}" for o in outcomes]
+        return [row for line in lines for row in paragraph(line, width)]
+
+    items = [
+        ("keep", "keep their value, and forget Workbench's", "text"),
+        ("ours", "set Workbench's value again", "text"),
+        ("original", "restore the value from before Workbench", "text"),
+    ]
+    title, keys = "Someone else has changed this", "enter choose   esc leave everything as it is"
+    return Question(title, text, items, str, keys=keys)
 
 
 class _Toggles(PickList):
-    """Rows of label and two options; space or left/right changes the option under the cursor."""
+    """Rows of a label and two options. Space, left and right change the option under the cursor."""
 
     GROUND = "box"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("left,right,space", "change", show=False)]
@@ -90,14 +99,15 @@ class _Toggles(PickList):
     def __init__(self, items: list[tuple[str, str, tuple[str, str]]]) -> None:
         super().__init__()
         self.items = items
-        self.second = dict.fromkeys((i[0] for i in items), False)
+        self.second = dict.fromkeys((i[0] for i in items), False)  # whether the second option is chosen
 
     def key_of(self, item: Any) -> Hashable:
         return str(item[0])
 
     def item_row(self, item: Any, width: int) -> Row:
-        options = [f"[{o}]" if (n == 1) is self.second[item[0]] else f" {o} " for n, o in enumerate(item[2])]
-        return ((f" {pad(item[1], 24)}{options[0]}  {options[1]}", "text"),)
+        name, label, options = item
+        marked = [f"[{o}]" if (n == 1) is self.second[name] else f" {o} " for n, o in enumerate(options)]
+        return ((f" {pad(label, 24)}{marked[0]}  {marked[1]}", "text"),)
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         return len(self.items)
@@ -109,25 +119,26 @@ class _Toggles(PickList):
 
 
 class Quit(Modal[dict[str, bool]]):
-    """What to leave behind: altered GPUs are put back and servers keep running, unless told otherwise.
+    """Ask what to leave behind: by default GPU settings are reverted and servers keep running.
 
-    Outcome: {"keep": GPU settings are left on, "stop": the server is stopped}; None: stay.
+    The outcome is {"keep": leave the GPU settings on, "stop": stop the server}, or None if the user stays.
     """
 
-    def __init__(self, state: SessionState, alive: str | None) -> None:
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter,q", "accept", show=False)]
+
+    def __init__(self, state: SessionState, server: str | None) -> None:
+        """`server`: the name of the server that runs."""
         super().__init__("Leave Workbench", "enter leave   left/right change   esc stay")
         self.state = state
         items: list[tuple[str, str, tuple[str, str]]] = []
         if state.alterations:
             items.append(("keep", "GPU settings", ("revert", "leave on")))
-        if alive:
-            items.append(("stop", f"server {alive}", ("leave running", "stop")))
+        if server:
+            items.append(("stop", f"server {server}", ("leave running", "stop")))
         self.toggles = _Toggles(items)
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter,q", "accept", show=False)]
-
     def content(self) -> Sequence[Widget]:
-        return (TextBody(self._text, focusable=False), self.toggles)
+        return (Text(self._text), self.toggles)
 
     def _text(self, width: int) -> list[Row]:
         rows: list[Row] = []
@@ -137,8 +148,8 @@ class Quit(Modal[dict[str, bool]]):
             rows += paragraph("! a benchmark is running: it ends with the screen, its result is lost", width, "warn")
         for name, one in (("experiment", self.state.experiment), ("sweep", self.state.sweep)):
             if one is not None and one.state == "running":
-                rows += paragraph(f"! {name} {one.id} is running: what it has is kept", width, "warn")
+                rows += paragraph(f"! {name} {one.id} is running: its complete runs are kept", width, "warn")
         return [*rows, ()] if rows else []
 
     def action_accept(self) -> None:
-        self.dismiss({"keep": self.toggles.second.get("keep", False), "stop": self.toggles.second.get("stop", False)})
+        self.dismiss({name: self.toggles.second.get(name, False) for name in ("keep", "stop")})

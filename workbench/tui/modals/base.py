@@ -1,4 +1,4 @@
-"""What modals are made of: a box with title and keys in its border, text that scrolls, and choices."""
+"""The parts of modals: a box with title and keys in its border, text that scrolls, and lists to choose from."""
 
 from __future__ import annotations
 
@@ -12,19 +12,24 @@ from textual.geometry import Size
 from textual.screen import ModalScreen
 from textual.widget import Widget
 
+from workbench.model import fuzzy
 from workbench.tui.cells import Row, border_text, paragraph
+from workbench.tui.clipboard import copy
 from workbench.tui.widgets.entry import Entry
 from workbench.tui.widgets.pick_list import PickList
 from workbench.tui.widgets.scrolled import Scrolled
 
 T = TypeVar("T")
-ROOM_AROUND = 4  # rows of the screen that a modal leaves: its border and some of what is behind it
+Make = Callable[[int], list[Row]]  # width -> rows
+Choice = tuple[str, str, str]  # outcome, text of its row, role of the text
+ROOM_AROUND = 4  # rows of the screen that a modal leaves free: its border, and two rows of what it covers
 
 
 class Modal(ModalScreen[T], Generic[T]):
-    """A box in the middle. `content()` gives what stands in it; escape leaves without an outcome."""
+    """A box in the middle of the screen. Subclasses return its widgets from `content`. The outcome is None if the user
+    leaves with escape."""
 
-    working = False  # keys other than escape are dropped (interfaces.OrderedKeys)
+    working = False  # while true, keys other than escape are dropped (interfaces.OrderedKeys)
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "leave", show=False),
         Binding("tab", "app.focus_next", show=False),
@@ -32,9 +37,10 @@ class Modal(ModalScreen[T], Generic[T]):
     ]
     AUTO_FOCUS = "Entry, PickList, TextBody"
 
-    def __init__(self, title: str, keys: str = "esc close") -> None:
+    def __init__(self, title: str, keys: str = "esc close", *, wide: bool = False) -> None:
         super().__init__()
         self.box_title, self.keys = title, keys
+        self.set_class(wide, "-wide")
 
     def compose(self) -> ComposeResult:
         box = Vertical(*self.content(), classes="box")
@@ -45,16 +51,15 @@ class Modal(ModalScreen[T], Generic[T]):
     def content(self) -> Sequence[Widget]:
         return ()
 
-    def say_keys(self, text: str) -> None:
-        """Other words in the border, such as what a key has done."""
+    def show_keys(self, text: str) -> None:
+        """Show another text in the place of the keys."""
         self.query_one(".box").border_subtitle = border_text(text)
 
     def copy_text(self, text: str) -> None:
-        """Copy, and say in the border what became of it."""
-        from workbench.tui.clipboard import copy
+        """Copy, and show the outcome in the place of the keys."""
 
         async def work() -> None:
-            self.say_keys(await copy(self.app, text))
+            self.show_keys(await copy(self.app, text))
 
         self.run_worker(work(), group="copy", exclusive=True, exit_on_error=False)
 
@@ -62,23 +67,20 @@ class Modal(ModalScreen[T], Generic[T]):
         self.dismiss(None)
 
 
-class TextBody(Scrolled):
-    """Rows that are as wide as the box, made by `make(width)`. `reserve` rows of the screen are left for other parts of
-    the box."""
+class Text(Scrolled, can_focus=False):
+    """The rows of `make`, as wide as the box. `reserve` rows of the screen are left for other widgets."""
 
     GROUND = "box"
 
-    def __init__(self, make: Callable[[int], list[Row]], *, focusable: bool = True, reserve: int = 0) -> None:
+    def __init__(self, make: Make, *, reserve: int = 0) -> None:
         super().__init__()
-        self.make = make
-        self.can_focus = focusable
-        self.reserve = reserve
+        self.make, self.reserve = make, reserve
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         return max(0, min(len(self.made(self.make, width)), viewport.height - ROOM_AROUND - self.reserve))
 
-    def again(self) -> None:
-        """The text has changed, and maybe its height."""
+    def make_again(self) -> None:
+        """Draw the rows again after a change of their number."""
         self._painted = []
         self.refresh(layout=True)
         self.repaint()
@@ -87,14 +89,26 @@ class TextBody(Scrolled):
         return self.make(width)
 
 
+class TextBody(Text, can_focus=True):
+    """A text that the arrow keys scroll."""
+
+
+class Label(Text):
+    """One line in a column of `cells`."""
+
+    def __init__(self, text: str, cells: int) -> None:
+        super().__init__(lambda _: [((text, "dim"),)])
+        self.styles.width = cells
+
+
 class Choices(PickList):
-    """A list of (value, row text, role) in a modal; enter takes the one under the cursor."""
+    """A list to choose from; enter calls `on_take` with the outcome under the cursor."""
 
     GROUND = "box"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "take_choice", show=False)]
 
     def __init__(
-        self, items: Sequence[tuple[str, str, str]], on_take: Callable[[str], None], chosen: str = "", reserve: int = 0
+        self, items: Sequence[Choice], on_take: Callable[[str], object], chosen: str = "", reserve: int = 0
     ) -> None:
         super().__init__()
         self.items, self.on_take, self.reserve = items, on_take, reserve
@@ -103,7 +117,7 @@ class Choices(PickList):
     def key_of(self, item: Any) -> Hashable:
         return str(item[0])
 
-    def item_row(self, item: tuple[str, str, str], width: int) -> Row:
+    def item_row(self, item: Choice, width: int) -> Row:
         return ((f" {item[1]}", item[2]),)
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
@@ -115,20 +129,16 @@ class Choices(PickList):
 
 
 class TextModal(Modal[None]):
-    """Something to read."""
+    """A page to read. `copy` returns the text that y puts on the clipboard."""
 
-    def __init__(
-        self, title: str, make: Callable[[int], list[Row]], *, wide: bool = False, copy: Callable[[], str] | None = None
-    ) -> None:
-        """`copy` gives what y puts on the clipboard."""
-        super().__init__(title, "esc close   up/down scroll" + ("   y copy" if copy else ""))
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter,q", "leave", show=False), Binding("y", "copy", show=False)]
+
+    def __init__(self, title: str, make: Make, *, wide: bool = False, copy: Callable[[], str] | None = None) -> None:
+        super().__init__(title, "esc close   up/down scroll" + ("   y copy" if copy else ""), wide=wide)
         self.make, self.copy = make, copy
-        self.set_class(wide, "-wide")
 
     def content(self) -> Sequence[Widget]:
         return (TextBody(self.make),)
-
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter,q", "leave", show=False), Binding("y", "copy", show=False)]
 
     def action_copy(self) -> None:
         if self.copy is not None:
@@ -136,49 +146,44 @@ class TextModal(Modal[None]):
 
 
 class PickModal(Modal[str]):
-    """One of several; typing narrows the list down."""
-
-    def __init__(
-        self,
-        title: str,
-        items: Sequence[tuple[str, str, str]],
-        *,
-        chosen: str = "",
-        intro: str = "",
-        filter: bool = False,
-        free: bool = True,
-    ) -> None:
-        """`filter`: typing narrows the list down; `free`: what matches nothing is an outcome too."""
-        super().__init__(title, "enter choose   esc cancel" + ("   type to filter" if filter else ""))
-        self.all, self.intro, self.with_filter, self.free = items, intro, filter, free
-        self.choices = Choices(items, self._chosen, chosen, reserve=4)
-
-    def content(self) -> Sequence[Widget]:
-        parts: list[Widget] = []
-        if self.intro:
-            parts.append(TextBody(lambda w: [*paragraph(self.intro, w), ()], focusable=False))
-        if self.with_filter:
-            self.choices.lit = True
-            self.choices.can_focus = False
-            what = "type to filter" + (", or a name" if self.free else "")
-            parts.append(Entry(placeholder=what, on_submit=self._typed, on_change=self._narrow_down))
-        return (*parts, self.choices)
+    """One of several. With `filter`, typing narrows the list down; with `free`, a text without a match is an outcome
+    too."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("down", "move(1)", show=False),
         Binding("up", "move(-1)", show=False),
     ]
 
+    def __init__(
+        self,
+        title: str,
+        items: Sequence[Choice],
+        *,
+        chosen: str = "",
+        intro: str = "",
+        filter: bool = False,
+        free: bool = True,
+    ) -> None:
+        super().__init__(title, "enter choose   esc cancel" + ("   type to filter" if filter else ""))
+        self.all, self.intro, self.filter, self.free = items, intro, filter, free
+        self.choices = Choices(items, self.dismiss, chosen, reserve=4)
+
+    def content(self) -> Sequence[Widget]:
+        parts: list[Widget] = []
+        if self.intro:
+            parts.append(Text(lambda w: [*paragraph(self.intro, w), ()]))
+        if self.filter:
+            self.choices.lit = True
+            self.choices.can_focus = False
+            placeholder = "type to filter" + (", or a name" if self.free else "")
+            parts.append(Entry(placeholder=placeholder, on_submit=self._typed, on_change=self._narrow_down))
+        return (*parts, self.choices)
+
     def action_move(self, by: int) -> None:
         self.choices.action_move(by)
 
     def _narrow_down(self, text: str) -> None:
-        from workbench.tui import fuzzy
-
-        self.choices.set_items(fuzzy.best(text, self.all, lambda i: i[1]), keep=False)
-
-    def _chosen(self, value: str) -> None:
-        self.dismiss(value)
+        self.choices.set_items(fuzzy.best(text, self.all, lambda item: item[1]), keep=False)
 
     def _typed(self, text: str) -> None:
         if self.choices.current is not None:

@@ -1,4 +1,4 @@
-"""One flag or environment variable: an input or a list of choices by its type; the session checks what was typed."""
+"""The editor of one flag or environment variable: an input, or a list of the allowed values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from workbench.model.flags import FlagKind, FlagRow
 from workbench.model.secrets import is_secret_name
 from workbench.tui.cells import Row, paragraph
 from workbench.tui.formats import value_text
-from workbench.tui.modals.base import Choices, Modal, TextBody
+from workbench.tui.modals.base import Choice, Choices, Modal, Text
 from workbench.tui.panes.launch import LEVELS, range_text
 from workbench.tui.widgets.entry import Entry
 
@@ -21,71 +21,66 @@ UNSET = "\0unset"
 
 
 class FlagEdit(Modal[bool]):
-    """`set_value(text)` and `unset()` are the session's; an InputError stays in the box with what was expected."""
-
-    def __init__(self, row: FlagRow, set_value: Callable[[str], None], unset: Callable[[], None]) -> None:
-        listed = self.options(row)
-        name = f"${row.name}" if row.is_env else row.name
-        super().__init__(name, "enter set   ctrl+r remove from the plan   esc cancel")
-        self.row, self.set_value, self.unset = row, set_value, unset
-        self.problem, self.secret = "", False
-        self.complaint = TextBody(
-            lambda w: [(), *paragraph(self.problem, w, "bad")] if self.problem else [], focusable=False
-        )
-        current = value_text(row.value if row.value is not None else row.default)
-        self.entry: Entry | None = None
-        self.choices: Choices | None = None
-        if listed:
-            items = [(o, o + ("  (default)" if o == value_text(row.default) else ""), "text") for o in listed]
-            if row.value is not None:
-                items.append((UNSET, "remove from the plan", "dim"))
-            self.choices = Choices(items, self._take, current, reserve=8)
-        else:
-            # A secret's value is not known here: what is typed replaces it, and nothing typed keeps it.
-            self.secret = is_secret_name(row.name)
-            value = "" if row.value is None or self.secret else value_text(row.value)
-            hint = "set; type a new value" if self.secret and row.value else f"default {value_text(row.default)}"
-            self.entry = Entry(value, placeholder=hint, on_submit=self._take, secret=self.secret)
+    """`set_value` and `unset` change the plan. The error of an invalid value is shown in the box, which stays open."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+r", "remove", show=False, priority=True)]
 
+    def __init__(self, row: FlagRow, set_value: Callable[[str], None], unset: Callable[[], None]) -> None:
+        name = f"${row.name}" if row.is_env else row.name
+        super().__init__(name, "enter set   ctrl+r remove from the plan   esc cancel")
+        self.row, self.set_value, self.unset = row, set_value, unset
+        self.secret, self.problem = False, ""
+        self.complaint = Text(lambda w: [(), *paragraph(self.problem, w, "bad")] if self.problem else [])
+        self.entry: Entry | None = None
+        options = self.options(row)
+        self.field: Widget = self._choices(options) if options else self._entry()
+
     @staticmethod
     def options(row: FlagRow) -> tuple[str, ...]:
+        """Return the values to choose from; () for a flag whose value is typed."""
         spec = row.spec
         if spec is None or spec.repeatable:
             return ()
-        if spec.kind is FlagKind.BOOL:
-            return ("on", "off")
-        return spec.choices
+        return ("on", "off") if spec.kind is FlagKind.BOOL else spec.choices
+
+    def _choices(self, options: Sequence[str]) -> Choices:
+        row = self.row
+        default = value_text(row.default)
+        items: list[Choice] = [(o, o + ("  (default)" if o == default else ""), "text") for o in options]
+        if row.value is not None:
+            items.append((UNSET, "remove from the plan", "dim"))
+        return Choices(items, self._take, value_text(row.value if row.value is not None else row.default), reserve=8)
+
+    def _entry(self) -> Entry:
+        # The value of a secret is not known here: a typed text replaces the value, an empty one keeps it.
+        row = self.row
+        self.secret = is_secret_name(row.name)
+        value = "" if row.value is None or self.secret else value_text(row.value)
+        hint = "set; type a new value" if self.secret and row.value else f"default {value_text(row.default)}"
+        self.entry = Entry(value, placeholder=hint, on_submit=self._take, secret=self.secret, select=True)
+        return self.entry
 
     def content(self) -> Sequence[Widget]:
-        field: Widget | None = self.entry or self.choices
-        assert field is not None
-        return (TextBody(self._about, focusable=False, reserve=5), field, self.complaint)
-
-    def on_mount(self) -> None:
-        if self.entry is not None:
-            self.entry.action_select_all()
+        return (Text(self._about, reserve=5), self.field, self.complaint)
 
     def _about(self, width: int) -> list[Row]:
         row, spec = self.row, self.row.spec
         rows: list[Row] = []
         if spec is not None:
-            bounds = range_text(spec.minimum, spec.maximum)
-            kind = " ".join(filter(None, (str(spec.kind), bounds)))
+            kind = " ".join(filter(None, (str(spec.kind), range_text(spec.minimum, spec.maximum))))
             facts = [kind, f"default {value_text(spec.default)}", *(["repeatable"] if spec.repeatable else [])]
             facts += [f"also {', '.join(spec.aliases)}"] if spec.aliases else []
             facts += [f"turned off by {spec.negation}"] if spec.negation else []
             facts += ["1k = 1000, 1K = 1024"] if spec.human_readable_int else []
             facts += ["deprecated"] if spec.deprecated else []
             rows += paragraph("   ".join(facts), width, "dim")
-            rows += paragraph(" ".join(spec.help.split()), width, "text")
+            rows += paragraph(" ".join(spec.help.split()), width)
             if spec.json_fields:
                 rows += paragraph(f"JSON fields: {', '.join(spec.json_fields)}", width, "dim")
         elif row.is_env:
             rows += paragraph("environment variable of the server process", width, "dim")
         else:
-            rows += paragraph("not in this engine version's flag list: it is passed as it is", width, "warn")
+            rows += paragraph("not in the flag list of this engine version: passed unchanged", width, "warn")
         if row.finding:
             sign, role = LEVELS.get(row.level or "info", ("i", "dim"))
             rows += paragraph(f"{sign} {row.finding}", width, role)
@@ -94,17 +89,16 @@ class FlagEdit(Modal[bool]):
     def _take(self, text: str) -> None:
         if text == UNSET:
             self.action_remove()
-            return
-        if self.secret and not text:
+        elif self.secret and not text:
             self.dismiss(False)
-            return
-        try:
-            self.set_value(text.strip())
-        except WorkbenchError as error:
-            self.problem = f"x {error.message}" + (f"  next: {error.next_step}" if error.next_step else "")
-            self.complaint.again()
         else:
-            self.dismiss(True)
+            try:
+                self.set_value(text.strip())
+            except WorkbenchError as error:
+                self.problem = f"x {error.message}" + (f"  next: {error.next_step}" if error.next_step else "")
+                self.complaint.make_again()
+            else:
+                self.dismiss(True)
 
     def action_remove(self) -> None:
         self.unset()

@@ -1,4 +1,4 @@
-"""Forms: labelled inputs and choices, with what is known of each value beside it, and details that fold away."""
+"""Forms: labelled inputs and choices with hints beside them, and details that fold away."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from textual.containers import Horizontal
 from textual.widget import Widget
 
 from workbench.model.errors import WorkbenchError
+from workbench.store.crash_files import defect_text
 from workbench.tui.cells import Painted, Row, pad, paragraph
-from workbench.tui.modals.base import Modal, TextBody
+from workbench.tui.modals.base import Label, Make, Modal, Text
 from workbench.tui.widgets.entry import Entry
 
-Values = dict[str, str]
+Values = dict[str, str]  # field name -> text
 Submit = Callable[[Values], Awaitable[None]]
 LABEL_CELLS = 24
 ENTRY_CELLS = 22
@@ -24,8 +25,8 @@ ENTRY_CELLS = 22
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """`options`: one of these, changed with left and right; `detail`: folded away at first; `wide`: the input takes
-    the rest of the row; `secret`: dots instead of letters."""
+    """One row of a form. With `options` the value is one of these; a `detail` is folded away at first; the input of a
+    `wide` field takes the rest of the row; a `secret` is shown as dots."""
 
     name: str
     label: str
@@ -38,7 +39,7 @@ class Field:
 
 
 def filled(fields: Sequence[Field], last: Mapping[str, str]) -> tuple[Field, ...]:
-    """The fields with what stood in them last; an option that is no longer one stays as it is suggested."""
+    """Return the fields with the values of `last`, except values that are no longer among the options."""
     return tuple(
         replace(f, value=last[f.name]) if f.name in last and (not f.options or last[f.name] in f.options) else f
         for f in fields
@@ -46,7 +47,10 @@ def filled(fields: Sequence[Field], last: Mapping[str, str]) -> tuple[Field, ...
 
 
 class Cycle(Painted, can_focus=True):
-    """One of several words: left, right and space change it, a letter goes to the next word that begins so."""
+    """One of several words. Left, right and space change it; a letter selects the next word that begins with it.
+
+    Textual's Select would need two more keys for each change, and would draw a list over the form.
+    """
 
     GROUND = "box"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -72,7 +76,6 @@ class Cycle(Painted, can_focus=True):
             self.on_change(value)
 
     def take_key(self, event: events.Key) -> bool:
-        """enter and letters; False for all other keys."""
         if event.key == "enter":
             self.on_submit(self.value)
             return True
@@ -86,33 +89,41 @@ class Cycle(Painted, can_focus=True):
         return True
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
-        role = "select" if self.has_focus else "rest"
-        return [((pad(f"< {self.value} >", width), role),)]
+        return [((pad(f"< {self.value} >", width), "select" if self.has_focus else "rest"),)]
 
     def watch_has_focus(self, value: bool) -> None:
         super().watch_has_focus(value)
         self.repaint()
 
 
-class _Hint(TextBody):
+class _Hint(Text):
     def __init__(self, form: Form, field: Field) -> None:
-        super().__init__(lambda _: [((f"  {form.hint_of(field)}", form.hint_role(field)),)], focusable=False)
+        super().__init__(lambda _: [((f"  {form.known.get(field.name, field.hint)}", form.HINT_ROLE),)])
 
 
 class Form(Modal[Values]):
-    """Labelled fields. enter accepts all of them; `check` may refuse with a text, which then stands in the box.
+    """A form whose outcome is the values of its fields. Enter accepts all of them.
 
-    `hints` gives texts beside the fields from what stands in them now; `tail` rows below the fields. `submit` does what
-    was asked for while the form stands, with `doing` in its border; its error is what is wrong. Meanwhile all keys but
-    esc are dropped.
+    `check` returns a text if the values are invalid; the form stays open and shows the text. `hints` returns texts for
+    the places beside the fields, `tail` rows below them. `submit` acts on the values while the form is open, with
+    `doing` in its border; its error is shown like a text of `check`. Until `submit` has ended, keys other than escape
+    are dropped.
     """
+
+    HINT_ROLE: ClassVar[str] = "dim"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("down", "app.focus_next", show=False),
+        Binding("up", "app.focus_previous", show=False),
+        Binding("ctrl+o", "unfold", show=False, priority=True),
+    ]
+    AUTO_FOCUS = "Entry, Cycle"
 
     def __init__(
         self,
         title: str,
         fields: Sequence[Field],
         *,
-        intro: Callable[[int], list[Row]] | None = None,
+        intro: Make | None = None,
         check: Callable[[Values], str | None] | None = None,
         hints: Callable[[Values], Mapping[str, str]] | None = None,
         tail: Callable[[Values, int], list[Row]] | None = None,
@@ -125,30 +136,19 @@ class Form(Modal[Values]):
         submit: Submit | None = None,
         doing: str = "",
     ) -> None:
-        folded = any(f.detail for f in fields)
-        more = f"{'   ctrl+o details' if folded else ''}{'   ' + keys if keys else ''}"
-        super().__init__(title, f"enter {accept}   tab next field{more}   esc cancel")
+        details = "   ctrl+o details" if any(f.detail for f in fields) else ""
+        more = f"   {keys}" if keys else ""
+        super().__init__(title, f"enter {accept}   tab next field{details}{more}   esc cancel", wide=wide)
         self.fields, self.intro, self.check, self.hints, self.heading = fields, intro, check, hints, heading
         self.label_cells, self.entry_cells = label_cells, entry_cells
-        self.set_class(wide, "-wide")
         self.submit, self.doing = submit, doing
         self.problem = ""
-        self.known: Mapping[str, str] = {}
+        self.known: Mapping[str, str] = {}  # the present hints
         self.inputs: dict[str, Entry | Cycle] = {f.name: self._input(f) for f in fields}
-        self.complaint = TextBody(
-            lambda w: paragraph(f"x {self.problem}", w, "bad") if self.problem else [], focusable=False
-        )
-        # What is wrong is said once: by the tail while it is typed, as a complaint when it was to be accepted.
-        self.tail = TextBody(lambda w: [] if self.problem else tail(self.values, w), focusable=False) if tail else None
-        self.lines: list[Horizontal] = []
-        self._built = False
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("down", "app.focus_next", show=False),
-        Binding("up", "app.focus_previous", show=False),
-        Binding("ctrl+o", "unfold", show=False, priority=True),
-    ]
-    AUTO_FOCUS = "Entry, Cycle"
+        self.complaint = Text(lambda w: paragraph(f"x {self.problem}", w, "bad") if self.problem else [])
+        # A problem is shown once: by the tail while the user types, by the complaint after enter.
+        self.tail = Text(lambda w: [] if self.problem else tail(self.values, w)) if tail else None
+        self.lines: dict[str, Horizontal] = {}
 
     def _input(self, field: Field) -> Entry | Cycle:
         if field.options:
@@ -166,7 +166,7 @@ class Form(Modal[Values]):
         return {name: one.value.strip() for name, one in self.inputs.items()}
 
     def put(self, name: str, value: str) -> None:
-        """Another value in a field, as if it had been typed."""
+        """Set the value of a field as if it had been typed."""
         one = self.inputs[name]
         if isinstance(one, Cycle):
             one.set_value(value)
@@ -174,73 +174,61 @@ class Form(Modal[Values]):
             one.value = value
 
     def content(self) -> Sequence[Widget]:
-        parts: list[Widget] = []
-        if self.intro is not None:
-            parts.append(TextBody(self.intro, focusable=False, reserve=len(self.fields) + 2))
-        if self.heading:
-            parts.append(TextBody(lambda _: [((self.heading, "head"),)], focusable=False))
-        self._look()
-        for f in self.fields:
-            line = self._line(f)
-            line.display = not f.detail
-            self.lines.append(line)
-            parts.append(line)
-        self._built = True
-        return (*parts, *([self.tail] if self.tail else []), self.complaint)
+        self._update_hints()
+        self.lines = {f.name: self._line(f) for f in self.fields}
+        return (
+            *([Text(self.intro, reserve=len(self.fields) + 2)] if self.intro else []),
+            *([Text(lambda _: [((self.heading, "head"),)])] if self.heading else []),
+            *self.lines.values(),
+            *([self.tail] if self.tail else []),
+            self.complaint,
+        )
 
     def _line(self, field: Field) -> Horizontal:
-        label = TextBody(lambda _: [((field.label, "dim"),)], focusable=False)
-        label.styles.width = self.label_cells
         one: Widget = self.inputs[field.name]
-        hinted = bool(field.hint or self.hints) and not field.wide
-        if hinted:
+        hints: list[Widget] = []
+        if (field.hint or self.hints) and not field.wide:
             one.styles.width = self.entry_cells
-        return Horizontal(label, one, *([_Hint(self, field)] if hinted else []), classes="field")
+            hints = [_Hint(self, field)]
+        line = Horizontal(Label(field.label, self.label_cells), one, *hints, classes="field")
+        line.display = not field.detail
+        return line
 
-    def hint_of(self, field: Field) -> str:
-        return self.known.get(field.name, field.hint)
-
-    def hint_role(self, field: Field) -> str:
-        return "dim"
-
-    def _look(self) -> None:
+    def _update_hints(self) -> None:
         self.known = self.hints(self.values) if self.hints else {}
 
     def changed(self, name: str) -> None:
-        """A value is another one now: hints and tail may be too."""
-        if not self._built:
+        """Update the hints and the tail after a change of a value."""
+        if not self.lines:  # the first values are set before the form is built
             return
-        self._look()
+        self._update_hints()
         for hint in self.query(_Hint):
             hint.repaint()
         self.complain("")
         if self.tail is not None:
-            self.tail.again()
+            self.tail.make_again()
 
     def action_unfold(self) -> None:
-        """Details in and out; the first one gets the focus."""
-        folded = [(line, f) for line, f in zip(self.lines, self.fields, strict=True) if f.detail]
-        if not folded:
+        """Show or hide the details, and focus the first of them."""
+        details = [f for f in self.fields if f.detail]
+        if not details:
             return
-        shown = not folded[0][0].display
-        for line, _ in folded:
-            line.display = shown
-        first = folded[0][1] if shown else self.fields[0]
-        self.set_focus(self.inputs[first.name])
+        shown = not self.lines[details[0].name].display
+        for field in details:
+            self.lines[field.name].display = shown
+        self.set_focus(self.inputs[(details if shown else self.fields)[0].name])
 
     def complain(self, problem: str) -> None:
-        """Say what is wrong, and go to the field that the text begins with; "" takes it back."""
+        """Show a problem, and focus the field that its text begins with. "" removes the problem."""
         if problem == self.problem:
             return
         self.problem = problem
-        self.complaint.again()
+        self.complaint.make_again()
         if self.tail is not None:
-            self.tail.again()
-        named = [f for exact in (True, False) for f in self.fields if _named(f, problem, exact)]
-        faulty = named[0] if problem and named else None
+            self.tail.make_again()
+        faulty = _field_of(problem, self.fields) if problem else None
         if faulty is not None:
-            line = self.lines[self.fields.index(faulty)]
-            if faulty.detail and not line.display:
+            if faulty.detail and not self.lines[faulty.name].display:
                 self.action_unfold()
             self.set_focus(self.inputs[faulty.name])
 
@@ -253,34 +241,32 @@ class Form(Modal[Values]):
             self.dismiss(values)
         elif not self.working:
             self.working = True
-            self.say_keys(self.doing)
+            self.show_keys(self.doing)
             self.run_worker(self._submitted(self.submit, values), exit_on_error=False)
 
     async def _submitted(self, submit: Submit, values: Values) -> None:
-        """The form stands until it has been taken; what is wrong is put right where it was typed."""
+        """Close the form once `submit` has succeeded; show its error otherwise."""
         problem = ""
         try:
             await submit(values)
         except WorkbenchError as error:
             problem = "; ".join(filter(None, (error.message, error.next_step)))
         except Exception as error:
-            from workbench.store.crash_files import defect_text
-
             problem = "; ".join(defect_text(error))
         self.working = False
-        if not self.is_current:  # left with esc meanwhile
+        if not self.is_current:  # the user has left with escape meanwhile
             return
-        self.say_keys(self.keys)
+        self.show_keys(self.keys)
         if problem:
             self.complain(problem)
         else:
             self.dismiss(values)
 
 
-def _named(field: Field, problem: str, exact: bool) -> bool:
-    """Return whether a text such as "power limit: expected watts" is about the field: by its name, or a part of it."""
-    what = problem.partition(":")[0].lower()
-    names = (field.name.lower(), field.label.lower())
-    if exact:
-        return what in names
-    return what.startswith(f"{names[0]} ") or names[1].startswith(f"{what} ")
+def _field_of(problem: str, fields: Sequence[Field]) -> Field | None:
+    """Return the field that begins a text such as "power limit: expected watts", by its name or a part of it."""
+    subject = problem.partition(":")[0].lower()
+    named = [(f.name.lower(), f.label.lower(), f) for f in fields]
+    exact = [f for name, label, f in named if subject in (name, label)]
+    partly = [f for name, label, f in named if subject.startswith(f"{name} ") or label.startswith(f"{subject} ")]
+    return next(iter([*exact, *partly]), None)

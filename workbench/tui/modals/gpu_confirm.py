@@ -1,9 +1,9 @@
-"""Before and after a change of GPU settings: the commands with whom they concern, then what became of them."""
+"""The pages before and after a change of GPU settings: the commands and the GPUs that they concern, then the report."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -14,12 +14,12 @@ from textual.widget import Widget
 from workbench.model.settings import HOST_INDEX, GuardView, InForce, SettingCommand, SettingOutcome, SettingsReport
 from workbench.session.state import SessionState
 from workbench.tui.cells import Row, cell, pad, paragraph
-from workbench.tui.formats import NA, elapsed, gpus_text, in_words, setting_text, short_gpu_name
+from workbench.tui.formats import NA, clock, elapsed, gpus_text, in_words, setting_text, short_gpu_name
 from workbench.tui.glyphs import G
-from workbench.tui.modals.base import Choices, Modal, TextBody
+from workbench.tui.modals.base import Choices, Label, Make, Modal, Text, TextBody
 from workbench.tui.widgets.entry import Entry
 
-Process = tuple[int, int, str, bool]  # GPU, pid, name, whether Workbench started it
+Process = tuple[int, int, str, bool]  # GPU index, pid, name, whether Workbench started it
 FORCE = {
     InForce.YES: ("ok in force", "good"),
     InForce.CONSISTENT: ("? consistent, proves nothing", "dim"),
@@ -35,7 +35,7 @@ KNOWN = {
     "journal": "set by Workbench before",
     "default": "the driver's default",
     "unknown": "a lock cannot be read",
-    "claim": "as its user's Workbench tells",
+    "claim": "according to its user's Workbench",
 }
 
 
@@ -43,20 +43,20 @@ def setting_value(setting: str, value: object) -> str:
     return NA if value is None else setting_text(setting, value).split(" ", 1)[-1]
 
 
-def who(index: int) -> str:
+def place_of(index: int) -> str:
     return "host" if index == HOST_INDEX else f"GPU{index}"
 
 
 def concerned_rows(
     state: SessionState, indexes: Sequence[int], processes: Sequence[Process] | None, width: int
 ) -> list[Row]:
-    """The GPUs by name, and what else runs on them."""
+    """Return the names of the GPUs, and the processes on them."""
     rows: list[Row] = []
     telemetry = state.telemetry
     for index in indexes:
         info = telemetry.info(index) if telemetry else None
         name = short_gpu_name(info.name) if info else ("CPUs of the host" if index == HOST_INDEX else NA)
-        rows.append(((pad(who(index), 6), "title"), (name, "strong"), (f"  {info.uuid}" if info else "", "dim")))
+        rows.append(((pad(place_of(index), 6), "title"), (name, "strong"), (f"  {info.uuid}" if info else "", "dim")))
     where: dict[tuple[int, str, bool], list[int]] = {}
     for index, pid, what, ours in processes or ():
         if index in indexes:
@@ -66,14 +66,14 @@ def concerned_rows(
         said = f"      {pid} {what}{place}: " + ("a server of Workbench" if ours else "not started by Workbench")
         rows += paragraph(said, width, "text" if ours else "warn", "        ")
     if processes is None:
-        rows += paragraph("! who else uses them is not known", width, "warn")
+        rows += paragraph("! the processes on these GPUs are not known", width, "warn")
     elif any(not ours for *_, ours in processes):
-        rows += paragraph("! Others compute on these GPUs: the change concerns them too.", width, "warn", "  ")
+        rows += paragraph("! Other programs use these GPUs: the change affects them too.", width, "warn", "  ")
     return rows
 
 
 def change_rows(planned: Sequence[SettingOutcome], width: int) -> list[Row]:
-    """From what to what, GPUs that change alike in one row, and how it is known what is there now."""
+    """Return a table of the changes, with the source of each value before. GPUs that change alike share a row."""
     alike: dict[tuple[str, str, str, str], list[int]] = {}
     for o in planned:
         word, before = setting_text(o.command.setting, "").strip(), setting_value(o.command.setting, o.before)
@@ -91,22 +91,22 @@ def change_rows(planned: Sequence[SettingOutcome], width: int) -> list[Row]:
 
 
 def note_rows(planned: Sequence[SettingOutcome], width: int) -> list[Row]:
-    """What to know before it is run, each once."""
+    """Return the notes on the commands, each once."""
     rows: list[Row] = []
     notes = [note for o in planned for note in sentences(f"{o.command.note}; {o.message}")]
-    told = {part for o in planned for part in sentences(o.command.right or "")}  # below the commands
-    for note in (n for n in dict.fromkeys(notes) if n not in told):
+    rights = {part for o in planned for part in sentences(o.command.right or "")}  # listed below the commands
+    for note in (n for n in dict.fromkeys(notes) if n not in rights):
         rows += [(("! " if not n else "  ", "warn"), *line) for n, line in enumerate(paragraph(note, width - 2))]
     return rows
 
 
 def sentences(text: str) -> list[str]:
-    """Of "this; that", each by itself."""
+    """Return the parts of "this; that"."""
     return [part.strip() for part in text.split("; ") if part.strip()]
 
 
 def finding_rows(findings: Sequence[str], width: int) -> list[Row]:
-    """What a load showed of each setting, GPUs of which the same is said together."""
+    """Return what a load showed about each setting. GPUs with the same finding share a paragraph."""
     alike: dict[str, list[int]] = {}
     for finding in findings:
         place, colon, text = finding.partition(": ")
@@ -123,8 +123,8 @@ def finding_rows(findings: Sequence[str], width: int) -> list[Row]:
         rows += paragraph(f"{sign} {where}{first}", width, role, "  ")
         rows += [row for line in more for row in paragraph(f"  {line}", width, "text", "  ")]
         rows.append(())
-    said = rows or [*paragraph("The load showed nothing that could be judged.", width, "dim"), ()]
-    where = "It stands on the GPU's row until its settings change, and goes with every result."
+    said = rows or [*paragraph("The load gave no evidence about the settings.", width, "dim"), ()]
+    where = "The GPU's row shows this until the settings change, and every result records it."
     return [*said, *paragraph(where, width, "dim")]
 
 
@@ -136,16 +136,16 @@ def _sign(text: str) -> tuple[str, str]:
     return ("ok", "good") if "is in force" in text or text.endswith(" is on") else ("!", "text")
 
 
-_SEVERE = ("warnb", "warn", "text", "good")  # what does not hold stands first
+_SEVERE = ("warnb", "warn", "text", "good")  # settings that are not in force come first
 
 
 def command_rows(commands: Sequence[SettingCommand], width: int, password: bool = False) -> list[Row]:
-    """`password`: one for sudo is asked for below, so that what lacks a right may still run."""
+    """Return the commands and the rights that they lack. `password`: the page asks for one, so they may still run."""
     rows: list[Row] = []
     for c in commands:
         line = f"$ {shlex.join(c.argv)}" + (f" <<< {shlex.quote(c.stdin)}" if c.stdin else "")
         lines = paragraph(line, width - 6, "text", "    ")
-        rows += [((pad("" if n else who(c.gpu_index), 6), "title"), *line) for n, line in enumerate(lines)]
+        rows += [((pad("" if n else place_of(c.gpu_index), 6), "title"), *line) for n, line in enumerate(lines)]
     rights = dict.fromkeys(c.right for c in commands if c.right)
     for right in rights:
         sign, role = ("!", "warn") if password else ("x", "bad")
@@ -154,18 +154,11 @@ def command_rows(commands: Sequence[SettingCommand], width: int, password: bool 
 
 
 class ConfirmSettings(Modal[dict[str, str]]):
-    """enter on the first choice runs them. Outcome: {"password": …}, empty where none was asked for; None: cancelled.
+    """Ask before GPU commands run. The outcome is {"password": …}, {} if no password was asked for, or None if the user
+    cancels.
 
-    The password leaves this box only in the outcome, and its field is emptied when the box goes.
+    Only the outcome contains the password: its field is emptied when the box closes.
     """
-
-    def __init__(
-        self, title: str, make: Callable[[int], list[Row]], *, yes: str, refused: bool = False, password: bool = False
-    ) -> None:
-        super().__init__(title, "enter choose   esc cancel")
-        self.make, self.yes, self.refused = make, yes, refused and not password
-        self.field = Entry(on_submit=lambda _: self._decide("yes"), secret=True) if password else None
-        self.add_class("-wide")
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("down", "app.focus_next", show=False),
@@ -173,16 +166,19 @@ class ConfirmSettings(Modal[dict[str, str]]):
     ]
     AUTO_FOCUS = "Entry, Choices"
 
+    def __init__(self, title: str, make: Make, *, yes: str, default_no: bool = False, password: bool = False) -> None:
+        super().__init__(title, "enter choose   esc cancel", wide=True)
+        self.make, self.yes, self.default_no = make, yes, default_no and not password
+        self.field = Entry(on_submit=lambda _: self._decide("yes"), secret=True) if password else None
+
     def content(self) -> Sequence[Widget]:
         items = [("yes", self.yes, "text"), ("no", "cancel", "text")]
         parts: list[Widget] = [TextBody(lambda w: [*self.make(w), ()], reserve=4)]
         if self.field is not None:
-            label = TextBody(lambda _: [(("sudo password", "dim"),)], focusable=False)
-            label.styles.width = 18
             self.field.styles.width = 30
-            hint = TextBody(lambda _: [(("  for sudo only, never kept", "dim"),)], focusable=False)
-            parts.append(Horizontal(label, self.field, hint, classes="field"))
-        return (*parts, Choices(items, self._decide, "no" if self.refused else "yes"))
+            hint = Text(lambda _: [(("  for sudo only, never kept", "dim"),)])
+            parts.append(Horizontal(Label("sudo password", 18), self.field, hint, classes="field"))
+        return (*parts, Choices(items, self._decide, "no" if self.default_no else "yes"))
 
     def _decide(self, choice: str) -> None:
         if choice != "yes":
@@ -195,7 +191,10 @@ class ConfirmSettings(Modal[dict[str, str]]):
 
 
 def report_rows(report: SettingsReport, width: int) -> list[Row]:
-    """before, requested, read back, in force; what was given back again, the guard, and where it is written down."""
+    """Return a table of each setting before, requested, read back and in force.
+
+    The rolled back settings, the guard and the journal follow.
+    """
     rows: list[Row] = []
     if report.outcomes:
         rows.append(((_columns(width, "", "setting", "before", "asked for", "reads", "in force"), "head"),))
@@ -203,16 +202,16 @@ def report_rows(report: SettingsReport, width: int) -> list[Row]:
     if not report.outcomes:
         rows += paragraph("Nothing to do: no setting was altered.", width, "dim")
     if report.rolled_back:
-        rows += [(), (("Given back, because a later command failed", "strong"),)]
+        rows += [(), (("Reverted, because a later command failed", "strong"),)]
         rows += _outcomes(report.rolled_back, width)
     unchecked = [o for o in report.outcomes if o.ok and o.in_force is InForce.NOT_CHECKED]
     if unchecked:
-        text = "A clock lock cannot be read back: V puts load on the card and says what it shows."
+        text = "A clock lock cannot be read back: V puts load on the GPU and shows the effect."
         rows += [(), *paragraph(text, width)]
     if report.guard is not None:
         rows += [(), *guard_rows(replace(report.guard, trial_left_s=None), None, width)]  # the page counts it down
     if report.journal:
-        rows += paragraph(f"what was before is kept in {report.journal}", width, "dim", "  ")
+        rows += paragraph(f"the previous values are kept in {report.journal}", width, "dim", "  ")
     return rows
 
 
@@ -225,7 +224,7 @@ def _sizes(width: int) -> tuple[int, ...]:
 
 
 def _outcomes(outcomes: Sequence[SettingOutcome], width: int) -> list[Row]:
-    """GPUs of which all is alike in one."""
+    """Return the rows of the outcomes. GPUs with the same outcome share a row."""
     alike: dict[tuple[object, ...], list[SettingOutcome]] = {}
     for o in outcomes:
         said = (o.ok, str(o.before), str(o.requested), str(o.read_back), o.in_force, _nameless(o))
@@ -234,8 +233,8 @@ def _outcomes(outcomes: Sequence[SettingOutcome], width: int) -> list[Row]:
 
 
 def _nameless(o: SettingOutcome) -> str:
-    """Its message, whichever GPU it names: by UUID and by index."""
-    return o.message.replace(o.command.gpu_uuid, "").replace(who(o.command.gpu_index), "")
+    """Return the message without the UUID and the index of its GPU."""
+    return o.message.replace(o.command.gpu_uuid, "").replace(place_of(o.command.gpu_index), "")
 
 
 def _outcome_rows(same: Sequence[SettingOutcome], width: int) -> list[Row]:
@@ -254,15 +253,15 @@ def _outcome_rows(same: Sequence[SettingOutcome], width: int) -> list[Row]:
 
 
 def guard_rows(guard: GuardView, trial_left_s: float | None, width: int) -> list[Row]:
-    """The process that gives settings back by itself: until when, on what, and what it did last."""
+    """Return the state of the guard, which reverts settings by itself: its conditions, and its last action."""
     if guard.problem and not guard.running:
         return paragraph(f"! no guard: {guard.problem}", width, "warn", "  ")
     rows: list[Row] = []
-    for told in filter(None, (guard.problem, guard.note)):
-        rows += paragraph(f"! guard: {told}", width, "warn", "  ")
+    for text in filter(None, (guard.problem, guard.note)):
+        rows += paragraph(f"! guard: {text}", width, "warn", "  ")
     left = trial_left_s if trial_left_s is not None else guard.trial_left_s
     if left is not None:
-        rows += paragraph(f"{G.alert} on trial: given back in {left:.0f} s unless T keeps it", width, "warnb", "  ")
+        rows += paragraph(f"{G.alert} on trial: reverted in {left:.0f} s unless T keeps it", width, "warnb", "  ")
     if guard.running:
         conditions = []
         if guard.heartbeat_s is not None:
@@ -271,8 +270,8 @@ def guard_rows(guard: GuardView, trial_left_s: float | None, width: int) -> list
         if limits:
             conditions.append(f"a GPU passes {'/'.join(f'{t:g}' for t in limits)} C")
         pid = f" (pid {guard.pid})" if guard.pid else ""
-        when = " or when ".join(conditions) or "never by itself: left on deliberately"
-        said = f" gives back when {when}" if conditions else f": {when}"
+        when = " or ".join(conditions) or "never by itself: left on deliberately"
+        said = f" reverts the settings if {when}" if conditions else f": {when}"
         rows += paragraph(f"guard{pid}{said}", width, "text", "  ")
     if guard.did:
         rows += paragraph(did_text(guard), width, "warn", "  ")
@@ -283,7 +282,5 @@ def guard_rows(guard: GuardView, trial_left_s: float | None, width: int) -> list
 
 
 def did_text(guard: GuardView) -> str:
-    from workbench.tui.formats import clock
-
     at = f" at {clock(guard.did_unix_s)}" if guard.did_unix_s else ""
     return f"{G.alert} the guard{at}: {in_words(guard.did or '')}"

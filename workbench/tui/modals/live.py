@@ -1,8 +1,8 @@
-"""Pages on what is measured now: an experiment and a sweep, drawn anew when they change, looked at again later."""
+"""The pages of an experiment and of a sweep. A page follows the measurement that runs, and shows earlier ones."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.binding import Binding, BindingType
@@ -23,34 +23,27 @@ if TYPE_CHECKING:
     from workbench.model.experiment import Experiment
     from workbench.model.sweep import Sweep
 
-STOPPING = "stopping: what was measured is kept, settings are given back"
-Left = Callable[[object, "float | None"], "float | None"]  # (what is measured, its left_s) -> seconds left now
-Do = Callable[[Any, str], None]  # (page, outcome): asks it of the session
+STOPPING = "stopping: complete runs are kept, settings are reverted"
+Left = Callable[[object, "float | None"], "float | None"]  # (measurement, its left_s) -> seconds left now
+Do = Callable[[Any, str], None]  # (page, outcome): requests the outcome from the session
 
 
 class _Body(TextBody):
-    """As high as the screen allows: what grows must not move its box."""
+    """A text as high as the screen allows, so that a text that grows does not move the box."""
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         return viewport.height - ROOM_AROUND
 
 
 class Live(Modal[str]):
-    """esc leaves it running. "new" and "list" are outcomes; what acts on the measurement itself (`do`) keeps the page
-    open, and the page says what was asked for until the session's state shows it."""
+    """A page of a measurement. Escape leaves the measurement running.
 
+    The outcomes "new" and "list" close the page. `do` requests the others from the session. The page then stays open
+    and shows the request until the session's state shows its effect.
+    """
+
+    WORDS: ClassVar[Mapping[str, str]]  # outcome -> key and word in the border, shown if the outcome is possible
     LEAVING = ("new", "list")
-
-    def __init__(self, state: SessionState, words: dict[str, str], left: Left, do: Do) -> None:
-        """`words`: outcome -> "key word" for the border, where it can be done now. `left`: the screen's countdown."""
-        super().__init__("")
-        self.state, self.words, self.left, self.do = state, words, left, do
-        self.asked, self.blank = "", False
-        self.notice: Notice | None = None
-        self._before: object = None
-        self.body = _Body(self._rows)
-        self.add_class("-wide")
-        self.box_title, self.keys = self.title_now, self._keys()
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("n", "choose('new')", show=False),
@@ -61,15 +54,25 @@ class Live(Modal[str]):
         Binding("enter,q", "leave", show=False),
     ]
 
+    def __init__(self, state: SessionState, left: Left, do: Do) -> None:
+        """`left`: the countdown of the screen, so that page and header agree."""
+        super().__init__("", wide=True)
+        self.state, self.left, self.do = state, left, do
+        self.request, self.blank = "", False
+        self.notice: Notice | None = None
+        self._before: object = None  # the measurement when the request was made
+        self.body = _Body(self._rows)
+        self.box_title, self.keys = self.title_now, self._keys()
+
     def content(self) -> Sequence[Widget]:
         return (self.body,)
 
     def _keys(self) -> str:
-        shown = [word for outcome, word in self.words.items() if self.possible(outcome) and not self.asked]
-        return "   ".join([*shown, "esc " + ("goes on behind" if self.running or self.asked else "close")])
+        shown = [word for outcome, word in self.WORDS.items() if self.possible(outcome) and not self.request]
+        return "   ".join([*shown, "esc " + ("keep it running" if self.running or self.request else "close")])
 
     def action_choose(self, outcome: str) -> None:
-        if self.asked or outcome not in self.words or not self.possible(outcome):
+        if self.request or outcome not in self.WORDS or not self.possible(outcome):
             return
         if outcome in self.LEAVING:
             self.dismiss(outcome)
@@ -77,18 +80,19 @@ class Live(Modal[str]):
             self.do(self, outcome)
 
     def ask(self, text: str, *, blank: bool = False) -> None:
-        """`text` was asked of the session. `blank`: what was shown before has nothing to do with it."""
-        self.asked, self.blank, self._before, self.notice = text, blank, self.measured, None
+        """Show a request to the session until it takes effect. `blank`: hide the measurement before."""
+        self.request, self.blank, self._before, self.notice = text, blank, self.measured, None
         self._draw()
 
     def _answered(self) -> None:
-        self.asked, self.blank = "", False
+        """Remove the request, which has taken effect."""
+        self.request, self.blank = "", False
 
     def request_failed(self, state: SessionState) -> None:
         """Stop waiting: the session raised an error, and a message shows it. Close the page if it has no content."""
         self.state_changed(state)
         nothing = self.blank
-        self.asked, self.blank = "", False
+        self.request, self.blank = "", False
         if nothing and self.app.screen is self:
             self.dismiss(None)
         else:
@@ -96,7 +100,7 @@ class Live(Modal[str]):
 
     def state_changed(self, state: SessionState) -> None:
         self.state = state
-        if self.asked and self.measured is not self._before and (self.asked != STOPPING or not self.running):
+        if self.request and self.measured is not self._before and (self.request != STOPPING or not self.running):
             self._answered()
         self._draw()
 
@@ -113,30 +117,31 @@ class Live(Modal[str]):
             box.border_title = border_text(title)
 
     def show_notice(self, notice: Notice) -> None:
-        """A message for the person, while this page lies over the place of messages."""
+        """Show a warning or an error, because the page covers the row of messages."""
         if notice.level in (Level.WARN, Level.ERROR):
             self.notice = notice
             self._draw()
 
     def _rows(self, width: int) -> list[Row]:
-        top: list[Row] = [((f"~ {self.asked}", "warn"),), ()] if self.asked else []
+        top: list[Row] = [((f"~ {self.request}", "warn"),), ()] if self.request else []
         if self.notice is not None:
             top += [*notice_rows(self.notice, width), ()]
         height = self.body.content_size.height or self.app.size.height - ROOM_AROUND
         return top if self.blank else [*top, *self.rows_of(width, height - len(top))]
 
-    # what the two give
+    # of a subclass
     @property
     def title_now(self) -> str:
         return ""
 
     @property
     def measured(self) -> Experiment | Sweep | None:
-        """What the session measures now, or did last."""
+        """Return the measurement that runs or ran last."""
         return None
 
     @property
     def shown(self) -> Experiment | Sweep | None:
+        """Return the measurement on the page."""
         return self.measured
 
     @property
@@ -144,6 +149,7 @@ class Live(Modal[str]):
         return self.shown is not None and self.shown.state == "running"
 
     def possible(self, outcome: str) -> bool:
+        """Return whether a key of the page has an effect now."""
         return (outcome == "stop") == self.running or outcome == "list"
 
     def rows_of(self, width: int, height: int) -> list[Row]:
@@ -151,14 +157,14 @@ class Live(Modal[str]):
 
     @property
     def left_s(self) -> float | None:
-        """What the page says is what the header says."""
+        """Return the seconds left of a measurement that runs, as the header shows them."""
         return self.left(self.shown, self.shown.left_s) if self.shown is not None and self.running else None
 
 
 class ExperimentPage(Live):
     WORDS: ClassVar = {
         "stop": "K stop",
-        "resume": "R go on",
+        "resume": "R resume",
         "more": "m two more pairs",
         "new": "n new",
         "list": "o others",
@@ -167,9 +173,9 @@ class ExperimentPage(Live):
     def __init__(
         self, state: SessionState, left: Left, do: Do, trail: Callable[[int], Trail], fixed: Experiment | None = None
     ) -> None:
-        """`fixed`: one of the list, not what is measured now."""
+        """`fixed`: an experiment of the list, shown in place of the one that runs."""
         self.trail, self.fixed = trail, fixed
-        super().__init__(state, self.WORDS, left, do)
+        super().__init__(state, left, do)
 
     def _answered(self) -> None:
         super()._answered()
@@ -195,7 +201,7 @@ class ExperimentPage(Live):
         if outcome == "more":
             return e is not None and e.state == "done"
         if outcome == "stop" and self.fixed is not None:
-            return False  # another Workbench's
+            return False  # another Workbench runs it
         return super().possible(outcome)
 
     def rows_of(self, width: int, height: int) -> list[Row]:
@@ -206,10 +212,8 @@ class ExperimentPage(Live):
 
 
 class SweepPage(Live):
-    _plotted: tuple[object, list[Row]] = (None, [])
-
-    def __init__(self, state: SessionState, left: Left, do: Do) -> None:
-        super().__init__(state, {"stop": "K stop", "resume": "R go on", "new": "n new"}, left, do)
+    WORDS: ClassVar = {"stop": "K stop", "resume": "R resume", "new": "n new"}
+    _plotted: tuple[object, list[Row]] = (None, [])  # the key and the rows of the last plots
 
     @property
     def title_now(self) -> str:
@@ -232,7 +236,7 @@ class SweepPage(Live):
         return sweep_rows(s, width, height, left_s=self.left_s, now=progress_text(self.state), draw=self._plots)
 
     def _plots(self, s: Sweep, width: int, height: int) -> list[Row]:
-        """Drawn anew only when a point is new, not with every second."""
+        """Draw the plots again only if a point, the knee or the size has changed."""
         key = (s.points, s.knee, width, height)
         if key != self._plotted[0]:
             self._plotted = key, plots(s, width, height)

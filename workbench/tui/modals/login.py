@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 from textual.widget import Widget
 
 from workbench.tui.cells import paragraph
-from workbench.tui.modals.base import Modal, TextBody
+from workbench.tui.modals.base import Modal, Text
 from workbench.tui.widgets.entry import Entry
 
 
 class Login(Modal[str]):
-    """Outcome: what was typed; None: declined. The text leaves this box only in the outcome."""
-
-    AUTO_FOCUS: ClassVar[str] = "Entry"
+    """The outcome is the typed text, which is kept nowhere else; None if the user declines."""
 
     def __init__(self, prompt: str) -> None:
         super().__init__("Log in", "enter answer   esc do not connect")
@@ -23,7 +20,7 @@ class Login(Modal[str]):
         self.field = Entry(on_submit=self._answer, secret=True)
 
     def content(self) -> Sequence[Widget]:
-        return (TextBody(lambda width: [*paragraph(self.prompt, width), ()], focusable=False), self.field)
+        return (Text(lambda width: [*paragraph(self.prompt, width), ()]), self.field)
 
     def _answer(self, text: str) -> None:
         self.field.value = ""

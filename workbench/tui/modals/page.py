@@ -1,4 +1,4 @@
-"""A page with keys of its own: something to read, and what can be done about it."""
+"""A page to read with keys of its own."""
 
 from __future__ import annotations
 
@@ -8,34 +8,33 @@ from typing import Any
 from textual import events
 
 from workbench.session.state import SessionState
-from workbench.tui.cells import Row
-from workbench.tui.modals.base import TextBody, TextModal
+from workbench.tui.modals.base import Make, TextBody, TextModal
 
-Keys = Mapping[str, tuple[str, Callable[[], Any]]]
+Keys = Mapping[str, tuple[str, Callable[[], Any]]]  # key -> (its word in the border, what it does)
 
 
 class Page(TextModal):
-    """`keys`: what can be done now, key -> (word, what it does); the page goes first. `top`: rows above. Both are asked
-    for anew each second."""
+    """`keys` returns the keys that work now; a key closes the page before it acts. `top` makes the rows above the text.
+    Both are called again every second."""
 
     def __init__(
         self,
         title: str,
-        make: Callable[[int], list[Row]],
+        make: Make,
         *,
         wide: bool = False,
         keys: Callable[[], Keys] = dict,
-        top: Callable[[int], list[Row]] = lambda width: [],
+        top: Make = lambda width: [],
     ) -> None:
         super().__init__(title, lambda width: [*top(width), *make(width)], wide=wide)
         self.calls, self.keys = keys, _words(keys())
 
     def state_changed(self, state: SessionState) -> None:
-        """Once a second, and when something changed."""
         self.query_one(TextBody).repaint()
-        if (words := _words(self.calls())) != self.keys:
+        words = _words(self.calls())
+        if words != self.keys:
             self.keys = words
-            self.say_keys(words)
+            self.show_keys(words)
 
     def on_key(self, event: events.Key) -> None:
         found = self.calls().get(event.character or "")

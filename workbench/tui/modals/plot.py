@@ -1,4 +1,4 @@
-"""The results as a plot on most of the screen."""
+"""The plot of the results on most of the screen."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from textual.widget import Widget
 from workbench.session.state import BenchRow
 from workbench.tui.cells import Painted, Row
 from workbench.tui.modals.base import ROOM_AROUND, Modal
+from workbench.tui.widgets.plot import plot_rows
 
 
 class _Canvas(Painted, can_focus=True):
@@ -25,8 +26,6 @@ class _Canvas(Painted, can_focus=True):
         return max(8, viewport.height - ROOM_AROUND)
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
-        from workbench.tui.widgets.plot import plot_rows
-
         return plot_rows(self.results, width, height, *self.marks)
 
 
@@ -35,9 +34,8 @@ class Plot(Modal[None]):
     AUTO_FOCUS = "_Canvas"
 
     def __init__(self, results: Sequence[BenchRow], mark_a: int | None = None, mark_b: int | None = None) -> None:
-        super().__init__("Results", "esc close")
+        super().__init__("Results", wide=True)
         self.canvas = _Canvas(results, mark_a, mark_b)
-        self.add_class("-wide")
 
     def content(self) -> Sequence[Widget]:
         return (self.canvas,)

@@ -173,9 +173,9 @@ class _SweepForm(Form):
     def _show_fields(self) -> None:
         what = self.values["what"]
         hidden: Mapping[str, bool] = {"flags": what != FLAG, "values": what == FLAG, "gpu": what not in (POWER, CLOCKS)}
-        for line, field in zip(self.lines, self.fields, strict=True):
-            if field.name in hidden:
-                line.display = not hidden[field.name]
+        for name, line in self.lines.items():
+            if name in hidden:
+                line.display = not hidden[name]
 
     def changed(self, name: str) -> None:
         if name == "what" and self.lines:

@@ -148,7 +148,11 @@ class Launch(Pane, PickList):
     def _about(self, item: FlagRow, width: int) -> list[Row]:
         spec = item.spec
         if spec is None:
-            word = "environment variable" if item.is_env else "not in this engine version's flag list: passed as it is"
+            word = (
+                "environment variable"
+                if item.is_env
+                else "not in the flag list of this engine version: passed unchanged"
+            )
             return paragraph(f"{item.name}: {word}", width, "dim")
         kind = str(spec.kind) + (f" {range_text(spec.minimum, spec.maximum)}".rstrip())
         if spec.choices:

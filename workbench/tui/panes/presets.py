@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
 
+from workbench.model import fuzzy
 from workbench.session.state import PresetEntry, SessionState
-from workbench.tui import fuzzy
 from workbench.tui.bindings import Key, bindings_for, keys_of
 from workbench.tui.cells import Row, cut, cut_middle, pad, paragraph, row_width
 from workbench.tui.formats import preset_name, short_gpu_name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from workbench.engines import registry
 from workbench.gpu import remote_programs
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -50,6 +52,31 @@ def test_no_vague_file_names_and_nothing_left_unfinished() -> None:
     assert not [str(path.relative_to(ROOT)) for path in SOURCES if path.stem in vague]
     marks = ("TO" + "DO", "FIX" + "ME", "NotImplemented" + "Error", "fmt: " + "skip")
     assert not [(str(path.relative_to(ROOT)), m) for path in SOURCES for m in marks if m in path.read_text()]
+
+
+def test_only_the_engines_rooms_compare_engine_names() -> None:
+    """What differs between engines is an attribute of an engine, so no other code compares names or keys by them."""
+    rooms = (ROOT / "workbench" / "engines", ROOT / "workbench" / "sim" / "engines")
+    others = [path for path in SOURCES if not any(path.is_relative_to(room) for room in rooms)]
+    found = [f"{path.relative_to(ROOT)}: {', '.join(names)}" for path in others if (names := compared_engines(path))]
+    assert not found
+
+
+def compared_engines(path: Path) -> list[str]:
+    """Return the engine names in comparisons, patterns and keys of dictionaries of the file."""
+    text = path.read_text()
+    if not any(f'"{name}"' in text for name in registry.names()):
+        return []
+    texts: list[ast.AST] = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Compare):
+            texts += [node.left, *node.comparators]
+        elif isinstance(node, ast.Dict):
+            texts += [key for key in node.keys if key is not None]
+        elif isinstance(node, ast.match_case):
+            texts.append(node.pattern)
+    constants = (part for node in texts for part in ast.walk(node) if isinstance(part, ast.Constant))
+    return [str(part.value) for part in constants if part.value in registry.names()]
 
 
 def test_few_tests_may_run_again() -> None:

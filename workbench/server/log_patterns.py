@@ -58,7 +58,7 @@ def patterns(engine: str | None = None) -> tuple[LogPattern, ...]:
     import json
     from importlib.resources import files
 
-    rows = json.loads(files("workbench.server").joinpath("log_patterns.json").read_text("utf-8"))["patterns"]
+    rows = json.loads(files("workbench.engines").joinpath("log_patterns.json").read_text("utf-8"))["patterns"]
     return tuple(
         LogPattern(
             **{

@@ -1,6 +1,6 @@
-"""Make the packaged flag catalogs from raw dumps of the engines' own parsers. How to get the dumps: README.md here.
+"""Write the packaged flag catalogs from raw dumps of the engines' own parsers. README.md here describes the dumps.
 
-usage: python convert.py RAW_DIRECTORY
+usage: python tests/tools/convert_catalogs.py RAW_DIRECTORY
 """
 
 from __future__ import annotations
@@ -12,27 +12,28 @@ import sys
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).parent
+CATALOGS = Path(__file__).resolve().parents[2] / "workbench" / "engines" / "catalogs"
+NOTES = Path(__file__).with_name("catalog_notes.json")
 Raw = dict[str, Any]
 PRINTS_AND_ENDS = {"--help", "--version", "--completion-bash", "--list-devices", "--cache-list"}
 NOT_CANONICAL = ("webui", "device-memory", "hierarchical-sparse")  # longer, but the older or odder spelling
 
 
 def canonical(names: list[str]) -> str:
-    """The longest long option, the first of equals; llama.cpp's newer spec-draft-* before the older *-draft."""
+    """Return the longest long option, the first of equally long ones. llama.cpp's newer spec-draft-* comes first."""
     long = [n[2:] for n in names if n.startswith("--")]
     usual = [n for n in long if not n.startswith(NOT_CANONICAL)] or long
     return max([n for n in usual if n.startswith("spec-draft")] or usual, key=len)
 
 
 def lean(flag: Raw) -> Raw:
-    """Without what says nothing. False and 0 say something as a default or a limit."""
+    """Return the flag without empty fields. False and 0 are kept as defaults and limits."""
     stays = ("default", "minimum", "maximum")
     return {k: v for k, v in flag.items() if v is not None and (v or k in stays)}
 
 
 def common(raw: Raw) -> Raw:
-    """The fields that all dumps share."""
+    """Return the fields that all dumps have."""
     negations = [n for n in raw.get("negation", []) if len(raw["names"]) > 1]
     positive = [n for n in raw["names"] if n not in negations]
     name = canonical(positive)
@@ -60,7 +61,7 @@ def vllm(raw: Raw) -> Raw | None:
     if raw.get("positional"):
         return None
     flag = common(raw)
-    if raw.get("json_class"):  # the dump of a whole config object as the CPU platform sees it: no use as a default
+    if raw.get("json_class"):  # a configuration object, whose default is that of the CPU platform
         flag["default"] = None
     return flag
 
@@ -98,7 +99,7 @@ def llamacpp(raw: Raw) -> Raw | None:
 
 
 def llamacpp_default(kind: str, text: str) -> tuple[Any, str]:
-    """(value, what the help says besides) from text such as "-1, -1 = infinity", "enabled" or "same as --threads"."""
+    """Return (value, note) from the help's text, such as "-1, -1 = infinity", "enabled" or "same as --threads"."""
     listed = re.sub(r"^(-?[\d.]+) =", r"\1, \1 =", text).replace(";", ",")
     head, _, rest = (part.strip() for part in listed.partition(","))
     try:
@@ -127,7 +128,7 @@ def env(raw: Raw) -> Raw:
 
 
 def annotate(flag: Raw, notes: Raw) -> Raw:
-    """Ranges, words and help written by hand (notes.json), over what the dump says."""
+    """Return the flag with the ranges, words and help of catalog_notes.json, which override the dump."""
     flag |= notes.pop(flag["name"], {})
     if flag["kind"] == "int" and (flag["name"] == "port" or flag["name"].endswith("-port")):
         flag |= {"minimum": 1, "maximum": 65535}
@@ -148,13 +149,15 @@ SOURCES = (
 
 
 def main(raw_directory: Path) -> None:
-    all_notes = json.loads((HERE / "notes.json").read_text())
+    all_notes = json.loads(NOTES.read_text())
     for engine, version, file, convert in SOURCES:
         notes = dict(all_notes[engine])
         dump = json.loads((raw_directory / file).read_text())["flags"]
         flags = [annotate(f, notes) for raw in dump if (f := convert(raw))]
         if notes:
-            sys.exit(f"{engine} {version}: notes.json names flags that the dump does not have: {', '.join(notes)}")
+            sys.exit(
+                f"{engine} {version}: catalog_notes.json has flags that the dump does not have: {', '.join(notes)}"
+            )
         lines = [json.dumps(f, ensure_ascii=False, separators=(",", ":")) for f in flags]
         environment = "[]"
         if engine == "vllm":  # read from 0.33.0, used for 0.32.0 too
@@ -162,7 +165,7 @@ def main(raw_directory: Path) -> None:
             environment = "[\n" + ",\n".join(json.dumps(env(e), separators=(",", ":")) for e in entries) + "\n]"
         head = f'{{"engine":"{engine}","version":"{version}","env":'
         text = f'{head}{environment},"flags":[\n' + ",\n".join(lines) + "\n]}\n"
-        (HERE / f"{engine}-{version}.json").write_text(text)
+        (CATALOGS / f"{engine}-{version}.json").write_text(text)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""What Workbench did to hosts, one JSON object a line: for a screen that is opened again or later.
+"""The log of everything that Workbench did to hosts, one JSON object per line, for later screens.
 
-The file is kept short; without a place to write there is no log, and nothing else fails.
+The older half of a large file is dropped. If the file cannot be written there is no log, and nothing else fails.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from workbench.model.errors import StoreError
 from workbench.store import paths
 from workbench.store.text_files import write_atomic
 
-MOST_BYTES = 1_000_000  # beyond it the older half goes
+MOST_BYTES = 1_000_000
 
 
 def path() -> Path:
@@ -24,7 +24,7 @@ def path() -> Path:
 
 
 def keep(entry: Mapping[str, Any]) -> None:
-    """Append one entry, whose secrets are masked."""
+    """Append one entry. Its secrets must be masked already."""
     line = (json.dumps(dict(entry)) + "\n").encode()
     with suppress(OSError, StoreError):
         path().parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -40,7 +40,7 @@ def keep(entry: Mapping[str, Any]) -> None:
 
 
 def kept(host: str, most: int) -> list[dict[str, Any]]:
-    """The newest entries of a host, oldest first; a line that cannot be read is left out."""
+    """Return the newest `most` entries of a host, oldest first, without lines that cannot be read."""
     found: list[dict[str, Any]] = []
     with suppress(OSError):
         for line in path().read_text("utf-8", "replace").splitlines():

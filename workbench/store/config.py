@@ -1,7 +1,7 @@
-"""config.toml: remembered preset variables per host and preset, and how the screen is set up.
+"""config.toml: settings of the screen, and preset variables remembered per host and preset.
 
-A missing file is an empty one. What cannot be used is said and replaced by its default for now; the file itself is only
-changed by `set`, which keeps comments and unknown settings, and refuses to touch a file that it cannot read.
+A missing file counts as empty. An invalid setting is reported and its default is used. Only `set` changes the file: it
+keeps comments and unknown settings, and does not touch a file that it cannot read.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from workbench.store.toml_lines import LineIndex
 if TYPE_CHECKING:
     from workbench.store.config_schema import Config, Remembered
 
-_RETIRED = {  # settings of earlier versions, left in the file
+_RETIRED = {  # settings of earlier versions that may still be in the file
     **dict.fromkeys(
         ("ui.theme", "ui.colour", "ui.log_lines", "ui.confirm_quit", "ui.keys", "default_host"),
-        "is not read; remove the setting",
+        "no longer used; remove the setting",
     ),
-    "variables": "is not read any more: values are remembered per preset, once its server was READY; remove the table",
+    "variables": "no longer used: values are remembered per preset, when its server is READY; remove the table",
 }
 
 
 class ConfigStore:
-    """Reads lazily and once; `findings` then says what was wrong."""
+    """The configuration file, read once at first use. `findings` then lists its problems."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path or paths.config_file()
@@ -53,7 +53,7 @@ class ConfigStore:
         return self.config.executables.get(host, {}).get(engine)
 
     def remember(self, host: str, preset_id: str, values: Mapping[str, str], run_id: str) -> None:
-        """Keep `values` of a READY run for the next time, unless a newer run gave others. Raises StoreError."""
+        """Remember the variables of a READY run, except those that a newer run has set. Raises StoreError."""
         known = self.remembered(host, preset_id)
         new = {n: v for n, v in values.items() if n not in known or known[n].run < run_id}
         if new:
@@ -62,8 +62,8 @@ class ConfigStore:
             self.set(("remembered", host, preset_id), {**old, **rows})
 
     def set(self, path: tuple[str, ...], value: Any) -> None:
-        """Set one setting, e.g. (("ui", "refresh_s"), 2.0); None removes it. Raises StoreError when it does not hold or
-        cannot be written."""
+        """Set one setting, e.g. (("ui", "refresh_s"), 2.0), or remove it if `value` is None. Raises StoreError if the
+        value is invalid or the file cannot be written."""
         import tomlkit
 
         text = self._text() or ""
@@ -71,8 +71,8 @@ class ConfigStore:
             tomllib.loads(text)
         except (ValueError, RecursionError) as error:
             raise StoreError(
-                f"{self.path} is not valid TOML, so it was left as it is: {error}",
-                next_step="correct or remove the file, then do that again",
+                f"{self.path} is not valid TOML and was not changed: {error}",
+                next_step="correct or remove the file, then try again",
             ) from error
         document = tomlkit.parse(text)
         _put(document, path, value)
@@ -107,12 +107,12 @@ class ConfigStore:
 
 
 def _unusable(reason: str, file: str) -> Finding:
-    text = f"{reason}; defaults are used and the file is left as it is"
+    text = f"{reason}; defaults are used and the file was not changed"
     return Finding(Level.ERROR, "config.unusable", text, file=file, fix="correct or remove the file")
 
 
 def _validated(document: Mapping[str, Any], file: str, lines: LineIndex | None) -> tuple[Config, tuple[Finding, ...]]:
-    """The configuration with every setting that holds; the others at their default, each with a finding."""
+    """Return the configuration, and a finding for each invalid setting, which has its default."""
     from pydantic import ValidationError
 
     from workbench.store.config_schema import Config
@@ -127,7 +127,7 @@ def _validated(document: Mapping[str, Any], file: str, lines: LineIndex | None) 
             path = _remove(usable, detail["loc"])
             message = detail["msg"][:1].lower() + detail["msg"][1:]
             unknown = detail["type"] == "extra_forbidden"
-            text = "unknown setting, left in the file" if unknown else f"{message}; the default is used"
+            text = "unknown setting, ignored" if unknown else f"{message}; the default is used"
             text = _RETIRED.get(".".join(path), text)
             findings.append(
                 Finding(
@@ -144,7 +144,7 @@ def _validated(document: Mapping[str, Any], file: str, lines: LineIndex | None) 
 
 
 def _remove(document: dict[str, Any], location: tuple[int | str, ...]) -> tuple[str, ...]:
-    """Take the value at `location`, or the nearest enclosing one, out of `document`; its path."""
+    """Remove the value at `location`, or the nearest value around it, from `document`. Return its path."""
     path: list[str] = []
     here: Any = document
     for part in location:

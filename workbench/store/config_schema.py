@@ -1,4 +1,4 @@
-"""What config.toml may hold. Imported only when the file is read: pydantic is slow to load."""
+"""The schema of config.toml. It is imported when the file is read, because pydantic is slow to load."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ class Ui(_StrictConfig):
 
 
 class GpuConfig(_StrictConfig):
-    heartbeat_s: Annotated[float, Field(ge=1, le=3600)] = 30.0  # silent for so long: the guard gives settings back
+    # The guard reverts GPU settings after this long without a heartbeat.
+    heartbeat_s: Annotated[float, Field(ge=1, le=3600)] = 30.0
 
 
 class Remembered(_StrictConfig):
     value: str
-    run: str = Field(description="id of the newest READY run that the value was given for")
+    run: str = Field(description="id of the newest READY run with this value")
 
 
 class Config(_StrictConfig):
-    """`executables`: host name -> engine -> the program that starts it there, with arguments as a shell quotes them.
-    `remembered`: host name -> preset id -> variable -> the value that was given there last."""
+    """The whole file. `executables`: host name -> engine -> the program that starts the engine there, with arguments
+    quoted as in a shell. `remembered`: host name -> preset id -> variable -> the value that was last given there."""
 
     ui: Ui = Field(default_factory=lambda: Ui.model_validate({}))
     gpu: GpuConfig = Field(default_factory=lambda: GpuConfig.model_validate({}))

@@ -1,4 +1,4 @@
-"""Where the traceback of a defect goes: a file, never the screen. It holds no values of variables and no secrets."""
+"""Files with the tracebacks of defects. They contain no values of variables and no secrets."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import traceback
 from workbench.model.untrusted_text import clean
 
 _MOST_CHARS = 1_000_000
-_kept: dict[tuple[object, ...], str | None] = {}  # a defect that is met each second is written once
+_kept: dict[tuple[object, ...], str | None] = {}  # so that a defect that recurs each second is written once
 
 
 def keep_traceback(error: BaseException) -> str | None:
-    """Write the traceback below the state directory, secrets masked; returns its path, or None where that fails."""
+    """Write a traceback, with secrets masked, to a file in the state directory. Return its path, or None if it cannot
+    be written."""
     where = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
     key = (type(error), *where)
     if key not in _kept:
@@ -38,14 +39,14 @@ def _written(error: BaseException) -> str | None:
 
 
 def defect_text(error: BaseException) -> tuple[str, str]:
-    """What to say of a defect, secrets masked, and where its details are."""
+    """Return the message for a defect, with secrets masked, and the place of its traceback."""
     kept = keep_traceback(error)
-    details = f"the details are in {kept}" if kept else "the traceback could not be kept; please report this line"
+    details = f"the details are in {kept}" if kept else "the traceback could not be written; please report this line"
     return _masked(f"a defect in Workbench: {type(error).__name__}: {error}"), details
 
 
 def _masked(text: str) -> str:
-    """Also without the keys of this process's environment: an error may quote one, as of a header that is invalid."""
+    """Mask secrets, also the keys in this process's environment, which an error about an invalid header may quote."""
     from workbench.model.secrets import is_secret_name, mask_text, seen_secrets
 
     own = (value.strip() for name, value in os.environ.items() if is_secret_name(name) and len(value) > 3)

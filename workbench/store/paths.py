@@ -1,4 +1,4 @@
-"""Where this person's files are: the XDG base directories on every system, so that ssh hosts and laptops agree."""
+"""The user's directories: XDG base directories on every system, so that they are the same on ssh hosts and laptops."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 
 
 def _base(variable: str, fallback: str) -> Path:
-    """$variable/workbench; a relative or empty value is ignored, as the XDG specification asks."""
+    """Return $variable/workbench. A relative or empty value is ignored, as the XDG specification requires."""
     value = os.environ.get(variable, "")
     root = Path(value) if value.startswith("/") else Path.home() / fallback
     return root / "workbench"
@@ -20,7 +20,7 @@ def config_dir() -> Path:
 
 
 def state_dir() -> Path:
-    """State of this machine as seen from here: activity log, revert journals of local hosts, run directories."""
+    """Return the directory of this machine's state: activity log, revert journals of local hosts, run directories."""
     return _base("XDG_STATE_HOME", ".local/state")
 
 
@@ -37,11 +37,11 @@ def results_db() -> Path:
 
 
 def own_presets_dir() -> Path:
-    """The person's own presets; may not exist yet."""
+    """Return the directory of the user's own presets, which may not exist."""
     return config_dir() / "presets"
 
 
 def shipped_presets_dir() -> Path:
-    """`workbench/_presets` in an installed wheel, `presets/` beside the package in a checkout."""
+    """Return `workbench/_presets` of an installed wheel, or `presets/` beside the package in a checkout."""
     packaged = _PACKAGE / "_presets"
     return packaged if packaged.is_dir() else _PACKAGE.parent / "presets"

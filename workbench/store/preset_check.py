@@ -1,4 +1,7 @@
-"""Is a file a preset? What is wrong with it, where, and what was expected. Never raises, whatever the file holds."""
+"""Check whether a file is a valid preset, and report each problem with its place and the expected value.
+
+Nothing here raises an error, whatever the file contains.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +23,12 @@ from workbench.store.toml_lines import FieldPath, LineIndex
 if TYPE_CHECKING:
     from workbench.model.preset import Preset
 
-
-MAX_FINDINGS = 100  # of one file: errors first; nobody reads more
+MAX_FINDINGS = 100  # of one file, errors first
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """`preset` is None when a finding is an error; `document` is None when the file could not be read as TOML."""
+    """A checked file. `preset` is None if a finding is an error, `document` is None if the file is not TOML."""
 
     findings: tuple[Finding, ...]
     document: Mapping[str, Any] | None = None
@@ -34,7 +36,7 @@ class Checked:
 
 
 def check(path: Path) -> tuple[Finding, ...]:
-    """All findings about one file, in the order of their lines."""
+    """Return all findings about one file, in the order of their lines."""
     return check_file(path).findings
 
 
@@ -43,24 +45,20 @@ def check_file(path: Path) -> Checked:
     if isinstance(text, Finding):
         return Checked((text,))
     checked = check_text(text, file=str(path))
+    # Users need not look at the programs of Workbench's own presets.
     if path.resolve().parent != paths.shipped_presets_dir().resolve():
         return checked
-    return replace(checked, findings=tuple(f for f in checked.findings if f.fix != LOOK))  # ours: nothing to look at
+    return replace(checked, findings=tuple(f for f in checked.findings if f.fix != LOOK))
 
 
 def check_text(text: str, *, file: str | None = None) -> Checked:
-    """Check a preset's text. `file` is for the messages; its stem should be the id."""
+    """Check the text of a preset. `file` is its name for messages; without its suffix the name should be the id."""
     document = parse(text, file)
     if isinstance(document, Finding):
         return Checked((document,))
     lines = LineIndex(text)
     preset, schema = _validate(document)
-    found = [
-        *schema,
-        *safety_findings(document),
-        *_variable_findings(document),
-        *_identity(document, file),
-    ]
+    found = [*schema, *safety_findings(document), *_variable_findings(document), *_identity(document, file)]
     broken = any(f.level is Level.ERROR for _, f in found)
     shown = sorted(found, key=lambda item: item[1].level is not Level.ERROR)[:MAX_FINDINGS]
     findings = sorted((_placed(f, p, file and clean(file), lines) for p, f in shown), key=lambda f: f.line or 0)
@@ -74,7 +72,7 @@ def _placed(finding: Finding, path: FieldPath, file: str | None, lines: LineInde
 
 
 def dotted(path: Sequence[str | int]) -> str:
-    """("claims", 2, "text") as a person reads it: claims[2].text"""
+    """Return a path as text: "claims[2].text" for ("claims", 2, "text")."""
     text = ""
     for part in path:
         shown = part if isinstance(part, int) else _printable(part)
@@ -86,7 +84,7 @@ def _printable(text: str) -> str:
     return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text[:60])
 
 
-# The schema
+# Findings of the schema
 
 
 def _validate(document: Mapping[str, Any]) -> tuple[Preset | None, list[tuple[FieldPath, Finding]]]:
@@ -118,7 +116,7 @@ def _unknown_engine(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath, Fi
 
 
 def _existing(location: Sequence[str | int], document: Any, kind: str) -> FieldPath:
-    """`location` without what pydantic adds to it (names of union members, "[key]")."""
+    """Return `location` without the parts that pydantic adds (names of union members, "[key]")."""
     path: list[str | int] = []
     value = document
     for part in location:
@@ -155,7 +153,7 @@ def _schema_finding(path: FieldPath, kind: str, message: str, document: Any, sch
 
 
 def _annotation(path: FieldPath, schema: Any) -> Any:
-    """The declared type at `path`; None where the schema is open there."""
+    """Return the declared type at `path`; None if the schema allows any value there."""
     here: Any = schema
     for part in path:
         here = _bare(here)
@@ -172,7 +170,7 @@ def _annotation(path: FieldPath, schema: Any) -> Any:
 
 
 def _bare(annotation: Any) -> Any:
-    """Without Annotated and Optional."""
+    """Return a type without Annotated and Optional."""
     while get_origin(annotation) is Annotated:
         annotation = get_args(annotation)[0]
     if get_origin(annotation) in (Union, UnionType):
@@ -183,7 +181,7 @@ def _bare(annotation: Any) -> Any:
 
 
 def _expected(annotation: Any) -> str:
-    """A type in words."""
+    """Return a type in words."""
     bare = _bare(annotation)
     origin = get_origin(bare)
     simple = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
@@ -227,7 +225,7 @@ def _did_you_mean(name: str, candidates: Iterable[str]) -> str | None:
     return f'did you mean "{close[0]}"?' if close else None
 
 
-# What the schema cannot say
+# Findings that the schema cannot express
 
 
 def _variable_findings(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath, Finding]]:

@@ -1,4 +1,4 @@
-"""Writing presets: a document made from a plan, and saving it without losing the person's comments."""
+"""Writing presets: making a document from a plan, and saving it without losing the user's comments."""
 
 from __future__ import annotations
 
@@ -19,15 +19,19 @@ if TYPE_CHECKING:
     from tomlkit import TOMLDocument
 
 _ID = re.compile(r"[a-z0-9][a-z0-9.-]{1,63}")
+_ABOUT_THE_PARENT = ("references", "claims")
 
 
 def save(document: Mapping[str, Any], preset_id: str, directory: Path, *, replace_existing: bool = False) -> Path:
-    """Check, then write `<directory>/<id>.toml` atomically. Raises PresetError, having written nothing."""
+    """Check a document and write it to `<directory>/<id>.toml` atomically. Return the path. Raises PresetError, and
+    then writes nothing."""
     if not _ID.fullmatch(preset_id):
-        raise PresetError(f'"{preset_id}" cannot be a preset id', next_step="use 2 to 64 of a-z, 0-9, dots and dashes")
+        raise PresetError(
+            f'"{preset_id}" is not a valid preset id', next_step="use 2 to 64 of a-z, 0-9, dots and dashes"
+        )
     path = directory / f"{preset_id}.toml"
     if path.exists() and not replace_existing:
-        raise PresetError(f"{path} exists", next_step="choose another id, or replace it on purpose")
+        raise PresetError(f"{path} exists already", next_step="choose another id, or replace the preset explicitly")
     text = _merged_text({**document, "id": preset_id}, path)
     checked = check_text(text, file=str(path))
     if checked.preset is None:
@@ -49,7 +53,7 @@ def _merged_text(document: Mapping[str, Any], path: Path) -> str:
 
 
 def _merge(target: Any, wanted: Mapping[str, Any]) -> None:
-    """Make `target` say what `wanted` says, leaving all that is equal, and its comments, as they stand."""
+    """Make the TOML table `target` equal to `wanted`; equal values keep their comments and format."""
     for key in [k for k in target if wanted.get(k) is None]:
         del target[key]
     for key, value in wanted.items():
@@ -62,7 +66,7 @@ def _merge(target: Any, wanted: Mapping[str, Any]) -> None:
 
 
 def _ordered(document: Mapping[str, Any]) -> TOMLDocument:
-    """Plain values before tables: a key after a table header would belong to that table."""
+    """Return a TOML document with plain values before tables: a key after a table's head would belong to that table."""
     import tomlkit
 
     result = tomlkit.document()
@@ -77,7 +81,7 @@ def _is_table(value: Any) -> bool:
 
 
 def _without_none(value: Any) -> Any:
-    """TOML has no null: an absent field is left out."""
+    """Return a value without the None in it, because TOML has no null."""
     if isinstance(value, Mapping):
         return {k: _without_none(v) for k, v in value.items() if v is not None}
     if isinstance(value, list | tuple):
@@ -88,44 +92,42 @@ def _without_none(value: Any) -> Any:
 def from_plan(
     plan: LaunchPlan, parent: Mapping[str, Any], *, preset_id: str, title: str, summary: str | None = None
 ) -> dict[str, Any]:
-    """A new preset document: `parent` (a plain TOML document) with what `plan` sets.
+    """Return the document of a new preset: its `parent` (a TOML document) with the settings of `plan`.
 
-    Values that still equal the parent's with its variables filled in keep their `${name}`. Reference results and claims
-    stay with the parent: they were made for its settings. The parent becomes the baseline.
+    A value that equals the parent's value with its variables filled in keeps its `${name}`. The parent becomes the
+    baseline. Every other field is taken from the parent, except statements about the parent's own settings.
     """
     known = dict(plan.variables)
+    engine = parent["engine"]
     flags = _settings(plan.flags, parent.get("flags", {}), known)
-    env = _settings(plan.env, parent.get("env", {}), known)
-    document: dict[str, Any] = {
+    changes = _changes(flags, parent.get("flags", {}))
+    document = {
+        **{name: value for name, value in parent.items() if name not in _ABOUT_THE_PARENT},
         "schema": 1,
         "id": preset_id,
         "title": title,
-        "summary": summary or f"From {parent['id']}. {_changes(flags, parent.get('flags', {}))}".strip(),
+        "summary": summary or f"From {parent['id']}. {changes}".strip(),
         "baseline": parent["id"],
-        "caveats": parent.get("caveats"),
-        "hardware": parent["hardware"],
         "engine": {
             "name": plan.engine,
-            "versions": parent["engine"].get("versions") if plan.engine == parent["engine"].get("name") else None,
-            "executable": _argv(plan.executable, parent["engine"].get("executable"), known),
-            "workdir": _templated(plan.workdir, parent["engine"].get("workdir"), known),
+            "versions": engine.get("versions") if plan.engine == engine.get("name") else None,
+            "executable": _argv(plan.executable, engine.get("executable"), known),
+            "workdir": _templated(plan.workdir, engine.get("workdir"), known),
         },
         "model": _model(plan, parent["model"], known),
         "flags": flags,
-        "env": env,
-        "gpu_settings": parent.get("gpu_settings"),
-        "host_settings": parent.get("host_settings"),
+        "env": _settings(plan.env, parent.get("env", {}), known),
         "nodes": parent.get("nodes") if plan.nodes else None,
-        "benchmark": parent.get("benchmark"),
         "provenance": {
             "document": parent.get("provenance", {}).get("document", parent["id"]),
             "status": "untested",
-            "note": f"Made from {parent['id']}. {_changes(flags, parent.get('flags', {}))}".strip(),
+            "note": f"Made from {parent['id']}. {changes}".strip(),
         },
     }
+    variables = document.pop("variables", {})
     used = set(re.findall(r"\$\{(\w+)\}", repr(document)))
-    document["variables"] = {k: v for k, v in parent.get("variables", {}).items() if k in used}
-    return {k: v for k, v in document.items() if v}
+    document["variables"] = {name: variable for name, variable in variables.items() if name in used}
+    return {name: value for name, value in document.items() if value}
 
 
 def _settings(settings: Sequence[FlagSetting], parent: Mapping[str, Any], known: Mapping[str, str]) -> dict[str, Any]:
@@ -133,7 +135,7 @@ def _settings(settings: Sequence[FlagSetting], parent: Mapping[str, Any], known:
 
 
 def _templated(value: Any, template: Any, known: Mapping[str, str]) -> Any:
-    """The parent's `template` where it still means `value`."""
+    """Return the parent's `template` if it equals `value` with its variables filled in, else `value`."""
     return template if template is not None and _filled_in(template, known) == value else value
 
 
@@ -150,7 +152,7 @@ def _argv(argv: Sequence[str], template: Any, known: Mapping[str, str]) -> list[
 
 
 def _model(plan: LaunchPlan, parent: Mapping[str, Any], known: Mapping[str, str]) -> dict[str, Any]:
-    """The parent's facts only as long as it is the parent's model."""
+    """Return the parent's facts about the model if the plan has the same model, else the model's id alone."""
     if _filled_in(parent.get("id"), known) == plan.model:
         return dict(parent)
     return {"id": plan.model}

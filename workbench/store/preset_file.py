@@ -1,4 +1,4 @@
-"""A preset file as text and as a TOML document: bounded in size and depth, never more than an answer."""
+"""Reading a preset file as text and as TOML, limited in size and depth. A problem is returned as a Finding."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from workbench.model.findings import Finding, Level
 
 MAX_BYTES = 256 * 1024
 MAX_DEPTH = 16
-MAX_NUMBER = 2**63  # TOML's whole numbers; tomllib takes any, and Python refuses to print the largest
+MAX_NUMBER = 2**63  # the range of TOML; tomllib accepts larger numbers, which Python may be unable to print
 
 _POSITION = re.compile(r"^(.*) \(at line (\d+), column (\d+)\)$", re.DOTALL)
 _QUOTED = re.compile(r"""\"[^"]*\"|'[^']*'""")
 
 
 def read_text(path: Path) -> str | Finding:
-    """The text of a regular UTF-8 file of at most MAX_BYTES, or what is wrong with it."""
+    """Return the text of a regular UTF-8 file of at most MAX_BYTES, or a Finding with the problem."""
     file = str(path)
     try:
         status = path.stat()
@@ -40,9 +40,9 @@ def read_text(path: Path) -> str | Finding:
 
 
 def parse(text: str, file: str | None = None) -> dict[str, Any] | Finding:
-    """The TOML document, or what is wrong with it and where."""
+    """Return the document of a preset's TOML text, or a Finding with the problem and its line."""
     for number, line in enumerate(text.split("\n"), 1):
-        if line.count(".") > MAX_DEPTH and _is_deep_key(line):  # tomllib takes quadratic time for it
+        if line.count(".") > MAX_DEPTH and _is_deep_key(line):  # parsing it would take quadratic time
             return _file_finding("preset.too-deep", "nested too deep", file, number)
     try:
         document = tomllib.loads(text)
@@ -62,7 +62,7 @@ def parse(text: str, file: str | None = None) -> dict[str, Any] | Finding:
 
 
 def _is_deep_key(line: str) -> bool:
-    """Whether the line is a dotted key or table name of too many parts (and not prose with many full stops)."""
+    """Return whether the line is a dotted key or table name of too many parts, and not prose with many full stops."""
     parts = _QUOTED.sub("q", line).split("=", 1)[0].strip(" \t[]").split(".")
     return len(parts) > MAX_DEPTH and all(len(part.split()) == 1 for part in parts)
 
@@ -72,13 +72,14 @@ def _file_finding(code: str, text: str, file: str | None, line: int | None = Non
 
 
 def _largest(value: Any) -> int:
-    """The largest whole number in the document, without its sign. The caller has made sure that it is not deep."""
+    """Return the largest absolute value of the integers in a document, which must not be deeply nested."""
     if isinstance(value, dict | list):
         return max(map(_largest, value.values() if isinstance(value, dict) else value), default=0)
     return abs(value) if isinstance(value, int) else 0
 
 
 def _depth(document: Any) -> int:
+    """Return how deep tables and lists are nested, at most MAX_DEPTH + 1."""
     level, depth = [document], 0
     while level and depth <= MAX_DEPTH:
         depth += 1

@@ -1,7 +1,7 @@
-"""What a preset from a stranger must not carry: values that try to run something, names that hijack execution.
+"""Findings about dangerous content of a preset: values that look like commands, names that redirect execution.
 
-Nothing here ever runs: commands are argv lists. These checks say what a value looks like it was meant to do, so that
-the person sees it before the process that receives it does.
+Commands are argv lists, so that no shell ever runs such a value. The findings show its probable intent before a program
+receives it.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _SHELLS = _words(
     "sh bash dash zsh ksh csh tcsh fish busybox env sudo doas su eval exec xargs nohup setsid perl ruby node php awk "
     "sed curl wget nc ncat ssh scp rm mv cp dd chmod chown kill pkill killall crontab at systemctl tee"
 )
-LOOK = "look at it: it needs --trust before the first start"
+LOOK = "check it: the first start needs --trust"
 _FLAG_NAME = re.compile(r"^[A-Za-z0-9][\w.+-]*$")
 _ENV_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 
 
 def walk(value: Any, path: FieldPath = ()) -> Iterator[tuple[FieldPath, Any]]:
-    """Every leaf of a document with its path. The caller has made sure that it is not deep."""
+    """Yield every leaf of a document with its path. The document must not be deeply nested."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             yield from walk(item, (*path, key))
@@ -56,7 +56,7 @@ def walk(value: Any, path: FieldPath = ()) -> Iterator[tuple[FieldPath, Any]]:
 
 
 def launch_parts(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath, Any]]:
-    """The parts that reach a command line or an environment."""
+    """Yield the parts that reach a command line or an environment, with their paths."""
     for section, keys in (("engine", ("executable", "workdir")), ("model", ("id",))):
         table = document.get(section)
         if isinstance(table, Mapping):
@@ -73,16 +73,17 @@ def launch_parts(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath, Any]]
 
 
 def references(text: str) -> list[str]:
-    """Names of the variables that `text` uses."""
+    """Return the names of the variables that `text` uses."""
     return _VARIABLE.findall(text)
 
 
 def safety_findings(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath, Finding]]:
-    """All that is suspicious, each with its path."""
+    """Yield a finding for each suspicious value in a document, with its path."""
     engine = _engine(document)
     for path, value in walk(document):
         if isinstance(value, str) and (found := _CONTROL.search(value)):
-            yield path, _error("preset.control-character", f"holds the control character U+{ord(found[0]):04X}", None)
+            text = f"contains the control character U+{ord(found[0]):04X}"
+            yield path, _error("preset.control-character", text)
     for path, part in launch_parts(document):
         for inner, value in walk(part, path):
             if isinstance(value, str):
@@ -100,7 +101,7 @@ def safety_findings(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath, Fi
         elif path[-1] == "workdir" and isinstance(part, str):
             yield from ((path, found.finding(LOOK)) for found in foreign_workdir(engine, part))
         if path[-1] == "workdir" and isinstance(part, str) and ".." in part.split("/"):
-            yield path, _error("preset.path-traversal", f"{part!r} climbs out of its directory with ..", None)
+            yield path, _error("preset.path-traversal", f"{part!r} leaves its directory with ..", None)
 
 
 def _engine(document: Mapping[str, Any]) -> str:
@@ -114,13 +115,13 @@ def _value_findings(value: str) -> Iterator[Finding]:
     if found := _SUBSTITUTION.search(value) or _CHAINED.search(value):
         yield _error(
             "preset.suspicious-value",
-            f"tries to run a command: {_short(value)} holds {_short(found[0].strip())}; values are passed as they are",
+            f"looks like a command: {_short(value)} contains {_short(found[0].strip())}; values are passed unchanged",
             "write the plain value",
         )
     elif _LINE_BREAK.search(value):
         yield _error("preset.suspicious-value", f"a launch value must be one line: {_short(value)}", "use a file")
     elif found := _METACHARACTER.search(bare):
-        text = f"shell syntax has no effect here: {_short(value)} holds {_short(found[0].strip())}"
+        text = f"shell syntax has no effect here: {_short(value)} contains {_short(found[0].strip())}"
         yield Finding(Level.WARN, "preset.suspicious-value", text, fix="write the plain value")
     elif found := _SHELL_NAME.search(bare):
         text = f"{found[0]} is not expanded: {_short(value)}"
@@ -154,30 +155,30 @@ def _env_names(engine: str, env: Any, path: FieldPath) -> Iterator[tuple[FieldPa
 
 def _executable_findings(engine: str, argv: list[str]) -> Iterator[Finding]:
     if not argv:
-        yield _error("preset.suspicious-executable", "the executable is an empty list", "leave it out")
+        yield _error("preset.suspicious-executable", "the executable is an empty list", "omit it")
         return
     if any(a.rsplit("/", 1)[-1] in _SHELLS for a in argv):
-        text = f"a preset cannot start a shell or a tool that runs others: {_short(' '.join(argv))}"
+        text = f"a preset cannot start a shell or a tool that runs other programs: {_short(' '.join(argv))}"
         yield _error("preset.suspicious-executable", text, "name the engine's program")
     elif any(a in ("-c", "-e", "--eval", "-") for a in argv[1:]):
         text = f"code on the command line: {_short(' '.join(argv))}"
         yield _error("preset.suspicious-executable", text, "name the engine's program")
     elif any(".." in a.split("/") for a in argv):
-        yield _error("preset.path-traversal", f"{_short(' '.join(argv))} climbs out of its directory with ..", None)
+        yield _error("preset.path-traversal", f"{_short(' '.join(argv))} leaves its directory with ..", None)
     else:
         yield from (part.finding(LOOK) for part in foreign_executable(engine, argv))
 
 
 def _secret(name: str) -> Finding:
-    text = f"{name} holds a secret in plain text"
+    text = f"{name} contains a secret in plain text"
     return Finding(Level.WARN, "preset.secret", text, flag=name, fix='define a variable of kind "secret-env"')
 
 
-def _error(code: str, text: str, fix: str | None) -> Finding:
+def _error(code: str, text: str, fix: str | None = None) -> Finding:
     return Finding(Level.ERROR, code, text, fix=fix)
 
 
 def _short(text: str) -> str:
-    """For a message: printable, and not longer than a line."""
+    """Return a text for a message: printable, and at most 60 characters long."""
     shown = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text[:60])
     return f'"{shown}…"' if len(text) > 60 else f'"{shown}"'

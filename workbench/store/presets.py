@@ -1,7 +1,7 @@
-"""The preset library: the person's own directory first, then what Workbench ships.
+"""The preset library: the user's own presets first, then those that Workbench ships.
 
-Listing reads TOML only (no schema) and remembers what it read; `get` checks everything. A file that does not hold is
-listed with its error and never hides another one.
+Listing reads the files as TOML without the schema, and reads only files that changed. `get` checks the whole file. An
+invalid file is listed with its error and never hides another preset.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from workbench.model.errors import PresetError
 from workbench.model.findings import Finding, Level
@@ -21,14 +21,13 @@ if TYPE_CHECKING:
     from workbench.model.preset import Preset
     from workbench.store.preset_check import Checked
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True)
 class ListedPreset:
-    """One line of the list. `error` says what is wrong with a file that cannot be listed properly.
-
-    `origin`: "own" (the person's directory) or "shipped". `hides` is the path of a preset of the same id that this one
-    is used instead of.
-    """
+    """A preset in a list. `origin` is "own" (the user's directory) or "shipped". `hides` is the path of a preset with
+    the same id that this one replaces. `error` says why the file cannot be listed properly."""
 
     id: str
     path: str
@@ -54,7 +53,7 @@ class ListedPreset:
 
 
 class PresetLibrary:
-    """Presets of several directories; the first is the person's own and the only one written to."""
+    """Presets of several directories. The first is the user's own and the only one that is written."""
 
     def __init__(self, dirs: Sequence[Path] | None = None) -> None:
         default = (paths.own_presets_dir(), paths.shipped_presets_dir())
@@ -67,7 +66,7 @@ class PresetLibrary:
         return self.dirs[0]
 
     def list(self) -> tuple[ListedPreset, ...]:
-        """All presets sorted by id, the broken ones last. Reads only files that changed since the last call."""
+        """Return the presets sorted by id, the invalid ones last. Reads only files that changed since the last call."""
         good: dict[str, ListedPreset] = {}
         broken: list[ListedPreset] = []
         for path in self._files():
@@ -78,7 +77,7 @@ class PresetLibrary:
             elif first is None:
                 good[entry.id] = entry
             elif Path(first.path).parent == path.parent:
-                text = f'id: "{entry.id}" is taken by {Path(first.path).name} in the same directory'
+                text = f'id: {Path(first.path).name} in the same directory has the id "{entry.id}" too'
                 finding = Finding(Level.ERROR, "preset.duplicate-id", text, file=str(path), field="id")
                 broken.append(replace(entry, error=finding))
             elif first.hides is None:
@@ -86,7 +85,7 @@ class PresetLibrary:
         return (*(good[i] for i in sorted(good)), *broken)
 
     def findings(self) -> tuple[Finding, ...]:
-        """What the list as a whole has to say: broken files, own presets used instead of others, lost baselines."""
+        """Return findings about the library: invalid files, own presets that replace others, missing baselines."""
         entries = self.list()
         ids = {e.id for e in entries if e.error is None}
         found: list[Finding] = []
@@ -95,7 +94,7 @@ class PresetLibrary:
                 found.append(entry.error)
                 continue
             if entry.hides:
-                text = f'id: your own "{entry.id}" is used instead of {entry.hides}'
+                text = f'id: your own "{entry.id}" replaces {entry.hides}'
                 found.append(Finding(Level.INFO, "preset.duplicate-id", text, file=entry.path, field="id"))
             if entry.baseline and entry.baseline not in ids:
                 close = _close(entry.baseline, ids)
@@ -105,7 +104,7 @@ class PresetLibrary:
         return tuple(found)
 
     def path(self, preset_id: str) -> Path:
-        """The file of that id; of a broken file also by its name. Raises PresetError when there is none."""
+        """Return the file of a preset; an invalid file is found by its name. Raises PresetError if there is none."""
         entries = self.list()
         found = [e for e in entries if e.id == preset_id]
         if found:
@@ -115,11 +114,11 @@ class PresetLibrary:
         raise PresetError(f'there is no preset "{preset_id}"', next_step=hint)
 
     def get(self, preset_id: str) -> Preset:
-        """The checked preset. Raises PresetError, with the findings, when it does not hold."""
+        """Return a checked preset. Raises PresetError with the findings if it is invalid."""
         return self.load(self.path(preset_id))
 
     def load(self, path: Path) -> Preset:
-        """As `get`, for any file."""
+        """Return the preset in any file, checked as by `get`."""
         checked = self.checked(path)
         if checked.preset is not None:
             return checked.preset
@@ -149,7 +148,7 @@ class PresetLibrary:
         return known[1]
 
     def document(self, preset_id: str) -> dict[str, Any]:
-        """The plain TOML document, as it stands in the file."""
+        """Return the TOML document of a preset as it is in the file."""
         text = read_text(self.path(preset_id))
         document = parse(text) if isinstance(text, str) else text
         if isinstance(document, Finding):
@@ -157,7 +156,7 @@ class PresetLibrary:
         return document
 
     def save(self, document: Mapping[str, Any], preset_id: str, *, replace_existing: bool = False) -> Path:
-        """Write to the person's own directory; comments of a file that is replaced are kept. Raises PresetError."""
+        """Write a preset to the user's own directory. Comments of a replaced file are kept. Raises PresetError."""
         from workbench.store.preset_edit import save
 
         return save(document, preset_id, self.own_dir, replace_existing=replace_existing)
@@ -180,7 +179,7 @@ class PresetLibrary:
         return entry
 
     def is_shipped(self, path: Path) -> bool:
-        """Whether the file came with Workbench: only then what it runs needs no agreement."""
+        """Return whether the file came with Workbench. Programs of other presets need the user's agreement."""
         return path.resolve().parent == paths.shipped_presets_dir().resolve()
 
     def _is_own(self, path: Path) -> bool:
@@ -206,67 +205,54 @@ def _read_entry(path: Path, origin: str) -> ListedPreset:
     document = parse(text, str(path)) if isinstance(text, str) else text
     if isinstance(document, Finding):
         return ListedPreset(path.stem, str(path), origin, error=document)
-    missing = [k for k in ("id", "title") if not isinstance(document.get(k), str)]
-    engine = _table(document, "engine").get("name")
-    if missing or not isinstance(engine, str):
-        field = missing[0] if missing else "engine.name"
-        finding = Finding(
-            Level.ERROR, "preset.missing-field", f"{field}: missing; expected text", file=str(path), field=field
-        )
-        return ListedPreset(path.stem, str(path), origin, error=finding)
-    return _entry_of(document, path, origin)
-
-
-def _entry_of(document: Mapping[str, Any], path: Path, origin: str) -> ListedPreset:
-    hardware, model = _table(document, "hardware"), _table(document, "model")
-    provenance, nodes = _table(document, "provenance"), document.get("nodes")
-    names = hardware.get("gpu_names")
-    gpu_names = tuple(n for n in names if isinstance(n, str)) if isinstance(names, list) else ()
-    count, caveats = hardware.get("count"), document.get("caveats")
-    gpu_count = count if isinstance(count, int) else 1
+    for field in (("id",), ("title",), ("engine", "name")):
+        if _value(document, str, *field) is None:
+            name = ".".join(field)
+            text = f"{name}: missing; expected text"
+            error = Finding(Level.ERROR, "preset.missing-field", text, file=str(path), field=name)
+            return ListedPreset(path.stem, str(path), origin, error=error)
+    gpu_names = tuple(n for n in _value(document, list, "hardware", "gpu_names") or () if isinstance(n, str))
+    gpu_count = _value(document, int, "hardware", "count") or 1
     return ListedPreset(
         id=document["id"],
         path=str(path),
         origin=origin,
         title=document["title"],
-        summary=_text(document, "summary") or "",
-        engine=_text(_table(document, "engine"), "name") or "",
-        model=_model_name(_text(model, "id") or "", _table(document, "variables")),
-        quantization=_text(model, "quantization"),
-        hardware=hardware_line(gpu_names, gpu_count, _text(hardware, "platform")),
+        summary=_value(document, str, "summary") or "",
+        engine=document["engine"]["name"],
+        model=_model_name(document),
+        quantization=_value(document, str, "model", "quantization"),
+        hardware=hardware_line(gpu_names, gpu_count, _value(document, str, "hardware", "platform")),
         gpu_names=gpu_names,
         gpu_count=gpu_count,
-        nodes=max(1, len(nodes)) if isinstance(nodes, list) else 1,
-        status=_text(provenance, "status") or "",
-        document=_text(provenance, "document") or "",
-        baseline=_text(document, "baseline"),
-        caveats=len(caveats) if isinstance(caveats, list) else 0,
+        nodes=len(_value(document, list, "nodes") or ()) or 1,
+        status=_value(document, str, "provenance", "status") or "",
+        document=_value(document, str, "provenance", "document") or "",
+        baseline=_value(document, str, "baseline"),
+        caveats=len(_value(document, list, "caveats") or ()),
     )
 
 
+def _value(document: Mapping[str, Any], kind: type[T], *path: str) -> T | None:
+    """Return the value at `path`; None if it is missing or not of the type `kind`."""
+    found: Any = document
+    for key in path:
+        found = found.get(key) if isinstance(found, dict) else None
+    return found if isinstance(found, kind) else None
+
+
 def hardware_line(gpu_names: Sequence[str], count: int, platform: str | None) -> str:
-    """ "2x GB10, dgx spark", "4x any GPU" """
+    """Return the hardware of a preset in short: "2x GB10, dgx spark", "4x any GPU"."""
     name = gpu_names[0].removeprefix("NVIDIA ").removeprefix("GeForce ") if gpu_names else "any GPU"
     line = f"{count}x {name}" if count > 1 else name
     return f"{line}, {platform}" if platform else line
 
 
-def _model_name(text: str, variables: Mapping[str, Any]) -> str:
-    """The model as a list shows it: variables by their default, a path variable by its example's last part."""
+def _model_name(document: Mapping[str, Any]) -> str:
+    """Return the model's name for a list. A variable is replaced by its default, or by the last part of its example."""
 
-    def one(match: re.Match[str]) -> str:
-        variable = _table(variables, match[1])
-        example = (_text(variable, "example") or match[0]).rstrip("/").rsplit("/", 1)[-1]
-        return _text(variable, "default") or example
+    def filled(match: re.Match[str]) -> str:
+        example = _value(document, str, "variables", match[1], "example") or match[0]
+        return _value(document, str, "variables", match[1], "default") or example.rstrip("/").rsplit("/", 1)[-1]
 
-    return re.sub(r"\$\{(\w+)\}", one, text)
-
-
-def _table(document: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    value = document.get(key)
-    return value if isinstance(value, dict) else {}
-
-
-def _text(document: Mapping[str, Any], key: str) -> str | None:
-    value = document.get(key)
-    return value if isinstance(value, str) else None
+    return re.sub(r"\$\{(\w+)\}", filled, _value(document, str, "model", "id") or "")

@@ -1,4 +1,4 @@
-"""Where a screen was left, host by host: the marks A and B and what stood in its forms."""
+"""The state of the screen to restore when it is opened again, by host: the marks A and B and the contents of forms."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def _path() -> Any:
 
 
 def read(host: str) -> dict[str, Any]:
-    """What was kept of this host; empty where nothing was, or it cannot be read."""
+    """Return the state of a host; empty if there is none, or the file cannot be read."""
     found = _all().get(host)
     return found if isinstance(found, dict) else {}
 
 
-def keep(host: str, what: Mapping[str, Any]) -> None:
-    """In place of what was kept of this host. Without a place to write nothing is kept."""
+def keep(host: str, state: Mapping[str, Any]) -> None:
+    """Replace the state of a host. If the file cannot be written, the state is lost silently."""
     try:
-        write_atomic(_path(), json.dumps({**_all(), host: dict(what)}, indent=1))
+        write_atomic(_path(), json.dumps({**_all(), host: dict(state)}, indent=1))
     except StoreError:
         return

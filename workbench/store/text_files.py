@@ -1,4 +1,4 @@
-"""Reading and writing small text files without surprises."""
+"""Atomic writing of small text files."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from workbench.model.errors import StoreError
 
 
 def write_atomic(path: Path, text: str) -> None:
-    """Write UTF-8 text so that a reader or a crash sees the old file or the new one, never half of it.
+    """Write UTF-8 text so that readers, even after a crash, see the old file or the new one and never a part of it.
 
-    Parents are made 0700, the file is 0600 (or keeps its mode). Raises StoreError. A symbolic link is followed, so that
-    dotfiles kept elsewhere stay linked.
+    Directories are created with mode 0700. The file keeps its mode, or gets 0600. A symbolic link is followed, so that
+    linked dotfiles stay links. Raises StoreError.
     """
     target = path.resolve()
     try:

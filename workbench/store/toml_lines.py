@@ -1,6 +1,6 @@
-"""Which line of a TOML text a field stands on. Neither tomllib nor tomlkit tells.
+"""The line numbers of the fields in a TOML text, which neither tomllib nor tomlkit provides.
 
-An index made by a shallow scan of a text that tomllib has accepted: good for messages, never for meaning.
+The index comes from a shallow scan of a text that tomllib has parsed. It is good enough for messages only.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ _STRINGS_AND_COMMENTS = re.compile(r""""(?:[^"\\]|\\.)*"|'[^']*'|#.*$""")
 
 
 class LineIndex:
-    """`line((“claims”, 2, “text”))` is the line from 1 of that field, of the nearest enclosing one, or None."""
+    """Maps fields to line numbers. `line(("claims", 2, "text"))` is the line, counted from 1, of that field or of the
+    nearest field around it; None if there is none."""
 
     def __init__(self, text: str) -> None:
         self._lines: dict[FieldPath, int] = {}
@@ -36,7 +37,7 @@ class LineIndex:
 
     def _scan(self, text: str) -> None:
         table: FieldPath = ()
-        closing, depth = "", 0  # inside a multi-line string, or so many brackets deep in a multi-line array
+        closing, depth = "", 0  # delimiter of an open multi-line string; open brackets of a multi-line array
         for number, line in enumerate(text.split("\n"), 1):
             if closing:
                 closing = _still_open(line, closing)
@@ -50,7 +51,7 @@ class LineIndex:
                 depth, closing = _balance(pair[2], 0)
 
     def _resolve(self, parts: tuple[str, ...], *, array: bool) -> FieldPath:
-        """The header's path with the index of each array of tables that it passes through."""
+        """Return the path of a table head, with the index of each array of tables in it."""
         path: FieldPath = ()
         for position, part in enumerate(parts):
             path = (*path, part)
@@ -66,7 +67,7 @@ def _parts(key: str) -> tuple[str, ...]:
 
 
 def _balance(line: str, depth: int) -> tuple[int, str]:
-    """(open brackets after `line`, the delimiter of a string that stays open or "")."""
+    """Return the open brackets after `line`, and the delimiter of a string that stays open, or ""."""
     for delimiter in ('"""', "'''"):
         before, found, rest = line.partition(delimiter)
         if found:

@@ -1,4 +1,4 @@
-"""What this user has agreed to run from presets of others: digests, kept from the first start on."""
+"""Digests of the programs and settings from other people's presets that this user has agreed to run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _path() -> Path:
 
 
 def trusted() -> frozenset[str]:
-    """Return the digests. A file that cannot be read means that nothing is trusted."""
+    """Return the trusted digests; none if the file cannot be read."""
     try:
         found = json.loads(_path().read_text("utf-8"))["trusted"]
         return frozenset(one for one in found if isinstance(one, str))
@@ -24,7 +24,7 @@ def trusted() -> frozenset[str]:
 
 
 def trust(digests: Iterable[str]) -> None:
-    """Remember these too. Raises StoreError."""
+    """Add digests. Raises StoreError."""
     new = trusted() | set(digests)
     if new != trusted():
         write_atomic(_path(), json.dumps({"trusted": sorted(new)}, indent=1))

@@ -70,7 +70,7 @@ def demo(arguments: argparse.Namespace) -> int:
 def screenshots(arguments: argparse.Namespace) -> int:
     from pathlib import Path
 
-    from workbench.tui.pictures import take_all
+    from workbench.tui.screenshots import take_all
 
     written = [str(path) for path in take_all(Path(arguments.directory))]
     return emit_or_say(arguments.json, {"written": written}, written)

@@ -1,4 +1,15 @@
-"""The terminal front end. It draws `SessionState` and asks things of `Session`, nothing else."""
+"""The terminal front end: draws the session's state, and calls the session's parts. It holds no state of a host itself.
+
+app, screen     the application and its main screen
+bindings        the table of keys; controllers/ has the methods that they call
+panes/          one file for each pane of the main screen
+modals/         pages, forms and questions over the main screen
+widgets/        rows of the main screen, and what panes and pages draw
+cells           the base of all that is drawn: only the cells that changed are sent to the terminal
+bridge          from changes of the session to repaints
+services        messages and work beside the screen, for panes and controllers
+screenshots     the pictures of the documentation
+"""
 
 from __future__ import annotations
 
@@ -9,8 +20,11 @@ if TYPE_CHECKING:
 
 
 def run(session: Session, *, mouse: bool | None = None) -> int:
-    """Show the screen until the person leaves; the exit code. `mouse` None: off under ssh, where it costs traffic and
-    takes tmux's selection away, else on. The session is opened once the first frame stands, and closed at the end."""
+    """Show the screen until the user leaves, and return the exit code.
+
+    The session is opened after the first frame, and closed at the end. With `mouse` None the mouse is off under ssh,
+    where it costs traffic and disables the selection of tmux.
+    """
     import gc
     import os
     import sys
@@ -20,7 +34,7 @@ def run(session: Session, *, mouse: bool | None = None) -> int:
 
         what = "TERM=dumb" if os.environ.get("TERM") == "dumb" else "standard input is not a terminal"
         raise InputError(f"the screen needs a terminal ({what})", next_step="use the commands: workbench --help")
-    gc.disable()  # until the first frame stands: __main__.py
+    gc.disable()  # until the first frame is drawn: see __main__.py
     from workbench.tui.app import WorkbenchApp
 
     app = WorkbenchApp(session)
@@ -34,7 +48,7 @@ def run(session: Session, *, mouse: bool | None = None) -> int:
 
 
 def _ended_text(defect: Exception, host: str) -> str:
-    """What happened, where the details are, what lives on, and how to go on."""
+    """Return the message after a defect: what happened, the file with the details, and the next step."""
     from workbench.store.crash_files import defect_text
 
     text, details = defect_text(defect)
@@ -42,6 +56,6 @@ def _ended_text(defect: Exception, host: str) -> str:
     return (
         f"workbench: the screen ended: {text}\n"
         f"  {details}\n"
-        "  Servers keep running. The guard gives altered GPU settings back (`workbench gpu status` shows them).\n"
+        "  Servers keep running. The guard reverts altered GPU settings (`workbench gpu status` shows them).\n"
         f"  next: open the screen again (`{again}`), and please report the details\n"
     )

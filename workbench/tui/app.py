@@ -89,7 +89,7 @@ class WorkbenchApp(PlainEnd):
         return MainScreen(self.session)
 
     def on_ready(self) -> None:
-        gc.freeze()  # what stands now stays: it need not be looked through again
+        gc.freeze()  # objects of the first frame stay: no collection needs to visit them
         gc.enable()
 
     def on_mount(self) -> None:
@@ -120,15 +120,15 @@ class WorkbenchApp(PlainEnd):
         return await answer
 
     async def on_unmount(self) -> None:
-        """Let go of the host: agent, forwards, link. Servers and settings stay as they are."""
-        with contextlib.suppress(TimeoutError):  # a host that hangs must not hold the terminal
+        """Close the session: agent, forwards and link. Servers and GPU settings stay as they are."""
+        with contextlib.suppress(TimeoutError):  # a host that hangs must not block the terminal
             await asyncio.wait_for(self.session.close(), CLOSE_S)
 
     async def on_event(self, event: events.Event) -> None:
-        """Keys act in the order they were typed, also when several arrive in one packet.
+        """Run keys in the order in which they were typed, also if several arrive in one packet.
 
-        Textual runs a binding only after its event has bubbled up from the widget that had the focus when the key
-        came; in "p", "q" the "q" would be handled before "p" has moved the focus to the filter.
+        Textual runs a binding only after the event has bubbled up from the widget that had the focus when the key
+        arrived. Of the keys p and q, q would run before p has moved the focus to the filter.
         """
         if isinstance(event, events.Key) and not event.is_forwarded and await self._take_key(event):
             return

@@ -1,7 +1,8 @@
-"""From session changes to repaints: merged, at most so often, and never while the terminal is behind.
+"""From changes of the session to repaints.
 
-Telemetry is repainted when it comes (its own rate); the log at most twice a second and only when it can be seen; all
-the rest at once, several changes in one loop turn together. There is one clock, of 1 s, for ages and elapsed times.
+Telemetry is drawn when it arrives. The log is drawn at most twice a second, and only while it is visible. Everything
+else is drawn at once, with all changes of one turn of the event loop together. A clock of 1 s draws ages and elapsed
+times. Nothing is drawn while the terminal has not taken the frames before.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ TELEMETRY = frozenset({"telemetry", "telemetry_monotonic_s"})
 
 
 class Viewer(Protocol):
-    """What draws: the main screen."""
+    """The main screen, as the bridge uses it."""
 
     @property
     def app(self) -> Any: ...
@@ -53,7 +54,7 @@ class Bridge:
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
-        # Repaints must run as if inside the app, whichever task of the session reported the change.
+        # Repaints need the context of the app, whichever task of the session reports the change.
         self._context = contextvars.copy_context()
         self._unsubscribe = self.session.subscribe(self._on_change)
         self._clock = self._loop.call_later(CLOCK_PERIOD_S, self._tick)
@@ -110,10 +111,10 @@ class Bridge:
             self._draw(self.viewer.show, self.session.state, LOG)
 
     def _tick(self) -> None:
-        """Elapsed times and the age of the data, which telemetry may just have repainted anyway."""
+        """Draw elapsed times and the age of the readings, unless telemetry has just drawn them."""
         self._clock = self._loop.call_later(CLOCK_PERIOD_S, self._tick)
         if self._behind():
             return
-        self.session.gpu.guard.screen_drawn()  # a terminal that takes nothing any more must not hold GPU settings
+        self.session.gpu.guard.screen_drawn()  # a dead terminal must not keep GPU settings in force
         drawn = self._loop.time() - self._last_flush_s <= 0.9 * CLOCK_PERIOD_S
         self._context.run(self._draw, self.viewer.tick, self.session.state, drawn)

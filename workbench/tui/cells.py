@@ -1,7 +1,7 @@
 """Rows of (text, role) runs, and the widget that repaints only the cells that changed.
 
-Textual has no cell diff: a refreshed region is sent whole. `Painted` keeps the rows it last drew, compares, and marks
-only the changed columns as dirty, so that a telemetry tick costs a few bytes per figure.
+Textual sends a refreshed region whole. `Painted` compares the rows with those that it drew last and marks only the
+changed columns as dirty, so that a reading costs a few bytes for each changed value.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ NEAR_CELLS = 6  # two changed spans this close cost less as one (a cursor move a
 
 
 def width_of(text: str) -> int:
+    """Return the number of terminal cells."""
     return len(text) if text.isascii() else cell_len(text)
 
 
 def cut(text: str, width: int) -> str:
-    """`text` in at most `width` cells, ending in "…" where something is missing."""
+    """Return `text` in at most `width` cells, with "…" at its end if a part is missing."""
     if width_of(text) <= width:
         return text
     if width <= 0:
@@ -41,7 +42,7 @@ def cut(text: str, width: int) -> str:
 
 
 def cut_middle(text: str, width: int) -> str:
-    """Both ends of `text` in at most `width` cells: of names that begin alike, the ends tell them apart."""
+    """Return both ends of `text` in at most `width` cells: names that begin alike differ at their ends."""
     if width_of(text) <= width or width < 8:
         return cut(text, width)
     head = (width - 1) // 2
@@ -49,26 +50,26 @@ def cut_middle(text: str, width: int) -> str:
 
 
 def pad(text: str, width: int, right: bool = False) -> str:
-    """`text` in exactly `width` cells."""
+    """Return `text` in exactly `width` cells, cut or filled with blanks."""
     text = cut(text, width)
     gap = " " * (width - width_of(text))
     return gap + text if right else text + gap
 
 
 def safe(row: Row) -> Row:
-    """The row without what a terminal would obey: the last line of defence, behind the borders where text enters."""
+    """Return the row without control sequences. Text is cleaned where it enters; this is the last line of defence."""
     if all(text.isprintable() for text, _ in row):
         return row
     return tuple((clean(text), role) for text, role in row)
 
 
 def border_text(text: str) -> Content:
-    """Return `text` for a border, which would read markup in a string, and fail on half a tag."""
+    """Return `text` for a border without markup: Textual would interpret a string, and fail on half a tag."""
     return Content(plain(clean(text)))
 
 
 def cell(text: str, width: int) -> str:
-    """`text` in a table's cell of `width`: what is too long does not touch the next one."""
+    """Return `text` in a table cell of `width`, with at least one blank at its end."""
     return pad(cut(text, width - 1), width)
 
 
@@ -77,13 +78,13 @@ def row_width(row: Iterable[Run]) -> int:
 
 
 def fit(row: Row, width: int) -> Row:
-    """The row in exactly `width` cells: the last run that fits is cut, or blanks are added."""
+    """Return the row in exactly `width` cells: cut within a run, or filled with blanks."""
     used, out = 0, []
     for index, (text, role) in enumerate(row):
         size = width_of(text)
         if used + size > width or (used + size == width and any(t.strip() for t, _ in row[index + 1 :])):
             room = width - used
-            if room > 0:  # a mark for what is missing, unless that is only blanks
+            if room > 0:  # a mark for the missing part, unless that is blank
                 missing = any(t.strip() for t, _ in row[index + 1 :]) or text[room:].strip()
                 out.append((cut(text + "  ", room) if missing else text[:room], role))
                 out[-1] = (pad(out[-1][0], room), role)
@@ -96,13 +97,13 @@ def fit(row: Row, width: int) -> Row:
 
 
 def spread(left: Row, right: Row, width: int) -> Row:
-    """`left` and `right` at the two ends; `left` gives way."""
+    """Return `left` and `right` at the two ends of a row. If both do not fit, `left` is cut."""
     room = width - row_width(right)
     return (*fit(left, max(0, room)), *right) if room > 0 else fit(right, width)
 
 
 def wrap(text: str, width: int, indent: str = "") -> list[str]:
-    """Lines of at most `width` cells, broken at blanks where there are any."""
+    """Return lines of at most `width` cells, broken at blanks if possible."""
     import textwrap
 
     lines: list[str] = []
@@ -112,11 +113,12 @@ def wrap(text: str, width: int, indent: str = "") -> list[str]:
 
 
 def paragraph(text: str, width: int, role: str = "text", indent: str = "") -> list[Row]:
+    """Return `text` as wrapped rows. `indent` begins every row but the first."""
     return [((line, role),) for line in wrap(text, width, indent)]
 
 
 def changed_spans(old: Row, new: Row) -> list[tuple[int, int]]:
-    """Column spans [start, end) in which two rows of the same width differ."""
+    """Return the column spans [start, end) in which two rows of the same width differ."""
     if old == new:
         return []
     same_shape = len(old) == len(new) and all(
@@ -157,7 +159,7 @@ def _outer_span(old: Row, new: Row) -> tuple[int, int]:
 
 
 def strip_of(row: Row, ground: str) -> Strip:
-    """Adjacent runs of one role become one segment: fewer colour changes on the wire."""
+    """Return the row as a strip. Adjacent runs of one role become one segment, which saves colour changes."""
     segments: list[Segment] = []
     text, last = "", ""
     for piece, role in row:
@@ -173,7 +175,7 @@ def strip_of(row: Row, ground: str) -> Strip:
 
 
 class Painted(Widget):
-    """A widget that draws rows of runs. Subclasses give `rows(width, height)`; `repaint()` sends what changed."""
+    """A widget that draws rows of runs. Subclasses return them from `rows`; `repaint` sends the cells that changed."""
 
     GROUND = "ground"
     DEFAULT_CSS = "Painted { width: 1fr; height: 1fr; }"
@@ -187,7 +189,7 @@ class Painted(Widget):
         return ()
 
     def made(self, make: Callable[..., Sequence[Row]], width: int, *more: int) -> list[Row]:
-        """The rows of `make(width, …)`. What cannot be drawn says so in its place and ends nothing else."""
+        """Return the rows of `make(width, …)`. A defect in `make` becomes a text in their place."""
         try:
             return list(make(width, *more))
         except Exception as error:
@@ -197,7 +199,7 @@ class Painted(Widget):
             return [*paragraph(f"x {text}", width, "bad", "  "), *paragraph(f"  next: {details}", width)]
 
     def repaint(self) -> None:
-        """Draw again; only the cells that differ from the last drawing are sent."""
+        """Draw the rows, and send the cells that differ from the last drawing."""
         width, height = self.content_size
         if width <= 0 or height <= 0:
             return

@@ -1,4 +1,4 @@
-"""Copying: through the terminal (OSC 52), in tmux through tmux itself; and what became of it, in true words."""
+"""Copying to the clipboard: by the terminal (OSC 52), and in tmux by tmux itself."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from textual.app import App
 
-TMUX_S = 3.0  # a tmux that takes longer to answer hangs
-BY_TERMINAL = "sent to the terminal by OSC 52: one that does not allow it ignores it"
-IN_MULTIPLEXER = "sent by OSC 52, which tmux and screen pass on only when told to (tmux: set -s set-clipboard on)"
+TMUX_S = 3.0  # timeout of a tmux command
+BY_TERMINAL = "sent to the terminal by OSC 52: a terminal that does not allow OSC 52 ignores it"
+IN_MULTIPLEXER = "sent by OSC 52, which tmux and screen pass on only if configured (tmux: set -s set-clipboard on)"
 IN_TMUX = "copied into tmux's buffer (prefix ] pastes it)"
-TO_TERMINAL = f"{IN_TMUX} and sent to the terminal: one that does not allow it ignores it"
+TO_TERMINAL = f"{IN_TMUX} and sent to the terminal: a terminal that does not allow OSC 52 ignores it"
 OFF = f"{IN_TMUX} only, for set-clipboard is off: `tmux set -s set-clipboard external` reaches the clipboard too"
 
 
 async def copy(app: App[Any], text: str, env: Mapping[str, str] = os.environ) -> str:
-    """Copy `text`; what was done with it."""
+    """Copy `text`, and return a text on the outcome."""
     if env.get("TMUX"):
         said = await _by_tmux(text)
         if said:
@@ -31,8 +31,11 @@ async def copy(app: App[Any], text: str, env: Mapping[str, str] = os.environ) ->
 
 
 async def _by_tmux(text: str) -> str | None:
-    """tmux drops OSC 52 of the programs in it by default; its own command reaches its buffer, and with -w (from 3.2 on)
-    the terminal's clipboard. None where tmux did not take it."""
+    """Copy by tmux's own command, and return a text on the outcome; None if tmux failed.
+
+    By default tmux drops OSC 52 of the programs inside it. Its command fills its buffer and, with -w (tmux 3.2), the
+    clipboard of the terminal.
+    """
     setting = await _tmux(("show-options", "-sv", "set-clipboard"))
     if await _tmux(("load-buffer", "-w", "-"), text) is not None:
         return OFF if setting == "off" else TO_TERMINAL
@@ -40,7 +43,7 @@ async def _by_tmux(text: str) -> str | None:
 
 
 async def _tmux(arguments: Sequence[str], text: str = "") -> str | None:
-    """Its output; None where it failed."""
+    """Run a tmux command with `text` on stdin. Return its output; None if it failed."""
     process = None
     try:
         async with asyncio.timeout(TMUX_S):

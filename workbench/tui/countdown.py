@@ -1,4 +1,4 @@
-"""Seconds that the session told once, counted down on this machine's clock."""
+"""A countdown of seconds that the session reported once, on the clock of this machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Countdown:
         self._at_s = 0.0
 
     def left(self, source: object, left_s: float | None) -> float | None:
-        """`left_s` less the time since `source` was first asked about; None where there is none to count."""
+        """Return `left_s` less the time since the first call with this `source`; None if `left_s` is None."""
         if source is not self._source:
             self._source, self._at_s = source, time.monotonic()
         return None if left_s is None else max(0.0, left_s - (time.monotonic() - self._at_s))

@@ -1,4 +1,4 @@
-"""Signs that carry the meaning before colour does. ASCII where the terminal's encoding has nothing better."""
+"""The signs of the screen, in Unicode or ASCII. A sign has the meaning that a colour only repeats."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Glyphs:
-    """One set of signs. `levels`: heights of a sparkline cell, lowest first; the last means "at the limit"."""
+    """A set of signs. `levels` are the heights of a sparkline cell, lowest first; the last one means "at the limit"."""
 
     levels: str = "▁▂▃▄▅▆▇█"
     on: str = "●"
@@ -43,7 +43,7 @@ ASCII = Glyphs(
 
 
 def choose(env: Mapping[str, str] = os.environ) -> Glyphs:
-    """ASCII when asked for (WORKBENCH_ASCII=1; 0: never) or when the locale cannot encode block elements."""
+    """Return the ASCII signs if WORKBENCH_ASCII is 1, or if the locale cannot encode block elements and it is not 0."""
     asked = env.get("WORKBENCH_ASCII")
     if asked:
         return Glyphs() if asked == "0" else ASCII
@@ -53,8 +53,10 @@ def choose(env: Mapping[str, str] = os.environ) -> Glyphs:
 
 
 def _locale(env: Mapping[str, str]) -> str:
-    """The locale for characters as it was when this process began. In the C locale Python takes UTF-8 for itself and
-    says so in LC_CTYPE (PEP 538), which tells nothing of the terminal."""
+    """Return the locale for characters at the start of this process.
+
+    In the C locale Python sets LC_CTYPE to UTF-8 for itself (PEP 538); that value does not describe the terminal.
+    """
     plain = ("", "C", "POSIX")
     if env.get("LC_ALL"):
         return env["LC_ALL"].partition("@")[0]
@@ -68,7 +70,7 @@ _PLAIN = str.maketrans("“”„‘’…·≥≤±×→←─│┌┐└┘�
 
 
 def plain(text: str) -> str:
-    """`text` in the signs that are drawn here: each that is not ASCII by one that is, where only those are."""
+    """Return `text` with ASCII replacements for other characters, if the screen is drawn in ASCII."""
     if G is not ASCII or text.isascii():
         return text
     from rich.cells import cell_len

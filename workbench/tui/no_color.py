@@ -1,4 +1,4 @@
-"""NO_COLOR: no colour leaves for the terminal. Bold stays, and what is light behind (a cursor) is told in reverse."""
+"""NO_COLOR: the terminal gets no colours. Bold stays, and a light ground (a cursor) becomes reverse video."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rich.style import Style
 from textual.color import Color
 from textual.filter import LineFilter
 
-LIGHT = 0.4  # brightness, 0..1, from which a ground is that of a cursor
+LIGHT = 0.4  # brightness, 0..1, from which a ground is taken for a cursor
 
 
 @lru_cache(maxsize=1024)

@@ -1,4 +1,4 @@
-"""Every private name of Textual 8.2.8 that this front end touches, each with a test (tests/tui/test_tui_compat.py)."""
+"""Every use of private names of Textual 8.2.8, each with a test (tests/tui/test_tui_compat.py)."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 def frames_waiting(app: App[Any]) -> int:
-    """Frames queued for a terminal that does not read; 0 where the driver has no such queue (tests, Windows).
+    """Return the number of frames that the terminal has not taken; 0 if the driver has no queue (tests, Windows).
 
-    The driver's queue holds 30 frames and its `put` blocks the whole event loop when it is full.
+    The driver's queue has room for 30 frames, and its `put` blocks the whole event loop when it is full.
     """
     writer = getattr(getattr(app, "_driver", None), "_writer_thread", None)
     queue = getattr(writer, "_queue", None)
@@ -30,37 +30,40 @@ def frames_waiting(app: App[Any]) -> int:
 
 
 class PlainEnd(App[int]):
-    """An application that a defect ends without Textual's traceback, which shows every local variable. `defect` is what
-    ended it."""
+    """An application without Textual's traceback after a defect, which shows every local variable. `defect` is the
+    exception that ended it."""
 
     defect: Exception | None = None
 
     def _handle_exception(self, error: Exception) -> None:
         self.defect = self.defect or error
         super()._handle_exception(error)
-        self._exit_renderables.clear()  # of errors that bring a text of their own
+        self._exit_renderables.clear()  # errors with a text of their own add it here
 
     def _fatal_error(self) -> None:
         self._close_messages_no_wait()
 
 
 def when_terminal_is_gone(app: App[Any], tell: Callable[[], None]) -> None:
-    """Call `tell` from a thread when the terminal hangs up. Without a controlling terminal there is no SIGHUP: reading
-    gives the end of input again and again, and a full queue of frames would hold the event loop for ever."""
+    """Call `tell` from a thread when the terminal hangs up.
+
+    A process without a controlling terminal gets no SIGHUP: it would read the end of input again and again, and a full
+    queue of frames would block the event loop for ever.
+    """
     driver = getattr(app, "_driver", None)
     descriptor, ended = getattr(driver, "fileno", None), getattr(driver, "exit_event", None)
     if descriptor is None or ended is None:  # tests, Windows
         return
     poll = select.poll()
-    poll.register(descriptor, 0)  # hang-ups and errors are told without being asked for
+    poll.register(descriptor, 0)  # hang-ups and errors are always reported
 
     def wait() -> None:
         if not any(event & (select.POLLHUP | select.POLLERR) for _, event in poll.poll()):
             return
-        ended.set()  # the thread that reads keys would spin
+        ended.set()  # otherwise the thread that reads keys would spin
         tell()
         queue = getattr(getattr(driver, "_writer_thread", None), "_queue", None)
-        while queue is not None:  # nobody else takes frames any more
+        while queue is not None:  # no other thread takes frames any more
             if queue.get() is None:
                 queue.put(None)
                 return
@@ -69,12 +72,12 @@ def when_terminal_is_gone(app: App[Any], tell: Callable[[], None]) -> None:
 
 
 async def run_bindings(app: App[Any], key: str, *, priority: bool = False) -> bool:
-    """Run the action bound to `key` for the focused widget now, instead of after the event has bubbled up."""
+    """Run the action bound to `key` for the focused widget now, before the event bubbles up. Return whether one ran."""
     return bool(await app._check_bindings(key, priority=priority))
 
 
 class _Cells(CompositorUpdate):
-    """Pieces of rows at screen positions, and nothing around them."""
+    """An update of pieces of rows at (x, y) on the screen."""
 
     def __init__(self, pieces: list[tuple[int, int, Strip]]) -> None:
         self.pieces = pieces
@@ -84,8 +87,7 @@ class _Cells(CompositorUpdate):
 
 
 def part_of(strip: Strip, start: int, end: int) -> Strip:
-    """`strip.crop(start, end)` without rich's cache of the last 16,384 cuts: a log's lines never come again, and it
-    grew by 4 MB of them."""
+    """Return `strip.crop(start, end)` without rich's cache of 16,384 cuts, which the lines of a log fill with 4 MB."""
     pieces: list[Segment] = []
     at = 0
     for text, style, _ in strip:
@@ -99,10 +101,10 @@ def part_of(strip: Strip, start: int, end: int) -> Strip:
 
 
 def send_cells(widget: Widget, regions: list[Region], strip_at: Callable[[int], Strip]) -> bool:
-    """Send these cells of the widget to the terminal now; False when the compositor has to do it.
+    """Send cells of a widget to the terminal now. Return False if the compositor has to send them.
 
-    Textual re-sends a row from the start of the widget for every changed span in it: with 24 figures that is five times
-    the bytes and twice the CPU. Only for a widget without border that nothing covers.
+    For each changed span Textual sends the row from the start of the widget: with 24 values five times the bytes and
+    twice the CPU. This works only for a widget without border that nothing covers.
     """
     screen, app = widget.screen, widget.app
     covered = app.screen is not screen or screen._layout_required or screen._dirty_widgets or app._batch_count
@@ -117,6 +119,6 @@ def send_cells(widget: Widget, regions: list[Region], strip_at: Callable[[int], 
         for line_filter in filters:
             strip = strip.apply_filter(line_filter, background)
         pieces.append((left + region.x, top + region.y, strip))
-    widget._styles_cache.set_dirty(*regions)  # what the compositor has cached of these rows is old now
+    widget._styles_cache.set_dirty(*regions)  # the compositor's cache of these rows is out of date
     app._display(screen, _Cells(pieces))  # type: ignore[arg-type]
     return True

@@ -1,7 +1,7 @@
-"""Roles to styles. Okabe-Ito colours, told apart by colour-blind people; every role also has a word or sign of its own.
+"""The styles of the roles: Okabe-Ito colours, which colour-blind users can distinguish.
 
-Sky blue is good (and A), orange asks for attention (and B), vermillion in bold is bad: no red beside green anywhere.
-A style always has a ground colour: Textual's line API does not paint one, and NO_COLOR needs a style on every segment.
+Sky blue is good (and A), orange needs attention (and B), bold vermillion is bad. Every role also has a word or a sign.
+A style always has a ground colour: Textual's line API paints none, and NO_COLOR needs a style on every segment.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from rich.style import Style
 SKY, ORANGE, VERMILLION = "#56b4e9", "#e69f00", "#d55e00"
 TEXT, DIM, STRONG = "#d0d0d0", "#8a8a8a", "#ffffff"
 
-# Colours of the 256 that a terminal has: others are replaced by the nearest, which for a dark blue is a glaring one.
+# From the 256 colours of a terminal: it replaces others by the nearest one, which is glaring for a dark blue.
 GROUNDS = {"ground": "#121212", "bar": "#262626", "box": "#1c1c1c"}
 FIELD, LINE = "#303030", "#5f8787"
 
@@ -38,7 +38,7 @@ _ROLES: dict[str, tuple[str, bool]] = {
 
 @lru_cache(maxsize=256)
 def style(role: str, ground: str = "ground") -> Style:
-    """The style of a role on a ground. "select" is the cursor of the focused list, "rest" that of any other."""
+    """Return the style of a role on a ground. "select" is the cursor of the focused list, "rest" of any other."""
     back = GROUNDS[ground]
     if role == "select":
         return Style(color="#121212", bgcolor="#d7d7d7", bold=True)

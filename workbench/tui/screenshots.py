@@ -1,12 +1,13 @@
-"""The pictures of the README: the real screen and session on simulated hosts, driven by keys as a person would.
+"""The pictures of the documentation (`workbench screenshots`): the real screen and session, driven by keys.
 
-Nothing is drawn by hand: servers are started, benchmarked and stopped; only the host is simulated, and says so.
+The scenes start, benchmark and stop servers on simulated hosts; each picture says SIMULATED.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import re
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -17,7 +18,6 @@ from typing import TYPE_CHECKING
 from workbench.model.errors import ServerError
 from workbench.model.findings import Level
 from workbench.model.server_run import ServerState
-from workbench.tui.shot import plain_fonts, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,12 +26,33 @@ if TYPE_CHECKING:
 
     from workbench.session.session import Session
 
-_DEADLINE_S = 480.0  # a power sweep: every value settles first
+FONT = "DejaVu Sans Mono"
+_DEADLINE_S = 480.0  # long enough for a power sweep, whose every value settles first
 _ALIVE = frozenset({ServerState.STARTING, ServerState.READY})
 
 
+def plain_fonts(svg: str) -> str:
+    """Return the picture with a font of most machines in place of the web font, which no renderer loads."""
+    svg = re.sub(r"@font-face\s*{[^}]*}", "", svg)
+    return svg.replace("Fira Code", FONT)
+
+
+def write(svg: str, path: Path) -> Path:
+    """Write PATH.png, or PATH.svg if resvg_py is not installed. Return the path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        import resvg_py
+    except ImportError:
+        made = path.with_suffix(".svg")
+        made.write_text(svg, encoding="utf-8")
+        return made
+    made = path.with_suffix(".png")
+    made.write_bytes(bytes(resvg_py.svg_to_bytes(svg_string=svg, font_family=FONT, monospace_family=FONT)))
+    return made
+
+
 class Scene:
-    """One run of the screen on one simulated host."""
+    """A run of the screen on a simulated host."""
 
     def __init__(self, session: Session, pilot: Pilot[int], folder: Path) -> None:
         self.session, self.pilot, self.folder = session, pilot, folder
@@ -51,17 +72,17 @@ class Scene:
         while not condition():
             notice = self.session.state.notice
             if notice is not None and notice.level is Level.ERROR:
-                raise ServerError(f"the scene cannot go on: {notice.text}", next_step=notice.next_step)
+                raise ServerError(f"the scene failed: {notice.text}", next_step=notice.next_step)
             if time.monotonic() > deadline:
-                raise TimeoutError(f"the scene did not get on: {self.session.state.notice}")
+                raise TimeoutError(f"the scene waited {_DEADLINE_S:g} s in vain: {self.session.state.notice}")
             await asyncio.sleep(0.1)
         await self.pilot.pause()
 
     async def shot(self, name: str, size: tuple[int, int] | None = None) -> None:
-        """Write NAME.png, or NAME.svg without resvg_py; `size` resizes the terminal first."""
+        """Write a picture of the screen. `size` (columns, rows) resizes the terminal first."""
         if size is not None:
             await self.pilot.resize_terminal(*size)
-        await asyncio.sleep(0.6)  # one repaint of everything that paints at its own pace
+        await asyncio.sleep(0.6)  # every widget repaints once
         await self.pilot.pause()
         svg = self.pilot.app.export_screenshot(title="workbench")
         self.written.append(write(plain_fonts(svg), self.folder / name))
@@ -83,27 +104,27 @@ class Scene:
 
     @property
     def page(self) -> str:
-        """What lies on top."""
+        """Return the class of the top page."""
         return type(self.pilot.app.screen).__name__
 
     async def sweep_ends(self) -> None:
         await self.until(lambda: (s := self.session.state.sweep) is not None and s.state != "running")
 
     async def bench(self, *form: str) -> None:
-        """Run a benchmark; `form`: keys for its form, from its number of streams on."""
+        """Run a benchmark. `form` are the keys for its form, from the number of streams on."""
         before = self.session.state.bench.last_id
         await self.press("b", "tab", *form, "enter")
         await self.until(lambda: self.session.state.bench.last_id != before and not self.session.state.bench.running)
 
 
 async def _tuning(scene: Scene) -> None:
-    """Four GPUs: the guide's eager baseline, one change, and the comparison."""
+    """Tune on four GPUs: the eager baseline of the guide, one change, and the comparison."""
     await scene.load("tp4")
     await scene.press("s")
     await scene.shot("start-plan-120x40")
     await scene.press("enter")
     await scene.until(lambda: scene.is_(ServerState.READY))
-    await scene.bench("1", "tab", "4")  # one stream: how near the limit of the memory is
+    await scene.bench("1", "tab", "4")  # one stream shows the distance to the memory limit
     await scene.bench("8", "tab", "4", "8")
     await scene.press("slash")
     await scene.type("eag")
@@ -121,7 +142,7 @@ async def _tuning(scene: Scene) -> None:
 
 
 async def _sizes(scene: Scene) -> None:
-    """The same state at other sizes, and the pages that can be opened on it."""
+    """Show the same state at other sizes, and its pages."""
     await scene.shot("loop-200x60", (200, 60))
     for key, name in (("2", "launch"), ("3", "log"), ("4", "bench"), ("5", "compare")):
         await scene.press(key)
@@ -137,7 +158,7 @@ async def _sizes(scene: Scene) -> None:
 
 
 async def _settings(scene: Scene) -> None:
-    """The passed-through card: a lock that the driver accepts and that changes nothing, as a load shows; quitting."""
+    """Lock the clocks of a passed-through card: the driver accepts the lock, and a load shows that it has no effect."""
     await scene.load("sglopt")
     await scene.start()
     await scene.press("g")
@@ -161,7 +182,7 @@ async def _settings(scene: Scene) -> None:
 
 
 async def _preset(scene: Scene) -> None:
-    """What a preset says of its document."""
+    """Show the page of a preset."""
     await scene.until(lambda: bool(scene.session.state.presets))
     await scene.press("p")
     await scene.type("fp8")
@@ -170,7 +191,7 @@ async def _preset(scene: Scene) -> None:
 
 
 async def _measuring(scene: Scene) -> None:
-    """The bare card: what a power limit costs and saves at each value, and an A/B experiment on the one at the knee."""
+    """Sweep the power limit of a bare card, then run an A/B experiment at the knee."""
     await scene.load("sglopt")
     await scene.start()
     await scene.bench("8", "tab", "1", "6")
@@ -202,7 +223,7 @@ SCENES: tuple[tuple[str, Callable[[Scene], Awaitable[None]]], ...] = (
 
 
 def take_all(folder: Path) -> Sequence[Path]:
-    """Every picture, as PNG (SVG without resvg_py); the paths. The person's own files are not touched."""
+    """Take every picture, and return the paths. The user's own files are not touched."""
     with _own_directories():
         return asyncio.run(_take_all(folder))
 
@@ -234,7 +255,7 @@ def _own_directories() -> Iterator[None]:
     before = {name: os.environ.get(name) for name in names}
     with tempfile.TemporaryDirectory(prefix="workbench-pictures-") as folder:
         os.environ.update({name: f"{folder}/{name.lower()}" for name in names[:-1]})
-        os.environ["WORKBENCH_SIM_START_S"] = "5"  # long enough for a picture of it
+        os.environ["WORKBENCH_SIM_START_S"] = "5"  # long enough for a picture of a starting server
         try:
             yield
         finally:

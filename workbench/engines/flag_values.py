@@ -1,4 +1,4 @@
-"""Flag values: from the text a person types, back to text, and whether an engine would take them."""
+"""Flag values: parse the text that a user types, format values as text, and check type, range and choices."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _BINARY = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 def parse_value(spec: FlagSpec | None, text: str) -> FlagValue:
-    """The value that `text` stands for. `spec` None (an unknown flag): guessed from its shape.
+    """Return the value of `text`. Without a `spec` (an unknown flag), the type follows from the text.
 
-    Lists are words as in a shell ("1 2 4"), or a JSON array. Raises InputError, saying what was expected.
+    A list is either words as in a shell ("1 2 4") or a JSON array. Raises InputError with the expected type.
     """
     if spec is None:
         return _guess(text)
@@ -43,7 +43,7 @@ def parse_value(spec: FlagSpec | None, text: str) -> FlagValue:
 
 
 def format_value(value: FlagValue | None) -> str:
-    """As a person would type it: `parse_value(spec, format_value(v)) == v` for values that fit `spec`."""
+    """Return the value as input text. For a valid value v, `parse_value(spec, format_value(v)) == v`."""
     if value is None:
         return ""
     if isinstance(value, list | tuple):
@@ -52,38 +52,40 @@ def format_value(value: FlagValue | None) -> str:
 
 
 def word(value: FlagValue) -> str:
-    """One value as one command-line argument. Objects and lists inside it become compact JSON."""
+    """Return one value as one command-line argument. Objects and lists become compact JSON."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if value is None or isinstance(value, dict | list | tuple):
-        return json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=str)  # TOML has dates, JSON has not
+        return json.dumps(
+            value, separators=(",", ":"), ensure_ascii=False, default=str
+        )  # TOML has dates, JSON does not
     return str(value)
 
 
 def human_int(text: str) -> int:
-    """ "4k" -> 4000, "4K" -> 4096, "1.5m" -> 1500000. Raises ValueError."""
+    """Parse a whole number with an optional unit: "4k" -> 4000, "4K" -> 4096, "1.5m" -> 1500000. Raises ValueError."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([kKmMgGtT])", text.strip())
     if not match:
         return int(text)
     number, unit = match.groups()
     if unit in _BINARY:
         if "." in number:
-            raise ValueError(f"{unit} (1024) takes no decimals, use {number}{unit.lower()}")
+            raise ValueError(f"{unit} (1024) does not allow decimals, use {number}{unit.lower()}")
         return int(number) * _BINARY[unit]
     return int(float(number) * _DECIMAL[unit])
 
 
 def type_problem(spec: FlagSpec, value: FlagValue) -> str | None:
-    """What is wrong with a value's type, or None. A single value is fine where a list is possible."""
+    """Return the problem with a value's type, or None. A flag that accepts a list also accepts a single value."""
     if isinstance(value, list | tuple) and spec.kind != FlagKind.JSON:
         if not spec.repeatable:
-            return f"takes one value, not a list of {len(value)}"
+            return f"accepts one value, not a list of {len(value)}"
         return next((p for v in value if (p := _scalar_problem(spec, v))), None)
     return _scalar_problem(spec, value)
 
 
 def range_problem(spec: FlagSpec, value: FlagValue) -> str | None:
-    """What is wrong with a number's size, or None."""
+    """Return the problem with a number that is out of range, or None."""
     for number in value if isinstance(value, list | tuple) else (value,):
         if isinstance(number, str) and spec.human_readable_int and number not in spec.words:
             number = human_int(number)
@@ -106,7 +108,7 @@ def _limits(low: float | None, high: float | None) -> str:
 
 
 def choice_problem(spec: FlagSpec, value: FlagValue) -> str | None:
-    """The element that is not among the choices, or None."""
+    """Return the element that is not one of the choices, or None."""
     if not spec.choices or isinstance(value, dict):
         return None
     items = value if isinstance(value, list | tuple) else (value,)
@@ -116,14 +118,14 @@ def choice_problem(spec: FlagSpec, value: FlagValue) -> str | None:
 
 
 def on_off(spec: FlagSpec | None, value: FlagValue) -> FlagValue:
-    """True and False as "on" and "off" for flags that take those words (llama.cpp: --flash-attn on|off|auto)."""
+    """Return "on" or "off" for a boolean if the flag has these choices (llama.cpp: --flash-attn on|off|auto)."""
     if isinstance(value, bool) and spec and {"on", "off"} <= set(spec.choices):
         return "on" if value else "off"
     return value
 
 
 def json_value(text: str) -> Any:
-    """The JSON object or list, or InputError that says where it breaks."""
+    """Parse a JSON object or list. Raises InputError with the position of a syntax error."""
     try:
         value = json.loads(text)
     except ValueError as error:
@@ -161,7 +163,7 @@ def _scalar(spec: FlagSpec, text: str) -> FlagValue:
 
 
 def _whole(value: int) -> int:
-    """No engine counts farther than 64 bits."""
+    """Return `value`, or raise InputError if it needs more than 64 bits, which no engine accepts."""
     if not -(2**63) <= value < 2**63:
         raise InputError(f"{value} does not fit in 64 bits")
     return value
@@ -217,7 +219,7 @@ def _scalar_problem(spec: FlagSpec, value: FlagValue) -> str | None:
             try:
                 json_value(value)
             except InputError as error:
-                return f"is no value: {error.message}"
+                return f"is not valid: {error.message}"
         case FlagKind.JSON:
             return None if isinstance(value, dict | list | tuple) else wrong
         case FlagKind.STR if isinstance(value, bool):

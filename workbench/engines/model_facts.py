@@ -1,7 +1,7 @@
-"""Figures of the model that a plan runs: the preset's for its own model, else those read from the host, else none.
+"""Sizes of the model that a plan runs: the preset's for its own model, else those read from the host, else unknown.
 
-A figure is never carried over to another model, checkpoint or quantization: speed limits and memory estimates made from
-it would be wrong where people tune.
+Sizes are never used for another model, checkpoint or quantization, because speed limits and memory estimates computed
+from them would be wrong.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from workbench.model.preset import Preset
 
 _GIGA = 1e9
-_SAME_SIZE = 0.03  # two counts of the same weights differ by less: file headers, rounding in a preset
+_SAME_SIZE = 0.03  # sizes of the same weights differ by less, because of file headers and rounding in a preset
 _AT_LOAD = ("quantization", "torchao-config", "hf-overrides", "json-model-override-args", "dtype")
 _16_BIT = ("auto", "half", "float16", "bfloat16")
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
@@ -25,7 +25,7 @@ Found = Mapping[tuple[str, ...], ModelFacts]
 
 
 def of_preset(preset: Preset, model_id: str, flags: Mapping[str, Any]) -> ModelFacts:
-    """Return the preset's figures in counts and bytes, for `model_id` started with the preset's own `flags`."""
+    """Return the preset's sizes in counts and bytes, for `model_id` started with the preset's own `flags`."""
 
     def giga(value: float | None) -> float | None:
         return None if value is None else value * _GIGA
@@ -45,45 +45,45 @@ def of_preset(preset: Preset, model_id: str, flags: Mapping[str, Any]) -> ModelF
 
 
 def model_key(plan: LaunchPlan) -> tuple[str, ...]:
-    """Return what decides which files a plan loads."""
+    """Return the values that decide which files a plan loads: model, revision and directory."""
     return (plan.model, *(str(plan.flag(name) or "") for name in ("revision", "model-dir")))
 
 
 def is_path(model: str) -> bool:
-    """Return whether a model is meant as a file or directory and not as a hub id ("org/name")."""
+    """Return whether a model is a file or directory, and not a hub id ("org/name")."""
     return model.startswith(("/", "./", "../", "~")) or model.endswith(".gguf")
 
 
 def needs_look(plan: LaunchPlan, found: Found) -> bool:
-    """Return whether the host can tell more of the plan's model than is known by now."""
+    """Return whether the host's files should be read because the sizes of the plan's model are unknown."""
     return bool(plan.model) and model_key(plan) not in found and (is_path(plan.model) or not _preset_holds(plan))
 
 
 def facts_of(plan: LaunchPlan, found: Found) -> ModelFacts | None:
-    """Return the figures that hold for the plan as it is; `found` has those read from the host, by `model_key`.
+    """Return the sizes that are valid for the plan. `found` has the sizes read from the host, by `model_key`.
 
-    Figures that are dropped leave their reason in `missing`.
+    If sizes are unknown, `missing` has the reason.
     """
     if plan.model_facts is None:
         return None
     read = found.get(model_key(plan))
     facts = plan.model_facts
     if not _preset_holds(plan) or (read and read.weight_bytes and not _same_weights(facts, read)):
-        nothing = f"the preset's figures are for {facts.id}" if facts.weight_bytes else "the preset has none"
-        reason = read.missing if read else "the model's files were not looked at yet"
+        nothing = f"the preset's sizes are for {facts.id}" if facts.weight_bytes else "the preset has no sizes"
+        reason = read.missing if read else "the model's files have not been read yet"
         facts = read if read and read.weight_bytes else ModelFacts(plan.model, missing=f"{nothing}, and {reason}")
     return _as_loaded(plan, facts)
 
 
 def _preset_holds(plan: LaunchPlan) -> bool:
-    """Whether the preset's figures are for the plan's model: the same hub id, or a path that ends in the same name."""
+    """Return whether the preset's sizes are for the plan's model: same hub id, or a path with the same last part."""
     facts = plan.model_facts
     if facts is None or not facts.weight_bytes or facts.flags.get("revision") != plan.flag("revision"):
         return False
-    ours, theirs = plan.model.rstrip("/").lower(), facts.id.rstrip("/").lower()
-    if is_path(ours) or is_path(theirs):
-        return ours.rpartition("/")[2] == theirs.rpartition("/")[2]
-    return ours == theirs
+    planned, sized = plan.model.rstrip("/").lower(), facts.id.rstrip("/").lower()
+    if is_path(planned) or is_path(sized):
+        return planned.rpartition("/")[2] == sized.rpartition("/")[2]
+    return planned == sized
 
 
 def _same_weights(facts: ModelFacts, read: ModelFacts) -> bool:
@@ -95,14 +95,14 @@ def _same_weights(facts: ModelFacts, read: ModelFacts) -> bool:
 
 
 def _as_loaded(plan: LaunchPlan, facts: ModelFacts) -> ModelFacts:
-    """Without the sizes of weights that the engine converts while it loads them."""
+    """Return the facts without the sizes of weights that the engine converts while it loads them."""
     for name in _AT_LOAD:
         now, then = _plain(plan.flag(name)), _plain(facts.flags.get(name))
         own = (facts.quantization or "").lower()
-        if now == then or (now and not then and now in own):  # the checkpoint's own format, said again
+        if now == then or (now and not then and now in own):  # the checkpoint's own format, set explicitly
             continue
-        what = f"{name} {plan.flag(name)}" if now else f"no {name}"
-        reason = f"{what}: the weights in memory are not those that the figures of {facts.source or facts.id} are for"
+        flag = f"{name} {plan.flag(name)}" if now else f"no {name}"
+        reason = f"{flag}: the sizes of {facts.source or facts.id} are for other weights in memory"
         return replace(facts, weight_bytes=None, bytes_per_token=None, quantization=None, missing=reason)
     return facts
 
@@ -113,10 +113,10 @@ def _plain(value: Any) -> str:
 
 
 def from_config(model: str, config: Mapping[str, Any], weight_bytes: int, *, head: bool, source: str) -> ModelFacts:
-    """Return the figures of a checkpoint in Hugging Face format.
+    """Return the sizes of a checkpoint in Hugging Face format.
 
-    `head`: it stores an output matrix of its own, so that the input embedding is looked up and not read for each token.
-    What the configuration does not tell stays None.
+    `head`: the checkpoint has an output matrix of its own, so that a token reads one row of the input embedding and not
+    all of it. Sizes that the configuration does not contain are None.
     """
     text = next((c for k in ("text_config", "llm_config") if isinstance(c := config.get(k), Mapping)), config)
     word = str(config.get("torch_dtype") or config.get("dtype") or text.get("torch_dtype") or text.get("dtype") or "")
@@ -132,11 +132,11 @@ def from_config(model: str, config: Mapping[str, Any], weight_bytes: int, *, hea
     )
     vocabulary, hidden = _count(text, "vocab_size"), _count(text, "hidden_size")
     if any((_count(text, name) or 0) > 1 for name in _EXPERTS):
-        return replace(facts, missing="of a mixture of experts it is not known how many bytes one token reads")
+        return replace(facts, missing="the bytes that one token reads are unknown for a mixture of experts")
     if any(isinstance(config.get(name), Mapping) for name in ("vision_config", "audio_config")):
-        return replace(facts, missing="of a multimodal model it is not known how many bytes one token reads")
+        return replace(facts, missing="the bytes that one token reads are unknown for a multimodal model")
     if vocabulary is None or hidden is None:
-        return replace(facts, missing="its config.json names no vocabulary or hidden size")
+        return replace(facts, missing="its config.json has no vocabulary or hidden size")
     embedding = vocabulary * hidden * (4 if word == "float32" else 2) if head else 0
     if embedding >= weight_bytes:
         return replace(facts, missing="its config.json and its weight files do not belong together")
@@ -144,7 +144,7 @@ def from_config(model: str, config: Mapping[str, Any], weight_bytes: int, *, hea
 
 
 def _kv_bytes(text: Mapping[str, Any]) -> float | None:
-    """Bytes of KV cache per token in 16 bit; None where not every layer keeps every token."""
+    """Return the bytes of KV cache per token in 16 bit. None unless every layer keeps every token."""
     layers, heads = _count(text, "num_hidden_layers"), _count(text, "num_attention_heads")
     kinds = text.get("layer_types") or ()
     windowed = text.get("sliding_window") and text.get("use_sliding_window") is not False

@@ -1,4 +1,4 @@
-"""Plans from presets and assignments, and the rows that an editor shows of a plan."""
+"""Plans from presets and assignments, and the rows of a flag editor."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from workbench.model.plan import LaunchPlan, Node, VariableSource
 if TYPE_CHECKING:
     from workbench.model.preset import Preset
 
-EXECUTABLE = "executable"  # among the flags of an editor: the program that starts the engine
+EXECUTABLE = "executable"  # listed by a flag editor among the flags: the program that starts the engine
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_-]*)\}")
 
 
 def plan_from_preset(
     preset: Preset, variables: Mapping[str, str] | None = None, sources: Mapping[str, VariableSource] | None = None
 ) -> LaunchPlan:
-    """The plan that a preset describes, with `${name}` filled in. GPU and host settings are not part of it.
+    """Return the plan of a preset, with each `${name}` replaced. The plan has no GPU or host settings.
 
-    A variable without an entry in `sources` was given, or has its default. Raises PlanError naming every variable that
-    has neither a value nor a default, or that the preset does not have.
+    A variable without an entry in `sources` comes from `variables`, else from its default. Raises PlanError for
+    variables without a value, and for variables that the preset does not have.
     """
     values = _variable_values(preset, variables or {})
     engine = registry.get(preset.engine.name)
@@ -60,10 +60,10 @@ def plan_from_preset(
 def set_flag(
     plan: LaunchPlan, catalog: FlagCatalog, spelling: str, value: FlagValue, origin: Origin = Origin.EDITED
 ) -> LaunchPlan:
-    """The plan with a flag set under its canonical name.
+    """Return the plan with a flag set under its canonical name.
 
-    A spelling that turns a flag off ("no-enforce-eager") inverts the value; "config.key" sets one key of a JSON flag;
-    the engine's flag for the model sets the plan's model.
+    A spelling that turns a flag off ("no-enforce-eager") inverts the value. "config.key" sets one key of a JSON flag.
+    The engine's flag for the model sets the plan's model.
     """
     match = lookup(catalog, spelling)
     if match.name in registry.get(plan.engine).model_flags and isinstance(value, str):
@@ -83,18 +83,18 @@ def apply_assignments(
     unsets: Sequence[str] = (),
     envs: Sequence[str] = (),
 ) -> LaunchPlan:
-    """The plan after `--set flag=value` (or `--set switch`), `--unset flag` (or variable) and `--env K=V`.
+    """Return the plan after `--set flag=value` (or `--set switch`), `--unset flag` (or variable) and `--env K=V`.
 
-    "model" stands for the model, "executable" for the program that starts the engine. Unknown flags are kept. A flag
-    that may be repeated takes the values of all its assignments. Raises InputError for text that is no value of it.
+    "model" sets the model, "executable" the program that starts the engine. Unknown flags are kept. A flag that may be
+    repeated gets the values of all its assignments. Raises InputError for an invalid value.
     """
     for name in unsets:
         plan = _unset(plan, catalog, name)
-    given: dict[str, list[Any]] = {}  # of flags that may be repeated, by this call
+    given: dict[str, list[Any]] = {}  # values of flags that may be repeated
     for assignment in sets:
         name, equals, text = assignment.partition("=")
         if not name.strip("- "):
-            raise InputError(f"{assignment!r} names no flag", next_step="write it as flag=value")
+            raise InputError(f"{assignment!r} has no flag name", next_step="write it as flag=value")
         if name.strip().lstrip("-") == "model":
             plan = replace(plan, model=text.strip())
             continue
@@ -115,9 +115,9 @@ def apply_assignments(
 
 
 def with_executable(plan: LaunchPlan, text: str, named_by: str = "given") -> LaunchPlan:
-    """The plan started by `text`: a name on PATH or an absolute path, with arguments as a shell quotes them.
+    """Return the plan with `text` as its program: a name on PATH or an absolute path, and arguments quoted for a shell.
 
-    "" stands for the engine's own program. Raises InputError for what names no program on its host.
+    "" is the engine's own program. Raises InputError for a relative path, or for a missing quote.
     """
     try:
         words = tuple(shlex.split(text))
@@ -131,7 +131,7 @@ def with_executable(plan: LaunchPlan, text: str, named_by: str = "given") -> Lau
 def rows(
     plan: LaunchPlan, catalog: FlagCatalog, findings: Iterable[Finding] = (), view: str = "changed"
 ) -> tuple[FlagRow, ...]:
-    """What an editor lists: the plan's flags, with view "all" every other flag of the catalog, then the variables."""
+    """Return the rows of a flag editor: flags of the plan, with view "all" those of the catalog, and variables."""
     by_flag: dict[str, list[Finding]] = {}
     for finding in findings:
         if finding.flag:
@@ -152,7 +152,7 @@ def rows(
 
 
 def shown_finding(findings: Iterable[Finding], name: str) -> tuple[str | None, str | None]:
-    """Return text and level of the gravest finding about the flag or variable `name`."""
+    """Return text and level of the most severe finding about the flag or variable `name`."""
     found = [f for f in findings if f.flag == name]
     level = worst(found)
     return next((f.text for f in found if f.level == level), None), str(level) if level else None
@@ -180,7 +180,7 @@ def _source(name: str, given: Mapping[str, str]) -> VariableSource:
 
 
 def _fill(value: Any, variables: Mapping[str, str]) -> Any:
-    """`value` with `${name}` replaced in every string inside it."""
+    """Return `value` with `${name}` replaced in every string inside it."""
     if isinstance(value, dict):
         return {k: _fill(v, variables) for k, v in value.items()}
     if isinstance(value, list | tuple):
@@ -209,7 +209,7 @@ def _node(catalog: FlagCatalog, entry: Any, variables: Mapping[str, str]) -> Nod
 
 
 def _dotted(catalog: FlagCatalog, spelling: str) -> tuple[FlagSpec, list[str]] | None:
-    """The JSON flag and the keys inside it that "speculative-config.model" means."""
+    """Return the JSON flag and the keys of a spelling such as "speculative-config.model", else None."""
     base, *keys = spelling.strip().lstrip("-").split(".")
     spec = lookup(catalog, base).spec if keys and all(keys) else None
     return (spec, keys) if spec and spec.kind == FlagKind.JSON else None
@@ -232,7 +232,7 @@ def _parse_assigned(catalog: FlagCatalog, match: FlagMatch, name: str, text: str
 
 
 def _unset(plan: LaunchPlan, catalog: FlagCatalog, name: str) -> LaunchPlan:
-    """Without a flag or variable. One that is known but not set is as asked for; an unknown name is an error."""
+    """Return the plan without a flag or variable. Raises InputError for a name that is neither set nor known."""
     if name.strip().lstrip("-") == EXECUTABLE:
         return with_executable(plan, "")
     canonical = lookup(catalog, name).name
@@ -241,8 +241,8 @@ def _unset(plan: LaunchPlan, catalog: FlagCatalog, name: str) -> LaunchPlan:
     if canonical in catalog.flags or name in catalog.env or any(f.name == canonical for f in plan.flags):
         return plan.without_flag(canonical)
     near = nearest_name(catalog, canonical) or nearest_env(catalog, name)
-    have = ", ".join(f.name for f in (*plan.flags, *plan.env)) or "nothing"
+    have = ", ".join(f.name for f in (*plan.flags, *plan.env)) or "none"
     raise InputError(
         f"{name} is neither set nor known to {catalog.engine} {catalog.version}",
-        next_step=f"did you mean {near}?" if near else f"set now: {have}",
+        next_step=f"did you mean {near}?" if near else f"set: {have}",
     )

@@ -1,6 +1,6 @@
-"""What a preset makes run besides its engine's usual program: shown before the first start of a stranger's preset.
+"""The parts of a preset that may run foreign code. They are shown before the first start of a preset from elsewhere.
 
-One table for `presets check`, `plan` and `start`, so that all three say the same about the same preset.
+`presets check`, `plan` and `start` use the same tables, so that all three report the same parts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# Variables that make a program load or run something else than it was asked to.
+# Variables that make a program load or run other code than its own.
 _HIJACK = _words(
     "PATH BASH_ENV ENV SHELLOPTS BASHOPTS PS4 PROMPT_COMMAND IFS CDPATH PERL5OPT PERL5LIB RUBYOPT RUBYLIB NODE_OPTIONS "
     "GCONV_PATH GIT_SSH_COMMAND GIT_EXTERNAL_DIFF HOME SHELL CUDA_INJECTION64_PATH NVTX_INJECTION64_PATH OPENSSL_CONF "
@@ -36,12 +36,12 @@ _HIJACK = _words(
     "GLIBC_TUNABLES VLLM_LOGGING_CONFIG_PATH TORCH_EXTENSIONS_DIR HF_HOME TMPDIR"
 )
 _HIJACK_PREFIXES = ("LD_", "DYLD_", "BASH_FUNC_", "PYTHON", "XDG_")
-_HIJACK_ENDS = ("_CACHE_DIR", "_CACHE_ROOT")  # compiled code is loaded from there
+_HIJACK_ENDS = ("_CACHE_DIR", "_CACHE_ROOT")  # programs load compiled code from these directories
 _HARMLESS = _words(
     "MAX_JOBS LANG LC_ALL TZ NO_COLOR PYTORCH_ALLOC_CONF PYTORCH_CUDA_ALLOC_CONF "
     "PYTHONUNBUFFERED PYTHONHASHSEED PYTHONDONTWRITEBYTECODE PYTHONIOENCODING PYTHONUTF8 PYTHONFAULTHANDLER"
 )
-# Variables that name a program, a library or a place, or open the server to code from its clients.
+# Variables that name a program, a library or a place, or let clients run code in the server.
 _POINTERS = _words(
     "CC CXX NVCC CUDAHOSTCXX NCCL_NET HTTP_PROXY HTTPS_PROXY ALL_PROXY VLLM_USE_MODELSCOPE VLLM_SERVER_DEV_MODE "
     "VLLM_ALLOW_INSECURE_SERIALIZATION VLLM_ALLOW_RUNTIME_LORA_UPDATING VLLM_MEDIA_URL_ALLOW_REDIRECTS"
@@ -51,7 +51,7 @@ _POINTER_ENDS = re.compile(
     r"CONF|CONFIG|URL|ENDPOINT|SERVER|PROXY|ADDRESS|LIBRARY|COMPILER|FLAGS|CACHE)"
 )
 _POINTS_NOWHERE = ("none", "", "0", "false", "IB", "Socket")
-# Beginnings of the variables that tune engines and their libraries. Any other name is shown before the first start.
+# Prefixes of variables that tune engines and their libraries. All other names are shown before the first start.
 _TUNING = re.compile(
     r"(?:CUDA|NVIDIA|NCCL|GLOO|UCX|OMP|MKL|TORCH|TORCHINDUCTOR|PYTORCH|TRITON|FLASHINFER|RAY|HF|TOKENIZERS|VLLM|SGLANG|"
     r"SGL|GGML)_\w+"
@@ -65,7 +65,7 @@ _CODE_FLAGS = _words(
 )
 _CODE_ENDS = ("-plugin", "-module-path", "-cls")
 _OFF: tuple[Any, ...] = (False, None, "", [])
-# What a value names besides words and numbers. A hub id ("org/model") is a name; "pkg.module" and "pkg:Class" are code.
+# Values that name a file, an address or code. A hub id ("org/model") is a name; "pkg.module" and "pkg:Class" are code.
 _REACHES = re.compile(
     r"-\D.*|[/~.\\].*|.*(?:://|\\|/\.\.?(?:/|$)).*|.*/.*/.*|"
     r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+(?::\w+)?|[A-Za-z_]\w*:[A-Za-z_]\w*",
@@ -75,8 +75,11 @@ _REACHES = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ForeignPart:
-    """One thing that a preset makes run. `name`: "executable", "workdir", or of a variable or flag. `about`: what else
-    decides which code that is: the model of a flag that runs the model's code."""
+    """One part of a preset that may run foreign code.
+
+    `name` is "executable", "workdir", or the name of a variable or flag. `about` is a value that also selects the code,
+    such as the model for a flag that runs the model's code.
+    """
 
     code: str
     name: str
@@ -86,7 +89,7 @@ class ForeignPart:
 
     @property
     def digest(self) -> str:
-        """What a user's trust is remembered by: another value is another thing, and so is another model."""
+        """The key under which a user's trust is stored. It changes with the value and with `about`."""
         parts = (self.code, self.name, self.value, self.about)
         return hashlib.sha256("\0".join(parts).encode("utf-8", "replace")).hexdigest()
 
@@ -105,14 +108,14 @@ def foreign_executable(engine: str, argv: Sequence[str]) -> Iterator[ForeignPart
 
 def foreign_workdir(engine: str, workdir: str | None) -> Iterator[ForeignPart]:
     if workdir:
-        text = f"{registry.get(engine).title} runs the code that lies in {_short(workdir)}"
+        text = f"{registry.get(engine).title} runs the code in {_short(workdir)}"
         yield ForeignPart("preset.runs-code", "workdir", workdir, text)
 
 
 def foreign_env(engine: str, env: Mapping[str, Any]) -> Iterator[ForeignPart]:
     flag_of = {spec.env: spec.name for spec in registry.get(engine).catalog().flags.values() if spec.env}
     for name, value in env.items():
-        if name in flag_of:  # the same as the flag
+        if name in flag_of:  # has the effect of the flag
             yield from (replace(part, name=name) for part in foreign_flags(engine, {flag_of[name]: value}))
         elif found := _foreign_variable(name, value):
             code, says = found
@@ -124,12 +127,12 @@ def _foreign_variable(name: str, value: Any) -> tuple[str, str] | None:
     if upper in _HARMLESS:
         return None
     if upper in _HIJACK or upper.startswith(_HIJACK_PREFIXES) or upper.endswith(_HIJACK_ENDS):
-        return "preset.hijacks-execution", "makes programs load or run something else"
+        return "preset.hijacks-execution", "makes programs load or run other code"
     if upper in _POINTERS or _POINTER_ENDS.fullmatch(upper[upper.rfind("_") :]):
-        says = "says which program or library is used, or where downloads come from"
+        says = "selects a program, a library or the source of downloads"
         return None if value in _POINTS_NOWHERE else ("preset.points-elsewhere", says)
     if not _TUNING.fullmatch(upper):
-        return "preset.unknown", "is a variable of which Workbench does not know what it does"
+        return "preset.unknown", "is a variable that Workbench does not know"
     return ("preset.points-elsewhere", "names a file, a module or an address") if _reaches(value) else None
 
 
@@ -144,10 +147,10 @@ def foreign_flags(engine: str, flags: Mapping[str, Any], model: str = "") -> Ite
         if value in _OFF:
             continue
         if _runs_code(name, {key: value} if key else value):
-            says = f"{spelling} lets code from the model repository or from a module run in the server: {shown}"
+            says = f"{spelling} lets the server run code from the model repository or from a module: {shown}"
             yield ForeignPart("preset.runs-code", spelling, str(value), says, model)
         elif spec is None:
-            says = f"{spelling} is a flag of which Workbench does not know what it does: {shown}"
+            says = f"{spelling} is a flag that Workbench does not know: {shown}"
             yield ForeignPart("preset.unknown", spelling, str(value), says)
         elif name not in _NAMES and _reaches(value):
             yield ForeignPart(
@@ -158,14 +161,14 @@ def foreign_flags(engine: str, flags: Mapping[str, Any], model: str = "") -> Ite
             )
 
 
-# Flags whose text is a name or a text for the clients, never a place where code is found.
+# Flags whose value is a name or a text for clients, and never the place of code.
 _NAMES = _words(
     "model served-model-name model-name model-path tokenizer alias api-key host revision tokenizer-revision"
 )
 
 
 def _runs_code(name: str, value: Any) -> bool:
-    """Whether a flag, or a key in its JSON value, is one that names code."""
+    """Return whether a flag, or a key in its JSON value, names code."""
     name, value = name.replace("_", "-").lower(), _parsed(value)
     if (name in _CODE_FLAGS or name.endswith(_CODE_ENDS)) and value not in _OFF:
         return True
@@ -182,7 +185,7 @@ def _reaches(value: Any) -> bool:
 
 
 def _parsed(value: Any) -> Any:
-    """A text that is a JSON document as its data."""
+    """Return the data of a JSON text; other values unchanged."""
     if isinstance(value, str) and value.lstrip().startswith(("{", "[")):
         with suppress(ValueError):
             return clean_json(value, len(value))
@@ -190,7 +193,7 @@ def _parsed(value: Any) -> Any:
 
 
 def foreign_parts(plan: LaunchPlan, *, edited: bool = False) -> tuple[ForeignPart, ...]:
-    """What the preset of `plan` makes run; with `edited` also what its user set, as a saved preset holds it."""
+    """Return the parts of the plan's preset that may run foreign code; with `edited`, also those that the user set."""
     chosen = (Origin.PRESET, Origin.EDITED) if edited else (Origin.PRESET,)
     env = {s.name: s.value for s in plan.env if s.origin in chosen}
     flags = {s.name: s.value for s in plan.flags if s.origin in chosen}
@@ -203,7 +206,7 @@ def foreign_parts(plan: LaunchPlan, *, edited: bool = False) -> tuple[ForeignPar
 
 
 def untrusted(plan: LaunchPlan, trusted: Iterable[str]) -> tuple[ForeignPart, ...]:
-    """What of a stranger's preset its user has not looked at yet."""
+    """Return the parts of a preset from elsewhere that are not in `trusted`."""
     known = frozenset(trusted)
     return tuple(p for p in foreign_parts(plan) if p.digest not in known) if plan.stranger else ()
 

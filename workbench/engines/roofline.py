@@ -1,8 +1,8 @@
-"""The limit that memory bandwidth sets on single-stream decoding: every token reads the weights once.
+"""The speed limit that memory bandwidth sets on decoding: every token reads the weights once.
 
-tok/s per stream <= bandwidth / bytes per token. Tensor parallelism adds bandwidths; pipeline stages and data-parallel
-replicas do not help one stream (a token passes the stages one after another; a replica serves other streams). The limit
-per stream also holds with many streams: they share each reading of the weights, so only the sum grows.
+tok/s per stream <= bandwidth / bytes per token. Tensor parallelism adds bandwidths. Pipeline stages and data-parallel
+replicas do not make one stream faster: a token passes the stages one after another, and a replica serves other streams.
+The limit per stream is the same with many streams, which share each read of the weights, so that only their sum grows.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ class Bandwidth:
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """`tok_s_per_stream` with a `label` of the bandwidth it is for; None with a `reason` where it cannot be told.
+    """The limit `tok_s_per_stream`, with a `label` for its bandwidth. None, with a `reason`, if it is unknown.
 
-    `bandwidth_gbs` is that of all GPUs that read for one stream. `gb_per_token` includes the KV cache if asked for.
+    `bandwidth_gbs` is the sum over the GPUs that read for one stream. `gb_per_token` includes the KV cache of the
+    context, if there is one.
     """
 
     tok_s_per_stream: float | None
@@ -47,7 +48,10 @@ class Ceiling:
 
 
 def bandwidth(gpu: GpuInfo | str) -> Bandwidth | str:
-    """Of one GPU, from NVML's maximum memory clock and bus width, else from the table by NVML name; or why not."""
+    """Return the bandwidth of one GPU, or the reason why it is unknown.
+
+    The source is NVML's maximum memory clock and bus width, else the table of GPU types.
+    """
     name = gpu if isinstance(gpu, str) else gpu.name
     known = find(name)
     sources = known.sources if known else ()
@@ -56,7 +60,7 @@ def bandwidth(gpu: GpuInfo | str) -> Bandwidth | str:
         basis = f"NVML: 2 x {gpu.memory_max_mhz} MHz x {gpu.memory_bus_bits} bit"
         return Bandwidth(nominal, basis, sources)
     if known is None:
-        return f"memory bandwidth of {name or 'this GPU'} is not known: no memory clock from NVML, not in the table"
+        return f"memory bandwidth of {name or 'this GPU'} is unknown: no memory clock from NVML, not in the table"
     unified = ", memory shared with the CPU" if known.unified_memory else ""
     basis = f"table: {name}, {known.bandwidth_gbs:g} GB/s nominal{unified}"
     return Bandwidth(known.bandwidth_gbs, basis, sources)
@@ -72,19 +76,19 @@ def ceiling(
     context_tokens: int = 0,
     memory_mhz: float | None = None,
 ) -> Ceiling:
-    """The limit for one stream on `gpus` (NVML infos, or NVML names when planning; all nodes, in rank order).
+    """Return the limit for one stream on `gpus`: NVML infos or names of all nodes, in rank order.
 
-    It is for the nominal bandwidth, or for `memory_mhz` where the memory ran slower than that under the load.
+    The limit is for the nominal bandwidth, or for `memory_mhz` if the memory ran at a lower clock under load.
 
-    Unequal GPUs: a tensor-parallel group is as fast as its slowest member times its size; pipeline stages are
-    passed in turn; of several replicas the fastest counts.
+    With unequal GPUs, a tensor-parallel group is as fast as its slowest member times its size, a stream passes the
+    pipeline stages in turn, and the fastest replica counts.
     """
     if model is None or not model.bytes_per_token:
-        return Ceiling(None, reason=(model and model.missing) or "bytes read per token are not known for this model")
+        return Ceiling(None, reason=(model and model.missing) or "bytes read per token are unknown for this model")
     if min(tp, pp, dp) < 1:
         return Ceiling(None, reason="parallel sizes must be at least 1")
     if len(gpus) < tp * pp * dp:
-        return Ceiling(None, reason=f"the plan spreads over {tp * pp * dp} GPUs, {len(gpus)} known")
+        return Ceiling(None, reason=f"the plan uses {tp * pp * dp} GPUs, but only {len(gpus)} are known")
     known: list[Bandwidth] = []
     for gpu in gpus[: tp * pp * dp]:
         one = bandwidth(gpu)
@@ -105,16 +109,16 @@ def ceiling(
 
 
 def _clocked(gpus: Sequence[GpuInfo | str], memory_mhz: float | None) -> tuple[float, str] | None:
-    """The share of the nominal bandwidth that the memory clock seen under load leaves; None where that is all of it."""
+    """Return the share of the nominal bandwidth at the memory clock under load, with a label. None: the full share."""
     tops = {gpu.memory_max_mhz for gpu in gpus if isinstance(gpu, GpuInfo)}
     top = tops.pop() if len(tops) == 1 else None
     if not top or not memory_mhz or memory_mhz >= _FULL_CLOCK * top:
         return None
-    return memory_mhz / top, f"at the memory clock seen under load, {memory_mhz:,.0f} of {top:,} MHz"
+    return memory_mhz / top, f"at the memory clock under load, {memory_mhz:,.0f} of {top:,} MHz"
 
 
 def _fastest(gbs: Sequence[float], tp: int, pp: int) -> float:
-    """GB/s that one stream sees on the fastest replica."""
+    """Return the GB/s that one stream reads on the fastest replica."""
     replicas = [gbs[i : i + tp * pp] for i in range(0, len(gbs), tp * pp)]
     return max(_replica(r, tp, pp) for r in replicas)
 
@@ -136,10 +140,9 @@ def _basis(known: Sequence[Bandwidth], tp: int, pp: int, dp: int, gb: float) -> 
 
 
 def against_limit(result: BenchResult) -> str | None:
-    """Where a result lies against the limit of its memory bandwidth: "81 % of 27.96 tok/s per stream (…)"; None: not
-    known.
+    """Compare a result with its bandwidth limit: "81 % of 27.96 tok/s per stream (…)". None if the limit is unknown.
 
-    More than 100 % means speculation, or a wrong count of bytes per token: never a faster memory.
+    More than 100 % means speculative decoding, or a wrong number of bytes per token; memory is never faster.
     """
     limit, measured = result.conditions.ceiling_tok_s, result.summary.per_stream_tok_s
     if not limit:
@@ -147,5 +150,5 @@ def against_limit(result: BenchResult) -> str | None:
     share = f"{100 * measured / limit:.0f} % of " if measured is not None else ""
     streams = result.spec.concurrency
     total = f"; {streams} streams: at most {limit * streams:,.4g} tok/s" if streams > 1 else ""
-    label = result.conditions.ceiling_basis or "whether at nominal bandwidth was not recorded"
+    label = result.conditions.ceiling_basis or "its bandwidth was not recorded"
     return f"{share}{limit:,.4g} tok/s per stream ({label}){total}"

@@ -198,7 +198,7 @@ class Conditions:
     workbench_version: str = ""
     simulated: bool = False
     ceiling_tok_s: float | None = None  # of one stream, by the memory bandwidth
-    ceiling_basis: str = ""  # which bandwidth that is: nominal, or at the memory clock seen under load
+    ceiling_basis: str = ""  # which bandwidth that is: nominal, or at the memory clock under load
     server_started_unix_s: float | None = None
     model_digest: str | None = None  # of the model's files on the host: names, sizes, first and last 64 KiB of each
     model_bytes: str = ""  # how sure that is, or why there is none

@@ -140,7 +140,7 @@ def test_assignments() -> None:
     [
         (("max-num-seqs=many",), (), (), "whole number"),
         (("max-num-seqs",), (), (), "needs a value"),
-        (("=3",), (), (), "names no flag"),
+        (("=3",), (), (), "has no flag name"),
         (("enforce-eager=perhaps",), (), (), "on or off"),
         (("speculative-config={'a': 1}",), (), (), "column 2"),
         (("max-model-len=1.5K",), (), (), "max-model-len"),

@@ -38,7 +38,7 @@ def test_one_limit_for_the_memory_clock_that_was_seen() -> None:
     info = GpuInfo(0, "GPU-0", PRO_6000, memory_max_mhz=14001, memory_bus_bits=512)
     seen = ceiling(MISTRAL_AWQ, [info], memory_mhz=13365.2)
     assert seen.tok_s_per_stream == pytest.approx(26.69, abs=0.01)
-    assert seen.label == "at the memory clock seen under load, 13,365 of 14,001 MHz"
+    assert seen.label == "at the memory clock under load, 13,365 of 14,001 MHz"
     for mhz in (None, 14001.0, 13990.0):
         assert ceiling(MISTRAL_AWQ, [info], memory_mhz=mhz).label.startswith("nominal bandwidth")
 
@@ -83,9 +83,9 @@ def test_context_costs_bytes_and_streams_share_the_weights() -> None:
     [
         (None, [PRO_6000], {}, "bytes read per token"),
         (ModelFacts("x"), [PRO_6000], {}, "bytes read per token"),
-        (MISTRAL_AWQ, [], {}, "1 GPUs, 0 known"),
-        (MISTRAL_AWQ, [PRO_6000], {"tp": 2}, "2 GPUs, 1 known"),
-        (MISTRAL_AWQ, ["NVIDIA GB100"], {}, "NVIDIA GB100 is not known"),
+        (MISTRAL_AWQ, [], {}, "uses 1 GPUs, but only 0 are known"),
+        (MISTRAL_AWQ, [PRO_6000], {"tp": 2}, "uses 2 GPUs, but only 1 are known"),
+        (MISTRAL_AWQ, ["NVIDIA GB100"], {}, "NVIDIA GB100 is unknown"),
         (MISTRAL_AWQ, [PRO_6000], {"tp": 0}, "at least 1"),
     ],
 )

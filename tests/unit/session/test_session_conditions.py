@@ -142,10 +142,10 @@ def test_a_result_says_its_limit_once_and_for_which_bandwidth() -> None:
         7,
         spec={"concurrency": 1},
         ceiling_tok_s=26.69,
-        ceiling_basis="at the memory clock seen under load, 13,365 of 14,001 MHz",
+        ceiling_basis="at the memory clock under load, 13,365 of 14,001 MHz",
     )
     said = replace(made, summary=replace(made.summary, per_stream_tok_s=21.62))
-    share = "81 % of 26.69 tok/s per stream (at the memory clock seen under load, 13,365 of 14,001 MHz)"
+    share = "81 % of 26.69 tok/s per stream (at the memory clock under load, 13,365 of 14,001 MHz)"
     assert against_limit(said) == share
     eight = replace(said, spec=replace(said.spec, concurrency=8))
     assert against_limit(eight) == f"{share}; 8 streams: at most 213.5 tok/s"

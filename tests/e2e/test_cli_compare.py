@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.simulated_runs import result_of
 
-from workbench.cli.result_ids import ids_of
+from workbench.cli.results import ids_of
 from workbench.model.errors import InputError
 from workbench.store import paths
 from workbench.store.results_db import ResultsDb

@@ -14,10 +14,10 @@ from workbench.cli.load_options import CLIENT, SHAPE, SIZE, fields_by_option, lo
 from workbench.cli.open_session import connected
 from workbench.cli.output import emit, note, say_lines
 from workbench.cli.registry import command, option
-from workbench.cli.runs import ready_run
+from workbench.cli.servers import ready_run
 from workbench.cli.shared_options import WAIT_TURN
 from workbench.cli.stop_signals import benchmark_stopped_by_signals, raise_for
-from workbench.cli.sweep_text import sweep_lines
+from workbench.cli.sweeps import sweep_lines
 from workbench.model.errors import InputError
 from workbench.model.untrusted_text import clean
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from workbench.cli.comparison_text import difference_lines, metric_lines, warning_lines
 from workbench.cli.open_session import local_session
 from workbench.cli.output import emit_or_say
 from workbench.cli.registry import command, option, repeatable
-from workbench.cli.result_ids import ids_of
+from workbench.cli.results import ids_of
 from workbench.model.errors import InputError
 
 if TYPE_CHECKING:
@@ -87,3 +86,32 @@ def _lines(comparison: Comparison, a: Sequence[BenchResult], b: Sequence[BenchRe
     yield from metric_lines(comparison)
     for line in comparison.notes:
         yield f"  {line}"
+
+
+def difference_lines(comparison: Comparison, between: str) -> Iterator[str]:
+    """Yield "name: value of A, `between`, value of B" for each difference in the configuration."""
+    for one in comparison.differences:
+        name = one["name"] if one["kind"] == one["name"] else f"{one['kind']} {one['name']}"
+        yield f"  {name}: {one['a']}{between}{one['b']}"
+
+
+def metric_lines(comparison: Comparison) -> Iterator[str]:
+    """Yield one line per metric: value of A, value of B, change, interval and verdict."""
+    from workbench.model.bench import half_width
+
+    for change in comparison.metrics:
+        moved = "" if change.change_pct is None else f"{change.change_pct:+.1f} %"
+        interval = "" if change.interval_pct is None else f" ± {half_width(change.interval_pct)}"
+        yield (
+            f"  {change.metric:<18} {number(change.a):>12} {number(change.b):>12} {change.unit:<6} "
+            f"{moved:>9}{interval:<8}  {change.verdict}"
+        )
+
+
+def warning_lines(comparison: Comparison) -> Iterator[str]:
+    for warning in comparison.warnings:
+        yield f"  not like for like: {warning}"
+
+
+def number(value: Any) -> str:
+    return "n/a" if value is None else f"{value:,.2f}"

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from workbench.cli.comparison_text import difference_lines, metric_lines, number, warning_lines
+from workbench.cli.compare import difference_lines, metric_lines, number, warning_lines
 from workbench.cli.output import note
 from workbench.model.experiment import Arm, Experiment, ExperimentRun, ExperimentSpec
 

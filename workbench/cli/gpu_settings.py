@@ -1,4 +1,4 @@
-"""gpu set, gpu revert, gpu sudoers: changes of GPU settings."""
+"""gpu set, revert, confirm, keep and sudoers: changes of GPU settings."""
 
 from __future__ import annotations
 
@@ -8,9 +8,17 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from workbench.cli.gpu_text import FOREIGN_NEXT, affected_by, affected_lines, affected_text, command_lines, report_lines
+from workbench.cli.gpu_text import (
+    FOREIGN_NEXT,
+    affected_by,
+    affected_lines,
+    affected_text,
+    command_lines,
+    guard_lines,
+    report_lines,
+)
 from workbench.cli.open_session import connected
-from workbench.cli.output import emit, note, say, say_lines
+from workbench.cli.output import emit, emit_or_say, note, say, say_lines
 from workbench.cli.questions import ask_sudo_password, confirm
 from workbench.cli.registry import command, option
 from workbench.cli.shared_options import DRY_RUN, YES
@@ -18,6 +26,7 @@ from workbench.model.errors import InputError
 from workbench.model.settings import HOST, ClockRange, GpuSettings, SettingOutcome, SettingsReport
 
 if TYPE_CHECKING:
+    from workbench.model.settings import GuardView
     from workbench.session.session import Session
 
 NEXT_STEP_UNATTENDED = "add --yes to confirm, or --dry-run to see the commands"
@@ -166,6 +175,34 @@ async def sudoers(arguments: argparse.Namespace) -> int:
         return emit({"host": host, "path": PATH, "sudoers": text})
     sys.stdout.write(text)
     return 0
+
+
+@command(
+    "gpu confirm",
+    "end a trial and keep its settings in force, under the guard",
+    examples=("workbench gpu confirm",),
+)
+async def confirm_trial(arguments: argparse.Namespace) -> int:
+    async with connected(arguments) as session:
+        text = "confirmed: the settings stay in force"
+        return await _print_guard(arguments, text, await session.confirm_gpu(), session)
+
+
+@command(
+    "gpu keep",
+    "keep the settings in force without a guard; the journal records the decision",
+    examples=("workbench gpu keep",),
+)
+async def keep(arguments: argparse.Namespace) -> int:
+    async with connected(arguments) as session:
+        text = "kept: the settings stay in force without a guard; `workbench gpu revert` restores the previous values"
+        return await _print_guard(arguments, text, await session.keep_gpu(), session)
+
+
+async def _print_guard(arguments: argparse.Namespace, text: str, view: GuardView, session: Session) -> int:
+    warnings = await session.cautions()
+    document = {"guard": asdict(view), "warnings": warnings, "ok": True, "simulated": session.state.simulated}
+    return emit_or_say(arguments.json, document, [text, *(f"warning: {w}" for w in warnings), *guard_lines(view)])
 
 
 def _print_report(

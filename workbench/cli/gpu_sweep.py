@@ -15,7 +15,7 @@ from workbench.cli.open_session import connected
 from workbench.cli.output import emit, note, say, say_lines
 from workbench.cli.questions import ask_sudo_password, can_ask, confirm
 from workbench.cli.registry import command, one_of, option
-from workbench.cli.runs import ready_run
+from workbench.cli.servers import ready_run
 from workbench.cli.shared_options import DRY_RUN, WAIT_TURN, YES
 from workbench.cli.stop_signals import cancelled_by_signals
 from workbench.cli.sweeps import SWEEP_ID, print_sweep, report_points, stored_sweep

@@ -10,7 +10,7 @@ from workbench.cli.open_session import connected
 from workbench.cli.output import emit_or_say, note
 from workbench.cli.questions import ask_sudo_password, can_ask
 from workbench.cli.registry import command, option
-from workbench.cli.runs import ready_run
+from workbench.cli.servers import ready_run
 from workbench.cli.shared_options import WAIT_TURN
 from workbench.cli.stop_signals import cancelled_by_signals
 from workbench.model.errors import InputError

@@ -130,7 +130,7 @@ def test_an_arm_whose_requests_fail(cli: Cli, base: tuple[str, ...]) -> None:
     assert compared["like_for_like"] is False
     assert any("8 of 8 requests failed" in warning for warning in compared["warnings"])
     assert {m["verdict"] for m in compared["metrics"]} <= {"not measured", "single pair"}
-    assert "not like for like: B" in cli("compare", *ids).out
+    assert "Not like for like\n  B" in cli("compare", *ids).out
 
 
 @pytest.mark.long

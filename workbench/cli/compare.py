@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from workbench.cli.open_session import local_session
 from workbench.cli.output import emit_or_say
@@ -78,40 +78,8 @@ def _side(side: str, runs: Sequence[BenchResult]) -> str:
 
 
 def _lines(comparison: Comparison, a: Sequence[BenchResult], b: Sequence[BenchResult]) -> Iterator[str]:
+    from workbench.report.formats.terminal import block_lines
+    from workbench.report.series_blocks import comparison_blocks
+
     yield f"{_side('A', a)}  vs  {_side('B', b)}"
-    yield from warning_lines(comparison)
-    yield from difference_lines(comparison, " -> ")
-    if not comparison.differences:
-        yield "  the same configuration"
-    yield from metric_lines(comparison)
-    for line in comparison.notes:
-        yield f"  {line}"
-
-
-def difference_lines(comparison: Comparison, between: str) -> Iterator[str]:
-    """Yield "name: value of A, `between`, value of B" for each difference in the configuration."""
-    for one in comparison.differences:
-        name = one["name"] if one["kind"] == one["name"] else f"{one['kind']} {one['name']}"
-        yield f"  {name}: {one['a']}{between}{one['b']}"
-
-
-def metric_lines(comparison: Comparison) -> Iterator[str]:
-    """Yield one line per metric: value of A, value of B, change, interval and verdict."""
-    from workbench.model.bench import half_width
-
-    for change in comparison.metrics:
-        moved = "" if change.change_pct is None else f"{change.change_pct:+.1f} %"
-        interval = "" if change.interval_pct is None else f" ± {half_width(change.interval_pct)}"
-        yield (
-            f"  {change.metric:<18} {number(change.a):>12} {number(change.b):>12} {change.unit:<6} "
-            f"{moved:>9}{interval:<8}  {change.verdict}"
-        )
-
-
-def warning_lines(comparison: Comparison) -> Iterator[str]:
-    for warning in comparison.warnings:
-        yield f"  not like for like: {warning}"
-
-
-def number(value: Any) -> str:
-    return "n/a" if value is None else f"{value:,.2f}"
+    yield from block_lines(comparison_blocks(comparison))

@@ -6,12 +6,10 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from workbench.cli.compare import difference_lines, metric_lines, number, warning_lines
 from workbench.cli.output import note
 from workbench.model.experiment import Arm, Experiment, ExperimentRun, ExperimentSpec
 
 if TYPE_CHECKING:
-    from workbench.model.bench import Comparison
     from workbench.session.state import SessionState
 
 UNKNOWN_DURATION = "the duration is known after the first run: there is no earlier start or benchmark like this one"
@@ -98,14 +96,18 @@ def list_line(experiment: Experiment) -> str:
 
 
 def experiment_lines(experiment: Experiment) -> Iterator[str]:
-    """Yield the pairs, the metrics, failed runs, the verdict and the command to resume."""
+    """Yield the differences, the metrics, the pairs, failed runs, the verdict and the command to resume."""
+    from workbench.report.blocks import Heading
+    from workbench.report.formats.terminal import block_lines
+    from workbench.report.series_blocks import comparison_blocks, pairs_table
+
     simulated = "  SIMULATED" if experiment.simulated else ""
     yield f"experiment {experiment.id}  {experiment.state}  {experiment.host}{simulated}"
     yield f"A: {arm_words(experiment.spec.a)}\nB: {arm_words(experiment.spec.b)}"
     if experiment.comparison is not None:
-        if experiment.spec.a.target:
-            yield from difference_lines(experiment.comparison, " | ")
-        yield from _comparison_lines(experiment.comparison)
+        yield from block_lines(comparison_blocks(experiment.comparison))
+        yield from block_lines([Heading("Pairs"), pairs_table(experiment.comparison.metrics[:1])])
+        yield ""
     for run in experiment.runs:
         if run.state in ("failed", "dropped"):
             yield f"  run {run.place + 1}, {_place(run)} {run.arm}: {run.state}: {run.error}"
@@ -119,16 +121,3 @@ def experiment_lines(experiment: Experiment) -> Iterator[str]:
         yield f"the smallest difference that this experiment could detect is {experiment.smallest_pct:.1f} %"
     if experiment.state in ("stopped", "failed"):
         yield f"to resume it: workbench experiment resume {experiment.id}"
-
-
-def _comparison_lines(comparison: Comparison) -> Iterator[str]:
-    chosen = comparison.metrics[0]
-    yield f"\n{chosen.metric} ({chosen.unit})"
-    for index, (a, b) in enumerate(chosen.pairs, 1):
-        moved = f"{100 * (b / a - 1):+.2f} %" if a and b else "n/a"
-        yield f"  pair {index:<3} A {number(a):>10}  B {number(b):>10}  {moved:>9}"
-    yield ""
-    yield from metric_lines(comparison)
-    yield from warning_lines(comparison)
-    for line in comparison.notes:
-        yield f"  {line}"

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from workbench.cli.experiment_text import UNKNOWN_DURATION, duration, report_progress
 from workbench.cli.load_options import CONCURRENCY, SHAPE, SIZE, load_of
@@ -22,7 +22,7 @@ from workbench.model.errors import InputError
 from workbench.model.experiment import Arm
 
 if TYPE_CHECKING:
-    from workbench.model.sweep import Sweep, SweepPoint
+    from workbench.model.sweep import Sweep
     from workbench.session.session import Session
     from workbench.session.state import SessionState
 
@@ -224,37 +224,17 @@ def print_sweep(sweep: Sweep, as_json: bool) -> int:
     return 0 if sweep.state == "done" and any(p.state == "done" for p in sweep.points) else 1
 
 
-# Title, width, value of a point, format.
-_COLUMNS = (
-    ("tok/s", 10, lambda p: p.tok_s, ",.1f"),
-    ("tok/J", 8, lambda p: p.tok_per_joule, ".3f"),
-    ("W", 7, lambda p: p.power_w, ".0f"),
-    ("SM MHz", 7, lambda p: p.sm_mhz, ".0f"),
-    ("°C", 5, lambda p: p.temperature_c, ".0f"),
-    ("TTFT p50", 9, lambda p: p.ttft_p50_ms, ",.1f"),
-    ("p99 ms", 9, lambda p: p.ttft_p99_ms, ",.1f"),
-    ("ITL ms", 7, lambda p: p.itl_mean_ms, ".2f"),
-)
+def sweep_lines(sweep: Sweep) -> Iterator[str]:
+    """Yield the knee, the table of points, notes, the error and the command to resume."""
+    from workbench.report.formats.terminal import block_lines
+    from workbench.report.series_blocks import sweep_blocks
 
-
-def sweep_lines(sweep: Sweep) -> Sequence[str]:
-    """Return the table of points (`>` marks the knee), then the knee, notes, error and the command to resume."""
     host = f"  on {sweep.host}" if sweep.host else ""
     simulated = "  SIMULATED" if sweep.simulated else ""
-    width = max(5, *(len(p.label) for p in sweep.points)) if sweep.points else 5
-    lines = [f"sweep {sweep.id}: {sweep.name}{host}  {sweep.state}{simulated}"]
-    lines.append("  " + " " * width + "".join(f" {title:>{size}}" for title, size, *_ in _COLUMNS))
-    for index, point in enumerate(sweep.points):
-        mark = ">" if index == sweep.knee else " "
-        lines.append(f"{mark} {point.label:<{width}}" + "".join(_cell(point, c) for c in _COLUMNS) + _remark(point))
-    if sweep.knee_text:
-        lines.append(f"knee: {sweep.knee_text}")
-    lines += [f"note: {text}" for text in sweep.notes]
-    if sweep.error:
-        lines.append(f"error: {sweep.error}")
+    yield f"sweep {sweep.id}: {sweep.name}{host}  {sweep.state}{simulated}"
+    yield from block_lines(sweep_blocks(sweep, ()))
     if (command := resume_command(sweep)) is not None:
-        lines.append(f"to resume it: {command}")
-    return lines
+        yield f"to resume it: {command}"
 
 
 def resume_command(sweep: Sweep) -> str | None:
@@ -262,16 +242,3 @@ def resume_command(sweep: Sweep) -> str | None:
     if not sweep.resumable or sweep.state == "done":
         return None
     return f"workbench {'' if sweep.kind == 'flag' else 'gpu '}sweep resume {sweep.id}"
-
-
-def _cell(point: SweepPoint, column: tuple[str, int, Any, str]) -> str:
-    _, size, value_of, shape = column
-    value = value_of(point)
-    return f" {'-' if value is None else format(value, shape):>{size}}"
-
-
-def _remark(point: SweepPoint) -> str:
-    if point.state == "done":
-        return f"  in force: {point.in_force}" if point.in_force else ""
-    state = "FAILED" if point.state == "failed" else point.state
-    return f"  {state}: {point.error}" if point.error else f"  {state}"

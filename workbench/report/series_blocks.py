@@ -71,7 +71,7 @@ def experiment_blocks(experiment: Experiment, results: Sequence[BenchResult]) ->
         blocks += comparison_blocks(comparison)
         chosen = next((m for m in comparison.metrics if m.metric == spec.metric), None)
         plot = plots.raw_pairs(chosen) if chosen else None
-        blocks += [Heading("Raw pairs"), *([plot] if plot else []), _pairs(comparison.metrics)]
+        blocks += [Heading("Raw pairs"), *([plot] if plot else []), pairs_table(comparison.metrics)]
     blocks += [Heading("Runs"), _runs(experiment)]
     if results:
         blocks += [overview(results), *_first_conditions(results, "run")]
@@ -114,7 +114,7 @@ def _arms(a: Arm, b: Arm) -> Table:
     return Table(("arm", "changes on the common base"), (("A", words(a)), ("B", words(b))))
 
 
-def _pairs(metrics: Sequence[MetricChange]) -> Table:
+def pairs_table(metrics: Sequence[MetricChange]) -> Table:
     """Return every metric of every pair, so that readers can compute the outcome themselves."""
     rows = []
     for metric in metrics:

@@ -26,10 +26,13 @@ _INDENT = "  "
 
 def render(report: Report) -> str:
     document = document_of(report)
-    lines = [document.title, document.subtitle]
-    for block in document.blocks:
-        lines += _lines(block)
-    return "\n".join(clean(line) for line in lines) + "\n"
+    lines = [clean(document.title), clean(document.subtitle), *block_lines(document.blocks)]
+    return "\n".join(lines) + "\n"
+
+
+def block_lines(blocks: Iterable[Block]) -> list[str]:
+    """Return the lines of blocks, without the control characters that a terminal obeys."""
+    return [clean(line) for block in blocks for line in _lines(block)]
 
 
 def _lines(block: Block) -> Iterable[str]:

@@ -185,7 +185,7 @@ async def sudoers(arguments: argparse.Namespace) -> int:
 async def confirm_trial(arguments: argparse.Namespace) -> int:
     async with connected(arguments) as session:
         text = "confirmed: the settings stay in force"
-        return await _print_guard(arguments, text, await session.confirm_gpu(), session)
+        return await _print_guard(arguments, text, await session.gpu.guard.confirm(), session)
 
 
 @command(
@@ -196,11 +196,11 @@ async def confirm_trial(arguments: argparse.Namespace) -> int:
 async def keep(arguments: argparse.Namespace) -> int:
     async with connected(arguments) as session:
         text = "kept: the settings stay in force without a guard; `workbench gpu revert` restores the previous values"
-        return await _print_guard(arguments, text, await session.keep_gpu(), session)
+        return await _print_guard(arguments, text, await session.gpu.guard.keep(), session)
 
 
 async def _print_guard(arguments: argparse.Namespace, text: str, view: GuardView, session: Session) -> int:
-    warnings = await session.cautions()
+    warnings = await session.gpu.cautions()
     document = {"guard": asdict(view), "warnings": warnings, "ok": True, "simulated": session.state.simulated}
     return emit_or_say(arguments.json, document, [text, *(f"warning: {w}" for w in warnings), *guard_lines(view)])
 

@@ -208,7 +208,7 @@ async def report_results(arguments: argparse.Namespace) -> int:
         raise InputError(
             "--requests applies to CSV only; JSON always contains every request", next_step="add --format csv"
         )
-    text = await session_of(arguments).report(
+    text = await session_of(arguments).reports.text(
         form,
         [ids_of(text) for text in arguments.ids],
         experiment_id=arguments.experiment,
@@ -249,7 +249,7 @@ async def import_results(arguments: argparse.Namespace) -> int:
     errors: list[WorkbenchError] = []
     for file in arguments.files:
         try:
-            stored += await session.import_results(file, known, tags=arguments.tags)
+            stored += await session.results.import_file(file, known, tags=arguments.tags)
         except WorkbenchError as error:
             errors.append(error)
     if errors and (len(arguments.files) == 1 or not stored):

@@ -148,7 +148,7 @@ def status_json(status: ServerStatus) -> dict[str, Any]:
 
 async def find_run(session: Session, run: str) -> ServerStatus:
     """Return the run with this id, or the only run whose id begins or ends with it. Raises InputError if none does."""
-    statuses = await session.supervisor.runs()
+    statuses = await session.servers.supervisor.runs()
     exact = [s for s in statuses if s.run_id == run]
     if not exact and run.isdecimal():
         await _reject_external(session, int(run))
@@ -161,7 +161,7 @@ async def find_run(session: Session, run: str) -> ServerStatus:
 
 async def _reject_external(session: Session, number: int) -> None:
     """Raise InputError if the number is the process id or port of a server that Workbench did not start."""
-    other = next((o for o in await session.other_servers() if number in (o.pid, o.port)), None)
+    other = next((o for o in await session.servers.others() if number in (o.pid, o.port)), None)
     if other is not None:
         log = f"its output goes to {other.output}" if other.output else "its output is where it was started"
         raise InputError(
@@ -179,4 +179,4 @@ async def ready_run(session: Session, run: str | None) -> str | None:
     status = await find_run(session, run)
     if status.state is ServerState.STARTING:
         note(f"{status.run_id}: waiting for READY")
-    return (await session.wait_ready(status.run_id)).run_id
+    return (await session.servers.wait_ready(status.run_id)).run_id

@@ -71,7 +71,7 @@ def test_the_shape_of_a_rejected_benchmark_is_not_asked_for_again(monkeypatch: p
                 async def run(run_id: str, url: str = server.url, **overrides: Any) -> int:
                     return await session.bench.run_url(url, **overrides)
 
-                monkeypatch.setattr(session, "bench_run", run)
+                monkeypatch.setattr(session.bench, "run_on", run)
                 await session.bench.run_asked("run", session.load.spec_of(None, asked), asked)
             assert (session.bench.defaults().concurrency == 4) is kept
         await session.close()

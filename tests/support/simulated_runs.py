@@ -21,7 +21,7 @@ from workbench.sim.profiles import PROFILES
 
 REQUESTS, TOKENS, STREAMS = 128, 128, 8
 SERVING = step_time.ModelReplica(
-    "vllm", PROFILES["rtx-pro-6000"].gpu, PROFILES["rtx-pro-6000"].interconnect, models.describe("Qwen/Qwen3-32B-AWQ")
+    PROFILES["rtx-pro-6000"].gpu, PROFILES["rtx-pro-6000"].interconnect, models.describe("Qwen/Qwen3-32B-AWQ")
 )
 
 

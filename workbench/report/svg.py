@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from workbench.report.format_values import MINUS, escape
 
 BLUE, ORANGE, GREY = "#3a7fc2", "#d1762a", "#8a8f98"
+INK = "currentColor"
 WIDTH = 720.0
 _GRID_OPACITY = 0.16
 Point = tuple[float, float]
@@ -75,68 +76,47 @@ def _tick_text(value: float, sign: bool = False) -> str:
     return ("+" if sign and value > 0 else "") + text.replace("-", MINUS)
 
 
-class _Drawing:
-    """SVG elements in the order in which they are painted. Coordinates are pixels from the upper left."""
+class _Plot:
+    """SVG elements above an x axis, in the order in which they are painted. Coordinates are pixels from the upper left;
+    the plot lies between `left`, `right`, `top` and `bottom`."""
 
-    def __init__(self, title: str, height: float) -> None:
-        self._title, self._height = escape(title), height
-        self._elements: list[str] = []
+    def __init__(self, title: str, x: SvgAxis, top: float, left: float, right: float, bottom: float) -> None:
+        self.left, self.right, self.top, self.bottom = left, right, top, bottom
+        self.across = x.scale(left, right)
+        self._title, self._x, self._elements = escape(title), x, list[str]()
 
-    def _add(self, tag: str, content: str = "", /, **attributes: str | float) -> None:
+    def add(self, tag: str, content: str = "", /, **attributes: str | float) -> None:
         written = []
         for name, value in attributes.items():
             text = value if isinstance(value, str) else f"{round(value, 2):.6g}"
             written.append(f' {name.replace("_", "-")}="{text}"')
         self._elements.append(f"<{tag}{''.join(written)}>{content}</{tag}>")
 
-    def line(
-        self, start: Point, end: Point, opacity: float = 1.0, color: str = "currentColor", **style: str | float
-    ) -> None:
+    def line(self, start: Point, end: Point, opacity: float = 1.0, color: str = INK, **style: str | float) -> None:
         (x1, y1), (x2, y2) = start, end
-        self._add("line", x1=x1, y1=y1, x2=x2, y2=y2, stroke=color, stroke_opacity=opacity, **style)
-
-    def path(self, points: Sequence[Point], color: str) -> None:
-        d = "M" + " L".join(f"{x:.1f} {y:.1f}" for x, y in points)
-        self._add("path", d=d, fill="none", stroke=color, stroke_width=1.8, stroke_linejoin="round")
+        self.add("line", x1=x1, y1=y1, x2=x2, y2=y2, stroke=color, stroke_opacity=opacity, **style)
 
     def dot(self, at: Point, color: str, *, hollow: bool = False) -> None:
-        self._add("circle", cx=at[0], cy=at[1], r=3.6, fill="none" if hollow else color, stroke=color, stroke_width=1.6)
+        self.add("circle", cx=at[0], cy=at[1], r=3.6, fill="none" if hollow else color, stroke=color, stroke_width=1.6)
 
-    def text(
-        self, at: Point, text: str, anchor: str = "start", opacity: float = 1.0, color: str = "currentColor"
-    ) -> None:
+    def text(self, at: Point, text: str, anchor: str = "start", opacity: float = 1.0, color: str = INK) -> None:
         """Add a text; one in a colour of its own is bold."""
-        self._add(
-            "text",
-            escape(text),
-            x=at[0],
-            y=at[1],
-            text_anchor=anchor,
-            fill=color,
-            fill_opacity=opacity,
-            font_weight=400 if color == "currentColor" else 600,
-        )
+        weight = 400 if color == INK else 600
+        style = {"fill_opacity": opacity, "font_weight": weight}
+        self.add("text", escape(text), x=at[0], y=at[1], text_anchor=anchor, fill=color, **style)
 
-    def x_axis(
-        self,
-        axis: SvgAxis,
-        across: Scale,
-        top: float,
-        bottom: float,
-        names: Sequence[tuple[float, str]],
-        opacity: float,
-    ) -> None:
-        """Add a line from `top` to `bottom` at each tick, the ticks' names below, and the title below these."""
+    def x_axis(self, names: Sequence[TickName], top: float, opacity: float = _GRID_OPACITY) -> None:
+        """Add a line from `top` to the bottom at each tick, the ticks' names below, and the title below these."""
         for value, name in names:
-            self.line((across(value), top), (across(value), bottom), opacity)
-            self.text((across(value), bottom + 17), name, "middle", 0.75)
-        middle = (across(axis.low) + across(axis.high)) / 2
-        self.text((middle, bottom + 34), axis.title, "middle", 0.75)
+            self.line((self.across(value), top), (self.across(value), self.bottom), opacity)
+            self.text((self.across(value), self.bottom + 17), name, "middle", 0.75)
+        self.text(((self.left + self.right) / 2, self.bottom + 34), self._x.title, "middle", 0.75)
 
     def svg(self) -> str:
         return (
-            f'<svg class="plot" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:g} {self._height:g}" role="img"'
-            f' aria-label="{self._title}" font-size="12"><title>{self._title}</title>{"".join(self._elements)}</svg>'
+            f'<svg class="plot" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:g} {self.bottom + 42:g}"'
+            f' role="img" aria-label="{self._title}" font-size="12"><title>{self._title}</title>'
+            f"{''.join(self._elements)}</svg>"
         )
 
 
@@ -147,42 +127,43 @@ def chart(
     series: Sequence[Series],
     *,
     height: float = 260.0,
-    marks: Sequence[tuple[float, str]] = (),
-    x_names: Sequence[tuple[float, str]] = (),
+    marks: Sequence[TickName] = (),
+    x_names: Sequence[TickName] = (),
 ) -> str:
     """Return lines over an x axis. `marks` are vertical lines with labels; `x_names` replace the ticks of the axis."""
-    drawing = _Drawing(title, height)
-    left, right, top, bottom = 58.0, WIDTH - 96.0, 26.0, height - 40.0
-    across, up = x.scale(left, right), y.scale(bottom, top)
+    plot = _Plot(title, x, top=26.0, left=58.0, right=WIDTH - 96.0, bottom=height - 42.0)
+    up = y.scale(plot.bottom, plot.top)
     for value in y.ticks():
-        drawing.line((left, up(value)), (right, up(value)), _GRID_OPACITY)
-        drawing.text((left - 7, up(value) + 4), _tick_text(value), "end", 0.75)
-    drawing.text((left - 48, top - 11), y.title, opacity=0.75)
-    names = x_names or [(value, _tick_text(value)) for value in x.ticks()]
-    drawing.x_axis(x, across, bottom + 4, bottom, names, 0.5)
-    drawing.line((left, bottom), (right, bottom), 0.5)
-    _draw_marks(drawing, [(across(value), label) for value, label in marks], top, bottom)
-    placed = [(one, [(across(px), up(py)) for px, py in one.points]) for one in series if one.points]
+        plot.line((plot.left, up(value)), (plot.right, up(value)), _GRID_OPACITY)
+        plot.text((plot.left - 7, up(value) + 4), _tick_text(value), "end", 0.75)
+    plot.text((plot.left - 48, plot.top - 11), y.title, opacity=0.75)
+    plot.x_axis(x_names or [(value, _tick_text(value)) for value in x.ticks()], plot.bottom + 4, 0.5)
+    plot.line((plot.left, plot.bottom), (plot.right, plot.bottom), 0.5)
+    _draw_marks(plot, marks)
+    placed = [(one, [(plot.across(px), up(py)) for px, py in one.points]) for one in series if one.points]
     lowest_label = 0.0
     # From the top down, so that the labels of lines that end close together are in the order of the lines.
     for one, points in sorted(placed, key=lambda item: item[1][-1][1]):
-        drawing.path(points if one.dots else _steps(points), one.color)
+        corners = points if one.dots else _steps(points)
+        path = "M" + " L".join(f"{px:.1f} {py:.1f}" for px, py in corners)
+        plot.add("path", d=path, fill="none", stroke=one.color, stroke_width=1.8, stroke_linejoin="round")
         for point in points if one.dots else ():
-            drawing.dot(point, one.color)
+            plot.dot(point, one.color)
         if one.label:
             lowest_label = max(points[-1][1] + 4, lowest_label + 14)
-            drawing.text((min(points[-1][0], right) + 8, lowest_label), one.label, color=one.color)
-    return drawing.svg()
+            plot.text((min(points[-1][0], plot.right) + 8, lowest_label), one.label, color=one.color)
+    return plot.svg()
 
 
-def _draw_marks(drawing: _Drawing, marks: Sequence[tuple[float, str]], top: float, bottom: float) -> None:
+def _draw_marks(plot: _Plot, marks: Sequence[TickName]) -> None:
     """Draw vertical lines with labels, a label one line lower if it would touch another."""
     label_ends: list[float] = []  # x at which the last label of each line ends
-    for x, label in marks:
-        drawing.line((x, top), (x, bottom), 0.55, stroke_dasharray="4 3")
+    for value, label in marks:
+        x = plot.across(value)
+        plot.line((x, plot.top), (x, plot.bottom), 0.55, stroke_dasharray="4 3")
         line = next((i for i, end in enumerate(label_ends) if end < x), len(label_ends))
         label_ends[line : line + 1] = [x + 10 + 7 * len(label)]
-        drawing.text((x + 4, top + 11 + 12 * line), label, opacity=0.8)
+        plot.text((x + 4, plot.top + 11 + 12 * line), label, opacity=0.8)
 
 
 def _steps(points: Sequence[Point]) -> list[Point]:
@@ -207,46 +188,42 @@ class Interval:
 
 def forest(title: str, rows: Sequence[Interval], x_title: str) -> str:
     """Return intervals around zero, one row each; the dot is hollow if nothing is claimed."""
-    step, top, left, right = 26.0, 14.0, 178.0, WIDTH - 190.0
-    bottom = top + step * len(rows)
-    drawing = _Drawing(title, bottom + 44)
     reach = max((abs(row.change) + row.half for row in rows), default=1.0) * 1.08 or 1.0
-    axis = SvgAxis(x_title, -reach, reach)
-    across = axis.scale(left, right)
-    drawing.x_axis(axis, across, top, bottom, [(v, _tick_text(v, sign=True)) for v in axis.ticks()], _GRID_OPACITY)
-    drawing.line((across(0), top - 6), (across(0), bottom), 0.7)
+    x = SvgAxis(x_title, -reach, reach)
+    plot = _Plot(title, x, top=14.0, left=178.0, right=WIDTH - 190.0, bottom=14.0 + 26.0 * len(rows))
+    across = plot.across
+    plot.x_axis([(value, _tick_text(value, sign=True)) for value in x.ticks()], plot.top)
+    plot.line((across(0), plot.top - 6), (across(0), plot.bottom), 0.7)
     colors = {None: GREY, True: BLUE, False: ORANGE}
     for i, row in enumerate(rows):
-        y, color = top + step * (i + 0.5), colors[row.good]
+        y, color = plot.top + 26.0 * (i + 0.5), colors[row.good]
         low, high = across(row.change - row.half), across(row.change + row.half)
-        drawing.text((left - 12, y + 4), row.label, "end")
-        drawing.line((low, y), (high, y), color=color, stroke_width=2)
+        plot.text((plot.left - 12, y + 4), row.label, "end")
+        plot.line((low, y), (high, y), color=color, stroke_width=2)
         for end in (low, high):
-            drawing.line((end, y - 4), (end, y + 4), color=color, stroke_width=2)
-        drawing.dot((across(row.change), y), color, hollow=row.good is None)
-        drawing.text((right + 14, y + 4), row.text, color=color)
-    return drawing.svg()
+            plot.line((end, y - 4), (end, y + 4), color=color, stroke_width=2)
+        plot.dot((across(row.change), y), color, hollow=row.good is None)
+        plot.text((plot.right + 14, y + 4), row.text, color=color)
+    return plot.svg()
 
 
 def dumbbells(title: str, pairs: Sequence[Point], x_title: str) -> str:
     """Return pairs of values, at least one, a row each: A hollow, B filled."""
-    step, top, left, right = 20.0, 24.0, 92.0, WIDTH - 80.0
-    bottom = top + step * len(pairs)
-    drawing = _Drawing(title, bottom + 42)
     values = [value for pair in pairs for value in pair]
     low, high = min(values), max(values)
     margin = (high - low) * 0.08 or abs(high) * 0.02 or 1.0
-    axis = SvgAxis(x_title, low - margin, high + margin)
-    across = axis.scale(left, right)
-    drawing.x_axis(axis, across, top, bottom, [(v, _tick_text(v)) for v in axis.ticks()], _GRID_OPACITY)
+    x = SvgAxis(x_title, low - margin, high + margin)
+    plot = _Plot(title, x, top=24.0, left=92.0, right=WIDTH - 80.0, bottom=24.0 + 20.0 * len(pairs))
+    across = plot.across
+    plot.x_axis([(value, _tick_text(value)) for value in x.ticks()], plot.top)
     for i, (a, b) in enumerate(pairs):
-        y = top + step * (i + 0.5)
-        drawing.text((left - 12, y + 4), f"pair {i + 1}", "end", 0.8)
-        drawing.line((across(a), y), (across(b), y), color=GREY, stroke_width=1.6)
-        drawing.dot((across(a), y), ORANGE, hollow=True)
-        drawing.dot((across(b), y), BLUE)
+        y = plot.top + 20.0 * (i + 0.5)
+        plot.text((plot.left - 12, y + 4), f"pair {i + 1}", "end", 0.8)
+        plot.line((across(a), y), (across(b), y), color=GREY, stroke_width=1.6)
+        plot.dot((across(a), y), ORANGE, hollow=True)
+        plot.dot((across(b), y), BLUE)
     a, b = pairs[0]
     outside = 10 if b >= a else -10
-    drawing.text((across(a) - outside, top - 4), "A", "middle", color=ORANGE)
-    drawing.text((across(b) + outside, top - 4), "B", "middle", color=BLUE)
-    return drawing.svg()
+    plot.text((across(a) - outside, plot.top - 4), "A", "middle", color=ORANGE)
+    plot.text((across(b) + outside, plot.top - 4), "B", "middle", color=BLUE)
+    return plot.svg()

@@ -101,7 +101,7 @@ def test_what_can_be_seen_before_a_start(cli: Cli) -> None:
         taken.listen()
         port = taken.getsockname()[1]
         ran = cli(*PRO, "start", "vllm-any", "--set", f"port={port}", "--json")
-        assert ran.code == 1 and f"port {port} is taken by process {os.getpid()}" in ran.document["error"]
+        assert ran.code == 1 and f"port {port} is in use by process {os.getpid()}" in ran.document["error"]
     ran = cli("start", "vllm-any", "--set", f"port={free_port()}", "--json")
     assert ran.code == 1 and "vllm not found" in ran.document["error"]
     ran = cli("start", "llamacpp-gguf", "--var", "model=/no/such/file.gguf", "--json")

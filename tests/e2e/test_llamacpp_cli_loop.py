@@ -72,7 +72,7 @@ def test_what_can_be_seen_before_the_start(command: CommandLine, model: Path, tm
         port = holder.getsockname()[1]
         taken = command("start", PRESET, *options(model), "--set", f"port={port}", "--wait")
     assert taken.code == 1
-    assert f"port {port} is taken by process {os.getpid()}" in taken.document["error"]
+    assert f"port {port} is in use by process {os.getpid()}" in taken.document["error"]
 
     missing = command("start", PRESET, *options(tmp_path / "gone.gguf"))
     assert missing.code == 1

@@ -1,6 +1,6 @@
-"""HTTP with servers that may be anything: an answer ends in time, is not larger than it may be, and is read as sent.
+"""HTTP with unknown servers: an answer ends in time, is bounded in size, and is not compressed.
 
-httpx's own time limit is for each read: a server that sends one byte a second is read for ever.
+httpx applies its time limit to each read, so it would read for ever from a server that sends one byte per second.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from typing import Any
 
 import httpx
 
-MOST_BYTES = 16 * 1024 * 1024  # of an answer; a metrics page of vLLM has 100 KB
+MOST_BYTES = 16 * 1024 * 1024  # of one answer; a metrics page of vLLM has 100 KB
 _DEFAULT_S = 10.0
 
 
 class BoundedClient(httpx.AsyncClient):
-    """An httpx client for control traffic. The request's time limit (of its reads) is the limit of the whole answer.
+    """An httpx client for control requests. A request's read timeout limits the whole answer.
 
-    Raises httpx.ReadTimeout for an answer that takes longer, httpx.DecodingError for one that is too large or
-    compressed, which nobody asked for.
+    Raises httpx.ReadTimeout if an answer takes longer, and httpx.DecodingError if it is too large, or compressed
+    although that was not requested.
     """
 
     def __init__(self, **options: Any) -> None:
-        # trust_env off: a proxy in the environment is not for a server that was named here.
+        # trust_env off: a proxy in the environment must not be used for the servers that are measured.
         super().__init__(trust_env=False, **options)
         self.headers["Accept-Encoding"] = "identity"
 
@@ -37,7 +37,7 @@ class BoundedClient(httpx.AsyncClient):
                 finally:
                     await response.aclose()
         except TimeoutError:
-            raise httpx.ReadTimeout(f"no whole answer within {limit_s:.0f} s", request=request) from None
+            raise httpx.ReadTimeout(f"no complete answer within {limit_s:.0f} s", request=request) from None
         return httpx.Response(response.status_code, headers=response.headers, content=body, request=request)
 
 
@@ -48,5 +48,5 @@ async def _body(response: httpx.Response) -> bytes:
     async for chunk in response.aiter_raw():
         body += chunk
         if len(body) > MOST_BYTES:
-            raise httpx.DecodingError(f"the answer has more than {MOST_BYTES >> 20} MiB", request=response.request)
+            raise httpx.DecodingError(f"the answer is larger than {MOST_BYTES >> 20} MiB", request=response.request)
     return bytes(body)

@@ -1,4 +1,4 @@
-"""What an engine did around one benchmark, from readings of its own counters."""
+"""The engine's own counters around one benchmark, from readings before, during and after it."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from statistics import fmean
 from workbench.model.bench import EngineDuring
 from workbench.model.server_run import EngineMetrics
 
-_COUNTERS = {  # of EngineDuring: of EngineMetrics
+_COUNTERS = {  # field of EngineDuring: field of EngineMetrics
     "requests_finished": "requests_finished",
     "prompt_tokens": "prompt_tokens",
     "generation_tokens": "generation_tokens",
     "prefix_hit_tokens": "prefix_hit_tokens",
     "preemptions": "preemptions",
 }
-_SHARES = {  # part, whole
+_SHARES = {  # percentage: counters of the part and of the whole
     "prefix_hit_pct": ("prefix_hit_tokens", "prefix_query_tokens"),
     "spec_accepted_pct": ("spec_accepted_tokens", "spec_draft_tokens"),
 }
-_BACKWARDS = "the counter went back: the engine started anew, or counts something else"
-_COMPARED = (  # of EngineDuring, what it is called
+_BACKWARDS = "the counter decreased: the engine was restarted, or counts something else"
+_COMPARED = (  # field of EngineDuring, name in messages
     ("requests_finished", "requests"),
     ("prompt_tokens", "prompt tokens"),
     ("generation_tokens", "output tokens"),
@@ -28,7 +28,8 @@ _COMPARED = (  # of EngineDuring, what it is called
 
 
 def summarize(before: EngineMetrics, during: Sequence[EngineMetrics], after: EngineMetrics) -> EngineDuring:
-    """Differences of the counters from `before` to `after`, means and maxima of the gauges in `during`."""
+    """Return the differences of the counters from `before` to `after`, and means and maxima of the gauges in
+    `during`."""
     absent: dict[str, str] = {}
     values: dict[str, int | float | None] = {}
     for name, counter in _COUNTERS.items():
@@ -39,12 +40,13 @@ def summarize(before: EngineMetrics, during: Sequence[EngineMetrics], after: Eng
         (some, why), (total, why_total) = _difference(before, after, part), _difference(before, after, whole)
         values[name] = round(100.0 * some / total, 2) if some is not None and total else None
         if values[name] is None:
-            absent[name] = why or why_total or "nothing was counted in that time"
+            absent[name] = why or why_total or "the engine counted nothing during the run"
     for name in ("running", "waiting"):
-        seen = [v for one in during if (v := getattr(one, name)) is not None]
-        values[f"{name}_mean"] = round(fmean(seen), 2) if seen else None
-        values[f"{name}_max"] = max(seen, default=None)
-        if not seen:
+        readings = [getattr(one, name) for one in during]
+        known = [value for value in readings if value is not None]
+        values[f"{name}_mean"] = round(fmean(known), 2) if known else None
+        values[f"{name}_max"] = max(known, default=None)
+        if not known:
             absent[f"{name}_mean"] = absent[f"{name}_max"] = _unread(name, during, after)
     use = [one.kv_use_pct for one in during if one.kv_use_pct is not None]
     values["kv_use_max_pct"] = round(max(use), 2) if use else None
@@ -54,28 +56,30 @@ def summarize(before: EngineMetrics, during: Sequence[EngineMetrics], after: Eng
 
 
 def nothing(reason: str) -> EngineDuring:
-    """No view of the engine, and why."""
+    """Return a summary without values, with `reason` for each."""
     names = (*_COUNTERS, *_SHARES, "running_mean", "running_max", "waiting_mean", "waiting_max", "kv_use_max_pct")
     return EngineDuring(absent=dict.fromkeys(names, reason))
 
 
 def readable(metrics: EngineMetrics) -> bool:
-    """Whether anything could be read at all."""
+    """Return whether at least one value could be read."""
     return any(getattr(metrics, n) is not None for n in ("running", "waiting", *_COUNTERS.values()))
 
 
 def disagreements(engine: EngineDuring, requests: int, prompt: int | None, output: int | None) -> tuple[str, ...]:
-    """Where the engine's counts are not those of the benchmark (all that it sent, warm-up included)."""
+    """Return one sentence for each count that differs between the engine and the benchmark. The benchmark's counts
+    include the warm-up."""
     found = []
-    for (name, title), ours in zip(_COMPARED, (requests, prompt, output), strict=True):
-        theirs = getattr(engine, name)
-        if theirs is not None and ours is not None and theirs != ours:
-            found.append(f"{title}: the engine counted {theirs:,}, this benchmark {ours:,}")
+    for (name, title), own in zip(_COMPARED, (requests, prompt, output), strict=True):
+        counted = getattr(engine, name)
+        if counted is not None and own is not None and counted != own:
+            found.append(f"{title}: the engine counted {counted:,}, this benchmark {own:,}")
     return tuple(found)
 
 
 def _difference(before: EngineMetrics, after: EngineMetrics, name: str) -> tuple[int | None, str | None]:
-    """How far a counter went. One that the engine shows from its first use on began at 0."""
+    """Return how far a counter went, or None and the reason. A counter that is missing before its first use began at
+    0."""
     later = getattr(after, name)
     if later is None:
         return None, after.absent.get(name, "not read after the run")
@@ -84,7 +88,9 @@ def _difference(before: EngineMetrics, after: EngineMetrics, name: str) -> tuple
         if not readable(before):
             return None, before.absent.get(name, "not read before the run")
         earlier = 0
-    return (later - earlier, None) if later >= earlier else (None, _BACKWARDS)
+    if later < earlier:
+        return None, _BACKWARDS
+    return later - earlier, None
 
 
 def _unread(name: str, during: Sequence[EngineMetrics], after: EngineMetrics) -> str:

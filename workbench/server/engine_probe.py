@@ -1,8 +1,10 @@
-"""Which engine is installed on a host: path, version and its own Python, without starting what a preset names.
+"""Which engine is installed on a host: path, version and its own Python, found without starting programs that a preset
+names.
 
-Versions of Python engines are the names of package metadata directories beside the launcher or its interpreter: files
-are read, no program runs. Only the engine's own program, found by its own name in an absolute directory of PATH, is
-asked for its version, where it has no such metadata. A preset's program is not: it may be anything.
+The version of a Python engine is read from the name of the package metadata directory beside its launcher or
+interpreter; no program runs. An engine without such metadata is asked for its version, but only the engine's own
+program, found by its own name in an absolute directory of PATH. A program that a preset names could be anything, so it
+is not run.
 """
 
 from __future__ import annotations
@@ -19,9 +21,9 @@ from workbench.hosts.base import CommandTimeout, Host
 if TYPE_CHECKING:
     from workbench.engines.base import Engine
 
-# $1 is the path or name asked for first (may be empty), the others the engine's own names. Prints key=value lines: the
-# first one found, the engine's own one, and those in the usual places of venvs, conda and uv. None is started. Relative
-# entries of PATH do not count: what lies in the current directory may be a stranger's.
+# $1 is the path or name to look for first (may be empty), the others are the engine's own names. Prints key=value
+# lines: the first program found, the engine's own one, and those in the usual places of venvs, conda and uv. Starts
+# none of them. Ignores relative entries of PATH: files in the current directory may come from a stranger.
 _FIND = r"""
 first=$1; shift
 look() {
@@ -82,25 +84,25 @@ exit 0
 
 @dataclass(frozen=True, slots=True)
 class InstalledEngine:
-    """What was found on a host. `version` None: it could not be told (`how` says why)."""
+    """An engine found on a host. If `version` is None, `how` says why it is unknown."""
 
     engine: str
-    path: str | None  # None: not found; `problem` says where it was looked for
+    path: str | None  # None: not found; `problem` says where it was searched
     version: str | None = None
     python: str | None = None  # the engine's own interpreter, when it is a Python program
     how: str = ""  # where the version was read from
     problem: str | None = None
-    elsewhere: tuple[str, ...] = ()  # others, found in common places
+    elsewhere: tuple[str, ...] = ()  # further programs of that name, in common places
 
 
 async def probe(
     host: Host, engine: Engine, executable: Sequence[str] = (), workdir: str | None = None
 ) -> InstalledEngine:
-    """Look for `executable[0]` when given, else for the engine's own names on the host's PATH. Two round trips.
+    """Look for `executable[0]` if given, otherwise for the engine's own names on the host's PATH. Takes two round
+    trips.
 
-    An engine that is run from its source directory is there when that directory, `workdir`, holds its script: any
-    Python would do for it, so that finding one says nothing. Raises HostError only where the host itself cannot be
-    asked.
+    An engine that runs from its source directory counts as installed if `workdir` contains its script: any Python could
+    start it, so finding a Python proves nothing. Raises HostError only if the host itself cannot be queried.
     """
     if not executable and not engine.packages and not engine.version_arguments:
         missing = await _no_source(host, engine, workdir)
@@ -127,25 +129,25 @@ async def _version_of(
         how = f"{engine.title} runs from its source directory and has no version number"
         return InstalledEngine(engine.name, path, None, python or path, how)
     own = facts["own"][0]
-    if facts["simulated"][0] and own:  # its stand-in answers, whatever the plan names
+    if facts["simulated"][0] and own:  # on a simulated host the stand-in answers, whatever the plan names
         return replace(await _from_itself(host, engine, own, python), path=path)
     if engine.packages:
         return await _from_metadata(host, engine, path, python, facts["real"][0])
     if path != own:
-        how = f"{path} is not the {engine.title} found on PATH: it is not run before a start"
+        how = f"{path} is not the {engine.title} on PATH, so it was not run to ask for its version"
         return InstalledEngine(engine.name, path, None, python, how)
     return await _from_itself(host, engine, path, python)
 
 
 async def _no_source(host: Host, engine: Engine, workdir: str | None) -> str | None:
-    """Why the engine's source directory is not there."""
+    """Return why the engine's source directory is missing, or None if it exists."""
     script = engine.launch[-1]
     if workdir is None:
-        return f"{engine.title} is run from its source directory, which a preset names"
+        return f"{engine.title} runs from its source directory, which a preset names"
     found = await host.run(["sh", "-c", '[ -f "$1" ]', "sh", posixpath.join(workdir, script)])
     if found.returncode == 0:
         return None
-    return f"{workdir} on {host.name} holds no {script}: it is no {engine.title} checkout"
+    return f"{workdir} on {host.name} contains no {script}, so it is not a checkout of {engine.title}"
 
 
 def _missing(host: Host, engine: Engine, first: str, facts: Mapping[str, list[str]]) -> InstalledEngine:
@@ -161,7 +163,8 @@ def _missing(host: Host, engine: Engine, first: str, facts: Mapping[str, list[st
 
 
 def _interpreter(script: Sequence[str]) -> str | None:
-    """The Python of a console script. Where the path is too long for "#!", pip writes `'''exec' "/long/path" …`."""
+    """Return the Python of a console script, or None. If its path is too long for "#!", pip writes `'''exec'
+    "/long/path" …`."""
     if not script:
         return None
     words = script[0].removeprefix("#!").split()
@@ -177,14 +180,14 @@ def _interpreter(script: Sequence[str]) -> str | None:
 
 
 async def _from_metadata(host: Host, engine: Engine, path: str, python: str | None, real: str) -> InstalledEngine:
-    """Read the version from the name of a directory, "…/lib/python3.12/site-packages/vllm-0.33.0.dist-info"."""
+    """Read the version from the name of a directory such as "…/lib/python3.12/site-packages/vllm-0.33.0.dist-info"."""
     programs = [p for p in (python, path, real) if p and p.startswith("/")]
     prefixes = dict.fromkeys(posixpath.dirname(posixpath.dirname(program)) for program in programs)
     names = " ".join(name.replace("-", "_") for name in engine.packages)
     done = await host.run(["sh", "-c", _METADATA, "sh", names, *prefixes], timeout_s=20)
     directory = done.out.strip()
     version = posixpath.basename(directory).removesuffix(".dist-info").partition("-")[2] or None
-    how = f"no package metadata for {engine.name} beside {python or path}: its version is not known before it starts"
+    how = f"no package metadata for {engine.name} beside {python or path}: the version is unknown until the start"
     return InstalledEngine(engine.name, path, version, python, f"package metadata {directory}" if version else how)
 
 
@@ -197,6 +200,6 @@ async def _from_itself(host: Host, engine: Engine, path: str, python: str | None
         return InstalledEngine(engine.name, path, None, python, f"{how} did not answer within 10 s")
     found = next((m for v in _VERSIONS if (m := v.search(done.out + done.err))), None)
     if done.returncode or found is None:
-        return InstalledEngine(engine.name, path, None, python, f"{how} gave no version")
+        return InstalledEngine(engine.name, path, None, python, f"{how} printed no version")
     version = found.group(1)
     return InstalledEngine(engine.name, path, f"b{version}" if version.isdigit() else version, python, how)

@@ -1,6 +1,6 @@
-"""Servers on a host that Workbench did not start: found by their command lines in /proc, and asked for their models.
+"""Servers on a host that Workbench did not start, found by their command lines in /proc and asked for their models.
 
-Read-only: nothing is signalled or stopped, and only processes that look like an inference engine are asked anything.
+This only reads: no process is signalled, and only processes that look like an inference engine receive requests.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from workbench.model.untrusted_text import clean
 from workbench.server import readiness
 
 ASK_S = 3.0
-MOST = 64  # processes that are looked at
+MOST = 64  # processes examined
 # Parts of the command lines of servers that Workbench finds but does not start; valid for both grep -E and re.
 _OTHERS = r"ollama|lmdeploy|trtllm|text-generation|mlc_llm|koboldcpp|aphrodite"
-# Prints "proc PID UID OWN", its words as "arg …", its sockets as "inode N", where its output goes as "log …"; then
-# "listen INODE PORT" for all of the host. OWN is 1 for what a Workbench started. grep reads all command lines at once.
+# Prints "proc PID UID OWN", then the words of its command line as "arg …", its sockets as "inode N", the file of its
+# output as "log …"; finally "listen INODE PORT" for each listening socket of the host. OWN is 1 for a process that a
+# Workbench started. grep reads all command lines at once.
 _LOOK = r"""
 for file in $(grep -alE "$1" /proc/[0-9]*/cmdline 2>/dev/null | head -n "$2"); do
     dir=${file%/cmdline}
@@ -43,16 +44,16 @@ exit 0
 
 @dataclass(frozen=True, slots=True)
 class FoundServer:
-    """A listening server that answers /v1/models. `argv` has its secrets masked."""
+    """A listening server that answers /v1/models. Secrets in `argv` are masked."""
 
     pid: int
     port: int
-    engine: str  # "" for one that Workbench does not start
+    engine: str  # "" for an engine that Workbench does not start
     argv: tuple[str, ...]
     uid: int | None = None
     models: tuple[str, ...] = ()
     output: str | None = None  # where its standard output goes: a file, or None
-    note: str = ""  # what it answered instead of its models
+    note: str = ""  # its answer if it named no models
 
     @property
     def url(self) -> str:
@@ -64,7 +65,7 @@ class FoundServer:
 
     @property
     def bench(self) -> str:
-        """Return the command that measures it."""
+        """Return the command that benchmarks the server."""
         return f"workbench bench --url {self.url}"
 
 
@@ -79,10 +80,8 @@ class _Seen:
 
 
 async def find(host: Host, known_ports: Iterable[int] = ()) -> tuple[FoundServer, ...]:
-    """Return the servers of `host` that no Workbench started, by port; those on `known_ports` are runs.
-
-    Raises HostError where the host cannot be asked.
-    """
+    """Return the servers of `host` that no Workbench started, sorted by port. Servers on `known_ports` are skipped,
+    since they are Workbench's own runs. Raises HostError if the host cannot be queried."""
     patterns = "|".join([*(engine.process_pattern for engine in _engines()), _OTHERS])
     done = await host.run(["sh", "-c", _LOOK, "sh", patterns, str(MOST)], check=True)
     processes, listening = _parse(done.out)
@@ -123,7 +122,7 @@ def _engines() -> list[Engine]:
 
 
 def _named_port(seen: _Seen, open_ports: set[int]) -> set[int]:
-    """The port that the command line of another user's process names, where something listens on it."""
+    """Return the port in the command line of another user's process, if something listens on it."""
     found = re.search(r"--port[ =](\d{1,5})\b", " ".join(seen.argv))
     return {int(found[1])} & open_ports if found and not seen.inodes else set()
 
@@ -135,7 +134,8 @@ def _server(seen: _Seen, port: int) -> FoundServer:
 
 
 async def _asked(host: Host, server: FoundServer) -> FoundServer | None:
-    """With its models; None for what does not speak HTTP there: engines listen on other ports too."""
+    """Return the server with its models; None if it does not speak HTTP on that port, since engines listen on other
+    ports too."""
     forward = None
     try:
         forward = await host.forward(server.port)
@@ -148,5 +148,11 @@ async def _asked(host: Host, server: FoundServer) -> FoundServer | None:
             await forward.close()
     if status is None:
         return None
-    note = "asks for an API key" if status in (401, 403) else "" if models else f"/v1/models answers {status}"
-    return replace(server, models=tuple(models), note=note) if status != 404 else None
+    if status == 404:
+        return None
+    note = ""
+    if status in (401, 403):
+        note = "requires an API key"
+    elif not models:
+        note = f"/v1/models answers {status}"
+    return replace(server, models=tuple(models), note=note)

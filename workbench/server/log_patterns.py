@@ -1,7 +1,7 @@
-"""Known lines of engine logs: cause and fix; and the line that says why a server failed.
+"""Known lines of engine logs, with cause and fix, and the line that explains why a server failed.
 
-Fast enough to see every line of a busy server: a batch is searched for fixed texts as one string, and only lines that
-hold one are looked at with a regular expression.
+Fast enough for every line of a busy server: a batch is searched for fixed texts as one string, and a regular expression
+checks only the lines that contain one.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ _LEVELS = {
     "info": Level.INFO,
     "ok": Level.INFO,
 }
-_LONGEST_LINE = 1500  # characters of a line that are looked at
+_LONGEST_LINE = 1500  # characters of a line that are searched
 
 
 @dataclass(frozen=True, slots=True)
 class LogPattern:
-    """`engines` is empty for patterns of any engine. `only_last`: a fault only when no line follows."""
+    """A known line. `engines` is empty if it can occur in any engine's log. `only_last`: it is a fault only if no line
+    follows."""
 
     id: str
     regex: re.Pattern[str]
@@ -52,7 +53,7 @@ class LogPattern:
 
 @cache
 def patterns(engine: str | None = None) -> tuple[LogPattern, ...]:
-    """All patterns, or those that concern `engine`."""
+    """Return all patterns, or those that concern `engine`."""
     if engine is not None:
         return tuple(p for p in patterns() if not p.engines or engine in p.engines)
     import json
@@ -73,19 +74,20 @@ def patterns(engine: str | None = None) -> tuple[LogPattern, ...]:
 
 
 def match(lines: Sequence[str], engine: str | None = None) -> tuple[Finding, ...]:
-    """The known lines among `lines`, each pattern once with its first line as evidence, in the order of the lines."""
+    """Return a finding for each pattern that occurs in `lines`, with its first line as evidence, in the order of the
+    lines."""
     found = [(index, p.finding(line)) for p, index, line in _matches(lines, engine)]
     return tuple(finding for _, finding in sorted(found, key=lambda item: item[0]))
 
 
 def stuck(last_line: str, engine: str | None = None) -> tuple[Finding, ...]:
-    """What it may mean that `last_line` has been the last one for minutes."""
+    """Return findings for a log whose last line has been `last_line` for minutes."""
     return tuple(p.finding(last_line) for p in patterns(engine) if p.only_last and p.regex.search(last_line))
 
 
 def _matches(lines: Sequence[str], engine: str | None) -> Iterator[tuple[LogPattern, int, str]]:
     text = "\n".join(lines)
-    lower = text.lower()  # newlines stay where they are; other offsets may not
+    lower = text.lower()  # keeps the newlines in place, unlike other offsets
     possible = [p for p in patterns(engine) if not p.only_last and any(n in lower for n in p.needles)]
     if not possible:
         return
@@ -115,7 +117,7 @@ _PLAIN_ERROR = re.compile(
     r"^Fatal Python error|^Segmentation fault|^Killed$|^terminate called|^Bus error|: No such file or directory$",
     re.IGNORECASE,
 )
-# Lines that only say that something else went wrong.
+# Lines that only report that something else went wrong.
 _WRAPPER = re.compile(
     r"EngineCore failed to start|Engine core initialization failed|WorkerProc initialization failed|"
     r"EngineCore encountered a fatal error|EngineDeadError|See root cause above|Scheduler hit an exception|"
@@ -123,16 +125,16 @@ _WRAPPER = re.compile(
     r"exiting due to|Failed to init server|output_handler failed|^Error in [\w ]*completion[\w ]*\.$",
     re.IGNORECASE,
 )
-_EMPTIEST = re.compile(r"output_handler failed|^Error in [\w ]*completion")  # any other of them says more
+_EMPTIEST = re.compile(r"output_handler failed|^Error in [\w ]*completion")  # any other wrapper says more
 _SOURCE = re.compile(r"raise\b|(?:return )?[\w.]+\($")  # a line of source code in a traceback: the message follows it
-# Errors of a request or of an optional part: a server lives on with them.
+# Errors of one request or of an optional part, after which a server continues to run.
 _HARMLESS = re.compile(r"Error with model error=|Ignore import error|Exception ignored in|resource_tracker")
 _VALUE_ERROR = re.compile(r"^\s+(?:Value error, )?(?P<why>\S.*?) \[type=\w+")
 
 
 def first_error(lines: Sequence[str], engine: str | None = None) -> str | None:
-    """The line that says why it failed, without its log prefix: a known fatal line, else the first exception or error
-    that is more than a report of another one. None when nothing looks like an error."""
+    """Return the line that explains the failure, without its log prefix: a known fatal line, otherwise the first
+    exception or error that is more than a report of another one. None if no line looks like an error."""
     split = "\n".join(lines).split("\n")
     known = [(i, line) for p, i, line in _matches(split, engine) if p.level is Level.ERROR]
     if known:
@@ -151,7 +153,7 @@ def first_error(lines: Sequence[str], engine: str | None = None) -> str | None:
 
 
 def plain(line: str) -> str:
-    """A log line without colour, control characters, process, time and level; at most 500 characters."""
+    """Return a log line without colour, control characters, process, time and level, cut to 500 characters."""
     bare = _bare(line)
     prefix = _PREFIX.match(bare)
     return bare[prefix.end() if prefix else 0 :].strip()[:500]
@@ -163,7 +165,7 @@ def _bare(line: str) -> str:
 
 
 def _error_in(line: str) -> tuple[bool, str]:
-    """(whether the line is an error itself, its message)."""
+    """Return whether the line itself is an error, and its message."""
     bare = _bare(line)
     prefix = _PREFIX.match(bare)
     rest = bare[prefix.end() :] if prefix else bare
@@ -178,7 +180,7 @@ def _error_in(line: str) -> tuple[bool, str]:
 
 
 def _detail(following: Sequence[str]) -> str | None:
-    """What a pydantic ValidationError says on the lines after its first."""
+    """Return the explanation of a pydantic ValidationError from the lines after its first."""
     for line in following:
         bare = _bare(line)
         prefix = _PREFIX.match(bare)

@@ -1,6 +1,6 @@
-"""A run's log: from bytes at an offset to clean lines in bounded memory.
+r"""A run's log: from bytes at an offset to clean lines in bounded memory.
 
-Engines write progress bars (\\r), colours, other processes' output and, now and then, a key. What comes out here is
+Engines write progress bars (\r), colours, output of other processes, and sometimes a key. The lines produced here are
 plain text without control characters or secrets. The file on the host stays as it is and can be searched there.
 """
 
@@ -16,11 +16,11 @@ from workbench.model.secrets import mask_text
 from workbench.model.server_run import LogBatch
 from workbench.model.untrusted_text import clean
 
-HEAD_LINES = 2_000  # start-up says why a server fails or what it chose: always kept
+HEAD_LINES = 2_000  # always kept: start-up lines explain failures and the engine's choices
 TAIL_LINES = 20_000
-RING_CHARS = 8_000_000  # of the tail; keeps memory flat where lines are long
-HEAD_BYTES = 256 * 1024  # read in order, however far behind
-READ_BYTES = 512 * 1024  # most that one read takes; further behind than this the reader skips to the end
+RING_CHARS = 8_000_000  # of the tail; bounds the memory if lines are long
+HEAD_BYTES = 256 * 1024  # never skipped, however far behind the reader is
+READ_BYTES = 512 * 1024  # most bytes of one read; a reader that is further behind skips to the end
 
 _ERROR = re.compile(
     r"(?:^|[\s\]])(?:ERROR|CRITICAL|FATAL)\b|^[\d.]+ E |^\[?E\d{4} |^Traceback "
@@ -32,7 +32,8 @@ _INFO = re.compile(r"(?:^|[\s\]])INFO\b|^[\d.]+ I |^\[?I\d{4} ")
 
 
 def level_of(line: str) -> str:
-    """ "error", "warn", "info" or "": for colour. Reads the level that the engine wrote, wherever it puts it."""
+    """Return the level that the engine wrote in the line: "error", "warn", "info", or "" if there is none. Used for
+    colour."""
     head = line[:200]
     if _INFO.search(head[:60]):
         return "info"
@@ -42,7 +43,7 @@ def level_of(line: str) -> str:
 
 
 def log_line(raw: bytes, secrets: Iterable[str] = ()) -> str:
-    """One line as text: a progress bar's last state, cleaned, no secrets."""
+    """Decode one line: a progress bar's last state, cleaned, with secrets masked."""
     text = raw.decode("utf-8", "replace")
     if not text.isprintable():
         states = (clean(part.expandtabs(8), len(part) * 8) for part in reversed(text.split("\r")))
@@ -51,8 +52,8 @@ def log_line(raw: bytes, secrets: Iterable[str] = ()) -> str:
 
 
 class LineAssembler:
-    """Bytes in pieces of any size to complete lines. A character or an escape cut by a read is joined again, because
-    only whole lines are decoded. A line without end is given out in pieces of `limit` bytes."""
+    """Joins bytes in pieces of any size to complete lines. Only complete lines are decoded, so that a character or
+    escape sequence cut by a read is restored. A line longer than `limit` bytes is emitted in pieces."""
 
     def __init__(self, secrets: Iterable[str] = (), limit: int = 64 * 1024) -> None:
         self._secrets = tuple(secrets)
@@ -65,7 +66,7 @@ class LineAssembler:
     def feed(self, data: bytes) -> list[str]:
         *complete, rest = (self._rest + data).split(b"\n")
         if len(rest) > self._limit:
-            rest = rest[max(rest.rfind(b"\r", 0, -1), 0) :]  # a progress bar: only its last state counts
+            rest = rest[max(rest.rfind(b"\r", 0, -1), 0) :]  # of a progress bar, only the last state matters
         if len(rest) > self._limit:
             complete.append(rest)
             rest = b""
@@ -78,11 +79,11 @@ class LineAssembler:
 
     @property
     def unfinished(self) -> str:
-        """The line being written, e.g. a progress bar."""
+        """The line that is being written, such as a progress bar."""
         return log_line(self._rest, self._secrets) if self._rest else ""
 
     def flush(self) -> list[str]:
-        """What is left when the writer has ended."""
+        """Return the rest after the writer has ended."""
         rest, self._rest = self._rest, b""
         return [log_line(rest, self._secrets)] if rest else []
 
@@ -91,19 +92,17 @@ class LineAssembler:
 
 
 class LogRing:
-    """The first and the last lines of a log, in bounded memory. Line 0 is the first line that is kept.
-
-    Where lines between the two are gone, one line says how many.
-    """
+    """The first and the last lines of a log, in bounded memory. If lines between the two are missing, one line says how
+    many."""
 
     def __init__(self, head_lines: int = HEAD_LINES, tail_lines: int = TAIL_LINES, chars: int = RING_CHARS) -> None:
         self._head: list[str] = []
         self._tail: deque[str] = deque()
         self._head_lines, self._tail_lines, self._chars = head_lines, tail_lines, chars
         self._tail_chars = 0
-        self.dropped = 0  # lines that came and are no longer kept
+        self.dropped = 0  # lines added but no longer kept
         self.skipped = False  # bytes between head and tail were never read
-        self.total = 0  # lines ever added: tells a viewer what is new
+        self.total = 0  # lines ever added, so that a viewer knows which are new
 
     def extend(self, lines: Iterable[str]) -> None:
         for line in lines:
@@ -118,7 +117,7 @@ class LogRing:
             self.dropped += 1
 
     def skip(self) -> None:
-        """Bytes are about to be left out. Only one gap is kept: what lies between the head and here goes."""
+        """Bytes are about to be skipped. Only one gap is kept, so everything after the head is dropped."""
         self.skipped = True
         self.dropped += len(self._tail)
         self._tail.clear()
@@ -126,14 +125,14 @@ class LogRing:
 
     def _gap(self) -> str | None:
         if self.skipped:
-            return "… lines left out to keep up; search reads the whole file …"
+            return "… lines skipped to keep up; search reads the whole file …"
         return f"… {self.dropped:,} lines no longer kept; search reads the whole file …" if self.dropped else None
 
     def __len__(self) -> int:
         return len(self._head) + len(self._tail) + (1 if self._gap() else 0)
 
     def lines(self, start: int = 0, count: int | None = None) -> Sequence[str]:
-        """`count` lines from line `start`; fewer where they do not exist."""
+        """Return up to `count` lines from line `start`. Line 0 is the first line kept."""
         stop = len(self) if count is None else min(start + count, len(self))
         return [self._line(i) for i in range(max(start, 0), stop)]
 
@@ -150,7 +149,7 @@ class LogRing:
         return level_of(line)
 
     def find(self, text: str, start: int = 0, backwards: bool = False) -> int | None:
-        """Number of the next line from `start` on (that one included) that holds `text`, whatever its case; or None."""
+        """Return the number of the next line from `start` on (inclusive) that contains `text` in any case, or None."""
         wanted = text.casefold()
         lines = self.lines()
         numbers = range(min(start, len(lines) - 1), -1, -1) if backwards else range(max(start, 0), len(lines))
@@ -158,9 +157,9 @@ class LogRing:
 
 
 class LogFollower:
-    """One run's log on its way from the host: fed with bytes at an offset, gives batches, keeps the ring.
+    """Follows one run's log: accepts bytes at an offset, returns batches of lines, and fills the ring.
 
-    `offset` is the byte to read next; it survives a lost link, since nothing but the file is asked again.
+    `offset` is the next byte to read. It survives a lost link, since only the file is needed to continue.
     """
 
     def __init__(self, run_id: str, secrets: Iterable[str] = ()) -> None:
@@ -175,11 +174,12 @@ class LogFollower:
 
     @property
     def unfinished(self) -> str:
-        """The line being written, e.g. a progress bar."""
+        """The line that is being written, such as a progress bar."""
         return self._assembler.unfinished
 
     def feed(self, data: bytes, at: int) -> LogBatch | None:
-        """Bytes read at offset `at`: beyond `offset` means some were skipped, before it that the file was cut."""
+        """Take bytes read at offset `at`. If `at` is beyond `offset`, bytes were skipped; if before it, the file was
+        truncated."""
         truncated = at != self.offset
         if truncated:
             self._assembler.drop()
@@ -190,7 +190,7 @@ class LogFollower:
         return self._batch(self._assembler.feed(data), truncated)
 
     def finish(self) -> LogBatch | None:
-        """The writer has ended: give out its last line, though it lacks a newline."""
+        """Return the last line, which may lack a newline, after the writer has ended."""
         return self._batch(self._assembler.flush(), False)
 
     def _batch(self, lines: list[str], truncated: bool) -> LogBatch | None:
@@ -205,17 +205,15 @@ async def read(
     path: str,
     run_id: str,
     *,
-    offset: int = 0,
     secrets: Iterable[str] = (),
     ended: Callable[[], bool] = lambda: True,
     wait: Callable[[], Awaitable[None]] | None = None,
 ) -> AsyncIterator[LogBatch]:
-    """Every line from byte `offset` on, without skipping, for a pipe or a file.
+    """Yield all lines from the start of the file, for a pipe or a file, without skipping.
 
-    Ends at the end of the file once `ended()` says that nothing more will come; until then `wait()` (an
-    awaitable) stands between two reads.
+    Ends at the end of the file once `ended()` is true. Until then, `wait()` is awaited between two reads.
     """
-    assembler = LineAssembler(secrets)
+    assembler, offset = LineAssembler(secrets), 0
     while True:
         last = ended()
         try:
@@ -223,7 +221,7 @@ async def read(
         except HostUnreachable:
             if last or wait is None:
                 raise
-            await wait()  # the link may come back; nothing is lost but time
+            await wait()  # the link may come back; only time is lost
             continue
         offset += len(data)
         lines = assembler.feed(data)
@@ -247,12 +245,12 @@ class LogMatch:
 
 
 async def search(
-    host: Host, path: str, text: str, *, secrets: Iterable[str] = (), limit: int = 500, ignore_case: bool = True
+    host: Host, path: str, text: str, *, secrets: Iterable[str] = (), limit: int = 500
 ) -> tuple[LogMatch, ...]:
-    """The first `limit` lines of the whole file that hold `text` literally; the host searches, few bytes travel."""
-    case = ["-i"] if ignore_case else []
-    done = await host.run(["grep", "-a", "-n", "-F", *case, "-m", str(limit), "-e", text, "--", path])
+    """Return the first `limit` lines of the whole file that contain `text` literally, in any case. The host does the
+    search, so that few bytes travel."""
+    done = await host.run(["grep", "-a", "-n", "-F", "-i", "-m", str(limit), "-e", text, "--", path])
     if done.returncode > 1:
-        raise CommandFailed(f"cannot search {path}: {done.err.strip()}", done, host=host.name)
+        raise CommandFailed(f"cannot search {path}: {done.problem}", done, host=host.name)
     found = (line.partition(b":") for line in done.stdout.splitlines() if line)
     return tuple(LogMatch(int(number), log_line(rest, secrets)) for number, _, rest in found if number.isdigit())

@@ -1,8 +1,8 @@
-"""The engine's own counters from its Prometheus page, under one set of names for every engine.
+"""The engine's own counters from its Prometheus page, under one set of names for all engines.
 
-Which series hold a quantity is the engine's knowledge (`engine.metrics`). Several names are tried in order, since
-engines rename them; the first that is on the page counts. Labels differ per version and per data-parallel part, so
-series are matched by name only and summed (a share, like KV cache use, is averaged).
+The engine knows which series contain a quantity (`engine.metrics`). Several names are tried in order, since engines
+rename them; the first one on the page counts. Labels differ between versions and data-parallel parts, so series are
+matched by name only and summed (a share, such as KV cache use, is averaged).
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _QUANTITIES = {  # field of EngineMetrics: quantity of engines.base.METRICS
     "spec_draft_tokens": "drafted",
     "spec_accepted_tokens": "accepted",
 }
-_MOST = 2.0**53  # of a count: beyond it no float is one, and no database takes it
+_MOST = 2.0**53  # larger counts are not exact as float and do not fit the database
 
 
 async def fetch(http: httpx.AsyncClient, engine: Engine) -> EngineMetrics:
-    """One reading. Where there is none, every quantity is None with the same reason; nothing is raised."""
+    """Read the counters once. On any failure each quantity is None, with the same reason; no error is raised."""
     import httpx
 
     if engine.metrics_path is None:
@@ -52,16 +52,16 @@ async def fetch(http: httpx.AsyncClient, engine: Engine) -> EngineMetrics:
 
 
 def parse(page: str, engine: Engine) -> EngineMetrics:
-    """A Prometheus text page to EngineMetrics."""
+    """Parse a Prometheus text page into EngineMetrics."""
     from prometheus_client.parser import text_string_to_metric_families
 
     names = {field: tuple(engine.metrics.get(quantity, ())) for field, quantity in _QUANTITIES.items()}
     wanted = {name for several in names.values() for name in several}
     series: dict[str, list[float]] = {}
-    # vLLM's page is 100 KB of histograms, read every second during a benchmark: the rest of it is left out.
-    ours = "\n".join(line for line in page.splitlines() if line.startswith(tuple(wanted)))
+    # vLLM's page is 100 KB of histograms and is read every second during a benchmark: parse only the wanted lines.
+    relevant = "\n".join(line for line in page.splitlines() if line.startswith(tuple(wanted)))
     try:
-        for family in text_string_to_metric_families(ours + "\n" if ours else page):
+        for family in text_string_to_metric_families(relevant + "\n" if relevant else page):
             for sample in family.samples:
                 if sample.name in wanted and abs(sample.value) <= _MOST:  # no NaN either
                     series.setdefault(sample.name, []).append(sample.value)
@@ -76,19 +76,19 @@ def parse(page: str, engine: Engine) -> EngineMetrics:
         elif several:
             absent[field] = f"{several[0]} is not on the page"
         else:
-            absent[field] = f"{engine.title} does not count it"
+            absent[field] = f"{engine.title} does not count this"
     hits, prompt = values.get("prefix_hit_tokens"), values.get("prompt_tokens")
     if hits is not None and prompt is not None:
         if engine.cached_beside_prompt:
             prompt = values["prompt_tokens"] = prompt + hits
-        if "prefix_queries" not in engine.metrics:  # every prompt token is looked up
+        if "prefix_queries" not in engine.metrics:  # this engine looks up every prompt token
             values["prefix_query_tokens"] = prompt
             absent.pop("prefix_query_tokens", None)
     return EngineMetrics(**values, unix_s=time.time(), absent=absent)  # type: ignore[arg-type]
 
 
 def engine_of(page: str) -> Engine | None:
-    """Whose page this is, by the names of its series; None for a page of something else."""
+    """Return the engine that serves this page, by the names of its series; None if no engine matches."""
     from workbench import engines
 
     for engine in map(engines.get, engines.names()):
@@ -99,5 +99,5 @@ def engine_of(page: str) -> Engine | None:
 
 
 def nothing(reason: str) -> EngineMetrics:
-    """No reading, and why."""
+    """Return metrics without values, with `reason` for each."""
     return EngineMetrics(unix_s=time.time(), absent=dict.fromkeys(_QUANTITIES, reason))

@@ -1,4 +1,5 @@
-"""What the files of a model on a host tell of it: bytes of its weights, and its config.json. Nothing of them is run."""
+"""Facts about a model from its files on a host: the size of its weights, and its config.json. Nothing in them is
+executed."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from workbench.model.plan import LaunchPlan, ModelFacts
 from workbench.server.model_fingerprint import LOCATE, locate_arguments
 
 _TIMEOUT_S = 20.0
-# After LOCATE: `at` is the file or directory. Prints key=value lines; the configuration comes last, as it is.
+# After LOCATE: `at` is the file or directory. Prints key=value lines, and the unchanged config.json last.
 _READ = (
     LOCATE
     + r"""
@@ -54,10 +55,8 @@ exit 0
 
 
 async def read_facts(host: Host, plan: LaunchPlan, env: Mapping[str, str]) -> ModelFacts:
-    """Return the figures of the model that `plan` names, from its files on `host`, in one round trip.
-
-    Never raises: where nothing can be read, `missing` says why.
-    """
+    """Return the facts about the model that `plan` names, from its files on `host`, in one round trip. Never raises:
+    `missing` says why a value is unknown."""
     model = plan.model
     try:
         done = await host.run(
@@ -65,22 +64,22 @@ async def read_facts(host: Host, plan: LaunchPlan, env: Mapping[str, str]) -> Mo
         )
     except (HostError, TimeoutError) as error:
         return ModelFacts(model, missing=f"the model's files could not be read: {error}")
-    told, _, config = done.out.partition("config=\n")
-    lines = [line.partition("=")[::2] for line in told.splitlines()]
+    facts, _, config = done.out.partition("config=\n")
+    lines = [line.partition("=")[::2] for line in facts.splitlines()]
     sizes = [int(value) for key, value in lines if key == "bytes" and value.isdecimal()]
     absent = sum(key == "absent" for key, _ in lines)
     if done.returncode or not sizes or absent:
-        looked = next((f": not in {value}" for key, value in lines if key == "looked"), "")
-        what = f"{absent} of its weight files are missing" if absent else f"its files were not found{looked}"
-        return ModelFacts(model, missing=f"on {host.name} {what}")
+        looked = next((f" in {value}" for key, value in lines if key == "looked"), "")
+        what = f"{absent} of the model's weight files are missing" if absent else f"no model files were found{looked}"
+        return ModelFacts(model, missing=f"{what} on {host.name}")
     if not config:
-        missing = "of a single file it is not known how many bytes one token reads"
+        missing = "for a single model file, the bytes read per token are unknown"
         return ModelFacts(model, weight_bytes=float(sum(sizes)), missing=missing, source=f"the size of {model}")
     try:
         document = json.loads(config)
     except (ValueError, RecursionError):
         document = None
     if not isinstance(document, dict):
-        return ModelFacts(model, missing=f"its config.json on {host.name} is not valid JSON")
+        return ModelFacts(model, missing=f"the model's config.json on {host.name} is not valid JSON")
     source = f"config.json and weight files on {host.name}"
     return from_config(model, document, sum(sizes), head=("head", "yes") in lines, source=source)

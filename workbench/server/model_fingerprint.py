@@ -1,6 +1,9 @@
-"""Which model files a server was started with, told in a second without reading gigabytes: names, sizes, and a digest
-of the first and last 64 KiB of each. A repository that was updated, another quantization or a file that is cut off
-differs; a change in the middle of a file of the same size does not show."""
+"""A fingerprint of the model files that a server was started with: names, sizes, and a digest of the first and last 64
+KiB of each file. It takes a second and does not read gigabytes.
+
+A repository that was updated, another quantization, or a truncated file changes the fingerprint. A change in the middle
+of a file of the same size does not.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,8 @@ from workbench.model.plan import LaunchPlan
 _TIMEOUT_S = 20.0
 _GB = 1e9
 # $1 model as the engine is given it, $2 working directory, $3 revision, $4 HF_HUB_CACHE, $5 HF_HOME (2 to 5 may be "").
-# Prints commit=…, or looked=… and nothing else; then `at` is the model's file or directory. A hub id is looked up as
-# huggingface_hub lays its cache out: models--org--name/refs/REVISION names the commit, snapshots/COMMIT has the files.
+# Prints commit=…, or only looked=…; then `at` is the model's file or directory. A hub id is looked up in the layout of
+# huggingface_hub's cache: models--org--name/refs/REVISION names the commit, snapshots/COMMIT contains the files.
 LOCATE = r"""
 [ -n "$2" ] && cd -- "$2" 2>/dev/null
 at=$1
@@ -32,7 +35,7 @@ if [ ! -e "$at" ]; then
     echo "commit=$commit"
 fi
 """
-# Prints a line per file: size, time of change, digest, name.
+# Prints a line per file: size, modification time, digest, name.
 _LOOK = (
     LOCATE
     + r"""
@@ -56,7 +59,8 @@ exit 0
 
 @dataclass(frozen=True, slots=True)
 class ModelBytes:
-    """`digest` None where the files were not found; `basis` says how sure it is, or why there is none."""
+    """Fingerprint of model files. `digest` is None if the files were not found. `basis` says how sure it is, or why
+    there is no digest."""
 
     digest: str | None
     basis: str
@@ -70,12 +74,13 @@ async def identify(
     *,
     started_unix_s: float | None = None,
 ) -> ModelBytes:
-    """Of the model that `plan` names, on its host, in one round trip. Never raises: a result without it is one."""
+    """Return the fingerprint of the model that `plan` names, in one round trip. Never raises: a benchmark without a
+    fingerprint is still valid."""
     argv = locate_arguments(plan, env, workdir)
     try:
         done = await host.run(["sh", "-c", _LOOK, "sh", *argv], timeout_s=_TIMEOUT_S)
     except (HostError, TimeoutError) as error:
-        return ModelBytes(None, f"the model's files could not be looked at: {error}")
+        return ModelBytes(None, f"the model's files could not be read: {error}")
     lines = [line.partition("=")[::2] for line in done.out.splitlines()]
     files = [tuple(value.split(" ", 3)) for key, value in lines if key == "file"]
     if done.returncode or not files or any(len(f) != 4 for f in files):
@@ -95,13 +100,13 @@ def locate_arguments(plan: LaunchPlan, env: Mapping[str, str], workdir: str | No
 
 
 def _of(files: list[tuple[str, ...]], commit: str | None, started_unix_s: float | None) -> ModelBytes:
-    told = sorted(f"{name} {size} {digest}" for size, _, digest, name in files)
-    digest = hashlib.sha256("\n".join(told).encode()).hexdigest()[:16]
+    lines = sorted(f"{name} {size} {digest}" for size, _, digest, name in files)
+    digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
     total = sum(int(size) for size, *_ in files)
     number = f"{len(files)} files" if len(files) != 1 else "1 file"
     basis = f"{number}, {total / _GB:.3g} GB: names, sizes, first and last 64 KiB of each"
     if commit:
         basis += f"; Hugging Face commit {commit}"
     if started_unix_s is not None and any(float(changed) > started_unix_s for _, changed, *_ in files):
-        return ModelBytes(None, f"a model file was changed after the server had started ({basis})")
+        return ModelBytes(None, f"a model file was changed after the server started ({basis})")
     return ModelBytes(digest, basis)

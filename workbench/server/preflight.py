@@ -1,4 +1,4 @@
-"""What is checked on the host before a server is started, in one round trip. Nothing is changed."""
+"""Checks on the host before a server is started, in one round trip. They change nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _Refuse = Callable[[str, str], ServerError]
 _ENDED = frozenset({ServerState.STOPPED, ServerState.CRASHED, ServerState.FAILED})
 
 # $1 executable, $2 working directory, $3 model path, $4 port, $5 PATH (each but $1 and $4 may be empty).
-# Prints key=value lines. /proc/net/tcp rather than ss: it is always there. State 0A is LISTEN.
+# Prints key=value lines. Reads /proc/net/tcp, since `ss` is not installed everywhere. State 0A is LISTEN.
 _LOOK = r"""
 [ -n "$5" ] && PATH=$5
 if [ -n "$2" ]; then cd -- "$2" 2>/dev/null || { echo "workdir=missing"; cd /; }; fi
@@ -45,9 +45,10 @@ exit 0
 async def check(
     host: Host, plan: LaunchPlan, command: Command, runs: Iterable[ServerStatus], *, simulated: bool = False
 ) -> None:
-    """Raise ServerError for the first thing that would keep the server from starting; `runs` are this host's.
+    """Raise ServerError for the first problem that would keep the server from starting. `runs` are the runs of this
+    host.
 
-    A `simulated` engine loads no model: its path need not be there.
+    A `simulated` engine loads no model, so its model path need not exist.
     """
     shown = mask_command(command).shell()
     model = plan.model if is_path(plan.model) and not simulated else ""
@@ -84,17 +85,17 @@ def _no_executable(name: str, plan: LaunchPlan, facts: Mapping[str, str]) -> tup
 
 
 def _check_port(command: Command, runs: Iterable[ServerStatus], facts: Mapping[str, str], refuse: _Refuse) -> None:
-    # An engine that is still loading may hold the port without listening on it: our own runs are known to.
+    # An engine that is still loading may have bound the port without listening on it. Workbench knows its own runs.
     own = next((r for r in runs if r.port == command.port and _alive(r)), None)
     if own is not None:
         raise refuse(
-            f"port {command.port} is taken by {own.engine} run {own.run_id} ({own.state})",
+            f"port {command.port} is in use by {own.engine} run {own.run_id} ({own.state})",
             f"workbench stop {own.run_id}, or set another port",
         )
     if "taken" in facts:
         pid, _, holder = facts.get("holder", "").partition(" ")
         by = f" by process {pid}: {holder.strip()}" if pid else " by a process of another user"
-        raise refuse(f"port {command.port} is taken{by}", "end that process, or set another port")
+        raise refuse(f"port {command.port} is in use{by}", "end that process, or set another port")
 
 
 def _alive(run: ServerStatus) -> bool:

@@ -1,7 +1,7 @@
-"""Does a server answer? Three questions, in order: its health, the name of its model, one real token.
+"""Whether a server answers, by three requests in order: its health, the name of its model, and one token.
 
-The token is the proof: engines answer /health, and list models, before the first forward pass has compiled, and
-vLLM's /health says nothing of a worker that hangs.
+Only the token proves readiness: engines answer /health and list models before the first forward pass has compiled, and
+vLLM's /health does not notice a worker that hangs.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from workbench.engines.base import Engine
 
 CONNECT_S = 5.0
-ANSWER_S = 10.0  # health and models; vLLM answers them from its API process, also under load
+ANSWER_S = 10.0  # for health and models; vLLM answers them from its API process, also under load
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """How far the questions got. `reason` says what the first unanswered one met."""
+    """Outcome of a readiness check. `reason` describes the first request that failed."""
 
     health: bool = False
     model: str | None = None
     token: bool = False
     reason: str | None = None
-    needs_key: bool = False  # answered 401 or 403: it lives, and wants an API key that is not known here
+    needs_key: bool = False  # the server answered 401 or 403: it is alive and requires an API key that is unknown
 
     @property
     def ready(self) -> bool:
@@ -37,7 +37,8 @@ class Answer:
 
 
 def client(base_url: str, api_key: str | None = None) -> httpx.AsyncClient:
-    """For control traffic only. Every request has its own connection: llama.cpp closes kept ones after 5 s idle."""
+    """Return an HTTP client for control requests. Each request uses its own connection, since llama.cpp closes idle
+    ones after 5 s."""
     import httpx
 
     from workbench.server.bounded_http import BoundedClient
@@ -46,25 +47,26 @@ def client(base_url: str, api_key: str | None = None) -> httpx.AsyncClient:
     if api_key:
         headers["Authorization"] = f"Bearer {api_key}"
     timeout = httpx.Timeout(ANSWER_S, connect=CONNECT_S)
-    verify = base_url.startswith("https:")  # certificates of all the world take 0.06 s to load
+    verify = base_url.startswith("https:")  # loading the CA certificates takes 0.06 s
     return BoundedClient(base_url=base_url, headers=headers, timeout=timeout, verify=verify)
 
 
 async def healthy(http: httpx.AsyncClient, engine: Engine, timeout_s: float | None = None) -> str | None:
-    """None when /health answers 200, else why it does not."""
+    """Return None if /health answers 200, otherwise the reason."""
     status, body = await _ask(http, "GET", engine.health_path, timeout_s=timeout_s)
     if status == 200:
         return None
-    return f"{engine.health_path}: {body if status is None else f'answers {status} {_short(body)}'.strip()}"
+    problem = body if status is None else f"answers {status} {_short(body)}".strip()
+    return f"{engine.health_path}: {problem}"
 
 
 async def check(http: httpx.AsyncClient, engine: Engine, *, token_timeout_s: float) -> Answer:
-    """Ask all three; stops at the first that is not answered. Never raises for what the server does."""
+    """Make the three requests until one fails. Never raises for anything that the server does."""
     if (reason := await healthy(http, engine)) is not None:
         return Answer(reason=reason)
     status, body = await _ask(http, "GET", engine.models_path)
     if status in (401, 403):
-        return Answer(health=True, needs_key=True, reason=f"{engine.models_path} asks for an API key ({status})")
+        return Answer(health=True, needs_key=True, reason=f"{engine.models_path} requires an API key ({status})")
     model = _model_name(body) if status == 200 else None
     if model is None:
         return Answer(health=True, reason=f"{engine.models_path} names no model ({status or body})")
@@ -73,7 +75,7 @@ async def check(http: httpx.AsyncClient, engine: Engine, *, token_timeout_s: flo
 
 
 async def models(http: httpx.AsyncClient, path: str, timeout_s: float) -> tuple[int | None, list[str]]:
-    """Return the status that `path` answers with (None: no HTTP answer) and the names of the models there."""
+    """Return the HTTP status of `path` (None: no HTTP answer) and the names of the models listed there."""
     status, body = await _ask(http, "GET", path, timeout_s=timeout_s)
     data = body.get("data") if status == 200 and isinstance(body, dict) else None
     rows = data if isinstance(data, list) else []
@@ -81,7 +83,8 @@ async def models(http: httpx.AsyncClient, path: str, timeout_s: float) -> tuple[
 
 
 async def _token(http: httpx.AsyncClient, model: str, timeout_s: float) -> str | None:
-    """Ask for one token; None when it came. Plain completion first: it needs no chat template."""
+    """Request one token. Return None if it came, otherwise the reason. Plain completion is tried first, since it needs
+    no chat template."""
     asked: tuple[tuple[str, Mapping[str, Any]], ...] = (
         ("/v1/completions", {"prompt": "Hello"}),
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hello"}]}),
@@ -92,8 +95,9 @@ async def _token(http: httpx.AsyncClient, model: str, timeout_s: float) -> str |
         status, answer = await _ask(http, "POST", path, body, timeout_s)
         if status == 200 and _has_token(answer):
             return None
-        reasons.append(f"{path} gave no token ({status or answer}{f': {_short(answer)}' if status else ''})")
-        if status not in (400, 404, 405, 422, 501):  # only "not like this" is worth the other way of asking
+        detail = f"{status}: {_short(answer)}" if status else answer
+        reasons.append(f"{path} returned no token ({detail})")
+        if status not in (400, 404, 405, 422, 501):  # the other endpoint helps only if this one is not supported
             break
     return "; ".join(reasons)
 
@@ -105,7 +109,7 @@ async def _ask(
     body: Mapping[str, Any] | None = None,
     timeout_s: float | None = None,
 ) -> tuple[int | None, Any]:
-    """(status, JSON or text), or (None, what went wrong)."""
+    """Return (status, JSON or text), or (None, reason) if there was no HTTP answer."""
     import httpx
 
     timeout_s = timeout_s or ANSWER_S
@@ -130,7 +134,8 @@ def _model_name(body: Any) -> str | None:
 
 
 def _has_token(body: Any) -> bool:
-    """A token may be invisible (half a character, an end mark), so the count decides where there is one."""
+    """Return whether the answer contains a token. A token may be invisible (half a character, an end mark), so the
+    server's count decides if there is one."""
     if not isinstance(body, dict) or not body.get("choices"):
         return False
     usage = body.get("usage")

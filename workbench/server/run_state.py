@@ -1,4 +1,4 @@
-"""From facts to a state: pure, so that every Workbench that looks at a run says the same of it."""
+"""From the facts about a run to its status. Pure functions, so that all Workbenches report the same status of a run."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from workbench.model.untrusted_text import clean
 from workbench.server.run_directory import RunFacts
 
 
-def judge(
+def status_of(
     facts: RunFacts, *, now_unix_s: float, silent_s: float | None = None, phase: str | None = None
 ) -> ServerStatus:
-    """The status that the facts allow. `silent_s`: how long a ready server has not answered, once that counts;
-    `now_unix_s` is the host's clock.
+    """Return the status that follows from `facts`. `now_unix_s` is the host's clock; `silent_s` is how long a ready
+    server has not answered, or None while it answers.
 
-    A server that is not ready in time is FAILED, but its process is left alone: a large model on a slow disk may
-    only need longer, and then it is READY after all. The reason says that it still runs.
+    A server that is not ready in time is FAILED, but its process is left running: a large model on a slow disk may only
+    need longer, and then the server becomes READY. The reason says that its process still runs.
     """
     record = facts.record
     state, reason = _state(facts, now_unix_s, silent_s)
@@ -50,7 +50,7 @@ def judge(
 
 
 def reachable_address(bind_host: str) -> str:
-    """Where a server that binds to `bind_host` answers on its own host."""
+    """Return the address at which a server that binds to `bind_host` answers on its own host."""
     if bind_host in ("", "0.0.0.0", "::", "localhost", "*"):
         return "127.0.0.1"
     return f"[{bind_host}]" if ":" in bind_host else bind_host
@@ -68,10 +68,10 @@ def _alive(facts: RunFacts, now_unix_s: float, silent_s: float | None) -> tuple[
     if facts.ready:
         if silent_s is None:
             return ServerState.READY, None
-        return ServerState.UNRESPONSIVE, f"not answering for {silent_s:.0f} s; its process lives"
+        return ServerState.UNRESPONSIVE, f"no answer for {silent_s:.0f} s; the server's process is alive"
     limit_s = facts.record.ready_timeout_s
     if limit_s and now_unix_s - (facts.started_unix_s or facts.record.created_unix_s) > limit_s:
-        return ServerState.FAILED, f"not ready within {limit_s:.0f} s; its process still runs"
+        return ServerState.FAILED, f"not ready within {limit_s:.0f} s; the server's process still runs"
     return ServerState.STARTING, None
 
 
@@ -80,7 +80,7 @@ def _ending(facts: RunFacts) -> str:
         return f"killed by {facts.exit_signal}"
     if facts.exit_code is not None:
         return f"exited with code {facts.exit_code}"
-    return "its process is gone and left no exit code"
+    return "the server's process has ended without an exit code"
 
 
 def _findings(facts: RunFacts) -> tuple[Finding, ...]:
@@ -88,6 +88,6 @@ def _findings(facts: RunFacts) -> tuple[Finding, ...]:
     if facts.record.problem:
         found.append(Finding(Level.WARN, "run.record", facts.record.problem, fix="stop the run, or end it by hand"))
     if facts.members and not facts.alive:
-        text = f"{facts.members} of its processes outlived it and may hold GPU memory"
+        text = f"{facts.members} processes of the server are still alive and may occupy GPU memory"
         found.append(Finding(Level.ERROR, "run.orphans", text, fix=f"x, or workbench stop {facts.record.run_id}"))
     return tuple(found)

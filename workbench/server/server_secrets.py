@@ -1,5 +1,8 @@
-"""The API key of a running server and other secrets of its command, so that its endpoints can be asked and its log
-masked. They are kept in memory only: an adopted server's are read from its process, or the file its engine keeps."""
+"""API keys and other secrets of running servers: they open the server's endpoints, and are masked in its log.
+
+Secrets are kept in memory only. Those of an adopted server are read from its process, or from the file that its engine
+writes.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def api_key_of(command: Command, engine: Engine | None) -> str | None:
-    """The key that clients of this server must send; None when it asks for none, as far as the command says."""
+    """Return the key that clients of this server must send; None if the command sets none."""
     following = (*command.argv[1:], "")
     for argument, after in zip(command.argv, following, strict=True):
         name, equals, value = argument.partition("=")
@@ -23,7 +26,7 @@ def api_key_of(command: Command, engine: Engine | None) -> str | None:
 
 
 async def command_of_process(host: Host, pid: int) -> Command | None:
-    """argv and environment as the process table shows them; None when they may not be read or it has ended."""
+    """Return the argv and environment of a process; None if it has ended or they may not be read."""
     try:
         argv = _words(await host.read_file(f"/proc/{pid}/cmdline"))
         pairs = [word.partition("=") for word in _words(await host.read_file(f"/proc/{pid}/environ"))]

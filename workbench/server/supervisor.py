@@ -1,11 +1,11 @@
-"""Servers of one host: start, watch, adopt, stop.
+"""The servers of one host: start, watch, adopt, stop.
 
-All state is in the run directories on the host (records.py, hosts/detached.py). This object only looks at them, so it
-can die at any moment, and two of them can look at the same runs: stopping twice does nothing, and the proof of
-readiness is a file that either may write.
+All state is in the run directories on the host (run_directory.py, hosts/detached_process.py). A supervisor only reads
+it, so it can be killed at any moment, and two supervisors can watch the same runs: stopping a run twice does nothing,
+and either may write the file that proves readiness.
 
-A look is cheap where nothing happens: one read of the process's stat and one of the log per run, in parallel; the
-whole process table is only asked now and then, and when the process is gone.
+Watching is cheap while nothing happens: for each run, one read of the process's stat and one of its log, in parallel.
+The whole process table is read only now and then, and when a process has ended.
 """
 
 from __future__ import annotations
@@ -31,68 +31,70 @@ from workbench.model.server_run import EngineMetrics, LogBatch, ServerState, Ser
 from workbench.server import logs, metrics, preflight, readiness, server_secrets
 from workbench.server.logs import HEAD_BYTES, READ_BYTES, LogMatch, LogRing
 from workbench.server.run_directory import RUN_ID, RunRecord, decode_record, encode_ready, encode_record, new_run_id
-from workbench.server.watched_run import UNHEALTHY_AFTER, Watched
+from workbench.server.watched_run import UNHEALTHY_AFTER, WatchedRun
 
 if TYPE_CHECKING:
     from workbench.engines.base import Engine
 
 Event = ServerStatus | LogBatch
 
-READY_TIMEOUT_S = 1800.0  # 400 GB of weights from a network disk take that long
+READY_TIMEOUT_S = 1800.0  # loading 400 GB of weights from a network disk takes that long
 TOKEN_TIMEOUT_S = 300.0  # the first forward pass may compile kernels
 STOP_GRACE_S = 15.0  # from TERM to KILL: ready servers take 2 s (vLLM) to 7 s (SGLang)
-_STOP_TRIES = 3  # where the link is lost in the middle
-EXPLAINED_RUNS = 10  # newest failed runs whose log is read for the reason when runs are listed
-FULL_KIB = 64  # free on the disk of a run's directory: less is full
+_STOP_TRIES = 3  # if the link is lost during a stop
+EXPLAINED_RUNS = 10  # newest failed runs whose log is searched for the reason when runs are listed
+FULL_KIB = 64  # a disk with less free space counts as full
 FILES = ("plan.json", "ready.json", "stop.json")
 
-_BUSY_S, _STARTING_S, _READY_S, _LOST_S = 0.25, 0.5, 1.0, 2.0  # between two looks: 0.25 s is 4 batches a second
+_BUSY_S, _STARTING_S, _READY_S, _LOST_S = 0.25, 0.5, 1.0, 2.0  # between two looks: 0.25 s gives 4 batches a second
 _FULL_LOOK_S = {ServerState.STARTING: 2.0, ServerState.STOPPING: 1.0}
-_FULL_LOOK_ELSE_S = 15.0  # its end is seen at once all the same
+_FULL_LOOK_ELSE_S = 15.0  # the end of a process is noticed at once nevertheless
 _ASK_STARTING_S, _ASK_READY_S = 1.0, 5.0
-_HEALTH_S, _ASK_NOW_S = 5.0, 3.0  # to answer /health: while it is watched, three times; where one look must do
+_HEALTH_S, _ASK_NOW_S = 5.0, 3.0  # limit for /health: while watching (three failures count); for a single check
 _UNDECIDED = frozenset({ServerState.STARTING, ServerState.UNKNOWN})
 
 
 class Supervisor:
-    """The servers of one host. `on_event` is called on the loop's thread, with a status that has changed or new log
-    lines of a living run; it must return quickly."""
+    """The servers of one host. `on_event` is called in the event loop with a changed status or with new log lines of a
+    living run; it must return quickly."""
 
     def __init__(self, host: Host, on_event: Callable[[Event], None] = lambda event: None) -> None:
         self.host = host
         self._emit = on_event
-        self._runs: dict[str, Watched] = {}
+        self._runs: dict[str, WatchedRun] = {}
         self._watch: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()  # set, and replaced, at every change
         self._root = ""
-        self._starting: set[str] = set()  # runs whose directory is being made here
+        self._starting: set[str] = set()  # runs whose directory this supervisor is creating
 
     # ---- what is known now, without asking the host
 
     def status(self, run_id: str) -> ServerStatus:
+        """Return the last known status, without querying the host."""
         return self._known(run_id).status
 
     def statuses(self) -> tuple[ServerStatus, ...]:
-        """All runs seen so far, newest first."""
+        """Return the status of all known runs, newest first."""
         return tuple(self._runs[run_id].status for run_id in sorted(self._runs, reverse=True))
 
     def record(self, run_id: str) -> RunRecord:
-        """What was started: plan and command, with their secrets masked."""
+        """Return what was started: plan and command, with their secrets masked."""
         return self._known(run_id).record
 
     def api_key(self, run_id: str) -> str | None:
-        """The key that the server asks for, where it is known. Never to be shown, stored or logged."""
+        """Return the server's API key if it is known. It must never be shown, stored or logged."""
         return self._known(run_id).api_key
 
     def log(self, run_id: str) -> LogRing:
+        """Return the log of a run, as far as it was read."""
         return self._known(run_id).follower.ring
 
-    def _known(self, run_id: str) -> Watched:
+    def _known(self, run_id: str) -> WatchedRun:
         try:
             return self._runs[run_id]
         except KeyError:
             raise ServerError(
-                f"no run {run_id}", host=self.host.name, next_step="workbench servers lists the runs"
+                f"there is no run {run_id}", host=self.host.name, next_step="`workbench servers` lists the runs"
             ) from None
 
     # ---- start
@@ -107,11 +109,11 @@ class Supervisor:
         engine_version: str | None = None,
         simulated: bool = False,
     ) -> ServerStatus:
-        """Start `command` detached and watch it; returns once its process runs. Readiness comes as an event.
+        """Start `command` detached and watch it. Return once its process runs; readiness is reported as an event.
 
-        Raises ServerError for what can be seen before (port taken, no such executable, model path or directory),
-        HostError for what the host refuses. A server that is not ready within `ready_timeout_s` becomes FAILED but
-        is left running: stop it, or let it go on.
+        Raises ServerError for problems that can be detected before the start (port in use, missing executable, model
+        path or directory), and HostError if the host rejects the start. A server that is not ready within
+        `ready_timeout_s` becomes FAILED, but its process is left running.
         """
         await preflight.check(self.host, plan, command, await self.runs(), simulated=simulated)
         run_id = new_run_id(engine.name, time.time())
@@ -130,8 +132,8 @@ class Supervisor:
         files = {_inside(run_dir, name): text.encode() for name, text in command.files.items()}
         files[f"{run_dir}/plan.json"] = encode_record(record)
         argv = [word.replace("{run_dir}", run_dir) for word in command.argv]
-        run = Watched(self.host, run_dir, record, engine, adopted=False)
-        run.knows(command)
+        run = WatchedRun(self.host, run_dir, record, engine, adopted=False)
+        run.learn_secrets(command)
         self._starting.add(run_id)
         try:
             for path, data in files.items():
@@ -140,7 +142,7 @@ class Supervisor:
         except HostUnreachable:
             raise
         except HostError:
-            # Nothing runs: leave no directory that looks like a run that failed.
+            # Nothing was started: leave no directory that looks like a failed run.
             await self.host.run(["rm", "-rf", "--", run_dir])
             raise
         finally:
@@ -151,21 +153,21 @@ class Supervisor:
         self._ensure_watch()
         return run.status
 
-    async def _detach(self, run: Watched, argv: list[str], command: Command) -> int | None:
-        """The process id; None when the link was lost meanwhile. It may have been started all the same, and the next
-        look at its directory tells, so a second try could only start it twice."""
+    async def _detach(self, run: WatchedRun, argv: list[str], command: Command) -> int | None:
+        """Start the process and return its id. Return None if the link was lost meanwhile: the process may run all the
+        same, which the next look at its directory shows. A second attempt could start it twice."""
         try:
             started = await detached_process.start(self.host, run.run_dir, argv, command.env, command.workdir)
         except HostUnreachable as error:
-            run.lose(error.message)
+            run.set_lost(error.message)
             return None
         return started.pid
 
     # ---- list and adopt
 
     async def runs(self) -> tuple[ServerStatus, ...]:
-        """Every run of this host, newest first; those that live are adopted and watched. One round trip, and one more
-        where there is something to adopt or to explain."""
+        """Return every run of this host, newest first. Living runs are adopted and watched. Takes one round trip, and
+        another one if there is something to adopt or to explain."""
         seen = await detached_process.list_runs(self.host, await self._runs_dir(), files=FILES)
         for process in seen:
             run_id = posixpath.basename(process.run_dir)
@@ -174,13 +176,13 @@ class Supervisor:
             run = self._runs.get(run_id)
             if run is None:
                 record = decode_record(run_id, process.files.get("plan.json", b""))
-                run = Watched(self.host, process.run_dir, record, self._engine(record.engine), adopted=True)
-                run.take(process)
+                run = WatchedRun(self.host, process.run_dir, record, self._engine(record.engine), adopted=True)
+                run.update(process)
                 run.settled = run.gone
                 self._runs[run_id] = run
             elif not run.settled:
-                run.take(process)
-            self._tell(run)
+                run.update(process)
+            self._publish(run)
         present = {posixpath.basename(process.run_dir) for process in seen}
         self._runs = {run_id: run for run_id, run in self._runs.items() if run_id in present}
         newest = sorted(self._runs.values(), key=lambda run: run.record.run_id, reverse=True)
@@ -191,9 +193,9 @@ class Supervisor:
         self._ensure_watch()
         return self.statuses()
 
-    async def _learn_keys(self, run: Watched) -> None:
+    async def _learn_keys(self, run: WatchedRun) -> None:
         command = await server_secrets.command_of_process(self.host, run.facts.pid) if run.facts.pid else None
-        run.knows(command or run.record.command)
+        run.learn_secrets(command or run.record.command)
 
     def _engine(self, name: str) -> Engine | None:
         from workbench import engines
@@ -208,7 +210,7 @@ class Supervisor:
             self._root = posixpath.join(await self.host.state_dir(), "runs")
         return self._root
 
-    async def _find(self, run_id: str) -> Watched:
+    async def _find(self, run_id: str) -> WatchedRun:
         if run_id not in self._runs:
             await self.runs()
         return self._known(run_id)
@@ -218,8 +220,8 @@ class Supervisor:
     async def wait(
         self, run_id: str, until: Callable[[ServerStatus], bool], timeout_s: float | None = None
     ) -> ServerStatus:
-        """The first status that `until` accepts, or the last one of a run that has ended. TimeoutError after
-        `timeout_s`."""
+        """Return the first status that `until` accepts, or the last status of a run that has ended. Raises TimeoutError
+        after `timeout_s`."""
         run = await self._find(run_id)
         async with asyncio.timeout(timeout_s):
             while not until(run.status) and not run.settled:
@@ -228,10 +230,10 @@ class Supervisor:
         return run.status
 
     async def wait_ready(self, run_id: str, timeout_s: float | None = None) -> ServerStatus:
-        """The status once the server is ready, has failed or was stopped: look at `state`."""
+        """Return the status once the server is ready, has failed, or was stopped: see `state`."""
         return await self.wait(run_id, lambda status: status.state not in _UNDECIDED, timeout_s)
 
-    def _tell(self, run: Watched) -> None:
+    def _publish(self, run: WatchedRun) -> None:
         if run.refresh():
             self._emit(run.status)
             self._wake()
@@ -243,65 +245,66 @@ class Supervisor:
     # ---- stop
 
     async def stop(self, run_id: str, *, grace_s: float = STOP_GRACE_S) -> ServerStatus:
-        """End every process of the run, and clear the shared memory that it left. Done again, does nothing.
+        """End every process of the run and remove the shared memory that it left. A second call does nothing.
 
-        TERM to its group, KILL after `grace_s`, then its session must be empty; ServerError names what is left.
+        TERM goes to its group, KILL after `grace_s`; then its session must be empty. Otherwise ServerError names the
+        processes that are left.
         """
         run = await self._find(run_id)
         for _ in range(_STOP_TRIES - 1):
-            with contextlib.suppress(HostUnreachable):  # the host waits for its link; a stop may be done again
+            with contextlib.suppress(HostUnreachable):  # the host waits for its link, and a stop can be repeated
                 return await self._stop(run, grace_s)
         return await self._stop(run, grace_s)
 
-    async def _stop(self, run: Watched, grace_s: float) -> ServerStatus:
+    async def _stop(self, run: WatchedRun, grace_s: float) -> ServerStatus:
         await run.close()
         await self._take(run)
         if run.facts.alive and run.facts.stop_unix_s is None:
             asked = run.facts.now_unix_s
-            with contextlib.suppress(FileError):  # a full disk must not keep a server alive: only its mark is lost
+            with contextlib.suppress(FileError):  # a full disk must not prevent a stop; only the mark is lost
                 await self.host.write_file(f"{run.run_dir}/stop.json", json.dumps({"unix_s": asked}).encode())
             run.facts = replace(run.facts, stop_unix_s=asked)
-        self._tell(run)
+        self._publish(run)
         report = await detached_process.stop(self.host, run.run_dir, grace_s=grace_s)
         await self._take(run)
         if report.left:
-            self._tell(run)
+            self._publish(run)
             left = ", ".join(map(str, report.left))
             raise ServerError(
                 f"run {run.record.run_id}: processes {left} could not be ended",
                 host=self.host.name,
                 command=f"kill -KILL {left.replace(',', '')}",
-                next_step="look at them with ps: they may belong to another user or hang in the driver",
+                next_step="check them with ps: they may belong to another user or hang in the driver",
             )
         await self._explain(run)
         await run.close()
         self._settle(run)
         return run.status
 
-    async def _take(self, run: Watched) -> detached_process.ProcessStatus:
-        """A full look. One at a time, so that what was seen first is not taken last."""
+    async def _take(self, run: WatchedRun) -> detached_process.ProcessStatus:
+        """Make a full look at the run. Only one at a time, so that an older result never replaces a newer one."""
         async with run.looking:
             seen = await detached_process.status(self.host, run.run_dir, files=FILES)
             if not run.settled:
-                run.take(seen)
+                run.update(seen)
             return seen
 
-    def _settle(self, run: Watched) -> None:
+    def _settle(self, run: WatchedRun) -> None:
         run.settled = True
-        self._tell(run)
+        self._publish(run)
         self._wake()
 
     # ---- logs and counters
 
     async def load_log(self, run_id: str) -> LogRing:
-        """The log of a run that has ended: its first and last part. A living run's is followed anyway."""
+        """Return the first and last part of the log of a run that has ended. A living run's log is followed anyway."""
         run = await self._find(run_id)
         if run.settled and not run.follower.offset:
             await self._drain(run)
         return run.follower.ring
 
     async def read_log(self, run_id: str, *, follow: bool = False) -> AsyncIterator[LogBatch]:
-        """Every line from byte 0 on, nothing skipped; with `follow` until the run has ended."""
+        """Yield every line from the start, without skipping; with `follow`, until the run has ended."""
         run = await self._find(run_id)
 
         async def pause() -> None:
@@ -316,22 +319,22 @@ class Supervisor:
             yield batch
 
     async def search_log(self, run_id: str, text: str, *, limit: int = 500) -> tuple[LogMatch, ...]:
-        """Lines of the whole file that hold `text`, whatever its case; the host does the searching."""
+        """Return lines of the whole file that contain `text` in any case. The host does the search."""
         run = await self._find(run_id)
         return await logs.search(self.host, run.log_path, text, secrets=run.secrets, limit=limit)
 
     async def metrics(self, run_id: str) -> EngineMetrics:
-        """The engine's own counters now; never raises, `absent` says why something is missing."""
+        """Return the engine's own counters now. Never raises: `absent` says why a value is missing."""
         run = await self._find(run_id)
         if run.engine is None or run.gone:
-            return metrics.nothing("the server has ended" if run.gone else f"engine {run.record.engine} is not known")
+            return metrics.nothing("the server has ended" if run.gone else f"engine {run.record.engine} is unknown")
         try:
             return await metrics.fetch(await run.http(), run.engine)
         except HostError as error:
             return metrics.nothing(error.message)
 
     async def close(self) -> None:
-        """Stop watching. The servers live on."""
+        """Stop watching. The servers continue to run."""
         task, self._watch = self._watch, None
         await end_all([task] if task is not None else [])
         await asyncio.gather(*(run.close() for run in self._runs.values()))
@@ -340,7 +343,7 @@ class Supervisor:
 
     def _ensure_watch(self) -> None:
         if self._watch is not None and self._watch.done():
-            self._watch.result()  # a defect in watching must not stay silent
+            self._watch.result()  # raises if watching failed: a defect must not stay silent
             self._watch = None
         if self._watch is None and any(not run.settled for run in self._runs.values()):
             self._watch = asyncio.create_task(self._keep_watching())
@@ -356,25 +359,32 @@ class Supervisor:
             looks = await asyncio.gather(*(self._try_to_look(run) for run in live))
             starting = any(run.status.state in (ServerState.STARTING, ServerState.STOPPING) for run in live)
             lost = any(run.status.state is ServerState.UNKNOWN for run in live)
-            await asyncio.sleep(_LOST_S if lost else _BUSY_S if any(looks) else _STARTING_S if starting else _READY_S)
+            if lost:
+                pause_s = _LOST_S
+            elif any(looks):
+                pause_s = _BUSY_S
+            else:
+                pause_s = _STARTING_S if starting else _READY_S
+            await asyncio.sleep(pause_s)
 
-    async def _try_to_look(self, run: Watched) -> bool:
-        """Whether its log moved. A host that cannot be asked makes the run's state unknown, until it can be again."""
+    async def _try_to_look(self, run: WatchedRun) -> bool:
+        """Look at a run and return whether its log grew. If the host cannot be queried, the run's state is unknown
+        until it can be again."""
         try:
             if not self.host.connected:
-                run.lose("the connection is lost")
-                self._tell(run)
-            moved = await self._look(run)  # waits a moment for the link, which makes itself again
+                run.set_lost("the connection is lost")
+                self._publish(run)
+            moved = await self._look(run)  # waits a moment for the link, which restores itself
         except HostError as error:
-            run.lose(error.message)
+            run.set_lost(error.message)
             await run.hang_up()
             moved = False
         else:
-            run.lose(None)
-        self._tell(run)
+            run.set_lost(None)
+        self._publish(run)
         return moved
 
-    async def _look(self, run: Watched) -> bool:
+    async def _look(self, run: WatchedRun) -> bool:
         alive, moved = await asyncio.gather(self._alive(run), self._read_log(run))
         every_s = _FULL_LOOK_S.get(run.status.state, _FULL_LOOK_ELSE_S)
         if not alive or time.monotonic() - run.looked_s > every_s:
@@ -387,27 +397,27 @@ class Supervisor:
             self._ask(run)
         return moved
 
-    async def _alive(self, run: Watched) -> bool:
+    async def _alive(self, run: WatchedRun) -> bool:
         pid, start_time = run.facts.pid, run.start_time
         if pid is None or start_time is None or not run.facts.alive:
-            return False  # not known to be: a full look tells
+            return False  # unknown: a full look is needed
         return await detached_process.alive(self.host, detached_process.DetachedProcess(pid, pid, start_time))
 
-    async def _full_look(self, run: Watched) -> None:
+    async def _full_look(self, run: WatchedRun) -> None:
         seen = await self._take(run)
         if run.facts.ready is None or run.facts.stop_unix_s is not None:
-            # What is killed while it starts leaves its shared memory, and only now is it known whose it is. SGLang
-            # makes a semaphore even while it shuts down, and leaves it.
+            # A server that is killed while it starts leaves shared memory, whose owner is only known now. SGLang
+            # creates a semaphore even while it shuts down, and leaves it.
             await detached_process.record_shared_memory(self.host, run.run_dir, seen.members)
 
-    async def _end(self, run: Watched) -> None:
-        """Its last process is gone: clear what it left in shared memory."""
+    async def _end(self, run: WatchedRun) -> None:
+        """Remove the shared memory of a run whose last process has ended."""
         await detached_process.clear_shared_memory(self.host, run.run_dir)
         await run.close()
         self._settle(run)
 
-    async def _explain(self, run: Watched) -> None:
-        """Why it ended, from its log: the first error line and what is known of its cause."""
+    async def _explain(self, run: WatchedRun) -> None:
+        """Find out why the run ended, from its log: the first error line, and findings about its cause."""
         from workbench.server import log_patterns
 
         await self._drain(run)
@@ -415,25 +425,27 @@ class Supervisor:
         first = log_patterns.first_error(lines)
         found = (*log_patterns.match(lines, run.record.engine), *await self._disk_full(run))
         run.explained = (mask_text(first, run.secrets) if first else None, found)
-        self._tell(run)
+        self._publish(run)
 
-    async def _disk_full(self, run: Watched) -> tuple[Finding, ...]:
-        """A log that could not be written may lack the reason; the full disk may be it."""
+    async def _disk_full(self, run: WatchedRun) -> tuple[Finding, ...]:
+        """Return a finding if the disk of the run is full: then the log may lack the reason."""
         done = await self.host.run(["df", "-Pk", "--", run.run_dir])
-        words = done.out.rsplit("\n", 2)[-2].split() if done.returncode == 0 and done.out.count("\n") > 1 else []
+        lines = done.out.splitlines()
+        words = lines[-1].split() if done.returncode == 0 and len(lines) > 1 else []
         if len(words) < 6 or not words[3].isdecimal() or int(words[3]) >= FULL_KIB:
             return ()
-        text = f"the disk of {run.run_dir} is full ({words[-1]}): its log may be cut off before the reason"
-        return (Finding(Level.ERROR, "disk.full", text, fix="free some space there, or set XDG_STATE_HOME"),)
+        text = f"the disk of {run.run_dir} is full ({words[-1]}): the log may end before the reason of the failure"
+        return (Finding(Level.ERROR, "disk.full", text, fix="free some space on that disk, or set XDG_STATE_HOME"),)
 
-    async def _drain(self, run: Watched) -> None:
+    async def _drain(self, run: WatchedRun) -> None:
         while await self._read_log(run):
             pass
         if last := run.follower.finish():
             self._emit(last)
 
-    async def _read_log(self, run: Watched) -> bool:
-        """Read on; whether there was something. Too far behind, the middle is left out: the ends matter."""
+    async def _read_log(self, run: WatchedRun) -> bool:
+        """Read new bytes of the log and return whether there were any. If the log is too far ahead, its middle is
+        skipped: the first and last lines matter."""
         at = run.follower.offset
         try:
             data = await self.host.read_file(run.log_path, offset=at, limit=READ_BYTES)
@@ -444,25 +456,25 @@ class Supervisor:
                     at += behind - READ_BYTES
                     data = await self.host.read_file(run.log_path, offset=at, limit=READ_BYTES)
         except FileError:
-            return False  # someone removed it: the run goes on without a log
+            return False  # the log was removed: the run continues without one
         if data and at >= run.follower.offset and (batch := run.read(data, at)):
             self._emit(batch)
         return bool(data)
 
     # ---- readiness
 
-    def _ask(self, run: Watched) -> None:
-        """Put the next question to its endpoints, unless one is under way: an answer may take minutes."""
+    def _ask(self, run: WatchedRun) -> None:
+        """Start the next request to the endpoints, unless one is still being answered, which may take minutes."""
         every_s = _ASK_READY_S if run.facts.ready and not run.failures else _ASK_STARTING_S
         if run.engine is None or (run.task and not run.task.done()) or time.monotonic() - run.asked_s < every_s:
             return
         if run.task is not None and not run.task.cancelled():
-            run.task.result()  # a defect in asking must not stay silent
+            run.task.result()  # raises if the request failed: a defect must not stay silent
         run.asked_s = time.monotonic()
         run.task = asyncio.create_task(self._health(run) if run.facts.ready else self._readiness(run))
 
     async def look_now(self) -> tuple[ServerStatus, ...]:
-        """Ask every READY server whether it answers, and read how far those that start have come."""
+        """Check the health of every READY server now, and read the log of starting ones."""
         every = self._runs.values()
         ready = [run for run in every if run.status.state is ServerState.READY]
         starting = [run for run in every if run.status.state is ServerState.STARTING]
@@ -471,26 +483,27 @@ class Supervisor:
             *(self._drain(run) for run in starting),
         )
         for run in starting:
-            self._tell(run)
+            self._publish(run)
         return self.statuses()
 
-    async def others_came(self) -> bool:
-        """Return whether the host has runs that are not known here: started by another Workbench. A cheap look."""
+    async def has_unknown_runs(self) -> bool:
+        """Return whether the host has runs that another Workbench started since the last look. Costs one `ls`."""
         done = await self.host.run(["ls", "-1", "--", await self._runs_dir()])
-        return any(RUN_ID.fullmatch(n) and n not in self._runs and n not in self._starting for n in done.out.split())
+        names = {name for name in done.out.split() if RUN_ID.fullmatch(name)}
+        return bool(names - self._runs.keys() - self._starting)
 
-    async def _health(self, run: Watched, timeout_s: float = _HEALTH_S, enough: int = 1) -> None:
+    async def _health(self, run: WatchedRun, timeout_s: float = _HEALTH_S, enough: int = 1) -> None:
         if run.engine is None:
             return
         asked_s = time.monotonic()
         try:
             trouble = await readiness.healthy(await run.http(), run.engine, timeout_s)
         except HostError:
-            return  # the look at the host says so itself
-        run.healthy(trouble is None, asked_s, enough=enough)
-        self._tell(run)
+            return  # the next look at the host reports the problem
+        run.note_health(trouble is None, asked_s, enough=enough)
+        self._publish(run)
 
-    async def _readiness(self, run: Watched) -> None:
+    async def _readiness(self, run: WatchedRun) -> None:
         assert run.engine is not None
         try:
             answer = await readiness.check(await run.http(), run.engine, token_timeout_s=TOKEN_TIMEOUT_S)
@@ -499,19 +512,19 @@ class Supervisor:
                 run.api_key = await server_secrets.key_from_file(self.host, run.engine, run.record.command.workdir)
             if answer.ready and answer.model is not None and run.facts.ready is None:
                 ready = run.ready_now(answer.model)
-                with contextlib.suppress(FileError):  # disk full: the next Workbench asks for a token again
+                with contextlib.suppress(FileError):  # disk full: the next Workbench requests a token again
                     await self.host.write_file(f"{run.run_dir}/ready.json", encode_ready(ready))
                 run.facts = replace(run.facts, ready=ready)
-                self._tell(run)
+                self._publish(run)
                 seen = await self._take(run)
                 await detached_process.record_shared_memory(self.host, run.run_dir, seen.members)
         except HostError as error:
             run.unanswered = error.message
-        self._tell(run)
+        self._publish(run)
 
 
 def _inside(run_dir: str, name: str) -> str:
     path = posixpath.normpath(posixpath.join(run_dir, name))
     if not path.startswith(f"{run_dir}/"):
-        raise PlanError(f"file {name!r} lies outside of the run directory", next_step="give it a plain name")
+        raise PlanError(f"file {name!r} is outside of the run directory", next_step="give it a plain name")
     return path

@@ -1,4 +1,4 @@
-"""How many tokens a prompt has, by the server's own tokenizer. Control traffic: asked before a benchmark begins."""
+"""Token counts of prompts, by the server's own tokenizer. Used before a benchmark begins."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ TIMEOUT_S = 10.0
 
 
 class Tokenizer:
-    """`problem` says why there was no count; `max_model_len` is what the server said of its context, if it did."""
+    """Counts tokens with the server's endpoint. `problem` says why a count failed. `max_model_len` is the server's
+    context length, if it reported one."""
 
     def __init__(self, http: httpx.AsyncClient, engine: Engine, model: str) -> None:
         self._http, self._engine, self._model = http, engine, model
@@ -24,8 +25,8 @@ class Tokenizer:
         self.max_model_len: int | None = None
 
     async def count(self, asked: Mapping[str, Any]) -> int | None:
-        """Tokens of {"prompt": text} or {"messages": [...]}, special tokens and chat template included. None where the
-        server does not say; nothing is raised."""
+        """Return the number of tokens of {"prompt": text} or {"messages": [...]}, with special tokens and chat
+        template. None if the server does not report it; never raises."""
         engine = self._engine
         if engine.tokenize_path is None:
             self.problem = f"{engine.title} has no tokenizer endpoint"
@@ -34,12 +35,12 @@ class Tokenizer:
             written = await self._post(engine.template_path, {"messages": asked["messages"]})
             text = written.get("prompt") if written else None
             if not isinstance(text, str):
-                self.problem = self.problem or f"{engine.template_path} gave no prompt"
+                self.problem = self.problem or f"{engine.template_path} returned no prompt"
                 return None
             asked = {"prompt": text}
         body = engine.tokenize_body(self._model, asked)
         if body is None:
-            self.problem = f"{engine.title}'s tokenizer endpoint takes no messages: the chat template is not known"
+            self.problem = f"{engine.title}'s tokenizer endpoint accepts no messages, so the chat template is unknown"
             return None
         answer = await self._post(engine.tokenize_path, body)
         return None if answer is None else self._counted(answer)
@@ -48,11 +49,12 @@ class Tokenizer:
         limit, tokens = answer.get("max_model_len"), answer.get("tokens")
         if isinstance(limit, int) and limit > 0:
             self.max_model_len = limit
-        found = next((answer[n] for n in ("count", "length") if isinstance(answer.get(n), int)), None)
-        if found is None and isinstance(tokens, list):
-            found = len(tokens)
+        counts = [answer[name] for name in ("count", "length") if isinstance(answer.get(name), int)]
+        if not counts and isinstance(tokens, list):
+            counts = [len(tokens)]
+        found = counts[0] if counts else None
         if not found:
-            self.problem = f"{self._engine.tokenize_path} gave no count"
+            self.problem = f"{self._engine.tokenize_path} returned no count"
         return found or None
 
     async def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -68,6 +70,6 @@ class Tokenizer:
             self.problem = f"{path}: {str(error) or type(error).__name__}"
             return None
         if not isinstance(answer, dict):
-            self.problem = f"{path} answers what is no object"
+            self.problem = f"the answer of {path} is not a JSON object"
             return None
         return answer

@@ -1,4 +1,4 @@
-"""One run as a Supervisor sees it: the last facts, its log, and the way to its endpoints."""
+"""One run as a Supervisor sees it: the latest facts, its log, and the connection to its endpoints."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from workbench.model.findings import Finding
 from workbench.model.plan import Command
 from workbench.model.secrets import MASK, secret_values
 from workbench.model.server_run import LogBatch, ServerState, ServerStatus
-from workbench.server import readiness
+from workbench.server import log_patterns, readiness
 from workbench.server.logs import LogFollower
 from workbench.server.run_directory import ReadyFacts, RunFacts, RunRecord, decode_ready
-from workbench.server.run_state import judge, reachable_address
+from workbench.server.run_state import reachable_address, status_of
 from workbench.server.server_secrets import api_key_of
 
 if TYPE_CHECKING:
@@ -30,10 +30,12 @@ if TYPE_CHECKING:
 
 _SILENT_STEP_S = 3.0
 UNHEALTHY_AFTER = 3  # failed health checks in a row before a ready server counts as unresponsive
+STUCK_S = 120.0  # a starting server without a new log line for so long may be stuck
 
 
-class Watched:
-    """`engine` is None for a run whose engine this Workbench does not know: its process is still shown and stopped."""
+class WatchedRun:
+    """One run. `engine` is None if this Workbench does not know the run's engine: the run is still listed and can be
+    stopped."""
 
     def __init__(self, host: Host, run_dir: str, record: RunRecord, engine: Engine | None, *, adopted: bool) -> None:
         self.host = host
@@ -45,26 +47,27 @@ class Watched:
         self.follower = LogFollower(record.run_id)
         self.started_s = None if adopted else time.monotonic()
         self.start_time: int | None = None  # of its process, in clock ticks since boot
-        self.looked_s = time.monotonic()  # when the facts are from
-        self.asked_s = float("-inf")  # monotonic time of the last question to its endpoints
+        self.looked_s = time.monotonic()  # when the facts were read
+        self.asked_s = float("-inf")  # monotonic time of the last request to the endpoints
         self.looking = asyncio.Lock()
-        self.settled = False  # ended, and nothing more to find out
-        self.explained: tuple[str | None, tuple[Finding, ...]] | None = None  # once its process has ended
+        self.settled = False  # the run has ended, and there is nothing more to find out
+        self.explained: tuple[str | None, tuple[Finding, ...]] | None = None  # reason and findings, after the end
         self.api_key: str | None = None
         self.secrets: tuple[str, ...] = ()
         self.keys_known = False
-        self.task: asyncio.Task[None] | None = None  # a question under way
+        self.task: asyncio.Task[None] | None = None  # the request that is being made
         self.failures = 0  # health checks failed in a row
-        self._silent_since_s: float | None = None  # monotonic time when the first of them was asked
-        self.unanswered: str | None = None  # what the last readiness check met
+        self._silent_since_s: float | None = None  # monotonic time when the first of them began
+        self.unanswered: str | None = None  # why the last readiness check failed
+        self._last_line, self._last_line_s = "", time.monotonic()  # of the log, and when it was read
         self._phase: str | None = None
         self._version = record.engine_version
-        self._moved_port: int | None = None  # the engine chose another port by itself (TabbyAPI)
+        self._moved_port: int | None = None  # another port, chosen by the engine itself (TabbyAPI)
         self._lost: str | None = None
         self._forward: Forward | None = None
         self._http: httpx.AsyncClient | None = None
         self._http_for: tuple[int, str | None] | None = None
-        self.status = self._judge()
+        self.status = self._current_status()
 
     @property
     def log_path(self) -> str:
@@ -76,16 +79,16 @@ class Watched:
 
     @property
     def gone(self) -> bool:
-        """Not one process of it is left."""
+        """Whether no process of the run is left."""
         return not self.facts.alive and not self.facts.members
 
     @property
     def now_unix_s(self) -> float:
-        """The host's clock now, as far as the last full look tells."""
+        """The host's clock now, extrapolated from the last full look."""
         return self.facts.now_unix_s + (time.monotonic() - self.looked_s)
 
-    def take(self, seen: ProcessStatus) -> None:
-        """A full look at its directory and processes."""
+    def update(self, seen: ProcessStatus) -> None:
+        """Take over the result of a full look at the run's directory and processes."""
         ready = decode_ready(seen.files.get("ready.json", b""))
         self.looked_s = time.monotonic()
         self.start_time = seen.start_time
@@ -104,8 +107,8 @@ class Watched:
             lost=seen.lost,
         )
 
-    def knows(self, command: Command) -> None:
-        """Secrets and the API key, from the command as it was started or as the process table shows it."""
+    def learn_secrets(self, command: Command) -> None:
+        """Take the secrets and the API key from the command that was started, or as the process table shows it."""
         self.secrets = secret_values(command)
         self.follower.use_secrets(self.secrets)
         key = api_key_of(command, self.engine)
@@ -113,47 +116,56 @@ class Watched:
         self.keys_known = True
 
     def ready_now(self, model: str) -> ReadyFacts:
-        """It has just answered. Times by the host's clock, which a look gave a moment ago."""
+        """Return the content of ready.json for a server that has just answered. Times are of the host's clock."""
         started_unix_s = self.facts.started_unix_s or self.record.created_unix_s
         after_s = time.monotonic() - self.started_s if self.started_s else self.now_unix_s - started_unix_s
         return ReadyFacts(round(self.now_unix_s, 3), model, round(after_s, 3), self.port)
 
     def read(self, data: bytes, at: int) -> LogBatch | None:
-        """New bytes of the log; until it is ready they tell the phase, the version, and the port if it moved."""
+        """Take new bytes of the log. Until the server is ready, they show its phase, its version, and its port if the
+        engine chose another one."""
         batch = self.follower.feed(data, at)
+        if batch is not None:
+            self._last_line, self._last_line_s = batch.lines[-1] if batch.lines else "", time.monotonic()
         if self.engine is not None and self.facts.ready is None:
             for line in (*(batch.lines if batch else ()), self.follower.unfinished):
-                self._phase = self.engine.phase(line) or self._phase
-                if self._version is None and (found := self.engine.version_log.search(line)):
-                    self._version = next((v for v in found.groupdict().values() if v), None)
-                if self.engine.moved_port_log and (moved := self.engine.moved_port_log.search(line)):
-                    self._moved_port = int(moved["port"])
+                self._read_start_line(self.engine, line)
         return batch
 
-    def lose(self, why: str | None) -> None:
-        """The host cannot be asked, or (None) can be again."""
+    def _read_start_line(self, engine: Engine, line: str) -> None:
+        self._phase = engine.phase(line) or self._phase
+        if self._version is None and (found := engine.version_log.search(line)):
+            self._version = next((version for version in found.groupdict().values() if version), None)
+        if engine.moved_port_log and (moved := engine.moved_port_log.search(line)):
+            self._moved_port = int(moved["port"])
+
+    def set_lost(self, why: str | None) -> None:
+        """Record why the host cannot be queried; None means that it can be queried again."""
         if why is None:
             if self._lost is not None:
-                self.healthy(True, 0.0)
+                self.note_health(True, 0.0)
             self._lost = None
         elif self._lost is None:
             self._lost = f"{why} (last seen {time.strftime('%H:%M:%S')}, {self.status.state})"
 
     def refresh(self) -> bool:
-        """Judge anew; whether the status changed. An end is told together with its reason, so not before that."""
+        """Compute the status again and return whether it changed. The end of a server is not reported before its reason
+        is known."""
         facts = self.facts
         if not facts.alive and facts.stop_unix_s is None and self.explained is None and not self.settled:
             return False
-        before, self.status = self.status, self._judge()
+        before, self.status = self.status, self._current_status()
         return before != self.status
 
-    def _judge(self) -> ServerStatus:
-        status = judge(self.facts, now_unix_s=self.now_unix_s, silent_s=self._silent_s(), phase=self._phase)
+    def _current_status(self) -> ServerStatus:
+        status = status_of(self.facts, now_unix_s=self.now_unix_s, silent_s=self._silent_s(), phase=self._phase)
         reason, found = self.explained or (None, ())
         if status.state is ServerState.STOPPED:
             reason, found = None, ()
         elif self.facts.alive and status.reason and self.unanswered:
             reason = f"{status.reason} ({self.unanswered})"
+        if status.state is ServerState.STARTING and time.monotonic() - self._last_line_s > STUCK_S:
+            found = log_patterns.stuck(self._last_line, self.record.engine)
         status = replace(
             status,
             host=self.host.name,
@@ -169,8 +181,8 @@ class Watched:
             return replace(status, state=ServerState.UNKNOWN, reason=self._lost)
         return status
 
-    def healthy(self, yes: bool, asked_s: float, *, enough: int = 1) -> None:
-        """Take the outcome of a health check that was asked at `asked_s`; a failed one counts `enough` times."""
+    def note_health(self, yes: bool, asked_s: float, *, enough: int = 1) -> None:
+        """Record the outcome of a health check that began at `asked_s`. A failed check counts `enough` times."""
         if yes:
             self.failures, self._silent_since_s = 0, None
         else:
@@ -178,17 +190,20 @@ class Watched:
             self._silent_since_s = asked_s if self._silent_since_s is None else self._silent_since_s
 
     def _silent_s(self) -> float | None:
-        """How long it has not answered, in steps, so that its status does not change at every look."""
+        """Return how long the server has not answered, rounded down to steps so that its status does not change at
+        every look."""
         if self.failures < UNHEALTHY_AFTER or self._silent_since_s is None:
             return None
         return max(1.0, (time.monotonic() - self._silent_since_s) // _SILENT_STEP_S * _SILENT_STEP_S)
 
     async def http(self) -> httpx.AsyncClient:
-        """A client for the server's endpoints, through the host's forward. Raises HostError."""
+        """Return a client for the server's endpoints, through a port forwarded from the host. Raises HostError."""
         wanted = (self.port, self.api_key)
         if self._http is None or self._http_for != wanted:
             await self.hang_up()
-            await asyncio.to_thread(importlib.import_module, "httpx")  # 0.1 s in which the screen would stand still
+            await asyncio.to_thread(
+                importlib.import_module, "httpx"
+            )  # takes 0.1 s, during which the screen would freeze
             address, port = reachable_address(self.record.command.host), self.port
             # A server of this machine that binds to one address only does not answer on the loopback address.
             if not self.host.is_local or address == "127.0.0.1":
@@ -199,7 +214,8 @@ class Watched:
         return self._http
 
     async def hang_up(self) -> None:
-        """Let go of the endpoints: the port or key has changed, the link is gone, or the server has ended."""
+        """Close the connection to the endpoints: the port or key has changed, the link is lost, or the server has
+        ended."""
         http, forward, self._http, self._forward = self._http, self._forward, None, None
         with contextlib.suppress(Exception):
             if http is not None:

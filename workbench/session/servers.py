@@ -102,7 +102,7 @@ class Servers:
 
     async def look_elsewhere(self) -> None:
         """Adopt the servers that another Workbench or a command started since the last look."""
-        if not (self._core.host.connected and await self.supervisor.others_came()):
+        if not (self._core.host.connected and await self.supervisor.has_unknown_runs()):
             return
         known = {status.run_id for status in self._core.state.servers}
         await self.adopt()

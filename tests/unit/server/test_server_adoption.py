@@ -235,7 +235,7 @@ def test_a_key_that_nobody_knows_is_said(make: Make) -> None:
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
         run_id = await start(supervisor, make("key=unknown-to-us"), ready_timeout_s=1)
         status = await supervisor.wait_ready(run_id, READY_S)
-        assert status.reason is not None and "asks for an API key" in status.reason
+        assert status.reason is not None and "requires an API key" in status.reason
 
     supervised(scenario)
 

@@ -180,7 +180,7 @@ def test_skipping_starts_at_a_whole_line_and_is_said() -> None:
     assert list(follower.ring.lines()) == [
         "first",
         "second",
-        "… lines left out to keep up; search reads the whole file …",
+        "… lines skipped to keep up; search reads the whole file …",
         "later",
         "last",
     ]

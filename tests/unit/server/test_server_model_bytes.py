@@ -117,7 +117,7 @@ def test_files_changed_since_the_start_prove_nothing(tmp_path: Path) -> None:
     assert look(str(tmp_path / "m"), started=1e9 + 5).digest
     (tmp_path / "m" / "config.json").write_text("{}")
     found = look(str(tmp_path / "m"), started=1e9 + 5)
-    assert found.digest is None and "changed after the server had started" in found.basis
+    assert found.digest is None and "changed after the server started" in found.basis
 
 
 def test_reasons_where_there_is_none(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def test_shards_that_the_index_names(checkpoint: Path) -> None:
     names = {"a": "model-1.safetensors", "b": "model-2.safetensors", "c": "../../../etc/x.safetensors"}
     (checkpoint / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
     shard(checkpoint / "model-1.safetensors", 300_000)
-    assert "1 of its weight files are missing" in (read(str(checkpoint)).missing or "")
+    assert "1 of the model's weight files are missing" in (read(str(checkpoint)).missing or "")
     shard(checkpoint / "model-2.safetensors", 200_000)
     assert read(str(checkpoint)).bytes_per_token == 500_000  # tied: the embedding is the head
 
@@ -68,7 +68,7 @@ def test_the_hubs_cache_by_revision(tmp_path: Path, checkpoint: Path) -> None:
     checkpoint.rename(folder / "snapshots" / "c0ffee")
     env = {"HF_HUB_CACHE": str(tmp_path / "hub")}
     assert read("org/name", env).weight_bytes == 400_000
-    assert "were not found: not in" in (read("org/name", env, revision="other").missing or "")
+    assert "no model files were found in" in (read("org/name", env, revision="other").missing or "")
 
 
 def test_a_gguf_file_in_parts(tmp_path: Path) -> None:
@@ -86,5 +86,5 @@ def test_a_broken_configuration_is_named(checkpoint: Path, text: str) -> None:
 
 
 def test_nothing_there(tmp_path: Path) -> None:
-    assert "were not found" in (read(f"{tmp_path}/none").missing or "")
-    assert "were not found" in (read("org/none", {"HF_HOME": str(tmp_path)}).missing or "")
+    assert "no model files were found" in (read(f"{tmp_path}/none").missing or "")
+    assert "no model files were found" in (read("org/none", {"HF_HOME": str(tmp_path)}).missing or "")

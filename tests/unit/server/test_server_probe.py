@@ -152,7 +152,7 @@ def test_a_version_that_hangs_or_fails_is_not_a_version(bin_dir: Path) -> None:
     program(bin_dir / "llama-server", "#!/bin/sh\necho 'version: 1 (broken)'; exit 127\n")
     found = look("llamacpp")
     assert (found.path, found.version) == (f"{bin_dir}/llama-server", None)
-    assert "gave no version" in found.how
+    assert "printed no version" in found.how
 
 
 def test_tabbyapi_is_where_its_checkout_is_and_not_where_a_python_is(bin_dir: Path, tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_tabbyapi_is_where_its_checkout_is_and_not_where_a_python_is(bin_dir: Pa
     checkout = tmp_path / "tabby"
     checkout.mkdir()
     found = look("tabbyapi", workdir=str(checkout))
-    assert found.path is None and f"{checkout} on local holds no main.py" in (found.problem or "")
+    assert found.path is None and f"{checkout} on local contains no main.py" in (found.problem or "")
     (checkout / "main.py").write_text("")
     found = look("tabbyapi", workdir=str(checkout))
     assert (found.path, found.version) == (f"{bin_dir}/python", None)

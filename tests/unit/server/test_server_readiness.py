@@ -95,9 +95,9 @@ def test_ready_is_health_and_model_and_one_token(server: Server) -> None:
         ("/health", (503, {"error": {"message": "Loading model"}}), "/health: answers 503 Loading model"),
         ("/v1/models", (200, {"data": []}), "/v1/models names no model"),
         ("/v1/models", (200, "not json"), "/v1/models names no model"),
-        ("/v1/completions", (500, {"error": {"message": "EngineDead"}}), "gave no token (500: EngineDead)"),
-        ("/v1/completions", (200, {"choices": [{"text": ""}], "usage": {"completion_tokens": 0}}), "gave no token"),
-        ("/v1/completions", (200, {"choices": []}), "gave no token"),
+        ("/v1/completions", (500, {"error": {"message": "EngineDead"}}), "returned no token (500: EngineDead)"),
+        ("/v1/completions", (200, {"choices": [{"text": ""}], "usage": {"completion_tokens": 0}}), "returned no token"),
+        ("/v1/completions", (200, {"choices": []}), "returned no token"),
     ],
 )
 def test_the_first_unanswered_question_is_named(server: Server, path: str, reply: tuple[int, Any], reason: str) -> None:

@@ -16,7 +16,7 @@ from workbench.hosts.local import LocalHost
 from workbench.model.flags import FlagSetting, Origin
 from workbench.model.plan import Command, LaunchPlan, ModelFacts, Node
 from workbench.model.server_run import ServerState
-from workbench.server import server_secrets
+from workbench.server import server_secrets, watched_run
 from workbench.server.run_directory import (
     RUN_ID,
     ReadyFacts,
@@ -28,7 +28,7 @@ from workbench.server.run_directory import (
     encode_record,
     new_run_id,
 )
-from workbench.server.run_state import judge, reachable_address
+from workbench.server.run_state import reachable_address, status_of
 
 PLAN = LaunchPlan(
     "vllm",
@@ -94,9 +94,15 @@ def test_run_ids_are_utc_and_have_their_shape() -> None:
     ("facts", "now", "silent_s", "state", "reason"),
     [
         ({"alive": True}, 1_000_100, None, ServerState.STARTING, None),
-        ({"alive": True}, 1_000_601, None, ServerState.FAILED, "not ready within 600 s; its process still runs"),
+        (
+            {"alive": True},
+            1_000_601,
+            None,
+            ServerState.FAILED,
+            "not ready within 600 s; the server's process still runs",
+        ),
         ({"alive": True, "ready": READY}, 1_000_601, None, ServerState.READY, None),
-        ({"alive": True, "ready": READY}, 1_000_601, 12.0, ServerState.UNRESPONSIVE, "not answering for 12 s"),
+        ({"alive": True, "ready": READY}, 1_000_601, 12.0, ServerState.UNRESPONSIVE, "no answer for 12 s"),
         ({"alive": True, "ready": READY, "stop_unix_s": 1.0}, 1_000_601, None, ServerState.STOPPING, None),
         ({"alive": False, "members": 2, "stop_unix_s": 1.0}, 1_000_601, None, ServerState.STOPPING, None),
         ({"alive": False, "stop_unix_s": 1.0, "exit_code": 0}, 1_000_601, None, ServerState.STOPPED, None),
@@ -121,7 +127,7 @@ def test_states_follow_from_facts(
     facts: dict[str, object], now: float, silent_s: float | None, state: ServerState, reason: str | None
 ) -> None:
     seen = RunFacts(RECORD, started_unix_s=1_000_000.0, **facts)  # type: ignore[arg-type]
-    status = judge(seen, now_unix_s=now, silent_s=silent_s)
+    status = status_of(seen, now_unix_s=now, silent_s=silent_s)
     assert status.state is state
     assert (status.reason is None) == (reason is None)
     assert reason is None or reason in (status.reason or "")
@@ -159,3 +165,14 @@ def test_tabbyapi_s_own_key_file(tmp_path: Path, text: str, key: str | None) -> 
     tabby = engines.get("tabbyapi")
     assert asyncio.run(server_secrets.key_from_file(LocalHost(), tabby, str(tmp_path))) == key
     assert asyncio.run(server_secrets.key_from_file(LocalHost(), tabby, None)) is None
+
+
+def test_a_start_that_prints_nothing_more_names_the_known_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    record = RunRecord("20261121-031502-vllm-3f2a", "local", PLAN, COMMAND, 0.0, 600.0)
+    run = watched_run.WatchedRun(LocalHost(), "/tmp/run", record, engines.get("vllm"), adopted=False)
+    run.read(b"INFO vLLM is using nccl==2.28.9\n", 0)
+    assert not run.status.findings
+    monkeypatch.setattr(watched_run, "STUCK_S", 0.0)
+    assert run.refresh() and [finding.code for finding in run.status.findings] == ["log.nccl-start"]
+    run.read(b"INFO loading weights\n", 32)
+    assert run.refresh() and not run.status.findings

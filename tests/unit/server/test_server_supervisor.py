@@ -30,7 +30,7 @@ def test_a_taken_port_names_the_one_who_has_it(make: Make) -> None:
             other.bind(("127.0.0.1", 0))
             other.listen()
             port = other.getsockname()[1]
-            with pytest.raises(ServerError, match=f"port {port} is taken by process {os.getpid()}") as caught:
+            with pytest.raises(ServerError, match=f"port {port} is in use by process {os.getpid()}") as caught:
                 await start(supervisor, make(port=port))
         assert caught.value.next_step and caught.value.command
         assert await supervisor.runs() == ()
@@ -44,7 +44,7 @@ def test_a_port_of_our_own_server_names_the_run_even_while_it_loads(
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
         port = free_port()
         run_id = await start(supervisor, make("never", port))
-        with pytest.raises(ServerError, match=f"port {port} is taken by vllm run {run_id}") as caught:
+        with pytest.raises(ServerError, match=f"port {port} is in use by vllm run {run_id}") as caught:
             await start(supervisor, make("never", port))
         assert caught.value.next_step == f"workbench stop {run_id}, or set another port"
 
@@ -150,7 +150,10 @@ def test_never_ready_is_said_and_the_process_is_left_alone(make: Make) -> None:
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
         status = await supervisor.wait_ready(await start(supervisor, make("never bar"), ready_timeout_s=1), READY_S)
         assert (status.state, status.exit_code) == (ServerState.FAILED, None)
-        assert status.reason is not None and "not ready within 1 s; its process still runs (/health:" in status.reason
+        assert (
+            status.reason is not None
+            and "not ready within 1 s; the server's process still runs (/health:" in status.reason
+        )
         assert status.pid is not None and psutil.pid_exists(status.pid)
         stopped = await supervisor.stop(status.run_id)
         assert stopped.state is ServerState.STOPPED
@@ -175,7 +178,7 @@ def test_answering_health_is_not_ready_without_a_token(make: Make) -> None:
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
         status = await supervisor.wait_ready(await start(supervisor, make("no-token"), ready_timeout_s=2), READY_S)
         assert status.state is ServerState.FAILED
-        assert status.reason is not None and "/v1/completions gave no token (500" in status.reason
+        assert status.reason is not None and "/v1/completions returned no token (500" in status.reason
 
     supervised(scenario)
 
@@ -217,7 +220,7 @@ def test_a_frozen_server_is_not_ready_for_who_looks_first(make: Make, monkeypatc
             other = Supervisor(LocalHost())
             assert [s.state for s in await other.runs()] == [ServerState.READY]
             (seen,) = await other.look_now()
-            assert seen.state is ServerState.UNRESPONSIVE and "not answering for 1 s" in (seen.reason or "")
+            assert seen.state is ServerState.UNRESPONSIVE and "no answer for 1 s" in (seen.reason or "")
             os.kill(status.pid, signal.SIGCONT)
             again = await other.wait(status.run_id, lambda s: s.state is ServerState.READY, 20)
             assert again.reason is None

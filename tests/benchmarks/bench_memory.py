@@ -83,19 +83,19 @@ def child(what: str, *words: str) -> int:
             return await self.inner.stream([sys.executable, __file__, "--agent", words[0]])
 
     class Talking(Session):
-        async def begin(self) -> None:
-            await super().begin()
+        async def _begin(self) -> None:
+            await super()._begin()
             from workbench import engines
             from workbench.model.plan import Command, LaunchPlan
 
             port, *rest = words
             command = Command((sys.executable, __file__, "--server", port, *rest), port=int(port))
             plan = LaunchPlan(engine="vllm", model="fake-model")
-            status = await self.supervisor.start(plan, command, engines.get("vllm"), simulated=True)
-            await self.select_run(status.run_id)
+            status = await self.servers.supervisor.start(plan, command, engines.get("vllm"), simulated=True)
+            await self.servers.select(status.run_id)
 
         async def close(self) -> None:
-            await self.stop()
+            await self.servers.stop()
             await super().close()
 
     import workbench.tui

@@ -97,7 +97,7 @@ def test_keys_typed_while_the_commands_are_looked_up_go_nowhere(monkeypatch: pyt
             await held.wait()
             return await planned(*words, **options)
 
-        monkeypatch.setattr(s.session, "apply_gpu", slow)
+        monkeypatch.setattr(s.session.gpu, "apply", slow)
         await s.press("2", "g", "tab", *"200", "enter")
         await s.until("looking up the commands")
         await s.press("enter", "q", "x", "enter")

@@ -25,7 +25,7 @@ def with_server(scenario: Callable[[Session, str], Awaitable[None]], monkeypatch
 
     async def go(url: str) -> None:
         session = Session.of_host()
-        session._results = ResultsDb(paths.results_db(), busy_s=0.1)
+        session.results.db = ResultsDb(paths.results_db(), busy_s=0.1)
         try:
             await session.link.connect()
             await asyncio.wait_for(scenario(session, url), 60)

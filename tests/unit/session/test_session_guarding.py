@@ -23,7 +23,9 @@ TESTS = Path(__file__).resolve().parents[2]
 
 
 class Quick(Session):
-    guard_options = FAST
+    def __init__(self, host: Host) -> None:
+        super().__init__(host)
+        self.gpu.guard.options = FAST
 
 
 @pytest.fixture

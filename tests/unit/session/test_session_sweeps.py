@@ -338,7 +338,7 @@ def test_flags_are_screened_the_best_is_compared_and_nothing_is_left_running(mon
             asked.append((a, b, options))
             return Experiment(7, 0.0, "here", None, verdict="better by a lot")  # type: ignore[arg-type]
 
-        monkeypatch.setattr(session, "experiment", compared)
+        monkeypatch.setattr(session.experiments, "run", compared)
         session.plans.set_flag("max-num-seqs", "2")
         speeds = iter((50.0, 70.0))
 
@@ -351,7 +351,7 @@ def test_flags_are_screened_the_best_is_compared_and_nothing_is_left_running(mon
             conditions = Conditions("here", "vllm", "1", "m", flags={f.name: f.value for f in flags})
             return session.results.db.add(BenchSpec("http://x", "m"), conditions, summary)
 
-        monkeypatch.setattr(session, "bench_run", measured)
+        monkeypatch.setattr(session.bench, "run_on", measured)
         sweep = await session.sweeps.run_flags({"max-num-seqs": ["2", "8"]}, pairs=2, **BRIEF)
         assert [p.label for p in sweep.points] == ["start: max-num-seqs=2", "max-num-seqs=8"]  # what is there, once
         assert states(sweep) == ["done", "done"] and [p.x for p in sweep.points] == [2.0, 8.0], sweep

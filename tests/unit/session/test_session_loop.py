@@ -205,9 +205,9 @@ def test_a_run_of_a_session_that_was_killed_is_adopted_with_its_plan() -> None:
         "from workbench.session.session import Session\n"
         "async def go():\n"
         "    s = Session.of_host(None, 'rtx-pro-6000')\n"
-        "    await s.connect(); await s.load_preset('vllm-any')\n"
-        f"    s.set_flag('port', '{port}'); s.set_flag('max-num-seqs', '7')\n"
-        "    print(await s.start(), flush=True)\n"
+        "    await s.link.connect(); await s.plans.load_preset('vllm-any')\n"
+        f"    s.plans.set_flag('port', '{port}'); s.plans.set_flag('max-num-seqs', '7')\n"
+        "    print(await s.servers.start(), flush=True)\n"
         "    await asyncio.sleep(600)\n"
         "asyncio.run(go())"
     )
@@ -400,9 +400,9 @@ def test_a_server_elsewhere_is_measured_without_our_power(monkeypatch: pytest.Mo
         assert status.state is ServerState.READY, status.reason
         elsewhere = Session.of_host()
         try:
-            await elsewhere.connect()
-            result_id = await elsewhere.bench_url(f"http://0.0.0.0:{status.port}", **SHORT)
-            found = await elsewhere.result(result_id)
+            await elsewhere.link.connect()
+            result_id = await elsewhere.bench.run_url(f"http://0.0.0.0:{status.port}", **SHORT)
+            found = await elsewhere.results.get(result_id)
             assert found.summary.requests_ok == 3 and found.conditions.simulated
             assert "the GPUs of 0.0.0.0 are not known" in found.summary.absent["power_w"]
             assert found.conditions.host == "0.0.0.0" and found.conditions.gpus == ()

@@ -237,12 +237,11 @@ def test_a_point_that_fails_ends_it_only_where_the_server_is_gone(
     async def scenario(session: Scripted) -> None:
         async def first_fails() -> None:
             session.measured = None
+            status = ServerStatus("run", "vllm", state, "here")
+            monkeypatch.setattr(session.servers.supervisor, "status", lambda run_id: status)
             raise BenchError("reset by peer")
 
         session.measured = first_fails
-        monkeypatch.setattr(
-            session.servers.supervisor, "status", lambda run_id: ServerStatus(run_id, "vllm", state, "here")
-        )
         sweep = await session.sweeps.run_gpu("power_limit_w", ["500", "400"], **QUICK)
         assert states(sweep) == ["failed", "done" if state is ServerState.READY else "skipped"]
         assert sweep.points[0].error == "reset by peer" and limit_w() in (600.0, None)

@@ -125,7 +125,7 @@ def test_reports_on_an_experiment_and_a_sweep(cli: Cli, db: ResultsDb) -> None:
     numbers = [db.add(one.spec, one.conditions, one.summary) for one in [made.result()] * 6]
     trial = made.experiment()
     runs = tuple(replace(run, result_id=n) for run, n in zip(trial.runs, numbers, strict=True))
-    kept = ExperimentsDb(paths.results_db()).open_experiment(replace(trial, runs=runs))
+    kept = ExperimentsDb(paths.results_db()).add(replace(trial, runs=runs))
     text = cli("results", "report", "--experiment", str(kept.id)).out
     assert "# A/B experiment: org/tiny" in text and "## Raw pairs" in text and "<summary>Result #3</summary>" in text
     db.delete(numbers[-1])  # a result that is gone takes nothing else along

@@ -40,7 +40,7 @@ def stored_results(*refused: tuple[str, ...]) -> list[int]:
 @pytest.mark.slow
 def test_the_last_benchmark_marks_experiment_and_sweep_are_there() -> None:
     ids = stored_results((), (), ("the client used 75 % of a core",))
-    ExperimentsDb(paths.results_db()).open_experiment(replace(experiment(), host=HOST, runs=()))
+    ExperimentsDb(paths.results_db()).add(replace(experiment(), host=HOST, runs=()))
     SweepStore(paths.data_dir() / "sweeps").add(replace(sweep(), host=HOST))
 
     async def first(s: RealScreen) -> None:

@@ -70,7 +70,7 @@ def stored() -> None:
     ids = [db.add(made.spec, made.conditions, made.summary, samples()) for _ in range(6)]
     e = experiment()
     runs = tuple(replace(run, result_id=ids[n]) for n, run in enumerate(e.runs))
-    experiments.open_experiment(replace(e, host=HOST, runs=runs))
+    experiments.add(replace(e, host=HOST, runs=runs))
 
 
 Sizes = Callable[[], tuple[tuple[int, int], ...]]

@@ -178,7 +178,7 @@ async def _confirm_start(session: Session, spec: ExperimentSpec, arguments: argp
     examples=("workbench experiment resume 3",),
 )
 async def resume_experiment(arguments: argparse.Namespace) -> int:
-    use_host_of_record(arguments, local_session().experiments.db.experiment(arguments.id).host)
+    use_host_of_record(arguments, local_session().experiments.db.get(arguments.id).host)
     async with connected(arguments) as session:
         before = await session.experiments.get(arguments.id)
         await session.servers.supervisor.runs()

@@ -67,11 +67,11 @@ class Experiments:
 
     async def list(self) -> Sequence[Experiment]:
         """Return the stored experiments, newest first, without their comparisons."""
-        return await asyncio.to_thread(self.db.experiments)
+        return await asyncio.to_thread(self.db.list)
 
     async def get(self, experiment_id: int) -> Experiment:
         """Return a stored experiment with the comparison of its results."""
-        experiment = await asyncio.to_thread(self.db.experiment, experiment_id)
+        experiment = await asyncio.to_thread(self.db.get, experiment_id)
         return design.judged(experiment, {r.id: r for r in await self._results_of(experiment)})
 
     async def _results_of(self, experiment: Experiment) -> Sequence[BenchResult]:
@@ -91,7 +91,7 @@ class Experiments:
 
     async def _save(self, experiment: Experiment) -> None:
         def save() -> None:
-            self.db.save_experiment(experiment)
+            self.db.save(experiment)
             for run in experiment.runs[-1:]:
                 if run.result_id is not None:
                     arm = "discarded" if run.pair < 0 else run.arm
@@ -187,7 +187,7 @@ class Experiments:
             0, time.time(), self._core.host.name, spec, restarts=restarts, simulated=state.simulated, left_s=left_s
         )
         async with self._turns(sides, "an experiment"):
-            experiment = await asyncio.to_thread(self.db.open_experiment, new)
+            experiment = await asyncio.to_thread(self.db.add, new)
             if opened is not None:
                 await opened(experiment.id)
             return await self._carry_out(experiment, sides)

@@ -43,27 +43,27 @@ class ExperimentsDb:
         self.path = path
         self._database = Database(path, migrations(), busy_s)
 
-    def open_experiment(self, experiment: Experiment) -> Experiment:
+    def add(self, experiment: Experiment) -> Experiment:
         """Store a new experiment and return it with its id."""
         sql = "INSERT INTO experiments (unix_s, host, format, data) VALUES (?, ?, ?, ?)"
         values = (experiment.unix_s, experiment.host, FORMAT, _encode(experiment))
         return replace(experiment, id=int(self._write(lambda db: db.execute(sql, values).lastrowid) or 0))
 
-    def save_experiment(self, experiment: Experiment) -> None:
+    def save(self, experiment: Experiment) -> None:
         sql = "UPDATE experiments SET data = ?, format = ? WHERE id = ?"
         values = (_encode(experiment), FORMAT, experiment.id)
         if not self._write(lambda db: db.execute(sql, values).rowcount):
             raise _no_such(experiment.id)
 
-    def experiment(self, experiment_id: int) -> Experiment:
+    def get(self, experiment_id: int) -> Experiment:
         """Return an experiment. One that was running when its Workbench ended is "stopped"."""
         rows = self._read("WHERE id = ?", experiment_id) if experiment_id.bit_length() < 64 else ()
         if not rows:
             raise _no_such(experiment_id)
         return self._with_present_state(_decode(*rows[0]))
 
-    def experiments(self) -> tuple[Experiment, ...]:
-        """Return the experiments, newest first, without those that are damaged; `experiment` says what is wrong with
+    def list(self) -> tuple[Experiment, ...]:
+        """Return the experiments, newest first, without those that are damaged; `get` says what is wrong with
         these."""
         found = []
         for row in self._read("ORDER BY id DESC"):

@@ -50,7 +50,7 @@ def test_an_experiment(tmp_path: Path) -> None:
         values = (row["data"]["unix_s"], row["data"]["host"], row["format"], json.dumps(row["data"]))
         raw.execute("INSERT INTO experiments VALUES (1, ?, ?, ?, ?)", values)
     raw.close()
-    experiment = db.experiment(1)
+    experiment = db.get(1)
     assert (experiment.spec.metric, experiment.spec.pairs) == ("output_tok_s", 2) and experiment.runs
     assert isinstance(experiment.spec.b.gpu, GpuSettings) and not experiment.spec.b.gpu.empty
     assert_contains(experiment, {**row["data"], "id": 1})

@@ -63,27 +63,27 @@ def db(tmp_path: Path) -> ExperimentsDb:
 
 
 def test_all_of_it_comes_back(db: ExperimentsDb) -> None:
-    one = db.open_experiment(WHOLE)
-    assert one == replace(WHOLE, id=1) and db.experiment(1) == one
+    one = db.add(WHOLE)
+    assert one == replace(WHOLE, id=1) and db.get(1) == one
     changed = replace(one, state="done", runs=RUNS[:1])
-    db.save_experiment(changed)
-    assert db.open_experiment(WHOLE).id == 2
-    assert db.experiments() == (replace(WHOLE, id=2), changed)
+    db.save(changed)
+    assert db.add(WHOLE).id == 2
+    assert db.list() == (replace(WHOLE, id=2), changed)
 
 
 def test_reading_makes_nothing_and_waits_for_nobody_who_writes(tmp_path: Path) -> None:
     """To list or show experiments took the lock of writers and made the file."""
     db = ExperimentsDb(tmp_path / "data" / "results.sqlite3", busy_s=0.0)
-    assert db.experiments() == () and ResultsDb(db.path).list() == ()
+    assert db.list() == () and ResultsDb(db.path).list() == ()
     with pytest.raises(InputError):
-        db.experiment(1)
+        db.get(1)
     assert not db.path.parent.exists()
-    db.open_experiment(WHOLE)
+    db.add(WHOLE)
     with contextlib.closing(sqlite3.connect(db.path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        assert [one.id for one in db.experiments()] == [1] and db.experiment(1).id == 1
+        assert [one.id for one in db.list()] == [1] and db.get(1).id == 1
         with pytest.raises(StoreError):
-            db.open_experiment(WHOLE)
+            db.add(WHOLE)
     with pytest.raises(StoreError, match="readonly"):
         db._database.read(lambda open_one: open_one.execute("DELETE FROM experiments"))
 
@@ -92,9 +92,9 @@ def test_the_stamp_differs_after_every_write_and_only_then(db: ExperimentsDb) ->
     results = ResultsDb(db.path)
     stamps = [results.stamp()]
     for _ in range(3):
-        db.open_experiment(WHOLE)
+        db.add(WHOLE)
         stamps.append(results.stamp())
-        db.experiments()
+        db.list()
         assert results.stamp() == stamps[-1]
     assert len(set(stamps)) == len(stamps)
 
@@ -105,74 +105,74 @@ def test_it_lives_beside_results_whichever_came_first(tmp_path: Path) -> None:
         results, experiments = ResultsDb(path), ExperimentsDb(path)
         result = result_of(1, "A", 1.0)
         if first:
-            experiments.open_experiment(WHOLE)
+            experiments.add(WHOLE)
         results.add(result.spec, result.conditions, result.summary)
-        assert experiments.open_experiment(WHOLE).id == 1 + first
-        assert len(results.list()) == 1 and len(experiments.experiments()) == 1 + first
+        assert experiments.add(WHOLE).id == 1 + first
+        assert len(results.list()) == 1 and len(experiments.list()) == 1 + first
 
 
 def test_what_is_not_there_or_damaged_or_newer(db: ExperimentsDb) -> None:
-    assert db.experiments() == ()
-    for call in (lambda: db.experiment(9), lambda: db.save_experiment(replace(WHOLE, id=9))):
+    assert db.list() == ()
+    for call in (lambda: db.get(9), lambda: db.save(replace(WHOLE, id=9))):
         with pytest.raises(InputError, match="there is no experiment 9"):
             call()
     for _ in range(3):
-        db.open_experiment(WHOLE)
+        db.add(WHOLE)
     with sqlite3.connect(db.path) as raw:
         raw.execute("UPDATE experiments SET data = '{}' WHERE id = 1")
         raw.execute("UPDATE experiments SET format = 99 WHERE id = 2")
     raw.close()
     with pytest.raises(StoreError, match="experiment 1 in the database is damaged"):
-        db.experiment(1)
+        db.get(1)
     with pytest.raises(StoreError, match="newer Workbench"):
-        db.experiment(2)
-    assert [e.id for e in db.experiments()] == [3]
+        db.get(2)
+    assert [e.id for e in db.list()] == [3]
 
 
 def test_fields_of_a_later_version_are_left_out(db: ExperimentsDb) -> None:
-    db.open_experiment(WHOLE)
+    db.add(WHOLE)
     with sqlite3.connect(db.path) as raw:
         data = json.loads(raw.execute("SELECT data FROM experiments").fetchone()[0])
         data["new"] = data["spec"]["new"] = data["spec"]["b"]["gpu"]["new"] = data["runs"][0]["new"] = 1
         raw.execute("UPDATE experiments SET data = ?", (json.dumps(data),))
     raw.close()
-    assert db.experiment(1) == replace(WHOLE, id=1)
+    assert db.get(1) == replace(WHOLE, id=1)
 
 
 def test_keys_are_not_written(db: ExperimentsDb) -> None:
     token = "hf_" + "a" * 30
     plan = {"engine": "vllm", "env": [{"name": "HF_TOKEN", "value": token}]}
-    db.open_experiment(replace(WHOLE, spec=replace(SPEC, plan=plan, a=Arm(envs=(f"HF_TOKEN={token}",)))))
+    db.add(replace(WHOLE, spec=replace(SPEC, plan=plan, a=Arm(envs=(f"HF_TOKEN={token}",)))))
     assert token.encode() not in db.path.read_bytes()
 
 
 def test_one_workbench_at_a_time(db: ExperimentsDb) -> None:
-    one = db.open_experiment(replace(WHOLE, state="running", error=None))
+    one = db.add(replace(WHOLE, state="running", error=None))
     with db.held(one.id):
-        assert db.experiment(1).state == "running"
+        assert db.get(1).state == "running"
         with pytest.raises(InputError, match="another Workbench is running"), db.held(one.id):
             pass
         with db.held(2):
             pass
-    left = db.experiment(1)
+    left = db.get(1)
     assert left.state == "stopped" and left.error == "Workbench ended while it ran"
 
 
 def test_a_killed_one_is_let_go_of(db: ExperimentsDb) -> None:
-    one = db.open_experiment(replace(WHOLE, state="running", error=None))
+    one = db.add(replace(WHOLE, state="running", error=None))
     script = (
         f"from workbench.store.experiments import ExperimentsDb as D; from pathlib import Path; import sys\n"
         f"with D(Path({str(db.path)!r})).held({one.id}): print(1, flush=True); sys.stdin.read()"
     )
     with subprocess.Popen([sys.executable, "-c", script], stdin=-1, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None and other.stdout.readline() == b"1\n"
-        assert db.experiment(1).state == "running"
+        assert db.get(1).state == "running"
         other.kill()
         other.wait()
-    assert db.experiment(1).state == "stopped"
+    assert db.get(1).state == "stopped"
 
 
 def test_a_database_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "results.sqlite3").write_bytes(b"this is no database, " * 400)
     with pytest.raises(StoreError):
-        ExperimentsDb(tmp_path / "results.sqlite3").experiments()
+        ExperimentsDb(tmp_path / "results.sqlite3").list()

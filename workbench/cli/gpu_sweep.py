@@ -67,19 +67,19 @@ async def sweep_setting(arguments: argparse.Namespace) -> int:
             if arguments.dry_run:
                 return await _print_plan(session, arguments, plan)
             password = await _confirm(session, arguments, f"Set {', '.join(values)} one after the other", plan)
-        with report_points(session, arguments):
-            sweep = await session.sweeps.run_gpu(
-                setting,
-                values,
-                arguments.gpu,
-                run_id=run_id,
-                url=arguments.url,
-                settle_s=arguments.settle,
-                pairs=arguments.pairs,
-                runs=arguments.runs,
-                password=password,
-                **load_of(arguments),
-            )
+        session.subscribe(report_points(arguments))
+        sweep = await session.sweeps.run_gpu(
+            setting,
+            values,
+            arguments.gpu,
+            run_id=run_id,
+            url=arguments.url,
+            settle_s=arguments.settle,
+            pairs=arguments.pairs,
+            runs=arguments.runs,
+            password=password,
+            **load_of(arguments),
+        )
     return print_sweep(sweep, arguments.json)
 
 
@@ -99,8 +99,8 @@ async def resume_gpu_sweep(arguments: argparse.Namespace) -> int:
         if arguments.dry_run:
             return await _print_plan(session, arguments, plan)
         password = await _confirm(session, arguments, "Set the missing values one after the other", plan)
-        with report_points(session, arguments, stored):
-            sweep = await session.sweeps.resume(stored.id, password=password)
+        session.subscribe(report_points(arguments, stored))
+        sweep = await session.sweeps.resume(stored.id, password=password)
     return print_sweep(sweep, arguments.json)
 
 

@@ -42,27 +42,36 @@ class Parser(argparse.ArgumentParser):
         raise _input_error(message, f"{self.prog} --help")
 
 
+class _StoreOnce(argparse.Action):
+    """Store a value. Raise InputError if the option is given twice with different values."""
+
+    def __call__(self, parser: object, namespace: argparse.Namespace, value: Any, option: str | None = None) -> None:
+        if getattr(namespace, self.dest, None) not in (None, value):
+            raise _input_error(f"{option} is given twice, with different values", f"give {option} once")
+        setattr(namespace, self.dest, value)
+
+
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Return the namespace of a command line, with `command` (its words) and `handler`.
 
     Raises InputError for a line that no command accepts. Exits 0 after `--help`.
     """
-    leading = _leading_options(argv)
-    globals_, rest = _global_parser().parse_known_args(leading)
-    rest += argv[len(leading) :]
+    count = _count_leading(argv)
+    leading, rest = list(argv[:count]), list(argv[count:])
     if rest and rest[0] in ("-V", "--version"):
-        rest, globals_.json = ["version"], "--json" in argv
+        rest[0] = "version"
     if not rest or rest[0].split("=")[0] in _SCREEN_OPTIONS:
-        return _parse_screen(None, rest, globals_)
+        return _parse_screen(None, [*leading, *rest])
     if rest[0] == "help":
         rest = [*rest[1:], "--help"]
     rest, after_dashes = _split_own_command(rest)
     if not rest[0].startswith("-") and rest[0] not in FILES:
-        return _parse_screen_on_host(rest, globals_)
+        return _parse_screen_on_host(rest[0], rest[1:], leading)
     parser = tree([rest[0]] if rest[0] in FILES else FILES)
-    arguments = parser.parse_args(_join_words(rest, parser))
+    words = _join_words(rest, parser)
+    command_words = 2 if words[0] in GROUPS else 1
+    arguments = parser.parse_args([*words[:command_words], *leading, *words[command_words:]])
     arguments.own_words = after_dashes
-    _merge_globals(arguments, globals_)
     return arguments
 
 
@@ -118,32 +127,13 @@ def _add_parser(subparsers: _Subparsers, name: str, summary: str, examples: Iter
 def _add_global_options(parser: argparse.ArgumentParser, default: Any) -> None:
     """Add the options that every command accepts, before its name or after it."""
     options = parser.add_argument_group("options of every command")
-    options.add_argument("--host", metavar="NAME", default=default, help="a host from your ssh config, or USER@HOST")
-    options.add_argument(
-        "--simulate", metavar="PROFILE", default=default, help="a simulated host; `workbench demo --list` lists them"
-    )
-    options.add_argument(
-        "--json",
-        action="store_true",
-        default=default or False,
-        help="print one JSON document on stdout, and messages on stderr",
-    )
-
-
-def _global_parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="workbench", add_help=False, allow_abbrev=False)
-    _add_global_options(parser, None)
-    return parser
-
-
-def _merge_globals(arguments: argparse.Namespace, before: argparse.Namespace) -> None:
-    """Take the global options that stand before the command. Raises InputError if one is given twice, differently."""
-    for name, value in vars(before).items():
-        after = getattr(arguments, name, None)
-        if value and after and value != after:
-            raise _input_error(f"--{name} is given twice, with different values", f"give --{name} once")
-        if value or not hasattr(arguments, name):
-            setattr(arguments, name, value)
+    for name, metavar, text in (
+        ("--host", "NAME", "a host from your ssh config, or USER@HOST"),
+        ("--simulate", "PROFILE", "a simulated host; `workbench demo --list` lists them"),
+    ):
+        options.add_argument(name, metavar=metavar, default=default, action=_StoreOnce, help=text)
+    text = "print one JSON document on stdout, and messages on stderr"
+    options.add_argument("--json", action="store_true", default=default or False, help=text)
 
 
 def _split_own_command(words: list[str]) -> tuple[list[str], tuple[str, ...] | None]:
@@ -166,22 +156,20 @@ def _join_words(words: list[str], parser: argparse.ArgumentParser) -> list[str]:
     return [words[0], *_join_words(words[1:], child)] if child is not None else words
 
 
-def _leading_options(argv: Sequence[str]) -> list[str]:
-    """Return the options before the command, with their values."""
+def _count_leading(argv: Sequence[str]) -> int:
+    """Return how many words at the start of the command line are global options with their values."""
     count = 0
-    while count < len(argv) and argv[count].startswith("-"):
-        takes_value = argv[count] in ("--host", "--simulate")
-        count += 2 if takes_value else 1
-    return list(argv[:count])
+    while count < len(argv) and argv[count].split("=")[0] in ("--host", "--simulate", "--json"):
+        count += 2 if argv[count] in ("--host", "--simulate") else 1
+    return count
 
 
-def _parse_screen_on_host(words: list[str], globals_: argparse.Namespace) -> argparse.Namespace:
-    """Return the screen on the host `words[0]` if ssh knows the name. Raises InputError for a mistyped command."""
+def _parse_screen_on_host(host: str, options: list[str], leading: list[str]) -> argparse.Namespace:
+    """Return the screen on `host` if ssh knows the name. Raises InputError for a mistyped command."""
     import difflib
 
     from workbench import hosts
 
-    host, *options = words
     if (options and not options[0].startswith("-")) or not hosts.is_known(host):
         near = difflib.get_close_matches(host, [*FILES, "help"], n=1, cutoff=0.75)
         hint = f" Did you mean `workbench {near[0]}`?" if near else ""
@@ -189,17 +177,17 @@ def _parse_screen_on_host(words: list[str], globals_: argparse.Namespace) -> arg
             f"{host!r} is not a command, and ssh knows no host of that name.{hint}",
             "`workbench --help` lists the commands; `workbench --host NAME` tries to reach any host",
         )
-    return _parse_screen(host, options, globals_)
+    return _parse_screen(host, [*leading, *options])
 
 
-def _parse_screen(host: str | None, options: Sequence[str], globals_: argparse.Namespace) -> argparse.Namespace:
+def _parse_screen(host: str | None, options: Sequence[str]) -> argparse.Namespace:
     from workbench.cli.screen import SCREEN_OPTIONS, screen
 
     parser = Parser(prog="workbench [HOST]", add_help=False, allow_abbrev=False)
     for each in SCREEN_OPTIONS:
         each.add_to(parser)
-    _add_global_options(parser, argparse.SUPPRESS)
-    arguments = parser.parse_args(options, argparse.Namespace(**vars(globals_)))
+    _add_global_options(parser, None)
+    arguments = parser.parse_args(options)
     arguments.command, arguments.handler, arguments.target = "screen", screen, host
     return arguments
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -65,18 +64,19 @@ async def sweep_flags(arguments: argparse.Namespace) -> int:
         await session.servers.adopt()
         combinations_of(
             session.plans.editor, flags
-        )  # raises InputError for an invalid value, before anything is printed
+        )  # raises InputError for an invalid value, before the plan is printed
         for line in _plan_lines(session, flags, arguments):
             note(line)
         await _confirm_stop(session, arguments)
-        with report_points(session, arguments), report_pairs(session):
-            sweep = await session.sweeps.run_flags(
-                flags,
-                runs=arguments.runs,
-                pairs=arguments.pairs,
-                max_minutes=arguments.max_minutes,
-                **load_of(arguments),
-            )
+        session.subscribe(report_points(arguments))
+        session.subscribe(report_progress())
+        sweep = await session.sweeps.run_flags(
+            flags,
+            runs=arguments.runs,
+            pairs=arguments.pairs,
+            max_minutes=arguments.max_minutes,
+            **load_of(arguments),
+        )
     return print_sweep(sweep, arguments.json)
 
 
@@ -146,8 +146,9 @@ async def resume_sweep(arguments: argparse.Namespace) -> int:
     async with connected(arguments) as session, cancelled_by_signals():
         await session.servers.adopt()
         await _confirm_stop(session, arguments, own_run=stored.server)
-        with report_points(session, arguments, stored), report_pairs(session):
-            sweep = await session.sweeps.resume(stored.id, max_minutes=arguments.max_minutes)
+        session.subscribe(report_points(arguments, stored))
+        session.subscribe(report_progress())
+        sweep = await session.sweeps.resume(stored.id, max_minutes=arguments.max_minutes)
     return print_sweep(sweep, arguments.json)
 
 
@@ -183,9 +184,13 @@ def stored_sweep(arguments: argparse.Namespace) -> Sweep:
     return sweep
 
 
-@contextmanager
-def report_points(session: Session, arguments: argparse.Namespace, resumed: Sweep | None = None) -> Iterator[None]:
-    """Print each point on stderr when its state changes, without --json. Points that `resumed` has are not printed."""
+def report_points(
+    arguments: argparse.Namespace, resumed: Sweep | None = None
+) -> Callable[[SessionState, frozenset[str]], None]:
+    """Return a listener that prints each point on stderr when its state changes; nothing with --json.
+
+    Points that the `resumed` sweep has measured before are not printed again.
+    """
     printed = {p.label: p.state for p in resumed.points if p.state == "done"} if resumed else {}
 
     def report(state: SessionState, changed: frozenset[str]) -> None:
@@ -198,21 +203,7 @@ def report_points(session: Session, arguments: argparse.Namespace, resumed: Swee
                 left = f", about {sweep.left_s / 60:.1f} min left" if sweep.left_s else ""
                 note(f"{point.label}: {point.state}{f' ({point.error})' if point.error else left}")
 
-    unsubscribe = session.subscribe(report)
-    try:
-        yield
-    finally:
-        unsubscribe()
-
-
-@contextmanager
-def report_pairs(session: Session) -> Iterator[None]:
-    """Print the pairs that follow the points of a sweep on stderr."""
-    unsubscribe = session.subscribe(report_progress())
-    try:
-        yield
-    finally:
-        unsubscribe()
+    return report
 
 
 def print_sweep(sweep: Sweep, as_json: bool) -> int:

@@ -62,17 +62,36 @@ def test_the_reference_lists_every_command_and_option() -> None:
     assert dict(documented()) == dict(accepted(tree()))
 
 
+def test_the_reference_lists_every_choice_of_an_option() -> None:
+    parsers = dict(commands_of(tree()))
+    for name, entry in entries():
+        choices = {
+            option: set(action.choices)
+            for action in parsers[name]._actions
+            for option in action.option_strings
+            if action.choices and option in OPTION.findall(entry)
+        }
+        listed = re.findall(r"(--[a-z-]+) ([a-z]+(?:\|[a-z]+)+)\]", entry)
+        assert {option: set(words.split("|")) for option, words in listed} == choices, name
+
+
 def documented() -> Iterator[tuple[str, set[str]]]:
     """Yield each command of the reference's synopsis with its options."""
-    known = {name for name, _ in accepted(tree())}
     groups = {"PLAN OPTIONS": options_of("PLAN OPTIONS, which"), "LOAD OPTIONS": options_of("LOAD OPTIONS, which")}
+    for name, entry in entries():
+        shared = [options for group, options in groups.items() if group in entry]
+        yield name, set(OPTION.findall(entry)).union(*shared)
+
+
+def entries() -> Iterator[tuple[str, str]]:
+    """Yield each command of the reference's synopsis with its text."""
+    known = dict(commands_of(tree()))
     for language, block in FENCE.findall(REFERENCE):
         for entry in re.split(r"\n(?=workbench )", block) if language == "text" else ():
             words = list(takewhile(lambda word: re.fullmatch(r"[a-z]+", word), entry.split()[1:]))
             name = next((" ".join(words[:n]) for n in range(len(words), 0, -1) if " ".join(words[:n]) in known), None)
             if name is not None:
-                shared = [options for group, options in groups.items() if group in entry]
-                yield name, set(OPTION.findall(entry)).union(*shared)
+                yield name, entry
 
 
 def options_of(start: str) -> set[str]:
@@ -81,15 +100,21 @@ def options_of(start: str) -> set[str]:
     return set(OPTION.findall(paragraph + following * paragraph.endswith(":")))
 
 
-def accepted(parser: argparse.ArgumentParser, name: str = "") -> Iterator[tuple[str, set[str]]]:
+def accepted(parser: argparse.ArgumentParser) -> Iterator[tuple[str, set[str]]]:
     """Yield each command of the parser with its own options."""
+    for name, command in commands_of(parser):
+        options = {option for action in command._actions for option in action.option_strings if option.startswith("--")}
+        yield name, options - {"--help", "--host", "--simulate", "--json"}
+
+
+def commands_of(parser: argparse.ArgumentParser, name: str = "") -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """Yield the name and the parser of each command."""
     groups = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     for group in groups:
         for word, child in group.choices.items():
-            yield from accepted(child, f"{name} {word}".strip())
+            yield from commands_of(child, f"{name} {word}".strip())
     if name and not groups:
-        options = {option for action in parser._actions for option in action.option_strings if option.startswith("--")}
-        yield name, options - {"--help", "--host", "--simulate", "--json"}
+        yield name, parser
 
 
 def test_the_reference_lists_every_setting_of_the_configuration_file() -> None:

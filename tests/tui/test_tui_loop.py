@@ -212,7 +212,7 @@ def test_errors_in_the_plan_refuse_a_start(drive: Any) -> None:
         bad = Finding(Level.ERROR, "flag.choice", "expected one of a, b", "kv-cache-dtype")
         d.session.push(plan=replace(d.session.state.plan, findings=(bad,)))
         await d.press("s")
-        assert "refused" in d.text
+        assert "This plan cannot start" in d.text
         await d.press("enter")
         assert not d.session.called("start")
 

@@ -128,7 +128,7 @@ def test_a_bad_id_keeps_what_was_typed() -> None:
 
 @pytest.mark.slow
 def test_a_trial_counts_down_on_the_pages_over_it() -> None:
-    """D11: the page said "in force" while the settings were given back under it."""
+    """D11: the page said "in force" while the settings were reverted under it."""
 
     async def scenario(s: RealScreen) -> None:
         await s.until("GPU3")
@@ -137,7 +137,7 @@ def test_a_trial_counts_down_on_the_pages_over_it() -> None:
         await s.press("enter")
         text = await s.until("on trial: reverted in", "T keep", "not checked", "GPU0-3")
         assert text.count("a clock lock cannot be read back") == 1  # four GPUs alike are told once
-        await s.until("have been given back since", lambda: not s.state.alterations, seconds=30)
+        await s.until("have been reverted since", lambda: not s.state.alterations, seconds=30)
         await s.press("escape", "g", "tab", *"200", "tab", *"900,1200", "tab", "tab", "tab", "tab", *"60", "enter")
         await s.until("run them")
         await s.press("enter")

@@ -63,7 +63,7 @@ def test_an_experiment_is_of_what_runs_against_the_plan(drive: Any) -> None:
         await d.press("X")
         await d.until(lambda: "A is what runs now, B the plan under edit." in d.text)
         assert "max-num-seqs=512" in d.text and "max-num-seqs=777" in d.text
-        assert "6 runs of 64 requests at 8 streams and a first one that is discarded: about 6m12s" in d.text
+        assert "6 runs of 64 requests at 8 streams, and a first run that is discarded: about 6m12s" in d.text
         await d.press("down", "down", "5")
         assert "10 runs of" in d.text and "about 10m20s" in d.text
         await d.press("enter")
@@ -71,7 +71,7 @@ def test_an_experiment_is_of_what_runs_against_the_plan(drive: Any) -> None:
         _, a, b, options = d.session.called("experiment")[0]
         assert (a, b) == (Arm(sets=("max-num-seqs=512",)), Arm(sets=("max-num-seqs=777",)))
         assert options == {"pairs": 5, "metric": "output_tok_s", "bench": d.session.bench.shape()}
-        await d.until(lambda: "A/B experiment 7" in d.text and "nothing is claimed yet" in d.text)
+        await d.until(lambda: "A/B experiment 7" in d.text and "no claim yet" in d.text)
 
     drive(scenario, stage="ready")
 
@@ -170,7 +170,7 @@ def test_what_is_no_change_is_said(text: str) -> None:
 def test_a_power_sweep_starts_between_the_limits(drive: Any) -> None:
     async def scenario(d: Any) -> None:
         await d.press("S")
-        assert "300,350,400,450,500,550,600" in d.text and "that was before is given" in d.text
+        assert "300,350,400,450,500,550,600" in d.text and "previous setting is restored" in d.text
         await d.press("enter")
         await d.until(lambda: d.session.called("gpu_sweep"))
         values = ["300", "350", "400", "450", "500", "550", "600"]

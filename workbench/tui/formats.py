@@ -1,4 +1,4 @@
-"""Figures as a person reads them, in few cells. None becomes "n/a": absent is not zero."""
+"""Values as texts of few cells. None becomes "n/a": an absent value is not zero."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GIB = 1024**3
 
 
 def elapsed(seconds: float) -> str:
-    """ "58s", "12m41s", "3h07m", "2d04h"."""
+    """Return "58s", "12m41s", "3h07m" or "2d04h"."""
     whole = max(0, int(seconds))
     if whole < 60:
         return f"{whole}s"
@@ -29,14 +29,14 @@ def elapsed(seconds: float) -> str:
 
 
 def clock(unix_s: float) -> str:
-    """Local time of day."""
+    """Return the local time of day."""
     import time
 
     return time.strftime("%H:%M:%S", time.localtime(unix_s))
 
 
 def figure(value: float | None, digits: int | None = None) -> str:
-    """With thousands separators; by default one decimal below 100, two below 10, none from 100 on."""
+    """Return a number with thousands separators. By default it has two decimals below 10 and one below 100."""
     if value is None:
         return NA
     if digits is None:
@@ -45,6 +45,7 @@ def figure(value: float | None, digits: int | None = None) -> str:
 
 
 def whole(value: float | None, unit: str = "") -> str:
+    """Return a number without decimals, with its unit."""
     return NA if value is None else f"{value:.0f}{unit}"
 
 
@@ -55,13 +56,15 @@ def gauge(share: float, cells: int) -> str:
 
 
 def progress_text(state: SessionState) -> str:
-    """How far the benchmark is that runs now: "measuring 31/64", "measuring 8/20 s" of one that ends by time; ""
-    without one."""
+    """Return the progress of the running benchmark: "measuring 31/64", or "measuring 8/20 s" if time ends it.
+
+    Without a running benchmark the text is empty.
+    """
     bench = state.bench
     if not bench.running or bench.progress is None:
         return ""
     p, seconds = bench.progress, bench.spec.seconds if bench.spec else None
-    if is_checking(state):  # a load for its own sake has no end that is known here
+    if is_checking(state):  # the end of such a load is not known here
         return f"{elapsed(p.elapsed_s)}"
     if seconds and p.phase == "measuring":
         return f"{p.phase} {min(p.elapsed_s, seconds):.0f}/{seconds:g} s"
@@ -69,22 +72,23 @@ def progress_text(state: SessionState) -> str:
 
 
 def is_checking(state: SessionState) -> bool:
-    """Whether the load that runs now shows what GPU settings do, and is no benchmark."""
+    """Return whether the present load is no benchmark, but checks GPU settings."""
     return any(what.startswith("verifying") for what in state.busy)
 
 
 def countdown(seconds: float) -> str:
-    """What is left, rounded up: "43 s", "4m08s"."""
+    """Return the time left, rounded up: "43 s", "4m08s"."""
     left = max(0, -int(-seconds // 1))
     return f"{left} s" if left < 60 else elapsed(left)
 
 
 def gib(value: float | None, digits: int = 1) -> str:
+    """Return bytes as GiB, without the unit."""
     return NA if value is None else f"{value / GIB:.{digits}f}"
 
 
 def value_text(value: object) -> str:
-    """A flag's value as it would be typed: on/off, JSON, or as is; "-" when there is none."""
+    """Return a flag's value as a user types it (on/off, JSON, text); "-" if it has no value."""
     if value is None or value == "":
         return "-"
     if isinstance(value, bool):
@@ -101,12 +105,12 @@ def value_text(value: object) -> str:
 
 
 def path_text(path: str, width: int) -> str:
-    """Return `path` in at most `width` cells; the end of a long one, which tells it from others, stays."""
+    """Return the end of `path` in at most `width` cells: long paths differ at their ends."""
     return path if len(path) <= width else "…" + path[len(path) - width + 1 :]
 
 
 def short_gpu_name(name: str) -> str:
-    """ "NVIDIA RTX PRO 6000 Blackwell Workstation Edition" -> "RTX PRO 6000"."""
+    """Return "RTX PRO 6000" for "NVIDIA RTX PRO 6000 Blackwell Workstation Edition"."""
     words = re.sub(r"\b(NVIDIA|GeForce|Tesla|Corporation|Blackwell|Workstation|Server|Edition|Generation)\b", "", name)
     return re.sub(r"\s+(?=,)|(?<=\s)\s+", "", words).strip() or name
 
@@ -123,7 +127,7 @@ _NAMED = {"power_limit_w": "power limit", "gpu_clocks": "SM clock lock", "memory
 
 
 def setting_text(setting: str, value: object) -> str:
-    """ "power 500W", "sm 210-1755MHz", "persistence on"; "gpu0.power_limit_w" is "GPU0 power 500W"."""
+    """Return "power 500W", "sm 210-1755MHz" or "persistence on"; "GPU0 power 500W" for "gpu0.power_limit_w"."""
     gpu, dot, rest = setting.partition(".")
     if dot and gpu.startswith("gpu"):
         return f"{gpu.upper()} {setting_text(rest, value)}"
@@ -140,14 +144,14 @@ def setting_text(setting: str, value: object) -> str:
 
 
 def in_words(text: str) -> str:
-    """Settings by the words of the screen where a message has their names: "power_limit_w" -> "power limit"."""
+    """Replace the names of settings in a message by words: "power_limit_w" becomes "power limit"."""
     for name, word in _NAMED.items():
         text = text.replace(name, word)
     return text
 
 
 def gpus_text(indexes: Iterable[int]) -> str:
-    """ "GPU0", "GPU0-3", "GPU0,2,5"."""
+    """Return "GPU0", "GPU0-3", "GPU0,2,5" or "host"."""
     listed = sorted(indexes)
     if listed == [-1]:
         return "host"
@@ -157,22 +161,22 @@ def gpus_text(indexes: Iterable[int]) -> str:
 
 
 def alteration_texts(alterations: Iterable[Alteration]) -> list[tuple[str, str, str]]:
-    """(GPUs, what is set now, what was before), one entry for all GPUs that are altered alike."""
+    """Return (GPUs, value now, value before), one entry for all GPUs that are altered alike."""
     groups: dict[tuple[str, str], list[int]] = {}
     for a in alterations:
-        before = setting_text(a.setting, a.before).split(" ", 1)[-1]  # what it is of has just been said
+        before = setting_text(a.setting, a.before).split(" ", 1)[-1]  # without the name of the setting, which `now` has
         texts = setting_text(a.setting, a.now), before
         groups.setdefault(texts, []).append(a.gpu_index)
     return [(gpus_text(indexes), now, before) for (now, before), indexes in groups.items()]
 
 
 def there_before(text: str) -> str:
-    """What a revert brings back: a lock that could not be read is reset."""
+    """Return the value that a revert restores: a lock that could not be read is reset to the default."""
     return "the driver's default" if text in ("unknown", "default", "None", NA) else text
 
 
 def settings_texts(settings: Mapping[str, object]) -> list[str]:
-    """{"gpu0.power_limit_w": 500.0, "gpu1.power_limit_w": 500.0} -> ["GPU0-1 power 500W"]; others as they are."""
+    """Return ["GPU0-1 power 500W"] for {"gpu0.power_limit_w": 500.0, "gpu1.power_limit_w": 500.0}."""
     groups: dict[str, list[int]] = {}
     for name, value in settings.items():
         gpu, _, setting = name.partition(".")
@@ -183,6 +187,6 @@ def settings_texts(settings: Mapping[str, object]) -> list[str]:
 
 
 def preset_name(preset_id: str, engine: str) -> str:
-    """Without the engine in front, which stands in a column of its own, where a name is left."""
+    """Return the preset's id without its engine, which has a column of its own, unless the rest is too short."""
     short = preset_id.removeprefix(f"{engine}-")
     return short if len(short) > 5 else preset_id  # "vllm-any"

@@ -7,14 +7,14 @@ from typing import Any
 
 from workbench.model.errors import InputError
 from workbench.model.findings import Level
-from workbench.model.server_run import ServerState
-from workbench.model.settings import GuardView, SettingCommand, SettingOutcome, SettingsReport
-from workbench.session.state import SessionState
+from workbench.model.server_run import ServerState, ServerStatus
+from workbench.model.settings import GuardView, InForce, SettingCommand, SettingOutcome, SettingsReport
 from workbench.tui.cells import Row, paragraph
 from workbench.tui.controllers.base import Controller
 from workbench.tui.formats import alteration_texts, countdown, there_before
 from workbench.tui.glyphs import G
 from workbench.tui.modals.ask import Confirm, foreign_settings
+from workbench.tui.modals.base import Make
 from workbench.tui.modals.form import Values
 from workbench.tui.modals.gpu_confirm import (
     ConfirmSettings,
@@ -31,46 +31,42 @@ from workbench.tui.modals.launch import disturbed_rows
 from workbench.tui.modals.page import Keys, Page
 
 VERIFY_S = 8.0
-
-
-# for each choice about a value that another program has set: words for the message before and after
+# the user's choice about a value of another program -> words for the message before and after the revert
 CHOSEN = {"ours": ("setting again", "Set again"), "keep": ("leaving as it is", "Left as it is")}
 
 
 class GpuController(Controller):
     async def edit(self) -> None:
+        """Ask for settings, then show their commands."""
         state = self.state
         if state.telemetry is None or not state.telemetry.gpus:
             if state.telemetry is None and not state.telemetry_problem and state.host.link != "failed":
-                self.say("the GPUs have not been read yet", Level.WARN, "press g again when their figures are there")
+                self.say("the GPUs have not been read yet", Level.WARN, "press g again after the first reading")
             else:
                 self.say("no GPU can be set here", Level.WARN, state.telemetry_problem or "h works on another host")
             return
-
-        suggested, count = self._suggested(state), len(state.telemetry.gpus)
+        count = len(state.telemetry.gpus)
         found: list[tuple[Wanted, Sequence[SettingOutcome], Sequence[Process] | None]] = []
 
         async def look_up(values: Values) -> None:
             wanted = parse(values, count)
             assert isinstance(wanted, Wanted)
-            self.services.working = (
-                True  # until the commands stand there: a key typed meanwhile is not for the pane below
-            )
+            self.services.working = True  # a key that is typed before the commands are shown is not meant for the pane
             try:
-                found.append((wanted, *await self._planned(wanted)))
+                report = await self.session.gpu.apply(wanted.settings, wanted.gpu, dry_run=True)
             except InputError as error:
-                raise await self._at_its_field(wanted, error) from None
+                raise await self._with_field(wanted, error) from None
+            found.append((wanted, report.outcomes, await self._processes()))
 
-        def asked(values: Values | None) -> None:
+        def decided(values: Values | None) -> None:
             if values and found:
                 self._confirm(*found[-1])
             self.services.working = False
 
-        await self.app.push_screen(settings_form(self.state, suggested, look_up), asked)
+        await self.app.push_screen(settings_form(state, self._suggested(), look_up), decided)
 
-    async def _at_its_field(self, wanted: Wanted, error: InputError) -> InputError:
-        """The error, with the field of the form that it is about in front: each setting is asked about by itself."""
-
+    async def _with_field(self, wanted: Wanted, error: InputError) -> InputError:
+        """Return the error with the name of its field in front: look up each setting by itself."""
         for name, alone in each_alone(wanted.settings):
             try:
                 await self.session.gpu.apply(alone, wanted.gpu, dry_run=True)
@@ -78,30 +74,33 @@ class GpuController(Controller):
                 return InputError(f"{name}: {its.message}", next_step=its.next_step)
         return error
 
-    def _suggested(self, state: SessionState) -> Suggestion | None:
-        """What the preset of the plan mentions. It is only written into the form."""
-        preset_id = state.plan.plan.preset_id if state.plan else None
-        if preset_id is None or state.alterations:
+    def _suggested(self) -> Suggestion | None:
+        """Return the settings that the plan's preset mentions, as text for the form."""
+        preset_id = self.state.plan.plan.preset_id if self.state.plan else None
+        if preset_id is None or self.state.alterations:
             return None
-
-        carried = self.try_now(lambda: self.session.plans.preset_gpu_settings(preset_id))
-        return suggestion_of(carried, preset_id) if carried else None
-
-    async def _planned(self, wanted: Wanted) -> tuple[Sequence[SettingOutcome], Sequence[Process] | None]:
-        """Every command with what is there before; nothing is changed."""
-        report = await self.session.gpu.apply(wanted.settings, wanted.gpu, dry_run=True)
-        return report.outcomes, await self._processes()
+        mentioned = self.try_now(lambda: self.session.plans.preset_gpu_settings(preset_id))
+        return suggestion_of(mentioned, preset_id) if mentioned else None
 
     async def _processes(self) -> Sequence[Process] | None:
-        """None where it cannot be told: the page says so, and the change is still the person's to decide."""
+        """Return the processes on the GPUs. None if they are not known: the page says so, and the user decides."""
         try:
             return await self.session.gpu.processes()
         except Exception as error:
             self.services.explain(error)
             return None
 
-    def _confirm(self, wanted: Wanted, planned: Sequence[SettingOutcome], processes: Sequence[Process] | None) -> None:
+    def _ask(self, title: str, text: Make, yes: str, agreed: Callable[[str | None], None], *, default_no: bool) -> None:
+        """Ask before commands run, with the password of sudo if it wants one. `agreed` gets the password."""
 
+        def decided(given: Values | None) -> None:
+            if given is not None:
+                agreed(given.get("password"))
+
+        password = self.state.host.sudo_password
+        self.app.push_screen(ConfirmSettings(title, text, yes=yes, default_no=default_no, password=password), decided)
+
+    def _confirm(self, wanted: Wanted, planned: Sequence[SettingOutcome], processes: Sequence[Process] | None) -> None:
         state = self.state
         commands = [o.command for o in planned]
         indexes = sorted({c.gpu_index for c in commands})
@@ -110,65 +109,40 @@ class GpuController(Controller):
             rows = [*disturbed_rows(state.measured_by, width)]
             rows += [*concerned_rows(state, indexes, processes, width), (), *change_rows(planned, width), ()]
             rows += [*command_rows(commands, width, state.host.sudo_password), (), *note_rows(planned, width)]
-            after = "What is there before is written to disk first; r gives it back."
+            after = "The previous values are written to disk first; r restores them."
             if wanted.trial_s is not None:
-                after += f" On trial for {wanted.trial_s:g} s: given back then unless T keeps it."
+                after += f" On trial for {wanted.trial_s:g} s: reverted then unless T keeps it."
             return [*rows, *paragraph(after, width, "dim")]
 
-        def decided(given: Values | None) -> None:
-            if given is not None:
-                self.attempt(
-                    lambda: self.session.gpu.apply(
-                        wanted.settings, wanted.gpu, trial_s=wanted.trial_s, password=given.get("password")
-                    ),
-                    lambda r: self.show_report("GPU settings", r),
-                )
+        def agreed(password: str | None) -> None:
+            self.attempt(
+                lambda: self.session.gpu.apply(wanted.settings, wanted.gpu, trial_s=wanted.trial_s, password=password),
+                lambda report: self.show_report("GPU settings", report),
+            )
 
-        lacking = any(c.right for c in commands)
-        self.app.push_screen(
-            ConfirmSettings(
-                "These commands change the GPUs",
-                text,
-                yes="run them",
-                default_no=lacking or state.measured_by is not None,
-                password=state.host.sudo_password,
-            ),
-            decided,
-        )
+        default_no = any(c.right for c in commands) or state.measured_by is not None
+        self._ask("These commands change the GPUs", text, "run them", agreed, default_no=default_no)
 
+    # revert
     def revert(self) -> None:
-        """At once: it only puts back what was. Asked about during a benchmark of anybody, whose figures it would spoil,
-        and where sudo wants a password."""
+        """Revert every setting at once. Ask first if that disturbs a measurement, or if sudo wants a password."""
         state = self.state
         if not state.alterations:
             self.say("no GPU setting is altered")
             return
-
         texts = [f"{gpus}: {now} back to {there_before(b)}" for gpus, now, b in alteration_texts(state.alterations)]
-        if not state.bench.running and state.measured_by is None and not state.host.sudo_password:
+        disturbs = state.bench.running or state.measured_by is not None
+        if not disturbs and not state.host.sudo_password:
             self._revert(texts)
             return
 
         def text(width: int) -> list[Row]:
             rows = disturbed_rows(state.measured_by, width)
             if state.bench.running:
-                rows += paragraph("! A benchmark is running: its figures would mix both settings.", width, "warn")
+                rows += paragraph("! A benchmark is running: its result would mix both settings.", width, "warn")
             return [*rows, *(row for line in texts for row in paragraph(line, width))]
 
-        def decided(given: Values | None) -> None:
-            if given is not None:
-                self._revert(texts, given.get("password"))
-
-        self.app.push_screen(
-            ConfirmSettings(
-                "Revert GPU settings",
-                text,
-                yes="revert",
-                default_no=state.bench.running or state.measured_by is not None,
-                password=state.host.sudo_password,
-            ),
-            decided,
-        )
+        self._ask("Revert GPU settings", text, "revert", lambda p: self._revert(texts, p), default_no=disturbs)
 
     def _revert(self, texts: Sequence[str], password: str | None = None, foreign: str | None = None) -> None:
         doing, done = CHOSEN.get(foreign or "", ("reverting", "Reverted"))
@@ -176,52 +150,53 @@ class GpuController(Controller):
 
         def reverted(report: SettingsReport) -> None:
             if any(o.foreign for o in report.outcomes):
-                self._ask_of_foreign(report, password)
+                self._ask_about_foreign(report, password)
             else:
                 self.show_report(done, report, texts)
 
         self.attempt(lambda: self.session.gpu.revert(password=password, foreign=foreign), reverted)
 
-    def _ask_of_foreign(self, report: SettingsReport, password: str | None) -> None:
-        """Nothing has been done to a setting that someone else has changed since."""
-
+    def _ask_about_foreign(self, report: SettingsReport, password: str | None) -> None:
+        """Ask about settings that someone else has changed since; the revert has left them alone."""
         outcomes = [o for o in report.outcomes if o.foreign]
         texts = [f"{o.command.where} {o.command.setting}" for o in outcomes]
 
         def decided(choice: str | None) -> None:
             if choice is None:
-                self.say("nothing was done to what someone else has set", next_step="r asks again")
+                self.say("the settings that someone else has changed are left as they are", next_step="r asks again")
             else:
                 self._revert(texts, password, choice)
 
         self.app.push_screen(foreign_settings(outcomes), decided)
 
+    # reports
     def show_report(self, title: str, report: SettingsReport, texts: Sequence[str] = ()) -> None:
-        """Short when all went well, a page where something did not or needs reading."""
-        plain = report.ok and not report.rolled_back and all(str(o.in_force) == "yes" for o in report.outcomes)
+        """Show a message if every setting is in force, else a page. `texts` describe the settings of a revert."""
+        in_force = report.ok and not report.rolled_back and all(o.in_force is InForce.YES for o in report.outcomes)
         trial = report.guard.trial_left_s if report.guard and not texts else None
         problem = report.guard.problem if report.guard and not texts else None
-        if plain and not problem:
+        if in_force and not problem:
             count = len(report.outcomes)
             counted = f"{count} setting{'s' * (count != 1)} read back and in force"
-            said = f"{title}: {'; '.join(texts)}; {counted}" if texts else f"{title}: {counted}"
-            then = "r puts them back; l lists the commands"
+            next_step = "r reverts them; l lists the commands"
             if trial is not None:
-                then = f"on trial for {trial:.0f} s: T keeps them, r puts them back"
-            self.say(said, next_step=None if texts else then)
+                next_step = f"on trial for {trial:.0f} s: T keeps them, r reverts them"
+            self.say(
+                "; ".join([f"{title}: {texts[0]}", *texts[1:], counted]) if texts else f"{title}: {counted}",
+                next_step=None if texts else next_step,
+            )
             return
+        verify: Keys = {} if texts or not report.ok else {"V": ("check under load", self.verify)}
+        self._show_page(title, lambda width: report_rows(report, width), verify, on_trial=trial is not None)
+
+    def _show_page(self, title: str, make: Make, own_keys: Keys, *, on_trial: bool) -> None:
+        """Show a page on the settings. Its keys work until the settings are reverted."""
         self.services.hush()
 
         def keys() -> Keys:
-            """None once the settings are reverted."""
-            if not self.state.alterations:
-                return {}
-            verify: Keys = {} if texts or not report.ok else {"V": ("check under load", self.verify)}
-            return {**verify, **self._trial_keys}
+            return {**own_keys, **self._trial_keys} if self.state.alterations else {}
 
-        self.app.push_screen(
-            Page(title, lambda w: report_rows(report, w), wide=True, keys=keys, top=self._trial_rows(trial is not None))
-        )
+        self.app.push_screen(Page(title, make, wide=True, keys=keys, top=self._trial_rows(on_trial)))
 
     @property
     def _trial_keys(self) -> Keys:
@@ -230,16 +205,16 @@ class GpuController(Controller):
             return {}
         return {"T": ("keep", self.keep_trial), "r": ("revert", self.revert)}
 
-    def _trial_rows(self, on_trial: bool) -> Callable[[int], list[Row]]:
-        """For the top of a page: what is left of a trial, and that it has ended while the page lay over it."""
+    def _trial_rows(self, on_trial: bool) -> Make:
+        """Return the top of a page: the time left of a trial, or that the trial has ended since."""
 
         def rows(width: int) -> list[Row]:
-            state = self.state
-            left = self.services.status_bar.trial.left(state.guard, state.guard.trial_left_s if state.guard else None)
+            guard = self.state.guard
+            left = self.services.status_bar.trial.left(guard, guard.trial_left_s if guard else None)
             if left is not None:
                 text = f"{G.alert} on trial: reverted in {countdown(left)} unless T keeps it"
-            elif on_trial and not state.alterations:
-                text = "! The settings have been given back since: what stands below was before that."
+            elif on_trial and not self.state.alterations:
+                text = "! The settings have been reverted since. The text below was true before that."
             else:
                 return []
             return [*paragraph(text, width, "warnb"), ()]
@@ -255,59 +230,55 @@ class GpuController(Controller):
         self.attempt(lambda: self.session.gpu.guard.confirm(), self._kept)
 
     def _kept(self, guard: GuardView) -> None:
-        said = "kept: the settings stay until r"
-        if guard.heartbeat_s:
-            said += f"; they are given back when Workbench is silent for {guard.heartbeat_s:g} s"
-        self.say(said)
+        silence = f"; they are reverted if Workbench is silent for {guard.heartbeat_s:g} s" if guard.heartbeat_s else ""
+        self.say(f"kept: the settings stay until r{silence}")
 
     async def leave_on(self) -> None:
-        """Without a guard's heartbeat: they outlive this screen."""
-        state = self.state
-        if not state.alterations:
+        """Leave the settings on after Workbench ends, if the user agrees."""
+        alterations = self.state.alterations
+        if not alterations:
             self.say("no GPU setting is altered")
             return
-
         cautions = await self.session.gpu.cautions()
 
         def text(width: int) -> list[Row]:
             rows: list[Row] = []
-            for gpus, now, before in alteration_texts(state.alterations):
+            for gpus, now, before in alteration_texts(alterations):
                 rows += paragraph(f"{gpus}: {now}, was {before}", width)
             for caution in cautions:
                 rows += paragraph(f"! {caution}", width, "warn")
-            return [
-                *rows,
-                *paragraph(
-                    "They stay on when Workbench ends or its link is lost, until r or a restart of "
-                    "the host; the journal keeps what was before.",
-                    width,
-                    "dim",
-                ),
-            ]
+            about = (
+                "They stay on when Workbench ends or its link is lost, until r or a restart of the host. The journal "
+                "keeps the previous values."
+            )
+            return [*rows, *paragraph(about, width, "dim")]
 
         def decided(yes: bool | None) -> None:
             if yes:
-                self.attempt(
-                    lambda: self.session.gpu.guard.keep(), lambda _: self.say("the settings are left on; r reverts")
-                )
+                keep = self.session.gpu.guard.keep
+                self.attempt(lambda: keep(), lambda _: self.say("the settings are left on; r reverts them"))
 
         await self.app.push_screen(Confirm("Leave the GPU settings on", text, yes="leave them on", wide=True), decided)
 
     # proof
     def verify(self) -> None:
-        """Load on the server, and what it shows of each altered setting."""
-        state = self.state
-        if not state.alterations:
+        """Put load on the server, and show its effect on each altered setting."""
+        if not self.state.alterations:
             self.say("no GPU setting is altered: there is nothing to check", next_step="g sets some")
+        elif (server := self._ready_server()) is None:
             return
-        server = state.server
-        if server is None or server.state is not ServerState.READY:
-            self.say("load comes from a server that is READY, and there is none", Level.WARN, "s starts the plan")
-            return
-        if state.bench.running:
+        elif self.state.bench.running:
             self.say("a benchmark is running: it checks the settings itself")
-            return
-        self._load(server.engine)
+        else:
+            self._load(server.engine)
+
+    def _ready_server(self) -> ServerStatus | None:
+        """Return the server if it is READY, else say that there is none."""
+        server = self.state.server
+        if server is None or server.state is not ServerState.READY:
+            self.say("the load needs a server that is READY, and there is none", Level.WARN, "s starts the plan")
+            return None
+        return server
 
     def _load(self, engine: str, **probe: Any) -> None:
         async def work() -> tuple[Sequence[str], Sequence[SettingCommand]]:
@@ -317,42 +288,27 @@ class GpuController(Controller):
         self.attempt(work, lambda found: self._verified(*found), failed=self.services.stop_counting)
 
     def _verified(self, findings: Sequence[str], probe: Sequence[SettingCommand]) -> None:
-        """`probe`: commands of one that can be made, where the load proved nothing."""
+        """Show the findings. `probe` are the commands of a probe, if the load proved nothing."""
         self.services.stop_counting()
-        self.services.hush()
-
-        def keys() -> Keys:
-            """None once the settings are reverted."""
-            if not self.state.alterations:
-                return {}
-            first: Keys = {"p": ("probe", lambda: self._ask_probe(probe))} if probe else {}
-            again = {"r": ("revert", self.revert), "V": ("again", self.verify)}
-            return {**first, **again, **self._trial_keys}
-
-        top = self._trial_rows(bool(self.state.alterations))
-        self.app.push_screen(
-            Page("What the load showed", lambda w: finding_rows(findings, w), wide=True, keys=keys, top=top)
-        )
+        keys: Keys = {"p": ("probe", lambda: self._ask_probe(probe))} if probe else {}
+        keys = {**keys, "r": ("revert", self.revert), "V": ("again", self.verify)}
+        on_trial = bool(self.state.alterations)
+        self._show_page("What the load showed", lambda width: finding_rows(findings, width), keys, on_trial=on_trial)
 
     def _ask_probe(self, commands: Sequence[SettingCommand]) -> None:
-        """Another lock for a moment under load tells whether the clock follows locks at all."""
-
-        state = self.state
-        server, wants_password = state.server, state.host.sudo_password
-        if server is None or server.state is not ServerState.READY:
-            self.say("load comes from a server that is READY, and there is none", Level.WARN, "s starts the plan")
+        """Ask for a probe: another lock for a moment under load shows whether the clock follows locks at all."""
+        server, password = self._ready_server(), self.state.host.sudo_password
+        if server is None:
             return
 
         def text(width: int) -> list[Row]:
             about = f"{VERIFY_S:g} s under load, then another lock for some seconds, then yours again:"
-            return [*paragraph(about, width), (), *command_rows(commands, width, wants_password)]
+            return [*paragraph(about, width), (), *command_rows(commands, width, password)]
 
-        def decided(given: Values | None) -> None:
-            if given is not None:
-                self._load(server.engine, probe=True, password=given.get("password"))
-
-        lacking = any(c.right for c in commands)
-        title = "A probe sets other clocks for a moment"
-        self.app.push_screen(
-            ConfirmSettings(title, text, yes="run them", default_no=lacking, password=wants_password), decided
+        self._ask(
+            "A probe sets other clocks for a moment",
+            text,
+            "run them",
+            lambda given: self._load(server.engine, probe=True, password=given),
+            default_no=any(c.right for c in commands),
         )

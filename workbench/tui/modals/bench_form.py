@@ -1,4 +1,4 @@
-"""A benchmark: its profile first, how much of it, and the rest folded away."""
+"""The form of a benchmark: its profile, its size, and details that are folded away."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from workbench.tui.cells import Row, paragraph
 from workbench.tui.modals.form import Field, Form, Values
 
 Profiles = Mapping[str, tuple[str, Mapping[str, Any]]]
-STANDING = {  # what the form begins with -> what that is
+STANDING = {  # source of the first values -> its description
     "as before": "as the last one",
     "preset's own": "as the preset suggests",
-    "standard": "as Workbench does where nothing else is asked for",
+    "standard": "Workbench's standard",
 }
 NUMBERS = (
     ("concurrency", "streams at once", "1: a single reader"),
-    ("requests", "requests", "counted ones"),
+    ("requests", "requests", "without the warm-up"),
     ("max_tokens", "output tokens each", "forced where possible"),
     ("input_tokens", "prompt tokens each", "approximately"),
     ("warmup", "warm-up requests", "same shape, not counted"),
 )
-OPTIONAL = (  # empty: not asked for
-    ("rate", "requests a second", "empty: the next when one is done"),
-    ("seconds", "seconds", "no request starts after so long"),
+OPTIONAL = (  # empty: no limit
+    ("rate", "requests a second", "empty: each stream sends without pause"),
+    ("seconds", "seconds", "no request starts after this time"),
 )
 SWITCHES = (
     ("until_steady", "warm up until steady", "two windows agree within 3 %"),
@@ -40,7 +40,7 @@ def text_of(value: object) -> str:
 
 
 def overrides(values: Values) -> dict[str, Any] | str:
-    """Fields of BenchSpec out of the form, or what is wrong with one."""
+    """Return the values as fields of BenchSpec, or a text on an invalid value."""
     made: dict[str, Any] = {}
     if values.get("profile", "as before") not in STANDING:
         made["profile"] = values["profile"]
@@ -66,10 +66,10 @@ def overrides(values: Values) -> dict[str, Any] | str:
 
 
 class BenchForm(Form):
-    """A chosen profile writes its fields into the form, where each may still be changed."""
+    """The chosen profile fills the fields, and the user may change each of them."""
 
     def __init__(self, spec: BenchSpec, profiles: Profiles, about: str, standing: str) -> None:
-        """`standing`: what `spec` is, of STANDING."""
+        """`standing`: the source of `spec`, a key of STANDING."""
         self.profiles, self.first = profiles, {name: text_of(getattr(spec, name)) for name in FIELDS}
         super().__init__(
             "Benchmark",
@@ -83,7 +83,7 @@ class BenchForm(Form):
         )
 
     def _summary(self, values: Values, width: int) -> list[Row]:
-        """What the profile is for, and what the folded fields amount to."""
+        """Return the purpose of the profile, and a summary of the folded fields."""
         chosen = values.get("profile", "")
         title = STANDING[chosen] if chosen in STANDING else self.profiles.get(chosen, ("",))[0]
         return [(), *paragraph(title, width), *_summary(values, width)]
@@ -113,7 +113,7 @@ def _fields(spec: BenchSpec, profiles: Profiles, standing: str) -> tuple[Field, 
 
 
 def _check(values: Values) -> str | None:
-    """Return what is wrong with them, so that the form stays and keeps what was typed."""
+    """Return a text on invalid values, or None."""
     made = overrides(values)
     if isinstance(made, str):
         return made
@@ -126,7 +126,7 @@ def _check(values: Values) -> str | None:
 
 
 def _summary(values: Values, width: int) -> list[Row]:
-    """What the folded fields amount to."""
+    """Return a summary of the folded fields."""
     made = overrides(values)
     if isinstance(made, str):
         return []

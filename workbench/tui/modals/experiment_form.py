@@ -1,4 +1,4 @@
-"""What A and B of an experiment are, one line each, and how many pairs of runs; the time is told before the start."""
+"""The form of an A/B experiment: A and B as one line each, the number of pairs, and an estimate of the time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Wanted(NamedTuple):
 
 
 def arms_of(changes: Sequence[PlanChange]) -> tuple[Arm, Arm] | str:
-    """A as it runs, B as it is edited; a text where an experiment cannot make that difference."""
+    """Return A (the running values) and B (the edited ones), or a text if an experiment cannot make the difference."""
     a: dict[str, list[str]] = {"sets": [], "unsets": [], "envs": []}
     b: dict[str, list[str]] = {"sets": [], "unsets": [], "envs": []}
     for change in changes:
@@ -52,7 +52,7 @@ def line_of(arm: Arm) -> str:
 
 
 def parse_arm(text: str) -> Arm | str:
-    """ "@vllm-any max-num-seqs=512 -enforce-eager $K=V gpu.power=400" as an Arm, or what is wrong with it."""
+    """Parse words such as "@vllm-any max-num-seqs=512 -enforce-eager $K=V gpu.power=400". Return a text on an error."""
     try:
         words = shlex.split(text)
     except ValueError as error:
@@ -138,16 +138,16 @@ def experiment_form(
     estimate: Callable[[Wanted], float | None],
     last: Mapping[str, str] | None = None,
 ) -> Form:
-    """`about`: where A and B come from; `load`: the benchmark of each run; `estimate`: seconds, before the start;
-    `last`: what stood in the form when it was last accepted."""
+    """Return the form. `about` is the source of A and B, `load` the benchmark of each run, `estimate` returns seconds.
+    `last` are the values of the form when it was last accepted."""
     fields: tuple[Field, ...] = (
         Field("a", "A", line_of(a), wide=True),
         Field("b", "B", line_of(b), wide=True),
         Field("pairs", "pairs", "3"),
         Field("until", f"until {G.plus_minus} percent", ""),
-        Field("metric", "decided by", "tok/s", "chosen now and not afterwards", tuple(METRICS)),
-        Field("temperature", f"start {G.plus_minus} C", "", "of the first run's; empty: as it comes", detail=True),
-        Field("minutes", "at most minutes", "", "then it stops with what it has", detail=True),
+        Field("metric", "decided by", "tok/s", "chosen before the runs", tuple(METRICS)),
+        Field("temperature", f"start {G.plus_minus} C", "", "of the first run's; empty: any temperature", detail=True),
+        Field("minutes", "at most minutes", "", "then it stops with the complete pairs", detail=True),
     )
 
     fields = filled(fields, last or {})
@@ -158,7 +158,7 @@ def experiment_form(
 
     def hints(values: Values) -> Mapping[str, str]:
         listed = ", ".join(f"{n} pairs {pct:g} %" for n, pct in SHOWS_PCT.items())
-        return {"pairs": f"smallest difference shown: {listed}", "until": "stop when known so well; pairs: at most"}
+        return {"pairs": f"smallest difference shown: {listed}", "until": "stop at this interval; pairs: at most"}
 
     def tail(values: Values, width: int) -> list[Row]:
         wanted = parse(values)
@@ -166,9 +166,9 @@ def experiment_form(
             return [(), *paragraph(wanted, width, "dim")]
         seconds, count = estimate(wanted), 2 * wanted.options["pairs"]
         most = "at most " if "until_pct" in wanted.options else ""
-        unknown = "how long is not known before a first benchmark of this shape"
+        unknown = "the time is known after a first benchmark of this load"
         time = f"about {elapsed(seconds)}" if seconds is not None else unknown
-        said = f"{most}{count} runs of {load} and a first one that is discarded"
+        said = f"{most}{count} runs of {load}, and a first run that is discarded"
         return [(), *paragraph(f"{said}: {time}", width, "strong", "  ")]
 
     def intro(width: int) -> list[Row]:

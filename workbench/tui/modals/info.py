@@ -1,4 +1,4 @@
-"""Pages to read: keys, a preset with what is known of its claims, the activity log."""
+"""Pages to read: the keys, a preset, the activity log."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
     from workbench.tui.bindings import Key
 
 WORDS = (
-    ("plan", "the engine, its flags and variables as they stand in 2: what s starts"),
+    ("plan", "the engine, its flags and variables in pane 2: s starts it"),
     ("A, B", "the two configurations or results that are compared; a and B in 4 mark them"),
-    ("pair", "one run of A and one of B, next to each other in time; an interval needs two pairs"),
-    ("single pair", "one run each: the change is shown, and nothing is claimed of it"),
-    ("± n", "the 95 % interval of the change: what further runs would give"),
-    ("tok/s, tok/J", "output tokens a second, and for each joule that the GPUs took"),
-    ("TTFT", "time to the first token of an answer; p50 and p99: half and 99 of 100 were as fast"),
-    ("ITL, TPOT", "time between two tokens of an answer, each one and as the mean of the answer"),
+    ("pair", "a run of A and a run of B, one after the other; an interval needs two pairs"),
+    ("single pair", "one run each: the change is shown without a claim"),
+    ("± n", "the 95 % confidence interval of the change"),
+    ("tok/s, tok/J", "output tokens per second, and per joule of the GPUs"),
+    ("TTFT", "time to the first token of an answer; half of them (p50), 99 of 100 (p99) are at least as fast"),
+    ("ITL, TPOT", "time between two tokens of an answer: each time, and the mean of the answer"),
     ("sm, mem", "clocks of the GPU's processors and of its memory, in MHz"),
-    ("lock", "a range that a clock is asked to stay in; only a load shows whether it does"),
+    ("lock", "a range for a clock; only a load shows whether the clock stays in it"),
     ("in force", "a load has shown that the setting works; capped: power or heat kept the clock below it"),
-    ("trial", "GPU settings that are given back after a time unless T keeps them"),
-    ("guard", "a process on the host that gives GPU settings back when Workbench is gone"),
-    ("rejected", "a result whose figures may not be used; its page says why"),
+    ("trial", "GPU settings that are reverted after a time unless T keeps them"),
+    ("guard", "a process on the host that reverts GPU settings when Workbench is gone"),
+    ("rejected", "a result whose values are not valid; its page says why"),
 )
 VERDICT_SIGNS = {"true": ("ok", "good"), "partly": ("!", "warn"), "unproven": ("?", "warn"), "false": ("x", "bad")}
 
@@ -46,7 +46,7 @@ def help_rows(keys: Sequence[Key], panes: Sequence[tuple[str, str]], width: int)
                 lines = paragraph(k.help, max(20, width - 12), "text")
                 rows.append(((pad(f"  {k.shown}", 12), "key"), *lines[0]))
                 rows += [((" " * 12, "text"), *line) for line in lines[1:]]
-    signs = f"{G.on} ready  ~ under way  {G.alert} altered or held back  ! warning or does not fit  x failed  "
+    signs = f"{G.on} ready  ~ under way  {G.alert} altered or throttled  ! warning or does not fit  x failed  "
     signs += "* edited  o your own  n/a not given"
     rows += [(), (("Signs", "title"),), *paragraph(f"  {signs}", width, "text", "  "), (), (("Words", "title"),)]
     for word, meaning in WORDS:
@@ -69,7 +69,7 @@ def preset_rows(preset: Preset, width: int) -> list[Row]:
         ("baseline", p.baseline or "-"),
     ]
     rows += [((pad(label, 12), "dim"), (text, "text")) for label, text in facts]
-    rows += [(), (("Where it comes from", "title"),)]
+    rows += [(), (("Source", "title"),)]
     rows += paragraph(
         f"{p.provenance.document}: {p.provenance.status}" + (f", {p.provenance.date}" if p.provenance.date else ""),
         width,
@@ -91,7 +91,7 @@ def preset_rows(preset: Preset, width: int) -> list[Row]:
             text = f"{r.metric} {figure(r.value)} {r.unit} ({r.status}; {r.conditions}; {r.source})"
             rows += paragraph(f"  {text}", width, "text", "    ")
     if p.gpu_settings:
-        rows += [(), (("GPU settings that it mentions (never applied by loading)", "title"),)]
+        rows += [(), (("GPU settings that it mentions (loading does not apply them)", "title"),)]
         for g in p.gpu_settings:
             named = ("persistence", "persistence"), ("power_limit_w", "power_limit_w")
             texts = [setting_text(key, getattr(g, name)) for name, key in named if getattr(g, name) is not None]
@@ -106,7 +106,7 @@ def preset_rows(preset: Preset, width: int) -> list[Row]:
 
 def activity_rows(activity: tuple[Activity, ...], width: int) -> list[Row]:
     if not activity:
-        return paragraph("Nothing has been done to the host yet.", width, "dim")
+        return paragraph("Workbench has changed nothing on this host yet.", width, "dim")
     rows: list[Row] = []
     for a in reversed(activity):
         lines = paragraph(f"$ {a.command}", max(20, width - 10), "text", "    ")

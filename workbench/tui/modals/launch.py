@@ -1,4 +1,4 @@
-"""The start plan and the full command: what would run, what differs from what runs now, what the checks found."""
+"""The page before a start, and rows on commands, findings, changes and other servers."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ ALIVE = frozenset({ServerState.STARTING, ServerState.READY, ServerState.UNRESPON
 
 
 def finding_rows(findings: Sequence[Finding], width: int) -> list[Row]:
+    """Return the findings with their fixes, the worst first."""
     rows: list[Row] = []
     for f in sorted(findings, key=lambda f: list(Level).index(f.level)):
         sign, role = LEVELS[str(f.level)]
@@ -38,7 +39,7 @@ def finding_rows(findings: Sequence[Finding], width: int) -> list[Row]:
 
 
 def command_rows(command: Command, width: int) -> list[Row]:
-    """The command, one flag with its value per line; environment first; files after it."""
+    """Return the environment, the command with one flag and its value per line, and the files."""
     rows: list[Row] = []
     if command.workdir:
         rows.append(((f"cd {shlex.quote(command.workdir)}", "dim"),))
@@ -60,12 +61,12 @@ def command_rows(command: Command, width: int) -> list[Row]:
 
 
 def found_rows(server: FoundServer, width: int) -> list[Row]:
-    """A server that Workbench did not start: it can be read about and measured, and is never stopped from here."""
+    """Return the page of a server that Workbench did not start. Such a server can be measured, but is never stopped."""
     about = [
         ("process", f"{server.pid}, of user id {server.uid}"),
         ("address", server.url),
         ("models", ", ".join(server.models) or server.note),
-        ("output", server.output or "where it was started: it is not followed here"),
+        ("output", server.output or "in the terminal that started it: not shown here"),
         ("measure", server.bench),
     ]
     rows: list[Row] = [((f"{name:<9}", "dim"), (text, "text")) for name, text in about]
@@ -73,10 +74,10 @@ def found_rows(server: FoundServer, width: int) -> list[Row]:
 
 
 def disturbed_rows(by: Turn | None, width: int) -> list[Row]:
-    """The measurement of somebody else that a change of this host would disturb; empty without one."""
+    """Return a warning about another Workbench's measurement on this host; [] if there is none."""
     if by is None:
         return []
-    text = f"{G.alert} This host is being measured: {by}. What you do here changes that measurement."
+    text = f"{G.alert} This host is being measured: {by}. A change here disturbs that measurement."
     return [*paragraph(text, width, "warnb", "  "), ()]
 
 
@@ -90,7 +91,7 @@ def change_rows(changes: Sequence[PlanChange], width: int) -> list[Row]:
 
 
 class StartPlan(Modal[bool]):
-    """enter starts; findings of level error refuse."""
+    """The page before a start. Enter starts the server, unless a finding is an error."""
 
     def __init__(
         self,
@@ -99,12 +100,12 @@ class StartPlan(Modal[bool]):
         changes: Sequence[PlanChange],
         measured_by: Turn | None = None,
     ) -> None:
-        self.refused = plan.command is None or any(f.level is Level.ERROR for f in plan.findings)
+        self.rejected = plan.command is None or any(f.level is Level.ERROR for f in plan.findings)
         self.restart = server is not None and (server.state in ALIVE or bool(server.outlived))
         verb = "restart" if self.restart else "start"
         super().__init__(
             f"{verb.capitalize()} {plan.plan.engine}",
-            "esc back to the plan" if self.refused else f"enter {verb}   esc cancel   y copy",
+            "esc back to the plan" if self.rejected else f"enter {verb}   esc cancel   y copy",
         )
         self.plan, self.server, self.changes, self.measured_by = plan, server, changes, measured_by
         self.add_class("-wide")
@@ -116,21 +117,21 @@ class StartPlan(Modal[bool]):
 
     def _text(self, width: int) -> list[Row]:
         plan, rows = self.plan, disturbed_rows(self.measured_by, width)
-        if self.refused:
-            rows += paragraph("x This plan is refused until the errors below are gone.", width, "bad")
+        if self.rejected:
+            rows += paragraph("x This plan cannot start until the errors below are fixed.", width, "bad")
         elif self.restart and self.server is not None:
-            which = "Processes that outlived {} are" if self.server.outlived else "The running server {} is"
+            which = "Processes left over from {} are" if self.server.outlived else "The running server {} is"
             rows += paragraph(f"{which.format(self.server.run_id)} stopped first.", width, "warn")
         rows += [(("model   ", "dim"), (plan.plan.model, "text"))]
         checked = f"checked against {plan.plan.engine} {plan.catalog_version}"
         about = [plan.installed or plan.installed_problem or "", checked]
         rows += [(("engine  ", "dim"), ("   ".join(filter(None, about)), "text"))]
-        # the estimate is shown once, as bad as it is
-        told = [f for f in plan.findings if plan.memory and f.text.startswith(plan.memory)]
-        if plan.memory and all(f.level in (Level.INFO, Level.HINT) for f in told):
+        # the estimate is shown once: as a finding if it is a warning or an error
+        estimates = [f for f in plan.findings if plan.memory and f.text.startswith(plan.memory)]
+        if plan.memory and all(f.level in (Level.INFO, Level.HINT) for f in estimates):
             lines = paragraph(plan.memory, width - 8)
             rows += [((("memory  ", " " * 8)[n > 0], "dim"), *line) for n, line in enumerate(lines)]
-            findings = [f for f in plan.findings if f not in told]
+            findings = [f for f in plan.findings if f not in estimates]
         else:
             findings = list(plan.findings)
         if self.restart and self.server is not None and not self.server.outlived:
@@ -145,7 +146,7 @@ class StartPlan(Modal[bool]):
         return [*rows, (), (("Hints", "strong"),), *finding_rows(hints, width)] if hints else rows
 
     def action_accept(self) -> None:
-        if not self.refused:
+        if not self.rejected:
             self.dismiss(True)
 
     def action_copy(self) -> None:

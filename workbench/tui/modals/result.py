@@ -1,4 +1,4 @@
-"""One result: what refuses it first, then its figures, what the GPUs and the engine saw, and all its conditions."""
+"""The page of a result: reasons against it first, then its metrics, the GPUs, the engine, and all conditions."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def result_rows(result: BenchResult, width: int) -> list[Row]:
     s, c = result.summary, result.conditions
     rows: list[Row] = []
     if s.refused:
-        rows.append(((" REJECTED ", "reverse"), (" these figures may not be used:", "bad")))
+        rows.append(((" REJECTED ", "reverse"), (" these values are not valid:", "bad")))
         for reason in s.refused:
             rows += paragraph(f"x {reason}", width, "bad", "  ")
         rows.append(())
     for reason in s.marked:
         rows += paragraph(f"! {reason}", width, "warn", "  ")
     if c.simulated:
-        rows += [((" SIMULATED ", "reverse"), (" these figures come from a simulated GPU and engine", "warn")), ()]
+        rows += [((" SIMULATED ", "reverse"), (" these values come from a simulated GPU and engine", "warn")), ()]
     if result.note or result.tags:
         tags = " ".join(f"#{tag}" for tag in result.tags)
         rows += [*paragraph(f"{result.note}  {tags}".strip(), width, "strong"), ()]
@@ -66,7 +66,7 @@ def _figures(s: BenchSummary, width: int) -> list[Row]:
         ("requests", f"{figure(s.request_s)} /s"),
     ]
     if s.in_flight_mean is not None:
-        of = f" of {figure(s.in_flight_nominal)} asked for" if s.in_flight_nominal else ""
+        of = f" of {figure(s.in_flight_nominal)} requested" if s.in_flight_nominal else ""
         facts.append(("in flight", f"{figure(s.in_flight_mean)} streams{of}"))
     if s.client_cpu_pct is not None:
         facts.append(("client", f"{s.client_cpu_pct:.0f} % of its core"))
@@ -123,7 +123,7 @@ def _gpus(s: BenchSummary, width: int) -> list[Row]:
 
 
 def _engine(s: BenchSummary, width: int) -> list[Row]:
-    """The engine's own counters; what disagrees with ours is a warning."""
+    """Return the engine's own counters, with a warning for each that disagrees with Workbench's."""
     e = s.engine
     if e is None:
         return []
@@ -142,14 +142,14 @@ def _engine(s: BenchSummary, width: int) -> list[Row]:
         facts.append(("preempted", f"{e.preemptions} times"))
     if e.spec_accepted_pct is not None:
         facts.append(("drafts", f"{e.spec_accepted_pct:.0f} % accepted"))
-    rows: list[Row] = [(), (("What the engine says", "title"),), *_facts(facts, width)] if facts else []
+    rows: list[Row] = [(), (("The engine's own counters", "title"),), *_facts(facts, width)] if facts else []
     for text in e.disagreements:
         rows += paragraph(f"! {text}", width, "warn", "  ")
     return rows
 
 
 def load_text(result: BenchResult) -> str:
-    """The shape of the load in one line."""
+    """Return the load in one line."""
     spec = result.spec
     if spec.command:
         return shlex.join(spec.command)
@@ -174,7 +174,7 @@ def _conditions(result: BenchResult, width: int) -> list[Row]:
         ("driver", c.driver_version or NA),
         ("preset", c.preset_id or "-"),
         ("run", c.run_id or "-"),
-        ("settings", ", ".join(settings_texts(c.gpu_settings)) or "as they were"),
+        ("settings", ", ".join(settings_texts(c.gpu_settings)) or "unchanged"),
     ]
     if c.in_force:
         facts.append(("under load", ", ".join(f"{name} {said}" for name, said in settings_in_force(c.in_force))))
@@ -187,5 +187,5 @@ def _conditions(result: BenchResult, width: int) -> list[Row]:
 
 
 def settings_in_force(in_force: Mapping[str, str]) -> list[tuple[str, str]]:
-    """{"gpu0.gpu_clocks": "no effect"} -> [("GPU0 sm", "no effect")]."""
+    """Return [("GPU0 sm", "no effect")] for {"gpu0.gpu_clocks": "no effect"}."""
     return [(setting_text(name, "").strip(), said) for name, said in in_force.items()]

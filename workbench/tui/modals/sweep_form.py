@@ -1,4 +1,4 @@
-"""What a sweep goes over, and which values: suggested from what the GPUs and the plan allow."""
+"""The form of a sweep. Its values are suggested from the limits of the GPUs and from the plan."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Wanted(NamedTuple):
 
 
 def suggested(what: str, state: SessionState) -> str:
-    """Values of a GPU setting between the limits of all GPUs, highest load first left to the session."""
+    """Return suggested values: between the limits of all GPUs for a GPU setting."""
     infos = state.telemetry.infos if state.telemetry else ()
     if what == STREAMS:
         return LEVELS
@@ -42,7 +42,7 @@ def suggested(what: str, state: SessionState) -> str:
 
 
 def _steps(low: float, high: float, sizes: tuple[int, ...]) -> str:
-    """At most seven round values that end at the highest."""
+    """Return at most seven round values up to `high`."""
     size = next((s for s in sizes if (high - low) / s <= POINTS - 1), sizes[-1])
     values: list[float] = []
     at = high
@@ -53,7 +53,7 @@ def _steps(low: float, high: float, sizes: tuple[int, ...]) -> str:
 
 
 def around(row: FlagRow | None) -> str:
-    """Values to try for the flag under the cursor."""
+    """Return suggested values for the flag under the cursor."""
     if row is None or row.is_env:
         return ""
     if row.spec is not None and row.spec.kind is FlagKind.BOOL:
@@ -102,8 +102,8 @@ def parse(values: Values, count: int) -> Wanted | str:
 def sweep_form(
     state: SessionState, flag: FlagRow | None, load: BenchSpec, last: Mapping[str, str] | None = None
 ) -> Form:
-    """`load`: the shape of the last benchmark, which is measured at each value; `last`: what stood in the form when it
-    was last accepted."""
+    """Return the form. `load` is the load at each value, that of the last benchmark. `last` are the values of the form
+    when it was last accepted."""
     count = len(state.telemetry.gpus) if state.telemetry else 0
     kinds = tuple(KINDS) if count else (STREAMS, FLAG)
     first = kinds[0]
@@ -148,20 +148,20 @@ def _about(values: Values, count: int, load: BenchSpec) -> str:
             points *= len(listed)
         return (
             f"{points} starts of the server, each with {load.requests} requests at {load.concurrency} streams; the "
-            "best is then confirmed against the start in an A/B experiment. Nothing is claimed for the others."
+            "best is then compared with the present values in an A/B experiment. There is no claim about the others."
         )
     count_of = f"{len(wanted.values)} points"
     tokens = f"{load.input_tokens} prompt and {load.max_tokens} output tokens"
     if wanted.kind == "concurrency":
-        return f"{count_of} of {tokens} each request; it ends early at errors. The knee is named."
+        return f"{count_of} of {tokens} for each request. Errors end the sweep early. The knee is marked."
     return (
         f"{count_of}, each settled under load and then measured for the same time at {load.concurrency} streams of "
-        f"{tokens}; the setting that was before is given back at the end and on any failure."
+        f"{tokens}. The previous setting is restored at the end and after any failure."
     )
 
 
 class _SweepForm(Form):
-    """Which values are suggested, and which field is asked for, follows from what is swept."""
+    """The swept quantity decides which fields are shown and which values are suggested."""
 
     def __init__(self, *args: Any, suggest: Callable[[str], str], **named: Any) -> None:
         super().__init__(*args, **named)

@@ -30,8 +30,7 @@ FIRST = ("output_tok_s", "tok_per_joule", "ttft_ms.p50", "ttft_ms.p90", "ttft_ms
 
 
 def comparison_rows(comparison: Comparison, width: int, height: int = 1000) -> list[Row]:
-    """The whole comparison as rows; the pane shows a window of it. In few rows the differences come in one, and all of
-    them at the end."""
+    """Return the whole comparison. If `height` is small, the differences share one row and are listed at the end."""
     rows = _heading(comparison, width, height)
     single = all(m.interval_pct is None for m in comparison.metrics)
     said = f"{SINGLE}: no interval" if single and width >= 78 else SINGLE if single else ""
@@ -57,7 +56,7 @@ def comparison_rows(comparison: Comparison, width: int, height: int = 1000) -> l
 
 
 def _differences(comparison: Comparison) -> list[str]:
-    """What was tuned first; which preset it came from and which port it had say the least."""
+    """Return the tuned differences first, then preset and port, which matter least."""
     chosen = sorted(comparison.differences, key=lambda d: d["name"] in ("preset_id", "port"))
     return [_difference(d) for d in chosen]
 
@@ -69,12 +68,12 @@ def _difference(d: Mapping[str, Any]) -> str:
 
 
 def _listed_first(texts: Sequence[str], height: int) -> bool:
-    """Whether each difference may have a row above the figures."""
+    """Return whether there is room for a row of each difference above the metrics."""
     return len(texts) + 14 <= height
 
 
 def _heading(comparison: Comparison, width: int, height: int) -> list[Row]:
-    """Which two, and what differs between them: one a row where there is room, else as many as one row holds."""
+    """Return the two results and their differences: one per row if there is room, else those that fit in one row."""
     texts = _differences(comparison)
     count = f"{len(texts)} difference{'s' if len(texts) != 1 else ''}"
     head: Row = (("A ", "a"), (f"#{comparison.a}", "a"), (" vs ", "dim"), ("B ", "b"), (f"#{comparison.b}", "b"))
@@ -106,7 +105,7 @@ def _line(width: int, name: str, a: str, b: str, change: str, verdict: str) -> s
 
 
 def _sizes(width: int) -> tuple[int, int]:
-    """Cells of the metric's name and of each value."""
+    """Return the cells of the metric's name and of each value."""
     return (18, 10) if width >= 66 else (14, 7)
 
 
@@ -144,7 +143,7 @@ class Compare(Pane, Scrolled):
         self.of_experiment = False
 
     def show(self, state: SessionState) -> None:
-        """The comparison or the experiment, whichever is the newer."""
+        """Draw the comparison or the experiment, whichever changed last."""
         before, self.state = self.state, state
         if before is None or before.comparison is not state.comparison:
             self.top, self.of_experiment = 0, False

@@ -152,7 +152,7 @@ class GpuPane(Pane, Scrolled):
 
 
 def _changed_rows(state: SessionState, index: int, width: int) -> list[Row]:
-    """What Workbench set on a GPU, what someone else made of it, and what other users set with theirs."""
+    """Return the settings of this Workbench on a GPU with their drift, and those of other users' Workbenches."""
     rows: list[Row] = []
     for alteration in state.alterations:
         if alteration.gpu_index == index:
@@ -169,7 +169,7 @@ def _changed_rows(state: SessionState, index: int, width: int) -> list[Row]:
 
 
 def _altered_rows(alteration: Alteration, width: int) -> list[Row]:
-    """What is set, what was before, and how that is known."""
+    """Return the value now, the value before, and the source of the latter."""
     rows: list[Row] = []
     for _, now, before in alteration_texts([alteration]):
         known = str(alteration.extra.get("before_known") or "")

@@ -92,10 +92,10 @@ class Launch(Pane, PickList):
         return (item.is_env, item.name)
 
     def _columns(self, width: int) -> tuple[int, int, int]:
-        """Widths of flag, value and default."""
+        """Return the widths of flag, value and default."""
         longest = max((len(i.name) for i in self.items[:60]), default=20)
         longest_default = max((len(value_text(i.default)) for i in self.items[:60] if not i.is_env), default=0)
-        most = 0 if width < 44 else 10 if width < 60 else 16  # the flag and its value come first
+        most = 0 if width < 44 else 10 if width < 60 else 16  # flag and value are more important
         default = min(most, max(8, longest_default + 1))
         name = max(16, min(longest + 2, width - 3 - 10 - default, 44))
         return name, max(8, min(width - 4 - name - default, 28)), default
@@ -116,7 +116,9 @@ class Launch(Pane, PickList):
         value = value_text(item.value)
         name = f"${item.name}" if item.is_env else item.name
         default = "" if item.is_env else value_text(item.default)
-        if default in ("", "-") and len(value) >= value_w and not unset:  # a long value takes the room of no default
+        if (
+            default in ("", "-") and len(value) >= value_w and not unset
+        ):  # a long value takes the room of an absent default
             value_w, default_w, default = value_w + default_w, 0, ""
         role = "dim" if unset else "warn" if edited else "text"
         return (
@@ -175,21 +177,24 @@ class Launch(Pane, PickList):
     def empty_rows(self, width: int) -> list[Row]:
         if self.query_text:
             rows = paragraph(f"No flag matches “{self.query_text}”.", width, "dim")
-            return [*rows, *paragraph("enter sets it all the same: unknown flags are kept and flagged.", width, "dim")]
+            return [
+                *rows,
+                *paragraph("enter sets it nevertheless: unknown flags are passed on and marked.", width, "dim"),
+            ]
         if self.state is None or self.state.plan is None:
             return _greeting(width)
         return paragraph("No flag is set. /: find one, a: all flags.", width, "dim")
 
 
 def engine_title(plan: PlanView) -> str:
-    """The engine that the host has; without one its name, and never a catalog's version as if it were installed."""
+    """Return the installed engine with its version, or the engine's name if the host does not have it."""
     missing = " (not found)" if plan.installed_problem else ""
     return plan.installed or f"{plan.plan.engine}{missing}"
 
 
 NEXT_KEYS = (
     ("p", "pick a preset: type letters of its name, enter"),
-    ("s", "start its server; the plan is shown first"),
+    ("s", "start its server, after a look at the plan"),
     ("b", "benchmark; then change one flag, and . measures again"),
 )
 
@@ -199,12 +204,12 @@ def _greeting(width: int) -> list[Row]:
     for key, text in NEXT_KEYS:
         lines = paragraph(text, width - 4)
         rows += [((f" {'' if n else key:<3}", "key"), *line) for n, line in enumerate(lines)]
-    more = "No plan yet. i shows where a preset's numbers come from, ? every key."
+    more = "No plan yet. i shows the source of a preset's numbers, ? every key."
     return [*rows, (), *paragraph(more, width, "dim")]
 
 
 def range_text(minimum: float | None, maximum: float | None) -> str:
-    """ ">=1", "0..1", "<=64" or ""."""
+    """Return ">=1", "0..1", "<=64" or ""."""
     low = f"{minimum:g}" if minimum is not None else ""
     high = f"{maximum:g}" if maximum is not None else ""
     if low and high:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from workbench.session.session import Session
     from workbench.tui.controllers import Controllers
 
-LOOK_BACK, CHUNK = 2000, 100  # lines that are read, at most, to fill the pane's rows
+LOOK_BACK, CHUNK = 2000, 100  # most lines that are read to fill the pane
 ROLES = {"error": "bad", "warn": "warn", "info": "text", "": "text"}
 
 
@@ -103,8 +103,8 @@ class LogPane(Pane):
         return [*rows, *[()] * (room - len(rows)), *note]
 
     def _newest(self, total: int, width: int, room: int) -> list[Row]:
-        """The end of the log; requests that were answered alike, one after the other, in one row with their number."""
-        shown: list[tuple[str, str, int]] = []  # line, what it has in common with others, how many
+        """Return the end of the log. Successive requests with the same answer share a row with their number."""
+        shown: list[tuple[str, str, int]] = []  # line, text that it shares with others, their number
         for end in range(total, max(0, total - LOOK_BACK), -CHUNK):
             start = max(0, end - CHUNK)
             for raw in reversed(self.view.lines(start, end - start)):
@@ -132,7 +132,7 @@ class LogPane(Pane):
         at = text.lower().find(self.search.lower()) if hit and self.search else -1
         if self.left:
             text = text[self.left :]
-        elif at >= 0:  # what was searched for must be seen, also far out in a long line
+        elif at >= 0:  # the searched text must be visible, also at the end of a long line
             start = max(0, at - width // 3) if at + len(self.search) > width else 0
             text = G.more + text[start + 1 :] if start else text
         elif width < ROOM_FOR_ALL:
@@ -140,7 +140,7 @@ class LogPane(Pane):
         return ((cut(text, width).ljust(width) if hit else cut(text, width), role),)
 
     def _failure(self, width: int, height: int) -> list[Row]:
-        """A server that failed: the reason and its known cause stay below the log."""
+        """Return the reason of a failed server and its known cause, for the place below the log."""
         server = self.state.server if self.state else None
         bad = (ServerState.FAILED, ServerState.CRASHED, ServerState.UNRESPONSIVE)
         if server is None or server.state not in bad:
@@ -170,7 +170,7 @@ class LogPane(Pane):
     def action_move(self, by: int) -> None:
         last = max(0, len(self.view) - self.content_size.height)
         self.top = max(0, min(last, self.top + by))
-        self.follow = self.top == last and (by > 0 or last == 0)  # back at its end it goes on
+        self.follow = self.top == last and (by > 0 or last == 0)  # at the end of the log the pane follows it again
         self.repaint()
         self.post_message(self.TitleChanged())
 
@@ -193,7 +193,7 @@ class LogPane(Pane):
         self.post_message(self.TitleChanged())
 
     def find(self, text: str, *, again: bool = False) -> bool:
-        """Search backwards from the end for a new text, forwards from the hit for the same one."""
+        """Search backwards from the end, or with `again` forwards from the hit. Return whether `text` is found."""
         self.search = text
         if not text:
             self.hit = None
@@ -210,7 +210,7 @@ class LogPane(Pane):
         self.next_error()
 
     def next_error(self) -> bool:
-        """The next line of level error after the hit, from the top again at the end."""
+        """Go to the next error after the hit, from the top again at the end. Return whether there is one."""
         total, start = len(self.view), (self.hit + 1 if self.hit is not None else 0)
         for begin, end in ((start, total), (0, start)):
             for chunk in range(begin, end, 2000):

@@ -1,14 +1,14 @@
-"""What of a log line is worth the cells of a narrow pane: time, level if it is more than INFO, and the message.
+"""Short log lines for a narrow pane: the time, the level if it is above INFO, and the message.
 
-Engines put 40 to 60 cells of process, date, level and source in front of each line. The line itself is kept as it is:
-it is shown whole where there is room, when the log is shifted (right), and where a search has hit it.
+Engines put 40 to 60 cells of process, date, level and source in front of each line. A wide pane, a log that is scrolled
+to the right, and the hit of a search show the whole line.
 """
 
 from __future__ import annotations
 
 import re
 
-ROOM_FOR_ALL = 110  # cells from which lines are shown as they were written
+ROOM_FOR_ALL = 110  # cells from which lines are shown whole
 _WHO = r"(?:\((?P<who>\w+)[^)]*\) )?"
 _VLLM = re.compile(_WHO + r"(?P<level>[A-Z]{4,8}) \d\d-\d\d (?P<time>\d\d:\d\d:\d\d) \[[^\]]*\] ?")
 _SGLANG = re.compile(r"\[\d{4}-\d\d-\d\d (?P<time>\d\d:\d\d:\d\d)(?P<who>[^\]]*)\] (?:(?P<level>[A-Z]{4,8}):? +)?")
@@ -18,7 +18,7 @@ _PROBES = ("/health", "/metrics", "/v1/models", "/model_info", "/get_model_info"
 
 
 def is_access(text: str) -> bool:
-    """An HTTP server's line on a request that went well, or on a probe: hundreds of them say nothing new."""
+    """Return whether a line is an HTTP server's on a successful request or on a probe."""
     found = _ACCESS.search(text, 0, 250)
     if found is None:
         return False
@@ -26,7 +26,7 @@ def is_access(text: str) -> bool:
 
 
 def condensed(text: str) -> str:
-    """ "(EngineCore pid=7) WARNING 11-21 12:03:07 [loader.py:1] text" -> "12:03:07 WARNING text"."""
+    """Return "12:03:07 WARNING text" for "(EngineCore pid=7) WARNING 11-21 12:03:07 [loader.py:1] text"."""
     found = _VLLM.match(text) or _SGLANG.match(text) or _UVICORN.match(text)
     if found is None:
         return text

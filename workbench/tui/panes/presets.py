@@ -71,7 +71,7 @@ class Presets(Pane, PickList):
         controllers.plan.load(entry)
 
     def _narrow_down(self, keep: bool) -> None:
-        """What fits the GPUs of this host comes first, as long as nothing is searched for."""
+        """Show the presets that match the search. Without a search, those for the GPUs here come first."""
         entries = sorted(self.state.presets if self.state else (), key=_rank)
         found = fuzzy.best(self.query_text, entries, lambda e: f"{e.id} {e.title} {e.engine} {e.hardware}")
         self.set_items(found, keep=keep)
@@ -80,7 +80,7 @@ class Presets(Pane, PickList):
         return str(item.id)
 
     def item_row(self, item: PresetEntry, width: int) -> Row:
-        """ "> qwen3-vl-2b-dp4   vllm *": the loaded one and one that does not fit have a sign."""
+        """Return "> qwen3-vl-2b-dp4   vllm *". The loaded preset and presets that do not fit have a sign."""
         loaded = bool(self.state and self.state.plan and self.state.plan.plan.preset_id == item.id)
         lead = f"{G.arrow} " if loaded else "! " if item.fits is False else "  "
         if item.problem:
@@ -104,7 +104,7 @@ class Presets(Pane, PickList):
         )
 
     def foot_rows(self, width: int, height: int) -> list[Row]:
-        """Two or three lines on the entry under the cursor, where there is room for them."""
+        """Return lines on the preset under the cursor, if there is room."""
         item: PresetEntry | None = self.current
         if item is None or height < 14:
             return []
@@ -131,12 +131,12 @@ class Presets(Pane, PickList):
         if self.state is None or not self.state.presets_read:
             return paragraph("Reading presets …", width, "dim")
         return paragraph(
-            "No presets. `workbench presets path` says where they live. n: new from the plan.", width, "dim"
+            "No presets. `workbench presets path` shows their folders. n: new from the plan.", width, "dim"
         )
 
 
 def _rank(item: PresetEntry) -> int:
-    """Made for GPUs like these, for any GPU, for others, broken."""
+    """Return 0 for presets of GPUs like these, 1 for any GPU, 2 for other GPUs, 3 for broken files."""
     return 3 if item.problem else 2 if item.fits is False else 1 if item.hardware == "any GPU" else 0
 
 

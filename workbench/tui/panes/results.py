@@ -105,7 +105,7 @@ class Results(Pane, PickList):
         ]
 
     def _plot_beside(self, width: int, height: int) -> list[Row]:
-        """Drawn anew only when there are other results or another size."""
+        """Return the plot. It is drawn again only for other results or another size."""
         marks = (self.state.mark_a, self.state.mark_b) if self.state else (None, None)
         key = (tuple((r.id, r.output_tok_s) for r in self.items), marks, width, height)
         if key != self._plotted:

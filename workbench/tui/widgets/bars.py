@@ -1,4 +1,4 @@
-"""The small rows: tabs of the narrow screen, the command with what the checks found, a message, the keys."""
+"""The small rows: tabs of a small screen, the command with its findings, a message, the keys."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NOTICE_SIGNS = {
 
 
 class TabRow(Painted):
-    """One pane at a time: which there are, which is shown, and where something happened."""
+    """The tabs of a small screen, which shows one pane at a time."""
 
     GROUND = "bar"
 
@@ -54,7 +54,7 @@ class TabRow(Painted):
 
 
 def text_at(rows: Sequence[Row], offset: Offset | None) -> str:
-    """The run that is drawn there; "" outside."""
+    """Return the run at `offset`; "" outside the rows."""
     if offset is None or not 0 <= offset.y < len(rows):
         return ""
     end = 0
@@ -66,7 +66,7 @@ def text_at(rows: Sequence[Row], offset: Offset | None) -> str:
 
 
 def command_line(state: SessionState) -> str | None:
-    """The command as one line; None when the plan cannot become one."""
+    """Return the command as one line; None if the plan cannot become a command."""
     command = state.plan.command if state.plan else None
     return command.shell() if command is not None else None
 
@@ -97,7 +97,7 @@ class CommandBar(Painted):
 
     @staticmethod
     def _command(state: SessionState, line: str, width: int) -> Row:
-        """The whole line where it fits; else the command first, with a count of the variables before it."""
+        """Return the whole line if it fits, else the command with the number of its environment variables in front."""
         command = state.plan.command if state.plan else None
         if len(line) <= width - 2 or command is None or not command.env:
             return (("$ ", "strong"), (cut(line, width - 2), "text"))
@@ -118,8 +118,8 @@ class CommandBar(Painted):
             (f"! {warnings} warning{'s' * (warnings != 1)}", "warn") if warnings else ("0 warnings", "dim"),
         ]
         if plan.memory and not errors:
-            told = any(f.level is Level.WARN and f.text.startswith(plan.memory) for f in plan.findings)
-            left += [("   ", "text"), (plan.memory, "warn" if told else "text")]
+            warned = any(f.level is Level.WARN and f.text.startswith(plan.memory) for f in plan.findings)
+            left += [("   ", "text"), (plan.memory, "warn" if warned else "text")]
         if plan.installed_problem:
             left += [("   ", "text"), (f"! {plan.installed_problem.partition(';')[0]}", "warn")]
         worst = next((f for f in plan.findings if f.level is Level.ERROR), None)
@@ -130,7 +130,7 @@ class CommandBar(Painted):
 
 
 def _first_keys(width: int) -> Row:
-    """What to press first; the Launch pane says more, where it is seen."""
+    """Return the keys to press first. The Launch pane says more, but may be hidden."""
     row: list[tuple[str, str]] = []
     for key, text in (("p", "pick a preset"), ("s", "start its server"), ("b", "benchmark"), ("?", "every key")):
         row += [(f" {key} ", "key"), (f"{text}  ", "dim")]
@@ -138,7 +138,7 @@ def _first_keys(width: int) -> Row:
 
 
 def notice_rows(notice: Notice, width: int, most: int | None = None) -> list[Row]:
-    """What happened, and below it the next step, which stays where what happened takes more than `most` rows."""
+    """Return a message with its next step below. If both take more than `most` rows, the message is cut."""
     sign, role = NOTICE_SIGNS[notice.level]
     room = max(10, width - 2)
     lines = paragraph(in_words(notice.text), room, "strong" if notice.level is Level.ERROR else "text")
@@ -152,7 +152,7 @@ def notice_rows(notice: Notice, width: int, most: int | None = None) -> list[Row
 
 
 class NoticeBar(Painted):
-    """A message for the person: what happened and the next step. Hidden when there is none; esc takes it away."""
+    """A message with its next step, hidden while there is none; esc removes it."""
 
     GROUND = "bar"
     MOST_ROWS = 4
@@ -172,7 +172,7 @@ class NoticeBar(Painted):
     def _lines(self, width: int) -> list[Row]:
         if self.notice is None:
             return []
-        return notice_rows(self.notice, width - 5, self.MOST_ROWS)  # "esc" stands beside them
+        return notice_rows(self.notice, width - 5, self.MOST_ROWS)  # "esc" is beside them
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
         rows = self._lines(width)
@@ -183,7 +183,7 @@ class NoticeBar(Painted):
 
 
 class Footer(Painted):
-    """As many keys as fit, most needed first; the palette always."""
+    """As many keys as fit, the most needed ones first, and always the palette."""
 
     GROUND = "bar"
 

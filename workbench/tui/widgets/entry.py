@@ -1,4 +1,4 @@
-"""A one-line input whose keys are answered at once and in order, without a blinking cursor."""
+"""An input of one line. Its keys act at once and in order, and its cursor does not blink, which saves traffic."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from workbench.model.untrusted_text import clean
 
 
 class Entry(Input):
-    """`on_submit(text)` runs in line with the key, so that what is typed next already meets what it opened."""
+    """Textual's Input with calls in place of messages: the next key already reaches what `on_submit` has opened."""
 
     DEFAULT_CSS = """
     Entry { border: none; height: 1; padding: 0 0; background: #262626; color: $wb-text; width: 1fr; }
@@ -20,7 +20,7 @@ class Entry(Input):
     Entry > .input--placeholder { color: $wb-dim; }
     """
 
-    change: Callable[[str], None] | None = None  # the first value is set before __init__ is done
+    change: Callable[[str], None] | None = None  # the first value is set within __init__ of Input
 
     def __init__(
         self,
@@ -33,18 +33,18 @@ class Entry(Input):
         select: bool = False,
         secret: bool = False,
     ) -> None:
-        """`select`: what stands there is replaced by the first key, as in a form with suggested values; `secret`: dots
-        are shown instead."""
+        """`select`: the first key replaces the value, as in a form with suggestions; `secret`: the value is shown as
+        dots."""
         super().__init__(value, placeholder=placeholder, id=id, compact=True, select_on_focus=False, password=secret)
         self.cursor_blink = False
         self.submit, self.change, self.select = on_submit, on_change, select
 
     def on_mount(self) -> None:
-        if self.select:  # now, not at the focus event, which comes after keys that were typed meanwhile
+        if self.select:  # now: the focus event comes after the keys that are typed meanwhile
             self.action_select_all()
 
     def take_key(self, event: events.Key) -> bool:
-        """Insert a printable key; False when it is not one."""
+        """Insert a printable key."""
         if not event.is_printable or event.character is None:
             return False
         self.replace(event.character, *self.selection) if not self.selection.is_empty else (
@@ -53,11 +53,11 @@ class Entry(Input):
         return True
 
     def validate_value(self, value: str) -> str:
-        """What is pasted may hold anything, and so may a value that a preset gave."""
+        """Remove control sequences: a pasted text, or the value of a preset, may contain any."""
         return clean(value, max(len(value), 1))
 
     def watch_value(self, value: str) -> None:
-        # In line with the key, not by message: enter right after the last letter must see the narrowed list.
+        # A call, not a message: enter right after the last letter must find the narrowed list.
         if self.change is not None and self.is_mounted:
             self.change(value)
 

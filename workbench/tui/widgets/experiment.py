@@ -1,4 +1,4 @@
-"""An experiment as rows: what A and B are, the verdict, every pair and every metric on one axis, and its runs."""
+"""An experiment as rows: A and B, the verdict, every pair and every metric on one axis, and the runs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SHOWN = ("output_tok_s", "tok_per_joule", "ttft_ms.p50", "ttft_ms.p99", "itl_ms.
 
 
 def gpu_words(gpu: GpuSettings) -> list[str]:
-    """As the experiment's form takes them."""
+    """Return the settings as words of the experiment's form."""
     words = [] if gpu.power_limit_w is None else [f"gpu.power={gpu.power_limit_w:g}"]
     words += [] if gpu.gpu_clocks is None else [f"gpu.sm={gpu.gpu_clocks}"]
     words += [] if gpu.memory_clocks is None else [f"gpu.mem={gpu.memory_clocks}"]
@@ -47,7 +47,7 @@ def gpu_words(gpu: GpuSettings) -> list[str]:
 
 
 def arm_words(arm: Arm) -> list[str]:
-    """ "@vllm-any", "max-num-seqs=512", "-enforce-eager", "$K=V", "gpu.power=400"."""
+    """Return words such as "@vllm-any", "max-num-seqs=512", "-enforce-eager", "$K=V" and "gpu.power=400"."""
     target = [arm.target.words if "://" in arm.target.name else f"@{arm.target.words}"] if arm.target else []
     return [
         *target,
@@ -66,7 +66,7 @@ def experiment_rows(
     now: str = "",
     trail: Trail | None = None,
 ) -> list[Row]:
-    """`now`: how far the benchmark is that runs."""
+    """Return the page of an experiment. `now` is the progress of the benchmark that runs."""
     rows = [_state_row(e, width, left_s, now)]
     for arm, words, role in (("A", arm_words(e.spec.a), "a"), ("B", arm_words(e.spec.b), "b")):
         text = "  ".join(words) or "the plan as it is loaded"
@@ -80,7 +80,7 @@ def experiment_rows(
 
 
 def design_text(e: Experiment) -> str:
-    """How it is made, in one sentence."""
+    """Return the design in one sentence."""
     spec, bench = e.spec, e.spec.bench
     count = f"{spec.pairs} pairs"
     if spec.until_pct is not None:
@@ -108,7 +108,7 @@ def _state_row(e: Experiment, width: int, left_s: float | None, doing: str) -> R
         which = "discarded run" if now.pair < 0 else f"pair {now.pair + 1}"
         left.append((f"  {which}, {now.arm}: {said}", "text"))
     elif e.state in ("stopped", "failed"):
-        left.append((f"  {e.pairs_done} of {e.spec.pairs} pairs are kept; R goes on with it", "text"))
+        left.append((f"  {e.pairs_done} of {e.spec.pairs} pairs are kept; R resumes it", "text"))
     right: list[tuple[str, str]] = []
     if e.simulated:
         right.append((" SIMULATED ", "reverse"))
@@ -129,11 +129,11 @@ def _verdict(e: Experiment, width: int) -> list[Row]:
     elif e.comparison is None:
         have = e.pairs_done
         need = "an interval needs two pairs"
-        rows += paragraph(f"{have} of {e.spec.pairs} pairs: nothing is claimed yet, {need}.", width, "text")
+        rows += paragraph(f"{have} of {e.spec.pairs} pairs: no claim yet, {need}.", width, "text")
     else:
         rows += paragraph(f"{e.pairs_done} of {e.spec.pairs} pairs: the interval below still narrows.", width, "text")
     if e.smallest_pct is not None:
-        text = f"The smallest difference that this design could have shown is {e.smallest_pct:.1f} %."
+        text = f"The smallest difference that this design can show is {e.smallest_pct:.1f} %."
         rows += paragraph(text, width, "dim")
     return rows
 
@@ -144,7 +144,7 @@ def _primary(e: Experiment) -> MetricChange | None:
 
 
 def pair_values(e: Experiment) -> list[tuple[int, float, float]]:
-    """(pair, A, B) of the complete pairs."""
+    """Return (pair, A, B) for the complete pairs."""
     by: dict[int, dict[str, float]] = {}
     for run in e.runs:
         if run.state == "done" and run.value is not None:
@@ -153,7 +153,7 @@ def pair_values(e: Experiment) -> list[tuple[int, float, float]]:
 
 
 def _metrics(e: Experiment) -> list[MetricChange]:
-    """The one that was chosen beforehand, then what people ask for next."""
+    """Return the metric that decides, then the other common metrics."""
     found = [m for m in (e.comparison.metrics if e.comparison else ()) if m.change_pct is not None]
     order = dict.fromkeys((e.spec.metric, *FIRST))
     ranked = sorted(found, key=lambda m: list(order).index(m.metric) if m.metric in order else len(order))
@@ -202,7 +202,7 @@ def _forest(e: Experiment, width: int, trail: Trail) -> list[Row]:
                     bare=True,
                 )
             )
-    if len(pairs) == 1:  # the pair's own row says it
+    if len(pairs) == 1:  # the row of the pair shows the metric that decides
         metrics = [m for m in metrics if m.metric != e.spec.metric]
     rows += [_metric_line(m, axis, (label, size), verdict_cells, m.metric == e.spec.metric) for m in metrics]
     return rows
@@ -259,7 +259,7 @@ def _line(
 
 
 def all_runs(e: Experiment) -> tuple[ExperimentRun, ...]:
-    """Those made so far and, while it goes on, those to come. One that ends by its interval may need fewer."""
+    """Return the runs so far and, of an experiment that runs, the runs to come. An interval may end it earlier."""
     if e.state != "running":
         return e.runs
     from workbench.bench.experiment import order
@@ -273,13 +273,13 @@ def all_runs(e: Experiment) -> tuple[ExperimentRun, ...]:
 
 
 def runs_counted(e: Experiment) -> tuple[int, int]:
-    """Done and, as far as is known, in all."""
+    """Return (runs done, all runs that are known)."""
     runs = [r for r in all_runs(e) if r.state not in ("dropped", "discarded")]
     return sum(r.state == "done" for r in runs), len(runs)
 
 
 def _runs(e: Experiment, width: int) -> list[Row]:
-    """Every run in the order in which they are made, as columns; as many rows of blocks as it takes."""
+    """Return every run as a column, in the order of the runs, in blocks of as many columns as fit."""
     each, label = 9, 12
     columns = max(2, (width - label) // each)
     rows: list[Row] = []

@@ -1,4 +1,4 @@
-"""What a GPU's row shows: for each metric its value, its text and the scale of its sparkline."""
+"""The metrics in a GPU's row: value, text and the scale of the sparkline."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from workbench.tui.formats import GIB, NA, short_gpu_name
 if TYPE_CHECKING:
     from workbench.model.gpu import GpuInfo, GpuSample
 
-TEMPERATURE_FLOOR_C = 20.0  # room: the sparkline starts here
+TEMPERATURE_FLOOR_C = 20.0  # room temperature: the sparkline starts here
 PCIE_MB_S_PER_LANE = {1: 250, 2: 500, 3: 985, 4: 1969, 5: 3938, 6: 7563}  # PCI-SIG, after line coding
 
 
@@ -117,7 +117,7 @@ SPARE = (MEM_CLOCK, FAN)  # fill a row that would not be full
 
 
 def gpu_title(sample: GpuSample, info: GpuInfo | None) -> str:
-    """ "GPU0 RTX PRO 6000 96G"; memory that is the host's is labelled unified."""
+    """Return "GPU0 RTX PRO 6000 96G", with "unified" if the GPU shares the memory of the host."""
     title = f"GPU{sample.index}"
     if info is not None:
         total = total_bytes(sample, info)

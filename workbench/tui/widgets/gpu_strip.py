@@ -1,4 +1,4 @@
-"""Live figures of every GPU in one widget without borders. Layout by GPU count and width; rows repaint cell by cell."""
+"""The live metrics of every GPU, in one widget without borders whose layout depends on the GPUs and the width."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ METRICS: dict[str, Metric] = {m.label: m for m in LAYOUTS[4]}
 
 
 class GpuStrip(Painted):
-    """One GPU: title and two rows of four metrics; up to four: columns; more, or a small screen: one row each."""
+    """One GPU has a title and two rows of four metrics; up to four GPUs have columns; more have one row each."""
 
     FIELDS = frozenset(
         {
@@ -44,7 +44,7 @@ class GpuStrip(Painted):
         self.compact = False
         self._sparks: dict[tuple[int, str], Spark] = {}
         self._last_t_s = -1.0
-        self._given: set[str] = set()  # metrics that some GPU of this host has given
+        self._given: set[str] = set()  # labels of the metrics that some GPU of this host has
 
     def show(self, state: SessionState) -> None:
         self.state = state
@@ -69,14 +69,14 @@ class GpuStrip(Painted):
                 self._given.add(metric.label)
 
     def _layout(self, columns: int) -> list[tuple[Metric, ...]]:
-        """Rows of metrics, without those that no GPU here gives: pane 6 has the reason."""
+        """Return the metrics row by row, without those that no GPU here has: pane 6 shows the reason."""
         shown = [m for m in LAYOUTS[columns] if m.label in self._given] or list(LAYOUTS[columns])
         spare = [m for m in SPARE if m not in shown and m.label in self._given]
         shown += spare[: -len(shown) % columns]
         return [tuple(shown[i : i + columns]) for i in range(0, len(shown), columns)]
 
     def wanted_height(self, width: int, compact: bool) -> int:
-        """Rows needed for the GPUs that are there; asked when their number or the width changes."""
+        """Return the rows that the GPUs need. `compact`: one row for each GPU."""
         self.compact = compact
         telemetry = self.state.telemetry if self.state else None
         if telemetry is None or not telemetry.gpus:
@@ -159,7 +159,7 @@ class GpuStrip(Painted):
         return rows
 
     def _cell(self, metric: Metric, sample: GpuSample, info: GpuInfo | None, width: int) -> Row:
-        """ "util ▆▆▇▇   97%" in exactly `width` cells."""
+        """Return "util ▆▆▇▇   97%" in exactly `width` cells."""
         value = metric.text(sample, info)
         room = 10
         label = 6 if width >= 27 else 5
@@ -173,7 +173,7 @@ class GpuStrip(Painted):
         )
 
     def _sign(self, sample: GpuSample) -> Row:
-        """What stands on the right of a GPU's title: lost, stale, a lock without effect, throttling."""
+        """Return the sign at the right of a GPU's title: lost, stale, a lock without effect, throttling."""
         if not sample.live:
             sign, role = ("?", "warnb") if sample.state == "not read" else ("x", "bad")
             return ((f" {sign} {str(sample.state).upper()}", role),)
@@ -182,7 +182,7 @@ class GpuStrip(Painted):
         if self.state and any(d.gpu_index == sample.index for d in self.state.drift):
             return ((f" {G.alert} changed by someone else", "warn"),)
         found = [text for index, text in (self.state.gpu_findings if self.state else ()) if index == sample.index]
-        if found:  # all that does not hold, else one that does
+        if found:  # every setting without effect, else one that is in force
             alerts = "   ".join(text for text in found if G.alert in text)
             return ((f" {alerts or found[0]}", "warn" if alerts else "dim"),)
         reasons = [r for r in sample.event_reasons if r not in QUIET_REASONS]
@@ -197,7 +197,7 @@ class GpuStrip(Painted):
         return f"set {', '.join(setting_text(a.setting, a.now) for a in altered)}  r reverts" if altered else ""
 
     def _one_row(self, telemetry: Telemetry, sample: GpuSample, width: int) -> Row:
-        """ "0 ▆▆▇▇  97%  71.8/80G  603/700W  66C 1755MHz lock" """
+        """Return "0 ▆▆▇▇  97%  71.8/80G  603/700W  66C 1755MHz lock"."""
         info = telemetry.info(sample.index)
         index = (f"{sample.index:<2}", "title")
         if not sample.live:
@@ -220,7 +220,7 @@ class GpuStrip(Painted):
         role = "dim" if self.stale is not None else "text"
         spark = self._sparks[sample.index, UTIL.label].text(cells, 0.0, 100.0)
         text = sign[0][0]
-        if len(text) > right and G.alert in text:  # the verdict matters more than its figures
+        if len(text) > right and G.alert in text:  # the verdict matters more than its values
             text = " " + text[text.index(G.alert) :]
         fitted = (cut(text, right), sign[0][1])
         row: Row = (index, (name, "dim"), (spark, "dim" if role == "dim" else "spark"), (figures, role), fitted)

@@ -1,4 +1,4 @@
-"""Changes with their intervals on one axis, as the forest plot of a paper: a point, its interval, and no change."""
+"""Changes with their confidence intervals on one axis, as in a forest plot."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from workbench.tui.cells import Row, Run
 from workbench.tui.glyphs import ASCII, G
 
 ENDS = ("├", "─", "┤") if G is not ASCII else ("[", "-", "]")
-FAR = 4.0
-LEAST_PCT = 2.0  # half an axis is at least so wide: noise must not fill it
-LEAST_CELLS = 9  # a narrower axis says nothing and is left out
+FAR = 4.0  # a change beyond this multiple of the first one does not widen the axis
+LEAST_PCT = 2.0  # the least limit of an axis: noise must not fill it
+LEAST_CELLS = 9  # a narrower axis is left out
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """From -limit to +limit percent in `cells`, an odd number; the middle cell is no change. 0 cells: no axis."""
+    """An axis from -limit to +limit percent. `cells` is odd, and the middle cell means no change; 0 is no axis."""
 
     limit_pct: float
     cells: int
@@ -27,11 +27,11 @@ class Axis:
         return self.cells // 2
 
     def cell(self, pct: float) -> int:
-        """May lie outside 0..cells-1."""
+        """Return the cell of a change. A change beyond the limit has a cell outside 0..cells-1."""
         return self.middle + round(pct / self.limit_pct * self.middle)
 
     def head(self) -> str:
-        """ "-20 %        0        +20 %" over the axis."""
+        """Return the head of the axis: "-20 %        0        +20 %"."""
         edge = f"{self.limit_pct:g} %"
         if 2 * len(edge) + 5 > self.cells:  # the words would touch
             return "0".center(self.cells) if self.cells else ""
@@ -42,9 +42,10 @@ class Axis:
 
 
 def axis_for(spans: Sequence[tuple[float, float]], cells: int) -> Axis:
-    """`spans`: (change, half width) in percent. Round limits that hold the whole of the first one and the points of
-    the others; what is farther than four times the first is cut off, and so may be a wide interval. `cells` is the
-    room; too little of it makes no axis."""
+    """Return an axis with a round limit for `spans` of (change, half width) in percent, in at most `cells`.
+
+    The axis contains the whole first interval, and the changes of the others up to FAR times the first.
+    """
     first = max(abs(spans[0][0]) + spans[0][1], LEAST_PCT) if spans else LEAST_PCT
     widest = max((abs(change) for change, _ in spans if abs(change) <= FAR * first), default=first)
     widest = max(widest, first)
@@ -54,7 +55,7 @@ def axis_for(spans: Sequence[tuple[float, float]], cells: int) -> Axis:
 
 
 def bar(axis: Axis, change_pct: float, half_pct: float | None, role: str) -> Row:
-    """One row of the axis. What leaves it ends in "<" or ">"."""
+    """Return a change with its interval on the axis. Parts beyond the axis end in "<" or ">"."""
     if not axis.cells:
         return ()
     cells: list[Run] = [(" ", "text")] * axis.cells

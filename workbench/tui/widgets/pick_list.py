@@ -1,4 +1,8 @@
-"""A list with a cursor, drawn as rows: the base of presets, flags, results and the choices in modals."""
+"""A list with a cursor: the base of presets, flags, results and choices.
+
+Textual's OptionList reports a choice by a message, which later keys overtake, and a move of its cursor sends the whole
+list to the terminal.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,8 @@ from workbench.tui.textual_private import run_bindings
 
 
 class PickList(Painted, can_focus=True):
-    """`items` with a cursor. Subclasses say how one item, the head and the foot look; the cursor follows its item."""
+    """`items` with a cursor. Subclasses draw an item, the head and the foot. The cursor stays on its item when `items`
+    change."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("down,j", "move(1)", show=False),
@@ -30,7 +35,7 @@ class PickList(Painted, can_focus=True):
         self.cursor = 0
         self.top = 0
 
-    # what a subclass gives
+    # of a subclass
     def key_of(self, item: Any) -> Hashable:
         return str(item)
 
@@ -51,7 +56,7 @@ class PickList(Painted, can_focus=True):
         return self.items[self.cursor] if 0 <= self.cursor < len(self.items) else None
 
     def set_items(self, items: Sequence[Any], *, keep: bool = True) -> None:
-        """New items; with `keep` the cursor stays on the item that it was on."""
+        """Set the items. With `keep` the cursor stays on its item."""
         old = self.key_of(self.current) if keep and self.current is not None else None
         self.items = items
         if old is not None:
@@ -62,7 +67,7 @@ class PickList(Painted, can_focus=True):
         self.repaint()
 
     def select(self, key: Hashable) -> None:
-        """Put the cursor on the item of that key, if it is there."""
+        """Move the cursor to the item with a key, if the list has it."""
         self.cursor = next((i for i, item in enumerate(self.items) if self.key_of(item) == key), self.cursor)
         self.repaint()
 
@@ -89,7 +94,7 @@ class PickList(Painted, can_focus=True):
     _head = 0  # rows above the first item
 
     async def on_click(self, event: events.Click) -> None:
-        """A click moves the cursor, a second one on the same row is enter."""
+        """Move the cursor to the clicked row. A double click is enter."""
         offset = event.get_content_offset(self)
         if offset is None or not 0 <= (index := self.top + offset.y - self._head) < len(self.items):
             return
@@ -99,7 +104,7 @@ class PickList(Painted, can_focus=True):
         elif event.chain == 2:
             await run_bindings(self.app, "enter")
 
-    lit = False  # an input beside the list has the focus and moves the cursor
+    lit = False  # an input above the list has the focus and moves the cursor
 
     def action_move(self, by: int) -> None:
         before = self.cursor

@@ -1,4 +1,4 @@
-"""The only place that draws with plotext 6: results, and sweeps over their value. On demand, never on a tick."""
+"""Plots of results, and of sweeps over their value, by plotext 6. They are drawn on demand, never with a reading."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from workbench.tui.glyphs import ASCII, G
 CURVE = frozenset("▖▗▘▝▀▄▌▐▚▞▙▛▜▟█")
 POINT, KNEE = G.on, "◆" if G is not ASCII else "#"
 PLAIN = str.maketrans({**dict.fromkeys("┌┐└┘┤├┬┴┼", "+"), "─": "-", "│": "|", **dict.fromkeys(CURVE, ".")})
-LEAST = (24, 6)  # columns and rows below which a plot says nothing
-LEAST_SPAN = 0.1  # of the largest value: the y axis shows at least so much
-LOG_FROM = 8.0  # from this ratio of the largest x to the smallest the points stand at equal distances
+LEAST = (24, 6)  # least columns and rows of a plot
+LEAST_SPAN = 0.1  # least height of the y axis, as a share of the largest value
+LOG_FROM = 8.0  # from this ratio of the largest x to the smallest, points are at equal distances
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """`label` stands below the axis; `sign` where the point is."""
+    """A point, drawn as `sign`, with `label` below the x axis."""
 
     x: float
     y: float
@@ -32,8 +32,7 @@ class Point:
 def plot_rows(
     results: Sequence[BenchRow], width: int, height: int, mark_a: int | None = None, mark_b: int | None = None
 ) -> list[Row]:
-    """Two plots over the result numbers: output tok/s above, TTFT p50 below. Runs have nothing between them: points,
-    and no line."""
+    """Return two plots over the result numbers: output tok/s above, TTFT p50 below. No line joins the points."""
     done = [r for r in sorted(results, key=lambda r: r.id) if r.output_tok_s is not None]
     if not done:
         return [(("Nothing to plot: no result has a throughput yet. b benchmarks.", "dim"),)]
@@ -62,7 +61,7 @@ def curve(
     role: str = "spark",
     named: str = "",
 ) -> list[Row]:
-    """A title row and the plot below it, `height` rows in all. `named`: what the knee's sign means, for the title."""
+    """Return a title row with a plot below, `height` rows in all. `named` explains the knee's sign in the title."""
     head: Row = ((cut(title, width), "strong"),)
     if named:
         head = (*head, (f"   {KNEE} ", "warnb"), (cut(named, max(8, width - len(title) - 6)), "warn"))
@@ -102,7 +101,7 @@ def _drawn(points: Sequence[Point], width: int, height: int, joined: bool) -> li
 
 
 def _nice(low: float, high: float, count: int) -> tuple[float, float, list[float]]:
-    """Limits around the values and round ticks between them. What differs by little must not look like a slope."""
+    """Return limits around the values and round ticks. A small difference must not look like a slope."""
     least = LEAST_SPAN * max(abs(low), abs(high))
     if 0 < high - low < least:
         middle = (high + low) / 2
@@ -117,7 +116,7 @@ def _nice(low: float, high: float, count: int) -> tuple[float, float, list[float
 
 
 def _spaced(points: Sequence[Point], width: int) -> list[Point]:
-    """As many labels as stand beside one another without touching; the last one always."""
+    """Return the points whose labels do not touch each other, always with the last one."""
     room = max(1, width - 10)
     low, high = min(p.x for p in points), max(p.x for p in points)
     cells = room / ((high - low) or 1.0)
@@ -129,8 +128,10 @@ def _spaced(points: Sequence[Point], width: int) -> list[Point]:
 
 
 def positions(values: Sequence[float | None]) -> tuple[list[float], bool]:
-    """Where values stand on the x axis, and whether a line between them means something. Words and wide ranges (1 to
-    256) stand at equal distances."""
+    """Return the places of the values on the x axis, and whether a line may join them.
+
+    Words, and numbers of a wide range such as 1 to 256, are at equal distances.
+    """
     known = [v for v in values if v is not None]
     if len(known) < len(values):
         return [float(n) for n in range(len(values))], False
@@ -140,7 +141,7 @@ def positions(values: Sequence[float | None]) -> tuple[list[float], bool]:
 
 
 def _coloured(line: str, role: str) -> Row:
-    """Curve and points in the role, axes and labels dim."""
+    """Return the line with the curve in the role, the points in their own roles, and the rest dim."""
     runs: list[Run] = []
     signs = {POINT: "strong", KNEE: "warnb", "A": "a", "B": "b"}
     inside = any(c in line for c in "│┤|+")  # not the row of labels

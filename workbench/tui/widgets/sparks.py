@@ -1,4 +1,4 @@
-"""Sparklines that barely move: a cell is the mean of several seconds, so only the last one changes each tick."""
+"""Sparklines that change little: a cell is the mean of several seconds, so each reading changes only the last one."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterable
 
 from workbench.tui.glyphs import G
 
-CELL_S = 5.0  # seconds per cell: the body shifts this often, in between only the last cell changes
+CELL_S = 5.0  # seconds per cell, after which the line moves by one cell
 
 
 class Spark:
-    """Newest cell last. Cells are aligned to absolute time so that all sparklines shift together."""
+    """A sparkline, newest cell last. Cells are aligned to absolute time, so that all sparklines move together."""
 
     def __init__(self, cells: int = 240) -> None:
         self._done: deque[float | None] = deque(maxlen=cells)
@@ -37,7 +37,7 @@ class Spark:
         return self._sum / self._count if self._count else None
 
     def text(self, width: int, floor: float, top: float) -> str:
-        """`width` cells. Seven levels, so that stacked rows do not merge; the full block means "at the limit"."""
+        """Return `width` cells with seven levels between `floor` and `top`; the full block means "at the limit"."""
         cells = [*list(self._done)[-(width - 1) :], self._mean()] if width > 1 else [self._mean()]
         span = max(top - floor, 1e-9)
         return "".join(level((v - floor) / span if v is not None else None) for v in cells).rjust(width)

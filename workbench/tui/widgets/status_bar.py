@@ -1,4 +1,4 @@
-"""The first row: host, server, preset, what is altered, what is under way. SIMULATED never leaves it."""
+"""The first row: host, server, preset, altered GPUs and the work that runs. SIMULATED is always in it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from workbench.tui.formats import clock, countdown, elapsed, figure, is_checking
 from workbench.tui.glyphs import G
 
 LEAST_HOST_CELLS = 14
-STALE_AFTER_S = 3.5  # three missed ticks at 1 s and a little
+STALE_AFTER_S = 3.5  # three readings of 1 s are missing
 
 SERVER_WORDS: dict[ServerState, tuple[str, str, str]] = {
     ServerState.STARTING: ("~", "STARTING", "warn"),
@@ -28,8 +28,10 @@ SERVER_WORDS: dict[ServerState, tuple[str, str, str]] = {
 
 
 def server_runs(server: ServerStatus | None, now_s: float, *, least: bool = False) -> Row:
-    """ "● READY vllm :8000 12m41s". Times are the host's: they are compared with this machine's clock only roughly.
-    `least`: "● READY :8000" of a server that serves."""
+    """Return "● READY vllm :8000 12m41s", or "● READY :8000" with `least`.
+
+    The times are those of the host's clock, which may differ from this machine's.
+    """
     if server is None:
         return ((f"{G.off} no server", "dim"),)
     glyph, word, role = SERVER_WORDS[server.state]
@@ -55,7 +57,7 @@ def server_runs(server: ServerStatus | None, now_s: float, *, least: bool = Fals
 
 def link_runs(state: SessionState, now_s: float) -> Row:
     host = state.host
-    kind = host.kind if host.kind != host.name else ""  # "local" says it once
+    kind = host.kind if host.kind != host.name else ""  # "local" is both
     runs: list[tuple[str, str]] = [(f"{host.name} " if kind else host.name, "strong"), (kind, "dim")]
     if host.latency_ms is not None:
         runs.append((f" {host.latency_ms:.0f}ms", "dim"))
@@ -70,7 +72,7 @@ def link_runs(state: SessionState, now_s: float) -> Row:
 
 
 def measured_elsewhere(state: SessionState, *, brief: bool = False) -> Row:
-    """Who else measures here; empty while nobody does."""
+    """Return the other Workbench that measures on this host; () if there is none."""
     by = state.measured_by
     if by is None:
         return ()
@@ -91,17 +93,19 @@ class StatusBar(Painted):
         self.repaint()
 
     def parts(self, state: SessionState, *, brief: bool = False, least: bool = False) -> list[Row]:
-        """Most needed first; `brief` without what a narrow screen can do without, `least` without what it must do
-        without so that altered GPUs are seen."""
+        """Return the parts of the row, the most needed ones first.
+
+        `brief` leaves out what a small screen can do without. `least` leaves out more, so that altered GPUs fit.
+        """
         now_s = time.time()
         link = link_runs(state, now_s)
         if brief and state.host.link == "connected":
             name = state.host.name
-            if least and state.host.simulated:  # the end of the row says that it is
+            if least and state.host.simulated:  # the end of the row says SIMULATED
                 name = name.removeprefix("sim:")
             link = ((cut_middle(name, LEAST_HOST_CELLS) if least else name, "strong"),)
         parts = [link]
-        if state.server is not None or state.host.link != "failed":  # of a host out of reach nobody knows
+        if state.server is not None or state.host.link != "failed":  # the servers of a host out of reach are not known
             parts.append(server_runs(state.server, now_s, least=least))
         work = self.work(state, brief=least)
         if work:
@@ -117,7 +121,7 @@ class StatusBar(Painted):
         return parts
 
     def work(self, state: SessionState, *, brief: bool = False) -> Row:
-        """What is under way, with its figures; empty when nothing is."""
+        """Return the work that runs, with its progress; () if there is none."""
         bench = state.bench
         longer = self.series(state)
         if longer:
@@ -137,7 +141,7 @@ class StatusBar(Painted):
         return measured_elsewhere(state, brief=brief)
 
     def guarded(self, state: SessionState, *, brief: bool, busy: bool) -> list[Row]:
-        """Altered GPUs, a trial with its time left and keys, and a change that nothing watches over."""
+        """Return the altered GPUs, a trial with its time left, a missing guard, and a preset's unapplied settings."""
         carried: list[Row] = []
         if state.unapplied:
             said = "preset's GPU settings off (g)" if brief else "GPU settings of the preset: not applied (g)"
@@ -158,7 +162,7 @@ class StatusBar(Painted):
         return [*parts, *carried]
 
     def series(self, state: SessionState) -> str:
-        """ "~ A/B 3 of 6, 4m08s left": benchmarks that belong together; "" without such."""
+        """Return "~ A/B 3/6, 4m08s left" for an experiment or a sweep that runs; "" if there is none."""
         experiment, sweep = state.experiment, state.sweep
         if experiment is not None and experiment.state == "running":
             from workbench.tui.widgets.experiment import runs_counted
@@ -187,7 +191,7 @@ class StatusBar(Painted):
         if row_width(row) > room:
             brief = self.parts(state, brief=True)
             row = _joined(brief)
-            needed = brief[: -1 if state.plan else None]  # the preset's name may be cut; what is under way may not
+            needed = brief[: -1 if state.plan else None]  # the preset's name may be cut, the work may not
             if (state.alterations or self.work(state)) and row_width(_joined(needed)) > room:
                 row = _joined(self.parts(state, brief=True, least=True))
         return [(*fit(row, room), *tail)]
@@ -203,7 +207,7 @@ def _joined(parts: list[Row]) -> Row:
 
 
 def stale_age_s(state: SessionState) -> float | None:
-    """Age of the telemetry when it is too old to be called live; None while it is live or was never there."""
+    """Return the age of readings that are too old to be live; None for live readings, or if there are none."""
     if state.telemetry is None or state.telemetry_monotonic_s is None:
         return None
     age = time.monotonic() - state.telemetry_monotonic_s

@@ -1,4 +1,4 @@
-"""A sweep as rows: how far it is, a table of its points, the knee with its rule, and two plots over the value."""
+"""A sweep as rows: its progress, a table of its points, the knee with its rule, and two plots."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 LEAST_PLOT_ROWS = 7
 MOST_PLOT_ROWS = 22
 SETTLING = {"power_limit_w": "settling under load", "gpu_clocks": "settling under load", "flag": "the server starts"}
-CONFIRMING = "comparing the best value with the start, in pairs"
-AFTER = dict.fromkeys(("power_limit_w", "gpu_clocks"), "reverting to what was there")
-SAID_CELLS = 16  # of what the load showed of a setting, or of an error
+CONFIRMING = "comparing the best value with the baseline, in pairs"
+AFTER = dict.fromkeys(("power_limit_w", "gpu_clocks"), "reverting to the previous value")
+VERDICT_CELLS = 16  # least room for the verdict on a setting, or for an error
 Column = tuple[str, int, "Callable[[SweepPoint], str]"]
 
 
@@ -30,7 +30,7 @@ def sweep_rows(
     now: str = "",
     draw: Callable[[Sweep, int, int], list[Row]] | None = None,
 ) -> list[Row]:
-    """`now`: how far the benchmark is that runs."""
+    """Return the page of a sweep. `now` is the progress of the benchmark that runs."""
     rows = [_state_row(s, width, left_s, now), (), *_table(s, width)]
     if s.knee_text:
         rows += [(), *paragraph(f"Knee: {s.knee_text}", width, "warnb", "  ")]
@@ -64,7 +64,7 @@ def _state_row(s: Sweep, width: int, left_s: float | None, doing: str) -> Row:
 
 
 def _columns(s: Sweep, width: int) -> list[Column]:
-    """Most needed first; as many as there is room for, and only what some point has."""
+    """Return the columns that fit, the most needed ones first, without metrics that no point has."""
 
     def of(name: str, digits: int | None = None) -> Callable[[SweepPoint], str]:
         return lambda p: figure(getattr(p, name), digits)
@@ -83,7 +83,7 @@ def _columns(s: Sweep, width: int) -> list[Column]:
     if latency_first:
         order = ("tok_s", "ttft_p50_ms", "ttft_p99_ms", "itl_mean_ms", "tok_per_joule", "power_w", "sm_mhz")
         wanted = [w for name in order for w in wanted if w[0] == name]
-    said = [max(SAID_CELLS, len(p.in_force or "") + 2) for p in s.points if p.in_force or p.error]
+    said = [max(VERDICT_CELLS, len(p.in_force or "") + 2) for p in s.points if p.in_force or p.error]
     room = width - _label_cells(s) - 4 - max(said, default=0)
     chosen: list[Column] = []
     for name, title, cells, text in wanted:
@@ -118,7 +118,7 @@ def _table(s: Sweep, width: int) -> list[Row]:
 
 
 def plots(s: Sweep, width: int, height: int) -> list[Row]:
-    """Throughput beside efficiency (over concurrency, or without power, latency) over the same values."""
+    """Return plots of throughput and efficiency; latency replaces efficiency over concurrency or without power."""
     done = [n for n, p in enumerate(s.points) if p.tok_s is not None]
     if not done:
         return []

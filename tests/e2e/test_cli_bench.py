@@ -87,8 +87,8 @@ def test_bench_of_a_run_that_has_ended(cli: Cli, run: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-def test_by_url_a_simulated_server_stays_simulated(cli: Cli, run: dict[str, Any]) -> None:
-    """Asked from a host that knows nothing of it; /v1 at the end is as good as none."""
+def test_a_simulated_server_benchmarked_by_url_is_marked_as_simulated(cli: Cli, run: dict[str, Any]) -> None:
+    """The local host does not know the server; a base URL with and without /v1 is accepted."""
     found = cli("bench", "--url", f"{run['url']}/v1", *SHORT, "--json").document
     assert found["simulated"] is True and found["requests_ok"] == 4
     assert found["conditions"]["model"] == "Qwen/Qwen3-0.6B" and found["conditions"]["host"] == "local"
@@ -105,7 +105,7 @@ def test_a_dead_url(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize("argv", [("results", "list"), ("results", "show", "1"), ("compare", "1", "2")])
-def test_a_results_database_that_is_none(cli: Cli, argv: tuple[str, ...]) -> None:
+def test_a_results_database_that_is_not_a_database(cli: Cli, argv: tuple[str, ...]) -> None:
     paths.results_db().parent.mkdir(parents=True)
     paths.results_db().write_bytes(b"this is no database, " * 400)
     ran = cli(*argv, "--json")
@@ -123,7 +123,7 @@ def test_a_results_database_of_a_later_version(cli: Cli) -> None:
     assert ran.code == 1 and ran.document["kind"] == "StoreError"
 
 
-def test_a_data_directory_that_cannot_be_made(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_data_directory_that_cannot_be_created(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "file"))
     ran = cli("results", "list", "--json")

@@ -1,4 +1,4 @@
-"""`bench --url`: keys, certificates and addresses, with a real server at the other end."""
+"""`bench --url`: keys, certificates and addresses, against real servers."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def asks_for_a_key(request: Request, n: int) -> list[bytes | str]:
     ],
 )
 @pytest.mark.parametrize("document", [False, True])
-def test_a_key_that_no_header_can_carry_is_rejected_unshown(
+def test_an_api_key_that_a_header_cannot_contain_is_rejected_and_not_shown(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, key: str, said: str, document: bool
 ) -> None:
     monkeypatch.setenv("K", key)
@@ -68,7 +68,7 @@ def test_a_key_that_no_header_can_carry_is_rejected_unshown(
     assert "sekrit" not in ran.out + ran.err and "running" not in ran.err
 
 
-def test_a_key_is_asked_for_and_a_wrong_one_is_called_that(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_and_a_wrong_api_key_are_reported(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WRONG", "wrong-42")
     monkeypatch.setenv("RIGHT", "right-42")
     with ScriptedServer(asks_for_a_key) as server:
@@ -101,7 +101,7 @@ def test_a_self_signed_certificate(cli: Cli, tmp_path: Path, monkeypatch: pytest
     assert "certificate was not checked" in insecure.out and "certificate" not in by_file.out + by_variable.out
 
 
-def test_a_certificate_is_checked_or_not_never_both(cli: Cli) -> None:
+def test_cacert_and_insecure_exclude_each_other(cli: Cli) -> None:
     both = cli("bench", "--url", "https://127.0.0.1:1", "--cacert", "ca.pem", "--insecure")
     assert both.code == 2 and "--insecure: not allowed with argument --cacert" in both.err
 
@@ -110,7 +110,7 @@ def test_a_certificate_is_checked_or_not_never_both(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize("path", ["", "/", "/v1", "/v1/", "/v1/chat/completions", "/v1/completions", "/v1/models"])
-def test_an_address_as_clients_are_told_to_use_it(cli: Cli, path: str) -> None:
+def test_every_usual_form_of_a_base_url_works(cli: Cli, path: str) -> None:
     with ScriptedServer(openai(whole)) as server:
         ran = cli("bench", "--url", server.url + path, *SMALL, "--json")
         posts = {r.line.split()[1] for r in server.requests if r.line.startswith("POST ")}
@@ -131,7 +131,7 @@ def test_a_server_that_lists_no_model(cli: Cli) -> None:
 def test_a_benchmark_that_is_stopped_keeps_what_it_measured(
     tmp_path: Path, clean_environment: None, number: signal.Signals, code: int
 ) -> None:
-    """With a real process and a real signal, while the server has fallen silent."""
+    """Stop a real process with a real signal while the server is silent."""
     with ScriptedServer(openai(lambda request, n: [SILENCE] if n >= 6 else whole())) as server:
         command = CommandLine(tmp_path)
         process = command.spawn("bench", "--url", server.url, *("--requests", "20", "--concurrency", "2"), *SMALL[4:])
@@ -172,12 +172,12 @@ def test_a_benchmark_that_is_stopped_before_anything_was_measured_stores_nothing
         (("--",), "no command after --"),
     ],
 )
-def test_what_a_command_cannot_heed_is_told(cli: Cli, words: tuple[str, ...], said: str) -> None:
+def test_load_options_beside_an_own_command_are_rejected(cli: Cli, words: tuple[str, ...], said: str) -> None:
     ran = cli("bench", "--url", "http://127.0.0.1:1", *words)
     assert ran.code == 2 and said in ran.err
 
 
-def test_a_silent_server_is_told_ever_more_seldom(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_silent_server_is_reported_at_growing_intervals(capsys: pytest.CaptureFixture[str]) -> None:
     tell, session = report_silence(), Session.of_host()
     for silent_s in (0, 5, 9.9, 10, 12, 19, 20, 39, 41, 60, 0, 11, 12):
         progress = BenchProgress(0, 0, 8, 2, 0, 0.0, silent_s, "measuring", float(silent_s))

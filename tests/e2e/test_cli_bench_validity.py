@@ -1,4 +1,4 @@
-"""What `bench` makes of servers that do wrong, and what becomes of such results."""
+"""Benchmarks of faulty servers, and their results."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_run_in_which_most_requests_failed_is_rejected(cli: Cli) -> None:
     assert "REJECTED: " in text.out and "requests failed at the server" in text.out
 
 
-def test_nothing_rejected_is_a_last_benchmark_or_the_default_of_a_form() -> None:
+def test_a_rejected_benchmark_is_neither_the_last_one_nor_a_default() -> None:
     async def go() -> None:
         session = Session.of_host()
         await session.link.connect()
@@ -60,7 +60,7 @@ def test_nothing_rejected_is_a_last_benchmark_or_the_default_of_a_form() -> None
     asyncio.run(go())
 
 
-def test_the_shape_of_a_rejected_benchmark_is_not_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_shape_of_a_rejected_benchmark_is_not_suggested_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async def go() -> None:
         session = Session.of_host()
         await session.link.connect()

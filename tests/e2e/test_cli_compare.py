@@ -21,7 +21,7 @@ Cli = Callable[..., Any]
 
 @pytest.fixture
 def stored(cli: Cli) -> None:
-    """1 to 3 of one address, 4 to 6 of another, a tenth faster; 7 of neither group, and not simulated."""
+    """Store results 1 to 3 of one address, 4 to 6 of another that is 10 % faster, and 7, which is not simulated."""
     db = ResultsDb(paths.results_db())
     for number in range(1, 8):
         made = result_of(number, "A", (1.0 if number < 4 else 1.1) + number / 1000)
@@ -46,7 +46,7 @@ def test_two_groups_have_an_interval(cli: Cli, stored: None, words: tuple[str, .
     assert "the configurations are the same" not in said
 
 
-def test_which_side_is_simulated_is_said_before_the_figures(cli: Cli, stored: None) -> None:
+def test_compare_says_which_side_is_simulated_before_the_metrics(cli: Cli, stored: None) -> None:
     said = cli("compare", "1", "7").out
     assert said.splitlines()[0] == "A #1  SIMULATED  vs  B #7"
     assert said.index("Not like for like\n  one is simulated, the other is real") < said.index("Effect")
@@ -73,13 +73,13 @@ def test_groups_in_a_report(cli: Cli, stored: None) -> None:
         (("1", "99"), "there is no result 99"),
     ],
 )
-def test_what_cannot_be_compared(cli: Cli, stored: None, words: tuple[str, ...], said: str) -> None:
+def test_invalid_comparisons_are_rejected(cli: Cli, stored: None, words: tuple[str, ...], said: str) -> None:
     ran = cli("compare", *words, "--json")
     assert ran.code == 2 and said in ran.document["error"], ran
 
 
 @given(st.text(alphabet="0123456789,- x", max_size=12))
-def test_whatever_is_typed_names_results_or_is_rejected(text: str) -> None:
+def test_any_text_is_parsed_as_result_ids_or_rejected(text: str) -> None:
     try:
         ids = ids_of(text)
     except InputError:

@@ -1,4 +1,4 @@
-"""A benchmark in whose middle somebody changes a setting."""
+"""Benchmarks during which another process changes a GPU setting."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHAPE = ("--seconds", "6", "--requests", "9000", "--concurrency", "4", "--max-to
 
 @contextmanager
 def benching(cli: Cli, run_id: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that measures, once its load is on the GPU."""
+    """Return a process that benchmarks, once its load is on the GPU."""
     argv = [sys.executable, "-m", "workbench", *PRO, "bench", run_id, *SHAPE, "--seconds", "12"]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         end = time.monotonic() + 30
@@ -47,7 +47,7 @@ def test_a_limit_that_is_set_while_a_benchmark_runs_marks_its_result(cli: Cli, s
 
 
 @pytest.mark.slow
-def test_a_lock_of_another_workbench_marks_the_result_and_is_nobody_elses_proof(
+def test_a_clock_lock_of_another_workbench_marks_the_result_and_proves_nothing(
     cli: Cli, settings_end: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_id, mine = started(cli, PRO), Path(os.environ["XDG_STATE_HOME"])

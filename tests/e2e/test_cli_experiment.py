@@ -28,7 +28,7 @@ ABBA = ("--order-seed", "4")  # draws A B, B A, A B
 
 @pytest.fixture
 def base(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
-    """Arguments of a small experiment; requests of half a second, so that a busy machine is a small share of it."""
+    """Arguments of a small experiment. Requests take half a second, so that a busy machine matters little."""
     monkeypatch.setenv("WORKBENCH_SIM_SPEEDUP", "0.25")
     return ("vllm-any", "--set", f"port={free_port()}", *SHAPE, *ABBA)
 
@@ -39,7 +39,7 @@ def states(cli: Cli) -> list[str]:
 
 @pytest.mark.slow
 def test_two_configurations_end_to_end(cli: Cli, base: tuple[str, ...]) -> None:
-    """B runs eagerly, which costs the simulated engine several milliseconds per step: seen with two pairs."""
+    """B runs eagerly. That costs the simulated engine several milliseconds per step, which two pairs detect."""
     ran = cli(*PRO, "experiment", *base, "--b", "enforce-eager", "--pairs", "2", "--no-throw-away")
     assert ran.code == 0, ran
     # A machine that stops for a second in one of four runs leaves two pairs with nothing to say.
@@ -71,7 +71,7 @@ def test_two_configurations_end_to_end(cli: Cli, base: tuple[str, ...]) -> None:
 
 
 @pytest.mark.slow
-def test_gpu_settings_as_arms_need_no_restart_and_are_given_back(cli: Cli, base: tuple[str, ...]) -> None:
+def test_arms_that_are_gpu_settings_need_no_restart_and_are_reverted(cli: Cli, base: tuple[str, ...]) -> None:
     asked = cli(*PRO, "experiment", *base, "--gpu-b", "power-limit=300", "--pairs", "2", "--json")
     assert asked.code == 2 and "changes GPU settings" in asked.document["error"]
     ran = cli(
@@ -120,7 +120,7 @@ def test_an_arm_whose_server_does_not_start(cli: Cli, base: tuple[str, ...]) -> 
 
 @pytest.mark.long
 def test_an_arm_whose_requests_fail(cli: Cli, base: tuple[str, ...]) -> None:
-    """Its context is too short for what is asked: told after its first run, and never compared silently."""
+    """The context of B is too short for the requests. The first run of B reports it, and compare warns about it."""
     ran = cli(*PRO, "experiment", *base, "--b", "max-model-len=32", "--no-throw-away", "--json")
     one = ran.document
     assert (ran.code, one["state"], len(one["runs"])) == (1, "failed", 2)
@@ -134,8 +134,8 @@ def test_an_arm_whose_requests_fail(cli: Cli, base: tuple[str, ...]) -> None:
 
 
 @pytest.mark.long
-def test_on_a_run_that_is_left_as_it_was(cli: Cli, base: tuple[str, ...]) -> None:
-    """A against A on what runs already: nothing is started or stopped."""
+def test_an_experiment_on_a_run_leaves_the_run_as_it_was(cli: Cli, base: tuple[str, ...]) -> None:
+    """Compare A with A on a running server. Nothing is started or stopped."""
     run = cli(*PRO, "start", *base[:3], "--wait", "--json").document["run_id"]
     ran = cli(*PRO, "experiment", run, *SHAPE, "--pairs", "2", "--json")
     assert ran.code == 0, ran
@@ -166,7 +166,9 @@ def test_on_a_run_that_is_left_as_it_was(cli: Cli, base: tuple[str, ...]) -> Non
         (("compare", "3", "3"), "there is no result 3"),
     ],
 )
-def test_what_cannot_be_carried_out_is_told_before_anything_starts(cli: Cli, words: tuple[str, ...], said: str) -> None:
+def test_impossible_experiments_are_rejected_before_anything_starts(
+    cli: Cli, words: tuple[str, ...], said: str
+) -> None:
     ran = cli(*PRO, *words, "--json")
     assert ran.code == 2 and said in ran.document["error"], ran
     assert cli("experiment", "list", "--json").document == {"experiments": []}
@@ -188,8 +190,9 @@ def line(tmp_path: Path) -> Iterator[CommandLine]:
 
 
 def until_runs(line: CommandLine, process: subprocess.Popen[str], done: int) -> Experiment:
-    """The experiment as soon as so many of its runs are kept and another is under way. Read where it is kept: a command
-    each time would take the machine away from the one that is watched."""
+    """Return the experiment as soon as this many of its runs are stored and another is under way.
+
+    The database is read directly, because a command each time would slow down the watched process."""
     kept = ExperimentsDb(Path(line.env["XDG_DATA_HOME"], "workbench", "results.sqlite3"))
     deadline = time.monotonic() + 100
     while time.monotonic() < deadline:
@@ -203,8 +206,8 @@ def until_runs(line: CommandLine, process: subprocess.Popen[str], done: int) -> 
 
 @pytest.mark.slow
 @pytest.mark.slow
-def test_the_guard_gives_back_what_a_killed_experiment_set(line: CommandLine) -> None:
-    """Within the heartbeat, as of every command that does not mean its settings to stay."""
+def test_the_guard_reverts_the_settings_of_a_killed_experiment(line: CommandLine) -> None:
+    """The guard reverts the settings when the heartbeat of the command is missing."""
     config = Path(line.env["XDG_CONFIG_HOME"], "workbench", "config.toml")
     config.parent.mkdir(parents=True, exist_ok=True)
     config.write_text("[gpu]\nheartbeat_s = 5\n")
@@ -222,8 +225,8 @@ def test_the_guard_gives_back_what_a_killed_experiment_set(line: CommandLine) ->
 
 
 @pytest.mark.slow
-def test_killed_in_the_middle_then_resumed(line: CommandLine) -> None:
-    """Three runs are there, one of them half a pair. What the dead one left on is ended: its server, its settings."""
+def test_a_killed_experiment_is_resumed(line: CommandLine) -> None:
+    """Three runs are stored, one of them half a pair. The resume ends the server and settings of the killed process."""
     arms = ("--b", "enforce-eager", "--gpu-b", "power-limit=400")
     words = ("experiment", "vllm-any", "--set", f"port={free_port()}", *SHAPE, *ABBA, *arms, "--pairs", "2", "--yes")
     with line.spawn(*words, "--no-throw-away") as process:
@@ -251,7 +254,9 @@ def test_killed_in_the_middle_then_resumed(line: CommandLine) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM])
-def test_ended_by_a_signal_gives_back_and_tells(line: CommandLine, number: signal.Signals) -> None:
+def test_an_experiment_that_a_signal_ends_reverts_its_settings_and_can_be_resumed(
+    line: CommandLine, number: signal.Signals
+) -> None:
     words = (
         "experiment",
         "vllm-any",

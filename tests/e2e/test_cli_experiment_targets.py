@@ -15,7 +15,7 @@ SMALL = ("--set", "gpu-memory-utilization=0.3")
 
 
 def server(cli: Cli, *words: str) -> tuple[str, str]:
-    """A READY run and its URL."""
+    """Start a server. Return its READY run and URL."""
     port = str(free_port())
     ran = cli(*FOUR, "start", "vllm-any", "--set", f"port={port}", *SMALL, *words, "--wait", "--json")
     assert ran.code == 0, ran
@@ -52,7 +52,7 @@ def test_two_urls_and_two_runs_are_measured_as_they_are(cli: Cli) -> None:
 
 @pytest.mark.slow
 def test_the_same_setting_goes_to_the_gpu_of_each_of_two_runs(cli: Cli) -> None:
-    """Equal words for two arms are two settings where the arms have GPUs of their own."""
+    """Equal words for two arms are two settings if each arm has its own GPUs."""
     (run_a, _), (run_b, _) = (server(cli, "--env", f"CUDA_VISIBLE_DEVICES={gpu}") for gpu in (0, 1))
     arms = ("--a", run_a, "--b", run_b, "--gpu-a", "power-limit=150", "--gpu-b", "power-limit=150")
     ran = cli(*FOUR, "experiment", *arms, *SHAPE, "--pairs", "2", "--yes", "--json")
@@ -64,7 +64,7 @@ def test_the_same_setting_goes_to_the_gpu_of_each_of_two_runs(cli: Cli) -> None:
 
 
 @pytest.mark.slow
-def test_two_engines_and_a_model_are_the_answer_and_no_reproach(cli: Cli) -> None:
+def test_arms_with_two_engines_and_models_are_compared_without_a_warning(cli: Cli) -> None:
     port = str(free_port())
     arms = ("--a", f"vllm-any port={port}", "--b", f"sglang-any port={port} model=Qwen/Qwen3-1.7B")
     ran = cli(*FOUR, "experiment", *arms, *SHAPE, "--pairs", "2", "--json")
@@ -111,7 +111,7 @@ def test_two_hosts(cli: Cli) -> None:
         (("vllm-any", "--host-b", "sim:none"), "none"),
     ],
 )
-def test_what_cannot_be_is_told_before_anything_starts(cli: Cli, words: tuple[str, ...], said: str) -> None:
+def test_impossible_targets_are_rejected_before_anything_starts(cli: Cli, words: tuple[str, ...], said: str) -> None:
     ran = cli(*FOUR, "experiment", *words, *SHAPE, "--json")
     assert ran.code in (1, 2) and said in ran.document["error"], ran
     assert cli("experiment", "list", "--json").document == {"experiments": []}
@@ -125,15 +125,15 @@ def test_what_cannot_be_is_told_before_anything_starts(cli: Cli, words: tuple[st
         (("max-num-seqs=1", "tensor-parallel-size=2", "dtype=auto"), "3 flags to sweep"),
     ],
 )
-def test_a_sweep_that_cannot_be_is_told_before_anything_starts(cli: Cli, flags: tuple[str, ...], said: str) -> None:
+def test_an_impossible_sweep_is_rejected_before_anything_starts(cli: Cli, flags: tuple[str, ...], said: str) -> None:
     words = [word for flag in flags for word in ("--flag", flag)]
     ran = cli(*FOUR, "sweep", "vllm-any", *words, *SHAPE, "--json")
     assert ran.code == 2 and said in ran.document["error"] and "takes" not in ran.err, ran
     assert states(cli) == [] and cli("sweep", "list", "--json").document["sweeps"] == []
 
 
-def test_a_host_that_somebody_measures_is_refused(cli: Cli) -> None:
-    """Before anything is stored or started."""
+def test_a_host_on_which_another_user_measures_is_rejected(cli: Cli) -> None:
+    """The command is rejected before anything is stored or started."""
     import asyncio
 
     from workbench.gpu.measurement_lock import turn_on

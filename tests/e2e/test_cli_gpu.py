@@ -18,7 +18,7 @@ NO_GPU = pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="this
 
 
 @NO_GPU
-def test_no_driver_is_a_state_and_not_a_crash(cli: Cli) -> None:
+def test_status_without_a_driver_reports_its_state(cli: Cli) -> None:
     ran = cli("gpu", "status", "--json")
     assert ran.code == 1 and ran.document["error"]
     assert ran.document["gpus"] == [] and ran.document["driver"]["status"] == "no library"
@@ -26,8 +26,10 @@ def test_no_driver_is_a_state_and_not_a_crash(cli: Cli) -> None:
     assert "workbench demo" in ran.err and "workbench demo" in cli("gpu", "status").err
 
 
-def test_a_state_directory_that_cannot_be_made_hides_no_gpu(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A read-only home: the GPUs are shown, and what needs the directory says how to go on."""
+def test_gpus_are_shown_even_if_the_state_directory_cannot_be_created(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a read-only home the GPUs are shown, and commands that need the directory say what to do."""
     monkeypatch.setenv("XDG_STATE_HOME", "/proc/1/nowhere")
     ran = cli("gpu", "status", "--json")
     assert ran.document["driver"]["status"] and ran.document["guard"] is None
@@ -55,12 +57,12 @@ def test_status_of_a_simulated_card(cli: Cli) -> None:
     assert "SIMULATED" in text and "of 600 W" in text
 
 
-def test_unified_memory_is_the_hosts(cli: Cli) -> None:
+def test_unified_memory_is_reported_as_the_memory_of_the_host(cli: Cli) -> None:
     (gpu,) = cli("--simulate", "gb10", "gpu", "status", "--json").document["gpus"]
     assert gpu["power_limit_w"] is None and gpu["absent"]["power_limit_w"]
 
 
-def test_of_a_gpu_without_a_limit_the_power_is_shown_and_what_is_not_there_has_a_reason(cli: Cli) -> None:
+def test_a_gpu_without_a_power_limit_shows_its_power_and_reasons_for_missing_values(cli: Cli) -> None:
     (gpu,) = cli("--simulate", "gb10", "gpu", "status", "--json").document["gpus"]
     missing = {name for name, value in gpu.items() if name.endswith("_w") and value is None}
     assert gpu["power_w"] > 0 and missing <= set(gpu["absent"]), gpu["absent"]
@@ -69,7 +71,7 @@ def test_of_a_gpu_without_a_limit_the_power_is_shown_and_what_is_not_there_has_a
     assert all(f"{name} (" in text.partition("n/a: ")[2] for name in missing)
 
 
-def test_a_lost_gpu_leaves_the_others(cli: Cli) -> None:
+def test_a_lost_gpu_does_not_hide_the_others(cli: Cli) -> None:
     host = ("--simulate", "four-pcie")
     assert cli(*host, "gpu", "status").code == 0  # makes the host
     directory = f"{os.environ['XDG_STATE_HOME']}/workbench/sim/four-pcie/driver"
@@ -106,7 +108,7 @@ def test_set_shows_applies_reads_back_and_reverts(cli: Cli) -> None:
 
 
 @pytest.mark.slow
-def test_a_lock_that_a_passed_through_card_ignores_is_said_so(cli: Cli) -> None:
+def test_a_lock_that_a_passed_through_gpu_ignores_is_reported(cli: Cli) -> None:
     host = ("--simulate", "rtx-pro-6000-passthrough")
     done = cli(*host, "gpu", "set", "--lock-memory-clocks", "14001", "--yes", "--json")
     assert done.document["outcomes"][0]["in_force"] != "yes", done.document
@@ -117,7 +119,7 @@ def test_a_lock_that_a_passed_through_card_ignores_is_said_so(cli: Cli) -> None:
     "argv",
     [("--power-limit", "9000"), ("--gpu", "7", "--power-limit", "400"), ("--gpu", "x", "--power-limit", "400")],
 )
-def test_settings_that_the_card_does_not_have(cli: Cli, argv: tuple[str, ...]) -> None:
+def test_settings_that_the_gpu_does_not_support(cli: Cli, argv: tuple[str, ...]) -> None:
     ran = cli(*PRO, "gpu", "set", *argv, "--yes", "--json")
     assert ran.code == 2 and "RTX PRO 6000" in ran.document["error"]  # says what there is
     assert cli(*PRO, "gpu", "status", "--json").document["altered"] == []
@@ -132,8 +134,8 @@ def test_doctor(cli: Cli) -> None:
     assert "SIMULATED" in cli(*PRO, "doctor").out
 
 
-def test_doctor_takes_a_python_for_a_python(cli: Cli) -> None:
-    """TabbyAPI is run by any Python from its own directory: a Python on PATH is no TabbyAPI."""
+def test_doctor_reports_a_python3_that_does_not_work(cli: Cli) -> None:
+    """Any Python can run TabbyAPI in its directory, so a Python on PATH does not mean that TabbyAPI is installed."""
     ran = cli("doctor", "--json")
     assert ran.code == 0
     tabby = next(e for e in ran.document["engines"] if e["engine"] == "tabbyapi")

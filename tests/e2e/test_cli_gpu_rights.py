@@ -1,4 +1,4 @@
-"""gpu set, sweep and revert with each kind of rights, as a person at a terminal and as a script meets them."""
+"""gpu set, sweep and revert with each kind of rights, at a terminal and in a script."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def ok(cli: Cli, *words: str) -> Any:
 
 
 def with_password(screen: TypedScreen, secret: str = SECRET) -> None:
-    """Answer yes, where that is asked, and then sudo's password."""
+    """Answer yes if the command asks, then type the password of sudo."""
     if "[y/N]" in screen.until(lambda text: "[y/N]" in text or "[sudo]" in text):
         screen.type("y\n")
     screen.until("[sudo] password for ada on local (sent to sudo only):")
@@ -65,7 +65,7 @@ def with_password(screen: TypedScreen, secret: str = SECRET) -> None:
 
 
 @pytest.mark.slow
-def test_without_a_rule_one_file_is_named_that_allows_each_command(cli: Cli, ada: Sudoer) -> None:
+def test_without_a_sudo_rule_one_sudoers_file_is_suggested_for_all_commands(cli: Cli, ada: Sudoer) -> None:
     for words in (("--yes",), ("--dry-run",)):
         done = cli(*ASKED, *words, "--json")
         assert done.code == 1 and ada.power_w is None and done.document["host"] == "local"
@@ -84,7 +84,7 @@ def test_without_a_rule_one_file_is_named_that_allows_each_command(cli: Cli, ada
 
 @pytest.mark.slow
 def test_the_password_reaches_sudo_and_nothing_else(cli: Cli, ada: Sudoer, typed: Typed, tmp_path: Path) -> None:
-    """Typed at the prompts of set and revert: on no command line, in no environment, in no file, never shown."""
+    """The password typed at the prompts is on no command line, in no environment, in no file, and not shown."""
     ada.sudo.allow("ALL")
     refused = cli(*ASKED, "--yes", "--json")  # nobody to ask
     assert refused.code == 1 and "sudo asks for a password" in refused.document["outcomes"][0]["message"]
@@ -116,7 +116,7 @@ def _in_no_file(directory: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_sweep_names_whom_it_concerns_and_takes_the_password(
+def test_a_sweep_shows_the_affected_processes_and_asks_for_the_password(
     cli: Cli, ada: Sudoer, typed: Typed, tmp_path: Path
 ) -> None:
     ada.sudo.allow("ALL")
@@ -137,7 +137,7 @@ def test_a_sweep_names_whom_it_concerns_and_takes_the_password(
 
 
 @pytest.mark.slow
-def test_rules_that_ask_for_nothing_and_root(cli: Cli, ada: Sudoer) -> None:
+def test_sudo_rules_without_a_password_and_root(cli: Cli, ada: Sudoer) -> None:
     ada.sudo.allow(f"NOPASSWD: {ada.here}/nvidia-smi *")
     done = ok(cli, *ASKED, "--yes")
     assert done["commands"][0][:3] == ["sudo", "-n", f"{ada.here}/nvidia-smi"] and ada.power_w == 400.0
@@ -149,14 +149,14 @@ def test_rules_that_ask_for_nothing_and_root(cli: Cli, ada: Sudoer) -> None:
 
 
 def _capable() -> bool:
-    """Whether this process is root for the driver: CAP_SYS_ADMIN, in the first user namespace."""
+    """Return whether the driver treats this process as root: CAP_SYS_ADMIN in the first user namespace."""
     (line,) = [row for row in Path("/proc/self/status").read_text().splitlines() if row.startswith("CapEff")]
     first = Path("/proc/self/uid_map").read_text().split() == ["0", "0", "4294967295"]
     return first and bool(int(line.split()[1], 16) >> 21 & 1)
 
 
-def test_root_of_an_unprivileged_container_is_told_what_it_is(ada: Sudoer, tmp_path: Path) -> None:
-    """uid 0 in a user namespace of its own, which is what such a container is."""
+def test_root_in_an_unprivileged_container_is_told_the_reason(ada: Sudoer, tmp_path: Path) -> None:
+    """Run as uid 0 in a separate user namespace, as an unprivileged container does."""
     unshare = shutil.which("unshare")
     if unshare is None or subprocess.run([unshare, "-Ur", "true"], capture_output=True, check=False).returncode:
         pytest.skip("no user namespace can be made here")
@@ -169,7 +169,7 @@ def test_root_of_an_unprivileged_container_is_told_what_it_is(ada: Sudoer, tmp_p
     assert "change GPU settings on the machine that runs the container" in done.stdout
 
 
-def test_a_driver_that_says_no_permission_to_root_is_explained(cli: Any) -> None:
+def test_a_driver_that_denies_permission_to_root_is_explained(cli: Any) -> None:
     from workbench.sim import profiles
     from workbench.sim.driver_state import SimState
 

@@ -1,4 +1,4 @@
-"""gpu set, revert, journal: real processes on simulated drivers; what is shown before, faults, what is left behind."""
+"""gpu set, revert and journal as real processes on simulated drivers: previews, faults and leftovers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def box(clean_environment: None, tmp_path: Path) -> Iterator[CommandLine]:
 
 
 class InProcess:
-    """`box` without a process of its own for each command."""
+    """Run commands for `box` in this process."""
 
     def __init__(self, cli: Callable[..., Any]) -> None:
         self.cli = cli
@@ -84,7 +84,7 @@ def outcome(document: dict[str, Any], setting: str) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_the_whole_way_in_json(box: CommandLine) -> None:
+def test_set_and_revert_in_json(box: CommandLine) -> None:
     asked = (
         "gpu",
         "set",
@@ -147,7 +147,7 @@ def test_the_whole_way_in_json(box: CommandLine) -> None:
     assert box.ok("gpu", "revert")["outcomes"] == [] and box.ok("gpu", "journal")["entries"] == []
 
 
-def test_the_command_by_hand_is_one_that_works(quick: InProcess) -> None:
+def test_the_command_to_revert_by_hand_works(quick: InProcess) -> None:
     quick.ok("gpu", "set", "--governor", "schedutil", "--yes")
     (entry,) = quick.ok("gpu", "journal")["entries"]
     subprocess.run(["sh", "-c", entry["by_hand"].replace("sudo ", "")], check=True, stdout=subprocess.DEVNULL)
@@ -156,7 +156,7 @@ def test_the_command_by_hand_is_one_that_works(quick: InProcess) -> None:
 
 @pytest.mark.flaky(reruns=1)  # seen to fail once on a machine at a load above 20
 @pytest.mark.slow
-def test_it_asks_with_the_gpus_and_who_uses_them(box: CommandLine, typed: Typed) -> None:
+def test_the_question_names_the_gpus_and_their_processes(box: CommandLine, typed: Typed) -> None:
     box.ok("gpu", "status")  # makes the host
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as other:
         driver().publish_load(other.pid, {0: {"memory_bytes": 1 << 30, "busy": 0.0, "memory": 0.0, "compute": 0.0}})
@@ -180,7 +180,7 @@ def test_it_asks_with_the_gpus_and_who_uses_them(box: CommandLine, typed: Typed)
 
 
 @pytest.mark.slow
-def test_a_preset_brings_its_settings_only_when_they_are_asked_for(quick: InProcess) -> None:
+def test_gpu_settings_of_a_preset_are_applied_only_on_request(quick: InProcess) -> None:
     quick.ok("presets", "show", "rtx-pro-6000-power-400w")
     assert power() == [None] if Path(directory()).exists() else True
     done = quick.ok("gpu", "set", "--preset", "rtx-pro-6000-power-400w", "--yes")
@@ -213,7 +213,7 @@ def test_a_preset_brings_its_settings_only_when_they_are_asked_for(quick: InProc
         (("--power-limit", "149.9999"), "149.9999 W is outside what it allows, 150 to 600 W"),
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_is_touched(cli: Any, words: tuple[str, ...], said: str) -> None:
+def test_invalid_settings_are_rejected_before_any_change(cli: Any, words: tuple[str, ...], said: str) -> None:
     ran = cli("--simulate", PRO, "gpu", "set", *words, "--yes", "--json")
     assert ran.code == 2 and said in ran.document["error"], ran.document
     words_alone = said.startswith(("is not", "--trial", "no setting"))  # wrong on any host
@@ -221,7 +221,7 @@ def test_what_cannot_be_is_refused_before_anything_is_touched(cli: Any, words: t
     assert not Path(directory(), "gpu", "journal.json").exists()
 
 
-def test_a_dry_run_writes_nothing_and_says_what_it_would_run(cli: Any) -> None:
+def test_a_dry_run_prints_the_commands_and_writes_nothing(cli: Any) -> None:
     host = ("--simulate", PRO)
     cli(*host, "gpu", "status")
     files = {p: p.read_bytes() for p in Path(directory()).rglob("*") if p.is_file()}
@@ -239,7 +239,7 @@ def test_a_dry_run_writes_nothing_and_says_what_it_would_run(cli: Any) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_kept_is_shown_and_what_a_revert_would_run(cli: Any) -> None:
+def test_kept_settings_and_the_commands_of_a_revert_are_shown(cli: Any) -> None:
     host = ("--simulate", PRO)
     assert cli(*host, "gpu", "set", "--governor", "powersave", "--power-limit", "400", "--yes").code == 0
     assert cli(*host, "gpu", "keep").code == 0
@@ -284,7 +284,7 @@ def test_a_gpu_of_another_host_and_a_gpu_that_is_lost(quick: InProcess) -> None:
         ({"ignored": ["power_limit_w"]}, "the driver says 600 W, not 400 W; persistence mode is off: a power"),
     ],
 )
-def test_a_driver_that_does_not_do_it(cli: Any, faults: dict[str, Any], said: str) -> None:
+def test_a_driver_that_ignores_a_command(cli: Any, faults: dict[str, Any], said: str) -> None:
     cli("--simulate", PRO, "gpu", "status")
     driver().set_faults(**faults)
     ran = cli("--simulate", PRO, "gpu", "set", "--power-limit", "400", "--yes", "--json")
@@ -310,7 +310,7 @@ def test_a_journal_that_cannot_be_read_or_written(cli: Any) -> None:
 # ---- what is said of it afterwards
 
 
-def test_after_a_plan_that_failed_no_guard_is_said_to_watch(quick: InProcess) -> None:
+def test_no_guard_is_reported_after_a_failed_plan(quick: InProcess) -> None:
     quick.ok("gpu", "status")  # makes the host
     driver().set_faults(ignored=["gpu_clocks", "memory_clocks"], codes={"nvmlDeviceSetMemoryLockedClocks": 4})
     ran = quick("gpu", "set", "--power-limit", "400", "--lock-memory-clocks", "14001", "--yes")
@@ -320,7 +320,7 @@ def test_after_a_plan_that_failed_no_guard_is_said_to_watch(quick: InProcess) ->
 
 
 @pytest.mark.slow
-def test_keep_says_what_will_not_last(quick: InProcess) -> None:
+def test_keep_warns_about_settings_that_will_be_lost(quick: InProcess) -> None:
     quick.ok("gpu", "set", "--power-limit", "400", "--yes")
     (warning,) = quick.ok("gpu", "keep")["warnings"]
     assert "GPU0: persistence mode is off, so power_limit_w may be lost" in warning

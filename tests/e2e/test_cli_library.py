@@ -1,4 +1,4 @@
-"""presets, flags and plan: what is said without starting anything."""
+"""presets, flags and plan: commands that start nothing."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_presets_list_show_path(cli: Cli) -> None:
     assert Path(where["shipped"], f"{SPARKS}.toml").is_file()
 
 
-def test_a_broken_preset_of_one_s_own_is_listed_with_what_is_wrong(cli: Cli) -> None:
+def test_a_broken_user_preset_is_listed_with_its_error(cli: Cli) -> None:
     own = paths.own_presets_dir()
     own.mkdir(parents=True)
     (own / "mine.toml").write_text("schema = 1\nid = 'mine'\ntitle = [\n")
@@ -144,13 +144,13 @@ def test_check_names_the_file_and_the_place(cli: Cli, tmp_path: Path, name: str)
     assert str(file) in cli("presets", "check", str(file)).out
 
 
-def test_check_of_what_is_no_file(cli: Cli, tmp_path: Path) -> None:
+def test_check_of_a_missing_file(cli: Cli, tmp_path: Path) -> None:
     ran = cli("presets", "check", str(tmp_path / "gone.toml"), str(tmp_path), "--json")
     assert ran.code == 2 and [f["ok"] for f in ran.document["files"]] == [False, False]
 
 
-def test_nothing_of_a_preset_is_executed(cli: Cli, tmp_path: Path) -> None:
-    """Values that a shell would run end as words of argv or are refused; no plan runs them."""
+def test_checking_a_preset_executes_nothing(cli: Cli, tmp_path: Path) -> None:
+    """Values that a shell would run become words of argv or are rejected. No plan runs them."""
     trap = tmp_path / "trap"
     own = paths.own_presets_dir()
     own.mkdir(parents=True)
@@ -178,7 +178,7 @@ def test_flags(cli: Cli) -> None:
     assert "--max-num-seqs" in cli("flags", "vllm", "--search", "max-num-seqs").out
 
 
-def test_plan_says_all_and_starts_nothing(cli: Cli) -> None:
+def test_plan_shows_the_launch_and_starts_nothing(cli: Cli) -> None:
     argv = (
         "--simulate",
         "rtx-pro-6000",
@@ -205,7 +205,7 @@ def test_plan_says_all_and_starts_nothing(cli: Cli) -> None:
     assert cli("--simulate", "rtx-pro-6000", "servers", "--json").document["servers"] == []
 
 
-def test_plan_keeps_unknown_flags_and_says_what_was_meant(cli: Cli) -> None:
+def test_plan_keeps_unknown_flags_and_suggests_similar_ones(cli: Cli) -> None:
     plan = cli("plan", "vllm-any", "--set", "max-num-sequences=8", "--json").document
     assert plan["argv"][-2:] == ["--max-num-sequences", "8"]
     found = next(f for f in plan["findings"] if f["flag"] == "max-num-sequences")
@@ -226,7 +226,7 @@ def test_keys_are_masked_in_a_plan(cli: Cli) -> None:
         assert ran.code == 0 and "secret" not in ran.out.replace("secret.argv", "") and "***" in ran.out
 
 
-def test_each_node_has_its_command(cli: Cli) -> None:
+def test_plan_shows_one_command_per_node(cli: Cli) -> None:
     argv = ("plan", SPARKS, "--var", "head_ip=10.0.0.1", "--var", "worker_ip=10.0.0.2")
     nodes = cli(*argv, "--json").document["nodes"]
     assert [n["rank"] for n in nodes] == [0, 1]
@@ -237,19 +237,19 @@ def test_each_node_has_its_command(cli: Cli) -> None:
     assert nodes[0]["shell"] in printed and nodes[1]["shell"] in printed
 
 
-def test_a_plan_over_nodes_is_refused_on_a_real_host(cli: Cli) -> None:
+def test_a_plan_with_several_nodes_is_rejected_on_a_real_host(cli: Cli) -> None:
     ran = cli("start", SPARKS, "--var", "head_ip=10.0.0.1", "--var", "worker_ip=10.0.0.2")
     assert ran.code == 2 and "2 nodes (head, worker)" in ran.err and "workbench plan" in ran.err
 
 
-def test_a_plan_with_errors_is_told_by_its_exit_code(cli: Cli) -> None:
+def test_a_plan_with_errors_exits_with_2(cli: Cli) -> None:
     ran = cli("plan", "vllm-any", "--set", "gpu-memory-utilization=7", "--json")
     assert ran.code == 2 and ran.document["argv"] and "error" in [f["level"] for f in ran.document["findings"]]
     assert cli("plan", "vllm-any", "--set", "gpu-memory-utilization=7").code == 2
     assert cli("plan", "vllm-any").code == 0
 
 
-def test_a_check_and_a_plan_say_the_same_of_ones_own_preset(cli: Cli) -> None:
+def test_check_and_plan_report_the_same_findings_of_a_user_preset(cli: Cli) -> None:
     own = Path(os.environ["XDG_CONFIG_HOME"], "workbench", "presets", "mine.toml")
     own.parent.mkdir(parents=True, exist_ok=True)
     text = (paths.shipped_presets_dir() / "vllm-any.toml").read_text().replace('id = "vllm-any"', 'id = "mine"')
@@ -267,7 +267,7 @@ def test_a_check_and_a_plan_say_the_same_of_ones_own_preset(cli: Cli) -> None:
     assert refused.code == 2 and "LD_PRELOAD" in refused.err and "--trust" in refused.err
 
 
-def test_a_preset_is_shown_with_all_that_it_is_about(cli: Cli) -> None:
+def test_a_preset_is_shown_with_its_hardware_baseline_and_benchmark(cli: Cli) -> None:
     shown = cli("presets", "show", "rtx-pro-6000-clock-power-profile").out
     for said in (
         "power_limit_w 600",

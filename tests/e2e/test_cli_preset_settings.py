@@ -1,4 +1,4 @@
-"""A preset whose GPU settings are not in force says so, in the plan and in the result."""
+"""GPU settings of a preset that are not in force are reported in the plan and in the result."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TEXT = f"GPU settings of the preset: not applied ({OFF})"
 
 
 @pytest.mark.slow
-def test_a_preset_called_400_w_does_not_run_at_600_w_without_a_word(cli: Cli, settings_end: None) -> None:
+def test_a_preset_whose_power_limit_is_not_applied_is_reported(cli: Cli, settings_end: None) -> None:
     plan = cli(*PRO, "plan", PRESET)
     assert TEXT in plan.out + plan.err and f"workbench gpu set --preset {PRESET}" in plan.out + plan.err
     ran = cli(*PRO, "start", PRESET, "--set", f"port={free_port()}", "--wait", "--json")

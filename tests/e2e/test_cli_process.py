@@ -1,4 +1,4 @@
-"""Commands as processes of their own: pipes that close, signals, and what is left behind."""
+"""Commands as separate processes: closed pipes, signals and leftovers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def worker_of(process: subprocess.Popen[Any]) -> psutil.Process | None:
 
 
 @pytest.mark.slow
-def test_the_loop_in_processes(running: dict[str, Any]) -> None:
+def test_start_bench_and_stop_as_processes(running: dict[str, Any]) -> None:
     run_id = running["run_id"]
     assert alive(running["pid"])  # its `workbench start` is long gone
     bench = run(*PRO, "bench", run_id, "--requests", "2", "--max-tokens", "8", "--warmup", "1", "--json")
@@ -59,9 +59,7 @@ def test_the_loop_in_processes(running: dict[str, Any]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
-def test_a_bench_that_is_ended_takes_its_worker_along_and_stores_nothing(
-    running: dict[str, Any], sent: signal.Signals
-) -> None:
+def test_a_terminated_bench_ends_its_worker_and_stores_nothing(running: dict[str, Any], sent: signal.Signals) -> None:
     argv = command(*PRO, "bench", running["run_id"], "--requests", "1000", "--max-tokens", "500", "--json")
     bench = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     eventually(lambda: worker_of(bench), "the worker")
@@ -80,7 +78,7 @@ def test_a_bench_that_is_ended_takes_its_worker_along_and_stores_nothing(
 
 
 @pytest.mark.slow
-def test_a_start_that_is_killed_leaves_a_server_that_the_next_command_adopts(
+def test_the_server_of_a_killed_start_is_adopted_by_the_next_command(
     servers_end: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORKBENCH_SIM_START_S", "3")
@@ -119,8 +117,8 @@ def test_follow_ends_with_the_run_and_on_an_interrupt(running: dict[str, Any]) -
 
 
 @pytest.mark.parametrize("argv", [("presets", "path"), ("flags", "vllm", "--json"), ("nosuch", "x", "--json")])
-def test_a_reader_that_leaves(servers_end: None, argv: tuple[str, ...]) -> None:
-    """Closed before the first byte, so that short output meets it at the last flush."""
+def test_a_closed_pipe_is_no_error_message(servers_end: None, argv: tuple[str, ...]) -> None:
+    """The pipe is closed before the first byte, so that short output fails at the last flush."""
     reading, writing = os.pipe()
     os.close(reading)
     done = subprocess.Popen(command(*argv), stdout=writing, stderr=subprocess.PIPE, text=True)

@@ -23,7 +23,7 @@ FIXTURES = Path(__file__).parents[1] / "fixtures" / "imports"
 
 @pytest.fixture
 def db(clean_environment: None) -> ResultsDb:
-    """Two results, one of them simulated."""
+    """Store two results, one of them simulated."""
     db = ResultsDb(paths.results_db())
     for one in (made.result(), made.result(model="org/other", simulated=True)):
         db.add(one.spec, one.conditions, one.summary, made.samples(), unix_s=one.unix_s)
@@ -82,12 +82,12 @@ def test_search_note_and_tags(cli: Cli, db: ResultsDb) -> None:
         (("search",), "the following arguments are required: WORD"),
     ],
 )
-def test_what_cannot_be(cli: Cli, db: ResultsDb, argv: tuple[str, ...], said: str) -> None:
+def test_invalid_arguments_of_results_are_rejected(cli: Cli, db: ResultsDb, argv: tuple[str, ...], said: str) -> None:
     ran = cli("results", *argv, "--json") if argv[0] != "tag" else cli("--json", "results", *argv)
     assert ran.code == 2 and said in ran.document["error"] and ran.document["next_step"]
 
 
-def test_show_tells_all_of_it(cli: Cli, db: ResultsDb) -> None:
+def test_show_prints_metrics_conditions_and_workload(cli: Cli, db: ResultsDb) -> None:
     text = cli("results", "show", "2").out
     for said in (
         "org/other on box",
@@ -134,7 +134,7 @@ def test_reports_on_an_experiment_and_a_sweep(cli: Cli, db: ResultsDb) -> None:
     assert "Knee at c=8" in cli("results", "report", "--sweep", str(sweep.id), "--format", "html").out
 
 
-def test_imports_stand_beside_ours(cli: Cli, db: ResultsDb) -> None:
+def test_imported_results_are_listed_and_compared_with_own_results(cli: Cli, db: ResultsDb) -> None:
     files = sorted(map(str, FIXTURES.glob("*.json")))
     found = cli("results", "import", *files, "--engine", "vllm", "--on", "box", "--tag", "peers", "--json").document
     assert [(r["conditions"]["imported"], r["new"]) for r in found["results"]] == [
@@ -162,7 +162,7 @@ def test_an_import_that_fails_adds_nothing(cli: Cli, db: ResultsDb, tmp_path: Pa
     assert ids(cli("results", "list", "--json")) == [2, 1]
 
 
-def test_a_note_that_could_not_be_written_is_not_lost(cli: Cli, db: ResultsDb, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_a_failed_note_quotes_the_note(cli: Cli, db: ResultsDb, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("workbench.store.results_db.ResultsDb.__init__.__kwdefaults__", {"busy_s": 0.1})
     other = sqlite3.connect(paths.results_db(), isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")

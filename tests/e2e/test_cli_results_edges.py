@@ -18,7 +18,7 @@ FILE = Path(__file__).parents[1] / "fixtures" / "imports" / "vllm-0.32.json"
 
 
 @pytest.mark.parametrize("document", [False, True])
-def test_of_several_files_those_that_hold_are_stored_and_said(cli: Cli, tmp_path: Path, document: bool) -> None:
+def test_valid_files_are_imported_even_if_others_fail(cli: Cli, tmp_path: Path, document: bool) -> None:
     cut = tmp_path / "cut.json"
     cut.write_text(FILE.read_text()[:200])
     good = str(shutil.copy(FILE, tmp_path / "good.json"))
@@ -31,7 +31,7 @@ def test_of_several_files_those_that_hold_are_stored_and_said(cli: Cli, tmp_path
     assert cli("results", "import", str(cut)).code == 2
 
 
-def test_a_damaged_row_is_named_and_the_others_are_listed(cli: Cli, tmp_path: Path) -> None:
+def test_a_damaged_result_is_reported_and_the_others_are_listed(cli: Cli, tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).write_text(json.dumps({**json.loads(FILE.read_text()), "of": name}))
         assert cli("results", "import", str(tmp_path / name)).code == 0
@@ -55,6 +55,6 @@ def test_a_damaged_row_is_named_and_the_others_are_listed(cli: Cli, tmp_path: Pa
         ("bench", "--url", "http://127.0.0.1:1", "--repeat=--"),
     ],
 )
-def test_what_is_beyond_all_bounds_is_an_error_of_the_input(cli: Cli, words: tuple[str, ...]) -> None:
+def test_numbers_beyond_all_bounds_are_input_errors(cli: Cli, words: tuple[str, ...]) -> None:
     ran = cli(*words)
     assert ran.code == 2 and "defect" not in ran.err, ran

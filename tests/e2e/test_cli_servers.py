@@ -1,4 +1,4 @@
-"""start, servers, logs, stop: runs that outlive the command that started them."""
+"""start, servers, logs, stop: servers that outlive the command that started them."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_several_runs_by_the_beginning_or_end_of_their_ids(cli: Cli) -> None:
 
 
 @pytest.mark.slow
-def test_not_ready_in_time_is_a_failure_and_the_server_goes_on(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_start_fails_at_the_timeout_and_leaves_the_server_running(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKBENCH_SIM_FAULT", "never_ready")
     ran = cli(*PRO, "start", "vllm-any", "--set", f"port={free_port()}", "--wait", "--timeout", "0.5", "--json")
     assert ran.code == 1 and "was not READY within" in ran.document["error"]
@@ -86,7 +86,7 @@ def test_not_ready_in_time_is_a_failure_and_the_server_goes_on(cli: Cli, monkeyp
 
 
 @pytest.mark.slow
-def test_dies_at_once(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_dies_at_once(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKBENCH_SIM_FAULT", "exit_at_start")
     ran = cli(*PRO, "start", "vllm-any", "--set", f"port={free_port()}", "--wait", "--json")
     assert ran.code == 1
@@ -95,7 +95,7 @@ def test_dies_at_once(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_what_can_be_seen_before_a_start(cli: Cli) -> None:
+def test_problems_that_are_found_before_a_start(cli: Cli) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -115,7 +115,7 @@ def model_of(cli: Cli, preset: str, profile: tuple[str, ...] = PRO) -> Any:
     return cli(*profile, "plan", preset, "--json").document["model"]
 
 
-def test_a_value_is_not_remembered_before_the_server_was_ready(cli: Cli, tmp_path: Path) -> None:
+def test_a_variable_is_remembered_only_after_the_server_was_ready(cli: Cli, tmp_path: Path) -> None:
     given = ("--var", f"model={tmp_path}/x.gguf")
     assert cli("plan", "llamacpp-gguf").code == 2
     assert cli("start", "llamacpp-gguf", *given).code == 1  # there is no such file
@@ -123,8 +123,8 @@ def test_a_value_is_not_remembered_before_the_server_was_ready(cli: Cli, tmp_pat
 
 
 @pytest.mark.slow
-def test_a_value_given_to_one_preset_changes_no_other(cli: Cli) -> None:
-    """A model that was once typed for vllm-any became the model of all presets on the host."""
+def test_a_remembered_variable_does_not_change_other_presets(cli: Cli) -> None:
+    """A model given for vllm-any must not become the model of all presets on the host."""
     before = {p: model_of(cli, p, GB10) for p in ("vllm-llama-3.3-70b-nvfp4-spark", "vllm-llama-3.3-70b-2x-spark")}
     port = ("--set", f"port={free_port()}", "--wait")
     run = cli(*GB10, "start", "vllm-any", "--var", "model=Qwen/Qwen3-8B", *port, "--json").document
@@ -139,7 +139,7 @@ def test_a_value_given_to_one_preset_changes_no_other(cli: Cli) -> None:
 
 
 @pytest.mark.slow
-def test_a_remembered_value_is_used_with_a_word_wherever_it_is(cli: Cli) -> None:
+def test_the_use_of_a_remembered_variable_is_always_reported(cli: Cli) -> None:
     port = ("--set", f"port={free_port()}")
     given = ("--var", "model=/srv/models/Other-Mistral-Large-AWQ", "--var", "triton_cache=/fast/triton")
     run = cli(*PRO, "start", "sglang-mistral-large-awq-optimized", *given, *port, "--wait", "--json").document
@@ -158,7 +158,7 @@ def test_a_remembered_value_is_used_with_a_word_wherever_it_is(cli: Cli) -> None
 
 
 @pytest.mark.slow
-def test_keys_are_nowhere(cli: Cli) -> None:
+def test_api_keys_are_stored_and_shown_nowhere(cli: Cli) -> None:
     key = "abcdefsecretghijkl"
     run = start(cli, "--set", f"api-key={key}", "--env", f"HF_TOKEN={key}2")
     said = [json.dumps(run), cli(*PRO, "servers", "--json").out, cli(*PRO, "logs", run["run_id"]).out]
@@ -174,15 +174,15 @@ def test_keys_are_nowhere(cli: Cli) -> None:
 
 
 @pytest.mark.slow
-def test_two_sparks_are_one_simulated_host(cli: Cli) -> None:
+def test_one_simulated_host_represents_two_nodes(cli: Cli) -> None:
     argv = ("start", "vllm-llama-3.3-70b-2x-spark", "--set", f"port={free_port()}", "--wait")
     ran = cli("--simulate", "gb10-x2", *argv)
     assert ran.code == 0 and "one process stands for all 2 nodes" in ran.err
     assert cli("--simulate", "gb10-x2", "stop", ran.out.strip()).code == 0
 
 
-def test_a_state_directory_that_cannot_be_made(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file in its place: also root cannot write there."""
+def test_a_state_directory_that_cannot_be_created(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file is in its place, so that even root cannot write there."""
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     for argv in (("servers",), ("start", "vllm-any"), (*PRO, "start", "vllm-any"), (*PRO, "gpu", "status")):
@@ -191,14 +191,14 @@ def test_a_state_directory_that_cannot_be_made(cli: Cli, tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize("preset", ["llamacpp-gguf", "tabbyapi-any"])
-def test_the_values_that_a_simulated_host_fills_in_can_be_started(cli: Cli, preset: str) -> None:
+def test_variables_that_a_simulated_host_fills_in_can_be_started(cli: Cli, preset: str) -> None:
     ran = cli(*PRO, "start", preset, "--set", f"port={free_port()}", "--wait")
     assert ran.code == 0, ran
 
 
 @pytest.fixture
 def venv_vllm(tmp_path: Path) -> Path:
-    """A vllm outside of PATH, which starts the stand-in of the simulated host."""
+    """Create a vllm outside of PATH that starts the simulated engine."""
     program = tmp_path / "my env" / "bin" / "vllm"
     program.parent.mkdir(parents=True)
     program.write_text(f'#!/bin/sh\nexec {shlex.quote(BIN)}/vllm "$@"\n')
@@ -207,7 +207,7 @@ def venv_vllm(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_an_executable_of_ones_own(cli: Cli, venv_vllm: Path) -> None:
+def test_a_custom_executable(cli: Cli, venv_vllm: Path) -> None:
     own = ("--executable", shlex.quote(str(venv_vllm)))
     plan = cli(*PRO, "plan", "vllm-any", *own, "--json").document
     assert plan["argv"][:2] == [str(venv_vllm), "serve"] and "--executable" not in plan["argv"]
@@ -247,7 +247,7 @@ def test_the_executable_of_a_preset_is_shown(cli: Cli) -> None:
 
 
 @pytest.mark.slow
-def test_a_server_started_by_hand_is_listed_and_said_what_is_possible(cli: Cli, tmp_path: Path) -> None:
+def test_an_external_server_is_listed_with_the_command_to_benchmark_it(cli: Cli, tmp_path: Path) -> None:
     port = free_port()
     argv = fake_engine.by_hand(tmp_path, "org/m", "--port", str(port))
     process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, env={**os.environ, "FAKE_ENGINE": ""})
@@ -268,7 +268,7 @@ def test_a_server_started_by_hand_is_listed_and_said_what_is_possible(cli: Cli, 
         process.wait()
 
 
-def test_how_far_a_start_has_come(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_servers_shows_the_phase_of_a_start(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKBENCH_SIM_FAULT", "never_ready")
     run_id = cli(*PRO, "start", "vllm-any", "--set", f"port={free_port()}").out.strip()
     for _ in range(100):
@@ -278,7 +278,7 @@ def test_how_far_a_start_has_come(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> 
     assert run["run_id"] == run_id and run["phase"]
 
 
-def test_a_key_given_as_a_variable_is_nowhere_and_not_remembered(cli: Cli) -> None:
+def test_an_api_key_given_as_a_variable_is_neither_shown_nor_remembered(cli: Cli) -> None:
     own = Path(os.environ["XDG_CONFIG_HOME"], "workbench", "presets", "mine.toml")
     own.parent.mkdir(parents=True, exist_ok=True)
     text = (paths.shipped_presets_dir() / "vllm-any.toml").read_text().replace('id = "vllm-any"', 'id = "mine"')

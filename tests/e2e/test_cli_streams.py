@@ -1,4 +1,4 @@
-"""Standard streams that are closed, full or of another encoding, and the shells' completion."""
+"""Standard streams that are closed, full or in another encoding, and shell completion."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_all_streams_closed() -> None:
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
 @pytest.mark.parametrize("words", ["experiment --help", "flags vllm", "presets show vllm-any"])
-def test_any_encoding_shows_all_of_the_text(words: str, encoding: str) -> None:
+def test_output_in_any_encoding_is_complete(words: str, encoding: str) -> None:
     ran = shell(f'"$@" {words}', PYTHONIOENCODING=encoding)
     assert (ran.returncode, ran.stderr.count("Traceback")) == (0, 0)
     if encoding == "ascii":

@@ -1,4 +1,4 @@
-"""Sweeps that were killed go on with the values that are missing, in the same record, and leave all as it was."""
+"""Killed sweeps resume with the missing values, in the same record, and restore the previous state."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def limit_w() -> float | None:
 
 
 def record() -> dict[str, Any]:
-    """The sweep as its file has it; empty before there is one."""
+    """Return the stored sweep as JSON, or an empty dict if none is stored."""
     path = paths.data_dir() / "sweeps" / "1.json"
     text = path.read_text() if path.exists() else ""
     return dict(json.loads(text)) if text else {}
 
 
 def killed(when: Callable[[dict[str, Any]], object], *words: str) -> None:
-    """Run a command until `when` holds of the record, then end it by SIGKILL."""
+    """Run a command until `when` is true of the stored sweep, then kill it with SIGKILL."""
     argv = [sys.executable, "-m", "workbench", *PRO, *words]
     with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         end = time.monotonic() + WAIT_S
@@ -66,7 +66,7 @@ def states(found: dict[str, Any]) -> list[str]:
 
 
 def measures(place: int) -> Callable[[dict[str, Any]], object]:
-    """A value is done, and the value of that place is on the card."""
+    """Return whether a value is measured and the value at `place` is set on the GPU."""
     return lambda found: states(found).count("done") == place and limit_w() == found["points"][place]["x"]
 
 
@@ -107,7 +107,7 @@ def test_a_killed_power_sweep_and_its_killed_resume_end_in_one_record(cli: Cli, 
 
 
 @pytest.mark.long
-def test_only_one_resumes_and_only_where_nothing_has_changed(
+def test_only_one_process_resumes_a_sweep_and_only_if_nothing_has_changed(
     cli: Cli, settings_end: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = power_sweep(cli)
@@ -149,7 +149,7 @@ def test_only_one_resumes_and_only_where_nothing_has_changed(
 
 
 @pytest.mark.long
-def test_a_killed_flag_sweep_ends_its_server_and_starts_the_one_of_before(
+def test_the_resume_of_a_killed_flag_sweep_restores_the_previous_server(
     cli: Cli, settings_end: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     port = f"port={free_port()}"

@@ -46,7 +46,7 @@ def started(cli: Cli, host: tuple[str, str]) -> str:
 
 
 def driver(host: tuple[str, str]) -> GpuSetting:
-    """What is truly set."""
+    """Return the values that are really set."""
     directory = f"{os.environ['XDG_STATE_HOME']}/workbench/sim/{host[1]}/driver"
     return SimState(directory, profiles.get(host[1])).settings()[0]
 
@@ -60,7 +60,7 @@ def limit_w(profile: str = PRO[1]) -> float | None:
 
 
 def verified(cli: Cli, host: tuple[str, str], *asked: str) -> tuple[int, dict[str, Any], dict[str, Any]]:
-    """Exit code, document and the clock lock's proof, after `gpu set` of `asked`."""
+    """Run `gpu set` with `asked`, then verify. Return the exit code, the document and the proof of the clock lock."""
     assert cli(*host, "gpu", "set", *asked, "--yes", "--json").document["ok"]
     return verdict(cli, host)
 
@@ -74,7 +74,7 @@ def verdict(cli: Cli, host: tuple[str, str], *asked: str) -> tuple[int, dict[str
 
 
 def stored(cli: Cli, host: tuple[str, str], run_id: str) -> tuple[dict[str, str], dict[str, str]]:
-    """What a benchmark keeps of each setting, as a word and in words; a person is shown the words."""
+    """Return what a benchmark stores about each setting: a state and a text. Users see the text."""
     asked = (
         "bench",
         run_id,
@@ -100,7 +100,7 @@ def stored(cli: Cli, host: tuple[str, str], run_id: str) -> tuple[dict[str, str]
 
 
 @pytest.mark.slow
-def test_a_passed_through_card_ignores_a_lock_and_verify_says_what_it_did(cli: Cli, settings_end: None) -> None:
+def test_verify_reports_that_a_passed_through_gpu_ignores_a_lock(cli: Cli, settings_end: None) -> None:
     run_id = started(cli, GUEST)
     code, found, proof = verified(cli, GUEST, "--lock-gpu-clocks", "3000,3090")
     assert (code, proof["in_force"], found["target"]) == (1, "no effect", run_id)
@@ -118,7 +118,7 @@ def test_a_passed_through_card_ignores_a_lock_and_verify_says_what_it_did(cli: C
 
 @pytest.mark.slow
 @pytest.mark.parametrize("asked", ["2500,3000", "2790,2790", "180,3090"])
-def test_on_a_passed_through_card_no_lock_reads_in_force(cli: Cli, settings_end: None, asked: str) -> None:
+def test_no_lock_of_a_passed_through_gpu_is_reported_in_force(cli: Cli, settings_end: None, asked: str) -> None:
     started(cli, GUEST)
     code, _, proof = verified(cli, GUEST, "--lock-gpu-clocks", asked)
     assert (code, proof["in_force"]) == (1, "consistent, proves nothing") and "is in force" not in proof["text"]
@@ -145,7 +145,7 @@ def test_on_bare_metal_a_lock_is_in_force_and_below_a_power_cap_it_is_capped(cli
 
 
 @pytest.mark.slow
-def test_verify_where_there_is_nothing_to_verify_or_nothing_to_verify_with(cli: Cli, settings_end: None) -> None:
+def test_verify_without_changed_settings_and_without_a_server(cli: Cli, settings_end: None) -> None:
     nothing = cli(*PRO, "gpu", "verify", "--json")
     assert nothing.code == 0 and nothing.document["altered"] is False
     assert "nothing was altered" in nothing.document["messages"][0]
@@ -168,7 +168,7 @@ def test_verify_where_there_is_nothing_to_verify_or_nothing_to_verify_with(cli: 
 
 
 @pytest.mark.slow
-def test_a_power_sweep_is_stored_and_leaves_the_card_as_it_was(cli: Cli, settings_end: None) -> None:
+def test_a_power_sweep_is_stored_and_reverts_the_limit(cli: Cli, settings_end: None) -> None:
     run_id = started(cli, PRO)
     asked = ("gpu", "sweep", "--power-limit", "600,300", run_id, "--settle", "0", *BRIEF)
     refused = cli(*PRO, *asked, "--json")
@@ -197,7 +197,7 @@ def test_a_power_sweep_is_stored_and_leaves_the_card_as_it_was(cli: Cli, setting
 
 
 @pytest.mark.long
-def test_locks_that_change_nothing_are_no_curve(cli: Cli, settings_end: None) -> None:
+def test_a_sweep_of_locks_without_effect_has_no_knee(cli: Cli, settings_end: None) -> None:
     run_id = started(cli, GUEST)
     shape = ("--settle", "0", "--seconds", "3", "--concurrency", "16")
     mixed = cli(
@@ -213,7 +213,7 @@ def test_locks_that_change_nothing_are_no_curve(cli: Cli, settings_end: None) ->
 
 @contextmanager
 def sweeping(run_id: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that sweeps, once its first value is set."""
+    """Return a process that sweeps, once its first value is set."""
     argv = [
         sys.executable,
         "-m",
@@ -239,7 +239,7 @@ def sweeping(run_id: str) -> Iterator[subprocess.Popen[bytes]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM])
-def test_a_sweep_that_is_interrupted_gives_the_card_back(cli: Cli, settings_end: None, number: signal.Signals) -> None:
+def test_an_interrupted_sweep_reverts_its_settings(cli: Cli, settings_end: None, number: signal.Signals) -> None:
     run_id = started(cli, PRO)
     with sweeping(run_id) as process:
         process.send_signal(number)
@@ -251,7 +251,7 @@ def test_a_sweep_that_is_interrupted_gives_the_card_back(cli: Cli, settings_end:
 
 
 @pytest.mark.long
-def test_a_sweep_that_is_killed_is_given_back_by_its_guard(cli: Cli, settings_end: None) -> None:
+def test_the_guard_reverts_the_settings_of_a_killed_sweep(cli: Cli, settings_end: None) -> None:
     config = Path(os.environ["XDG_CONFIG_HOME"]) / "workbench" / "config.toml"
     config.parent.mkdir(parents=True)
     config.write_text("[gpu]\nheartbeat_s = 5\n")
@@ -271,7 +271,7 @@ def test_a_sweep_that_is_killed_is_given_back_by_its_guard(cli: Cli, settings_en
 
 
 @pytest.mark.slow
-def test_concurrencies_are_a_sweep_and_results(cli: Cli, settings_end: None) -> None:
+def test_several_concurrencies_are_a_sweep_with_results(cli: Cli, settings_end: None) -> None:
     run_id = started(cli, PRO)
     found = cli(*PRO, "bench", run_id, *BRIEF[:-2], "--concurrency", "1,2,4", "--json").document
     assert [r["spec"]["concurrency"] for r in found["results"]] == [1, 2, 4]
@@ -302,7 +302,7 @@ def test_a_flag_sweep_from_the_command_line(cli: Cli, settings_end: None) -> Non
 
 
 @pytest.mark.slow
-def test_a_flag_sweep_that_is_killed_says_which_server_it_left_on(cli: Cli, settings_end: None) -> None:
+def test_a_killed_flag_sweep_reports_the_server_that_it_left_running(cli: Cli, settings_end: None) -> None:
     port = ("--set", f"port={free_port()}")
     argv = [sys.executable, "-m", "workbench", *PRO, "sweep", "vllm-any", *port, "--flag", "max-num-seqs=4", "--json"]
     with subprocess.Popen([*argv, "--seconds", "60"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:

@@ -1,4 +1,4 @@
-"""How often the GPUs are read: by the option, else by config.toml, else once a second."""
+"""The interval between two GPU readings: from the option, else from config.toml, else one second."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from workbench.session.session import Session
         (["--simulate", "gb10", "--interval", "0.5"], "screen", None),
     ],
 )
-def test_the_interval_stands_where_a_screen_is_asked_for(argv: list[str], command: str, target: str | None) -> None:
+def test_every_form_of_the_screen_accepts_an_interval(argv: list[str], command: str, target: str | None) -> None:
     found = parse(argv)
     assert (found.command, found.interval, getattr(found, "target", None)) == (command, 0.5, target)
 
 
 @pytest.mark.parametrize("text", ["0.1", "61", "x", "nan", "-1"])
-def test_an_interval_out_of_range_is_refused(text: str) -> None:
+def test_an_interval_out_of_range_is_rejected(text: str) -> None:
     with pytest.raises(InputError, match="is not a number of seconds"):
         parse(["demo", f"--interval={text}"])
 
 
 @pytest.mark.parametrize(("given", "expected"), [(None, 0.3), (2.0, 2.0)])
-def test_the_option_goes_before_the_file(
+def test_the_option_overrides_the_configured_interval(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: float | None, expected: float
 ) -> None:
     for name in ("XDG_STATE_HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME"):

@@ -31,7 +31,7 @@ def parsers(parser: argparse.ArgumentParser, name: str = "") -> Iterator[tuple[s
 
 @pytest.fixture
 def ssh_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home whose resolver answers nothing."""
+    """Return the .ssh directory of a home in which no name is resolved."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr(ssh_names, "_resolves", lambda host: False)
     (tmp_path / ".ssh").mkdir()
@@ -75,7 +75,7 @@ def test_every_argument_of_every_command_has_help() -> None:
 
 
 @pytest.mark.parametrize("words", [("--host", "box", "servers"), ("servers", "--host", "box")])
-def test_host_and_json_stand_before_or_after_the_command(words: tuple[str, ...]) -> None:
+def test_global_options_are_accepted_before_and_after_the_command(words: tuple[str, ...]) -> None:
     space = parse([*words, "--json"])
     assert (space.command, space.host, space.simulate, space.json) == ("servers", "box", None, True)
 
@@ -86,13 +86,13 @@ def test_two_different_hosts_are_rejected() -> None:
 
 
 @pytest.mark.parametrize("alias", ["gpus", "gpu2", "bench1", "server1", "star"])
-def test_a_configured_host_opens_though_its_name_is_near_a_command(alias: str, ssh_home: Path) -> None:
+def test_a_configured_host_is_opened_even_if_its_name_resembles_a_command(alias: str, ssh_home: Path) -> None:
     (ssh_home / "config").write_text(f"Host other {alias}\n  HostName 192.0.2.1\n")
     space = parse([alias])
     assert (space.command, space.target) == ("screen", alias)
 
 
-def test_known_hosts_patterns_and_addresses_are_hosts(ssh_home: Path) -> None:
+def test_ssh_patterns_known_hosts_and_addresses_are_hosts(ssh_home: Path) -> None:
     (ssh_home / "config").write_text("Host *\n  User me\nHost node-*\n  User me\nInclude more\n")
     (ssh_home / "more").write_text("Host included\n")
     hashed = "|1|F1E1KeoE/eEWhi10WpGv4OdiO6Y=|3988QV0VE8wmZL7suNrYQLITLCg="  # "192.168.1.61" in sshd(8)
@@ -104,12 +104,12 @@ def test_known_hosts_patterns_and_addresses_are_hosts(ssh_home: Path) -> None:
 
 
 @pytest.mark.parametrize(("word", "hint"), [("frobnicate", "ssh knows no host"), ("benhc", "workbench bench")])
-def test_a_mistyped_command_is_not_taken_for_a_host(word: str, hint: str, ssh_home: Path) -> None:
+def test_a_mistyped_command_is_not_opened_as_a_host(word: str, hint: str, ssh_home: Path) -> None:
     with pytest.raises(InputError, match=hint):
         parse([word])
 
 
-def test_the_difference_that_pairs_show_is_the_same_everywhere() -> None:
+def test_help_and_readme_agree_on_the_difference_that_pairs_detect() -> None:
     """The help, the reference and the form name the same difference for each number of pairs."""
     three, five, eight = (f"{pct:g} %" for pct in SHOWS_PCT.values())
     reference = (Path(__file__).parents[3] / "docs" / "REFERENCE.md").read_text()

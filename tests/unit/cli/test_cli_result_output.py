@@ -1,4 +1,4 @@
-"""What a person reads after a benchmark."""
+"""The text that `bench` prints about a result."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def read(summary: BenchSummary) -> str:
     return "\n".join(result_output.result_lines(replace(made_results.result(), summary=summary)))
 
 
-def test_at_a_rate_latency_is_told_from_the_schedule_too() -> None:
+def test_latency_from_the_schedule_is_shown_for_a_rate() -> None:
     closed = made_results.result().summary
     open_loop = replace(closed, queue_ms=WAITED, ttft_from_schedule_ms=WAITED, e2e_from_schedule_ms=WAITED)
     before, _, after = read(open_loop).partition("measured from the scheduled start")
@@ -29,7 +29,7 @@ def test_at_a_rate_latency_is_told_from_the_schedule_too() -> None:
     assert "TTFT p50" in [name for name, *_ in key_metrics(closed).items]
 
 
-def test_what_may_not_be_used_says_so_first() -> None:
+def test_an_invalid_result_says_so_first() -> None:
     said = read(
         replace(made_results.result().summary, refused=("the cache answered",), errors={"reset": 2}, requests_failed=2)
     )

@@ -41,7 +41,7 @@ def minimal() -> str:
 
 @pytest.fixture
 def dirs(tmp_path: Path) -> tuple[Path, Path]:
-    """(the person's own directory, the shipped one), both empty."""
+    """Return the directory of the user's own presets and that of the shipped ones, both empty."""
     own, shipped = tmp_path / "own", tmp_path / "shipped"
     own.mkdir()
     shipped.mkdir()

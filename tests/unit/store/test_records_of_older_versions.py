@@ -32,7 +32,7 @@ def assert_contains(record: Any, data: Any) -> None:
     assert json.loads(json.dumps({**asdict(record), **data})) == json.loads(json.dumps(asdict(record)))
 
 
-def test_a_result() -> None:
+def test_an_older_result_is_read_back_whole() -> None:
     row = document("result.json")
     result = from_json(BenchResult, row)
     assert_contains(result.spec, row["spec"])
@@ -42,7 +42,7 @@ def test_a_result() -> None:
     assert isinstance(result.conditions.argv, tuple) and result.conditions.simulated
 
 
-def test_an_experiment(tmp_path: Path) -> None:
+def test_an_older_experiment_is_read_back_whole(tmp_path: Path) -> None:
     row = document("experiment.json")
     db = ExperimentsDb(tmp_path / "results.sqlite3")
     with sqlite3.connect(db.path) as raw:
@@ -56,7 +56,7 @@ def test_an_experiment(tmp_path: Path) -> None:
     assert_contains(experiment, {**row["data"], "id": 1})
 
 
-def test_a_sweep(tmp_path: Path) -> None:
+def test_an_older_sweep_is_read_back_whole(tmp_path: Path) -> None:
     shutil.copy(RECORDS / "sweep.json", tmp_path / "1.json")
     sweep = SweepStore(tmp_path).get(1)
     assert_contains(sweep, document("sweep.json"))
@@ -64,7 +64,7 @@ def test_a_sweep(tmp_path: Path) -> None:
     assert all(isinstance(point.result_ids, tuple) for point in sweep.points)
 
 
-def test_a_run_directory() -> None:
+def test_an_older_run_directory_is_read_back_whole() -> None:
     body = document("plan.json")
     record = decode_record(body["run_id"], (RECORDS / "plan.json").read_bytes())
     assert record.problem is None and record.plan.engine == "vllm" and record.plan.model_facts is not None

@@ -1,4 +1,4 @@
-"""Results in SQLite: kept whole, found again, and never lost."""
+"""Tests of the results database: results are stored whole, found again, and never lost."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def add(db: ResultsDb, **conditions: Any) -> int:
     return db.add(SPEC, replace(CONDITIONS, **conditions), SUMMARY, SAMPLES, unix_s=1e9)
 
 
-def test_what_goes_in_comes_out(db: ResultsDb) -> None:
+def test_a_stored_result_is_read_back_the_same(db: ResultsDb) -> None:
     result = db.get(add(db))
     assert (result.spec, result.conditions, result.summary) == (SPEC, CONDITIONS, SUMMARY)
     assert (result.id, result.unix_s, result.note, result.tags) == (1, 1e9, "", ())
@@ -77,7 +77,7 @@ def test_a_result_without_samples(db: ResultsDb) -> None:
     assert not db.samples_dir.exists()
 
 
-def test_newest_first_limited_and_searched(db: ResultsDb) -> None:
+def test_results_are_listed_newest_first_limited_and_searched(db: ResultsDb) -> None:
     ids = [add(db), add(db, host="other"), add(db, model="big_one")]
     db.note(ids[0], "100% baseline")
     db.tag(ids[1], ["grün", "a", "grün"])
@@ -108,7 +108,7 @@ def test_extra_body_fields_are_searched(db: ResultsDb) -> None:
     assert [r.id for r in db.list(search="top_p 0.5")] == [1]
 
 
-def test_delete_takes_the_samples_with_it_and_no_id_comes_back(db: ResultsDb) -> None:
+def test_delete_removes_the_samples_and_ids_are_not_reused(db: ResultsDb) -> None:
     first, second = add(db), add(db)
     db.delete(second)
     assert [r.id for r in db.list()] == [first] and len(list(db.samples_dir.iterdir())) == 1
@@ -116,7 +116,7 @@ def test_delete_takes_the_samples_with_it_and_no_id_comes_back(db: ResultsDb) ->
 
 
 @pytest.mark.parametrize("call", ["get", "samples", "delete", "note", "tag"])
-def test_an_id_that_is_not_there(db: ResultsDb, call: str) -> None:
+def test_an_unknown_id_is_an_input_error(db: ResultsDb, call: str) -> None:
     arguments = {"note": ("x",), "tag": (["x"],)}.get(call, ())
     with pytest.raises(InputError, match="there is no result 7"):
         getattr(db, call)(7, *arguments)
@@ -128,13 +128,13 @@ def test_secrets_are_not_stored(db: ResultsDb) -> None:
     assert db.get(1).conditions.env == {"HF_TOKEN": "***"}
 
 
-def test_only_the_person_may_look(db: ResultsDb) -> None:
+def test_only_the_user_can_read_the_files(db: ResultsDb) -> None:
     add(db)
     assert stat.S_IMODE(db.path.parent.stat().st_mode) == 0o700
 
 
 def test_results_of_another_version_stay_readable(db: ResultsDb) -> None:
-    """A field more, a field less."""
+    """The stored result has an unknown field, and lacks a known one."""
     add(db)
     with sqlite3.connect(db.path) as raw:
         summary = json.loads(raw.execute("SELECT summary FROM results").fetchone()[0])
@@ -150,8 +150,8 @@ def add_many(path: Path, count: int) -> None:
         db.add(SPEC, CONDITIONS, SUMMARY)
 
 
-def test_several_processes_at_once(tmp_path: Path) -> None:
-    """The first use, with its migration, included."""
+def test_several_processes_can_write_at_once(tmp_path: Path) -> None:
+    """The processes also create the database."""
     path = tmp_path / "new" / "results.sqlite3"
     context = multiprocessing.get_context("spawn")
     processes = [context.Process(target=add_many, args=(path, 10)) for _ in range(3)]
@@ -173,7 +173,7 @@ def kept(db: ResultsDb, caught: pytest.ExceptionInfo[StoreError]) -> Path:
     return path
 
 
-def test_locked(db: ResultsDb) -> None:
+def test_a_locked_database_gives_a_clear_error_and_loses_no_result(db: ResultsDb) -> None:
     add(db)
     other = sqlite3.connect(db.path, isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")
@@ -189,7 +189,7 @@ def test_locked(db: ResultsDb) -> None:
     assert db.get(2).summary == SUMMARY and db.samples(2) == SAMPLES and db.unsaved() == ()
 
 
-def test_what_waited_comes_in_with_the_next_result(db: ResultsDb) -> None:
+def test_unsaved_results_are_stored_with_the_next_result(db: ResultsDb) -> None:
     db.path.parent.mkdir()
     db.path.write_bytes(b"this is no database at all" * 100)
     with pytest.raises(StoreError, match="not a database") as caught:
@@ -202,7 +202,7 @@ def test_what_waited_comes_in_with_the_next_result(db: ResultsDb) -> None:
     assert db.recover() == (2,) and len(db.list()) == 2
 
 
-def test_a_file_that_waits_and_is_damaged_stays(db: ResultsDb) -> None:
+def test_a_damaged_file_of_an_unsaved_result_is_kept(db: ResultsDb) -> None:
     add(db)
     bad = db.path.parent / "unsaved-result-x.json"
     bad.write_text("{")
@@ -212,7 +212,7 @@ def test_a_file_that_waits_and_is_damaged_stays(db: ResultsDb) -> None:
     assert bad.exists()
 
 
-def test_corrupt(db: ResultsDb) -> None:
+def test_a_corrupt_database_gives_a_clear_error(db: ResultsDb) -> None:
     for _ in range(50):
         add(db)
     with db.path.open("r+b") as file:
@@ -228,7 +228,7 @@ def test_corrupt(db: ResultsDb) -> None:
     assert db.path.read_bytes() == before
 
 
-def test_written_by_a_newer_workbench(db: ResultsDb) -> None:
+def test_a_database_of_a_newer_version_is_not_changed(db: ResultsDb) -> None:
     add(db)
     with sqlite3.connect(db.path) as raw:
         raw.execute("PRAGMA user_version = 99")
@@ -240,7 +240,7 @@ def test_written_by_a_newer_workbench(db: ResultsDb) -> None:
         db.list()
 
 
-def test_disk_full(db: ResultsDb, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_loses_no_result(db: ResultsDb, monkeypatch: pytest.MonkeyPatch) -> None:
     add(db)
     connect = sqlite3.connect
 
@@ -258,7 +258,7 @@ def test_disk_full(db: ResultsDb, monkeypatch: pytest.MonkeyPatch) -> None:
     kept(db, caught)
 
 
-def test_samples_that_cannot_be_written_cost_no_result(db: ResultsDb) -> None:
+def test_a_result_is_kept_if_its_samples_cannot_be_written(db: ResultsDb) -> None:
     add(db)
     for path in db.samples_dir.iterdir():
         path.unlink()
@@ -270,7 +270,9 @@ def test_samples_that_cannot_be_written_cost_no_result(db: ResultsDb) -> None:
     assert json.loads(path.read_text())["requests"] == list(SAMPLES)
 
 
-def test_a_directory_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_that_cannot_be_created_gives_a_clear_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     elsewhere = tmp_path / "tmp"
     elsewhere.mkdir()
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(elsewhere))
@@ -282,7 +284,7 @@ def test_a_directory_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.Mon
     assert str(path) in caught.value.message
 
 
-def test_samples_that_are_gone(db: ResultsDb) -> None:
+def test_damaged_samples_give_a_clear_error(db: ResultsDb) -> None:
     add(db)
     next(db.samples_dir.iterdir()).write_bytes(b"no gzip")
     with pytest.raises(StoreError, match="samples of result 1 could not be read"):
@@ -315,7 +317,7 @@ def test_a_new_column_is_one_entry(db: ResultsDb, monkeypatch: pytest.MonkeyPatc
         ("conditions", "3"),
     ],
 )
-def test_a_damaged_row_harms_only_itself(db: ResultsDb, column: str, text: str) -> None:
+def test_a_damaged_row_does_not_hide_other_results(db: ResultsDb, column: str, text: str) -> None:
     ids = [db.add(SPEC, CONDITIONS, SUMMARY) for _ in range(3)]
     with sqlite3.connect(db.path) as raw:
         raw.execute(f"UPDATE results SET {column} = ? WHERE id = ?", (text, ids[1]))
@@ -338,12 +340,12 @@ def test_a_damaged_row_harms_only_itself(db: ResultsDb, column: str, text: str) 
 
 
 @pytest.mark.parametrize("number", [2**63, 10**30, -(2**63) - 1])
-def test_ids_beyond_any_row(db: ResultsDb, number: int) -> None:
+def test_ids_beyond_64_bits_are_input_errors(db: ResultsDb, number: int) -> None:
     for work in (db.get, db.samples, db.delete, lambda i: db.note(i, "x"), lambda i: db.tag(i, ["x"]), db.retag):
         with pytest.raises(InputError, match="there is no result"):
             work(number)
 
 
-def test_a_search_for_what_is_no_character(db: ResultsDb) -> None:
+def test_a_search_for_invalid_characters_is_an_input_error(db: ResultsDb) -> None:
     with pytest.raises(InputError, match="invalid characters"):
         db.list(search="\udcff")

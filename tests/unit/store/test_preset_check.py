@@ -1,4 +1,4 @@
-"""A broken preset says file, line or field, and what was expected; and nothing makes the check itself fail."""
+"""Tests of the preset check: findings name file, line, field and expected value, and no content breaks the check."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from workbench.store.preset_file import MAX_BYTES
 
 
 def one(text: str, code: str, **options: Any) -> Finding:
-    """The only finding of that code; there may be others."""
+    """Return the only finding with that code; findings with other codes are ignored."""
     found = [f for f in check_text(text, **options).findings if f.code == code]
     assert len(found) == 1, (code, check_text(text, **options).findings)
     return found[0]
@@ -29,13 +29,13 @@ def line_of(text: str, start: str) -> int:
     return next(n for n, line in enumerate(text.split("\n"), 1) if line.startswith(start))
 
 
-def test_a_good_file_has_no_findings(minimal: str) -> None:
+def test_a_valid_file_has_no_findings(minimal: str) -> None:
     checked = check_text(minimal, file="presets/mine.toml")
     assert checked.findings == ()
     assert checked.preset is not None and checked.preset.flags == {"max-num-seqs": 16, "gpu-memory-utilization": 0.9}
 
 
-def test_bad_toml_gives_line_and_column(minimal: str) -> None:
+def test_invalid_toml_is_reported_with_line_and_column(minimal: str) -> None:
     broken = minimal.replace('title = "Mine"', "title = Mine")
     finding = one(broken, "preset.bad-toml", file="x/mine.toml")
     assert finding.place == f"x/mine.toml:{line_of(broken, 'title')}"
@@ -75,7 +75,7 @@ def test_schema_errors_name_the_field_and_what_was_expected(
     assert all(w in finding.text for w in words), finding.text
 
 
-def test_typos_get_the_nearest_name(minimal: str) -> None:
+def test_a_misspelt_field_gets_the_nearest_name_as_a_suggestion(minimal: str) -> None:
     assert one(minimal.replace("title =", "titel ="), "preset.unknown-field").fix == 'did you mean "title"?'
     assert one(minimal.replace('"vllm"', '"vlm"'), "preset.wrong-type").fix == 'did you mean "vllm"?'
     undefined = minimal.replace('id = "${model}"', 'id = "${modl}"')
@@ -151,7 +151,7 @@ def test_inline_tables_report_their_line(minimal: str) -> None:
         ('title = "Mine"', r'title = "Mi\u202Ene"', "preset.control-character", Level.ERROR),
     ],
 )
-def test_values_that_try_something(minimal: str, old: str, new: str, code: str, level: Level) -> None:
+def test_dangerous_values_are_reported(minimal: str, old: str, new: str, code: str, level: Level) -> None:
     assert old in minimal
     text = minimal.replace(old, new, 1)
     finding = one(text, code)
@@ -181,7 +181,7 @@ def test_ordinary_values_are_not_errors(minimal: str, value: str) -> None:
     assert [f for f in check_text(text).findings if f.level is Level.ERROR] == []
 
 
-def test_variables(minimal: str) -> None:
+def test_undefined_and_unused_variables_are_reported(minimal: str) -> None:
     unused = minimal.replace('id = "${model}"', 'id = "x"')
     assert one(unused, "preset.variable-unused").field == "variables.model"
     inside = minimal.replace('default = "Qwen/Qwen3-0.6B"', 'default = "${model}"')
@@ -190,13 +190,13 @@ def test_variables(minimal: str) -> None:
     assert {f.level for f in check_text(odd_name).findings} >= {Level.ERROR}
 
 
-def test_nodes_count_from_zero(minimal: str) -> None:
+def test_ranks_of_nodes_run_from_zero_without_gaps(minimal: str) -> None:
     node = '\n[[nodes]]\nname = "{}"\nrank = {}\n'
     assert check_text(minimal + node.format("a", 0) + node.format("b", 1)).findings == ()
     assert "ranks 0, 1" in one(minimal + node.format("a", 0) + node.format("b", 2), "preset.wrong-value").text
 
 
-def test_identity(minimal: str, tmp_path: Path) -> None:
+def test_id_baseline_and_file_name_are_compared(minimal: str, tmp_path: Path) -> None:
     assert one('baseline = "mine"\n' + minimal, "preset.baseline").level is Level.ERROR
     path = tmp_path / "other.toml"
     path.write_text(minimal)
@@ -227,7 +227,7 @@ def _fifo(path: Path) -> None:
         (lambda p: p.write_text("x = " + "9" * 5000), "preset.bad-toml"),
     ],
 )
-def test_files_that_are_no_presets(tmp_path: Path, make: Callable[[Path], None], code: str) -> None:
+def test_files_that_are_not_presets_are_reported(tmp_path: Path, make: Callable[[Path], None], code: str) -> None:
     path = tmp_path / "x.toml"
     make(path)
     checked = check_file(path)
@@ -248,19 +248,19 @@ def test_files_that_are_no_presets(tmp_path: Path, make: Callable[[Path], None],
     ],
     ids=["claims", "env", "paths", "dollars"],
 )
-def test_a_file_made_to_be_slow_is_answered_soon_and_briefly(minimal: str, more: str) -> None:
+def test_a_file_made_to_be_slow_is_checked_quickly(minimal: str, more: str) -> None:
     start = time.process_time()
     findings = check_text(minimal + more).findings
     assert time.process_time() - start < 8, "a quadratic search takes minutes"
     assert len(findings) <= MAX_FINDINGS
 
 
-def test_prose_with_many_full_stops_is_no_deep_key(minimal: str) -> None:
+def test_prose_with_many_full_stops_is_not_a_deep_key(minimal: str) -> None:
     prose = "One. Two of it. " * 20
     assert check_text(minimal.replace('"A small preset."', f'"""\n{prose}\n"""')).findings == ()
 
 
-def test_a_byte_order_mark_is_no_error(minimal: str, tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_accepted(minimal: str, tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_bytes(b"\xef\xbb\xbf" + minimal.encode())
     assert check(path) == ()
@@ -309,7 +309,7 @@ _FIELDS = [
 @pytest.mark.slow
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(st.sampled_from(_FIELDS) | st.text(max_size=6), _values, max_size=10))
-def test_any_toml_document_is_answered(document: dict[str, Any]) -> None:
+def test_checking_any_toml_document_returns_findings(document: dict[str, Any]) -> None:
     checked = check_text(tomlkit.dumps(document), file="x.toml")
     assert checked.findings, "no random document is a preset"
     assert checked.preset is None
@@ -320,7 +320,7 @@ def test_any_toml_document_is_answered(document: dict[str, Any]) -> None:
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_any_mutation_of_a_good_file_is_answered(minimal: str, data: st.DataObject) -> None:
+def test_checking_any_mutation_of_a_valid_file_returns_findings(minimal: str, data: st.DataObject) -> None:
     text = minimal
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, len(text)))
@@ -334,12 +334,12 @@ def test_any_mutation_of_a_good_file_is_answered(minimal: str, data: st.DataObje
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.binary(max_size=200))
-def test_any_bytes_are_answered(tmp_path: Path, data: bytes) -> None:
+def test_checking_any_bytes_returns_findings(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "x.toml"
     path.write_bytes(data)
     assert check_file(path).preset is None
 
 
-def test_a_number_that_python_does_not_print_is_no_defect(minimal: str) -> None:
+def test_a_number_that_python_cannot_print_is_reported(minimal: str) -> None:
     finding = one(minimal.replace("max-num-seqs = 16", f"max-num-seqs = 0x{'f' * 5000}"), "preset.bad-toml")
     assert "64 bits" in finding.text

@@ -1,5 +1,5 @@
-"""Results of other tools. The fixtures are what vllm bench serve 0.32, llama-benchy 0.4 and AIPerf 0.13 wrote when each
-measured a simulated engine of ours; only paths were taken out."""
+"""Tests of imports. vllm bench serve 0.32, llama-benchy 0.4 and AIPerf 0.13 wrote the fixtures when each measured a
+simulated engine of Workbench; only paths were removed."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_vllm_with_every_request() -> None:
     assert min(s["start_s"] for s in one.samples) == 0.0 and "generated_texts" not in str(one.samples)
 
 
-def test_vllm_without_requests_has_parts_only() -> None:
+def test_vllm_without_requests_has_only_some_percentiles() -> None:
     data = fixture("vllm-0.32.json")
     (one,) = read(FIXTURES / "vllm-0.32.json")
     s = one.summary
@@ -146,7 +146,7 @@ def test_llama_benchy_decode_rate_is_per_stream(wrote: Callable[[Any], Path]) ->
 # -- AIPerf ----------------------------------------------------------------------------------------------------------
 
 
-def test_aiperf_under_our_names() -> None:
+def test_aiperf_metrics_get_workbenchs_names() -> None:
     data = fixture("aiperf-0.13.json")
     (one,) = read(FIXTURES / "aiperf-0.13.json")
     s = one.summary
@@ -204,7 +204,7 @@ def test_aiperf_energy_errors_and_an_early_end(wrote: Callable[[Any], Path]) -> 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_never_like_for_like_with_ours_nor_with_another_tool(name: str) -> None:
+def test_an_imported_result_is_like_for_like_with_none_of_another_tool(name: str) -> None:
     told = ImportOptions(model="org/tiny", engine="vllm", host="box")
     ours = made.result()
     for one in read(FIXTURES / name, told):
@@ -218,7 +218,7 @@ def test_never_like_for_like_with_ours_nor_with_another_tool(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_the_file_does_not_tell_is_in_no_report(name: str) -> None:
+def test_values_that_the_file_lacks_are_not_in_the_report(name: str) -> None:
     for one in read(FIXTURES / name):
         text = export(as_result(one), "md")
         assert "Measured by" in text and "| all else | not in the imported file |" in text
@@ -263,13 +263,13 @@ def test_the_model_must_be_known(wrote: Callable[[Any], Path]) -> None:
         ('{"a":' * 100_000, "nested too deeply"),
     ],
 )
-def test_files_that_are_none(wrote: Callable[[Any], Path], text: str, said: str) -> None:
+def test_files_that_are_not_results_are_rejected(wrote: Callable[[Any], Path], text: str, said: str) -> None:
     with pytest.raises(InputError) as caught:
         read(wrote(text))
     assert said in caught.value.message and "file.json" in caught.value.message and caught.value.next_step
 
 
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+def test_unreadable_files_are_rejected(tmp_path: Path) -> None:
     (tmp_path / "latin.json").write_bytes(b'{"a": "\xff"}')
     for name, said in (("nowhere.json", "No such file"), ("latin.json", "byte 7 is not UTF-8"), (".", "directory")):
         with pytest.raises(InputError, match=said):
@@ -295,7 +295,9 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         ("aiperf-0.13.json", {"was_cancelled": "no"}, "was_cancelled: expected true or false"),
     ],
 )
-def test_broken_fields_are_named(wrote: Callable[[Any], Path], name: str, change: dict[str, Any], said: str) -> None:
+def test_errors_name_the_invalid_field(
+    wrote: Callable[[Any], Path], name: str, change: dict[str, Any], said: str
+) -> None:
     with pytest.raises(InputError) as caught:
         read(wrote(fixture(name) | change))
     assert said in caught.value.message and caught.value.next_step == "nothing of this file was imported"
@@ -310,8 +312,8 @@ JSON = st.recursive(
 
 @given(data=st.data())
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-def test_any_value_in_any_place_is_read_or_refused(wrote: Callable[[Any], Path], data: st.DataObject) -> None:
-    """No traceback, and what is read can be stored, compared and reported."""
+def test_any_value_in_any_field_is_read_or_rejected(wrote: Callable[[Any], Path], data: st.DataObject) -> None:
+    """Nothing raises an unexpected error, and every imported result can be stored, compared and reported."""
     document = copy.deepcopy(fixture(data.draw(st.sampled_from(NAMES))))
     place: Any = document
     while True:
@@ -332,7 +334,7 @@ def test_any_value_in_any_place_is_read_or_refused(wrote: Callable[[Any], Path],
         assert export(result, "html", one.samples) and compare(made.result(), result).warnings
 
 
-def test_our_own_results_from_elsewhere(wrote: Callable[[Any], Path], tmp_path: Path) -> None:
+def test_workbenchs_results_from_another_machine_are_imported(wrote: Callable[[Any], Path], tmp_path: Path) -> None:
     there = replace(made.result(), note="seen there", tags=("x",))
     (one,) = read(wrote(export(there, "json", made.samples())))
     assert one.summary == there.summary and len(one.samples) == 40 and (one.note, one.tags) == ("seen there", ("x",))
@@ -340,8 +342,8 @@ def test_our_own_results_from_elsewhere(wrote: Callable[[Any], Path], tmp_path: 
     assert "sesame" not in str(one)
 
 
-def test_a_result_that_waits_for_its_database_comes_in_as_ours(tmp_path: Path) -> None:
-    """Its file lies in the directory for temporary files where nothing else could be written."""
+def test_an_unsaved_result_is_imported_as_the_users_own(tmp_path: Path) -> None:
+    """Its file is in the directory for temporary files, because nothing else could be written."""
     (tmp_path / "file").write_text("")
     blocked = ResultsDb(tmp_path / "file" / "results.sqlite3")
     with pytest.MonkeyPatch.context() as patch:

@@ -1,4 +1,4 @@
-"""Foreign text in every field of a result, through every output: terminal, Markdown, HTML, CSV and JSON."""
+"""Tests with hostile text in every field of a result, in every output format."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def export(result: BenchResult, form: str, samples: Sequence[Mapping[str, Any]] 
 
 
 def filled(data: Any, text: str) -> Any:
-    """The same JSON with every text in it replaced."""
+    """Return JSON data with every text in it replaced by `text`."""
     if isinstance(data, dict):
         return {key: filled(value, text) for key, value in data.items()}
     if isinstance(data, (list, tuple)):
@@ -45,7 +45,7 @@ def hostile_result(text: str) -> BenchResult:
 
 @settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 @given(hostile_texts())
-def test_no_output_passes_it_on(text: str) -> None:
+def test_no_output_contains_escape_sequences(text: str) -> None:
     result = hostile_result(text)
     sample = {**made_results.samples(1)[0], "error": text, "detail": text, "finish_reason": text}
     for form in OUTPUT_FORMATS:
@@ -59,7 +59,7 @@ def test_no_output_passes_it_on(text: str) -> None:
 
 @settings(deadline=None, max_examples=50)
 @given(hostile_texts())
-def test_an_import_takes_in_clean_text_or_says_cleanly_why_not(tmp_path_factory: Any, text: str) -> None:
+def test_an_import_stores_clean_text_or_reports_a_clean_error(tmp_path_factory: Any, text: str) -> None:
     path = tmp_path_factory.mktemp("import") / "evil.json"
     one = made_results.result()
     document = json.loads(export(one, "json"))

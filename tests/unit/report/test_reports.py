@@ -1,4 +1,4 @@
-"""Reports: everything in them, nothing of a stranger's data becomes markup, and the pictures can be drawn."""
+"""Tests of reports: they are complete, a stranger's text never becomes markup, and plots can be drawn."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ALL = {"one": ONE, "two": TWO, "experiment": TRIAL, "sweep": SWEEP}
 
 
 class Page(HTMLParser):
-    """Checks that tags are closed in order, and collects them with their attributes."""
+    """An HTML parser that checks that tags are closed in order, and collects them with their attributes."""
 
     VOID = frozenset({"meta"})
 
@@ -71,7 +71,7 @@ def plots_of(what: Report) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_html_stands_alone(name: str) -> None:
+def test_html_loads_nothing_and_runs_nothing(name: str) -> None:
     text = report(ALL[name], "html")
     page = Page(text)
     assert {tag for tag, _ in page.tags}.isdisjoint({"script", "link", "img", "iframe", "object", "base", "form"})
@@ -88,7 +88,7 @@ def test_no_secret_is_reported(name: str, form: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_simulated_stands_at_the_top_once(name: str) -> None:
+def test_simulated_is_shown_once_at_the_top(name: str) -> None:
     what = ALL[name]
     shown = replace(
         what,
@@ -104,8 +104,8 @@ def test_simulated_stands_at_the_top_once(name: str) -> None:
     assert "SIMULATED" in report(shown, "csv") and "SIMULATED" not in report(what, "csv")
 
 
-def test_a_strangers_data_is_text() -> None:
-    """Names from presets, files and servers, in every place that shows one."""
+def test_a_strangers_text_never_becomes_markup() -> None:
+    """Names from presets, files and servers, in every place that shows them."""
     evil = made.EVIL
     one = made.result(
         model=evil,
@@ -140,7 +140,7 @@ def test_a_strangers_data_is_text() -> None:
         assert "<script" not in prose and "&lt;script&gt;" in prose
 
 
-def test_no_command_leaves_its_fence() -> None:
+def test_a_command_cannot_leave_its_code_block() -> None:
     text = report(Report((made.result(argv=("vllm", "\n```\n# no heading\n````\n")),)), "md")
     fence = re.search(r"^(`{5,})sh$.*?^\1$", text, re.DOTALL | re.MULTILINE)
     assert fence is not None and "# no heading" in fence.group()
@@ -155,8 +155,8 @@ def test_markdown_of_any_text_is_one_harmless_line(text: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_plots_are_pictures(name: str) -> None:
-    """Each can be drawn, has ink in it, and no coordinate that is no number."""
+def test_plots_can_be_drawn(name: str) -> None:
+    """Each plot has visible shapes, and its coordinates are numbers inside the picture."""
     import resvg_py
 
     plots = plots_of(ALL[name])
@@ -175,8 +175,8 @@ def test_plots_are_pictures(name: str) -> None:
         assert png.startswith(b"\x89PNG") and len(png) > 1000
 
 
-def test_throughput_over_time_holds_all_tokens() -> None:
-    """The area under the steps is what came, but for the last bin, which the end cuts off."""
+def test_throughput_over_time_contains_all_tokens() -> None:
+    """The area under the steps is the number of tokens, except for the last bin, which the end of the run cuts off."""
     from workbench.report import plots
 
     seen: list[svg.Series] = []
@@ -198,7 +198,7 @@ FAILED = tuple({**s, "error": "reset"} for s in made.samples())
 
 
 @pytest.mark.parametrize("samples", [(), ({"index": 0},), made.samples(3), FAILED])
-def test_too_few_requests_draw_nothing_and_break_nothing(samples: tuple[dict[str, object], ...]) -> None:
+def test_too_few_requests_give_a_report_without_plots(samples: tuple[dict[str, object], ...]) -> None:
     assert Page(report(Report((made.result(),), {7: samples}), "html")).text
 
 
@@ -212,7 +212,7 @@ def test_ticks_are_few_and_inside(low: float, span: float) -> None:
     assert len(ticks) <= 12 and all(low - span * 0.01 - 1e-6 <= t <= low + span * 1.01 + 1e-6 for t in ticks)
 
 
-def test_experiment_tells_design_intervals_and_raw_pairs() -> None:
+def test_an_experiment_has_design_intervals_and_raw_pairs() -> None:
     text = report(TRIAL, "md")
     for said in (
         "**B is faster by 3.2 % ± 0.9**",
@@ -237,7 +237,7 @@ def test_experiment_tells_design_intervals_and_raw_pairs() -> None:
     assert "The experiment is stopped" in stopped and "link lost" in stopped and "0.9" not in stopped
 
 
-def test_sweep_names_its_knee_and_claims_nothing_for_flags() -> None:
+def test_a_sweep_names_its_knee_and_claims_nothing_for_flags() -> None:
     text = report(SWEEP, "md")
     assert "**Knee at c=8: little is gained beyond**" in text and "| c=8 (knee) |" in text
     assert len(plots_of(SWEEP)) >= 4 and ">knee</text>" in plots_of(SWEEP)[0]
@@ -247,7 +247,7 @@ def test_sweep_names_its_knee_and_claims_nothing_for_flags() -> None:
     assert ">fp8</text>" in plots_of(Report(sweep=words))[0]
 
 
-def test_a_report_never_claims_a_confirmation_that_was_denied() -> None:
+def test_a_report_says_whether_pairs_confirmed_the_best_value() -> None:
     for confirmed, text in ((True, "was confirmed by experiment 1"), (False, "was not confirmed by experiment 1")):
         swept = made.sweep(kind="flag", experiment_id=1, confirmed=confirmed)
         assert f"The best value {text}." in report(Report(sweep=swept), "md")
@@ -257,7 +257,7 @@ def test_a_report_never_claims_a_confirmation_that_was_denied() -> None:
     assert "was not confirmed by pairs against the baseline" in alone
 
 
-def test_json_has_everything_and_comes_back(tmp_path: Path) -> None:
+def test_json_has_everything_and_can_be_imported(tmp_path: Path) -> None:
     data = json.loads(report(TWO, "json"))
     assert [len(r.get("samples", ())) for r in data["results"]] == [40, 0]
     assert data["comparison"]["metrics"][0]["pairs"][0] == [340.1, 351.0]
@@ -268,14 +268,14 @@ def test_json_has_everything_and_comes_back(tmp_path: Path) -> None:
     assert first.conditions.imported == "Workbench"
 
 
-def test_csv_a_line_per_result_or_per_request() -> None:
+def test_csv_has_a_row_for_each_result_or_each_request() -> None:
     rows = list(csv.DictReader(io.StringIO(report(TWO, "csv"))))
     assert [r["id"] for r in rows] == ["7", "8"] and rows[0]["summary.output_tok_s"] == "346.2"
     requests = list(csv.DictReader(io.StringIO(report(replace(TWO, layout=Layout.REQUESTS), "csv"))))
     assert len(requests) == 40 and len(requests[3]["gaps_us"].split()) == 31 and requests[3]["ttft_us"] == "101000"
 
 
-def test_text_for_a_terminal_has_no_escapes() -> None:
+def test_text_for_a_terminal_has_no_escape_sequences() -> None:
     one = replace(made.result(model="evil\x1b[2Jname"), note="a\x07b")
     text = report(Report.of_result(one), "txt")
     assert "\x1b" not in text and "\x07" not in text and "evilname on box" in text
@@ -294,19 +294,19 @@ def test_an_unknown_format() -> None:
     ("value", "text"),
     [(None, "n/a"), (0.0, "0"), (5290.7, "5,291"), (46.31, "46.3"), (0.0412, "0.0412"), (-3.25, "−3.25")],
 )
-def test_figures(value: float | None, text: str) -> None:
+def test_numbers_have_three_significant_digits(value: float | None, text: str) -> None:
     assert number(value) == text
 
 
 @pytest.mark.parametrize(
     ("percent", "half", "text"), [(3.12, 0.9, "+3.1 % ± 0.9"), (-0.04, 0.03, "−0.04 % ± 0.03"), (0.0, None, "+0.0 %")]
 )
-def test_percentages(percent: float, half: float | None, text: str) -> None:
+def test_changes_show_their_interval(percent: float, half: float | None, text: str) -> None:
     assert change(percent, half) == text
 
 
-def test_the_label_at_a_line_s_end_stands_as_its_line_does() -> None:
-    """TTFT p50 and p99 that end close together, listed with the lower one first."""
+def test_labels_at_line_ends_are_in_the_order_of_the_lines() -> None:
+    """TTFT p50 and p99 end close together, and the lower line is listed first."""
     low, high = ([(0.0, 1.0), (1.0, end)] for end in (50.0, 50.5))
     drawn = svg.chart(
         "t",
@@ -318,7 +318,7 @@ def test_the_label_at_a_line_s_end_stands_as_its_line_does() -> None:
     assert places["p99"] < places["p50"]  # from the top
 
 
-def test_marks_that_are_close_have_a_line_each_and_labels_below_one_another() -> None:
+def test_labels_of_close_marks_are_below_one_another() -> None:
     marks = [(10.0, "p50"), (12.2, "p90"), (90.0, "p99")]
     line = [svg.Series([(0.0, 1.0), (100.0, 2.0)])]
     drawn = svg.chart("t", svg.SvgAxis("ms", 0.0, 100.0), svg.SvgAxis("%", 0.0, 100.0), line, marks=marks)
@@ -326,12 +326,12 @@ def test_marks_that_are_close_have_a_line_each_and_labels_below_one_another() ->
     assert heights[0] < heights[1] and heights[2] == heights[0] and drawn.count('stroke-dasharray="4 3"') == 3
 
 
-def test_a_knee_is_named_once() -> None:
+def test_the_knees_label_is_not_repeated() -> None:
     text = report(replace(SWEEP, sweep=replace(SWEEP.sweep, knee_text="c=8: the lowest latency")), "md")
     assert "**Knee at c=8: the lowest latency**" in text
 
 
-def test_what_a_result_is_marked_for_stands_at_its_top() -> None:
+def test_the_marks_of_a_result_are_shown() -> None:
     marked = made.result()
     marked = replace(marked, summary=replace(marked.summary, marked=("a short measurement: one request",)))
     for form in ("md", "html"):

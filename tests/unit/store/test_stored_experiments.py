@@ -1,4 +1,4 @@
-"""Experiments in the results database: all of one comes back, whoever wrote it."""
+"""Tests of experiments in the results database."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def db(tmp_path: Path) -> ExperimentsDb:
     return ExperimentsDb(tmp_path / "results.sqlite3")
 
 
-def test_all_of_it_comes_back(db: ExperimentsDb) -> None:
+def test_a_stored_experiment_is_read_back_the_same(db: ExperimentsDb) -> None:
     one = db.add(WHOLE)
     assert one == replace(WHOLE, id=1) and db.get(1) == one
     changed = replace(one, state="done", runs=RUNS[:1])
@@ -71,8 +71,8 @@ def test_all_of_it_comes_back(db: ExperimentsDb) -> None:
     assert db.list() == (replace(WHOLE, id=2), changed)
 
 
-def test_reading_makes_nothing_and_waits_for_nobody_who_writes(tmp_path: Path) -> None:
-    """To list or show experiments took the lock of writers and made the file."""
+def test_reading_creates_no_file_and_waits_for_no_writer(tmp_path: Path) -> None:
+    """Listing or showing experiments once took the writers' lock and created the file."""
     db = ExperimentsDb(tmp_path / "data" / "results.sqlite3", busy_s=0.0)
     assert db.list() == () and ResultsDb(db.path).list() == ()
     with pytest.raises(InputError):
@@ -88,7 +88,7 @@ def test_reading_makes_nothing_and_waits_for_nobody_who_writes(tmp_path: Path) -
         db._database.read(lambda open_one: open_one.execute("DELETE FROM experiments"))
 
 
-def test_the_stamp_differs_after_every_write_and_only_then(db: ExperimentsDb) -> None:
+def test_the_stamp_changes_with_every_write_and_only_then(db: ExperimentsDb) -> None:
     results = ResultsDb(db.path)
     stamps = [results.stamp()]
     for _ in range(3):
@@ -99,7 +99,7 @@ def test_the_stamp_differs_after_every_write_and_only_then(db: ExperimentsDb) ->
     assert len(set(stamps)) == len(stamps)
 
 
-def test_it_lives_beside_results_whichever_came_first(tmp_path: Path) -> None:
+def test_experiments_and_results_share_a_database_in_any_order(tmp_path: Path) -> None:
     for first in (True, False):
         path = tmp_path / f"{first}.sqlite3"
         results, experiments = ResultsDb(path), ExperimentsDb(path)
@@ -111,7 +111,7 @@ def test_it_lives_beside_results_whichever_came_first(tmp_path: Path) -> None:
         assert len(results.list()) == 1 and len(experiments.list()) == 1 + first
 
 
-def test_what_is_not_there_or_damaged_or_newer(db: ExperimentsDb) -> None:
+def test_unknown_damaged_and_newer_experiments_give_clear_errors(db: ExperimentsDb) -> None:
     assert db.list() == ()
     for call in (lambda: db.get(9), lambda: db.save(replace(WHOLE, id=9))):
         with pytest.raises(InputError, match="there is no experiment 9"):
@@ -129,7 +129,7 @@ def test_what_is_not_there_or_damaged_or_newer(db: ExperimentsDb) -> None:
     assert [e.id for e in db.list()] == [3]
 
 
-def test_fields_of_a_later_version_are_left_out(db: ExperimentsDb) -> None:
+def test_fields_of_a_later_version_are_dropped(db: ExperimentsDb) -> None:
     db.add(WHOLE)
     with sqlite3.connect(db.path) as raw:
         data = json.loads(raw.execute("SELECT data FROM experiments").fetchone()[0])
@@ -139,14 +139,14 @@ def test_fields_of_a_later_version_are_left_out(db: ExperimentsDb) -> None:
     assert db.get(1) == replace(WHOLE, id=1)
 
 
-def test_keys_are_not_written(db: ExperimentsDb) -> None:
+def test_secrets_are_not_stored(db: ExperimentsDb) -> None:
     token = "hf_" + "a" * 30
     plan = {"engine": "vllm", "env": [{"name": "HF_TOKEN", "value": token}]}
     db.add(replace(WHOLE, spec=replace(SPEC, plan=plan, a=Arm(envs=(f"HF_TOKEN={token}",)))))
     assert token.encode() not in db.path.read_bytes()
 
 
-def test_one_workbench_at_a_time(db: ExperimentsDb) -> None:
+def test_only_one_workbench_can_run_an_experiment(db: ExperimentsDb) -> None:
     one = db.add(replace(WHOLE, state="running", error=None))
     with db.held(one.id):
         assert db.get(1).state == "running"
@@ -158,7 +158,7 @@ def test_one_workbench_at_a_time(db: ExperimentsDb) -> None:
     assert left.state == "stopped" and left.error == "Workbench ended while it ran"
 
 
-def test_a_killed_one_is_let_go_of(db: ExperimentsDb) -> None:
+def test_the_lock_of_a_killed_workbench_is_released(db: ExperimentsDb) -> None:
     one = db.add(replace(WHOLE, state="running", error=None))
     script = (
         f"from workbench.store.experiments import ExperimentsDb as D; from pathlib import Path; import sys\n"
@@ -172,7 +172,7 @@ def test_a_killed_one_is_let_go_of(db: ExperimentsDb) -> None:
     assert db.get(1).state == "stopped"
 
 
-def test_a_database_that_is_none(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_database_gives_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "results.sqlite3").write_bytes(b"this is no database, " * 400)
     with pytest.raises(StoreError):
         ExperimentsDb(tmp_path / "results.sqlite3").list()

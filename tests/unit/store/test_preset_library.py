@@ -1,4 +1,4 @@
-"""The library: listing, getting, saving, and presets made from a plan."""
+"""Tests of the preset library: listing, getting, saving, and presets made from a plan."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def put(directory: Path, preset_id: str, text: str, **changes: str) -> Path:
     return path
 
 
-def test_no_directories_is_an_empty_library(tmp_path: Path) -> None:
+def test_without_directories_the_library_is_empty(tmp_path: Path) -> None:
     library = PresetLibrary([tmp_path / "a", tmp_path / "b"])
     assert library.list() == () and library.findings() == ()
 
@@ -46,7 +46,7 @@ def test_the_default_library_has_the_shipped_presets() -> None:
     assert set(spark.as_json()) >= {"id", "title", "engine", "hardware", "status", "error"}
 
 
-def test_broken_files_are_listed_with_their_error_and_hide_nothing(dirs: Dirs, minimal: str) -> None:
+def test_invalid_files_are_listed_with_their_error_and_hide_nothing(dirs: Dirs, minimal: str) -> None:
     own, shipped = dirs
     put(shipped, "good", minimal)
     (own / "good.toml").write_text("id = \n")
@@ -70,7 +70,7 @@ def test_broken_files_are_listed_with_their_error_and_hide_nothing(dirs: Dirs, m
     assert {f.code for f in library.findings()} >= {"preset.bad-toml", "preset.not-a-file", "preset.unreadable"}
 
 
-def test_the_persons_own_preset_is_used_and_said(dirs: Dirs, minimal: str) -> None:
+def test_the_users_own_preset_replaces_a_shipped_one_with_a_finding(dirs: Dirs, minimal: str) -> None:
     own, shipped = dirs
     theirs = put(shipped, "same", minimal)
     put(own, "same", minimal.replace("max-num-seqs = 16", "max-num-seqs = 99"))
@@ -82,7 +82,7 @@ def test_the_persons_own_preset_is_used_and_said(dirs: Dirs, minimal: str) -> No
     assert finding.code == "preset.duplicate-id" and finding.level is Level.INFO and str(theirs) in finding.text
 
 
-def test_two_files_of_one_id_in_one_directory(dirs: Dirs, minimal: str) -> None:
+def test_two_files_with_one_id_in_one_directory_are_reported(dirs: Dirs, minimal: str) -> None:
     own, _ = dirs
     (own / "a.toml").write_text(minimal)
     (own / "b.toml").write_text(minimal)
@@ -91,14 +91,14 @@ def test_two_files_of_one_id_in_one_directory(dirs: Dirs, minimal: str) -> None:
     assert second.error is not None and second.error.code == "preset.duplicate-id"
 
 
-def test_an_unknown_id_gets_the_nearest_ones(dirs: Dirs, minimal: str) -> None:
+def test_an_unknown_id_gets_the_nearest_ids_as_suggestions(dirs: Dirs, minimal: str) -> None:
     put(dirs[1], "vllm-any", minimal)
     with pytest.raises(PresetError, match='no preset "vlm-any"') as caught:
         PresetLibrary(dirs).get("vlm-any")
     assert "vllm-any" in str(caught.value.next_step) and caught.value.exit_code == 2
 
 
-def test_get_refuses_what_the_check_refuses(dirs: Dirs, minimal: str) -> None:
+def test_get_rejects_presets_with_errors(dirs: Dirs, minimal: str) -> None:
     path = put(dirs[1], "bad", minimal.replace("max-num-seqs = 16", 'x = "$(id)"'))
     with pytest.raises(PresetError) as caught:
         PresetLibrary(dirs).get("bad")
@@ -106,7 +106,7 @@ def test_get_refuses_what_the_check_refuses(dirs: Dirs, minimal: str) -> None:
     assert caught.value.findings and caught.value.next_step
 
 
-def test_changes_on_disk_are_seen(dirs: Dirs, minimal: str) -> None:
+def test_changed_files_are_read_again(dirs: Dirs, minimal: str) -> None:
     library = PresetLibrary(dirs)
     path = put(dirs[0], "mine", minimal)
     assert library.get("mine").title == "Mine" and library.list()[0].title == "Mine"
@@ -116,7 +116,7 @@ def test_changes_on_disk_are_seen(dirs: Dirs, minimal: str) -> None:
     assert library.list() == ()
 
 
-def test_a_lost_baseline_is_said(dirs: Dirs, minimal: str) -> None:
+def test_a_missing_baseline_is_reported(dirs: Dirs, minimal: str) -> None:
     put(dirs[0], "mine", 'baseline = "mien-0"\n' + minimal)
     put(dirs[0], "mine-0", minimal)
     (finding,) = PresetLibrary(dirs).findings()
@@ -170,7 +170,7 @@ def test_an_id_cannot_lead_out_of_the_directory(dirs: Dirs, minimal: str, preset
     assert list(dirs[0].iterdir()) == []
 
 
-def test_what_does_not_hold_is_not_saved(dirs: Dirs, minimal: str) -> None:
+def test_an_invalid_preset_is_not_saved(dirs: Dirs, minimal: str) -> None:
     put(dirs[1], "mine", minimal)
     library = PresetLibrary(dirs)
     with pytest.raises(PresetError, match="looks like a command"):
@@ -180,7 +180,7 @@ def test_what_does_not_hold_is_not_saved(dirs: Dirs, minimal: str) -> None:
     assert list(dirs[0].iterdir()) == []
 
 
-def test_every_shipped_preset_can_be_saved_as_ones_own(tmp_path: Path) -> None:
+def test_every_shipped_preset_can_be_saved_as_the_users_own(tmp_path: Path) -> None:
     library = PresetLibrary([tmp_path, paths.shipped_presets_dir()])
     for entry in library.list():
         library.save({**library.document(entry.id), "title": "Copy"}, f"{entry.id[:55]}-copy")
@@ -218,7 +218,7 @@ def test_a_preset_from_an_edited_plan(dirs: Dirs) -> None:
     assert [f.name for f in again.flags] == [f.name for f in plan.flags if f.origin is not Origin.DEFAULT]
 
 
-def test_another_model_loses_the_facts_and_the_variable_of_the_first(dirs: Dirs) -> None:
+def test_a_plan_with_another_model_drops_the_parents_model_facts_and_variable(dirs: Dirs) -> None:
     library = PresetLibrary([dirs[0], paths.shipped_presets_dir()])
     plan = engines.plan_from_preset(library.get("vllm-qwen3-vl-2b-dp4"))
     plan = engines.apply_assignments(plan, engines.get("vllm").catalog(), sets=["model=Qwen/Qwen3-0.6B"])

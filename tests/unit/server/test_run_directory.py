@@ -1,4 +1,4 @@
-"""What is written into a run directory is read back the same, by other versions too; states follow from facts."""
+"""Tests of run directories: records are read back the same, by other versions too, and states follow from facts."""
 
 from __future__ import annotations
 
@@ -50,18 +50,18 @@ values = st.recursive(
 )
 
 
-def test_a_record_comes_back_the_same() -> None:
+def test_a_record_is_read_back_the_same() -> None:
     assert decode_record(RECORD.run_id, encode_record(RECORD)) == RECORD
 
 
 @given(st.dictionaries(st.text("abc-", min_size=1), values, max_size=4), st.text(max_size=20))
-def test_any_flag_value_and_model_name_comes_back(flags: dict[str, object], model: str) -> None:
+def test_any_flag_value_and_model_name_is_read_back_the_same(flags: dict[str, object], model: str) -> None:
     plan = LaunchPlan("sglang", model, flags=tuple(FlagSetting(k, v) for k, v in flags.items()))
     record = replace(RECORD, plan=plan)
     assert decode_record(record.run_id, encode_record(record)) == record
 
 
-def test_fields_of_a_later_version_are_passed_over() -> None:
+def test_fields_of_a_later_version_are_dropped() -> None:
     body = json.loads(encode_record(RECORD))
     body["new"] = 1
     body["plan"]["new"] = body["command"]["new"] = body["plan"]["model_facts"]["new"] = 2
@@ -69,18 +69,18 @@ def test_fields_of_a_later_version_are_passed_over() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"null", b'{"format": 1}', b'{"format": 99}', b"\xff\xfe"])
-def test_a_broken_record_is_a_record_with_a_problem(data: bytes) -> None:
+def test_a_damaged_plan_json_gives_a_record_with_a_problem(data: bytes) -> None:
     record = decode_record(RECORD.run_id, data)
     assert record.problem is not None and record.problem.startswith("plan.json cannot be read")
     assert record.engine == "vllm"
 
 
 @given(st.binary(max_size=60))
-def test_no_bytes_of_ready_json_are_an_error(data: bytes) -> None:
+def test_damaged_ready_json_raises_nothing(data: bytes) -> None:
     decode_ready(data)
 
 
-def test_ready_facts_come_back_the_same() -> None:
+def test_ready_facts_are_read_back_the_same() -> None:
     assert decode_ready(encode_ready(READY)) == READY
 
 

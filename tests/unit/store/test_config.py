@@ -1,4 +1,4 @@
-"""config.toml: defaults for what does not hold, and nothing of the person's file is ever lost."""
+"""Tests of config.toml: invalid settings get their defaults, and nothing in the user's file is lost."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def write(store: ConfigStore, text: str) -> None:
     store.path.write_text(text)
 
 
-def test_no_file_is_an_empty_one(store: ConfigStore) -> None:
+def test_a_missing_file_counts_as_empty(store: ConfigStore) -> None:
     assert store.config.gpu.heartbeat_s == 30.0 and store.config.ui.refresh_s == 1.0
     assert store.findings == () and store.remembered("anywhere", "p") == {}
     assert not store.path.exists()
 
 
-def test_the_default_place_is_the_xdg_one(tmp_path: Path) -> None:
+def test_the_default_path_is_the_xdg_one(tmp_path: Path) -> None:
     assert ConfigStore().path == tmp_path / "xdg-config" / "workbench" / "config.toml" == paths.config_file()
 
 
@@ -61,13 +61,13 @@ def test_variables_are_remembered_per_host_and_preset_with_comments_kept(store: 
     assert "# my settings" in text and "# quick" in text and "# on the fast disk" in text
 
 
-def test_the_newest_run_counts_whoever_tells_of_it_last(store: ConfigStore) -> None:
+def test_the_values_of_the_newest_run_are_kept_in_any_order_of_saving(store: ConfigStore) -> None:
     store.remember("a", "p", {"x": "new"}, NEW)
     store.remember("a", "p", {"x": "old", "y": "1"}, OLD)
     assert values(store, "a", "p") == {"x": "new", "y": "1"}
 
 
-def test_remembering_the_same_again_does_not_write(store: ConfigStore) -> None:
+def test_remembering_equal_values_does_not_write(store: ConfigStore) -> None:
     store.remember("a", "p", {"x": "1"}, NEW)
     stamp = store.path.stat().st_mtime_ns
     store.path.chmod(0o400)
@@ -75,7 +75,7 @@ def test_remembering_the_same_again_does_not_write(store: ConfigStore) -> None:
     assert store.path.stat().st_mtime_ns == stamp
 
 
-def test_odd_host_names_survive(store: ConfigStore) -> None:
+def test_unusual_host_names_are_kept(store: ConfigStore) -> None:
     name = 'me@10.0.0.1:22 "x".y'
     store.remember(name, "p", {"model": 'C:\\x "quoted"\n'}, NEW)
     assert values(store, name, "p") == {"model": 'C:\\x "quoted"\n'}
@@ -90,7 +90,7 @@ def test_set_and_remove(store: ConfigStore) -> None:
     assert [p.name for p in store.path.parent.iterdir()] == ["config.toml"]
 
 
-def test_a_wrong_value_is_not_saved(store: ConfigStore) -> None:
+def test_an_invalid_value_is_not_saved(store: ConfigStore) -> None:
     write(store, WRITTEN)
     with pytest.raises(StoreError, match=r"ui\.refresh_s"):
         store.set(("ui", "refresh_s"), -1)
@@ -111,7 +111,7 @@ def test_a_wrong_value_is_not_saved(store: ConfigStore) -> None:
         ("[ui]\nrefresh_s = 0.5\n[variables.h]\nx = '1'\n", "variables: no longer used", None),
     ],
 )
-def test_what_cannot_be_used_is_said_and_the_rest_holds(
+def test_invalid_settings_are_reported_and_the_others_are_used(
     store: ConfigStore, text: str | bytes, words: str, line: int | None
 ) -> None:
     data = text if isinstance(text, bytes) else text.encode()
@@ -124,7 +124,7 @@ def test_what_cannot_be_used_is_said_and_the_rest_holds(
     assert store.path.read_bytes() == data
 
 
-def test_a_broken_file_is_not_written_over(store: ConfigStore) -> None:
+def test_an_invalid_file_is_not_overwritten(store: ConfigStore) -> None:
     write(store, "[ui\n")
     with pytest.raises(StoreError, match="was not changed") as caught:
         store.remember("a", "p", {"x": "1"}, NEW)
@@ -146,7 +146,7 @@ def test_a_linked_file_stays_linked(store: ConfigStore, tmp_path: Path) -> None:
     assert store.path.is_symlink() and "refresh_s = 2.0" in real.read_text()
 
 
-def test_a_directory_that_cannot_be_made_is_an_error_for_a_person(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_created_gives_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="could not"):
         ConfigStore(tmp_path / "file" / "config.toml").set(("ui", "refresh_s"), 2.0)
@@ -163,7 +163,7 @@ def test_any_text_gives_a_configuration(tmp_path: Path, text: str, table: str) -
 
 
 @pytest.mark.parametrize("value", ["", "relative/path"])
-def test_useless_xdg_values_are_ignored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, value: str) -> None:
+def test_empty_and_relative_xdg_values_are_ignored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, value: str) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("CONFIG", "STATE", "DATA"):
         monkeypatch.setenv(f"XDG_{name}_HOME", value)

@@ -1,4 +1,4 @@
-"""Every file in presets/: holds, says where it comes from, and agrees with the arithmetic."""
+"""Tests of every file in presets/: it is valid, names its source, and its limits agree with the roofline."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def values(preset: Preset) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("file", FILES, ids=IDS)
-def test_it_holds_without_a_single_remark(file: Path) -> None:
+def test_every_shipped_preset_has_no_findings(file: Path) -> None:
     assert check(file) == ()
 
 
@@ -53,7 +53,7 @@ def test_schema_round_trip(library: PresetLibrary, preset_id: str) -> None:
 
 
 @pytest.mark.parametrize("preset_id", IDS)
-def test_it_becomes_a_plan_without_errors(library: PresetLibrary, preset_id: str) -> None:
+def test_every_shipped_preset_gives_a_plan_without_errors(library: PresetLibrary, preset_id: str) -> None:
     preset = library.get(preset_id)
     plan = engines.plan_from_preset(preset, variables=values(preset))
     engine = engines.get(plan.engine)
@@ -67,7 +67,7 @@ def test_it_becomes_a_plan_without_errors(library: PresetLibrary, preset_id: str
 
 
 @pytest.mark.parametrize("preset_id", IDS)
-def test_where_it_comes_from(library: PresetLibrary, preset_id: str) -> None:
+def test_every_shipped_preset_names_its_source(library: PresetLibrary, preset_id: str) -> None:
     preset = library.get(preset_id)
     text = (shipped_presets_dir() / f"{preset_id}.toml").read_text()
     assert not re.search(r"/home/|/root|/tmp|/opt/vllm|ivan|phoenix", text), "paths of the authors' machines"
@@ -105,7 +105,7 @@ def test_baselines_exist_and_run_the_same_engine_or_model(library: PresetLibrary
 
 @pytest.mark.parametrize("preset_id", IDS)
 def test_ceilings_follow_from_the_model_and_the_hardware(library: PresetLibrary, preset_id: str) -> None:
-    """The limit that a reference names for this preset's own model is what the roofline gives on its GPUs."""
+    """The limit that a reference names for this preset's own model equals the roofline on the preset's GPUs."""
     preset = library.get(preset_id)
     facts = engines.plan_from_preset(preset, variables=values(preset)).model_facts
     gpus = list(preset.hardware.gpu_names[:1]) * preset.hardware.count

@@ -1,4 +1,4 @@
-"""Databases of the first version, one that another process holds, and a disk that is really full."""
+"""Tests with a database of the first version, a lock of another process, and a disk that is really full."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def add(db: ResultsDb, **rest: Any) -> int:
 
 @pytest.fixture
 def first(tmp_path: Path) -> ResultsDb:
-    """A database as the first released code wrote it (dumped by sqlite3)."""
+    """Return a database that the first released version wrote (as an SQL dump)."""
     raw = sqlite3.connect(tmp_path / "results.sqlite3")
     raw.executescript(FIRST_VERSION.read_text())
     raw.close()
     return ResultsDb(tmp_path / "results.sqlite3", busy_s=0.1)
 
 
-def test_a_database_of_the_first_version(first: ResultsDb) -> None:
+def test_a_database_of_the_first_version_is_read_and_extended(first: ResultsDb) -> None:
     one = first.get(1)
     assert (one.conditions.host, one.summary.output_tokens, one.note) == ("box", 10, "before")
     assert one.summary.ttft_ms is not None and one.summary.ttft_ms.p99 == 4.0
@@ -54,7 +54,7 @@ def test_a_database_of_the_first_version(first: ResultsDb) -> None:
     assert not compare(one, first.get(2)).like_for_like
 
 
-def test_a_result_that_waited_since_the_first_version(first: ResultsDb) -> None:
+def test_an_unsaved_result_of_the_first_version_is_stored(first: ResultsDb) -> None:
     one = first.get(1)
     from workbench.model.json_records import to_json
 
@@ -76,7 +76,7 @@ def hold(path: Path, held: Event, let_go: Event) -> None:
     other.close()
 
 
-def test_held_by_another_process(tmp_path: Path) -> None:
+def test_a_database_locked_by_another_process_loses_no_result(tmp_path: Path) -> None:
     db = ResultsDb(tmp_path / "results.sqlite3", busy_s=0.1)
     first = add(db, note="n", tags=["t"])
     held, let_go = SPAWN.Event(), SPAWN.Event()
@@ -101,7 +101,7 @@ def test_held_by_another_process(tmp_path: Path) -> None:
 
 
 def fill(path: Path, limit: int, elsewhere: str, answers: Any) -> None:
-    """Until no file may grow beyond `limit` bytes; what add, note and tag then say."""
+    """Put the errors of add, note and tag into `answers` when no file may grow beyond `limit` bytes."""
     import tempfile
 
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -121,8 +121,8 @@ def fill(path: Path, limit: int, elsewhere: str, answers: Any) -> None:
     answers.put(said)
 
 
-def test_files_that_may_not_grow(tmp_path: Path) -> None:
-    """The kernel itself refuses the write (EFBIG), as it does on a full disk or beyond a quota (ENOSPC, EDQUOT)."""
+def test_a_full_disk_loses_no_result(tmp_path: Path) -> None:
+    """The kernel rejects the write with EFBIG, as it does with ENOSPC on a full disk and EDQUOT beyond a quota."""
     path, elsewhere = tmp_path / "data" / "results.sqlite3", tmp_path / "tmp"
     elsewhere.mkdir()
     db = ResultsDb(path)
@@ -144,7 +144,7 @@ def test_files_that_may_not_grow(tmp_path: Path) -> None:
 
 
 def look(path: Path, answers: Any) -> None:
-    """Where no byte can be written."""
+    """Put the results of reading into `answers` when no byte can be written."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     db = ResultsDb(path, busy_s=0.1)
@@ -154,7 +154,7 @@ def look(path: Path, answers: Any) -> None:
         answers.put((error.message, [r.id for r in db.list()], len(db.samples(1))))
 
 
-def test_reading_goes_on_where_nothing_can_be_written(tmp_path: Path) -> None:
+def test_reading_works_if_nothing_can_be_written(tmp_path: Path) -> None:
     add(ResultsDb(tmp_path / "results.sqlite3"))
     answers = SPAWN.Queue()
     process = SPAWN.Process(target=look, args=(tmp_path / "results.sqlite3", answers))

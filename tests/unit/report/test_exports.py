@@ -1,4 +1,4 @@
-"""Exports: whole, marked, without secrets."""
+"""Tests of exports of one result: complete, marked as simulated, without secrets."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_json_is_the_whole_result() -> None:
     assert back.conditions.argv == ("vllm", "serve", "org/tiny", "--api-key", "***", "--hf-token=***", "-tp", "2")
 
 
-def test_csv_has_a_line_for_each_figure_and_condition() -> None:
+def test_csv_has_a_row_for_each_metric_and_condition() -> None:
     rows = dict(csv.reader(io.StringIO(export(RESULT, "csv"))))
     assert rows["summary.output_tok_s"] == "5290.6667" and rows["summary.ttft_ms.p99"] == "890.0"
     assert rows["summary.power_w"] == "" and rows["summary.absent.power_w"] == "not supported"
@@ -99,12 +99,12 @@ def test_csv_has_a_line_for_each_figure_and_condition() -> None:
     assert rows["simulated"] == "no"
 
 
-def test_csv_text_is_no_formula() -> None:
+def test_csv_text_is_not_run_as_a_formula() -> None:
     text = export(replace(RESULT, note="=cmd|' /C calc'!A0"), "csv")
     assert dict(csv.reader(io.StringIO(text)))["note"].startswith("'=")
 
 
-def test_markdown_reads_as_a_report() -> None:
+def test_markdown_has_every_section() -> None:
     text = export(RESULT, "md")
     for line in (
         "# org/tiny on box",
@@ -124,7 +124,7 @@ def test_markdown_reads_as_a_report() -> None:
         assert line in text.splitlines(), line
 
 
-def test_a_table_cell_stays_a_cell() -> None:
+def test_a_separator_in_a_value_does_not_split_a_table_cell() -> None:
     (line,) = [one for one in export(RESULT, "md").splitlines() if one.startswith("| ITL")]
     assert "one \\| chunk" in line and line.replace("\\|", "").count("|") == 8
 
@@ -157,6 +157,6 @@ def shape(value: Any) -> Any:
 @given(
     flags=st.dictionaries(st.sampled_from(["api-key", "password", "hf-token", "x"]), st.text(min_size=1), max_size=3)
 )
-def test_a_value_under_a_secret_name_never_survives(flags: dict[str, str]) -> None:
+def test_a_value_under_a_secret_name_is_masked(flags: dict[str, str]) -> None:
     for name, value in mask_data(flags).items():
         assert name == "x" or value == "***"

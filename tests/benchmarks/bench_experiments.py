@@ -104,7 +104,7 @@ async def one(options: dict[str, object], runs: SimulatedRuns) -> Experiment:
     if more is None or ended.comparison is None or ended.comparison.metrics[0].verdict in SHOWN:
         return ended
     again = replace(ended, spec=replace(spec, pairs=int(str(more))), extensions=1)
-    return await ExperimentConduct(design.taken_up(again), runs, save=_kept, results=runs.results).carry_out()
+    return await ExperimentConduct(design.resumed(again), runs, save=_kept, results=runs.results).carry_out()
 
 
 def cell(options: dict[str, object], effect: float, seeds: range, noise: Noise = REALISTIC, **how: bool) -> Cell:

@@ -47,12 +47,12 @@ def asks_for_a_key(request: Request, n: int) -> list[bytes | str]:
 @pytest.mark.parametrize(
     ("key", "said"),
     [
-        ("sekrit-42\n", "has a line end in it"),
-        ("sekrit\r\n42", "has a line end in it"),
-        ("sekrit-ä-42", "has characters beyond ASCII"),
-        ("sekrit-\udce4-42", "has characters beyond ASCII"),
-        ("sekrit 42", "has a space or a control character in it"),
-        ("sekrit-\x1b[31m-42", "has a space or a control character in it"),
+        ("sekrit-42\n", "contains a line end"),
+        ("sekrit\r\n42", "contains a line end"),
+        ("sekrit-ä-42", "contains characters beyond ASCII"),
+        ("sekrit-\udce4-42", "contains characters beyond ASCII"),
+        ("sekrit 42", "contains a space or a control character"),
+        ("sekrit-\x1b[31m-42", "contains a space or a control character"),
         ("", "is empty"),
     ],
 )

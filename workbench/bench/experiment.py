@@ -151,7 +151,7 @@ def tries(experiment: Experiment, pair: int) -> int:
     return sum(r.pair == pair and r.state == "failed" and r.error != INTERRUPTED for r in experiment.runs)
 
 
-def taken_up(experiment: Experiment) -> Experiment:
+def resumed(experiment: Experiment) -> Experiment:
     """As an interrupted experiment goes on: what was under way is lost, and half a pair is made again, since its other
     half would be of another hour."""
     pair = experiment.pairs_done

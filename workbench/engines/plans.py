@@ -45,7 +45,6 @@ def plan_from_preset(
         env=tuple(FlagSetting(k, _fill(v, values), Origin.PRESET) for k, v in preset.env.items()),
         engine_versions=preset.engine.versions,
         preset_id=preset.id,
-        preset_status=preset.provenance.status,
         nodes=tuple(_node(catalog, n, values) for n in preset.nodes),
         variables=values,
         sources={n: (sources or {}).get(n) or _source(n, variables or {}) for n in values},

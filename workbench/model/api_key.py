@@ -1,4 +1,4 @@
-"""The API key of a server, read and checked in one place. It is never shown, not even a part of it."""
+"""The API key of a server, read from the environment and checked. It is never shown, not even in part."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from workbench.model.errors import InputError
 
 
 def api_key(name: str, env: Mapping[str, str]) -> str:
-    """Return the key in the variable `name`. Raises InputError where there is none that a header can carry."""
+    """Return the key in the variable `name`. Raises InputError if the variable is missing or its value cannot be sent
+    in a header."""
     key = env.get(name)
     if key is None:
-        raise InputError(f"there is no environment variable {name}", next_step=f"export {name}=… first")
+        raise InputError(f"the environment variable {name} is not set", next_step=f"export {name}=… first")
     if problem := _problem(key):
         raise InputError(
-            f"the API key in the variable {name} {problem}: no HTTP header can carry it",
-            next_step=f"set it anew, for example {name}=$(tr -d '\\r\\n' < keyfile)",
+            f"the API key in the variable {name} {problem}, so it cannot be sent in an HTTP header",
+            next_step=f"set it again, for example {name}=$(tr -d '\\r\\n' < keyfile)",
         )
     return key
 
@@ -24,9 +25,9 @@ def _problem(key: str) -> str:
     if not key:
         return "is empty"
     if "\n" in key or "\r" in key:
-        return "has a line end in it"
+        return "contains a line end"
     if not key.isascii():
-        return "has characters beyond ASCII"
+        return "contains characters beyond ASCII"
     if not key.isprintable() or " " in key:
-        return "has a space or a control character in it"
+        return "contains a space or a control character"
     return ""

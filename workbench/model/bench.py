@@ -1,4 +1,9 @@
-"""A benchmark: what is asked, what came out, under which conditions."""
+"""A benchmark: its workload, its results, and the conditions of the measurement.
+
+TTFT is the time to the first token, ITL the gap between content chunks, TPOT the time per output token after the first
+chunk, E2E the time of a whole request. The steady window is the part of a run in which all streams are in flight
+(bench/steady_window.py).
+"""
 
 from __future__ import annotations
 
@@ -9,8 +14,8 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class BenchSpec:
-    """One run. Closed loop at `concurrency`, or open loop where `rate` is given. Sent as JSON to the worker process on
-    its stdin."""
+    """The workload of one run: a closed loop at `concurrency`, or an open loop if `rate` is given. Sent as JSON to the
+    stdin of the worker process."""
 
     url: str  # base, e.g. http://127.0.0.1:8000 (the worker adds /v1/chat/completions)
     model: str
@@ -18,39 +23,39 @@ class BenchSpec:
     requests: int = 64
     max_tokens: int = 128
     input_tokens: int = 128  # approximate prompt length
-    warmup: int = 8  # requests of the same shape, not counted
+    warmup: int = 8  # requests of the same shape before the measured ones
     profile: str = "quick"
     endpoint: str = "chat"  # "chat" or "completions"
     temperature: float = 0.0
-    ignore_eos: bool = True  # dropped, and said so, where the engine refuses it
+    ignore_eos: bool = True  # dropped with a note if the engine rejects it
     seed: int = 0
-    salt: str = ""  # put at the front of every prompt so that the prefix cache cannot answer; "" = made per run
-    shared_prefix: bool = False  # keep the cache in play on purpose
-    # Limits; None: by the speed that the server shows (bench/limits.py).
+    salt: str = ""  # marks every prompt, so that the prefix cache cannot answer; "" = generated per run
+    shared_prefix: bool = False  # let prompts share a prefix, to measure with the prefix cache
+    # Limits; None: derived from the server's speed (bench/time_limits.py).
     timeout_s: float | None = None  # for one request
-    stall_s: float | None = None  # no byte for this long after the first content
-    deadline_s: float | None = None  # for the whole run: what is still in flight then counts as failed
+    stall_s: float | None = None  # without a byte after the first content
+    deadline_s: float | None = None  # for the whole run: requests in flight at that time count as failed
     api_key_env: str | None = None  # name of the variable that holds the key; the key itself is never stored
     ca_file: str = ""  # PEM file of the CAs to trust at an https URL; "" = the machine's
     insecure: bool = False  # accept any certificate
     extra_body: Mapping[str, Any] = field(default_factory=dict)
-    rate: float | None = None  # requests per second on a schedule; `concurrency` then caps what is in flight
+    rate: float | None = None  # requests per second on a schedule; `concurrency` then limits the requests in flight
     arrival: str = "poisson"  # of an open loop: "poisson" (from `seed`) or "constant"
-    stream: bool = True  # False: one JSON answer, so neither TTFT nor ITL
-    seconds: float | None = None  # end by time: no request starts after it; `requests` is then the most
+    stream: bool = True  # False: one JSON answer per request, so neither TTFT nor ITL
+    seconds: float | None = None  # no request starts after this time; `requests` is then the maximum
     length_spread: float = 0.0  # output lengths are drawn from max_tokens * (1 ± this), from `seed`
-    # The person's own prompts (from a file), used in turn; () = synthetic ones. Each is JSON: a string, or messages.
+    # The user's own prompts from a file, used in turn; () = synthetic prompts. Each is JSON: a string, or messages.
     prompts: tuple[str, ...] = ()
-    prompts_name: str = ""  # file name, count and digest of `prompts`: what a result keeps of them
-    prompt_words: int | None = None  # of a synthetic prompt, by the server's own tokenizer; None: from the first usage
-    command: tuple[str, ...] = ()  # a workload of the person's own: run once, given the endpoint in its environment
-    until_steady: bool = False  # warm up until two windows agree within 3 %, `warmup` requests at least
+    prompts_name: str = ""  # file name, count and digest of `prompts`, stored with the result
+    prompt_words: int | None = None  # words of a synthetic prompt, by the server's tokenizer; None: by its first usage
+    command: tuple[str, ...] = ()  # the user's own command as the workload, with the endpoint in its environment
+    until_steady: bool = False  # warm up by at least `warmup` requests, until two windows agree within 3 %
 
 
 @dataclass(frozen=True, slots=True)
 class EngineDuring:
-    """The engine's own counters around one run, warm-up included; summed over its data-parallel parts. None with the
-    reason in `absent`. `disagreements`: where the client's counts and the engine's are not the same."""
+    """The engine's own counters around one run, including the warm-up, summed over its data-parallel parts. A value is
+    None with the reason in `absent`. `disagreements` lists counts that differ from the client's."""
 
     requests_finished: int | None = None
     prompt_tokens: int | None = None
@@ -71,7 +76,8 @@ class EngineDuring:
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Milliseconds unless the field's name says otherwise. p-values by linear interpolation (as numpy's default)."""
+    """Statistics of a metric, in milliseconds unless the field that contains it says otherwise. Percentiles are
+    interpolated linearly (numpy's default)."""
 
     mean: float
     p50: float
@@ -85,9 +91,9 @@ class Distribution:
 
 @dataclass(frozen=True, slots=True)
 class GpuDuring:
-    """What the GPUs did between the first counted request's start and the last one's end; per GPU and summed."""
+    """Readings of the server's GPUs during the window of a run, for each GPU and in total."""
 
-    power_w: float | None  # mean, summed over the server's GPUs
+    power_w: float | None  # mean over time, sum over the server's GPUs
     energy_j: float | None
     sm_mhz: float | None  # mean over GPUs and samples
     memory_mhz: float | None
@@ -96,21 +102,21 @@ class GpuDuring:
     event_reasons: Mapping[str, float] = field(default_factory=dict)  # name -> share of samples 0..1
     samples: int = 0
     absent: Mapping[str, str] = field(default_factory=dict)
-    gpus: tuple[int, ...] = ()  # the server's, by index; the tuples below follow it
+    gpus: tuple[int, ...] = ()  # indices of the server's GPUs, in the order of the tuples below
     power_w_each: tuple[float | None, ...] = ()
     energy_j_each: tuple[float | None, ...] = ()
-    energy_counter_j: float | None = None  # by the driver's counters, of all of them
-    energy_integrated_j: float | None = None  # by the power readings, of all of them
+    energy_counter_j: float | None = None  # of all GPUs, by the driver's counters
+    energy_integrated_j: float | None = None  # of all GPUs, by integrating the power readings
 
 
 @dataclass(frozen=True, slots=True)
 class BenchSummary:
-    """The figures of one run. None with a reason in `absent`, never a made-up number."""
+    """The metrics of one run. A missing value is None with the reason in `absent`."""
 
     requests_ok: int
     requests_failed: int
     errors: Mapping[str, int]  # by kind: "connect", "reset", "timeout", "http 503", "short", "malformed", …
-    prompt_tokens: int | None  # of requests that were ok, from the server's usage; None: it gave none
+    prompt_tokens: int | None  # of successful requests, by the server's usage; None if it reported none
     output_tokens: int | None
     cached_tokens: int | None
     duration_s: float
@@ -129,40 +135,41 @@ class BenchSummary:
     client_cpu_pct: float | None = None
     absent: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    warmup_requests: int = 0  # answered before the counted ones; with these the engine's own counters agree
+    warmup_requests: int = 0  # successful requests of the warm-up; the engine's own counters include them
     warmup_prompt_tokens: int | None = None
     warmup_output_tokens: int | None = None
-    window: str = "whole run"  # over which `output_tok_s`, `request_s` and the power are: "steady" or "whole run"
-    window_s: float | None = None  # its length
+    window: str = "whole run"  # "steady" or "whole run": the part to which `output_tok_s`, `request_s`, power apply
+    window_s: float | None = None  # length of the window
     whole_run_tok_s: float | None = None
-    window_output_tokens: float | None = None  # in the window: chunks at its edges count by their share of the usage
-    window_requests: float | None = None  # in the window: those at its edges count by the share of their time inside
+    window_output_tokens: float | None = None  # in the window, chunk by chunk
+    window_requests: float | None = None  # in the window; requests at its edges count by their share of time inside
     queue_ms: Distribution | None = None  # open loop: from the scheduled time to the socket write
-    ttft_from_schedule_ms: Distribution | None = None  # open loop: queueing in the client included
+    ttft_from_schedule_ms: Distribution | None = None  # open loop: includes the wait in the client
     e2e_from_schedule_ms: Distribution | None = None
-    in_flight_mean: float | None = None  # streams really in flight, over the window
+    in_flight_mean: float | None = None  # measured streams in flight, mean over the window
     in_flight_nominal: float | None = None
-    refused: tuple[str, ...] = ()  # why these figures may not be used: the client was the limit, the cache answered, …
-    marked: tuple[str, ...] = ()  # why these figures, though they stand, say less: too short, halves that disagree, …
+    refused: tuple[str, ...] = ()  # why the result is invalid: the client was the limit, the cache answered, …
+    marked: tuple[str, ...] = ()  # why the valid result says less than it seems to: too short, its halves disagree, …
     idle_power_w: float | None = None
-    net_tok_per_joule: float | None = None  # idle power taken off
+    net_tok_per_joule: float | None = None  # idle power subtracted
     energy_per_request_j: float | None = None
     engine: EngineDuring | None = None
-    command_exit: int | None = None  # of a workload of the person's own
-    # What an imported file tells of a distribution that it does not hold whole: "ttft_ms" -> {"mean": 210, "p99": 890}
+    command_exit: int | None = None  # of a workload that is the user's own command
+    command_output: tuple[str, ...] = ()  # the last lines of that command
+    # Parts of a distribution that an imported file does not contain completely: "ttft_ms" -> {"mean": 210, "p99": 890}
     partial: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def latency(self, name: str, part: str) -> float | None:
-        """`part` ("mean", "p50", …) of the distribution `name` ("ttft_ms", …); None where it is not known."""
+        """Return `part` ("mean", "p50", …) of the distribution `name` ("ttft_ms", …); None if it is unknown."""
         whole = getattr(self, name)
         value: float | None = self.partial.get(name, {}).get(part) if whole is None else getattr(whole, part)
         return value
 
-    command_output: tuple[str, ...] = ()  # its last lines
-
 
 @dataclass(frozen=True, slots=True)
 class BenchProgress:
+    """State of a run in progress."""
+
     done: int
     failed: int
     total: int
@@ -171,14 +178,14 @@ class BenchProgress:
     output_tok_s: float
     elapsed_s: float
     phase: str = "measuring"  # "connecting", "warming up", "measuring", "done"
-    silent_s: float = 0.0  # since the last byte that the server sent, while requests wait
-    line: str = ""  # what a workload of the person's own said last
-    streaming: int = 0  # requests in flight whose first token has come
+    silent_s: float = 0.0  # since the server's last byte, while requests are in flight
+    line: str = ""  # last output line of a workload that is the user's own command
+    streaming: int = 0  # requests in flight whose first token has arrived
 
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """All that a result depends on. Stored with it; two results are like for like only where these agree."""
+    """Everything that a result depends on. Stored with the result: two results are comparable only if these agree."""
 
     host: str
     engine: str | None
@@ -193,23 +200,25 @@ class Conditions:
     cuda_version: str | None = None
     gpus: tuple[Mapping[str, Any], ...] = ()  # name, uuid, power limit, locks, clocks max
     gpu_settings: Mapping[str, Any] = field(default_factory=dict)
-    in_force: Mapping[str, str] = field(default_factory=dict)  # "gpu0.gpu_clocks" -> InForce, of what was altered
-    client: str = "local"  # "local", "tunnel": where the load came from
+    in_force: Mapping[str, str] = field(default_factory=dict)  # "gpu0.gpu_clocks" -> InForce, of changed settings
+    client: str = "local"  # where the load came from: "local", or "tunnel" for a remote host
     workbench_version: str = ""
     simulated: bool = False
-    ceiling_tok_s: float | None = None  # of one stream, by the memory bandwidth
+    ceiling_tok_s: float | None = None  # limit of one stream by the memory bandwidth
     ceiling_basis: str = ""  # which bandwidth that is: nominal, or at the memory clock under load
     server_started_unix_s: float | None = None
     model_digest: str | None = None  # of the model's files on the host: names, sizes, first and last 64 KiB of each
-    model_bytes: str = ""  # how sure that is, or why there is none
-    imported: str | None = None  # the tool that measured this where it was not Workbench: "vllm bench serve"
-    findings: Mapping[str, str] = field(default_factory=dict)  # of `in_force`, in words: what was asked, seen, and why
-    address: str = ""  # base URL of a server that Workbench did not start, as its host knows it
-    known_workload: tuple[str, ...] = ()  # fields of the spec that an imported file told; the others mean nothing
+    model_bytes: str = ""  # how sure the digest is, or why there is none
+    imported: str | None = None  # the tool that measured this, if not Workbench: "vllm bench serve"
+    findings: Mapping[str, str] = field(default_factory=dict)  # `in_force` in words: requested, measured, and why
+    address: str = ""  # base URL of a server that Workbench did not start, as seen from its host
+    known_workload: tuple[str, ...] = ()  # fields of the spec in an imported file; the other fields are meaningless
 
 
 @dataclass(frozen=True, slots=True)
 class BenchResult:
+    """A stored benchmark: workload, conditions and metrics, with the user's note and tags."""
+
     id: int
     unix_s: float
     spec: BenchSpec
@@ -221,13 +230,14 @@ class BenchResult:
 
 @dataclass(frozen=True, slots=True)
 class MetricChange:
-    """One line of a comparison: B against A.
+    """One line of a comparison: the change of a metric from A to B.
 
-    `verdict`: "better", "worse" or "no difference shown" where several runs of each give an interval,
-    "hint only" where that says better or worse but nothing may be claimed of it (a metric that was not chosen
-    beforehand and may be out by chance among so many; runs that are not alike; an experiment that is not finished),
-    "single pair" where there is no interval (nothing is claimed),
-    "not measured" where a value is absent.
+    `verdict` is one of:
+      "better", "worse", "no difference shown": several runs of each side give an interval;
+      "hint only": better or worse, but nothing is claimed: the metric was not chosen beforehand and may differ by
+          chance among so many, the runs are not comparable, or the experiment is not finished;
+      "single pair": one run of each side gives no interval, so nothing is claimed;
+      "not measured": a value is missing.
     """
 
     metric: str
@@ -235,26 +245,28 @@ class MetricChange:
     a: float | None
     b: float | None
     change_pct: float | None
-    interval_pct: float | None  # half width of the 95 % interval of the change; None: a single pair cannot give one
+    interval_pct: float | None  # half width of the change's 95 % interval; None for a single pair
     higher_is_better: bool
     verdict: str
-    pairs: tuple[tuple[float | None, float | None], ...] = ()  # raw (A, B) in order, where runs were made in pairs
+    pairs: tuple[tuple[float | None, float | None], ...] = ()  # raw (A, B) in order, if runs were made in pairs
 
 
 def half_width(interval_pct: float, digits: int = 1) -> str:
-    """ "0.9"; ">999" where runs scatter so much that a figure would only look like one."""
+    """Return the interval's half width as text, such as "0.9", or ">999" if the runs scatter too much for a number."""
     return ">999" if interval_pct > 999 else f"{interval_pct:.{digits}f}"
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
+    """Result B compared with result A: differences of the configuration, then the change of each metric."""
+
     a: int
     b: int
-    differences: tuple[Mapping[str, Any], ...]  # configuration first: {"kind", "name", "a", "b"}
+    differences: tuple[Mapping[str, Any], ...]  # {"kind", "name", "a", "b"}, configuration first
     metrics: tuple[MetricChange, ...]
-    warnings: tuple[str, ...]  # where the two are not like for like
+    warnings: tuple[str, ...]  # why the two are not comparable
     like_for_like: bool
     simulated: bool
     runs_a: int = 1
     runs_b: int = 1
-    notes: tuple[str, ...] = ()  # how far the figures carry
+    notes: tuple[str, ...] = ()  # what the metrics can and cannot show

@@ -1,4 +1,4 @@
-"""A benchmark as the command line that asks for it."""
+"""A workload as the command-line options that produce it."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from workbench.model.bench import BenchSpec
 from workbench.model.secrets import SERVER_KEY_VARIABLE
 
 _ALWAYS = ("concurrency", "requests", "max_tokens", "input_tokens", "warmup")
-_WHERE_OTHER = ("seed", "rate", "arrival", "seconds", "length_spread", "endpoint")  # than without any option
-_USUAL = {field.name: field.default for field in fields(BenchSpec)}
+_IF_NOT_DEFAULT = ("seed", "rate", "arrival", "seconds", "length_spread", "endpoint")
+_DEFAULTS = {field.name: field.default for field in fields(BenchSpec)}
 
 
 def options(spec: BenchSpec) -> tuple[str, ...]:
-    """Words after `workbench bench RUN` that ask for the same workload, whatever a preset or a profile suggests. The
-    file of the person's own prompts is called as in the result: its path was not kept."""
+    """Return the words after `workbench bench RUN` that produce the same workload, whatever a preset or profile
+    suggests. A file of the user's own prompts is named as in the result, since its path was not stored."""
     words: list[str] = []
-    for name in (*_ALWAYS, *_WHERE_OTHER):
+    for name in (*_ALWAYS, *_IF_NOT_DEFAULT):
         value = getattr(spec, name)
-        if name in _ALWAYS or value != _USUAL[name]:
+        if name in _ALWAYS or value != _DEFAULTS[name]:
             words += [f"--{name.replace('_', '-')}", f"{value:g}" if isinstance(value, float) else str(value)]
     for name, limit_s in (("timeout", spec.timeout_s), ("stall-timeout", spec.stall_s), ("deadline", spec.deadline_s)):
-        words += [f"--{name}", f"{limit_s:g}"] if limit_s is not None else []
+        if limit_s is not None:
+            words += [f"--{name}", f"{limit_s:g}"]
     flags = {
         "until-steady": spec.until_steady,
         "shared-prefix": spec.shared_prefix,
@@ -34,7 +35,10 @@ def options(spec: BenchSpec) -> tuple[str, ...]:
         words += ["--prompts", spec.prompts_name.partition(" (")[0]]
     if spec.api_key_env and spec.api_key_env != SERVER_KEY_VARIABLE:
         words += ["--api-key-env", spec.api_key_env]
-    words += [*(["--cacert", spec.ca_file] if spec.ca_file else []), *(["--insecure"] if spec.insecure else [])]
+    if spec.ca_file:
+        words += ["--cacert", spec.ca_file]
+    if spec.insecure:
+        words.append("--insecure")
     if spec.extra_body:
         words += ["--extra-body", json.dumps(dict(spec.extra_body), ensure_ascii=False)]
     return tuple(words)

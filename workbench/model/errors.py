@@ -1,10 +1,10 @@
-"""Errors that are meant for a person.
+"""Errors that are reported to the user.
 
-WorkbenchError            what happened, where, the command, the next step
-├── InputError            bad usage or input: exit code 2
-│   ├── PresetError       a preset file that does not hold (carries findings)
+WorkbenchError            what happened, on which host, the command, the next step
+├── InputError            invalid usage or input: exit code 2
+│   ├── PresetError       an invalid preset file (with findings)
 │   └── PlanError         a plan that cannot become a command
-├── HostError             a host could not do it (hosts/base.py has its subclasses)
+├── HostError             an operation on a host failed (hosts/base.py has its subclasses)
 ├── ServerError           a server did not start, answer or stop
 ├── BenchError            a benchmark could not be run
 ├── SettingsError         a GPU or host setting could not be read, applied or reverted
@@ -21,7 +21,8 @@ from workbench.model.untrusted_text import clean
 
 
 class WorkbenchError(Exception):
-    """`message` says what happened; `host`, `command` and `next_step` say where, doing what, and what now."""
+    """Base of all errors that are shown without a traceback. `message` says what happened; `host`, `command` and
+    `next_step` say where, during which command, and what the user can do."""
 
     exit_code = 1
 
@@ -34,9 +35,9 @@ class WorkbenchError(Exception):
         next_step: str | None = None,
         findings: Sequence[Finding] = (),
     ) -> None:
-        from workbench.model.secrets import mask_text, mask_urls  # an error is rare, and its import is not free
+        from workbench.model.secrets import mask_text, mask_urls  # deferred: errors are rare
 
-        message = mask_text(clean(message, lines=True))  # it quotes what hosts, servers, files and users said
+        message = mask_text(clean(message, lines=True))  # may quote hosts, servers, files and users
         super().__init__(message)
         self.message = message
         self.host = host
@@ -46,7 +47,7 @@ class WorkbenchError(Exception):
 
     def __str__(self) -> str:
         where = f"{self.host}: " if self.host else ""
-        quoted = self.message.replace("\n", "\n    ")  # a line of theirs must not look like one of these
+        quoted = self.message.replace("\n", "\n    ")  # a quoted line must not look like "command:" or "next:"
         lines = [f"{where}{quoted}"]
         if self.command:
             lines.append(f"  command: {clean(self.command)}")
@@ -78,7 +79,8 @@ class PlanError(InputError):
 
 
 class NotTrusted(PlanError):
-    """A stranger's preset runs more than its engine's usual program, and its user has not agreed to that."""
+    """A preset that is not a shipped one would run more than its engine's usual program, and the user has not agreed to
+    that."""
 
 
 class HostError(WorkbenchError):

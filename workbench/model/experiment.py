@@ -1,4 +1,4 @@
-"""An A/B experiment: two configurations, pairs of runs in a random order, and what they show."""
+"""An A/B experiment: two configurations, pairs of runs in a random order, and what the pairs show."""
 
 from __future__ import annotations
 
@@ -9,18 +9,21 @@ from typing import Any
 from workbench.model.bench import Comparison
 from workbench.model.settings import GpuSettings
 
-SHOWS_PCT = {3: 5.0, 5: 2.0, 8: 1.3}  # pairs -> the difference they are for, as measured (docs/REFERENCE.md)
+SHOWS_PCT = {3: 5.0, 5: 2.0, 8: 1.3}  # pairs -> the difference that they can show (docs/REFERENCE.md)
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What an arm is measured on where the arms have no common base. `name` as typed: a URL, a run, a preset; once it
-    is looked up, one of `url`, `run_id` (a server that runs, and is measured as it is) and `plan` (JSON as in
-    ExperimentSpec: of the server that is started for each run)."""
+    """What an arm is measured on if the arms have no common base: a URL, a run, or a preset, with `name` as the user
+    typed it.
+
+    Once the name is looked up, one of `url`, `run_id` (a running server, measured as it is) and `plan` (JSON as in
+    ExperimentSpec, of the server that is started for each run) is set.
+    """
 
     name: str
-    host: str | None = None  # where it is not the experiment's
-    executable: str | None = None  # what starts its engine
+    host: str | None = None  # if it differs from the experiment's host
+    executable: str | None = None  # program that starts the engine
     url: str | None = None
     run_id: str | None = None
     plan: Mapping[str, Any] | None = None
@@ -32,17 +35,18 @@ class Target:
 
     @property
     def words(self) -> str:
-        words = [
-            self.name,
-            *(["by", self.executable] if self.executable else []),
-            *(["on", self.host] if self.host else []),
-        ]
-        return " ".join(words)
+        words = self.name
+        if self.executable:
+            words += f" by {self.executable}"
+        if self.host:
+            words += f" on {self.host}"
+        return words
 
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """What one side changes on the common base or on its own target, as typed: "flag=value", names of flags, "K=V"."""
+    """The changes that one side makes to the common base or to its own target, as the user typed them: "flag=value",
+    names of flags, "K=V"."""
 
     sets: tuple[str, ...] = ()
     unsets: tuple[str, ...] = ()
@@ -52,15 +56,18 @@ class Arm:
 
     @property
     def relaunches(self) -> bool:
-        """Whether it changes what only a start of the server changes."""
+        """Whether the arm changes something that only a start of the server changes."""
         return bool(self.sets or self.unsets or self.envs)
 
 
 @dataclass(frozen=True, slots=True)
 class ExperimentSpec:
-    """`plan`: the base as JSON (model.plan), secrets masked; empty where the arms have targets. `pairs`: so many;
-    `until_pct`: until the interval of `metric` is that narrow (± percent), `pairs` then being the most. `bench`: fields
-    of BenchSpec."""
+    """The design of an experiment.
+
+    `plan` is the base as JSON (model.plan) with secrets masked, empty if the arms have targets. `pairs` is the number
+    of pairs. With `until_pct`, pairs are made until the interval of `metric` is within ± that percentage, and `pairs`
+    is the maximum. `bench` contains fields of BenchSpec.
+    """
 
     a: Arm
     b: Arm
@@ -73,10 +80,10 @@ class ExperimentSpec:
     max_minutes: float | None = None
     match_temperature_c: float | None = None  # start each run within this of the first run's start temperature
     seed: int = 0
-    # Which runs are made first and discarded: None, one, and one of each arm whose first start compiles; True, one of
-    # each arm; False, none.
+    # Runs made first and discarded. None: one, and one of each arm whose first start compiles; True: one of each arm;
+    # False: none.
     throw_away: bool | None = None
-    order_seed: int | None = None  # of the order inside the pairs; None: A B B A, as older experiments have it
+    order_seed: int | None = None  # seed of the order inside the pairs; None: A B B A, as in older experiments
 
 
 WARM_UP = -1
@@ -85,26 +92,28 @@ INTERRUPTED = "interrupted"
 
 @dataclass(frozen=True, slots=True)
 class ExperimentRun:
-    """One run of one arm. `state`: "planned", "starting", "measuring", "done", "failed", or "dropped": measured, but
-    its partner failed or an interruption lay between them, so that the pair was made again; "discarded": a first run
-    of a cold machine."""
+    """One run of one arm.
 
-    place: int  # 0… in the order in which they are made
-    pair: int  # WARM_UP: of none, to be discarded
+    `state` is "planned", "starting", "measuring", "done", "failed"; "dropped" for a run whose pair was made again,
+    since its partner failed or was interrupted; "discarded" for a first run of a cold machine.
+    """
+
+    place: int  # position from 0, in the order in which the runs are made
+    pair: int  # WARM_UP for a run that belongs to no pair and is discarded
     arm: str  # "A" or "B"
     state: str = "planned"
     result_id: int | None = None
-    value: float | None = None  # of the spec's metric, for the list
-    took_s: float | None = None  # with the server's start
+    value: float | None = None  # value of the spec's metric
+    took_s: float | None = None  # duration, including the server's start
     error: str | None = None
-    run_id: str | None = None  # the server
-    start_temperature_c: float | None = None  # hottest GPU of the server before the run; None: not asked for
+    run_id: str | None = None  # of the server
+    start_temperature_c: float | None = None  # hottest GPU of the server before the run; None if not read
 
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """`state`: "running", "stopped" (can be resumed), "done", "failed" (can be resumed too). `comparison`: of the
-    complete pairs so far, each metric with its raw pairs."""
+    """An experiment and its runs so far. `state` is "running", "stopped" or "failed" (both can be resumed), or "done".
+    `comparison` covers the complete pairs, with their raw values for each metric."""
 
     id: int
     unix_s: float
@@ -113,21 +122,21 @@ class Experiment:
     runs: tuple[ExperimentRun, ...] = ()
     state: str = "running"
     comparison: Comparison | None = None
-    verdict: str = ""  # one sentence for a person
+    verdict: str = ""  # one sentence for the user
     smallest_pct: float | None = None  # the smallest difference that this design could have shown
-    restarts: bool = False  # whether the arms differ in what only a restart changes
-    left_s: float | None = None  # estimate
+    restarts: bool = False  # whether the arms differ in something that only a restart changes
+    left_s: float | None = None  # estimated time left
     simulated: bool = False
-    note: str = ""  # what else a reader must know, one sentence per line
+    note: str = ""  # further facts for the reader, one sentence per line
     error: str | None = None
-    phase: str = ""  # what is done right now: "discarded run, B: starting", "pair 2, A: waiting for 45 °C", …
-    extensions: int = 0  # how often more pairs were asked for after the outcome had been seen
-    server: str | None = None  # run that the experiment started and has on now: ended at the end
-    settings_on: bool = False  # GPU settings of an arm may be on now: given back at the end
+    phase: str = ""  # current activity: "discarded run, B: starting", "pair 2, A: waiting for 45 °C", …
+    extensions: int = 0  # how often more pairs were requested after the outcome had been seen
+    server: str | None = None  # run that the experiment started; stopped at its end
+    settings_on: bool = False  # GPU settings of an arm may be in force; reverted at the end
 
     @property
     def order(self) -> str:
-        """In words."""
+        """The order inside the pairs, in words."""
         return "the order A B B A" if self.spec.order_seed is None else "a random order"
 
     @property

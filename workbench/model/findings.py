@@ -1,4 +1,4 @@
-"""What a check found: one shape for validation, rules, log patterns and faults."""
+"""Findings: one form for the results of validation, rules, log patterns and fault checks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Level(StrEnum):
-    """How much a finding weighs. ERROR stops a start; WARN and HINT never do."""
+    """The severity of a finding. ERROR prevents a start; WARN and HINT never do."""
 
     ERROR = "error"
     WARN = "warn"
@@ -21,11 +21,10 @@ class Level(StrEnum):
 class Finding:
     """One statement about a plan, a preset, a host or a run.
 
-    `code` is stable and dotted ("flag.unknown", "memory.too-large"): tests and scripts match it.
-    `flag` is the flag or environment variable concerned, without dashes, or None.
-    `fix` says what to do next, as a person would type or press it.
-    `file`, `line` (from 1) and `field` (dotted) say where, for findings about a file; `evidence` is the text that
-    was matched, for findings about a log.
+    `code` is stable and dotted ("flag.unknown", "memory.too-large"); tests and scripts match it. `flag` is the flag or
+    environment variable concerned, without dashes, or None. `fix` is the next step, as the user would type or press it.
+    For findings about a file, `file`, `line` (from 1) and `field` (dotted) give the place; for findings about a log,
+    `evidence` is the text that matched.
     """
 
     level: Level
@@ -41,7 +40,7 @@ class Finding:
 
     @property
     def place(self) -> str:
-        """ "presets/x.toml:12", "presets/x.toml", or "" when the finding is not about a file."""
+        """ "presets/x.toml:12", "presets/x.toml", or "" if the finding is not about a file."""
         return f"{self.file}:{self.line}" if self.file and self.line else self.file or ""
 
     def as_json(self) -> dict[str, Any]:
@@ -49,6 +48,6 @@ class Finding:
 
 
 def worst(findings: Iterable[Finding]) -> Level | None:
-    """The gravest level among `findings`, or None when there are none."""
+    """Return the most severe level among `findings`, or None if there are none."""
     order = list(Level)
     return min((f.level for f in findings), key=order.index, default=None)

@@ -1,7 +1,7 @@
-"""Launch flags as data: what an engine version knows, and what a plan sets.
+"""Launch flags as data: the flags that an engine version knows, and the flags that a plan sets.
 
-Canonical flag name: the engine's long name without leading dashes ("max-num-seqs", "enforce-eager").
-A value is plain JSON-able Python: bool, int, float, str, list (repeated or nargs), dict (JSON flag).
+The canonical name of a flag is the engine's long name without leading dashes ("max-num-seqs", "enforce-eager"). A value
+is plain JSON-able Python: bool, int, float, str, list (repeated or nargs), dict (JSON flag).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class FlagSpec:
     negation: str | None = None  # e.g. "--no-enforce-eager" or "--disable-x"; None: cannot be negated
     choices: tuple[str, ...] = ()
     default: FlagValue | None = None
-    repeatable: bool = False  # given several times, or takes several values
+    repeatable: bool = False  # can be given several times, or has several values
     nargs: str | None = None  # "+", "*", "?", a count, or "," (a list joined by commas into one argument)
     minimum: float | None = None
     maximum: float | None = None
@@ -48,11 +48,11 @@ class FlagSpec:
     help: str = ""
     deprecated: bool = False
     required: bool = False
-    env: str | None = None  # environment variable that sets the same
-    value_takes_bool_word: bool = False  # TabbyAPI: booleans take True/False as a value
+    env: str | None = None  # environment variable with the same effect
+    value_takes_bool_word: bool = False  # TabbyAPI: booleans need True or False as a value
     words: tuple[str, ...] = ()  # accepted beside numbers (INT, FLOAT); well-known values, others are accepted (STR)
     multiple_of: int | None = None
-    default_note: str = ""  # what decides where the default is not a constant, e.g. "the model's own"
+    default_note: str = ""  # where the default comes from if it is not a constant, e.g. "the model's own"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class EnvSpec:
 
 @dataclass(frozen=True)
 class FlagCatalog:
-    """All flags of one engine version. `version` is the engine version that the data came from."""
+    """All flags of one engine version. `version` is the version that the data was taken from."""
 
     engine: str
     version: str
@@ -84,7 +84,7 @@ class FlagSetting:
 
 @dataclass(frozen=True, slots=True)
 class FlagRow:
-    """One line of the flag editor: spec joined with setting and finding."""
+    """One line of the flag editor: specification, setting and finding of a flag."""
 
     name: str
     value: FlagValue | None

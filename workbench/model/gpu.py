@@ -1,8 +1,8 @@
-"""GPUs as the screen and the results see them.
+"""GPU and host readings, as the screen and the results use them.
 
-Absent is not zero: a value that the driver does not give is None, and `absent` names the reason
-("not supported", "no permission", "gpu is lost", "driver/library mismatch", …) under the field's name.
-Units are in the names; bytes are bytes, shares are percent 0..100.
+A missing value is None, never zero, and `absent` gives the reason ("not supported", "no permission", "gpu is lost",
+"driver/library mismatch", …) under the field's name. Units are in the names; bytes are bytes, shares are percent
+0..100.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ class DriverStatus(StrEnum):
     MISMATCH = "driver/library mismatch"  # 18: reboot or reload needed
     NO_GPU = "no gpu"  # 28, or zero devices
     NO_PERMISSION = "no permission"  # 4 / 17 (blocked by OS or cgroup) at init
-    HUNG = "driver hung"  # a call did not return: the agent was abandoned
-    ERROR = "error"  # anything else; message says what
+    HUNG = "driver hung"  # a call did not return, so the agent was abandoned
+    ERROR = "error"  # any other problem; see `message`
 
 
 class GpuState(StrEnum):
     LIVE = "live"
-    LOST = "lost"  # NVML_ERROR_GPU_IS_LOST (15, XID 79): this one only, the others go on
+    LOST = "lost"  # NVML_ERROR_GPU_IS_LOST (15, XID 79): this GPU only, the others continue
     NO_PERMISSION = "no permission"
     ERROR = "error"
-    NOT_READ = "not read"  # another GPU's call has not returned, and the driver takes one at a time
+    NOT_READ = "not read"  # another GPU's call has not returned, and the driver processes one call at a time
 
 
 @dataclass(frozen=True, slots=True)
 class GpuProcess:
     pid: int
     memory_bytes: int | None
-    name: str | None = None  # None where host PIDs cannot be resolved (containers)
+    name: str | None = None  # None if host PIDs cannot be resolved (containers)
     kind: str = "compute"
 
 
 @dataclass(frozen=True, slots=True)
 class GpuInfo:
-    """What does not change from second to second (agent: once, and again on the slow cadence)."""
+    """Properties of a GPU that rarely change. The agent sends them once, and again at long intervals."""
 
     index: int
     uuid: str
@@ -50,14 +50,14 @@ class GpuInfo:
     compute_capability: str | None = None
     sm_max_mhz: int | None = None
     memory_max_mhz: int | None = None
-    supported_sm_mhz: tuple[int, ...] = ()  # at the highest memory clock, ascending; () where the driver lists none
+    supported_sm_mhz: tuple[int, ...] = ()  # at the highest memory clock, ascending; () if the driver lists none
     supported_memory_mhz: tuple[int, ...] = ()
     power_default_w: float | None = None
     power_min_w: float | None = None
     power_max_w: float | None = None
     memory_total_bytes: int | None = None
     memory_reserved_bytes: int | None = None
-    unified_memory: bool = False  # memory is the host's (GB10): figures come from /proc/meminfo, labelled unified
+    unified_memory: bool = False  # the GPU uses the host's memory (GB10); values come from /proc/meminfo
     pcie_gen_max: int | None = None
     pcie_width_max: int | None = None
     memory_bus_bits: int | None = None
@@ -74,16 +74,16 @@ class GpuSample:
     index: int
     uuid: str
     state: GpuState = GpuState.LIVE
-    message: str | None = None  # when state is not LIVE: what the driver said
+    message: str | None = None  # the driver's message if the state is not LIVE
     sm_mhz: int | None = None
     memory_mhz: int | None = None
-    power_w: float | None = None  # instantaneous (field 186) where given, else the 1 s average
+    power_w: float | None = None  # instantaneous (field 186) if available, otherwise the 1 s average
     power_average_w: float | None = None
     power_limit_w: float | None = None  # requested (management) limit
     power_limit_enforced_w: float | None = None  # after all limiters
     gpu_util_pct: float | None = None  # share of time with a kernel running, not throughput
     memory_util_pct: float | None = None
-    memory_used_bytes: int | None = None  # v2: without the driver's reserved part
+    memory_used_bytes: int | None = None  # without the driver's reserved memory (NVML v2)
     memory_total_bytes: int | None = None
     temperature_c: float | None = None
     memory_temperature_c: float | None = None
@@ -96,7 +96,7 @@ class GpuSample:
     pcie_tx_mb_s: float | None = None
     energy_j: float | None = None  # counter since driver load
     persistence: bool | None = None
-    processes: tuple[GpuProcess, ...] | None = None  # None: not read yet or not given
+    processes: tuple[GpuProcess, ...] | None = None  # None: not read yet or not available
     absent: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -117,7 +117,7 @@ class HostSample:
 @dataclass(frozen=True, slots=True)
 class DriverInfo:
     status: DriverStatus = DriverStatus.OK
-    message: str | None = None  # for a person: what is wrong and what to do
+    message: str | None = None  # the problem and the next step, for the user
     driver_version: str | None = None
     cuda_version: str | None = None
     nvml_version: str | None = None
@@ -130,7 +130,7 @@ class DriverInfo:
 
 @dataclass(frozen=True, slots=True)
 class Telemetry:
-    """One tick of one host. `t_s` is the agent's own monotonic clock; `unix_s` its wall clock."""
+    """One reading of one host. `t_s` is the agent's own monotonic clock, `unix_s` its wall clock."""
 
     t_s: float
     unix_s: float

@@ -1,4 +1,4 @@
-"""A launch plan: everything needed to say what will be started, before anything is."""
+"""A launch plan: everything needed to show which server will be started, before anything starts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from workbench.model.flags import FlagSetting, FlagValue, Origin
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One host's part of a server that spans several: its rank and the flags that differ there."""
+    """One host's part of a server that spans several hosts: its rank, and the flags that differ there."""
 
     name: str
     rank: int
@@ -22,9 +22,9 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What is known of the model's weights; None where it is not known (then no ceiling is shown).
+    """Facts about the model's weights. A fact that is unknown is None, and then no ceiling is shown.
 
-    The figures hold for the model `id` started with `flags` (those of them that change the weights).
+    The values apply to the model `id` started with `flags` (the flags that change the weights).
     """
 
     id: str
@@ -36,15 +36,15 @@ class ModelFacts:
     layers: int | None = None
     flags: Mapping[str, FlagValue] = field(default_factory=dict)
     source: str = ""  # "preset vllm-any", "config.json and weight files on spark-01"
-    missing: str | None = None  # why a figure is not known
+    missing: str | None = None  # why a value is unknown
 
 
 @dataclass(frozen=True, slots=True)
 class VariableSource:
     """Where the value of a preset's variable comes from.
 
-    `run_id` names the READY run that a remembered value was used by. A default carries it too, with the value that run
-    had `instead`: a remembered value never replaces a preset's own default.
+    `run_id` names the READY run that used a remembered value. A default has it too if that run used another value,
+    which is then `instead`: a remembered value never replaces a preset's own default.
     """
 
     kind: str  # "given", "remembered", "default", "example"
@@ -54,7 +54,8 @@ class VariableSource:
 
 @dataclass(frozen=True, slots=True)
 class LaunchPlan:
-    """Engine + model + flags + environment; `engines.command_of(plan)` turns it into argv, env and files."""
+    """Engine, model, flags and environment of a server. `engines.command_of(plan)` turns it into argv, env and
+    files."""
 
     engine: str  # one of engines.registry.names()
     model: str  # path or hub id as the engine is given it
@@ -62,19 +63,18 @@ class LaunchPlan:
     flags: tuple[FlagSetting, ...] = ()  # in the order they appear on the command line
     env: tuple[FlagSetting, ...] = ()
     executable: tuple[str, ...] = ()  # argv prefix that overrides the engine's own, e.g. ("/opt/v/bin/vllm",)
-    stranger: bool = False  # its preset is not a shipped one: `engines.trust` says what that means
-    executable_from: str = ""  # who named it: "preset", "config.toml", "given"; "" for the engine's own
+    stranger: bool = False  # the preset is not a shipped one; see engines/preset_trust.py
+    executable_from: str = ""  # origin of `executable`: "preset", "config.toml", "given"; "" for the engine's own
     workdir: str | None = None
     engine_version: str | None = None  # of the catalog that the plan is checked against
-    engine_versions: str | None = None  # PEP 440 range that the preset holds for, e.g. ">=0.14,<0.34"
+    engine_versions: str | None = None  # PEP 440 range that the preset is valid for, e.g. ">=0.14,<0.34"
     preset_id: str | None = None
-    preset_status: str | None = None
     nodes: tuple[Node, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
-    sources: Mapping[str, VariableSource] = field(default_factory=dict)  # of `variables`, by name
+    sources: Mapping[str, VariableSource] = field(default_factory=dict)  # of the `variables`, by name
 
     def uses(self, value: str) -> bool:
-        """Whether `value` still stands somewhere in the plan: a variable that an edit replaced is not used."""
+        """Return whether `value` occurs in the plan. The value of a variable that an edit replaced does not."""
         settings = (s.value for s in (*self.flags, *self.env))
         nodes = (v for node in self.nodes for v in (*node.flags.values(), *node.env.values()))
         return any(value in str(text) for text in (self.model, self.workdir, *self.executable, *settings, *nodes))
@@ -83,7 +83,7 @@ class LaunchPlan:
         return next((f.value for f in self.flags if f.name == name), None)
 
     def with_flag(self, name: str, value: FlagValue, origin: Origin = Origin.EDITED) -> LaunchPlan:
-        """The plan with `name` set: in place when it is there, else at the end."""
+        """Return the plan with `name` set: in place if it is already set, otherwise at the end."""
         new = FlagSetting(name, value, origin)
         if any(f.name == name for f in self.flags):
             return replace(self, flags=tuple(new if f.name == name else f for f in self.flags))
@@ -104,10 +104,11 @@ class LaunchPlan:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What is run: argv (never a shell string), extra environment, files written into the run directory first.
+    """A command to run: argv (never a shell string), extra environment, and files to write into the run directory
+    first.
 
-    `files` maps a name relative to the run directory to its text. `{run_dir}` in argv is replaced by the
-    run directory on the host when the process is started.
+    `files` maps a name relative to the run directory to its text. `{run_dir}` in argv is replaced by the run directory
+    on the host when the process is started.
     """
 
     argv: tuple[str, ...]
@@ -118,7 +119,7 @@ class Command:
     port: int = 8000
 
     def shell(self) -> str:
-        """One line a person could paste: environment, then the command, quoted by shlex."""
+        """Return one line that the user could paste: environment, then the command, quoted for a shell."""
         env = [f"{k}={shlex.quote(v)}" for k, v in self.env.items()]
         line = " ".join([*env, *(shlex.quote(a) for a in self.argv)])
         return f"cd {shlex.quote(self.workdir)} && {line}" if self.workdir else line
@@ -135,7 +136,7 @@ class PlanChange:
 
 
 def diff(a: LaunchPlan, b: LaunchPlan) -> tuple[PlanChange, ...]:
-    """What differs between two plans, engine and model first, then flags and environment in b's order."""
+    """Return the differences between two plans: engine and model first, then flags and environment in b's order."""
     changes: list[PlanChange] = []
     named = [("engine", a.engine, b.engine), ("model", a.model, b.model)]
     named.append(("executable", shlex.join(a.executable), shlex.join(b.executable)))

@@ -1,8 +1,9 @@
-"""The schema of a preset file (TOML). A preset is data from strangers: it is read, checked, shown; it executes nothing.
+"""The schema of a preset file (TOML). Presets may come from strangers: they are parsed, checked and shown, and execute
+nothing.
 
-`${name}` in a string stands for a variable that the person is asked for once (see `variables`). Types are strict:
-"8" is not a number here. What the schema cannot say (values that try to run something, undefined variables) is
-checked in store/preset_check.py.
+`${name}` in a string refers to a variable, for whose value the user is asked once (see `variables`). Types are strict:
+"8" is not a number. store/preset_check.py checks what a schema cannot express (values that try to run something,
+undefined variables).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class _Strict(BaseModel):
 
 
 class Hardware(_Strict):
-    """What the setup was made for; compared with what the host has, never enforced."""
+    """The hardware that the setup was made for. It is compared with the host's hardware, never enforced."""
 
     gpu_names: list[str] = Field(default_factory=list, description="NVML names, any of which fits")
     count: int = Field(1, ge=1, le=64, description="GPUs of the whole setup, all nodes together")
@@ -38,7 +39,7 @@ class Hardware(_Strict):
 
 class EngineRef(_Strict):
     name: str = Field(min_length=1, description="one of engines.registry.names()")
-    versions: VersionRange | None = Field(None, description='PEP 440 range that the setup holds for: ">=0.14,<0.34"')
+    versions: VersionRange | None = Field(None, description='PEP 440 range that the setup is valid for: ">=0.14,<0.34"')
     executable: list[str] | None = Field(None, description="argv prefix instead of the engine's own")
     workdir: str | None = None
 
@@ -55,7 +56,7 @@ class PresetModel(_Strict):
 
 
 class GpuSettingsEntry(_Strict):
-    """A settings plan that a preset may carry. Loading a preset never applies it."""
+    """GPU settings that a preset suggests. Loading a preset never applies them."""
 
     gpu: int | Literal["all"] = "all"
     persistence: bool | None = None
@@ -74,7 +75,7 @@ class GpuSettingsEntry(_Strict):
 
 
 class HostSetting(_Strict):
-    """A host setting that the setup mentions: shown, never applied by loading."""
+    """A host setting that the setup mentions. It is shown; loading a preset never applies it."""
 
     name: str
     value: str
@@ -82,7 +83,8 @@ class HostSetting(_Strict):
 
 
 class NodeEntry(_Strict):
-    """One node of a server that spans several: what differs there. Ranks run from 0 (head) without gaps."""
+    """One node of a server that spans several, with the flags and variables that differ there. Ranks run from 0 (head)
+    without gaps."""
 
     name: str
     rank: int = Field(ge=0)
@@ -91,7 +93,7 @@ class NodeEntry(_Strict):
 
 
 class Variable(_Strict):
-    """Asked for once per host; remembered when the server became READY.
+    """A value that the user is asked for once per host. It is remembered once a server was READY with it.
 
     A "secret-env" is the name of an environment variable, never a secret.
     """
@@ -109,7 +111,9 @@ class Benchmark(_Strict):
     input_tokens: int = Field(128, ge=1)
     max_tokens: int = Field(128, ge=1)
     warmup: int = Field(4, ge=0)
-    timeout_s: float | None = Field(None, gt=0, description="for one request; by the server's speed where absent")
+    timeout_s: float | None = Field(
+        None, gt=0, description="for one request; derived from the server's speed if absent"
+    )
     stall_s: float | None = Field(None, gt=0, description="without a byte after the first token")
     deadline_s: float | None = Field(None, gt=0, description="for the whole run")
 
@@ -125,14 +129,14 @@ class ReferenceResult(_Strict):
 
 
 class DocumentClaim(_Strict):
-    """Something that the document says, with what is known of it."""
+    """A statement of the document, and whether it is true."""
 
     text: str
     verdict: Verdict
-    correct: str = Field(description="the correct reading")
+    correct: str = Field(description="the correct statement")
     basis: str = Field(description='"arithmetic", "verified in a source", "checked by running it", "reasoning"')
-    lines: str | None = Field(None, description="where the document says it")
-    document: str | None = Field(None, description="when it is not the preset's own document")
+    lines: str | None = Field(None, description="the place in the document")
+    document: str | None = Field(None, description="if it is not the preset's own document")
     impact: Impact | None = None
 
 
@@ -144,7 +148,7 @@ class Provenance(_Strict):
 
 
 class Preset(_Strict):
-    """One documented setup: what to start, what it needs, where its numbers come from, what is wrong with them."""
+    """One documented setup: what to start, what it needs, where its numbers come from, and what is wrong with them."""
 
     preset_schema: Literal[1] = Field(1, alias="schema")
     id: Id
@@ -174,7 +178,8 @@ class Preset(_Strict):
         return value
 
     def filled(self, text: str) -> str:
-        """Return `text` with each `${name}` as its default, or as what it is an example of."""
+        """Return `text` with each `${name}` replaced by its default, or by its example with a note that the user is
+        asked for it."""
         for name, variable in self.variables.items():
             known = variable.default or (f"{variable.example} (asked for)" if variable.example else None)
             text = text.replace(f"${{{name}}}", known or f"<{name}: asked for>")

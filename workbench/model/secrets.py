@@ -1,6 +1,7 @@
-"""What must not be shown, stored or logged: keys and tokens, by the name they stand under or by their shape.
+"""Masking of keys and tokens, which must not be shown, stored or logged. They are recognized by their name or their
+form.
 
-One rule for every place where a command, a plan, a log line, an error or a result becomes visible.
+All places where a command, a plan, a log line, an error or a result becomes visible use these rules.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from workbench.model.flags import FlagRow, FlagSetting
 from workbench.model.plan import Command, LaunchPlan
 
 MASK = "***"
-SERVER_KEY_VARIABLE = "WORKBENCH_SERVER_KEY"  # carries the key of a run of ours to the load client, by environment only
+SERVER_KEY_VARIABLE = "WORKBENCH_SERVER_KEY"  # passes the key of Workbench's own server to the load client
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")  # of "api-key", "HF_TOKEN", "apiKey"
 _NAME = re.compile(r"-{0,2}[\w.-]+")
-# The last word of a secret's name -> words that make it something else when they stand before it.
+# The last word of a secret's name -> preceding words with which the name is not a secret's.
 _SECRET_WORDS: dict[str, str] = {
     **dict.fromkeys(("secret", "secrets", "password", "passwords", "passwd", "passphrase"), ""),
     **dict.fromkeys(("apikey", "apikeys", "accesskey", "secretkey", "authtoken", "authorization"), ""),
@@ -30,17 +31,17 @@ _SECRET_WORDS: dict[str, str] = {
     "auth": "no disable enable require use skip",
 }
 _SECRET_ENDS = ("password", "passwd", "passphrase", "apikey")  # "PGPASSWORD"
-# Values with a prefix that only keys have: Hugging Face, OpenAI and the like, GitHub, AWS, bearer headers.
+# Values with a prefix that only keys have: Hugging Face, OpenAI and similar, GitHub, AWS, bearer headers.
 _SECRET_SHAPE = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{16,}|sk-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|AKIA[A-Z0-9]{16})\b"
     r"|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"  # a JSON Web Token
     r"|(?<=[Bb]earer )[A-Za-z0-9._~+/=-]{8,}"
 )
-# What follows `-k` or `token=` is a key where it is one long word of letters and digits; curl's `-k URL` stays.
+# The word after `-k` or `token=` is a key if it is long and made of letters and digits; curl's `-k URL` stays.
 _KEY_LIKE = r"(?=[\w+=-]*[0-9])(?=[\w+=-]*[A-Za-z])[\w+=-]{16,}(?![\w+=.:/-])"
 _SHORT = re.compile(rf"((?:(?<![^\s'\"])-k|\btoken)(?:=|\s+)['\"]?){_KEY_LIKE}")
-# "'api_key': ['abc']", "api_key=abc", "HF_TOKEN: abc". In small letters only names that hold nothing but secrets:
-# "token" is too common in logs.
+# "'api_key': ['abc']", "api_key=abc", "HF_TOKEN: abc". In lower case only names that always mean secrets: "token" is
+# too common in logs.
 _SECRET_PAIR = re.compile(
     r"""((?P<name>\b[A-Z][A-Z0-9]*_[A-Z0-9_]+|(?i:api[-_]?key|admin[-_]?key|access[-_]key|secret[-_]key|hf[-_]token
         |hub[-_]token|auth[-_]token|(?:proxy-)?authorization|\w*password|\w*passwd|\w*passphrase))
@@ -50,7 +51,7 @@ _SECRET_PAIR = re.compile(
 )
 # "--api-key abc" inside a line.
 _ARGUMENT = re.compile(r"(--(?P<name>[A-Za-z][\w.-]*)(?:=|\s+)['\"]?)(?!-)[^\s'\"]+")
-# In a URL: the password, a token in the user's place (of HTTP; that of ssh is a name), and the query's parameters.
+# In a URL: the password, a token in place of the user (for HTTP; for ssh it is a name), and the query's parameters.
 _URL_PASSWORD = re.compile(r"(://[^/\s:@]*:)[^/\s@]+(?=@)")
 _URL_TOKEN = re.compile(r"(https?://)[^/\s:@?#]+(?=@)", re.IGNORECASE)
 _URL_QUERY = re.compile(r"([?&](?P<name>[\w.%-]+)=)(?!\*\*\*)[^\s&#'\"<>]+")
@@ -59,12 +60,13 @@ _HINTS = (
     *("@", "key", "hf_", "sk-", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "akia"),
     *("bearer", "token", "pass", "secret", "credential", "auth", "sig", "eyj", "-k"),
 )
-_LEAST_SEEN = 6  # characters: a shorter one would mask ordinary words of a traceback
+_LEAST_SEEN = 6  # characters: a shorter secret would mask ordinary words of a traceback
 _seen: set[str] = set()
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a flag or variable of this name holds a secret: "api-key", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY"."""
+    """Return whether a flag or variable of this name contains a secret: "api-key", "HF_TOKEN",
+    "AWS_SECRET_ACCESS_KEY"."""
     words: list[str] = ["", "", *_WORD.findall(name)]
     before, last = (word.lower() for word in words[-2:])
     if last in _SECRET_WORDS:
@@ -73,16 +75,16 @@ def is_secret_name(name: str) -> bool:
 
 
 def seen_secrets() -> tuple[str, ...]:
-    """The secrets of every command that this process has shown, longest first, for texts that may quote one."""
+    """Return the secrets of every command that this process has shown, longest first, for texts that may quote one."""
     return tuple(sorted(_seen, key=len, reverse=True))
 
 
 def mask_text(text: str, secrets: Iterable[str] = ()) -> str:
-    """Return `text` without the given values and without what looks like a key."""
+    """Return `text` without the given values and without anything that looks like a key."""
     for value in secrets:
         text = text.replace(value, MASK)
     lower = text.lower()
-    if not any(hint in lower for hint in _HINTS):  # most log lines: a cheap look
+    if not any(hint in lower for hint in _HINTS):  # a cheap test that most log lines pass
         return text
     text = _SECRET_PAIR.sub(_masked_value, _SECRET_SHAPE.sub(MASK, mask_urls(text)))
     return _SHORT.sub(rf"\1{MASK}", _ARGUMENT.sub(_masked_value, text))
@@ -100,13 +102,13 @@ def _masked_value(found: re.Match[str]) -> str:
 
 
 def mask_argv(argv: Sequence[str], secrets: Iterable[str] = ()) -> tuple[str, ...]:
-    """Return `argv` with whatever stands under a secret flag masked, however short it is."""
+    """Return `argv` with the value of each secret flag masked, however short it is."""
     values = tuple(secrets)
     return tuple(MASK if under_secret else _mask_word(arg, values) for arg, under_secret in _placed(argv))
 
 
 def _placed(argv: Sequence[str]) -> Iterable[tuple[str, bool]]:
-    """Each argument, and whether it is the value of a secret flag before it."""
+    """Yield each argument, and whether it is the value of the secret flag before it."""
     under_secret = key_may_follow = False
     for arg in argv:
         if arg.startswith("-"):
@@ -119,7 +121,7 @@ def _placed(argv: Sequence[str]) -> Iterable[tuple[str, bool]]:
 
 
 def _mask_word(word: str, secrets: Iterable[str]) -> str:
-    """One argument: "--api-key=K", "HF_TOKEN=K" as docker takes it, JSON, or any text."""
+    """Mask one argument: "--api-key=K", "HF_TOKEN=K" as docker accepts it, JSON, or any text."""
     name, equals, value = word.partition("=")
     if equals and value and _NAME.fullmatch(name) and is_secret_name(name):
         return f"{name}={MASK}"
@@ -156,7 +158,8 @@ def mask_data(data: Any, name: str = "") -> Any:
 
 
 def mask_plan(plan: LaunchPlan) -> LaunchPlan:
-    """Return the plan as it may be shown and stored. A key in it must be given anew before it can be started again."""
+    """Return the plan in a form that may be shown and stored. A masked key must be given again before the plan can be
+    started."""
 
     def masked(settings: tuple[FlagSetting, ...]) -> tuple[FlagSetting, ...]:
         return tuple(replace(s, value=_mask_setting(s.name, s.value)) for s in settings)
@@ -169,7 +172,7 @@ def mask_plan(plan: LaunchPlan) -> LaunchPlan:
 
 
 def mask_row(row: FlagRow) -> FlagRow:
-    """Return a line of the flag editor as it may be shown."""
+    """Return a line of the flag editor in a form that may be shown."""
     return replace(row, value=_mask_setting(row.name, row.value))
 
 
@@ -180,7 +183,7 @@ def _mask_setting(name: str, value: Any) -> Any:
 
 
 def mask_command(command: Command) -> Command:
-    """Return the command as it may be shown and stored."""
+    """Return the command in a form that may be shown and stored."""
     values = secret_values(command)
     _seen.update(v for v in values if len(v) >= _LEAST_SEEN)
     return replace(
@@ -192,7 +195,8 @@ def mask_command(command: Command) -> Command:
 
 
 def secret_values(command: Command) -> tuple[str, ...]:
-    """Return the values under a secret name, in argv ("--api-key K", "--api-key=K") or environment; longest first."""
+    """Return the values that belong to a secret name in argv ("--api-key K", "--api-key=K") or environment, longest
+    first."""
     pairs = [*command.env.items(), *(tuple(a.partition("=")[::2]) for a in command.argv)]
     found = {value for name, value in pairs if is_secret_name(name)}
     found |= {arg for arg, under_secret in _placed(command.argv) if under_secret}

@@ -1,4 +1,4 @@
-"""A server run: one directory on its host, one state at a time."""
+"""A server run: its directory on a host, its state, its log and its counters."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from workbench.model.findings import Finding
 
 
 class ServerState(StrEnum):
-    STARTING = "starting"  # process alive, not answering yet
-    READY = "ready"  # process alive, health and models answer, one token has come back
+    STARTING = "starting"  # the process is alive and does not answer yet
+    READY = "ready"  # the process is alive, health and models answer, and one token was returned
     STOPPING = "stopping"
-    STOPPED = "stopped"  # ended because it was asked to
-    FAILED = "failed"  # ended by itself before ready, or never became ready in time
+    STOPPED = "stopped"  # ended on request
+    FAILED = "failed"  # ended by itself before it was ready, or was not ready in time
     CRASHED = "crashed"  # ended by itself after it was ready
-    UNRESPONSIVE = "unresponsive"  # alive after ready, but its endpoints no longer answer
-    UNKNOWN = "unknown"  # the host cannot be asked now (link lost): last state plus age
+    UNRESPONSIVE = "unresponsive"  # alive after it was ready, but its endpoints no longer answer
+    UNKNOWN = "unknown"  # the host cannot be queried (link lost); the reason has the last state and its time
 
 
 def run_and_time(run_id: str) -> str:
-    """Return a run with its start as its id tells it, in local time: "run 20261121-… on 2026-11-21 03:15"."""
+    """Return a run with the start time in its id, in local time: "run 20261121-… on 2026-11-21 03:15"."""
     try:
         started = datetime.strptime(run_id[:15], "%Y%m%d-%H%M%S").replace(tzinfo=UTC)
     except ValueError:
@@ -32,7 +32,7 @@ def run_and_time(run_id: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ServerStatus:
-    """What is known of one run now. Times are Unix seconds on the host; ids look like "20261121-031502-vllm-3f2a"."""
+    """The current state of one run. Times are Unix seconds of the host; ids look like "20261121-031502-vllm-3f2a"."""
 
     run_id: str
     engine: str
@@ -51,15 +51,15 @@ class ServerStatus:
     phase: str | None = None  # while starting: "loading weights 40 %", "capturing graphs", from the log
     exit_code: int | None = None
     exit_signal: str | None = None
-    reason: str | None = None  # first error line, or why it was given up
+    reason: str | None = None  # first error line of the log, or why the run failed
     findings: tuple[Finding, ...] = ()  # known causes of the failure
     run_dir: str | None = None
     served_model: str | None = None
     engine_version: str | None = None
     adopted: bool = False
     simulated: bool = False
-    alive: bool = False  # its process lives; a FAILED one may, when it was only not ready in time
-    outlived: int = 0  # of its processes, after its own has ended: they may hold GPU memory
+    alive: bool = False  # the process is alive; that of a FAILED run may be, if it was only not ready in time
+    outlived: int = 0  # processes that are alive although the server's own has ended; they may occupy GPU memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,19 +74,20 @@ class LogBatch:
 
 @dataclass(frozen=True, slots=True)
 class EngineMetrics:
-    """The engine's own counters now, summed over its data-parallel parts. Totals count from the engine's start.
+    """The engine's own counters at one moment, summed over its data-parallel parts. Totals count from the engine's
+    start.
 
-    None where this engine or version does not give a quantity; `absent` says why.
+    A quantity that this engine or version does not report is None, and `absent` gives the reason.
     """
 
-    running: int | None = None  # requests being worked on
+    running: int | None = None  # requests being processed
     waiting: int | None = None
     kv_use_pct: float | None = None  # 0..100, mean over the parts
     prompt_tokens: int | None = None
     generation_tokens: int | None = None
     requests_finished: int | None = None
     prefix_hit_tokens: int | None = None  # prompt tokens answered from the prefix cache
-    prefix_query_tokens: int | None = None  # prompt tokens that were looked up there
+    prefix_query_tokens: int | None = None  # prompt tokens looked up in the prefix cache
     preemptions: int | None = None
     spec_draft_tokens: int | None = None
     spec_accepted_tokens: int | None = None

@@ -1,4 +1,4 @@
-"""A sweep: one benchmark at each of several values of a GPU setting, the concurrency or a flag."""
+"""A sweep: one benchmark at each of several values of a GPU setting, the concurrency, or a flag."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class SweepPoint:
-    """`state`: "planned", "measuring", "done", "failed" (`error`), "skipped". `x` is the value as a number, None for a
-    word. What was not measured is None."""
+    """One value of a sweep and its results. `state` is "planned", "measuring", "done", "failed" (`error`) or "skipped".
+    `x` is the value as a number, None if it is a word. Metrics that were not measured are None."""
 
     label: str  # "400 W", "c=16", "max-num-seqs=512 kv-cache-dtype=fp8"
     x: float | None
@@ -24,35 +24,40 @@ class SweepPoint:
     ttft_p50_ms: float | None = None
     ttft_p99_ms: float | None = None
     itl_mean_ms: float | None = None
-    in_force: str | None = None  # of a GPU setting: what the load showed
+    in_force: str | None = None  # whether the load proved a GPU setting to be in force
     error: str | None = None
-    bound: bool | None = None  # of a power limit: whether it held the clocks down, or was drawn
+    bound: bool | None = None  # whether a power limit lowered the clocks or was reached
 
 
 @dataclass(frozen=True, slots=True)
 class SweepSpec:
-    """What a sweep was asked for, kept before its first measurement, secrets masked: with it the sweep is resumed."""
+    """The design of a sweep, stored before its first measurement with secrets masked, so that the sweep can be
+    resumed."""
 
     values: tuple[str, ...]  # as typed: "400", "210-1500"; of flags "name=value"
     bench: Mapping[str, Any] = field(default_factory=dict)  # fields of BenchSpec
     runs: int = 1
     pairs: int = 0
-    measured: Mapping[str, str] = field(default_factory=dict)  # GPUs, driver, engine, model: the same to its end
-    # of a GPU setting
+    measured: Mapping[str, str] = field(default_factory=dict)  # GPUs, driver, engine, model: must not change meanwhile
+    # For a GPU setting:
     run_id: str | None = None
     url: str | None = None
     gpus: tuple[str, ...] = ()  # UUIDs
     settle_s: float = 0.0
-    # of flags
-    plan: Mapping[str, Any] | None = None  # the start, as JSON (model.plan)
+    # For flags:
+    plan: Mapping[str, Any] | None = None  # the baseline, as JSON (model.plan)
     preset_id: str | None = None
     max_minutes: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """`kind`: "power_limit_w", "gpu_clocks", "concurrency" or "flag"; `state`: "running", "done", "stopped", "failed".
-    `knee` is the index of the point beyond which more buys little, with `knee_text` saying by which rule."""
+    """A sweep and its points.
+
+    `kind` is "power_limit_w", "gpu_clocks", "concurrency" or "flag"; `state` is "running", "done", "stopped" or
+    "failed". `knee` is the index of the point beyond which a higher value gains little; `knee_text` states the rule
+    that found it.
+    """
 
     id: int
     unix_s: float
@@ -68,18 +73,18 @@ class Sweep:
     left_s: float | None = None
     notes: tuple[str, ...] = ()
     error: str | None = None
-    experiment_id: int | None = None  # the A/B experiment that compared the best value of a flag with the start
-    server: str | None = None  # run that the sweep has started and has on now
-    confirmed: bool | None = None  # by pairs against the start; None: not compared
-    spec: SweepSpec | None = None  # None: of an older Workbench, or a kind that is not resumed
-    before: str | None = None  # run that was stopped for the sweep, and is to be started again after it
-    # While a GPU setting of the sweep may be on: "owners", the processes that have carried it out (gpu/owners.py), and
-    # "gpus", what each had at the start by UUID.
+    experiment_id: int | None = None  # the A/B experiment that compared the best value of a flag with the baseline
+    server: str | None = None  # run that the sweep started and that is running now
+    confirmed: bool | None = None  # whether pairs against the baseline confirmed the best value; None: not compared
+    spec: SweepSpec | None = None  # None: made by an older Workbench, or a kind that cannot be resumed
+    before: str | None = None  # run that was stopped for the sweep and is started again after it
+    # Set while a GPU setting of the sweep may be in force: "owners", the processes that ran the sweep
+    # (gpu/settings/owners.py), and "gpus", the previous settings of each GPU by UUID.
     start: Mapping[str, Any] | None = None
 
     @property
     def resumable(self) -> bool:
-        """Whether there is something left to measure, and enough is known to go on."""
+        """Whether something is left to measure and the design is known."""
         left = self.state in ("stopped", "failed") or any(p.state != "done" for p in self.points)
         return self.spec is not None and self.state != "running" and left
 
@@ -88,8 +93,8 @@ class Sweep:
         return sum(p.state == "done" for p in self.points)
 
 
-def taken_up(sweep: Sweep) -> Sweep:
-    """Return the sweep as it goes on: what was measured stays with what is said of it, all else is to be made."""
+def resumed(sweep: Sweep) -> Sweep:
+    """Return the sweep to resume: measured points keep their results and notes, all other points are planned again."""
     points = tuple(p if p.state == "done" else SweepPoint(p.label, p.x) for p in sweep.points)
     of_values = tuple(f"{p.label}: " for p in points if p.state == "done")
     notes = tuple(note for note in sweep.notes if note.startswith(of_values))

@@ -1,4 +1,4 @@
-"""Who measures on a host: one Workbench at a time has its turn."""
+"""Who measures on a host. Only one Workbench at a time may measure on one host."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What the holder wrote down. `machine`: where its Workbench runs."""
+    """What the Workbench that measures wrote about itself. `machine` is where it runs."""
 
     what: str
     user: str

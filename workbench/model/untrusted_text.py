@@ -1,7 +1,7 @@
-"""Text that Workbench did not write: names from drivers and servers, errors, logs, files, arguments.
+"""Cleaning of text from other programs: names from drivers and servers, errors, logs, files, arguments.
 
-A terminal obeys escape sequences, a forged line break makes a forged row, and bidirectional marks reorder the text.
-`clean` removes all of that at the border where the text enters. The outputs call it again for what was stored before.
+A terminal obeys escape sequences, a forged line break makes a forged row, and bidirectional marks reorder text. `clean`
+removes all of these where the text enters. Outputs call it again for text that was stored by older versions.
 """
 
 from __future__ import annotations
@@ -10,29 +10,29 @@ import json
 import re
 from typing import Any
 
-NAME_CHARS = 300  # of a name: a GPU's, a process's, a model's
-LINE_CHARS = 8_192  # of a message or a line of a log; vLLM's and SGLang's configuration lines reach 10,000
+NAME_CHARS = 300  # longest name of a GPU, process or model
+LINE_CHARS = 8_192  # longest message or log line; vLLM's and SGLang's configuration lines reach 10,000
 
 _ESCAPE = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"  # CSI: colours, cursor
-    # OSC, DCS and other strings; one without an end must not swallow what follows it in our own message
+    # OSC, DCS and other strings; one without an end must not remove the rest of the message
     r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])(?:[^\x07\x1b\x90\x98\x9c-\x9f\n]*(?:\x07|\x1b\\|\x9c))?"
     r"|\x1b[ -/]*[0-~]?"  # two-character escapes
 )
 _BREAK = re.compile(r"[\t\n\v\f\r\x85\u2028\u2029]+")
 _LINE_BREAK = re.compile(r"\r\n|[\v\f\r\x85\u2028\u2029]")
-# C0 and C1 controls, marks that reorder or hide text, tags; surrogates stand alone in Python's strings.
+# C0 and C1 controls, marks that reorder or hide text, tags. In Python strings, surrogates are single characters.
 _UNSEEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
 )
 _SURROGATE = re.compile("[\ud800-\udfff]")
-UNSAFE = re.compile(f"{_UNSEEN.pattern[:-1]}\ud800-\udfff]")  # what `clean` never leaves; a line break is apart
+UNSAFE = re.compile(f"{_UNSEEN.pattern[:-1]}\ud800-\udfff]")  # characters that `clean` removes, besides line breaks
 
 
 def clean(text: str | bytes, limit: int = LINE_CHARS, *, lines: bool = False) -> str:
-    """Return `text` as one line (as lines, if asked) without anything that a terminal or a reader would obey.
+    """Return `text` on one line (or as lines) without anything that a terminal or a reader would obey.
 
-    Markup stays as it is: whoever writes HTML or Markdown escapes it there.
+    Markup stays as it is: code that writes HTML or Markdown escapes it.
     """
     if isinstance(text, bytes):
         text = text.decode("utf-8", "replace")
@@ -44,7 +44,7 @@ def clean(text: str | bytes, limit: int = LINE_CHARS, *, lines: bool = False) ->
 
 
 def clean_data(data: Any, limit: int = LINE_CHARS, *, lines: bool = False) -> Any:
-    """Return JSON data with every text in it cleaned, names of fields too."""
+    """Return JSON data with every text in it cleaned, including the names of fields."""
     if isinstance(data, str):
         return clean(data, limit, lines=lines)
     if isinstance(data, dict):
@@ -55,7 +55,8 @@ def clean_data(data: Any, limit: int = LINE_CHARS, *, lines: bool = False) -> An
 
 
 def clean_json(text: str | bytes, limit: int = LINE_CHARS, *, lines: bool = False) -> Any:
-    """Return the data of a JSON document, cleaned. Raises ValueError for what is none, or is nested without end."""
+    """Return the data of a JSON document, cleaned. Raises ValueError if it is not valid JSON or is nested too
+    deeply."""
     try:
         return clean_data(json.loads(text), limit, lines=lines)
     except RecursionError:
@@ -63,7 +64,7 @@ def clean_json(text: str | bytes, limit: int = LINE_CHARS, *, lines: bool = Fals
 
 
 def escaped(json_text: str) -> str:
-    """Return a JSON document whose texts hold no raw control characters: they are written as \\uXXXX."""
+    r"""Return a JSON document in which raw control characters are written as \uXXXX."""
     return UNSAFE.sub(_as_escape, json_text)
 
 

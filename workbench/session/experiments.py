@@ -209,7 +209,7 @@ class Experiments:
             await self._know_engine()
         sides = await self.targets.sides({"A": a, "B": b}, bases)
         async with self._turns(sides, f"experiment {experiment_id}"):
-            return await self._carry_out(design.taken_up(experiment), sides)
+            return await self._carry_out(design.resumed(experiment), sides)
 
     def _resumable(self, experiment: Experiment) -> Experiment:
         """Return `experiment`. Raises InputError if it cannot be resumed."""

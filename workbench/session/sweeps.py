@@ -13,7 +13,7 @@ from workbench.bench import knee
 from workbench.bench.runner import BenchCancelled
 from workbench.model.errors import BenchError, InputError, WorkbenchError
 from workbench.model.secrets import MASK
-from workbench.model.sweep import Sweep, SweepPoint, SweepSpec, taken_up
+from workbench.model.sweep import Sweep, SweepPoint, SweepSpec, resumed
 from workbench.session.concurrency_sweep import plan_concurrency_sweep
 from workbench.session.flag_sweep_plan import FlagSweepPlanner
 from workbench.session.gpu_sweep_plan import GpuSweepPlanner
@@ -114,7 +114,7 @@ class Sweeps:
                     planned = await self._flags.resumed(sweep, replace(spec, max_minutes=max_minutes))
                 else:
                     planned = await self._gpu.resumed(sweep, spec, password)
-                return await self._carry_out(taken_up(sweep), planned, stop)
+                return await self._carry_out(resumed(sweep), planned, stop)
 
     async def plan_resume(self, sweep_id: int) -> Mapping[str, Sequence[SettingCommand]]:
         """Return the commands of a resumed sweep of a GPU setting, like `plan_gpu`."""

@@ -103,7 +103,7 @@ def test_whatever_fails_pairs_are_of_neighbours_in_the_right_order(states: list[
 def test_half_a_pair_from_before_an_interruption_is_made_again() -> None:
     one = experiment("done", "done", "done")
     one = design.with_run(one, replace(design.next_run(one), state="measuring"))
-    again = design.taken_up(one)
+    again = design.resumed(one)
     assert [r.state for r in again.runs] == ["done", "done", "dropped", "failed"]
     assert design.tries(again, 1) == 0, "an interruption is no failure of the pair"
     assert (design.next_run(again).arm, design.next_run(again).pair) == ("B", 1)

@@ -180,7 +180,7 @@ def test_a_worker_that_started_ahead_gets_the_key_when_it_is_known_and_ends_with
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"api_key_env": "NO_SUCH_KEY"}, "there is no environment variable NO_SUCH_KEY"),
+        ({"api_key_env": "NO_SUCH_KEY"}, "the environment variable NO_SUCH_KEY is not set"),
         ({"url": "localhost:8000"}, "not a server's URL"),
         ({"url": "http://user:pw@localhost:1"}, "carries a user or password"),
         ({"url": "http://[::1"}, "not a server's URL"),

@@ -61,7 +61,7 @@ def test_plan_from_preset() -> None:
     assert {f.origin for f in (*plan.flags, *plan.env)} == {Origin.PRESET}
     assert plan.model_facts is not None
     assert (plan.model_facts.parameters, plan.model_facts.weight_bytes) == (70.6e9, 141.1e9)
-    assert (plan.preset_id, plan.preset_status, plan.engine_versions) == ("some-setup", "untested", ">=0.14,<0.34")
+    assert (plan.preset_id, plan.engine_versions) == ("some-setup", ">=0.14,<0.34")
     node = plan.nodes[0]
     assert (node.name, node.env) == ("spark-01", {"IP": "spark-01"})
     assert node.flags == {"node-rank": 0, "async-scheduling": False}

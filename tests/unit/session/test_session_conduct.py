@@ -195,7 +195,7 @@ def test_an_interrupted_one_goes_on_where_it_ended() -> None:
     assert [r.state for r in stopped.runs] == ["done", "done", "done", "failed"]
     second = SimulatedRuns(0.1, 1, QUIET)
     second.results = list(first.results)
-    one = Carried(second, design.taken_up(stopped)).ended()
+    one = Carried(second, design.resumed(stopped)).ended()
     assert [(r.pair, r.arm) for r in one.runs if r.state == "done"] == [
         (0, "A"),
         (0, "B"),
@@ -210,7 +210,7 @@ def test_an_interrupted_one_goes_on_where_it_ended() -> None:
 def test_more_pairs_of_a_finished_one() -> None:
     runs = SimulatedRuns(0.1, 1)
     one = Carried(runs).ended()
-    more = design.taken_up(replace(one, spec=replace(one.spec, pairs=5), extensions=1))
+    more = design.resumed(replace(one, spec=replace(one.spec, pairs=5), extensions=1))
     again = Carried(runs, more).ended()
     assert again.pairs_done == 5 and len(again.runs) == 10 and again.state == "done"
 
@@ -238,7 +238,7 @@ def test_no_pair_is_begun_that_the_time_does_not_hold(monkeypatch: pytest.Monkey
     assert (one.state, one.pairs_done) == ("stopped", 2)
     assert one.error is not None and one.error.startswith("5 min were up after 2 of 8 pairs (resume it")
     assert one.verdict.startswith("nothing is claimed: it was not finished; so far +"), "and no interval was bought"
-    again = Carried(runs, design.taken_up(replace(one, spec=replace(one.spec, max_minutes=None)))).ended()
+    again = Carried(runs, design.resumed(replace(one, spec=replace(one.spec, max_minutes=None)))).ended()
     assert (again.state, again.pairs_done, again.extensions, design.level(again)) == ("done", 8, 0, 0.95)
     short = Carried(Slow(0.1, 1), pairs=8, max_minutes=3.0).ended()
     assert (short.state, short.pairs_done) == ("stopped", 1)
@@ -302,7 +302,7 @@ def test_a_resumed_one_begins_with_a_discarded_run_again() -> None:
     stopped = Carried(first, throw_away=None).ended()
     second = SimulatedRuns(0.1, 1, QUIET)
     second.results = list(first.results)
-    one = Carried(second, design.taken_up(stopped)).ended()
+    one = Carried(second, design.resumed(stopped)).ended()
     assert one.state == "done" and len(one.discarded) == 2 and one.pairs_done == 3
 
 

@@ -10,7 +10,7 @@ import pytest
 from support.made_results import result
 
 from workbench.model.secrets import MASK
-from workbench.model.sweep import Sweep, SweepPoint, SweepSpec, taken_up
+from workbench.model.sweep import Sweep, SweepPoint, SweepSpec, resumed
 from workbench.session.sweep_progress import point_values, stored_shape
 from workbench.store.sweeps import SweepStore
 
@@ -65,7 +65,7 @@ def test_which_can_be_resumed(one: Sweep, resumable: bool) -> None:
 def test_what_was_measured_stays_with_what_is_said_of_it() -> None:
     notes = ("000 W: not settled", "100 W: not settled", "ended early: cancelled")
     ended = replace(sweep("stopped", "done", "failed", "skipped"), notes=notes, knee=0, confirmed=False, error="cut")
-    again = taken_up(taken_up(ended))
+    again = resumed(resumed(ended))
     assert [p.state for p in again.points] == ["done", "planned", "planned"] and again.spec == SPEC
     assert again.notes == ("000 W: not settled", "resumed: 1 of 3 values had been measured before")
     assert (again.state, again.knee, again.confirmed, again.error) == ("running", None, None, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,15 @@ def test_a_broken_user_preset_is_listed_with_its_error(cli: Cli) -> None:
     assert ran.code == 0 and "! " in ran.out and "mine.toml" in ran.out
     ran = cli("plan", "mine")
     assert ran.code == 2 and "mine.toml" in ran.err
+
+
+def test_a_list_of_presets_says_which_own_preset_replaces_a_shipped_one(cli: Cli) -> None:
+    own = paths.own_presets_dir()
+    own.mkdir(parents=True)
+    shutil.copy(paths.shipped_presets_dir() / "vllm-any.toml", own)
+    assert 'your own "vllm-any" replaces' in cli("presets", "list").err
+    (finding,) = cli("presets", "list", "--json").document["findings"]
+    assert finding["code"] == "preset.duplicate-id"
 
 
 def test_every_shipped_preset_passes_its_check(cli: Cli) -> None:

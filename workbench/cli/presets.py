@@ -26,15 +26,18 @@ if TYPE_CHECKING:
 def list_presets(arguments: argparse.Namespace) -> int:
     from workbench.store.presets import PresetLibrary
 
-    entries = PresetLibrary().list()
+    library = PresetLibrary()
+    entries, findings = library.list(), library.findings()
     if arguments.json:
-        return emit({"presets": [e.as_json() for e in entries]})
+        return emit({"presets": [e.as_json() for e in entries], "findings": [f.as_json() for f in findings]})
     width = max((len(e.id) for e in entries), default=0)
     for entry in entries:
         if entry.error:
             say(f"{entry.id:<{width}}  ! {entry.error.text} ({entry.path})")
         else:
             say(f"{entry.id:<{width}}  {entry.engine:<9} {entry.status:<12} {entry.hardware}  {entry.title}")
+    for finding in findings:
+        note(finding_line(finding))
     return 0
 
 

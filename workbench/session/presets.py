@@ -57,8 +57,7 @@ class Presets:
             )
             for entry in self.library.list()
         ]
-        problem = next((f.text for f in self.library.findings() if f.level is Level.ERROR), None)
-        self._core.update(presets=tuple(rows), presets_problem=problem if not rows else None, presets_read=True)
+        self._core.update(presets=tuple(rows), presets_read=True)
 
     def get(self, preset_id: str) -> Preset:
         """Return a preset by its id, or by the path of its file."""

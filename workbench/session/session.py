@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from workbench.session.sweeps import Sweeps
     from workbench.session.telemetry_watch import TelemetryWatch
 
-_KEPT = frozenset({"presets", "presets_problem", "presets_read", "plan", "activity", "notice"})  # when the host changes
+_KEPT = frozenset({"presets", "presets_read", "plan", "activity", "notice"})  # when the host changes
 _RETRY_S = 5.0
 _ELSEWHERE_S = 3.0  # between two looks for what others did on the host
 _RESTORE_S = 15.0  # for a sweep or an experiment to restore settings and servers when the session closes

@@ -165,7 +165,6 @@ class SessionState:
     unapplied: tuple[str, ...] = ()  # GPU settings of the loaded preset that are not in force
     guard: GuardView | None = None  # of this host; None: not asked yet, or none was ever started
     presets: tuple[PresetEntry, ...] = ()
-    presets_problem: str | None = None
     presets_read: bool = False  # the library has been looked at: no presets are then none
     plan: PlanView | None = None
     servers: tuple[ServerStatus, ...] = ()

@@ -85,14 +85,12 @@ class PresetLibrary:
         return (*(good[i] for i in sorted(good)), *broken)
 
     def findings(self) -> tuple[Finding, ...]:
-        """Return findings about the library: invalid files, own presets that replace others, missing baselines."""
-        entries = self.list()
-        ids = {e.id for e in entries if e.error is None}
+        """Return what is unusual about the library: own presets that replace others, missing baselines. The errors of
+        invalid files are in `list`."""
+        entries = [entry for entry in self.list() if entry.error is None]
+        ids = {entry.id for entry in entries}
         found: list[Finding] = []
         for entry in entries:
-            if entry.error:
-                found.append(entry.error)
-                continue
             if entry.hides:
                 text = f'id: your own "{entry.id}" replaces {entry.hides}'
                 found.append(Finding(Level.INFO, "preset.duplicate-id", text, file=entry.path, field="id"))

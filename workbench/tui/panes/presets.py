@@ -23,7 +23,7 @@ SHORT, LONG = 4, 8  # cells of the engine
 
 class Presets(Pane, PickList):
     NAME, TITLE = "presets", "Presets"
-    FIELDS = frozenset({"presets", "presets_problem", "presets_read", "plan"})
+    FIELDS = frozenset({"presets", "presets_read", "plan"})
     KEYS = keys_of(
         "presets",
         Key("enter", "load", "load the preset under the cursor", lambda c: c.plan.load(c.pane(Presets).current)),
@@ -126,8 +126,6 @@ class Presets(Pane, PickList):
     def empty_rows(self, width: int) -> list[Row]:
         if self.query_text:
             return paragraph(f"No preset matches “{self.query_text}”. esc: all presets.", width, "dim")
-        if self.state and self.state.presets_problem:
-            return paragraph(f"x {self.state.presets_problem}", width, "bad")
         if self.state is None or not self.state.presets_read:
             return paragraph("Reading presets …", width, "dim")
         return paragraph(

@@ -54,7 +54,7 @@ async def doctor(arguments: argparse.Namespace) -> int:
                 await read()
             except WorkbenchError as error:  # the other checks go on
                 problems.append(Finding(Level.ERROR, code, error.message, fix=error.next_step))
-        problems += session.presets.config.findings
+        problems += session.config.findings
         altered = len(session.state.alterations)
         host = Examination(facts, driver, gpus, installed, rights, session.state.simulated)
     findings = [*problems, *_findings(host)]

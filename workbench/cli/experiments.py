@@ -27,6 +27,7 @@ from workbench.model.server_run import ServerState
 
 if TYPE_CHECKING:
     from workbench.session.session import Session
+    from workbench.store.experiments import ExperimentsDb
 
 _ID = option("id", "id of an experiment; `workbench experiment list` lists them", int)
 _DETECTABLE = ", ".join(f"{pairs} pairs detect {pct:g} %%" for pairs, pct in SHOWS_PCT.items())
@@ -178,7 +179,7 @@ async def _confirm_start(session: Session, spec: ExperimentSpec, arguments: argp
     examples=("workbench experiment resume 3",),
 )
 async def resume_experiment(arguments: argparse.Namespace) -> int:
-    use_host_of_record(arguments, local_session().experiments.db.get(arguments.id).host)
+    use_host_of_record(arguments, _db().get(arguments.id).host)
     async with connected(arguments) as session:
         before = await session.experiments.get(arguments.id)
         await session.servers.supervisor.runs()
@@ -202,9 +203,16 @@ async def show_experiment(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _db() -> ExperimentsDb:
+    from workbench.store import paths
+    from workbench.store.experiments import ExperimentsDb
+
+    return ExperimentsDb(paths.results_db())
+
+
 @command("experiment list", "list experiments, newest first", examples=("workbench experiment list",))
 async def list_experiments(arguments: argparse.Namespace) -> int:
-    found = await local_session().experiments.list()
+    found = _db().list()
     if arguments.json:
         return emit({"experiments": [_experiment_json(e) for e in found]})
     for each in found:

@@ -33,7 +33,7 @@ async def plan(arguments: argparse.Namespace) -> int:
 
     async with connected(arguments) as session:
         planned = await load_plan(session, arguments)
-        view = await session.gpu.check_preset()
+        view = await session.plans.check_gpu_settings(session.gpu.alterations)
         nodes = [(node, mask_command(found)) for node, found in session.plans.editor.node_commands()]
         simulated = session.state.simulated
     launch = view.command

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from workbench.cli.experiment_text import UNKNOWN_DURATION, duration, report_progress
 from workbench.cli.load_options import CONCURRENCY, SHAPE, SIZE, load_of
-from workbench.cli.open_session import connected, local_session, use_host_of_record
+from workbench.cli.open_session import connected, use_host_of_record
 from workbench.cli.output import emit, note, say, say_lines
 from workbench.cli.plan import load_plan
 from workbench.cli.questions import confirm
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from workbench.model.sweep import Sweep
     from workbench.session.session import Session
     from workbench.session.state import SessionState
+    from workbench.store.sweeps import SweepStore
 
 SWEEP_ID = option("id", "id of a sweep; `workbench sweep list` lists them", int)
 
@@ -152,9 +153,16 @@ async def resume_sweep(arguments: argparse.Namespace) -> int:
     return print_sweep(sweep, arguments.json)
 
 
+def _store() -> SweepStore:
+    from workbench.store import paths
+    from workbench.store.sweeps import SweepStore
+
+    return SweepStore(paths.sweeps_dir())
+
+
 @command("sweep list", "list all sweeps, newest first", examples=("workbench sweep list",))
 def list_sweeps(arguments: argparse.Namespace) -> int:
-    sweeps = local_session().sweeps.store.list()
+    sweeps = _store().list()
     if arguments.json:
         return emit({"sweeps": [asdict(sweep) for sweep in sweeps]})
     for sweep in sweeps:
@@ -173,13 +181,13 @@ def list_sweeps(arguments: argparse.Namespace) -> int:
     examples=("workbench sweep show 2",),
 )
 def show_sweep(arguments: argparse.Namespace) -> int:
-    print_sweep(local_session().sweeps.store.get(arguments.id), arguments.json)
+    print_sweep(_store().get(arguments.id), arguments.json)
     return 0
 
 
 def stored_sweep(arguments: argparse.Namespace) -> Sweep:
     """Return the sweep to resume. Its host is used unless the command line names another."""
-    sweep = local_session().sweeps.store.get(arguments.id)
+    sweep = _store().get(arguments.id)
     use_host_of_record(arguments, sweep.host)
     return sweep
 

@@ -20,23 +20,21 @@ from workbench.session.gpu_rights import GpuRights
 if TYPE_CHECKING:
     from workbench.gpu.settings.rights import Rights
     from workbench.model.settings import GpuSettings, SettingCommand, SettingsReport
-    from workbench.session.plans import Plans
-    from workbench.session.presets import Presets
-    from workbench.session.state import PlanView
     from workbench.session.state_holder import StateHolder
     from workbench.session.telemetry_watch import TelemetryWatch
+    from workbench.store.config import ConfigStore
 
 
 class GpuControl:
     """Changes GPU settings. `alterations`: the settings that Workbench changed. `guard`: the program that reverts them.
     `rights`: what this user may change. `evidence`: what loads have shown of the settings."""
 
-    def __init__(self, core: StateHolder, presets: Presets, telemetry: TelemetryWatch, plans: Plans) -> None:
-        self._core, self._telemetry, self._plans = core, telemetry, plans
+    def __init__(self, core: StateHolder, config: ConfigStore, telemetry: TelemetryWatch) -> None:
+        self._core, self._telemetry = core, telemetry
         self.alterations = GpuAlterations(core, telemetry)
         self.rights = GpuRights(core)
         self.evidence = GpuEvidence(core)
-        self.guard = GpuGuard(core, presets, telemetry, self.alterations, self.rights)
+        self.guard = GpuGuard(core, config, telemetry, self.alterations, self.rights)
 
     async def sudoers(self) -> str:
         """Return a sudoers file that lets this user change and revert every GPU setting of the host. Raises
@@ -147,16 +145,6 @@ class GpuControl:
             for sample in reading.gpus
             for process in sample.processes or ()
         ]
-
-    async def check_preset(self) -> PlanView:
-        """Return the plan under edit, with the GPU settings of its preset compared with a reading."""
-        if self._core.state.telemetry is None and self._plans.preset_gpu_settings():
-            with suppress(WorkbenchError):
-                await self.alterations.read()
-                telemetry = await self._telemetry.reading()
-                preset_id = self._plans.editor.plan.preset_id
-                self._core.update(unapplied=self._plans.unapplied(preset_id, telemetry))
-        return self._plans.view()
 
 
 def _selector(gpu: int | str | None) -> str:

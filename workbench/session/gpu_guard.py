@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from workbench.model.settings import GuardView, SettingCommand, SettingsReport
     from workbench.session.gpu_alterations import GpuAlterations
     from workbench.session.gpu_rights import GpuRights
-    from workbench.session.presets import Presets
     from workbench.session.state_holder import StateHolder
     from workbench.session.telemetry_watch import TelemetryWatch
+    from workbench.store.config import ConfigStore
 
 HEARTBEAT_S = 30.0
 TRIAL_S = (1.0, 86_400.0)
@@ -44,12 +44,12 @@ class GpuGuard:
     def __init__(
         self,
         core: StateHolder,
-        presets: Presets,
+        config: ConfigStore,
         telemetry: TelemetryWatch,
         alterations: GpuAlterations,
         rights: GpuRights,
     ) -> None:
-        self._core, self._presets, self._telemetry = core, presets, telemetry
+        self._core, self._config, self._telemetry = core, config, telemetry
         self._alterations, self._rights = alterations, rights
         self._attended = False
         self._nudged = asyncio.Event()  # look at the guard now
@@ -77,7 +77,7 @@ class GpuGuard:
 
     async def heartbeat_s(self) -> float:
         """Return the time after which the guard misses a heartbeat, from config.toml."""
-        config = self._presets.config
+        config = self._config
         if not config.path.exists():  # the schema takes 0.1 s to load
             return HEARTBEAT_S
         return (await asyncio.to_thread(lambda: config.config)).gpu.heartbeat_s

@@ -14,20 +14,19 @@ from workbench.gpu.settings.preset_settings import PresetSettings, not_applied, 
 from workbench.model.errors import PlanError, WorkbenchError
 from workbench.model.findings import Finding, Level
 from workbench.model.secrets import mask_row
-from workbench.server.engine_probe import probe
-from workbench.server.model_files import read_facts
 from workbench.session.plan_editor import PlanEditor, script_of
-from workbench.store.preset_edit import from_plan
 from workbench.store.trusted_presets import trust, trusted
 
 if TYPE_CHECKING:
     from workbench.model.flags import FlagRow
     from workbench.model.gpu import GpuInfo, Telemetry
     from workbench.model.plan import LaunchPlan
+    from workbench.session.gpu_alterations import GpuAlterations
     from workbench.session.presets import Presets
     from workbench.session.state import PlanView
     from workbench.session.state_holder import StateHolder
     from workbench.session.telemetry_watch import TelemetryWatch
+    from workbench.store.config import ConfigStore
 
 EXECUTABLE = "executable"
 
@@ -36,8 +35,8 @@ class Plans:
     """Holds the plan under edit (`current`: its editor, None without one) and shows it in the state after each
     change."""
 
-    def __init__(self, core: StateHolder, presets: Presets, telemetry: TelemetryWatch) -> None:
-        self._core, self._presets = core, presets
+    def __init__(self, core: StateHolder, config: ConfigStore, presets: Presets, telemetry: TelemetryWatch) -> None:
+        self._core, self._config, self._presets, self._telemetry = core, config, presets, telemetry
         self.current: PlanEditor | None = None
         self._gpu_settings: PresetSettings = ()  # of the loaded preset
         telemetry.on_gpus_changed.append(self._gpus_changed)
@@ -111,6 +110,8 @@ class Plans:
 
     async def save_preset(self, preset_id: str, title: str) -> str:
         """Write the plan as a preset of the user. Return the path of the file."""
+        from workbench.store.preset_edit import from_plan  # loads an editor of TOML
+
         plan = self.editor.plan
         document = from_plan(plan, self._parent_document(plan), preset_id=preset_id, title=title)
         path = self._presets.library.save(document, preset_id)
@@ -152,6 +153,8 @@ class Plans:
 
     async def survey(self, editor: PlanEditor) -> None:
         """Find out which version of the editor's engine and which model files the host has."""
+        from workbench.server.engine_probe import probe
+
         await self.look_for_model(editor)
         found = await probe(self._core.host, editor.engine, editor.plan.executable, editor.plan.workdir)
         name = f"{editor.engine.title} {found.version or '(version unknown)'}"
@@ -167,6 +170,8 @@ class Plans:
         """Read the size of the editor's model from the model's files if the preset does not give it."""
         if not editor.needs_look:
             return
+        from workbench.server.model_files import read_facts
+
         plan = editor.plan
         facts = await read_facts(self._core.host, plan, {e.name: str(e.value) for e in plan.env})
         editor.around = replace(editor.around, models={**editor.around.models, model_key(plan): facts})
@@ -203,7 +208,7 @@ class Plans:
         editor = self.editor
         editor.set_flag(EXECUTABLE, text)
         if keep:
-            self._presets.config.set(("executables", self._core.host.name, editor.engine.name), text or None)
+            self._config.set(("executables", self._core.host.name, editor.engine.name), text or None)
         self.show()
         if self._core.host.connected:
             await self.look_for_engine()
@@ -243,6 +248,15 @@ class Plans:
             wanted = self.preset_gpu_settings(preset_id) if preset_id else ()
             return not_applied(wanted, telemetry, self._core.state.alterations) if wanted else ()
         return ()
+
+    async def check_gpu_settings(self, alterations: GpuAlterations) -> PlanView:
+        """Return the plan, with the GPU settings of its preset compared with a reading."""
+        if self._core.state.telemetry is None and self.preset_gpu_settings():
+            with suppress(WorkbenchError):
+                await alterations.read()
+                telemetry = await self._telemetry.reading()
+                self._core.update(unapplied=self.unapplied(self.editor.plan.preset_id, telemetry))
+        return self.view()
 
     def _compare_gpu_settings(self, telemetry: Telemetry) -> None:
         if self._update_unapplied():

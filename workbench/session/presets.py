@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from workbench.model.errors import StoreError
 from workbench.model.findings import Level
 from workbench.session.state import PresetEntry
-from workbench.store.config import ConfigStore
 from workbench.store.presets import PresetLibrary
 
 if TYPE_CHECKING:
@@ -20,21 +19,18 @@ if TYPE_CHECKING:
     from workbench.model.preset import Preset, Variable
     from workbench.session.preset_variables import Known
     from workbench.session.state_holder import StateHolder
+    from workbench.store.config import ConfigStore
 
 
 class Presets:
     """Lists presets in the state, loads them and makes launch plans of them. Only reads files of this machine."""
 
-    def __init__(self, core: StateHolder) -> None:
-        self._core = core
+    def __init__(self, core: StateHolder, config: ConfigStore) -> None:
+        self._core, self._config = core, config
 
     @cached_property
     def library(self) -> PresetLibrary:
         return PresetLibrary()
-
-    @cached_property
-    def config(self) -> ConfigStore:
-        return ConfigStore()
 
     def refresh(self) -> None:
         """Read the library again into the state."""
@@ -72,7 +68,7 @@ class Presets:
     def _known_variables(self, preset: Preset, given: Mapping[str, str] | None = None) -> Known:
         from workbench.session.preset_variables import known_variables
 
-        return known_variables(preset, self._core.host, self.config.remembered(self._core.host.name, preset.id), given)
+        return known_variables(preset, self._core.host, self._config.remembered(self._core.host.name, preset.id), given)
 
     def plan_of(self, preset_id: str, variables: Mapping[str, str] | None = None) -> LaunchPlan:
         """Return the launch plan of a preset; `variables` are the values that the user gave."""
@@ -84,7 +80,7 @@ class Presets:
         plan = engines.plan_from_preset(preset, values, {name: source for name, (_, source) in known.items()})
         path = Path(preset_id) if _is_file(preset_id) else self.library.path(preset_id)
         plan = replace(plan, stranger=not self.library.is_shipped(path))
-        executable = self.config.executable(self._core.host.name, plan.engine)
+        executable = self._config.executable(self._core.host.name, plan.engine)
         if executable and not plan.executable:
             return engines.with_executable(plan, executable, "config.toml")
         return plan
@@ -97,7 +93,7 @@ class Presets:
         if not values or plan.preset_id is None:
             return
         try:
-            self.config.remember(self._core.host.name, plan.preset_id, values, run_id)
+            self._config.remember(self._core.host.name, plan.preset_id, values, run_id)
         except StoreError as error:
             text = f"the preset's variables are not remembered: {error.message}"
             self._core.notify(Level.WARN, text, error.next_step)

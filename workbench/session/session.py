@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from workbench.session.servers import Servers
     from workbench.session.sweeps import Sweeps
     from workbench.session.telemetry_watch import TelemetryWatch
+    from workbench.store.config import ConfigStore
 
 _KEPT = frozenset({"presets", "presets_read", "plan", "activity", "notice"})  # when the host changes
 _RETRY_S = 5.0
@@ -84,16 +85,22 @@ class Session:
         return TelemetryWatch(self.core)
 
     @cached_property
+    def config(self) -> ConfigStore:
+        from workbench.store.config import ConfigStore
+
+        return ConfigStore()
+
+    @cached_property
     def presets(self) -> Presets:
         from workbench.session.presets import Presets
 
-        return Presets(self.core)
+        return Presets(self.core, self.config)
 
     @cached_property
     def plans(self) -> Plans:
         from workbench.session.plans import Plans
 
-        return Plans(self.core, self.presets, self.telemetry)
+        return Plans(self.core, self.config, self.presets, self.telemetry)
 
     @cached_property
     def servers(self) -> Servers:
@@ -105,7 +112,7 @@ class Session:
     def gpu(self) -> GpuControl:
         from workbench.session.gpu_control import GpuControl
 
-        return GpuControl(self.core, self.presets, self.telemetry, self.plans)
+        return GpuControl(self.core, self.config, self.telemetry)
 
     @cached_property
     def turn(self) -> MeasurementTurn:
@@ -208,7 +215,7 @@ class Session:
 
     async def _use_config(self) -> None:
         """Use the interval of config.toml and report its problems. Without the file its schema is not loaded."""
-        config = self.presets.config
+        config = self.config
         if not config.path.exists():
             return
         ui = (await asyncio.to_thread(lambda: config.config)).ui

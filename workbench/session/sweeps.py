@@ -39,7 +39,7 @@ class Sweeps:
 
     @cached_property
     def store(self) -> SweepStore:
-        return SweepStore(paths.data_dir() / "sweeps")
+        return SweepStore(paths.sweeps_dir())
 
     async def run_gpu(
         self,

@@ -32,6 +32,11 @@ def config_file() -> Path:
     return config_dir() / "config.toml"
 
 
+def sweeps_dir() -> Path:
+    """Return the directory of the stored sweeps."""
+    return data_dir() / "sweeps"
+
+
 def results_db() -> Path:
     return data_dir() / "results.sqlite3"
 

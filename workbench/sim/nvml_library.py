@@ -1,20 +1,21 @@
-"""The simulated driver as NVML's C library would look to pynvml: functions that take handles and byref() arguments.
+"""The simulated driver as NVML's C library for pynvml: functions with handles and byref() arguments.
 
-pynvml 13 calls `getattr(nvmlLib, name)(...)`: handles are pointer objects, results go through `ctypes.byref` (whose
-target is `._obj`), arrays and string buffers are passed as they are, and every function returns an NVML code. Struct
-fields are set by name, so any binding with NVML's field names will do. A function that this library does not have
-raises AttributeError, as ctypes does for a missing symbol.
+pynvml 13 calls `getattr(nvmlLib, name)(...)`. Handles are pointer objects, results go through `ctypes.byref` (whose
+target is `._obj`), arrays and string buffers are passed directly, and every function returns an NVML code. Struct
+fields are set by name, so that any binding with NVML's field names works. A missing function raises AttributeError,
+like a missing symbol in ctypes.
 """
 
 from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from workbench.sim import physics
 from workbench.sim.driver_state import SimState, SimulatedReading
+from workbench.sim.profiles import HostProfile
 
 SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION = 0, 1, 2, 3, 4
 NOT_FOUND, INSUFFICIENT_SIZE, GPU_IS_LOST, DEPRECATED, UNKNOWN = 6, 7, 15, 26, 999
@@ -39,8 +40,65 @@ def _put(target: Any, value: Any) -> None:
     getattr(target, "_obj", target).value = value
 
 
+def _put_all(targets: Sequence[Any], values: Sequence[Any]) -> None:
+    """Store the results of a call. A string's buffer is followed by its size, which is ignored."""
+    if None in values:
+        raise NvmlRefusal(NOT_SUPPORTED)
+    for target, value in zip(targets, values):  # noqa: B905 (Python 3.9)
+        _put(target, value)
+
+
+def _milli(value: float | None) -> int | None:
+    return None if value is None else round(value * 1000)
+
+
+def _fan_pct(profile: HostProfile, reading: SimulatedReading) -> int | None:
+    return round(max(30.0, min(100.0, 30.0 + 1.4 * (reading.temperature_c - 50.0)))) if profile.gpu.fan else None
+
+
+# Functions that only read: the values of their results, in the order of the arguments. None is NOT_SUPPORTED.
+_SYSTEM: dict[str, Callable[[HostProfile], tuple[Any, ...]]] = {
+    "nvmlSystemGetDriverVersion": lambda p: (p.driver_version.encode(),),
+    "nvmlSystemGetNVMLVersion": lambda p: (p.nvml_version.encode(),),
+    "nvmlSystemGetCudaDriverVersion": lambda p: (p.cuda_version,),
+    "nvmlDeviceGetCount_v2": lambda p: (p.count,),
+}
+_DEVICE: dict[str, Callable[[HostProfile, SimulatedReading], tuple[Any, ...]]] = {
+    "nvmlDeviceGetIndex": lambda p, r: (r.index,),
+    "nvmlDeviceGetName": lambda p, r: (p.gpu.name.encode(),),
+    "nvmlDeviceGetUUID": lambda p, r: (p.uuid(r.index).encode(),),
+    "nvmlDeviceGetCudaComputeCapability": lambda p, r: p.gpu.compute_capability,
+    "nvmlDeviceGetVirtualizationMode": lambda p, r: (p.virtualization,),
+    "nvmlDeviceGetAddressingMode": lambda p, r: (2 if p.gpu.unified_memory else 1,),
+    "nvmlDeviceGetEccMode": lambda p, r: (p.gpu.ecc, p.gpu.ecc),
+    "nvmlDeviceGetMemoryBusWidth": lambda p, r: (p.gpu.bus_bits,),
+    "nvmlDeviceGetNumaNodeId": lambda p, r: (p.numa_node(r.index),),
+    "nvmlDeviceGetPersistenceMode": lambda p, r: (int(r.setting.persistence),),
+    "nvmlDeviceGetCurrentClocksEventReasons": lambda p, r: (r.point.reasons,),
+    "nvmlDeviceGetSupportedClocksEventReasons": lambda p, r: (0x1FF,),
+    "nvmlDeviceGetPerformanceState": lambda p, r: (r.point.pstate,),
+    "nvmlDeviceGetPowerUsage": lambda p, r: (_milli(r.power_average_w),),
+    "nvmlDeviceGetPowerManagementLimit": lambda p, r: (_milli(r.power_limit_w),),
+    "nvmlDeviceGetPowerManagementDefaultLimit": lambda p, r: (_milli(p.gpu.power_default_w),),
+    "nvmlDeviceGetPowerManagementLimitConstraints": lambda p, r: (_milli(p.gpu.power_min_w), _milli(p.gpu.power_max_w)),
+    "nvmlDeviceGetTotalEnergyConsumption": lambda p, r: (_milli(r.energy_j),),
+    "nvmlDeviceGetFanSpeed": lambda p, r: (_fan_pct(p, r),),
+    "nvmlDeviceGetCurrPcieLinkGeneration": lambda p, r: (1 if r.point.pstate >= 8 else p.gpu.pcie_gen,),
+    "nvmlDeviceGetMaxPcieLinkGeneration": lambda p, r: (p.gpu.pcie_gen,),
+    "nvmlDeviceGetCurrPcieLinkWidth": lambda p, r: (p.gpu.pcie_width,),
+}
+_SAME_AS = {
+    "nvmlSystemGetCudaDriverVersion_v2": "nvmlSystemGetCudaDriverVersion",
+    "nvmlDeviceGetCurrentClocksThrottleReasons": "nvmlDeviceGetCurrentClocksEventReasons",
+    "nvmlDeviceGetSupportedClocksThrottleReasons": "nvmlDeviceGetSupportedClocksEventReasons",
+    "nvmlDeviceGetEnforcedPowerLimit": "nvmlDeviceGetPowerManagementLimit",
+    "nvmlDeviceGetGpuMaxPcieLinkGeneration": "nvmlDeviceGetMaxPcieLinkGeneration",
+    "nvmlDeviceGetMaxPcieLinkWidth": "nvmlDeviceGetCurrPcieLinkWidth",
+}
+
+
 class SimulatedNvml:
-    """Stands where `pynvml.nvmlLib` stands. Public names are NVML's; everything else starts with an underscore."""
+    """Replaces `pynvml.nvmlLib`. Public names are those of NVML; all other names start with an underscore."""
 
     def __init__(self, state: SimState) -> None:
         self._state = state
@@ -49,13 +107,24 @@ class SimulatedNvml:
 
     def __getattr__(self, name: str) -> Callable[..., int]:
         if name not in self._entries:
-            body = getattr(type(self), "_" + name, None) if name.startswith("nvml") else None
+            body = self._body(name) if name.startswith("nvml") else None
             if body is None or name in self._state.faults().get("missing", ()):
                 raise AttributeError(f"undefined symbol: {name}")
             self._entries[name] = self._entry(name, body)
         return self._entries[name]
 
-    def _entry(self, name: str, body: Callable[..., Any]) -> Callable[..., int]:
+    def _body(self, name: str) -> Callable[..., None] | None:
+        """Return the implementation of an NVML function: a row of a table, or a method."""
+        name = _SAME_AS.get(name, name)
+        if name in _SYSTEM:
+            return lambda *results: _put_all(results, _SYSTEM[name](self._state.profile))
+        if name in _DEVICE:
+            return lambda handle, *results: _put_all(results, _DEVICE[name](self._state.profile, self._reading(handle)))
+        return getattr(self, "_" + name, None)
+
+    def _entry(self, name: str, body: Callable[..., None]) -> Callable[..., int]:
+        """Return the function with the faults that the state asks for."""
+
         def call(*arguments: Any) -> int:
             faults = self._state.faults()
             if faults:
@@ -65,9 +134,9 @@ class SimulatedNvml:
                 if name in faults.get("codes", {}):
                     return int(faults["codes"][name])
             try:
-                body(self, *arguments)
-            except NvmlRefusal as refused:
-                return refused.code
+                body(*arguments)
+            except NvmlRefusal as refusal:
+                return refusal.code
             return SUCCESS
 
         return call
@@ -95,21 +164,7 @@ class SimulatedNvml:
     def _nvmlShutdown(self) -> None:
         pass
 
-    def _nvmlSystemGetDriverVersion(self, buffer: Any, _size: Any) -> None:
-        _put(buffer, self._state.profile.driver_version.encode())
-
-    def _nvmlSystemGetNVMLVersion(self, buffer: Any, _size: Any) -> None:
-        _put(buffer, self._state.profile.nvml_version.encode())
-
-    def _nvmlSystemGetCudaDriverVersion(self, out: Any) -> None:
-        _put(out, self._state.profile.cuda_version)
-
-    _nvmlSystemGetCudaDriverVersion_v2 = _nvmlSystemGetCudaDriverVersion
-
     # -- devices -------------------------------------------------------------------------------------------------
-
-    def _nvmlDeviceGetCount_v2(self, out: Any) -> None:
-        _put(out, self._state.profile.count)
 
     def _give(self, out: Any, index: int) -> None:
         if index in self._state.faults().get("lost", ()):
@@ -136,52 +191,11 @@ class SimulatedNvml:
             raise NvmlRefusal(NOT_FOUND)
         self._give(out, ids.index(text))
 
-    def _nvmlDeviceGetIndex(self, handle: Any, out: Any) -> None:
-        _put(out, self._index(handle))
-
-    def _nvmlDeviceGetName(self, handle: Any, buffer: Any, _size: Any) -> None:
-        self._index(handle)
-        _put(buffer, self._state.profile.gpu.name.encode())
-
-    def _nvmlDeviceGetUUID(self, handle: Any, buffer: Any, _size: Any) -> None:
-        _put(buffer, self._uuids[self._index(handle)].encode())
-
     def _nvmlDeviceGetPciInfo_v3(self, handle: Any, out: Any) -> None:
         index, info = self._index(handle), out._obj
         text = self._state.profile.bus_id(index)
         info.busId, info.busIdLegacy = text.encode(), text[4:].encode()
         info.domain, info.bus, info.device = int(text[:8], 16), int(text[9:11], 16), 0
-
-    def _nvmlDeviceGetCudaComputeCapability(self, handle: Any, major: Any, minor: Any) -> None:
-        self._index(handle)
-        _put(major, self._state.profile.gpu.compute_capability[0])
-        _put(minor, self._state.profile.gpu.compute_capability[1])
-
-    def _nvmlDeviceGetVirtualizationMode(self, handle: Any, out: Any) -> None:
-        self._index(handle)
-        _put(out, self._state.profile.virtualization)
-
-    def _nvmlDeviceGetAddressingMode(self, handle: Any, out: Any) -> None:
-        self._index(handle)
-        out._obj.value = 2 if self._state.profile.gpu.unified_memory else 1
-
-    def _nvmlDeviceGetEccMode(self, handle: Any, current: Any, pending: Any) -> None:
-        self._index(handle)
-        ecc = self._state.profile.gpu.ecc
-        if ecc is None:
-            raise NvmlRefusal(NOT_SUPPORTED)
-        _put(current, int(ecc))
-        _put(pending, int(ecc))
-
-    def _nvmlDeviceGetMemoryBusWidth(self, handle: Any, out: Any) -> None:
-        self._index(handle)
-        _put(out, self._state.profile.gpu.bus_bits)
-
-    def _nvmlDeviceGetNumaNodeId(self, handle: Any, out: Any) -> None:
-        _put(out, self._state.profile.numa_node(self._index(handle)))
-
-    def _nvmlDeviceGetPersistenceMode(self, handle: Any, out: Any) -> None:
-        _put(out, int(self._reading(handle).setting.persistence))
 
     # -- clocks --------------------------------------------------------------------------------------------------
 
@@ -216,7 +230,7 @@ class SimulatedNvml:
     _nvmlDeviceGetDefaultApplicationsClock = _nvmlDeviceGetApplicationsClock
 
     def _fill(self, values: list[int], count: Any, out: Any) -> None:
-        """NVML's two-call pattern: too small a buffer answers with the size that is needed."""
+        """Fill an array, or return the required size if the buffer is too small, as in NVML's two-call pattern."""
         room = count._obj.value
         count._obj.value = len(values)
         if values and (out is None or room < len(values)):
@@ -240,49 +254,12 @@ class SimulatedNvml:
         steps = int((gpu.sm_max_mhz - gpu.sm_idle_mhz) / gpu.sm_step_mhz)
         self._fill([round(gpu.sm_max_mhz - i * gpu.sm_step_mhz) for i in range(steps + 1)], count, out)
 
-    def _nvmlDeviceGetCurrentClocksEventReasons(self, handle: Any, out: Any) -> None:
-        _put(out, self._reading(handle).point.reasons)
-
-    def _nvmlDeviceGetSupportedClocksEventReasons(self, handle: Any, out: Any) -> None:
-        self._index(handle)
-        _put(out, 0x1FF)
-
-    _nvmlDeviceGetCurrentClocksThrottleReasons = _nvmlDeviceGetCurrentClocksEventReasons
-    _nvmlDeviceGetSupportedClocksThrottleReasons = _nvmlDeviceGetSupportedClocksEventReasons
-
-    def _nvmlDeviceGetPerformanceState(self, handle: Any, out: Any) -> None:
-        _put(out, self._reading(handle).point.pstate)
-
     def _nvmlDeviceGetUtilizationRates(self, handle: Any, out: Any) -> None:
         reading = self._reading(handle)
-        unified = self._state.profile.gpu.unified_memory  # stuck at 0 there
+        unified = self._state.profile.gpu.unified_memory  # always 0 with unified memory
         out._obj.gpu, out._obj.memory = reading.gpu_util_pct, 0 if unified else reading.point.memory_util_pct
 
     # -- power, energy, temperature ------------------------------------------------------------------------------
-
-    def _nvmlDeviceGetPowerUsage(self, handle: Any, out: Any) -> None:
-        _put(out, round(self._reading(handle).power_average_w * 1000))
-
-    def _limit(self, handle: Any, watts: float | None, out: Any) -> None:
-        self._index(handle)
-        if watts is None:
-            raise NvmlRefusal(NOT_SUPPORTED)
-        _put(out, round(watts * 1000))
-
-    def _nvmlDeviceGetPowerManagementLimit(self, handle: Any, out: Any) -> None:
-        self._limit(handle, self._reading(handle).power_limit_w, out)
-
-    _nvmlDeviceGetEnforcedPowerLimit = _nvmlDeviceGetPowerManagementLimit
-
-    def _nvmlDeviceGetPowerManagementDefaultLimit(self, handle: Any, out: Any) -> None:
-        self._limit(handle, self._state.profile.gpu.power_default_w, out)
-
-    def _nvmlDeviceGetPowerManagementLimitConstraints(self, handle: Any, low: Any, high: Any) -> None:
-        self._limit(handle, self._state.profile.gpu.power_min_w, low)
-        self._limit(handle, self._state.profile.gpu.power_max_w, high)
-
-    def _nvmlDeviceGetTotalEnergyConsumption(self, handle: Any, out: Any) -> None:
-        _put(out, round(self._reading(handle).energy_j * 1000))
 
     def _nvmlDeviceGetTemperatureV(self, handle: Any, out: Any) -> None:
         reading = self._reading(handle)
@@ -306,12 +283,6 @@ class SimulatedNvml:
             raise NvmlRefusal(NOT_SUPPORTED)
         _put(out, round(self._state.profile.gpu.slowdown_c + above))
 
-    def _nvmlDeviceGetFanSpeed(self, handle: Any, out: Any) -> None:
-        reading = self._reading(handle)
-        if not self._state.profile.gpu.fan:
-            raise NvmlRefusal(NOT_SUPPORTED)
-        _put(out, round(max(30.0, min(100.0, 30.0 + 1.4 * (reading.temperature_c - 50.0)))))
-
     # -- memory, PCIe, processes ---------------------------------------------------------------------------------
 
     def _nvmlDeviceGetMemoryInfo(self, handle: Any, out: Any) -> None:
@@ -330,23 +301,6 @@ class SimulatedNvml:
         info = out._obj
         info.total, info.reserved, info.used = gpu.memory_bytes, gpu.reserved_mib * MIB, reading.memory_used_bytes
         info.free = info.total - info.reserved - info.used
-
-    def _pcie(self, handle: Any, out: Any, value: int) -> None:
-        self._index(handle)
-        _put(out, value)
-
-    def _nvmlDeviceGetCurrPcieLinkGeneration(self, handle: Any, out: Any) -> None:
-        idle = self._reading(handle).point.pstate >= 8
-        self._pcie(handle, out, 1 if idle else self._state.profile.gpu.pcie_gen)
-
-    def _nvmlDeviceGetCurrPcieLinkWidth(self, handle: Any, out: Any) -> None:
-        self._pcie(handle, out, self._state.profile.gpu.pcie_width)
-
-    def _nvmlDeviceGetMaxPcieLinkGeneration(self, handle: Any, out: Any) -> None:
-        self._pcie(handle, out, self._state.profile.gpu.pcie_gen)
-
-    _nvmlDeviceGetGpuMaxPcieLinkGeneration = _nvmlDeviceGetMaxPcieLinkGeneration
-    _nvmlDeviceGetMaxPcieLinkWidth = _nvmlDeviceGetCurrPcieLinkWidth
 
     def _nvmlDeviceGetComputeRunningProcesses_v3(self, handle: Any, count: Any, out: Any) -> None:
         processes = self._reading(handle).processes
@@ -383,7 +337,7 @@ class SimulatedNvml:
                 entry.value.ullVal = found[1]
 
     def _field(self, field: int, scope: int, reading: SimulatedReading) -> tuple[int, int] | None:
-        """(value type, value) of one field id, or None where this board does not give it."""
+        """Return (value type, value) of one field id, or None if this board does not support it."""
         gpu = self._state.profile.gpu
         if scope != 0:
             return None

@@ -1,4 +1,4 @@
-"""Certificates for servers of tests."""
+"""Certificates for the servers of tests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def certificate(directory: Path) -> Path:
-    """A self-signed certificate for 127.0.0.1, with its key, in one file."""
+    """Write a self-signed certificate for 127.0.0.1 and its key to one file."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec

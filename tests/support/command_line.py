@@ -1,6 +1,6 @@
-"""`python -m workbench … --json` as a script uses it, and the counts that an engine itself gives on /metrics.
+"""Run `python -m workbench … --json` as a script does, and read the engine's own counters from /metrics.
 
-Nothing of Workbench is imported here: what it says is held against what the engine and the kernel say.
+This module imports nothing from Workbench: tests compare Workbench's output with the engine's and the kernel's.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Done:
 
 
 class CommandLine:
-    """Runs commands in `directory`; every process that comes of them can be told by a mark in its environment."""
+    """Run commands in `directory`. A mark in the environment identifies every process that comes from them."""
 
     def __init__(self, directory: Path, *, before: Sequence[str] = (), path: Iterable[Path] = (), **env: str) -> None:
         self.directory = directory
@@ -56,7 +56,7 @@ class CommandLine:
         )
 
     def __call__(self, *words: object, timeout_s: float = 60) -> Done:
-        """One command to its end. AssertionError unless it printed exactly one JSON document, and no traceback."""
+        """Run one command to its end. Asserts that it printed exactly one JSON document and no traceback."""
         with self.spawn(*words) as process:
             out, err = process.communicate(timeout=timeout_s)
         assert "Traceback" not in err and "a defect in Workbench" not in err, err
@@ -68,13 +68,13 @@ class CommandLine:
         return done.document
 
     def run_dirs(self) -> list[Path]:
-        """Of this machine and of simulated hosts, oldest first."""
+        """Return the run directories of this machine and of simulated hosts, oldest first."""
         state = Path(self.env["XDG_STATE_HOME"], "workbench")
         return sorted([*state.glob("runs/*"), *state.glob("sim/*/runs/*")], key=lambda run_dir: run_dir.name)
 
     def left(self) -> list[psutil.Process]:
-        """Living processes that came of these commands: by the mark, by their session (an engine may write over its
-        environment), or because they have a run's log open."""
+        """Return the living processes that come from these commands: found by the mark, by their session (an engine may
+        overwrite its environment), or because a run's log is open in them."""
         logs = {os.path.realpath(run_dir / "log") for run_dir in self.run_dirs()}
         sessions = {_session_of_run(run_dir) for run_dir in self.run_dirs()} - {None}
         return [p for p in psutil.process_iter() if _lives(p) and self._is_ours(p.pid, logs, sessions)]
@@ -89,7 +89,7 @@ class CommandLine:
             return False
 
     def stop_all(self) -> None:
-        """For the end of a test, however it ended."""
+        """Stop all runs at the end of a test, also of a failed one."""
         for run in self("servers").document.get("servers", []):
             if run["state"] not in ("stopped", "crashed", "failed") or run["ended_unix_s"] is None:
                 self("stop", run["run_id"], timeout_s=120)
@@ -110,8 +110,8 @@ def _lives(process: psutil.Process) -> bool:
 
 
 def ownerless_shared_memory() -> set[str]:
-    """Files of /dev/shm that no living process has mapped: what a server that is gone has left. (Those of servers of
-    other tests are mapped.)"""
+    """Return the files of /dev/shm that no living process has mapped: leftovers of servers that have ended. Files of
+    the servers of other tests are mapped."""
     mapped: set[str] = set()
     names = set(os.listdir("/dev/shm"))
     for maps in Path("/proc").glob("[0-9]*/maps"):
@@ -151,7 +151,7 @@ _REQUEST_ENDED = re.compile(rb"slot +release: id +\d+ \| task \d+ \| stop proces
 
 
 def counts(engine: str, url: str, run_dir: str) -> Counts:
-    """What the engine has counted since it started."""
+    """Return the engine's own counters since its start."""
     with urllib.request.urlopen(f"{url}/metrics", timeout=30) as reply:
         page = reply.read().decode()
     requests, prompt, output = (sum(_value(page, name) for name in names) for names in SERIES[engine])
@@ -161,14 +161,14 @@ def counts(engine: str, url: str, run_dir: str) -> Counts:
 
 
 def _value(page: str, name: str) -> int:
-    """The sum over all labels of one series; it has to be there."""
+    """Return the sum over all labels of one series. Fails if the series is missing."""
     found = re.findall(rf"^{re.escape(name)}(?:{{.*}})? (\S+)(?: \d+)?$", page, re.MULTILINE)
     assert found, f"{name} is not on the page"
     return round(sum(map(float, found)))
 
 
 def of_result(result: Mapping[str, Any]) -> Counts:
-    """All that a benchmark sent, warm-up included, by its own account."""
+    """Return the counts of all requests that a benchmark reports, warm-up included."""
     return Counts(
         result["requests_ok"] + result["requests_failed"] + result["warmup_requests"],
         result["prompt_tokens"] + result["warmup_prompt_tokens"],
@@ -177,8 +177,8 @@ def of_result(result: Mapping[str, Any]) -> Counts:
 
 
 def counted_alike(engine: str, status: Mapping[str, Any], before: Counts, result: Mapping[str, Any]) -> Counts:
-    """AssertionError unless the engine counted exactly what the benchmark says it sent. Waits a moment: SGLang counts
-    a request after its last byte, and vLLM's page is made by another process."""
+    """Assert that the engine counted exactly the requests and tokens that the benchmark reports. Waits a moment: SGLang
+    counts a request after its last byte, and another process writes vLLM's page."""
     ours = of_result(result)
     deadline = time.monotonic() + 5
     while (theirs := counts(engine, status["url"], status["run_dir"]) - before) != ours:

@@ -1,4 +1,4 @@
-"""What a scripted session shows: a comparison, a result, experiments and sweeps at several points of their course."""
+"""Content of the scripted session: a comparison, a result, and experiments and sweeps at several stages."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def _experiment_comparison(pairs: int) -> Comparison:
 
 
 def canned_experiment(done: int = 6, *, state: str | None = None, number: int = 7) -> Experiment:
-    """`done` of six runs are; the next one is being measured while it runs."""
+    """Return an experiment with `done` of its six runs; while it runs, the next one is being measured."""
     runs = []
     seen = {"A": 0, "B": 0}
     for place, arm in enumerate(_ORDER):

@@ -33,7 +33,7 @@ SERVED = "fake-model"
 
 
 def install(directory):
-    """An executable `vllm` in `directory` (a pathlib.Path)."""
+    """Install an executable `vllm` in `directory` (a pathlib.Path)."""
     directory.mkdir(parents=True, exist_ok=True)
     launcher = directory / "vllm"
     launcher.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S -E "{os.path.abspath(__file__)}" "$@"\n')
@@ -42,7 +42,8 @@ def install(directory):
 
 
 def by_hand(directory, *arguments):
-    """The words that start it as a venv's `vllm` does: the interpreter, the script, "serve", then `arguments`."""
+    """Return the command line that starts the server as a venv's `vllm` does: the interpreter, the script, "serve",
+    then `arguments`."""
     script = directory / "vllm"
     script.symlink_to(os.path.abspath(__file__))
     return [sys.executable, "-S", "-E", str(script), "serve", *arguments]
@@ -98,7 +99,7 @@ def option(name, default):
 
 
 def keep_worker():
-    """A child in the same session that nothing but KILL ends."""
+    """Start a child in the same session that only KILL ends."""
     if os.fork() == 0:
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""A Host that does what a function says, for trying out what is built on hosts: no process, no file, no network."""
+"""A `Host` whose answers a function gives, for tests of code that uses hosts: no process, no file, no network."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from workbench.hosts.local import LocalForward
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One `run` or `stream`, as it was asked for."""
+    """One call of `run` or `stream`, with its arguments."""
 
     argv: tuple[str, ...]
     input: bytes | None = None
@@ -22,7 +22,7 @@ class Call:
 
 
 class FakeStream:
-    """Gives the pieces it was made with, then what `feed` adds, until `finish`."""
+    """A stream that yields its initial pieces, then the pieces that `feed` adds, until `finish`."""
 
     def __init__(self, pieces: Iterable[bytes] = (), *, open_ended: bool = False) -> None:
         self._queue: asyncio.Queue[bytes | Exception | None] = asyncio.Queue()
@@ -40,13 +40,13 @@ class FakeStream:
         self._queue.put_nowait(data)
 
     def finish(self, code: int = 0, stderr: str = "") -> None:
-        """The command ends."""
+        """End the command."""
         self._code, self._errors = code, stderr
         self._queue.put_nowait(None)
         self._ended.set()
 
     def break_off(self, error: Exception) -> None:
-        """The link is lost: whoever reads gets `error`."""
+        """Lose the link: every reader gets `error`."""
         self._queue.put_nowait(error)
         self._ended.set()
 
@@ -85,8 +85,8 @@ def _no_command(call: Call) -> Answer:
 
 
 class FakeHost(BaseHost):
-    """`handler` answers each command; `files` are the host's files by path; `calls` and `streams` are what was asked
-    for. `link(False)` cuts the host off, `link(True)` brings it back."""
+    """A host whose commands `handler` answers. `files` are the host's files by path; `calls` and `streams` record the
+    calls. `link(False)` cuts the host off; `link(True)` restores the link."""
 
     def __init__(
         self,

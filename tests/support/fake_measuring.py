@@ -24,7 +24,8 @@ SUDOERS = "you ALL=(root) NOPASSWD: /usr/bin/nvidia-smi -i GPU-0000 -pl 500"
 
 
 class FakeMeasuring:
-    """`processes`, `right` and `in_force` are what the next calls find."""
+    """The measuring parts of the scripted session. `processes`, `right` and `in_force` are the answers of the next
+    calls."""
 
     processes: tuple[tuple[int, int, str, bool], ...] = ((0, 4242, "vllm", True), (0, 991, "python3 train.py", False))
     right: str | None = None  # what every command lacks

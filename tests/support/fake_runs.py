@@ -1,4 +1,4 @@
-"""What tests of servers do with the fake engine: start it, wait until it is ready, tell it to fail."""
+"""Helpers for tests with the fake engine: start it, wait until it is ready, order it to fail."""
 
 from __future__ import annotations
 
@@ -37,6 +37,6 @@ async def tell(status: ServerStatus, path: str) -> None:
 
 
 def states(events: list[Event]) -> list[ServerState]:
-    """The states in order, each once in a row."""
+    """Return the states in order, without repetitions."""
     every = [e.state for e in events if isinstance(e, ServerStatus)]
     return [s for i, s in enumerate(every) if i == 0 or s is not every[i - 1]]

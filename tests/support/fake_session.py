@@ -173,12 +173,12 @@ LOG_LINES = (
 
 
 def fresh() -> float:
-    """When a reading came that no slow machine makes look old."""
+    """Return a time for a reading that does not look old even on a slow machine."""
     return time.monotonic() + 3600.0
 
 
 class FakeLog:
-    """Lines in a list; levels by word."""
+    """A log kept in a list; a word in a line decides its level."""
 
     def __init__(self, lines: Sequence[str] = ()) -> None:
         self.kept = list(lines)
@@ -199,7 +199,7 @@ class FakeLog:
 
 
 class FakePart(SimpleNamespace):
-    """A part of the session, whose methods are the scripted session's."""
+    """A part of the scripted session; the session itself has the methods."""
 
 
 # part: its method = the scripted session's method, if that has another name
@@ -224,7 +224,8 @@ PARTS = {
 
 
 class FakeSession(FakeMeasuring):
-    """`calls` holds (method, arguments) in order. `push(field=value)` changes the state as the real session would."""
+    """A scripted session. `calls` records (method, arguments) in order. `push(field=value)` changes the state as the
+    real session would."""
 
     def __init__(self, gpus: int = 1, simulated: bool = True, **fields: Any) -> None:
         self.gpu_count, self.ticks, self.interval_s = gpus, 100, 1.0
@@ -665,7 +666,7 @@ class FakeSession(FakeMeasuring):
 
 
 async def walked(session: FakeSession, stage: str) -> FakeSession:
-    """The session as it is after the loop has been walked up to `stage`: "plan", "ready", "bench", "compare", …"""
+    """Return the session after the loop up to `stage`: "plan", "ready", "bench", "compare", …"""
     await session.plans.load_preset("qwen3-vl-2b-dp4")
     if stage == "plan":
         return session

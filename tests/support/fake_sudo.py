@@ -1,10 +1,12 @@
-"""A sudo that behaves as sudo 1.9 does for one user, without root: its rules, password and what it heard lie in a
-directory. It runs the command as ourselves, with SUDO_UID of whoever we are: root serves root. A `stat` beside it says
-that every file is root's, whoever runs the tests.
+"""A program that behaves as sudo 1.9 does for one user, without root. Its rules, its password and a record of its calls
+are in a directory.
 
-As the real one (tried against 1.9.13): `-n -l` needs no password as soon as one rule has NOPASSWD, and then lists rules
-that would ask as well; `-S` reads one line of stdin, byte by byte, and only where a password is wanted, leaving the
-rest to the command; three tries.
+The program runs the command as the current user, with that user's SUDO_UID. A `stat` beside it reports that every file
+belongs to root, whoever runs the tests.
+
+As in the real sudo (compared with 1.9.13), `-n -l` needs no password as soon as one rule has NOPASSWD, and then also
+lists rules that would ask. `-S` reads one line of stdin, byte by byte, and only if a password is needed; the rest is
+for the command. There are three tries.
 """
 
 from __future__ import annotations
@@ -77,7 +79,7 @@ STAT = """#!/bin/sh
 
 
 class Sudo:
-    """Installed in `here`; put `here` first on PATH."""
+    """A sudo installed in `here`; put `here` first on PATH."""
 
     def __init__(self, here: Path, *rules: str, password: str = "correct horse") -> None:
         self.here = here
@@ -90,11 +92,11 @@ class Sudo:
         self.allow(*rules)
 
     def allow(self, *rules: str) -> None:
-        """As `sudo -l` prints them: "NOPASSWD: /usr/bin/nvidia-smi -i 0 -pm 1", "ALL"."""
+        """Set the rules, written as `sudo -l` prints them: "NOPASSWD: /usr/bin/nvidia-smi -i 0 -pm 1", "ALL"."""
         (self.here / "sudo.json").write_text(json.dumps({"rules": rules, "password": self.password}))
 
     @property
     def calls(self) -> list[tuple[Sequence[str], Sequence[str]]]:
-        """(options, command) of each."""
+        """Return (options, command) of each call."""
         path = self.here / "sudo.calls"
         return [tuple(json.loads(line)) for line in path.read_text().splitlines()] if path.exists() else []

@@ -18,7 +18,7 @@ WRITE = os.environ.get("WORKBENCH_GRIDS") == "write"
 
 
 def grid(app: Any) -> str:
-    """Characters only, without trailing blanks."""
+    """Return the characters of the screen without trailing blanks."""
     # what is behind a modal is drawn from this, which Textual sets when it draws; without it the rows come out empty
     visible_screen_stack.set(app._background_screens)
     strips = app.screen._compositor.render_strips(app.size)
@@ -26,7 +26,7 @@ def grid(app: Any) -> str:
 
 
 def check(name: str, text: str) -> None:
-    """Compare with tests/tui/grids/NAME.txt."""
+    """Compare the screen with tests/tui/grids/NAME.txt."""
     path = FOLDER / f"{name}.txt"
     if WRITE:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,5 @@
-"""A simulated host whose settings are changed under a guard, for tests: what is in force, what is journalled, the
-guard's process, and an end at which nothing of it is left."""
+"""A simulated host whose settings are changed under a guard, for tests. It shows the settings in force, the journal and
+the guard's process, and leaves nothing behind at its end."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class GuardedHost:
 
     # ---- what is there
     def in_force(self, gpu: int = 0) -> tuple[float | None, tuple[int, int] | None]:
-        """(power limit, graphics clock lock) of the simulated driver; None: the default."""
+        """Return (power limit, graphics clock lock) of the simulated driver; None means the driver's default."""
         setting = self.sim.settings()[gpu]
         return setting.power_limit_w, setting.gpu_lock_mhz
 
@@ -135,7 +135,7 @@ class GuardedHost:
 
 
 class Bare(LocalHost):
-    """As a host behind ssh without python3; what reads its GPUs is found all the same."""
+    """A host without python3, as one behind SSH may be; its GPUs can still be read."""
 
     kind = "ssh"
 

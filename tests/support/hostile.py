@@ -1,4 +1,4 @@
-"""Text as a hostile host, server or file sends it, and the check that none of it arrived."""
+"""Text as a hostile host, server or file sends it, and the check that none of it reaches the user."""
 
 from __future__ import annotations
 
@@ -46,6 +46,6 @@ def hostile_texts() -> st.SearchStrategy[str]:
 
 
 def assert_safe(text: str) -> None:
-    """Nothing in `text` that a terminal or a reader would obey; its own line breaks are allowed."""
+    """Assert that `text` contains nothing that a terminal or a reader would obey. Its own line breaks are allowed."""
     found = UNSAFE.search(text)
     assert found is None, f"{found[0]!r} in {text[max(0, found.start() - 60) : found.end() + 60]!r}"

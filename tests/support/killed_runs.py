@@ -1,4 +1,4 @@
-"""Many kills by killing.py, in several processes at once, and their table."""
+"""Many kills by killing.py, in several processes at the same time, and a table of their outcomes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def kills(directory: Path, count: int, seed: int, processes: int, timeout_s: flo
 
 
 def table(found: list[dict[str, Any]]) -> str:
-    """How many were killed in which step, of those how many left settings altered, and who saw to them."""
+    """Return a table: for each step the number of kills, how many of them left settings altered, and who reverted
+    these."""
     rows: dict[tuple[str, str], Counter[str]] = {}
     for kill in found:
         row = rows.setdefault((kill["phase"], kill["step"]), Counter())

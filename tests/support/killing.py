@@ -74,7 +74,7 @@ class Kill:
 
 
 class Telling(LocalHost):
-    """This machine; each thing that is asked of it goes down a pipe first."""
+    """This machine as a host that reports each call through a pipe before it makes the call."""
 
     def __init__(self, tells: int) -> None:
         super().__init__()
@@ -112,7 +112,7 @@ class Trial:
         self.before = self.now()
 
     def now(self) -> dict[str, Any]:
-        """Of the driver and the cores, behind everybody's back."""
+        """Read the driver and the cores directly."""
         files = sorted(Path(self.box.host.driver_state).glob("sys/devices/system/cpu/*/cpufreq/scaling_governor"))
         governors = [file.read_text() for file in files]
         return {**asdict(self.box.sim.settings()[0]), "governor": governors}
@@ -124,7 +124,7 @@ class Trial:
     # ---- the victim
 
     def begin(self, kill: Kill) -> tuple[int, int]:
-        """(its process, what it tells)."""
+        """Start a victim. Return its process and the pipe of its reports."""
         hears, tells = os.pipe()
         pid = os.fork()
         if pid == 0:
@@ -167,7 +167,7 @@ class Trial:
     # ---- the kill
 
     def shoot(self, kill: Kill, at: int, after_s: float) -> list[tuple[str, float]]:
-        """Kill `after_s` after step number `at` began. The steps until then, and when each began."""
+        """Kill `after_s` after step number `at` began. Return the steps until then and the time when each began."""
         pid, hears = self.begin(kill)
         steps: list[tuple[str, float]] = []
         text = b""
@@ -196,7 +196,7 @@ class Trial:
         kill.altered = self.altered()
 
     def shoot_guard(self, kill: Kill) -> None:
-        """In the middle of giving back."""
+        """Kill the guard in the middle of a revert."""
         log, home = self.box.gpu / "guard" / "log", self.box.gpu / "guard"
         eventually(lambda: "giving back" in log.read_text(), "the guard to begin", PATIENCE_S)
         time.sleep(self.chance.random() * 0.6)
@@ -216,7 +216,7 @@ class Trial:
     # ---- what is left
 
     def judge(self, kill: Kill) -> None:
-        """What a person finds, and what the next start does about it."""
+        """Return the state that a user finds, and how the next start handles it."""
         if self.box.journal.exists():
             json.loads(self.box.journal.read_text())
         if kill.what == "process" and kill.terms != "none" and self.guard_lives():
@@ -249,7 +249,7 @@ class Trial:
 
 
 def descendants(pid: int) -> list[int]:
-    """What it started and has not left behind: the guard has another parent."""
+    """Return the processes that the victim started and still owns. The guard has another parent."""
     found: list[int] = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         with suppress(OSError):
@@ -273,7 +273,7 @@ def bring_tee(directory: Path) -> None:
 
 
 def rehearse(directory: Path, reading: Telemetry) -> list[tuple[str, float]]:
-    """The steps of a victim that nobody kills, and how long each takes."""
+    """Return the steps of a victim that is not killed, and the duration of each."""
     trial = Trial(directory, reading, random.Random(0))
     steps = trial.shoot(Kill(0, "process", "heartbeat", sorted(CHOICES)[:PART]), sys.maxsize, 0.0)
     trial.box.kill_guard()

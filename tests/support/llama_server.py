@@ -15,7 +15,7 @@ from pathlib import Path
 
 
 def install(directory: Path) -> Path:
-    """An executable `llama-server` in `directory`, to be put on a test's PATH."""
+    """Install an executable `llama-server` in `directory`, which a test puts on its PATH."""
     directory.mkdir(parents=True, exist_ok=True)
     launcher = directory / "llama-server"
     command = shlex.join([sys.executable, str(Path(__file__).resolve())])

@@ -1,4 +1,4 @@
-"""Results, an experiment and a sweep that are made up, for what is drawn of them."""
+"""Invented results, an experiment and a sweep, for tests of reports and plots."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EVIL = '<script>alert("x")</script>'
 
 
 def samples(requests: int = 40, streams: int = 4, tokens: int = 32) -> tuple[dict[str, Any], ...]:
-    """Requests one after the other on each stream; every figure is a function of the index."""
+    """Return requests that follow each other on each stream; every value is a function of the index."""
     made, ends = [], [0.0] * streams
     for i in range(requests):
         ttft, gaps = 80_000 + 1_000 * (i * 7 % 23), [9_000 + 10 * (i * j % 90) for j in range(tokens - 1)]

@@ -1,4 +1,4 @@
-"""Looking at real processes from tests."""
+"""Real processes, as tests look at them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def state_of(pid: int) -> str | None:
-    """The state letter, None when there is no such process."""
+    """Return the state letter of a process, or None if there is no such process."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
@@ -22,7 +22,7 @@ def alive(pid: int) -> bool:
 
 
 def with_argument(text: str) -> list[int]:
-    """Living processes of which one argument is exactly `text`."""
+    """Return the living processes with an argument that is exactly `text`."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
@@ -44,7 +44,7 @@ def eventually(condition: Callable[[], object], what: str, deadline_s: float = 1
 
 
 class Watched:
-    """Every command line and environment that processes have which begin while this is on."""
+    """A record of the command line and environment of every process that starts while the record is open."""
 
     def __init__(self, every_s: float = 0.01) -> None:
         self.every_s = every_s

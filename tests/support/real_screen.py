@@ -1,4 +1,4 @@
-"""The screen on the real session of a simulated host, in this process: keys in, rows of text out."""
+"""The screen with the real session of a simulated host, in the process of the test: keys in, rows of text out."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PROFILE, PRESET = "four-pcie", "vllm-qwen3-vl-2b-tp4-eager"
 
 
 class RealScreen:
-    """The running application, its session, and keys."""
+    """The running application with its session, controlled by keys."""
 
     def __init__(self, app: WorkbenchApp, session: Session, pilot: Any) -> None:
         self.app, self.session, self.pilot = app, session, pilot
@@ -47,7 +47,7 @@ class RealScreen:
         await self.pilot.resize_terminal(columns, rows)
 
     async def until(self, *wanted: str | Callable[[], Any], seconds: float = 20.0) -> str:
-        """Wait until each text stands on the screen and each condition holds; the text then."""
+        """Wait until the screen shows each text and each condition is true. Return the text of the screen."""
         deadline = asyncio.get_running_loop().time() + seconds
         while True:
             text = self.text
@@ -63,7 +63,7 @@ class RealScreen:
         await self.until("$ vllm serve")
 
     async def serve(self) -> None:
-        """Load the preset and start its server, by keys."""
+        """Load the preset and start its server with keys."""
         await self.load()
         await self.press("s")
         await self.until("enter start")
@@ -72,12 +72,12 @@ class RealScreen:
 
 
 def crashes() -> list[Path]:
-    """What the screen has kept of defects."""
+    """Return the defects that the screen has recorded."""
     return sorted(Path(os.environ["XDG_STATE_HOME"], "workbench", "crashes").glob("*"))
 
 
 def on_free_port(preset: str = PRESET) -> None:
-    """A copy of the preset among the person's own, whose port nobody uses: tests run side by side."""
+    """Save a copy of the preset with a free port as one of the user's presets, so that tests can run side by side."""
     own = Path(os.environ["XDG_CONFIG_HOME"], "workbench", "presets", f"{preset}.toml")
     own.parent.mkdir(parents=True, exist_ok=True)
     shipped = (ROOT / "presets" / own.name).read_text()
@@ -89,7 +89,7 @@ def on_free_port(preset: str = PRESET) -> None:
 async def real_screen(
     profile: str = PROFILE, size: tuple[int, int] = (120, 40), session: Session | None = None
 ) -> AsyncIterator[RealScreen]:
-    """Servers that were started end with the block."""
+    """Open the screen; servers that were started are stopped at the end of the block."""
     session = session or Session.of_host(None, profile)
     app = WorkbenchApp(session)
     async with app.run_test(size=size) as pilot:

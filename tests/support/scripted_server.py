@@ -30,7 +30,8 @@ class Request:
 
 
 class ScriptedServer:
-    """`answer(request, n)` gives the steps for the n-th request (from 0). Use as a context manager."""
+    """A server for use as a context manager. `answer(request, n)` returns the steps for the n-th request, counted from
+    0."""
 
     def __init__(self, answer: Callable[[Request, int], Iterable[Step]], tls: ssl.SSLContext | None = None) -> None:
         self.requests: list[Request] = []
@@ -55,7 +56,7 @@ class ScriptedServer:
             assert not thread.is_alive()
 
     def close(self) -> None:
-        """Stop listening and drop what is open; later connections are refused."""
+        """Stop listening and drop open connections; later connections are refused."""
         self._closing.set()
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
@@ -149,7 +150,7 @@ def usage(prompt: int, output: int, cached: int | None = None) -> dict[str, Any]
 
 
 def chat_events(tokens: int, *, prompt: int = 20, done: bool = True, with_usage: bool = True) -> list[bytes]:
-    """Role chunk, one content chunk per token, finish, usage, [DONE]: vLLM's form."""
+    """Return the events of a chat in vLLM's form: role chunk, one content chunk per token, finish, usage, [DONE]."""
     events = [event(chunk({"role": "assistant", "content": ""}))]
     events += [event(chunk({"content": f" t{i}"}, "length" if i == tokens - 1 else None)) for i in range(tokens)]
     if with_usage:
@@ -181,7 +182,8 @@ def plain(status: str, body: Any, *, headers: bytes = b"") -> bytes:
 
 
 def openai(answer: Callable[[Request, int], Iterable[Step]]) -> Callable[[Request, int], Iterable[Step]]:
-    """`answer` for completions (`n` counts them alone), behind a list of one model; all other GETs are 404."""
+    """Return an `answer` function for completions (`n` counts only these) of a server with one model. Every other GET
+    gets 404."""
     numbers = itertools.count()
 
     def answered(request: Request, _: int) -> Iterable[Step]:

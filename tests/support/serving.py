@@ -1,4 +1,5 @@
-"""What tests of servers share: free ports, a Supervisor that leaves nothing, who still has a run's log open."""
+"""Helpers for tests of servers: free ports, a Supervisor that leaves nothing behind, and the processes that have a
+run's log open."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ def free_port() -> int:
 
 
 def supervised(scenario: Callable[[Supervisor, list[Event]], Awaitable[None]], host: Host | None = None) -> None:
-    """Run `scenario` with a Supervisor and the list of its events; stop every run afterwards, whatever happened."""
+    """Run `scenario` with a Supervisor and the list of its events. Stop every run afterwards, also after a failure."""
 
     async def go() -> None:
         events: list[Event] = []
@@ -42,8 +43,8 @@ def supervised(scenario: Callable[[Supervisor, list[Event]], Awaitable[None]], h
 
 
 def processes_of(run_dir: str) -> list[psutil.Process]:
-    """Return the processes that hold the run's log open and live a second later: all that it started, unless they
-    closed their output. One that was ending just then is none."""
+    """Return the processes that have the run's log open and are still alive a second later: every process of the run
+    that did not close its output."""
     log = os.path.realpath(f"{run_dir}/log")
     found = []
     for process in psutil.process_iter():
@@ -65,7 +66,7 @@ async def eventually(condition: Callable[[], object], timeout_s: float = 20.0, w
 
 
 async def stream(url: str, model: str, max_tokens: int, prompt: str = "one two three") -> tuple[int, int]:
-    """(prompt tokens, completion tokens) of one streamed completion, as the server says in its last chunk."""
+    """Return (prompt tokens, completion tokens) of one streamed completion, from the server's last chunk."""
     body = {
         "model": model,
         "prompt": prompt,

@@ -27,7 +27,7 @@ SERVING = step_time.ModelReplica(
 
 @dataclass(frozen=True)
 class Noise:
-    """Relative, as standard deviations but for `drift` (per run) and `correlation`."""
+    """Relative noise, as standard deviations; `drift` is per run, and `correlation` is between neighbouring runs."""
 
     run: float = 0.007
     correlation: float = 0.5
@@ -50,9 +50,9 @@ REALISTIC = Noise()
 
 
 class SimulatedRuns:
-    """Stands where session/experiment_arms.py stands: `Conduct` asks it for servers and measurements. `effect`: how
-    much faster B is in truth (0.03). `shared_starts`: what the product does not do, one server for neighbouring runs of
-    an arm."""
+    """A replacement for session/experiment_arms.py: an experiment gets its servers and measurements from here. `effect`
+    is the true advantage of B (0.03 = 3 %). `shared_starts` uses one server for neighbouring runs of an arm, which
+    the product does not do."""
 
     def __init__(
         self, effect: float, seed: int, noise: Noise = REALISTIC, *, restarts: bool = True, shared_starts: bool = False
@@ -105,7 +105,7 @@ class SimulatedRuns:
         return ()
 
     def speed(self, arm: str, place: int) -> float:
-        """Of the run at this place on a server of its own, without what else a result has."""
+        """Return the speed of the run at this position on a server of its own, without the noise of its requests."""
         self._start_effect = self._start_noise()
         return self._factor(arm, place)
 
@@ -145,12 +145,12 @@ CONDITIONS = {arm: Conditions(**_CONDITION, flags={"knob": arm}) for arm in "AB"
 
 
 def result_of(number: int, arm: str, factor: float, seed: int = 0) -> BenchResult:
-    """A run `factor` times as fast as the model says."""
+    """Return the result of a run that is `factor` times as fast as the model."""
     return BenchResult(number, 0.0, _spec(seed), CONDITIONS[arm], _summary(factor))
 
 
 def _summary(factor: float) -> BenchSummary:
-    """Of a run whose steps are `factor` times as fast as the model's."""
+    """Return the summary of a run whose steps are `factor` times as fast as the model's."""
     gpu = SERVING.gpu
     clocks = {"sm_mhz": gpu.sm_compute_mhz, "memory_mhz": gpu.memory_compute_mhz}
     step_s = step_time.step(SERVING, **clocks, sequences=STREAMS, context_tokens=192 * STREAMS).total_s / factor

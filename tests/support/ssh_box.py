@@ -1,4 +1,5 @@
-"""A box behind a real sshd with a simulated driver: sessions on it, what its driver and its runs hold, and a cut."""
+"""A machine behind a real sshd with a simulated driver: sessions on it, its driver's settings, its runs, and cuts of
+the link."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ SOON_S = 30.0  # seconds where nothing else runs
 
 
 def settings_in(state_dir: Path) -> tuple[float, tuple[int, int] | None]:
-    """What the simulated driver has in force: power limit in W, lock of the graphics clock in MHz."""
+    """Return the settings in force in the simulated driver: power limit in W, graphics clock lock in MHz."""
     gpu = SimState(f"{state_dir}/driver", profiles.get(PROFILE)).settings()[0]
     return gpu.power_limit_w or 600.0, gpu.gpu_lock_mhz
 
@@ -44,7 +45,7 @@ class Box:
 
     @contextlib.asynccontextmanager
     async def session(self) -> AsyncIterator[Session]:
-        """Opened as a screen opens it, and connected."""
+        """Open a session as a screen does, and connect it."""
         session = Session(self.host())
         try:
             await session.open()
@@ -60,7 +61,7 @@ class Box:
         await eventually(lambda: session.state.host.link == "lost", SOON_S, "the loss of the link")
 
     async def restore(self, session: Session) -> float:
-        """Seconds until the link was there again."""
+        """Restore the link. Return the seconds until it worked again."""
         await asyncio.to_thread(self.server.restore)
         began = time.monotonic()
         await eventually(lambda: session.state.host.link == "connected", SOON_S, "the link")
@@ -76,7 +77,7 @@ class Box:
         return [p for run in self.state_dir.glob("runs/*") for p in processes_of(str(run))]
 
     async def clear(self) -> None:
-        """End what is left, past the link."""
+        """End all remaining processes without using the link."""
         supervisor = Supervisor(SimulatedHost(LocalHost(), PROFILE, str(self.state_dir)))
         for status in await supervisor.runs():
             await supervisor.stop(status.run_id, grace_s=1)
@@ -85,7 +86,7 @@ class Box:
 
 @contextlib.contextmanager
 def box(directory: Path, *, start_s: float = 1.0, **environment: str) -> Iterator[Box]:
-    """`start_s`: how long its engines take to become ready."""
+    """Open such a machine. `start_s` is the time that its engines need to become ready."""
     given = {"WORKBENCH_SIM_START_S": str(start_s), "WORKBENCH_SIM_SEED": "1", **environment}
     with sshd(directory / "ssh", environment=given) as server:
         one = Box(server, directory / "far")
@@ -96,7 +97,7 @@ def box(directory: Path, *, start_s: float = 1.0, **environment: str) -> Iterato
 
 
 async def started(session: Session) -> str:
-    """Load the preset on a free port and start it; the run id."""
+    """Load the preset on a free port and start its server. Return the run id."""
     await session.plans.load_preset(PRESET)
     session.plans.set_flag("port", str(free_port()))
     return await session.servers.start()

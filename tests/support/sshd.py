@@ -30,8 +30,8 @@ DEADLINE_S = 10.0
 
 
 class Cutter:
-    """A TCP proxy in a thread of its own. `cut`: connections are reset and new ones refused. `silence`: everything
-    stays open, nothing passes. `restore`: as at first (what was silenced goes on)."""
+    """A TCP proxy in a thread of its own. `cut` resets connections and refuses new ones. `silence` keeps all
+    connections open but passes nothing on. `restore` ends both; silenced connections continue."""
 
     def __init__(self, target_port: int) -> None:
         self._target_port = target_port
@@ -115,7 +115,8 @@ class Cutter:
 
 
 class Sshd:
-    """A running sshd. Logs in as the current user with a key of its own; nothing of ~/.ssh is read or written."""
+    """A running sshd. Users log in as the current user with a key made for the test; nothing in ~/.ssh is read or
+    written."""
 
     host_alias = "box"
 
@@ -142,7 +143,7 @@ class Sshd:
         self.ssh_config_path.write_text(self.stanza())
 
     def stanza(self, alias: str | None = None, **more: str) -> str:
-        """A Host block of an ssh configuration; `more` adds or replaces options."""
+        """Return a Host block of an SSH configuration; `more` adds or replaces options."""
         options = {
             "HostName": "127.0.0.1",
             "Port": str(self.port),
@@ -161,14 +162,14 @@ class Sshd:
         self.known_hosts_path.write_text(f"[127.0.0.1]:{self.port} {key[0]} {key[1]}\n")
 
     def fingerprint(self) -> str:
-        """Of the host key, as ssh-keygen shows it: "SHA256:…"."""
+        """Return the fingerprint of the host key as ssh-keygen shows it: "SHA256:…"."""
         listed = subprocess.run(
             ["ssh-keygen", "-lf", str(self.directory / "host_key.pub")], capture_output=True, text=True, check=True
         )
         return listed.stdout.split()[1]
 
     def new_host_key(self) -> None:
-        """Another host key, as after an installation anew; known_hosts keeps the old one."""
+        """Replace the host key, as a new installation does. known_hosts keeps the old key."""
         for name in ("host_key", "host_key.pub"):
             (self.directory / name).unlink()
         keygen(self.directory / "host_key")
@@ -180,20 +181,20 @@ class Sshd:
         self.cutter.cut()
 
     def silence(self) -> None:
-        """Let nothing pass, and tell nobody: a dead link."""
+        """Let nothing pass, and close nothing: a dead link."""
         self.cutter.silence()
 
     def restore(self) -> None:
         self.cutter.restore()
 
     def login_shell(self, shell: str) -> None:
-        """Run each command as sshd does for a user with that login shell."""
+        """Run each command as sshd does for a user with this login shell."""
         key = Path(f"{self.client_key_path}.pub").read_text()
         forced = f'exec {shell} -c \\"$SSH_ORIGINAL_COMMAND\\"'
         (self.directory / "authorized_keys").write_text(f'command="{forced}" {key}')
 
     def configure(self, **options: str) -> None:
-        """Restart with more options in sshd_config."""
+        """Restart sshd with more options in sshd_config."""
         self._options.update(options)
         self._stop()
         self._serve()
@@ -254,7 +255,7 @@ def free_port() -> int:
 
 
 def wait_for(condition: Any, what: str, deadline_s: float = DEADLINE_S) -> None:
-    """Until `condition()` is true; fails the test after `deadline_s`."""
+    """Wait until `condition()` is true; fail the test after `deadline_s`."""
     end = time.monotonic() + deadline_s
     while not condition():
         assert time.monotonic() < end, f"waited {deadline_s:g} s for {what}"
@@ -263,7 +264,7 @@ def wait_for(condition: Any, what: str, deadline_s: float = DEADLINE_S) -> None:
 
 @contextlib.contextmanager
 def sshd(directory: Path, *, max_sessions: int = 10, environment: dict[str, str] | None = None) -> Iterator[Sshd]:
-    """`directory` is made and used for everything; `environment` is what logins get."""
+    """Run sshd with all of its files in `directory`, which is created. `environment` is the environment of logins."""
     if SSHD is None or shutil.which("ssh-keygen") is None:
         pytest.skip("needs OpenSSH's sshd and ssh-keygen (apt-get install openssh-server)")
     directory.mkdir(parents=True, exist_ok=True)

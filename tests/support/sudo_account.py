@@ -1,6 +1,6 @@
-"""A real account of this machine with a password, a rule of the real sudo, and GPUs that take changes from root only.
+"""A real account of this machine with a password, rules for the real sudo, and GPUs that only root can change.
 
-The driver is a simulated one; nothing says so to Workbench, which looks for rights as on a real host.
+The driver is simulated, but Workbench does not know that: it looks for rights as on a real host.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ globals().update(runpy.run_path({root!r} + "/workbench/sim/driver.py"))
 
 
 class SudoAccount:
-    """`roots`: a directory that everybody may read and only root change; `home`: the account's, for one test."""
+    """A real account. `roots` is a directory that everybody may read and only root may change; `home` is the account's
+    home for one test."""
 
     def __init__(self, name: str, python: str, roots: Path) -> None:
         self.name, self.python, self.roots = name, python, roots
@@ -80,7 +81,7 @@ class SudoAccount:
         self.sim = SimState(str(self.driver), profiles.get(PROFILE))
 
     def allow(self, rules: str) -> None:
-        """Let sudo have these rules; "" takes them away."""
+        """Set the rules of sudo; "" removes them."""
         if not rules:
             self.rule.unlink(missing_ok=True)
             return
@@ -95,14 +96,14 @@ class SudoAccount:
         return ("runuser", "-u", self.name, "--")
 
     def sh(self, script: str) -> str:
-        """Run as this account."""
+        """Run a shell command as this account."""
         argv = [*self.prefix, "sh", "-ec", script]
         return subprocess.run(
             argv, env=self.env, cwd="/", check=True, capture_output=True, text=True, timeout=30
         ).stdout
 
     def run(self, *words: str, timeout_s: float = 60) -> tuple[int, dict[str, Any]]:
-        """`workbench gpu …` with nobody at a terminal."""
+        """Run `workbench gpu …` without a terminal."""
         argv = [*self.prefix, self.python, "-m", "workbench", "gpu", *words, "--json"]
         done = subprocess.run(
             argv, env=self.env, cwd="/", stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s
@@ -116,7 +117,7 @@ class SudoAccount:
         return document
 
     def typed(self, *words: str, secret: str = SECRET) -> tuple[int, str]:
-        """`workbench gpu …` at a terminal, where sudo's password is typed when it is asked for."""
+        """Run `workbench gpu …` at a terminal and type sudo's password if sudo asks for it."""
         argv = [*self.prefix[1:], self.python, "-m", "workbench", "gpu", *words]
         screen = pexpect.spawn(
             "runuser", argv, env=self.env, cwd="/", encoding="utf-8", timeout=60, dimensions=(50, 250)
@@ -133,7 +134,7 @@ class SudoAccount:
 
     @property
     def calls(self) -> list[str]:
-        """What nvidia-smi was told to change, as root."""
+        """Return the changes that nvidia-smi was ordered to make as root."""
         return self.calls_file.read_text().splitlines() if self.calls_file.exists() else []
 
     @property
@@ -142,7 +143,7 @@ class SudoAccount:
 
     @property
     def guards(self) -> list[int]:
-        """Process ids of the guards of this test's state directory, whoever they run as."""
+        """Return the process ids of all guards of this test's state directory, of any user."""
         found = []
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             with suppress(OSError):
@@ -160,7 +161,8 @@ class SudoAccount:
 
 @contextmanager
 def accounts(count: int) -> Iterator[tuple[list[str], str, Path]]:
-    """Names of new accounts, a Python that they can run, and a directory of root's. Skips with a reason elsewhere."""
+    """Create accounts. Yield their names, a Python that they can run, and a directory of root. Skip the test, with a
+    reason, if this machine does not allow it."""
     if os.geteuid() != 0:
         pytest.skip("needs root to make accounts")
     wanted = ("useradd", "userdel", "chpasswd", "runuser", "sudo", "visudo")

@@ -1,6 +1,6 @@
-"""This machine as ada has it: a simulated driver that takes changes from root only, and a sudo that decides.
+"""This machine for a user called ada: a simulated driver that only root can change, and a sudo that decides.
 
-Nothing says that it is a simulated host: rights are looked for as on a real one.
+Workbench does not know that the host is simulated: it looks for rights as on a real host.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ globals().update(runpy.run_path({sim!r} + "/driver.py"))
 
 
 class Sudoer:
-    """`env` for a process of ada's; `power_w` and `lock_mhz` of her only GPU."""
+    """`env` is the environment of ada's processes; `power_w` and `lock_mhz` are the settings of her only GPU."""
 
     def __init__(self, directory: Path, password: str) -> None:
         self.here = directory / "ada"

@@ -21,7 +21,7 @@ CHAT = (
 
 
 def byte_characters() -> list[str]:
-    """GPT-2's alphabet: printable Latin-1 bytes stand for themselves, the others for characters from U+0100 on."""
+    """Return GPT-2's alphabet: printable Latin-1 bytes map to themselves, the others to characters from U+0100 on."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(0x100, 0x200))
     return [chr(byte if byte in printable else next(others)) for byte in range(256)]

@@ -129,7 +129,8 @@ class TruthServer:
             self.schedule(stream, now, self.asked.ttft_ms)
 
     def pieces(self, tokens: int) -> list[bytes]:
-        """One send each: head, role chunk and first token together as engines do, then a token each, then the end."""
+        """Return the pieces to send: first the head, role chunk and first token together as engines do, then one piece
+        per token, then the end."""
         if tokens not in self.made:
             frames = [b"%x\r\n%b\r\n" % (len(e), e) for e in chat_events(tokens, prompt=100)]
             first = HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + frames[0] + frames[1]
@@ -174,7 +175,8 @@ class TruthServer:
 
 
 class TruthProcess:
-    """The server as a process of its own: `url` while it runs, `stop()` gives its truth by the prompts' marks."""
+    """The server as a process of its own. `url` is its address; `stop()` returns its true times by the marks of the
+    prompts."""
 
     def __init__(self, *options: str) -> None:
         self._directory = tempfile.TemporaryDirectory()

@@ -1,4 +1,5 @@
-"""The loop of a person who tunes, by commands alone: plan, start, benchmark, change one flag, again, compare, stop."""
+"""The loop of a user who tunes, with commands only: plan, start, benchmark, change one flag, benchmark again, compare,
+stop."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ class Loop:
     served_model: str = "tiny"
 
     def run(self, cli: CommandLine) -> list[dict[str, Any]]:
-        """Both results. Every step is looked at, and nothing may be left at the end."""
+        """Run the loop and return both results. Every step is checked, and nothing may be left at the end."""
         shared_before = ownerless_shared_memory()
         flag, value = self.change
         first, status = self._measured(cli, self.options)

@@ -1,4 +1,4 @@
-"""Two users of one simulated host, by the real command line: two state directories, or two real accounts."""
+"""Two users of one simulated host through the real command line: two state directories, or two real accounts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ ORIGINAL_W = 600.0
 
 
 class User:
-    """`state`: the simulated host's state directory; `prefix`: words that make a process this user's."""
+    """One user. `state` is the simulated host's state directory; `prefix` are the words that run a process as this
+    user."""
 
     def __init__(self, name: str, home: Path, env: dict[str, str], python: str, prefix: tuple[str, ...] = ()) -> None:
         self.name, self.python, self.prefix = name, python, prefix
@@ -61,7 +62,7 @@ class User:
             os.kill(int((self.gpu / "guard" / "pid").read_text().split()[0]), 9)
 
     def reverted(self, within_s: float = 30.0) -> None:
-        """Wait until this user's guard is done with a trial."""
+        """Wait until this user's guard has reverted a trial."""
         eventually(lambda: not self.entries, f"the end of {self.name}'s trial", within_s)
 
 
@@ -73,7 +74,7 @@ def done(process: subprocess.Popen[str]) -> tuple[int, dict[str, Any]]:
 
 
 class TwoUsers:
-    """`a` and `b` on one GPU, whose truth is `power_w` and `lock_mhz`."""
+    """Users `a` and `b` of one GPU; `power_w` and `lock_mhz` are the GPU's true settings."""
 
     def __init__(self, a: User, b: User, driver: Path) -> None:
         self.a, self.b, self.register = a, b, driver / "register"
@@ -88,7 +89,7 @@ class TwoUsers:
         return self.sim.settings()[0].gpu_lock_mhz
 
     def by_hand(self, power_w: float) -> None:
-        """As an admin does it with nvidia-smi."""
+        """Change a setting with nvidia-smi, as an administrator does."""
         self.sim.change_setting(0, power_limit_w=power_w)
 
     def end(self) -> None:
@@ -98,7 +99,7 @@ class TwoUsers:
 
 @contextmanager
 def shared_driver() -> Iterator[Path]:
-    """A directory that every account may write to."""
+    """Return a directory that every account may write to."""
     path = Path(tempfile.mkdtemp(prefix="workbench-sim-"))
     path.chmod(0o777)
     try:
@@ -125,7 +126,7 @@ def two_directories(home: Path) -> Iterator[TwoUsers]:
 
 @contextmanager
 def two_accounts() -> Iterator[TwoUsers]:
-    """Skips where accounts cannot be made, or cannot read these sources."""
+    """Yield two real accounts. Skip the test if accounts cannot be created or cannot read these sources."""
     if os.geteuid() != 0:
         pytest.skip("needs root to make accounts")
     if not all(map(shutil.which, ("useradd", "userdel", "runuser"))):

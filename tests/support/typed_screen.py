@@ -1,4 +1,4 @@
-"""`python -m workbench …` in a pseudo-terminal, typed at and read as a person does: keys in, rows of text out."""
+"""`python -m workbench …` in a pseudo-terminal, used as a user does: keys in, rows of text out."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _UNFINISHED = re.compile(r"\x1b[^a-zA-Z~\\]*$")
 
 
 class TypedScreen:
-    """`keys` counts what was typed. `text` is what the terminal shows now."""
+    """The program in its terminal. `keys` counts the typed keys; `text` is the current content of the terminal."""
 
     def __init__(self, argv: Sequence[str], size: tuple[int, int], env: Mapping[str, str], cwd: Path) -> None:
         columns, rows = size
@@ -63,7 +63,7 @@ class TypedScreen:
         return self.text.split("\n")[number]
 
     def _read(self, seconds: float) -> bool:
-        """Take what was written, waiting at most `seconds` for it; False when nothing came."""
+        """Read the program's output for at most `seconds`. Return False if there was none."""
         try:
             piece = self.child.read_nonblocking(65536, seconds)
         except (pexpect.TIMEOUT, pexpect.EOF):
@@ -76,7 +76,7 @@ class TypedScreen:
         return True
 
     def until(self, *wanted: str | Callable[[str], bool], seconds: float = 40.0) -> str:
-        """Wait until all that is `wanted` stands on the screen at once; the text then."""
+        """Wait until the screen shows everything in `wanted` at the same time. Return the text of the screen."""
         deadline = time.monotonic() + seconds
         while True:
             text = self.text
@@ -87,7 +87,7 @@ class TypedScreen:
             self._read(0.2)
 
     def settle(self, seconds: float = 0.3) -> str:
-        """The text once nothing has been written for a moment (or for 2 s of steady writing)."""
+        """Return the text once the program has written nothing for a moment, or after 2 s of steady output."""
         deadline = time.monotonic() + 2.0
         while self._read(seconds) and time.monotonic() < deadline:
             pass
@@ -95,7 +95,7 @@ class TypedScreen:
 
     # what is done
     def press(self, *names: str) -> None:
-        """Keys by name or character, each one counted."""
+        """Press keys, given by name or character, and count each."""
         for name in names:
             self.keys += 1
             self.child.send(KEYS.get(name, name))
@@ -108,7 +108,7 @@ class TypedScreen:
         self.child.setwinsize(rows, columns)
 
     def ended(self, seconds: float = 20.0) -> int:
-        """Wait for the end; the exit status, or 128 + the signal."""
+        """Wait for the end. Return the exit status, or 128 + the signal."""
         deadline = time.monotonic() + seconds
         while self.child.isalive():
             assert time.monotonic() < deadline, f"it goes on:\n{self.text}"
@@ -117,7 +117,7 @@ class TypedScreen:
         return self.child.exitstatus if self.child.exitstatus is not None else 128 + (self.child.signalstatus or 0)
 
     def kill(self) -> None:
-        """As `kill -9`: nothing is cleaned up."""
+        """Kill the program as `kill -9` does: nothing is cleaned up."""
         self.child.kill(signal.SIGKILL)
         self.ended()
 

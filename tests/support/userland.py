@@ -1,4 +1,4 @@
-"""A local host with another set of tools."""
+"""A local host with another set of command-line tools."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from workbench.hosts.local import LocalHost
 
 
 class UserlandHost(LocalHost):
-    """LocalHost with a PATH of its own for every command."""
+    """A LocalHost whose commands all run with a PATH of its own."""
 
     def __init__(self, path: str) -> None:
         super().__init__()

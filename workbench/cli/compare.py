@@ -7,10 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from workbench.cli.open_session import local_session
 from workbench.cli.output import emit_or_say
 from workbench.cli.registry import command, option, repeatable
-from workbench.cli.results import ids_of
+from workbench.cli.results import ids_of, results_db
 from workbench.model.errors import InputError
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
 def compare(arguments: argparse.Namespace) -> int:
     from workbench.bench import compare as comparing
 
-    db = local_session().results.db
+    db = results_db()
     sides = [[db.get(i) for i in ids_of(text)] for text in arguments.groups]
     sides += [_tagged(db, tag) for tag in arguments.tags]
     if len(sides) != 2:

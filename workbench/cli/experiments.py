@@ -211,7 +211,7 @@ def _db() -> ExperimentsDb:
 
 
 @command("experiment list", "list experiments, newest first", examples=("workbench experiment list",))
-async def list_experiments(arguments: argparse.Namespace) -> int:
+def list_experiments(arguments: argparse.Namespace) -> int:
     found = _db().list()
     if arguments.json:
         return emit({"experiments": [_experiment_json(e) for e in found]})

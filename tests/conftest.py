@@ -1,4 +1,4 @@
-"""One clean environment for every test: own XDG directories, no colour or terminal surprises, no leftovers."""
+"""A clean environment for every test: XDG directories of its own, no colour or terminal settings, no leftovers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The `workbench` command. Textual reads its settings at import: their defaults are set here, before anything else."""
+"""The `workbench` command. Textual reads its settings at import, so their defaults are set first."""
 
 from __future__ import annotations
 

@@ -83,8 +83,8 @@ def run(url: str, **fields: Any) -> BenchOutcome:
 
 
 def errors_ms(outcome: BenchOutcome, truth: dict[str, dict[str, Any]]) -> tuple[list[float], list[float]]:
-    """(TTFT errors, gap errors), reported minus true, ascending. True is a range where the server was off its core
-    between its stamps around a write: inside it the error is 0."""
+    """Return (TTFT errors, gap errors) in ms, reported minus true, ascending. The true time is a range if the server
+    was off its core between its stamps around a write; inside the range the error is 0."""
     ttft, gaps = [], []
     for record in outcome.requests:
         true = truth[request_mark(outcome.spec.salt, f"r/{record.index}")]
@@ -98,7 +98,7 @@ def errors_ms(outcome: BenchOutcome, truth: dict[str, dict[str, Any]]) -> tuple[
 
 
 def beyond(seen_us: int, least_ns: int, most_ns: int) -> float:
-    """Milliseconds that `seen_us` lies outside a range, 0 inside it (a microsecond is its grain)."""
+    """Return the milliseconds by which `seen_us` lies outside a range; 0 inside it, to a microsecond."""
     seen_ns = seen_us * 1000
     if seen_ns + 1000 < least_ns:
         return (seen_ns - least_ns) / 1e6
@@ -133,8 +133,8 @@ def accuracy(streams: int, rounds: int, *options: str) -> Figures:
 
 @contextmanager
 def screen() -> Iterator[Terminal]:
-    """`workbench demo`, whose screen a thread keeps drawing: the palette is opened and closed without a pause, and
-    what it sends is read."""
+    """Run `workbench demo` while a thread makes it draw all the time: it opens and closes the palette without a pause
+    and reads the output."""
     with tempfile.TemporaryDirectory() as folder:
         env = {name: f"{folder}/{name}" for name in ("XDG_STATE_HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME")}
         argv = [sys.executable, "-m", "workbench", "demo", "--interval", "0.5"]
@@ -169,7 +169,7 @@ def accuracy_beside_screen(streams: int, rounds: int) -> Figures:
 
 
 def steady(streams: int) -> Figures:
-    """Percent that the window's rate is off the tokens that the server wrote between its ends."""
+    """Return the error of the window's rate in percent, compared with the tokens that the server wrote in that time."""
     with truth_server("--ttft-ms", "50", "--itl-ms", "10", "--jitter", "0.3") as server:
         outcome = run(
             server.url, concurrency=streams, requests=8 * streams, warmup=streams, max_tokens=100, length_spread=0.3

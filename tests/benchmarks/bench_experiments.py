@@ -1,11 +1,10 @@
-"""How often an experiment's interval holds the truth, how often it sees a difference that is there, or is not.
+"""Measure how often the interval of an experiment contains the truth, and how often it finds a difference.
 
     python tests/benchmarks/bench_experiments.py [--experiments 1000] [--processes 2] [--markdown]
 
-Each experiment is the product's own from design to verdict (session/experiment_run.py, bench/experiment.py,
-bench/compare.py);
-only its runs come from the simulated engine's speed model with the noise of tests/support/simulated_runs.py instead of
-from servers. bench_experiments_served.py does some hundreds through servers and clients.
+Each experiment runs the product's own code from design to verdict (session/experiment_run.py, bench/experiment.py,
+bench/compare.py). Only its runs are not real: they come from the speed model of the simulated engine, with the noise of
+tests/support/simulated_runs.py. bench_experiments_served.py runs some hundreds of experiments with servers and clients.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ KINDS = {
 
 @dataclass
 class Cell:
-    """What so many experiments of one design and one true effect gave."""
+    """The outcomes of many experiments of one design and one true effect."""
 
     experiments: int = 0
     held: int = 0  # the interval holds the truth
@@ -90,11 +89,12 @@ class Cell:
 
 
 async def _kept(_: Experiment) -> None:
-    """Nothing of these is stored."""
+    """Store nothing."""
 
 
 async def one(options: dict[str, object], runs: SimulatedRuns) -> Experiment:
-    """`extend_to`: so many pairs once those of the design have shown nothing, as `experiment resume ID --pairs`."""
+    """Run one experiment. `extend_to` is the number of pairs to extend it to if its own pairs showed nothing, as
+    `experiment resume ID --pairs` does."""
     options = dict(options)
     more = options.pop("extend_to", None)
     options.setdefault("order_seed", runs.seed)
@@ -108,7 +108,7 @@ async def one(options: dict[str, object], runs: SimulatedRuns) -> Experiment:
 
 
 def cell(options: dict[str, object], effect: float, seeds: range, noise: Noise = REALISTIC, **how: bool) -> Cell:
-    """One experiment for each seed."""
+    """Run one experiment for each seed."""
 
     async def all_of_them() -> Cell:
         found = Cell()
@@ -129,7 +129,7 @@ class Cells:
     def begin(
         self, options: dict[str, object], effect: float, noise: Noise = REALISTIC, **how: bool
     ) -> list[Future[Cell]]:
-        """No two cells have a seed in common."""
+        """Start a cell. No two cells have a seed in common."""
         first = self.begun * self.experiments
         self.begun += 1
         ends = [*range(first, first + self.experiments, 250), first + self.experiments]
@@ -147,8 +147,9 @@ def table(cells: Cells) -> Iterable[tuple[str, float, Cell]]:
 
 
 def robustness(cells: Cells) -> Iterable[tuple[str, Cell]]:
-    """No true difference, other kinds of noise; the two that the order and the discarded run are for, with and without
-    them; then what the product does not do, and what it does once it was asked for more."""
+    """Run experiments without a true difference under other kinds of noise, with and without the random order and the
+    discarded run that two of these kinds are the reason for; then designs that the product does not have, and
+    extensions."""
     five, until = {"pairs": 5}, {"pairs": 64, "until_pct": 1.0}
     begun = [(name, cells.begin(five, 0.0, noise)) for name, noise in KINDS.items()]
     fixed: dict[str, object] = {**five, "order_seed": None}
@@ -172,7 +173,7 @@ def robustness(cells: Cells) -> Iterable[tuple[str, Cell]]:
 
 
 def whole(rows: Sequence[tuple[str, float, Cell]], name: str) -> Cell:
-    """All cells of a design: noise, interval and spread know nothing of the effect, so they may be counted together."""
+    """Return all cells of a design together: noise, interval and spread do not depend on the effect."""
     return sum((found for title, _, found in rows if title == name), Cell())
 
 

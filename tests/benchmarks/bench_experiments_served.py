@@ -1,11 +1,11 @@
-"""Experiments through everything: `workbench experiment` as it is typed, on simulated engines that are real server
-processes, with a known difference, noise from server to server and a machine that drifts.
+"""Run experiments through the whole product: `workbench experiment` as a user types it, on simulated engines that are
+real server processes, with a known difference, noise from server to server and a machine that drifts.
 
     python tests/benchmarks/bench_experiments_served.py --minutes 30 --out FILE [--lanes 2] [--pairs 3]
     python tests/benchmarks/bench_experiments_served.py --report FILE
 
-How often the interval holds the truth, as bench_experiments.py says of thousands without servers. Each line of FILE is
-one experiment; a second call adds to it.
+The report says how often the interval contains the truth, as bench_experiments.py does for thousands of experiments
+without servers. Each line of FILE is one experiment; another call appends to FILE.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What the guard of GPU settings costs its host: CPU over a minute and memory, on a simulated NVML library.
+"""Measure the cost of the GPU guard for its host: CPU over a minute and memory, on a simulated NVML library.
 
 python tests/benchmarks/bench_guard.py [SECONDS]      one line per case; needs a C compiler
 
-Idle: one GPU. Busy: eight GPUs with three settings each, of four Workbenches that give signs of life, the journal
-written anew every five seconds, and every core of the machine at work.
+Idle: one GPU. Busy: eight GPUs with three settings each, of four Workbenches that send heartbeats; the journal is
+written again every five seconds, and every core of the machine is busy.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def measure(name: str, gpus: int, sessions: int, seconds: float, home: Path, rew
 
 @contextlib.contextmanager
 def work() -> Iterator[None]:
-    """Every core spins."""
+    """Keep every core busy."""
     argv = ["nice", sys.executable, "-c", "while True: sum(range(100000))"]
     running = [subprocess.Popen(argv) for _ in range(os.cpu_count() or 1)]
     try:

@@ -1,10 +1,10 @@
-"""Memory of the screen over an hour of readings and a 200 MB log, and how soon it answers a key meanwhile.
+"""Measure the memory of the screen over an hour of readings and a 200 MB log, and how soon it answers a key meanwhile.
 
     python tests/benchmarks/bench_memory.py [telemetry] [log] [keys]
 
-The whole of Workbench's screen in a pseudo-terminal: session, supervisor, telemetry source and agent's stream are the
-real ones. `telemetry`: an agent that says in 72 s what four GPUs say in two hours. `log`: a server process that writes
-200 MB as fast as it can be followed. `keys`: one that writes 2,000 lines a second while keys are pressed.
+The whole screen runs in a pseudo-terminal with the real session, supervisor, telemetry source and agent stream.
+`telemetry`: an agent that sends in 72 s the readings of four GPUs in two hours. `log`: a server process that writes 200
+MB as fast as it can be followed. `keys`: a server that writes 2,000 lines per second while keys are pressed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LINE = "(EngineCore pid=7) INFO 11-21 03:15:{:02d} [loggers.py:123] Engine 000: 
 
 
 def quick_agent(template: str) -> None:
-    """An agent's stream, one second of its clock per line; other figures in each."""
+    """Write the stream of an agent: one second of its clock per line, with other values in each."""
     documents = [json.loads(line) for line in Path(template).read_text().splitlines()]
     for document in documents[:-1]:
         print(json.dumps(document), flush=True)
@@ -54,7 +54,8 @@ def quick_agent(template: str) -> None:
 
 
 def talking_server(port: int, lines_per_s: float, megabytes: float) -> None:
-    """A server that is ready and writes: `lines_per_s` for ever, or (0) that many MB, 4 MB a second."""
+    """Run a server that is ready and writes `lines_per_s` lines per second without end, or, if that is 0, the given
+    number of MB at 4 MB per second."""
     from support.fake_engine import Handler
 
     def talk() -> None:
@@ -112,7 +113,7 @@ def child(what: str, *words: str) -> int:
 
 
 async def template(path: Path) -> None:
-    """What a real agent of the simulated host says: driver, infos, one whole reading."""
+    """Return the messages of a real agent of the simulated host: driver, infos, one whole reading."""
     from workbench.gpu import remote_programs
     from workbench.session.host_names import host_called
 

@@ -1,11 +1,11 @@
-"""What Workbench costs while it shows a host: `workbench demo` in a pseudo-terminal (screen, agent, simulated driver),
-with nvitop beside it at the same time on the same simulated NVML library.
+"""Measure the cost of Workbench while it shows a host: `workbench demo` in a pseudo-terminal (screen, agent, simulated
+driver), at the same time as nvitop on the same simulated NVML library.
 
     python tests/benchmarks/bench_screen.py [--seconds 30] [--rounds 3] [--interval 1 0.5] [--profile four-pcie|eight]
         [--server] [--busy] [--no-nvitop] [--starts 10]
 
---busy: the simulated GPUs work, so that every figure changes each tick. --server: a simulated server is READY and
-watched. --starts: only the time from exec to the first frame, that many times.
+--busy: the simulated GPUs work, so every value changes at each tick. --server: a simulated server is READY and watched.
+--starts: measure only the time from exec to the first frame, this many times.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def driver_state(env: Mapping[str, str], profile: str) -> str:
 
 @contextmanager
 def busy_gpus(env: Mapping[str, str], profile: str) -> Iterator[None]:
-    """Work whose share changes every 0.4 s, published as an engine would."""
+    """Publish work whose share changes every 0.4 s, as an engine would."""
     import eight_gpus  # noqa: F401
 
     from workbench.sim import driver_state as state
@@ -89,7 +89,7 @@ def busy_gpus(env: Mapping[str, str], profile: str) -> Iterator[None]:
 
 @contextmanager
 def server(env: Mapping[str, str], profile: str) -> Iterator[None]:
-    """A simulated server that is READY, on a port of its own."""
+    """Run a simulated server that is READY, on a port of its own."""
     base = [sys.executable, "-m", "workbench", "--simulate", profile]
     whole = {**os.environ, **env}
     started = subprocess.run([*base, "start", PRESET, "--wait"], env=whole, cwd=ROOT, check=True, capture_output=True)
@@ -101,7 +101,7 @@ def server(env: Mapping[str, str], profile: str) -> Iterator[None]:
 
 
 class Parts:
-    """CPU seconds of the screen and of all below it, and of a peer."""
+    """CPU seconds of the screen with all processes below it, and of a peer."""
 
     def __init__(self, screen: Terminal, peer: Terminal | None) -> None:
         self.screen, self.peer = screen, peer
@@ -164,8 +164,8 @@ Bare().run(mouse=False)
 
 
 def starts(env: dict[str, str], chosen: argparse.Namespace) -> None:
-    """From exec to the first frame and to the first figures; CPU seconds by then; and an app of Textual that shows one
-    word, for what the machine is busy with."""
+    """Measure the time from exec to the first frame and to the first values, and the CPU seconds until then. A Textual
+    application that shows one word gives the share of the machine."""
     found: dict[str, list[float]] = {}
     with Terminal(demo(chosen.profile, 1.0), env=env) as screen:  # compiles what is not compiled
         screen.until(FIGURES)

@@ -1,4 +1,5 @@
-"""What telemetry costs: CPU of the agent and of the process that reads it, and memory, on a simulated NVML library.
+"""Measure the cost of telemetry: CPU of the agent and of the process that reads it, and memory, on a simulated NVML
+library.
 
 python tests/benchmarks/bench_telemetry.py [SECONDS]      one line per GPU count and interval; needs a C compiler
 """
@@ -21,7 +22,7 @@ FIELDS = "".join(f"field.{n} * 250000\n" for n in (186, 185, 83, 197, 198, 82))
 
 
 def cpu_s(pid: int) -> float:
-    """Exact run time of all threads (nanoseconds in schedstat), where /proc/PID/stat counts in 10 ms ticks."""
+    """Return the exact run time of all threads (schedstat counts nanoseconds; /proc/PID/stat counts ticks of 10 ms)."""
     tasks = Path(f"/proc/{pid}/task").iterdir()
     return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 

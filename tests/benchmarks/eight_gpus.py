@@ -1,4 +1,5 @@
-"""Workbench's command line with one more simulated host, `eight`: eight of four-pcie's GPUs. Also its NVML driver.
+"""The command line of Workbench with one more simulated host, `eight`: eight of four-pcie's GPUs. Also the host's NVML
+driver.
 
 python tests/benchmarks/eight_gpus.py demo --host-profile eight
 """
@@ -20,7 +21,7 @@ profiles.PROFILES["eight"] = replace(_four, name="eight", title="8x A100 PCIe", 
 
 
 def library() -> Any:
-    """For the telemetry agent (WORKBENCH_SIM_DRIVER): it runs this file by path."""
+    """Return the library for the telemetry agent (WORKBENCH_SIM_DRIVER), which runs this file by its path."""
     from workbench.sim import driver
 
     return driver.library()

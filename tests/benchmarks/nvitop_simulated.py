@@ -1,4 +1,4 @@
-"""nvitop on a simulated host: it gets the NVML library object that Workbench's agent reads there.
+"""Run nvitop on a simulated host, with the NVML library object that Workbench's agent reads there.
 
 WORKBENCH_SIM_PROFILE=four-pcie WORKBENCH_SIM_STATE=DIR python tests/benchmarks/nvitop_simulated.py [nvitop's options]
 """

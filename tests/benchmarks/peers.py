@@ -34,7 +34,7 @@ def parsed(text: str) -> tuple[str, list[str]]:
 
 
 class Peer:
-    """`measure` once on a server; the server's truth comes from its own records."""
+    """Another load generator. `measure` runs it once on a server, whose own records give the truth."""
 
     def __init__(self, text: str) -> None:
         self.name, self._argv = parsed(text)
@@ -71,7 +71,8 @@ def tokens_of(records: list[dict[str, Any]]) -> int:
 
 
 def errors(summary: Any, records: list[dict[str, Any]]) -> dict[str, float]:
-    """Reported minus true, in ms; NaN for what the peer does not report. The rate is as reported and as it was."""
+    """Return reported minus true values in ms, with NaN for each value that the peer does not report, and the reported
+    and the true rate."""
     ttft = sorted((one["sent_ns"][0] - one["request_ns"]) / 1e6 for one in records)
     gaps = sorted((b - a) / 1e6 for one in records for a, b in pairwise(one["sent_ns"]))
     first, last = min(one["request_ns"] for one in records), max(one["done_ns"][-1] for one in records)

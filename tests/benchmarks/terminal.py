@@ -1,4 +1,5 @@
-"""A program in a pseudo-terminal that is read all the time: what it sends, costs and holds. For the benchmarks here."""
+"""A program in a pseudo-terminal whose output is read all the time: its output, its costs and its memory. For the
+benchmarks in this directory."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ RECENT = 2**20
 
 
 class Terminal:
-    """`with Terminal(argv) as t`: ended with TERM (then KILL) at the end, its whole session."""
+    """A program in a terminal: `with Terminal(argv) as t`. At the end its whole session gets TERM, then KILL."""
 
     def __init__(
         self, argv: list[str], columns: int = 120, rows: int = 40, env: Mapping[str, str] | None = None
@@ -51,7 +52,7 @@ class Terminal:
         os.close(self.master)
 
     def read(self, seconds: float) -> bytes:
-        """What comes next, once; empty when nothing came in that time."""
+        """Return the next output, or nothing if there is none in that time."""
         if not select.select([self.master], [], [], max(0.0, seconds))[0]:
             return b""
         try:
@@ -64,14 +65,15 @@ class Terminal:
         return data
 
     def drain(self, seconds: float) -> int:
-        """Bytes that came in that time."""
+        """Return the number of bytes that the program writes in that time."""
         end, before = time.monotonic() + seconds, self.bytes
         while (left := end - time.monotonic()) > 0:
             self.read(left)
         return self.bytes - before
 
     def until(self, wanted: bytes, seconds: float = 30.0) -> float:
-        """Seconds from the exec (or, once something was sent, from this call's start: see `ask`) to `wanted`."""
+        """Return the seconds until `wanted` appears, from the exec or, if something was sent, from the start of this
+        call (see `ask`)."""
         end = time.monotonic() + seconds
         while wanted not in self.recent:
             if time.monotonic() > end:
@@ -80,7 +82,7 @@ class Terminal:
         return time.monotonic() - self.started_s
 
     def ask(self, keys: bytes, wanted: bytes = b"", seconds: float = 10.0) -> float:
-        """Seconds from a key press to `wanted` in what is sent after it."""
+        """Return the seconds from a key press until `wanted` appears in the output after it."""
         self.recent = b""
         begin = time.monotonic()
         os.write(self.master, keys)
@@ -88,7 +90,7 @@ class Terminal:
         return time.monotonic() - begin
 
     def children(self) -> dict[int, str]:
-        """Living processes below the program: pid -> command line."""
+        """Return the living processes below the program: pid -> command line."""
         found: dict[int, str] = {}
         todo = [self.child.pid]
         while todo:
@@ -101,7 +103,8 @@ class Terminal:
 
 
 def run_s(pid: int) -> float:
-    """CPU seconds of all living threads (nanoseconds in schedstat), and of children that were waited for (10 ms)."""
+    """Return the CPU seconds of all living threads (schedstat counts nanoseconds) and of children that were waited for
+    (ticks of 10 ms)."""
     total = 0.0
     for task in Path(f"/proc/{pid}/task").iterdir():
         total += int((task / "schedstat").read_text().split()[0]) / 1e9
@@ -110,7 +113,7 @@ def run_s(pid: int) -> float:
 
 
 def memory_mib(pid: int) -> tuple[float, float]:
-    """Resident and proportional set size."""
+    """Return the resident and the proportional set size."""
     resident = proportional = 0
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
         name, _, rest = line.partition(":")

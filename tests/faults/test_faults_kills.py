@@ -1,6 +1,5 @@
-"""SIGKILL at any point of changing GPU settings, holding them and giving them back, of the guard's own giving back, and
-of the guard with the process: what was before is in force in the end, by the guard or by the next start, which says so.
-"""
+"""SIGKILL at any moment while GPU settings are changed, kept in force or reverted, and while the guard reverts them.
+The guard or the next start always restores the previous values, and the next start says so."""
 
 from __future__ import annotations
 

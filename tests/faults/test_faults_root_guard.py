@@ -1,5 +1,5 @@
-"""The guard that sudo made root, attacked by other programs of its user and by another account. Everything is real but
-the GPUs: accounts, sudo, its rules, a typed password."""
+"""Attacks on a guard that sudo made root, by other programs of its user and by another account. Accounts, sudo, its
+rules and a typed password are real; only the GPUs are simulated."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def people() -> Iterator[tuple[list[str], str, Path]]:
 
 @pytest.fixture
 def ada(people: tuple[list[str], str, Path]) -> Iterator[SudoAccount]:
-    """She may do everything as root, with her password."""
+    """Make ada, who may run everything as root with her password."""
     names, python, roots = people
     made = SudoAccount(names[0], python, roots)
     made.allow(f"{made.name} ALL=(ALL) ALL\n")
@@ -38,7 +38,7 @@ def ada(people: tuple[list[str], str, Path]) -> Iterator[SudoAccount]:
 
 @pytest.fixture
 def victim(ada: SudoAccount) -> Path:
-    """A file that only root may read or write."""
+    """Make a file that only root may read or write."""
     path = ada.driver / "victim"
     path.write_text("root's own")
     path.chmod(0o600)
@@ -71,7 +71,7 @@ def ran_as_root(told: Path) -> bool:
 
 
 def hijack(ada: SudoAccount) -> Path:
-    """A nvidia-smi of her own, first on her PATH; it tells who ran it."""
+    """Put an nvidia-smi of ada's first on her PATH. It records which user ran it."""
     told = ada.home / "told"
     ada.sh(f"printf '#!/bin/sh\\nid -u >>{told}\\nexec {ada.roots}/bin/nvidia-smi \"$@\"\\n' >{ada.bin}/nvidia-smi")
     ada.sh(f"chmod 755 {ada.bin}/nvidia-smi")
@@ -221,7 +221,7 @@ def test_a_claim_of_an_account_without_rights_keeps_no_limit_from_being_reverted
 
 
 def forge(ada: SudoAccount, who: str, **changes: Any) -> None:
-    """Another account's claim of ada's setting, of the year 5138."""
+    """Write another account's claim of ada's setting, dated in the year 5138."""
     (entry,) = ada.entries
     forged = {**entry, "since_unix_s": 1e11, "set_unix_s": 1e11, "watch": {}, **changes}
     text = json.dumps({"journal": "j", "boot_id": entry["boot_id"], "made_ns": 1, "entries": [forged]})

@@ -1,4 +1,4 @@
-"""The rules that keep the house in order: sizes, layers, what a start may import."""
+"""Rules about the code: sizes, names, layers, and the modules that a start may import."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HEAVY = {"asyncssh", "textual", "pydantic", "httpx", "plotext", "sqlite3", "prom
 
 
 def loaded_after(code: str) -> set[str]:
-    """Top-level modules in `sys.modules` after `code` ran in a fresh interpreter."""
+    """Return the top-level modules in `sys.modules` after `code` ran in a fresh interpreter."""
     script = f"import sys\n{code}\nprint(*sorted({{m.split('.')[0] for m in sys.modules}}))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, cwd=ROOT)
     assert done.returncode == 0, done.stderr
@@ -107,8 +107,8 @@ def test_a_local_session_never_loads_asyncssh() -> None:
 
 
 def test_the_first_frame_waits_for_nothing_heavy() -> None:
-    """What is loaded when `workbench demo` draws it: Textual, the session, and none of what comes later. Generating
-    the model's dataclasses alone takes a tenth of the time."""
+    """Before `workbench demo` draws its first frame, Textual and the session are loaded, and no later module.
+    Generating the model's dataclasses alone takes a tenth of the time to the first frame."""
     code = (
         "from workbench.cli import run\n"
         "from workbench.cli.parser import parse\n"
@@ -136,7 +136,7 @@ def test_only_ssh_imports_asyncssh_and_only_the_screen_imports_textual() -> None
 
 
 def test_programs_that_are_sent_to_hosts_import_only_one_another() -> None:
-    """They run on a python3 that has neither Workbench nor anything else installed."""
+    """The programs run on a python3 with neither Workbench nor any other package."""
     for program in (remote_programs.MODULES, remote_programs.TURN, remote_programs.GUARD):
         for module in program:
             path = ROOT / "workbench/gpu" / f"{module.replace('.', '/')}.py"
@@ -161,8 +161,8 @@ class Parsed:
 
 @cache
 def parsed() -> dict[Path, Parsed]:
-    """Return what each source file holds. A process of its own parses: in one where a recursion limit was hit before,
-    `ast.parse` of Python 3.11 may raise SystemError (cpython issue 106905)."""
+    """Return the functions and imports of each source file. A process of its own parses: `ast.parse` of Python 3.11 may
+    raise SystemError in a process that has hit a recursion limit before (cpython issue 106905)."""
     script = Path(__file__).with_name("parse_sources.py")
     done = subprocess.run([sys.executable, str(script), *map(str, SOURCES)], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Where install.sh put the engines, and what is counted of one that runs."""
+"""The engines that install.sh has installed, and the counters of one that runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ MODEL = CACHE / "tiny-llama"
 
 
 def executable(engine: str) -> str:
-    """The installed engine's own command. Fails the test where it is not installed: it was asked for."""
+    """Return the installed engine's own command. Fails the test if the engine is not installed, since the user asked
+    for it."""
     path = CACHE / engine / "bin" / engine
     if not path.exists() or not MODEL.exists():
         pytest.fail(f"{engine} is not in {CACHE}: run tests/real/install.sh {engine}")
@@ -29,7 +30,7 @@ def executable(engine: str) -> str:
 
 @dataclass(frozen=True)
 class Counts:
-    """Requests and tokens, from either side."""
+    """Requests and tokens, as counted by the client or by the engine."""
 
     requests: int
     prompt_tokens: int
@@ -37,7 +38,8 @@ class Counts:
 
 
 async def load(status: ServerStatus, lengths: list[int]) -> Counts:
-    """Streamed requests of the given output lengths, all at once; what the answers say they used."""
+    """Send streamed requests with the given output lengths, all at the same time. Return the usage that the answers
+    report."""
     assert status.url is not None and status.served_model is not None
     prompts = [f"{n} def main(argument):\n    return argument" for n in range(len(lengths))]
     used = await asyncio.gather(
@@ -48,7 +50,7 @@ async def load(status: ServerStatus, lengths: list[int]) -> Counts:
 
 
 async def counted(supervisor: Supervisor, run_id: str) -> Counts:
-    """What the engine itself has counted since it started."""
+    """Return the engine's own counters since its start."""
     read = await supervisor.metrics(run_id)
     assert read.requests_finished is not None and read.prompt_tokens is not None, read.absent
     assert read.generation_tokens is not None, read.absent

@@ -25,7 +25,7 @@ SPECIAL = ["<|bos|>", "<|eos|>", "<|user|>", "<|assistant|>", "<|system|>"]
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
-    """Byte-level BPE trained on standard library source: the same on every machine with this Python."""
+    """Return a byte-level BPE trained on standard library source: the same on every machine with this Python."""
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()

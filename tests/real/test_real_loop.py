@@ -1,5 +1,5 @@
-"""The whole loop by commands alone against real vLLM and SGLang on CPU: what a benchmark says it sent is exactly what
-the engine counted, and after `stop` nothing is left."""
+"""The whole loop by commands against real vLLM and SGLang on the CPU. The engine counts exactly what a benchmark
+reports, and `stop` leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def options(sets: dict[str, object], env: dict[str, object]) -> list[str]:
 
 @pytest.fixture
 def command(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[CommandLine]:
-    """With the engine's own bin directory first on PATH, as after activating its environment."""
+    """Return the command line with the engine's bin directory first on PATH, as after activating its environment."""
     one = CommandLine(tmp_path, path=[Path(engine_cache.executable(request.param)).parent])
     yield one
     one.stop_all()

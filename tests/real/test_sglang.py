@@ -1,4 +1,4 @@
-"""Real SGLang on CPU through the supervisor: ready, counts that agree, and nothing left."""
+"""Real SGLang on the CPU through the supervisor: it becomes ready, counts agree, and nothing is left."""
 
 from __future__ import annotations
 

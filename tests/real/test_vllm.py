@@ -1,4 +1,4 @@
-"""Real vLLM on CPU through the supervisor: ready, counts that agree, and nothing left however it ends."""
+"""Real vLLM on the CPU through the supervisor: it becomes ready, counts agree, and nothing is left however it ends."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_start_ready_stream_counts_agree_stop() -> None:
 
 
 def test_stop_while_the_engine_core_starts_leaves_nothing() -> None:
-    """A TERM then ends the engine core, and the main process hangs: it takes the KILL after the grace."""
+    """TERM then ends the engine core while the main process hangs, until KILL ends it after the grace period."""
 
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
         run_id = await start(supervisor, plan())

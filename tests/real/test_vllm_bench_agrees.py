@@ -1,7 +1,10 @@
-"""The same workload on real vLLM (CPU), measured in turns by Workbench and by `vllm bench serve`: throughput, TTFT and
-ITL agree within the runs' own spread. Plain completions, since vLLM's client takes a chat's role chunk for content.
-Medians, since client and engine share this machine's cores: in a few requests of a run either waits for the other; but
-of ITL the mean, since the other client's median is 0.01 ms where it reads late and finds several chunks at once."""
+"""The same workload on real vLLM (CPU), measured in turns by Workbench and by `vllm bench serve`. Throughput, TTFT and
+ITL agree within the spread of the runs.
+
+The requests are plain completions, because vLLM's client counts a chat's role chunk as content. Medians are compared,
+because client and engine share the cores of this machine and either waits for the other in a few requests. Of ITL the
+mean is compared, because the other client's median is 0.01 ms when it reads late and finds several chunks together.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +28,12 @@ ROUNDS, INPUT, OUTPUT, WARMUP = 5, 128, 64, 8
 
 @dataclass(frozen=True)
 class Shape:
-    """A load that both clients can be asked for, and what of it must agree.
+    """A load that both clients support, and the metrics that must agree.
 
-    At a rate, throughput is the rate's. At a concurrency above one only throughput is compared: our starts are
-    staggered over one request, while their requests begin together and, all being as long, go on in waves, whose
-    prefills wait for one another (longer TTFT) and interrupt nobody (shorter ITL).
+    With a rate, throughput equals the rate. With a concurrency above one, only throughput is compared: Workbench
+    staggers its starts over one request, while the other client starts all requests together. Its requests have the
+    same length, so they continue in waves: prefills wait for each other (longer TTFT) and interrupt no decoding
+    (shorter ITL).
     """
 
     name: str
@@ -137,7 +141,8 @@ def theirs(command: CommandLine, url: str, folder: Path, shape: Shape, seed: int
 
 
 def in_turns(command: CommandLine, status: dict[str, Any], folder: Path, shape: Shape) -> list[list[dict[str, float]]]:
-    """[ours, theirs] of each round; who begins changes from round to round, as between the arms of an experiment."""
+    """Return [Workbench's, the other client's] result of each round. The first one changes from round to round, as in
+    an experiment."""
     pairs = []
     for turn in range(ROUNDS):
         found: list[dict[str, float]] = [{}, {}]

@@ -6,7 +6,9 @@ import os
 import time
 import traceback
 
+from workbench.model.secrets import is_secret_name, mask_text, seen_secrets
 from workbench.model.untrusted_text import clean
+from workbench.store.paths import state_dir
 
 _MOST_CHARS = 1_000_000
 _kept: dict[tuple[object, ...], str | None] = {}  # so that a defect that recurs each second is written once
@@ -23,8 +25,6 @@ def keep_traceback(error: BaseException) -> str | None:
 
 
 def _written(error: BaseException) -> str | None:
-    from workbench.store.paths import state_dir
-
     text = _masked(clean("".join(traceback.format_exception(error)), _MOST_CHARS, lines=True))
     try:
         folder = state_dir() / "crashes"
@@ -47,7 +47,5 @@ def defect_text(error: BaseException) -> tuple[str, str]:
 
 def _masked(text: str) -> str:
     """Mask secrets, also the keys in this process's environment, which an error about an invalid header may quote."""
-    from workbench.model.secrets import is_secret_name, mask_text, seen_secrets
-
     own = (value.strip() for name, value in os.environ.items() if is_secret_name(name) and len(value) > 3)
     return mask_text(text, (*seen_secrets(), *own))

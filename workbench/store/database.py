@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from workbench.model.errors import InputError, StoreError
-
-if TYPE_CHECKING:
-    import sqlite3
 
 T = TypeVar("T")
 
@@ -45,8 +43,6 @@ class Database:
         return self._run(work, write=True)
 
     def _run(self, work: Callable[[sqlite3.Connection], T], *, write: bool) -> T:
-        import sqlite3
-
         try:
             db = self._open(write)
         except (OSError, sqlite3.Error) as error:
@@ -75,8 +71,6 @@ class Database:
             db.close()
 
     def _open(self, write: bool) -> sqlite3.Connection:
-        import sqlite3
-
         place: Path | str = self.path
         if write:
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -93,8 +87,6 @@ class Database:
         There SQLite cannot create the small file by which programs share a database. If no journal is left beside the
         database, nobody is writing, and the file can be opened as one that never changes.
         """
-        import sqlite3
-
         try:
             db.execute("SELECT count(*) FROM sqlite_master").fetchone()
         except sqlite3.OperationalError as error:

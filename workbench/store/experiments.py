@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from workbench.model.errors import InputError, StoreError
 from workbench.model.experiment import Experiment
@@ -19,9 +20,6 @@ from workbench.model.untrusted_text import clean_json
 from workbench.store.database import BUSY_S, Database
 from workbench.store.results_db import migrations
 from workbench.store.series_lock import INTERRUPTED, held, is_held
-
-if TYPE_CHECKING:
-    import sqlite3
 
 FORMAT = 1  # of the JSON; a new field with a default needs no new format
 _TABLE = """

@@ -10,18 +10,18 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import ValidationError
 
 from workbench.engines import registry
 from workbench.model.findings import Finding, Level
+from workbench.model.preset import Preset
 from workbench.model.untrusted_text import clean
 from workbench.store import paths
 from workbench.store.preset_file import parse, read_text
 from workbench.store.preset_safety import LOOK, launch_parts, references, safety_findings, walk
 from workbench.store.toml_lines import FieldPath, LineIndex
-
-if TYPE_CHECKING:
-    from workbench.model.preset import Preset
 
 MAX_FINDINGS = 100  # of one file, errors first
 
@@ -88,10 +88,6 @@ def _printable(text: str) -> str:
 
 
 def _validate(document: Mapping[str, Any]) -> tuple[Preset | None, list[tuple[FieldPath, Finding]]]:
-    from pydantic import ValidationError
-
-    from workbench.model.preset import Preset
-
     found = {(path, finding.code): finding for path, finding in _unknown_engine(document)}
     preset = None
     try:

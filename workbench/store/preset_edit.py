@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import tomlkit
 
 from workbench.model.errors import PresetError
 from workbench.model.findings import Level
@@ -14,9 +16,6 @@ from workbench.model.plan import LaunchPlan
 from workbench.store.preset_check import check_text
 from workbench.store.preset_file import parse, read_text
 from workbench.store.text_files import write_atomic
-
-if TYPE_CHECKING:
-    from tomlkit import TOMLDocument
 
 _ID = re.compile(r"[a-z0-9][a-z0-9.-]{1,63}")
 _ABOUT_THE_PARENT = ("references", "claims")
@@ -42,8 +41,6 @@ def save(document: Mapping[str, Any], preset_id: str, directory: Path, *, replac
 
 
 def _merged_text(document: Mapping[str, Any], path: Path) -> str:
-    import tomlkit
-
     old = read_text(path) if path.exists() else None
     if isinstance(old, str) and isinstance(parse(old), dict):
         target = tomlkit.parse(old)
@@ -65,10 +62,8 @@ def _merge(target: Any, wanted: Mapping[str, Any]) -> None:
             target[key] = _without_none(value)
 
 
-def _ordered(document: Mapping[str, Any]) -> TOMLDocument:
+def _ordered(document: Mapping[str, Any]) -> tomlkit.TOMLDocument:
     """Return a TOML document with plain values before tables: a key after a table's head would belong to that table."""
-    import tomlkit
-
     result = tomlkit.document()
     clean = _without_none(document)
     for key, value in sorted(clean.items(), key=lambda item: _is_table(item[1])):

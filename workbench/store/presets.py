@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -185,8 +186,6 @@ class PresetLibrary:
 
 
 def _close(name: str, names: Iterable[str]) -> Sequence[str]:
-    from difflib import get_close_matches
-
     return get_close_matches(name, list(names), n=3, cutoff=0.5)
 
 

@@ -10,12 +10,14 @@ import contextlib
 import gzip
 import json
 import os
+import sqlite3
+import tempfile
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, Conditions
 from workbench.model.errors import InputError, StoreError
@@ -23,9 +25,6 @@ from workbench.model.json_records import from_json, to_json
 from workbench.model.secrets import mask_data
 from workbench.model.untrusted_text import clean, clean_json
 from workbench.store.database import BUSY_S, Database
-
-if TYPE_CHECKING:
-    import sqlite3
 
 
 class Column(NamedTuple):
@@ -310,8 +309,6 @@ class ResultsDb:
     ) -> StoreError:
         """Write the result as a file beside the database, or in the system's directory for temporary files. Return the
         error that names the file."""
-        import tempfile
-
         text = json.dumps({**row, "requests": requests}, indent=1)
         problem, step = f"the samples could not be written: {cause}", None
         if isinstance(cause, StoreError):

@@ -65,13 +65,13 @@ def test_a_clock_lock_of_another_workbench_marks_the_result_and_proves_nothing(
         assert process.poll() is None, "the change came after the run"
         out, _ = process.communicate(timeout=60)
     result = json.loads(out)
-    assert result["refused"] == ["settings changed during the run: GPU0 SM clock lock none -> 1500,1500"], result
+    assert result["refused"] == ["settings changed during the run: GPU0 GPU clocks none -> 1500 MHz"], result
     with benching(cli, run_id) as process:
         by_other("revert")
         by_other("set", "--lock-gpu-clocks", "1500,1500")
         assert process.poll() is None, "the change came after the run"
         out, _ = process.communicate(timeout=60)
-    assert any("SM clock lock set and reverted by" in reason for reason in json.loads(out)["refused"]), out
+    assert any("GPU clocks set and reverted by" in reason for reason in json.loads(out)["refused"]), out
     verify = (*PRO, "gpu", "verify", run_id, "--seconds", "3", "--json")
     for clocks in ("2000,2000", "2500,3000"):
         assert cli(*PRO, "gpu", "set", "--lock-gpu-clocks", clocks, "--yes", "--json").document["ok"]

@@ -71,7 +71,7 @@ def driver(profile: str = PRO) -> SimState:
 
 
 def power(profile: str = PRO) -> list[float | None]:
-    return [setting.power_limit_w for setting in driver(profile).settings()]
+    return [setting.limit_w for setting in driver(profile).settings()]
 
 
 def governors() -> set[str]:
@@ -197,20 +197,20 @@ def test_gpu_settings_of_a_preset_are_applied_only_on_request(quick: InProcess) 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--power-limit", "9000"), "9000 W is outside what it allows, 150 to 600 W"),
-        (("--power-limit", "nan"), "150 to 600 W"),
+        (("--power-limit", "9000"), "9000 W is outside its limits, 150 to 600 W"),
+        (("--power-limit", "nan"), "is not valid, expected watts"),
         (("--lock-gpu-clocks", "3000,3200"), "3200 MHz is above its highest SM clock, 3090 MHz"),
         (("--lock-memory-clocks", "12000"), "no memory clock of 12000 MHz; nearest: 7001 MHz and 13365 MHz"),
-        (("--lock-gpu-clocks", "2000,1000"), "is not MHZ or MIN,MAX"),
+        (("--lock-gpu-clocks", "2000,1000"), "is not valid, expected"),
         (("--gpu", "1", "--power-limit", "400"), "no GPU 1 on this host"),
         (("--gpu", "GPU-11111111-2222-3333-4444-555555555555", "--power-limit", "400"), "no GPU GPU-1111"),
         (("--governor", "turbo"), "no governor 'turbo'"),
         (("--trial", "-3", "--power-limit", "400"), "--trial -3 is not a number of seconds"),
         ((), "no setting is given"),
-        (("--gpu", "\u00b2", "--power-limit", "400"), "no GPU \u00b2 on this host; it has 0 ("),
-        (("--gpu", "9" * 5000, "--power-limit", "400"), "on this host; it has 0 ("),
-        (("--lock-gpu-clocks", "9" * 5000), "is not MHZ or MIN,MAX"),
-        (("--power-limit", "149.9999"), "149.9999 W is outside what it allows, 150 to 600 W"),
+        (("--gpu", "\u00b2", "--power-limit", "400"), "no GPU \u00b2 on this host; its GPUs: 0 ("),
+        (("--gpu", "9" * 5000, "--power-limit", "400"), "on this host; its GPUs: 0 ("),
+        (("--lock-gpu-clocks", "9" * 5000), "is not valid, expected"),
+        (("--power-limit", "149.9999"), "149.9999 W is outside its limits, 150 to 600 W"),
     ],
 )
 def test_invalid_settings_are_rejected_before_any_change(cli: Any, words: tuple[str, ...], said: str) -> None:
@@ -281,7 +281,7 @@ def test_a_gpu_of_another_host_and_a_gpu_that_is_lost(quick: InProcess) -> None:
     [
         ({"no_permission": True}, "Insufficient Permissions"),
         ({"codes": {"nvmlDeviceSetPowerManagementLimit": 3}}, "Treating as warning"),
-        ({"ignored": ["power_limit_w"]}, "the driver says 600 W, not 400 W; persistence mode is off: a power"),
+        ({"ignored": ["limit_w"]}, "the driver reports 600 W, not 400 W; persistence mode is off: a power"),
     ],
 )
 def test_a_driver_that_ignores_a_command(cli: Any, faults: dict[str, Any], said: str) -> None:
@@ -339,7 +339,7 @@ def test_status_journal_and_guard_agree_after_a_reload_of_the_driver(box: Comman
     box.ok("gpu", "set", "--power-limit", "400", "--lock-gpu-clocks", "1000,2000", "--yes")
     remembered = json.loads(thermal.read_text())
     thermal.write_text(json.dumps({**remembered, "j": [0.0]}))  # as a reload leaves it: defaults, a new counter
-    driver().change_setting(0, power_limit_w=None, gpu_lock_mhz=None)
+    driver().change_setting(0, limit_w=None, gpu_lock_mhz=None)
     thermal.write_text(json.dumps({**json.loads(thermal.read_text()), "j": [0.0]}))
     status = box.ok("gpu", "status")
     assert status["altered"] == [] and status["drift"] == []

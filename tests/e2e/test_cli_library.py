@@ -280,8 +280,8 @@ def test_check_and_plan_report_the_same_findings_of_a_user_preset(cli: Cli) -> N
 def test_a_preset_is_shown_with_its_hardware_baseline_and_benchmark(cli: Cli) -> None:
     shown = cli("presets", "show", "rtx-pro-6000-clock-power-profile").out
     for said in (
-        "power_limit_w 600",
-        "(13365, 13365)",
+        "power limit 600 W",
+        "memory clocks 13365 MHz",
         "CPU governor = performance",
         "baseline  sglang-",
         "lines 15, 45",

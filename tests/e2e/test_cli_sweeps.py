@@ -53,7 +53,7 @@ def driver(host: tuple[str, str]) -> GpuSetting:
 
 def limit_w(profile: str = PRO[1]) -> float | None:
     directory = f"{os.environ['XDG_STATE_HOME']}/workbench/sim/{profile}/driver"
-    return SimState(directory, profiles.get(profile)).settings()[0].power_limit_w
+    return SimState(directory, profiles.get(profile)).settings()[0].limit_w
 
 
 # -- verify: requested is not in force

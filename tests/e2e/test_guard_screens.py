@@ -178,7 +178,7 @@ def test_the_end_of_a_trial(box: GuardedHost, tmp_path: Path, fate: Fate) -> Non
 @fates(stalled)
 def test_too_hot(box: GuardedHost, tmp_path: Path, fate: Fate) -> None:
     """The raised limit is reverted; the lock, which keeps the GPU cooler than the driver's default, stays watched."""
-    box.sim.change_setting(0, power_limit_w=400.0)  # by hand, before Workbench
+    box.sim.change_setting(0, limit_w=400.0)  # by hand, before Workbench
     screen = opened(box, tmp_path, 600.0)
     lock = ON[1]
     try:

@@ -125,9 +125,9 @@ def test_the_whole_loop_with_at_most_40_keys(host: CommandLine, screen: Open, si
 
     change_power(s)  # 7 keys
     if not narrow:
-        s.until("set power 200W  r reverts", "/200W")
+        s.until("set power limit 200 W  r reverts", "/200W")
     s.press("r")
-    s.until("Reverted: GPU0-3: power 200W back to 250W", lambda t: "GPU altered" not in t)
+    s.until("Reverted: GPU0-3: power limit 200 W back to 250 W", lambda t: "GPU altered" not in t)
     assert s.keys <= 40, s.keys
     assert host.ok("gpu", "status")["gpus"][0]["power_limit_w"] == 250
 
@@ -156,7 +156,7 @@ def test_a_killed_screen_leaves_a_server_that_the_next_one_adopts(host: CommandL
     )
     second.until("Application startup complete", "tensor-parallel-size", "GET /v1/models 200")
     second.press("q")
-    second.until("Leave Workbench", "GPU0-3: power 200W, was 250W", "[revert]", "[leave running]")
+    second.until("Leave Workbench", "GPU0-3: power limit 200 W, was 250 W", "[revert]", "[leave running]")
     second.press("escape")
     second.until(lambda t: "Leave Workbench" not in t)
     second.press("q")

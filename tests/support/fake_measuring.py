@@ -33,16 +33,12 @@ class FakeMeasuring:
     in_force = InForce.YES
 
     def _wanted(self, wanted: GpuSettings) -> list[tuple[str, Any, tuple[str, ...]]]:
-        made: list[tuple[str, Any, tuple[str, ...]]] = []
-        if wanted.persistence is not None:
-            made.append(("persistence", wanted.persistence, ("-pm", str(int(wanted.persistence)))))
-        if wanted.power_limit_w is not None:
-            made.append(("power_limit_w", wanted.power_limit_w, ("-pl", f"{wanted.power_limit_w:.0f}")))
-        if wanted.gpu_clocks is not None:
-            made.append(("gpu_clocks", str(wanted.gpu_clocks), ("-lgc", str(wanted.gpu_clocks))))
-        if wanted.memory_clocks is not None:
-            made.append(("memory_clocks", str(wanted.memory_clocks), ("-lmc", str(wanted.memory_clocks))))
-        return made
+        options = {"persistence": "-pm", "power_limit_w": "-pl", "gpu_clocks": "-lgc", "memory_clocks": "-lmc"}
+        return [
+            (key, wanted[key], (option, f"{wanted[key]:g}" if isinstance(wanted[key], float) else str(wanted[key])))
+            for key, option in options.items()
+            if key in wanted
+        ]
 
     def preset_gpu_settings(self, preset_id: str | None = None) -> Sequence[tuple[str, GpuSettings, str]]:
         return self.carried

@@ -17,7 +17,8 @@ from support.procs import alive, eventually
 
 from workbench.gpu.guard import client
 from workbench.gpu.guard.client import Terms
-from workbench.gpu.settings import apply, rights
+from workbench.gpu.settings import apply, plan, rights
+from workbench.gpu.telemetry.source import read_once
 from workbench.hosts.base import Host
 from workbench.hosts.local import LocalHost
 from workbench.model.settings import ClockRange, GpuSettings, SettingsReport
@@ -59,7 +60,7 @@ class GuardedHost:
     ) -> SettingsReport:
         """As guarding.Guarding does it."""
         mine = await rights.rights_on(self.host)
-        commands = apply.plan({gpu: wanted}, await apply.read_once(self.host), mine)
+        commands = plan.plan({gpu: wanted}, await read_once(self.host), mine)
         terms = Terms(mine, heartbeat_s, trial_s)
 
         async def guard() -> Any:
@@ -90,7 +91,7 @@ class GuardedHost:
     def in_force(self, gpu: int = 0) -> tuple[float | None, tuple[int, int] | None]:
         """Return (power limit, graphics clock lock) of the simulated driver; None means the driver's default."""
         setting = self.sim.settings()[gpu]
-        return setting.power_limit_w, setting.gpu_lock_mhz
+        return setting.limit_w, setting.gpu_lock_mhz
 
     @property
     def altered(self) -> list[tuple[str, Any]]:

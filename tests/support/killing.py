@@ -32,7 +32,8 @@ from support.procs import alive, eventually  # noqa: E402
 
 from workbench.gpu.guard import client  # noqa: E402
 from workbench.gpu.guard.client import Terms  # noqa: E402
-from workbench.gpu.settings import apply, journal, rights  # noqa: E402
+from workbench.gpu.settings import alterations, apply, current_values, journal, plan, revert, rights  # noqa: E402
+from workbench.gpu.telemetry.source import read_once  # noqa: E402
 from workbench.hosts.base import Completed, Stream  # noqa: E402
 from workbench.hosts.local import LocalHost  # noqa: E402
 from workbench.model.gpu import Telemetry  # noqa: E402
@@ -108,7 +109,7 @@ class Trial:
         self.directory, self.reading, self.chance = directory, reading, chance
         self.box = GuardedHost(directory)
         run(self.box.host.connect())
-        self.box.sim.change_setting(0, power_limit_w=chance.choice([None, 500.0]), persistence=chance.random() < 0.5)
+        self.box.sim.change_setting(0, limit_w=chance.choice([None, 500.0]), persistence=chance.random() < 0.5)
         self.before = self.now()
 
     def now(self) -> dict[str, Any]:
@@ -143,8 +144,8 @@ class Trial:
         await box.host.connect()
         mine = rights.Rights(f"{box.host.environment()['PATH'].split(':')[0]}/nvidia-smi")
         wanted = GpuSettings(**{name: CHOICES[name] for name in kill.settings})
-        governors = await apply.governors_on(box.host)
-        commands = apply.plan({"0": wanted}, self.reading, mine, governors)
+        governors = await current_values.governors_on(box.host)
+        commands = plan.plan({"0": wanted}, self.reading, mine, governors)
         terms = Terms(
             mine, HEARTBEAT_S if kill.terms == "heartbeat" else None, TRIAL_S if kill.terms == "trial" else None
         )
@@ -160,7 +161,7 @@ class Trial:
         inner.tell("hold" if report.ok else f"failed: {report}")
         await asyncio.sleep(HOLD_S)
         inner.tell("revert")
-        await apply.revert(box.host, rights=mine)
+        await revert.revert(box.host, rights=mine)
         inner.tell("over")
         signs.cancel()
 
@@ -234,7 +235,7 @@ class Trial:
             return False
 
     async def next_start(self, kill: Kill) -> None:
-        found, _ = await apply.records(self.box.host)
+        found, _ = await alterations.records(self.box.host)
         altered = self.altered()
         names = {"governor": "governor", "gpu_lock_mhz": "gpu_clocks", "memory_lock_mhz": "memory_clocks"}
         off = {names.get(k, k) for k, v in self.now().items() if v != self.before[k]}
@@ -243,7 +244,7 @@ class Trial:
         kill.reported = altered > 0 and OFFER in offers(found)
         assert kill.reported or not altered, f"altered, but nothing is offered: {found}"
         for again in (False, True):
-            report = await apply.revert(self.box.host)
+            report = await revert.revert(self.box.host)
             assert report.ok or not report.outcomes, f"revert failed: {report}"
             assert not again or not report.outcomes, "reverting twice does something"
 
@@ -309,7 +310,7 @@ def one(number: int, seed: int, directory: Path, reading: Telemetry, steps: Sequ
 
 def main(directory: Path, first: int, count: int, seed: int) -> None:
     bring_tee(directory)
-    reading = run(apply.read_once(GuardedHost(directory / "limits").host))
+    reading = run(read_once(GuardedHost(directory / "limits").host))
     steps = rehearse(directory / "rehearsal", reading)
     for number in range(first, first + count):
         print(json.dumps(asdict(one(number, seed, directory, reading, steps))), flush=True)

@@ -30,7 +30,7 @@ SOON_S = 30.0  # seconds where nothing else runs
 def settings_in(state_dir: Path) -> tuple[float, tuple[int, int] | None]:
     """Return the settings in force in the simulated driver: power limit in W, graphics clock lock in MHz."""
     gpu = SimState(f"{state_dir}/driver", profiles.get(PROFILE)).settings()[0]
-    return gpu.power_limit_w or 600.0, gpu.gpu_lock_mhz
+    return gpu.limit_w or 600.0, gpu.gpu_lock_mhz
 
 
 class Box:

@@ -130,7 +130,7 @@ class SudoAccount:
         return screen.exitstatus, shown + screen.before
 
     def power_w(self, gpu: int = 0) -> float:
-        return self.sim.settings()[gpu].power_limit_w or DEFAULT_W
+        return self.sim.settings()[gpu].limit_w or DEFAULT_W
 
     @property
     def calls(self) -> list[str]:

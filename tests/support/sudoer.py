@@ -66,7 +66,7 @@ class Sudoer:
 
     @property
     def power_w(self) -> float | None:
-        return self._driver.settings()[0].power_limit_w
+        return self._driver.settings()[0].limit_w
 
     @property
     def lock_mhz(self) -> tuple[int, int] | None:

@@ -82,7 +82,7 @@ class TwoUsers:
 
     @property
     def power_w(self) -> float:
-        return self.sim.settings()[0].power_limit_w or ORIGINAL_W
+        return self.sim.settings()[0].limit_w or ORIGINAL_W
 
     @property
     def lock_mhz(self) -> tuple[int, int] | None:
@@ -90,7 +90,7 @@ class TwoUsers:
 
     def by_hand(self, power_w: float) -> None:
         """Change a setting with nvidia-smi, as an administrator does."""
-        self.sim.change_setting(0, power_limit_w=power_w)
+        self.sim.change_setting(0, limit_w=power_w)
 
     def end(self) -> None:
         for user in (self.a, self.b):

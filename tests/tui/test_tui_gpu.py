@@ -11,11 +11,27 @@ from support.fake_canned import guard
 from support.fake_session import FakeSession
 
 from workbench.model.errors import SettingsError
-from workbench.model.settings import ClockRange, GpuSettings, InForce, SettingCommand, SettingOutcome, SettingsReport
+from workbench.model.settings import (
+    DEFAULT,
+    ClockRange,
+    GpuSettings,
+    InForce,
+    SettingCommand,
+    SettingOutcome,
+    SettingsReport,
+)
 from workbench.tui.modals.gpu_confirm import command_rows, note_rows
 from workbench.tui.modals.gpu_settings import parse, suggestion_of
 
-EMPTY = {"gpu": "all", "power": "", "sm": "", "memory": "", "persistence": "", "governor": "", "trial": ""}
+EMPTY = {
+    "gpu": "all",
+    "power-limit": "",
+    "gpu-clocks": "",
+    "memory-clocks": "",
+    "persistence": "",
+    "governor": "",
+    "trial": "",
+}
 
 
 def names(session: FakeSession) -> list[str]:
@@ -43,12 +59,12 @@ def test_the_commands_are_shown_before_they_run(drive: Any) -> None:
 @pytest.mark.parametrize(
     ("typed", "wrong"),
     [
-        ({"power": "lots"}, "power limit: expected watts, got lots"),
+        ({"power-limit": "lots"}, "power limit: 'lots' is not valid, expected watts"),
         ({"gpu": "4"}, "GPU: expected all or 0..3"),
-        ({"sm": "3000,210"}, "the minimum 3000 is above"),
+        ({"gpu-clocks": "3000,210"}, "expected a minimum that is not above the maximum"),
         ({"persistence": "yes"}, "expected on or off"),
-        ({"power": "400", "trial": "-1"}, "trial: expected seconds"),
-        ({"trial": "60"}, "nothing is asked for"),
+        ({"power-limit": "400", "trial": "-1"}, "trial: expected seconds"),
+        ({"trial": "60"}, "no setting is given"),
     ],
 )
 def test_what_is_wrong_is_said(typed: dict[str, str], wrong: str) -> None:
@@ -59,9 +75,9 @@ def test_what_is_wrong_is_said(typed: dict[str, str], wrong: str) -> None:
 def test_all_fields_become_settings() -> None:
     typed = {
         "gpu": "2",
-        "power": "450 W",
-        "sm": "210-1755",
-        "memory": "reset",
+        "power-limit": "450 W",
+        "gpu-clocks": "210-1755",
+        "memory-clocks": "reset",
         "persistence": "on",
         "governor": "performance",
         "trial": "60s",
@@ -69,7 +85,11 @@ def test_all_fields_become_settings() -> None:
     wanted = parse({**EMPTY, **typed}, 4)
     assert not isinstance(wanted, str)
     assert wanted.settings == GpuSettings(
-        True, 450.0, ClockRange(210, 1755), reset_memory_clocks=True, governor="performance"
+        persistence=True,
+        power_limit_w=450.0,
+        gpu_clocks=ClockRange(210, 1755),
+        memory_clocks=DEFAULT,
+        governor="performance",
     )
     assert (wanted.gpu, wanted.trial_s) == (2, 60.0)
 
@@ -84,9 +104,9 @@ def test_the_preset_fills_the_form_and_applies_nothing(drive: Any) -> None:
         await d.press("g")
         assert "Filled in from qwen3-vl-2b-dp4: less heat" in d.text
         assert re.search(r"power limit W +450 +600 W +300\.\.600 W", d.text), d.text
-        assert "3000,3090" in d.text and not d.session.called("plan_gpu")
+        assert "3000-3090" in d.text and not d.session.called("plan_gpu")
         await d.press("ctrl+l", "enter")
-        assert "nothing is asked for" in d.text
+        assert "no setting is given" in d.text
         await d.press("escape")
         assert names(d.session) == ["load_preset"]
 
@@ -94,9 +114,13 @@ def test_the_preset_fills_the_form_and_applies_nothing(drive: Any) -> None:
 
 
 def test_a_suggestion_is_as_one_would_type_it() -> None:
-    found = suggestion_of([("1", GpuSettings(reset_gpu_clocks=True, memory_clocks=ClockRange(9, 9)), "why")], "p")
+    found = suggestion_of([("1", GpuSettings(gpu_clocks=DEFAULT, memory_clocks=ClockRange(9, 9)), "why")], "p")
     assert found is not None and found.values["gpu"] == "1"
-    assert (found.values["sm"], found.values["memory"], found.values["power"]) == ("reset", "9", "")
+    assert (found.values["gpu-clocks"], found.values["memory-clocks"], found.values["power-limit"]) == (
+        "reset",
+        "9",
+        "",
+    )
     assert suggestion_of([], "p") is None
 
 
@@ -160,14 +184,14 @@ def test_what_failed_was_given_back_and_is_unchecked_stands_on_a_page(drive: Any
             "gpu_clocks",
             True,
             before="unknown (someone else's lock)",
-            requested="3000,3090",
+            requested=ClockRange(3000, 3090),
             in_force=InForce.NOT_CHECKED,
         )
         failed = outcome("power_limit_w", False, "not supported", before=600.0, requested=900.0, read_back=600.0)
         report = SettingsReport((kept, failed), "journal.json", rolled_back=(kept,), guard=guard())
         d.app.main.controllers.gpu.show_report("GPU settings", report)
         await d.pilot.pause()
-        said = ("? not checked", "x failed", "not supported", "3000-3090MHz", "unknown (someone", "Reverted, because")
+        said = ("? not checked", "x failed", "not supported", "3000-3090 MHz", "unknown (someone", "Reverted, because")
         for words in (
             *said,
             "V puts load on the GPU",

@@ -70,7 +70,7 @@ def test_figures_for_people() -> None:
     assert [elapsed(s) for s in (58, 761, 11220, 187200)] == ["58s", "12m41s", "3h07m", "2d04h"]
     assert [figure(v) for v in (None, 5812.4, 24.93, 9.641)] == ["n/a", "5,812", "24.9", "9.64"]
     assert [value_text(v) for v in (None, True, [1, 2], {"a": 1})] == ["-", "on", "1 2", '{"a":1}']
-    assert setting_text("gpu_clocks", "210,1755") == "sm 210-1755MHz"
+    assert setting_text("gpu_clocks", "210,1755") == "GPU clocks 210-1755 MHz"
     assert short_gpu_name("NVIDIA RTX PRO 6000 Blackwell Workstation Edition") == "RTX PRO 6000"
 
 

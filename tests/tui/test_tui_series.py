@@ -153,7 +153,11 @@ def test_arms_of_what_differs() -> None:
     [
         Arm(("max-num-seqs=512",), ("enforce-eager",), ("K=v w",)),
         Arm(sets=('speculative-config={"method":"mtp","n":2}',)),
-        Arm(gpu=GpuSettings(True, 400.0, ClockRange(210, 1755), None, False, True, "performance")),
+        Arm(
+            gpu=GpuSettings(
+                persistence=True, power_limit_w=400.0, gpu_clocks=ClockRange(210, 1755), governor="performance"
+            )
+        ),
         Arm(),
     ],
 )
@@ -208,10 +212,10 @@ def test_sweeps_of_the_concurrency_and_of_a_flag(drive: Any) -> None:
 @pytest.mark.parametrize(
     ("what", "values", "wrong"),
     [
-        (sweep_form.POWER, "300,many", "got “many”"),
-        (sweep_form.POWER, "300", "at least two"),
+        ("power limit", "300,many", "got “many”"),
+        ("power limit", "300", "at least two"),
         (sweep_form.STREAMS, "0,4", "got “0”"),
-        (sweep_form.CLOCKS, "a-b,3", "got “a-b”"),
+        ("GPU clocks", "a-b,3", "got “a-b”"),
     ],
 )
 def test_values_that_are_none_are_said(what: str, values: str, wrong: str) -> None:
@@ -455,5 +459,5 @@ def test_an_arm_may_name_gpu_settings() -> None:
     assert isinstance(url, Arm) and url.target is not None and url.target.name == "http://127.0.0.1:8000"
     assert "one target each" in str(parse_arm("@one http://two:1"))
     found = parse_arm("gpu.power=400W gpu.sm=210-1755 gpu.persistence=off")
-    assert found == Arm(gpu=GpuSettings(False, 400.0, ClockRange(210, 1755)))
+    assert found == Arm(gpu=GpuSettings(persistence=False, power_limit_w=400.0, gpu_clocks=ClockRange(210, 1755)))
     assert isinstance(Wanted(Arm(), Arm(), {}), tuple)

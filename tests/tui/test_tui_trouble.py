@@ -105,7 +105,7 @@ def test_what_a_card_does_not_take_is_put_right_in_the_form(drive: Any) -> None:
         assert re.search(r"power limit W +900 ", d.text)
         await d.press("ctrl+u", *"500", "enter")
         await d.until(lambda: "run them" in d.text)
-        assert re.search(r"GPU0 +power +600W +500W +read from the driver", d.text)
+        assert re.search(r"GPU0 +power limit +600 W +500 W +read from the driver", d.text)
 
     drive(scenario, stage="ready")
 
@@ -189,8 +189,8 @@ def test_gpus_that_change_alike_stand_in_one_row_with_what_was_before() -> None:
         _planned(0, "gpu_clocks", "unknown", "unknown", "210,1755"),
     ]
     text = said([*change_rows(planned, 110), *note_rows(planned, 110)])
-    assert re.search(r"GPU0-3 +power +250W +200W +read from the driver", text)
-    assert re.search(r"GPU0 +sm +unknown +210-1755MHz +a lock cannot be read", text)
+    assert re.search(r"GPU0-3 +power limit +250 W +200 W +read from the driver", text)
+    assert re.search(r"GPU0 +GPU clocks +unknown +210-1755 MHz +a lock cannot be read", text)
     assert text.count(volatile) == 1
 
 

@@ -65,7 +65,7 @@ def plan_of(spec: ExperimentSpec, name: str) -> Mapping[str, Any]:
 
 
 def changes_gpus(spec: ExperimentSpec) -> bool:
-    return not (spec.a.gpu.empty and spec.b.gpu.empty)
+    return bool(spec.a.gpu or spec.b.gpu)
 
 
 def checked(spec: ExperimentSpec) -> ExperimentSpec:

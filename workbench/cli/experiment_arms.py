@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from workbench.cli.registry import Option, option, repeatable
 from workbench.model.errors import InputError
 from workbench.model.experiment import Arm, Target
-from workbench.model.settings import GpuSettings
+from workbench.model.settings import GpuSettings, parse_word
 
 
 def _options_of(arm: str) -> Iterator[Option]:
@@ -21,7 +21,7 @@ def _options_of(arm: str) -> Iterator[Option]:
     yield repeatable(f'--env-{arm} "K=V …"', f"environment variables of the server in {name}")
     yield repeatable(
         f'--gpu-{arm} "setting=value …"',
-        f"GPU settings of {name}, named as in `gpu set`: power-limit=400 lock-gpu-clocks=210,2400",
+        f"GPU settings of {name}, named as in `gpu set`: power-limit=400 gpu-clocks=210-2400",
     )
 
 
@@ -65,24 +65,11 @@ def _target(arguments: argparse.Namespace, words: Sequence[str], name: str) -> T
 
 
 def gpu_settings_of(words: Sequence[str], arm: str) -> GpuSettings:
-    """Parse "power-limit=400 lock-gpu-clocks=210,2400 reset-memory-clocks", named as in `workbench gpu set`."""
-    if not words:
-        return GpuSettings()
-    from workbench.cli.gpu_settings import settings_of
-    from workbench.cli.parser import parse
-
-    try:
-        argv = [part for word in words for part in _as_option(word)]
-        return settings_of(parse(["gpu", "set", *argv]))
-    except InputError as error:
-        raise InputError(
-            f"--gpu-{arm} {' '.join(words)!r}: {error.message}",
-            next_step="for example power-limit=400 lock-gpu-clocks=210,2400",
-        ) from None
-
-
-def _as_option(word: str) -> list[str]:
-    name, equals, value = word.partition("=")
-    if name.lstrip("-") in ("gpu", "dry-run", "yes", "json", "trial", "preset"):
-        raise InputError(f"{name} is not a GPU setting")
-    return [f"--{name.lstrip('-')}", *([value] if equals else [])]
+    """Parse the settings of an arm: "power-limit=400 gpu-clocks=210-2400". InputError if invalid."""
+    found = GpuSettings()
+    for word in words:
+        try:
+            found = GpuSettings({**found, **parse_word(word)})
+        except InputError as error:
+            raise InputError(f"--gpu-{arm} {word!r}: {error.message}", next_step=error.next_step) from None
+    return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from workbench.cli.gpu_text import (
@@ -20,15 +20,40 @@ from workbench.cli.gpu_text import (
 from workbench.cli.open_session import connected
 from workbench.cli.output import emit, emit_or_say, note, say, say_lines
 from workbench.cli.questions import ask_sudo_password, confirm
-from workbench.cli.registry import command, option
+from workbench.cli.registry import OneOf, Option, command, one_of, option
 from workbench.cli.shared_options import DRY_RUN, YES
 from workbench.model.errors import InputError
-from workbench.model.settings import HOST, ClockRange, GpuSettings, SettingOutcome, SettingsReport
+from workbench.model.settings import (
+    DEFAULT,
+    HOST,
+    SETTINGS,
+    GpuSettings,
+    Setting,
+    SettingOutcome,
+    SettingsReport,
+    stored,
+)
 
 if TYPE_CHECKING:
     from workbench.model.settings import GuardView
     from workbench.session.session import Session
 
+
+def _option_of(setting: Setting) -> Option:
+    names = " ".join(f"--{name}" for name in (setting.name, *setting.aliases))
+    return option(f"{names} {setting.metavar}", setting.help, setting.parse, dest=setting.key)
+
+
+def _options_of(setting: Setting) -> Option | OneOf:
+    """Return the options that set and reset a setting; only one of them may be given."""
+    if not setting.reset_name:
+        return _option_of(setting)
+    text = f"reset the {setting.label} to the driver's default"
+    reset = option(f"--{setting.reset_name}", text, action="store_const", const=DEFAULT, dest=setting.key)
+    return one_of(_option_of(setting), reset)
+
+
+SETTING_OPTIONS = tuple(_options_of(setting) for setting in SETTINGS)
 NEXT_STEP_UNATTENDED = "add --yes to confirm, or --dry-run to see the commands"
 
 
@@ -36,13 +61,7 @@ NEXT_STEP_UNATTENDED = "add --yes to confirm, or --dry-run to see the commands"
     "gpu set",
     "change GPU settings: shows the commands and asks, records the current values, and reads the new ones back",
     option("--gpu I|UUID|all", "GPU by index or UUID, or all of them (all)", default="all"),
-    option("--persistence", "persistence mode of the driver", choices=("on", "off")),
-    option("--power-limit W", "power limit in watts", float),
-    option("--lock-gpu-clocks MIN,MAX", "lock the SM clock to this range in MHz"),
-    option("--lock-memory-clocks MHZ|MIN,MAX", "lock the memory clock in MHz"),
-    option("--reset-gpu-clocks", "remove the lock of the SM clock"),
-    option("--reset-memory-clocks", "remove the lock of the memory clock"),
-    option("--governor NAME", "CPU frequency governor of all cores, for example performance"),
+    *SETTING_OPTIONS,
     option("--preset ID", "apply the GPU settings of this preset; loading the preset does not"),
     option(
         "--trial SECONDS", "revert the settings after so many seconds, unless `workbench gpu confirm` keeps them", float
@@ -80,34 +99,12 @@ async def set_gpu(arguments: argparse.Namespace) -> int:
 
 def settings_of(arguments: argparse.Namespace) -> GpuSettings:
     """Return the settings that the options give, none with --preset. Raises InputError."""
-    settings = GpuSettings(
-        persistence=None if arguments.persistence is None else arguments.persistence == "on",
-        power_limit_w=arguments.power_limit,
-        gpu_clocks=clock_range(arguments.lock_gpu_clocks, "--lock-gpu-clocks"),
-        memory_clocks=clock_range(arguments.lock_memory_clocks, "--lock-memory-clocks"),
-        reset_gpu_clocks=arguments.reset_gpu_clocks,
-        reset_memory_clocks=arguments.reset_memory_clocks,
-        governor=arguments.governor,
-    )
-    if settings.empty and arguments.preset is None:
+    settings = GpuSettings({s.key: getattr(arguments, s.key) for s in SETTINGS})
+    if not settings and arguments.preset is None:
         raise InputError("no setting is given", next_step="`workbench gpu set --help` lists the settings")
-    if not settings.empty and arguments.preset is not None:
+    if settings and arguments.preset is not None:
         raise InputError("--preset has its own settings", next_step="give either --preset or settings")
     return settings
-
-
-def clock_range(text: str | None, option: str) -> ClockRange | None:
-    if text is None:
-        return None
-    try:
-        numbers = [int(part) for part in text.split(",")]
-    except ValueError:
-        numbers = []
-    if len(numbers) == 1:
-        numbers *= 2
-    if len(numbers) != 2 or not 0 <= numbers[0] <= numbers[1]:
-        raise InputError(f"{option} {text!r} is not MHZ or MIN,MAX in MHz", next_step=f"for example {option} 210,2400")
-    return ClockRange(*numbers)
 
 
 def _settings_by_gpu(arguments: argparse.Namespace, session: Session) -> dict[str, GpuSettings]:
@@ -118,9 +115,7 @@ def _settings_by_gpu(arguments: argparse.Namespace, session: Session) -> dict[st
     found: dict[str, GpuSettings] = {}
     for selector, suggested, reason in session.plans.preset_gpu_settings(arguments.preset):
         gpu = selector if arguments.gpu == "all" else arguments.gpu
-        given = {name: value for name, value in asdict(suggested).items() if value not in (None, False)}
-        given |= {name: getattr(suggested, name) for name in given}  # the values, not their dictionaries
-        found[gpu] = replace(found.get(gpu, GpuSettings()), **given)
+        found[gpu] = GpuSettings({**found.get(gpu, {}), **suggested})
         if reason:
             note(f"{arguments.preset}: {reason}")
     if not found:
@@ -235,10 +230,10 @@ def _report_json(report: SettingsReport, host: str, simulated: bool) -> dict[str
 
 
 def _by_setting(outcomes: Sequence[SettingOutcome], field: str) -> dict[str, Any]:
-    """Return {"gpu0.power_limit_w": value}. Values of several commands, for governors by core, are joined."""
+    """Return {"gpu0.gpu_clocks": value}. Values of several commands, for governors by core, are joined."""
     found: dict[str, Any] = {}
     for outcome in outcomes:
-        key, value = _key(outcome), getattr(outcome, field)
+        key, value = _key(outcome), stored(getattr(outcome, field))
         found[key] = value if found.get(key, value) == value else f"{found[key]} {value}"
     return found
 
@@ -254,10 +249,10 @@ def _outcome_json(o: SettingOutcome) -> dict[str, Any]:
         "uuid": o.command.gpu_uuid,
         "setting": o.command.setting,
         "ok": o.ok,
-        "before": o.before,
+        "before": stored(o.before),
         "before_known": o.before_known,
-        "requested": o.requested,
-        "read_back": o.read_back,
+        "requested": stored(o.requested),
+        "read_back": stored(o.read_back),
         "in_force": str(o.in_force),
         "foreign": o.foreign,
         "message": o.message,

@@ -8,13 +8,13 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from workbench.cli.gpu_text import change_text, guard_lines, other_changes_lines, place, time_text, value_text
+from workbench.cli.gpu_text import change_text, guard_lines, other_changes_lines, time_text
 from workbench.cli.open_session import connected
 from workbench.cli.output import emit, emit_or_say, note, say_lines
 from workbench.cli.registry import command
 from workbench.model.errors import HostError
 from workbench.model.gpu import DriverStatus
-from workbench.model.settings import HOST
+from workbench.model.settings import HOST, label_of, place_of, stored_text
 
 if TYPE_CHECKING:
     from workbench.gpu.settings.journal import Record
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     examples=("workbench gpu status", "workbench gpu status --json"),
 )
 async def status(arguments: argparse.Namespace) -> int:
-    from workbench.gpu.settings.drift import drifts
+    from workbench.gpu.settings.alterations import drifts
     from workbench.gpu.telemetry.source import read_once
 
     async with connected(arguments) as session:
@@ -46,9 +46,9 @@ async def status(arguments: argparse.Namespace) -> int:
         "host": {"name": session.host.name, **asdict(telemetry.host)},
         "driver": asdict(telemetry.driver),
         "gpus": [_gpu_json(telemetry.info(s.index), s) for s in telemetry.gpus],
-        "altered": [asdict(a) for a in state.alterations],
-        "drift": [asdict(d) for d in drift],
-        "others": [asdict(a) for a in state.others],
+        "altered": [a.as_json() for a in state.alterations],
+        "drift": [d.as_json() for d in drift],
+        "others": [a.as_json() for a in state.others],
         "others_problem": state.others_problem,
         "guard": asdict(guard) if guard else None,
         "journal_problem": journal_problem.message if journal_problem else None,
@@ -94,7 +94,7 @@ def _status_lines(document: Mapping[str, Any], message: str | None) -> Iterator[
     for one in document["altered"]:
         kept = ", kept in force" if one["extra"].get("state") == "kept" else ""
         change = change_text(one["setting"], one["before"], one["now"])
-        yield f"altered: {place(one['gpu_uuid'], one['gpu_index'])} {change}{kept} (workbench gpu revert)"
+        yield f"altered: {place_of(one['gpu_uuid'], one['gpu_index'])} {change}{kept} (workbench gpu revert)"
         for drift in document["drift"]:
             if (drift["gpu_uuid"], drift["setting"]) == (one["gpu_uuid"], one["setting"]):
                 yield f"  {drift['text']}"
@@ -124,7 +124,7 @@ def _reading(gpu: Mapping[str, Any], name: str, shape: str) -> str:
     examples=("workbench gpu journal --json",),
 )
 async def journal(arguments: argparse.Namespace) -> int:
-    from workbench.gpu.settings.cpu_governor import governors_on
+    from workbench.gpu.settings.current_values import governors_on
     from workbench.gpu.settings.journal import path_on
 
     async with connected(arguments) as session:
@@ -138,7 +138,7 @@ async def journal(arguments: argparse.Namespace) -> int:
             "journal": await path_on(session.host),
             "simulated": session.state.simulated,
             "entries": [_entry_json(r, sysfs) for r in records],
-            "others": [asdict(a) for a in session.state.others],
+            "others": [a.as_json() for a in session.state.others],
             "others_problem": session.state.others_problem,
             "log": list(log),
         }
@@ -148,9 +148,9 @@ async def journal(arguments: argparse.Namespace) -> int:
 
 
 def _entry_json(record: Record, sysfs: str) -> dict[str, Any]:
-    from workbench.gpu.settings.revert import by_hand
+    from workbench.gpu.settings.remote_settings import by_hand
 
-    entry = asdict(record.entry)
+    entry = record.entry.as_json()
     hand = by_hand(record.entry.gpu_uuid, record.entry.setting, record.entry.before, sysfs)
     return {**entry, "owner_state": record.owner, "gone": record.gone, "by_hand": None if record.gone else hand}
 
@@ -172,7 +172,8 @@ def _entry_lines(entry: Mapping[str, Any]) -> Iterator[str]:
         "unknown": "the clock lock of another program, which cannot be read",
         "claim": f"as recorded by {entry['origin']}, who changed it first",
     }.get(entry["before_known"], entry["before_known"])
-    yield f"{where}: {entry['setting']} {value_text(entry['now'])}, before: {value_text(entry['before'])} ({source})"
+    now, before = (stored_text(entry["setting"], entry[name]) for name in ("now", "before"))
+    yield f"{where}: {label_of(entry['setting'])} {now}, before: {before} ({source})"
     owner = {
         "this": "is this process",
         "alive": "is running",
@@ -188,15 +189,15 @@ def _entry_lines(entry: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _log_line(line: Mapping[str, Any]) -> str:
-    change = value_text(line["now"]) if "now" in line else ""
+    change = stored_text(line.get("setting", ""), line["now"]) if "now" in line else ""
     if "before" in line:
-        change = f"{value_text(line['before'])} -> {change}"
+        change = f"{stored_text(line.get('setting', ''), line['before'])} -> {change}"
     words = (
         time_text(line.get("unix_s", 0.0)),
         line.get("who", ""),
         line.get("what", ""),
         "host" if line.get("gpu_uuid") == HOST else line.get("gpu_uuid", ""),
-        line.get("setting", ""),
+        label_of(line.get("setting", "")),
         change,
         {True: "ok", False: "FAILED"}.get(line.get("ok", ""), ""),
         line.get("message", ""),

@@ -20,6 +20,7 @@ from workbench.cli.shared_options import DRY_RUN, WAIT_TURN, YES
 from workbench.cli.stop_signals import cancelled_by_signals
 from workbench.cli.sweeps import SWEEP_ID, print_sweep, report_points, stored_sweep
 from workbench.model.errors import InputError
+from workbench.model.settings import SWEPT
 
 if TYPE_CHECKING:
     from workbench.model.settings import SettingCommand
@@ -33,9 +34,11 @@ if TYPE_CHECKING:
     "benchmark the running server at several values of a GPU setting, then restore the current value",
     *TARGET,
     one_of(
-        option("--power-limit W,W,…", "power limits in watts"),
-        option("--lock-gpu-clocks MHZ|MIN-MAX,…", "locks of the SM clock in MHz"),
-        option("--lock-memory-clocks MHZ|MIN-MAX,…", "locks of the memory clock in MHz"),
+        *(
+            option(f"{names} {s.metavar.replace('|reset', '')},…", f"values of the {s.label}", dest=s.key)
+            for s in SWEPT
+            for names in [" ".join(f"--{name}" for name in (s.name, *s.aliases))]
+        ),
         required=True,
     ),
     option("--gpu I|UUID", "GPU by index or UUID (default: the GPUs that the server uses)"),
@@ -50,12 +53,8 @@ if TYPE_CHECKING:
 )
 async def sweep_setting(arguments: argparse.Namespace) -> int:
     check_one_target(arguments)
-    given = {
-        "power_limit_w": arguments.power_limit,
-        "gpu_clocks": arguments.lock_gpu_clocks,
-        "memory_clocks": arguments.lock_memory_clocks,
-    }
-    setting, text = next((name, value) for name, value in given.items() if value is not None)
+    setting = next(s for s in SWEPT if getattr(arguments, s.key) is not None)
+    text = str(getattr(arguments, setting.key))
     values = [part.strip() for part in text.split(",") if part.strip()]
     async with connected(arguments) as session, cancelled_by_signals():
         run_id = await ready_run(session, arguments.run)
@@ -63,13 +62,13 @@ async def sweep_setting(arguments: argparse.Namespace) -> int:
         if arguments.dry_run or not arguments.yes or sys.stdin.isatty():
             if run_id is None and arguments.url is None and arguments.gpu is None:
                 run_id = await session.servers.run_at_hand()
-            plan = await session.sweeps.plan_gpu(setting, values, arguments.gpu, run_id=run_id)
+            plan = await session.sweeps.plan_gpu(setting.key, values, arguments.gpu, run_id=run_id)
             if arguments.dry_run:
                 return await _print_plan(session, arguments, plan)
             password = await _confirm(session, arguments, f"Set {', '.join(values)} one after the other", plan)
         session.subscribe(report_points(arguments))
         sweep = await session.sweeps.run_gpu(
-            setting,
+            setting.key,
             values,
             arguments.gpu,
             run_id=run_id,

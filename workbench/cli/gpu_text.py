@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from workbench.model.settings import HOST, SettingCommand
+from workbench.model.settings import HOST, SettingCommand, label_of, place_of, stored_text
 
 if TYPE_CHECKING:
     from workbench.model.settings import GuardView, SettingOutcome, SettingsReport
@@ -25,18 +25,9 @@ FOREIGN_NEXT = (
 )
 
 
-def value_text(value: Any) -> str:
-    from workbench.gpu.settings.revert import shown
-
-    return shown(value)
-
-
 def change_text(setting: str, before: Any, now: Any) -> str:
-    return f"{setting} {value_text(before)} -> {value_text(now)}"
-
-
-def place(gpu_uuid: str, gpu_index: int) -> str:
-    return "host" if gpu_uuid == HOST else f"GPU{gpu_index}"
+    """Return "power limit 600 W -> 400 W"; the values may be stored ones."""
+    return f"{label_of(setting)} {stored_text(setting, before)} -> {stored_text(setting, now)}"
 
 
 def time_text(unix_s: float) -> str:
@@ -47,16 +38,16 @@ def other_changes_lines(state: SessionState) -> Iterator[str]:
     """Yield the changes that other Workbench processes on the host have made."""
     counts: dict[tuple[str, str], int] = {}
     for one in state.others:
-        group = (str(one.extra["by"]), one.setting)
+        group = (one.by, one.setting)
         counts[group] = counts.get(group, 0) + 1
         if counts[group] > OTHERS_SHOWN:
             continue
-        kept = ", kept in force" if one.extra.get("state") == "kept" else ""
-        change = f"{place(one.gpu_uuid, one.gpu_index)} {change_text(one.setting, one.before, one.now)}"
-        yield f"altered by {one.extra['by']}: {change}{kept}, since {time_text(one.since_unix_s)}"
+        kept = ", kept in force" if one.state == "kept" else ""
+        change = f"{place_of(one.gpu_uuid, one.gpu_index)} {change_text(one.setting, one.before, one.now)}"
+        yield f"altered by {one.by}: {change}{kept}, since {time_text(one.since_unix_s)}"
     for (by, setting), count in counts.items():
         if count > OTHERS_SHOWN:
-            yield f"altered by {by}: {setting}, and {count - OTHERS_SHOWN} more (--json lists them)"
+            yield f"altered by {by}: {label_of(setting)}, and {count - OTHERS_SHOWN} more (--json lists them)"
     if state.others_problem:
         yield f"  {state.others_problem}"
 
@@ -132,9 +123,15 @@ def report_lines(report: SettingsReport) -> Iterator[str]:
 def _outcome_line(outcome: SettingOutcome, state: str, dry_run: bool) -> str:
     command = outcome.command
     force = "" if dry_run or not command.argv else f" (in force: {outcome.in_force})"
-    change = f"{value_text(outcome.before)} -> {value_text(outcome.requested)}" if command.argv else ""
+    change = (
+        f"{stored_text(command.setting, outcome.before)} -> {stored_text(command.setting, outcome.requested)}"
+        if command.argv
+        else ""
+    )
     message = outcome.message.removeprefix(command.note).removeprefix("; ")  # command_lines printed the note
-    return "  ".join(part for part in (f"{command.where} {command.setting}: {state}{force}", change, message) if part)
+    return "  ".join(
+        part for part in (f"{command.where} {label_of(command.setting)}: {state}{force}", change, message) if part
+    )
 
 
 def guard_lines(view: GuardView | None, last_action: bool = False) -> Iterator[str]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.cli.open_session import local_session
 from workbench.cli.output import emit, emit_or_say, finding_line, note, say, say_lines
 from workbench.cli.registry import command, option
+from workbench.model.settings import label_of, text_of
 
 if TYPE_CHECKING:
     from workbench.model.preset import DocumentClaim, GpuSettingsEntry, HostSetting, Preset, Variable
@@ -107,8 +108,8 @@ def _default(variable: Variable) -> str:
 
 
 def _gpu_settings(entry: GpuSettingsEntry) -> str:
-    named = entry.model_dump(exclude={"gpu", "reason"}, exclude_none=True)
-    return _with_reason(f"GPU {entry.gpu}: {', '.join(f'{name} {value}' for name, value in named.items())}", entry)
+    named = ", ".join(f"{label_of(key)} {text_of(key, value)}" for key, value in entry.settings.items())
+    return _with_reason(f"GPU {entry.gpu}: {named}", entry)
 
 
 def _with_reason(text: str, entry: GpuSettingsEntry | HostSetting) -> str:

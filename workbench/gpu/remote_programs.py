@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from workbench.hosts.base import Host
 
 MODULES = ("telemetry.clock_event_reasons", "telemetry.nvml", "telemetry.readings", "telemetry.agent")
-REGISTER = ("settings.revert", "settings.register")
+REGISTER = ("settings.remote_settings", "settings.register")
 TURN = (*REGISTER, "measurement_lock_holder")
 GUARD = (
-    *("settings.revert", "settings.claims", "settings.register"),
-    *("guard.temperatures", "guard.files", "guard.privileges", "guard.guard"),
+    *("settings.remote_settings", "settings.claims", "settings.register"),
+    *("guard.temperatures", "guard.files", "guard.privileges", "guard.due_reverts", "guard.guard", "guard.start"),
 )
 TOO_OLD = 78  # exit status: this python3 cannot run it
 FRAME = b"\nworkbench frame\n"  # what stands before it on stdin is skipped unseen: a password that sudo did not read
@@ -109,7 +109,7 @@ def argv(python: str, **options: float) -> list[str]:
 
 def guard_argv(python: str, orders: Mapping[str, Any]) -> list[str]:
     """`orders` as guard.main lists them."""
-    return [python, "-I", "-S", "-c", program("guard of GPU settings", "guard.guard"), json.dumps(orders)]
+    return [python, "-I", "-S", "-c", program("guard of GPU settings", "guard.start"), json.dumps(orders)]
 
 
 def register_argv(python: str, orders: Mapping[str, Any]) -> list[str]:

@@ -100,6 +100,11 @@ class GpuSample:
     absent: Mapping[str, str] = field(default_factory=dict)
 
     @property
+    def limit_w(self) -> float | None:
+        """Return the power limit in force: the enforced one, or the requested one if the driver reports no other."""
+        return self.power_limit_enforced_w or self.power_limit_w
+
+    @property
     def live(self) -> bool:
         return self.state is GpuState.LIVE
 

@@ -10,7 +10,18 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, Strict, StringConstraints, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    Strict,
+    StringConstraints,
+    create_model,
+    field_validator,
+)
+
+from workbench.model.settings import SETTINGS, ClockSetting, GpuSettings, NumberSetting, Setting, SwitchSetting
 
 Id = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.-]{1,63}$")]
 VariableName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
@@ -55,23 +66,39 @@ class PresetModel(_Strict):
     source: str | None = None
 
 
-class GpuSettingsEntry(_Strict):
+def _ordered(value: tuple[int, int]) -> tuple[int, int]:
+    if value[0] < 0 or value[0] > value[1]:
+        raise ValueError("expected [min, max] in MHz with 0 <= min <= max")
+    return value
+
+
+def _field_of(setting: Setting) -> Any:
+    """Return the type and the default of a setting's field in a preset, as create_model takes them."""
+    if isinstance(setting, SwitchSetting):
+        return bool | None, None
+    if isinstance(setting, NumberSetting):
+        return float | None, Field(None, gt=0)
+    if isinstance(setting, ClockSetting):
+        return Annotated[MhzRange, AfterValidator(_ordered)] | None, None
+    return str | None, Field(None, pattern="^[a-z_]+$", description="of all CPU cores, whichever GPU is named")
+
+
+_SettingsFields: Any = create_model(
+    "_SettingsFields", __base__=_Strict, **{s.preset_field: _field_of(s) for s in SETTINGS}
+)
+
+
+class GpuSettingsEntry(_SettingsFields):  # type: ignore[misc]
     """GPU settings that a preset suggests. Loading a preset never applies them."""
 
     gpu: int | Literal["all"] = "all"
-    persistence: bool | None = None
-    power_limit_w: float | None = Field(None, gt=0)
-    lock_gpu_clocks_mhz: MhzRange | None = None
-    lock_memory_clocks_mhz: MhzRange | None = None
-    governor: str | None = Field(None, pattern="^[a-z_]+$", description="of all CPU cores, whatever GPU is named")
     reason: str | None = None
 
-    @field_validator("lock_gpu_clocks_mhz", "lock_memory_clocks_mhz")
-    @classmethod
-    def _ordered(cls, value: tuple[int, int] | None) -> tuple[int, int] | None:
-        if value is not None and (value[0] < 0 or value[0] > value[1]):
-            raise ValueError("expected [min, max] in MHz with 0 <= min <= max")
-        return value
+    @property
+    def settings(self) -> GpuSettings:
+        """Return the entry's settings as values."""
+        given = {s: getattr(self, s.preset_field) for s in SETTINGS}
+        return GpuSettings({s.key: s.from_stored(value) for s, value in given.items() if value is not None})
 
 
 class HostSetting(_Strict):

@@ -1,16 +1,38 @@
-"""GPU settings as data: what was, what is asked for, what the driver says afterwards."""
+"""GPU settings: the table of all settings, their typed values, and the records of changing them.
+
+`SETTINGS` is the only list of settings. Options, forms, sweeps, texts, drift and proofs iterate over it. The programs
+that Workbench sends to a host have a smaller table of their own, gpu/settings/remote_settings.py; a test compares both.
+
+One setting has one name in three spellings: `name` is what the user types ("power-limit"), `label` is what the user
+reads ("power limit"), and `key` is what files and results contain ("power_limit_w": the name and the value's unit).
+"""
 
 from __future__ import annotations
 
+import re
 import shlex
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal, TypeAlias
+
+from workbench.model.errors import InputError
+from workbench.model.gpu import GpuInfo, GpuSample, Telemetry
+
+HOST = "host"  # `gpu_uuid` of a setting of the host itself
+HOST_INDEX = -1
+WATTS_EQUAL = 0.5  # drivers round a power limit
+MOST_W = 10_000
+
+
+# -- values ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class ClockRange:
+    """A clock lock in MHz. `str` gives the form that nvidia-smi, the journal and the results use: "210,2400"."""
+
     min_mhz: int
     max_mhz: int
 
@@ -18,54 +40,419 @@ class ClockRange:
         return f"{self.min_mhz},{self.max_mhz}"
 
 
-@dataclass(frozen=True, slots=True)
-class GpuSettings:
-    """Settings asked for on one GPU. None leaves a setting alone."""
+class SpecialValue(StrEnum):
+    """A value without a number: the driver's own choice, or a clock lock that nobody can read back."""
 
-    persistence: bool | None = None
-    power_limit_w: float | None = None
-    gpu_clocks: ClockRange | None = None
-    memory_clocks: ClockRange | None = None
-    reset_gpu_clocks: bool = False
-    reset_memory_clocks: bool = False
-    governor: str | None = None  # CPU frequency governor of all cores: a setting of the host, whatever GPU is named
+    DEFAULT = "default"
+    UNKNOWN = "unknown"
+
+
+DEFAULT, UNKNOWN = SpecialValue.DEFAULT, SpecialValue.UNKNOWN
+Watts: TypeAlias = float
+Governor: TypeAlias = str  # "powersave", or "powersave=0-3 performance=4-7" if the cores differ
+SettingValue: TypeAlias = bool | Watts | ClockRange | Governor | SpecialValue
+
+
+def stored(value: SettingValue | None) -> Any:
+    """Return `value` as the journal, the register and the results keep it: a bool, a number, a string or None."""
+    return str(value) if isinstance(value, ClockRange | SpecialValue) else value
+
+
+# -- the table -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting(ABC):
+    """One entry of the table: all that Workbench knows of a setting.
+
+    `reading` names the field of GpuSample (or HostSample if `of_host`) with the current value; None if no driver call
+    returns it. `proof` says how a load proves the setting: by the power drawn, by the clocks, or by the reading alone.
+    `preset_field` is the field of a preset's `[[gpu_settings]]`."""
+
+    name: str
+    key: str
+    label: str
+    help: str
+    metavar: str
+    unit: str = ""
+    aliases: tuple[str, ...] = ()  # further names of the option
+    former: tuple[str, ...] = ()  # names in earlier versions, still accepted in an experiment's arms
+    reset_name: str = ""  # option that resets the setting to the driver's default; "" if there is none
+    of_host: bool = False
+    reading: str | None = None
+    proof: Literal["power", "clock", "reading"] = "reading"
+    preset_field: str = ""
+    sweep_values: str = ""  # suggested values of a sweep; "" if the setting cannot be swept
+    needs_persistence: bool = False  # lost when the last program that uses the GPU ends, without persistence mode
 
     @property
-    def empty(self) -> bool:
-        return self == GpuSettings()
+    def names(self) -> tuple[str, ...]:
+        return (self.name, *self.aliases, *self.former)
+
+    @abstractmethod
+    def parse(self, text: str) -> SettingValue:
+        """Return the value that a user typed. InputError if `text` is not a value of this setting."""
+
+    @abstractmethod
+    def from_stored(self, value: Any) -> SettingValue:
+        """Return the value that `stored` wrote. ValueError or TypeError if `value` is not one."""
+
+    def format(self, value: SettingValue | None) -> str:
+        """Return `value` as the user reads it: "400 W", "210-2400 MHz", "on"."""
+        return "none" if value is None else str(value)
+
+    def input_text(self, value: SettingValue) -> str:
+        """Return `value` as the user types it."""
+        return str(value)
+
+    def allowed(self, infos: Sequence[GpuInfo]) -> str | None:
+        """Return the values that all these GPUs accept, in words; None if one of them lacks the setting."""
+        return self.metavar
+
+    def default(self, info: GpuInfo | None) -> SettingValue | None:
+        """Return the driver's own value on this GPU, or None if the driver does not report it."""
+        return DEFAULT
+
+    def read(self, telemetry: Telemetry, uuid: str) -> SettingValue | None:
+        """Return the current value; None if it cannot be read, as a clock lock."""
+        if self.reading is None:
+            return None
+        source: object = telemetry.host if self.of_host else live_sample(telemetry, uuid)
+        found: SettingValue | None = getattr(source, self.reading, None)
+        return found
+
+    def in_force(self, sample: GpuSample) -> SettingValue | None:
+        """Return the value that a GPU has in force; None if it cannot be read."""
+        found: SettingValue | None = getattr(sample, self.reading) if self.reading else None
+        return found
+
+    def error(self, text: str, expected: str) -> InputError:
+        return InputError(
+            f"{self.label}: {text!r} is not valid, expected {expected}",
+            next_step=f"for example {self.name} {self.example}",
+        )
+
+    @property
+    def example(self) -> str:
+        return self.sweep_values.partition(",")[0] or self.metavar.partition("|")[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchSetting(Setting):
+    """A setting that is on or off."""
+
+    metavar: str = "on|off"
+
+    def parse(self, text: str) -> bool:
+        found = {"on": True, "off": False}.get(text.strip().lower())
+        if found is None:
+            raise self.error(text, "on or off")
+        return found
+
+    def from_stored(self, value: Any) -> bool:
+        if not isinstance(value, bool):
+            raise TypeError(f"{self.key}: {value!r}")
+        return value
+
+    def format(self, value: SettingValue | None) -> str:
+        return ("on" if value else "off") if isinstance(value, bool) else str(value)
+
+    def input_text(self, value: SettingValue) -> str:
+        return self.format(value)
+
+    def allowed(self, infos: Sequence[GpuInfo]) -> str | None:
+        return "on or off"
+
+    def default(self, info: GpuInfo | None) -> SettingValue | None:
+        return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumberSetting(Setting):
+    """A setting that is one number. `lowest`, `highest` and `initial` name the fields of GpuInfo with the driver's
+    limits and the driver's own value."""
+
+    unit_name: str  # "watts"
+    most: float
+    lowest: str
+    highest: str
+    initial: str
+    enforced: str = ""  # field of GpuSample with the value after all other limits of the driver
+
+    def parse(self, text: str) -> float:
+        bare = text.strip().lower().removesuffix(self.unit.lower()).strip()
+        number = float(bare) if re.fullmatch(r"\d{1,6}(\.\d{1,6})?", bare, re.ASCII) else 0.0
+        if not 0 < number < self.most:
+            raise self.error(text, self.unit_name)
+        return number
+
+    def from_stored(self, value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise TypeError(f"{self.key}: {value!r}")
+        return float(value)
+
+    def format(self, value: SettingValue | None) -> str:
+        return f"{value:g} {self.unit}" if isinstance(value, int | float) else str(value)
+
+    def input_text(self, value: SettingValue) -> str:
+        return f"{value:g}" if isinstance(value, int | float) else str(value)
+
+    def in_force(self, sample: GpuSample) -> SettingValue | None:
+        """Return the enforced value, which another limit of the driver can lower, or the requested one."""
+        return getattr(sample, self.enforced or "", None) or getattr(sample, self.reading or "", None)
+
+    def limits(self, info: GpuInfo) -> tuple[float, float] | None:
+        """Return the lowest and highest value that the driver accepts; None if the GPU lacks the setting."""
+        low, high = getattr(info, self.lowest), getattr(info, self.highest)
+        return None if low is None or high is None else (low, high)
+
+    def allowed(self, infos: Sequence[GpuInfo]) -> str | None:
+        known = [found for found in map(self.limits, infos) if found is not None]
+        if not known:
+            return None
+        return f"{max(low for low, _ in known):.0f}..{min(high for _, high in known):.0f} {self.unit}"
+
+    def default(self, info: GpuInfo | None) -> SettingValue | None:
+        return None if info is None else getattr(info, self.initial)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockSetting(Setting):
+    """A clock lock. `clock` names the field of GpuSample with the clock that the lock acts on; `highest` and
+    `supported` name fields of GpuInfo."""
+
+    clock: str
+    clock_name: str  # "SM"
+    highest: str
+    supported: str
+    needs_highest: bool = False  # a GPU whose highest clock is unknown has no such clock
+    unit: str = "MHz"
+    metavar: str = "MHZ|MIN-MAX|reset"
+    proof: Literal["power", "clock", "reading"] = "clock"
+    needs_persistence: bool = True
+
+    def parse(self, text: str) -> ClockRange | SpecialValue:
+        """Accept "1500", "210-2400" and "210,2400", with or without "MHz", and "reset" or "default"."""
+        bare = text.strip().lower().replace("mhz", "").strip()
+        if bare in ("reset", DEFAULT):
+            return DEFAULT
+        found = re.fullmatch(r"(\d{1,5})(?:\s*[-,]\s*(\d{1,5}))?", bare, re.ASCII)
+        if found is None:
+            raise self.error(text, "MHZ, MIN-MAX in MHz, or reset")
+        clocks = ClockRange(int(found[1]), int(found[2] or found[1]))
+        if clocks.min_mhz > clocks.max_mhz:
+            raise self.error(text, "a minimum that is not above the maximum")
+        return clocks
+
+    def from_stored(self, value: Any) -> ClockRange | SpecialValue:
+        if isinstance(value, Mapping):  # an experiment's arm, as dataclasses.asdict wrote it
+            return ClockRange(int(value["min_mhz"]), int(value["max_mhz"]))
+        if isinstance(value, list | tuple):  # a preset
+            return ClockRange(*value)
+        if value in (DEFAULT, UNKNOWN):
+            return SpecialValue(value)
+        low, high = str(value).split(",")
+        return ClockRange(int(low), int(high))
+
+    def format(self, value: SettingValue | None) -> str:
+        if isinstance(value, ClockRange):
+            return f"{self.input_text(value)} MHz"
+        return "none" if value is None else str(value)
+
+    def input_text(self, value: SettingValue) -> str:
+        if not isinstance(value, ClockRange):
+            return "reset"
+        low, high = value.min_mhz, value.max_mhz
+        return str(low) if low == high else f"{low}-{high}"
+
+    def allowed(self, infos: Sequence[GpuInfo]) -> str | None:
+        tops = [top for info in infos if (top := getattr(info, self.highest)) is not None]
+        return f"to {min(tops)}, reset" if tops else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GovernorSetting(Setting):
+    """The CPU frequency governor of all cores: a setting of the host, whichever GPU is named."""
+
+    of_host: bool = True
+
+    def parse(self, text: str) -> Governor:
+        if not re.fullmatch(r"[a-z_]{1,32}", text.strip()):
+            raise self.error(text, "a governor's name")
+        return text.strip()
+
+    def from_stored(self, value: Any) -> Governor:
+        return str(value)
+
+    def allowed(self, infos: Sequence[GpuInfo]) -> str | None:
+        return "performance, …"
+
+    def default(self, info: GpuInfo | None) -> SettingValue | None:
+        return None
+
+
+GOVERNOR = GovernorSetting(
+    name="governor",
+    key="governor",
+    label="CPU governor",
+    help="CPU frequency governor of all cores: performance, powersave, …",
+    metavar="NAME",
+    reading="cpu_governor",
+    preset_field="governor",
+)
+PERSISTENCE = SwitchSetting(
+    name="persistence",
+    key="persistence",
+    label="persistence mode",
+    help="persistence mode: the driver stays loaded while no program uses the GPU",
+    reading="persistence",
+    preset_field="persistence",
+)
+POWER_LIMIT = NumberSetting(
+    name="power-limit",
+    key="power_limit_w",
+    label="power limit",
+    help="power limit in watts",
+    metavar="W",
+    unit="W",
+    former=("power",),
+    reading="power_limit_w",
+    proof="power",
+    preset_field="power_limit_w",
+    sweep_values="300,400,500",
+    needs_persistence=True,
+    unit_name="watts",
+    most=MOST_W,
+    lowest="power_min_w",
+    highest="power_max_w",
+    initial="power_default_w",
+    enforced="power_limit_enforced_w",
+)
+GPU_CLOCKS = ClockSetting(
+    name="gpu-clocks",
+    key="gpu_clocks",
+    label="GPU clocks",
+    help="lock the SM clock to one value or a range in MHz",
+    aliases=("lock-gpu-clocks",),
+    former=("sm",),
+    reset_name="reset-gpu-clocks",
+    preset_field="lock_gpu_clocks_mhz",
+    sweep_values="1500,2000,2500",
+    clock="sm_mhz",
+    clock_name="SM",
+    highest="sm_max_mhz",
+    supported="supported_sm_mhz",
+)
+MEMORY_CLOCKS = ClockSetting(
+    name="memory-clocks",
+    key="memory_clocks",
+    label="memory clocks",
+    help="lock the memory clock to one value or a range in MHz",
+    aliases=("lock-memory-clocks",),
+    former=("mem",),
+    reset_name="reset-memory-clocks",
+    preset_field="lock_memory_clocks_mhz",
+    sweep_values="7001,9001",
+    clock="memory_mhz",
+    clock_name="memory",
+    highest="memory_max_mhz",
+    needs_highest=True,
+    supported="supported_memory_mhz",
+)
+SETTINGS: tuple[Setting, ...] = (POWER_LIMIT, GPU_CLOCKS, MEMORY_CLOCKS, PERSISTENCE, GOVERNOR)  # as forms show them
+LOCKS: tuple[ClockSetting, ...] = (GPU_CLOCKS, MEMORY_CLOCKS)
+SWEPT: tuple[Setting, ...] = tuple(s for s in SETTINGS if s.sweep_values)
+_BY_KEY = {s.key: s for s in SETTINGS}
+_BY_NAME = {name: s for s in SETTINGS for name in s.names}
+
+
+def setting_of(key: str) -> Setting:
+    """Return the entry with this key. KeyError if there is none."""
+    return _BY_KEY[key]
+
+
+def parse_word(word: str) -> GpuSettings:
+    """Parse one setting as the user types it: "power-limit=400", "gpu-clocks=210-2400", "reset-gpu-clocks"."""
+    name, _, text = word.strip().lstrip("-").partition("=")
+    if name in _BY_NAME:
+        return GpuSettings({_BY_NAME[name].key: _BY_NAME[name].parse(text)})
+    for setting in SETTINGS:
+        if setting.reset_name == name:
+            return GpuSettings({setting.key: DEFAULT})
+    known = ", ".join(s.name for s in SETTINGS)
+    raise InputError(f"{name!r} is not a GPU setting", next_step=f"the settings are {known}")
+
+
+def value_from(key: str, value: Any) -> Any:
+    """Return a stored value as its setting's typed value. None stays None, and so does the value of an unknown key."""
+    return value if value is None or key not in _BY_KEY else _BY_KEY[key].from_stored(value)
+
+
+def label_of(key: str) -> str:
+    """Return the label of a setting by its key, or the key itself if it is unknown: "power limit"."""
+    return _BY_KEY[key].label if key in _BY_KEY else key
+
+
+def split_key(key: str) -> tuple[str, str]:
+    """Split a result's key "gpu0.power_limit_w" into ("GPU0", "power_limit_w"); the first part is "" without one."""
+    place, dot, setting = key.partition(".")
+    return (HOST if place == HOST else place.upper(), setting) if dot else ("", key)
+
+
+def text_of(key: str, value: SettingValue | None) -> str:
+    """Return a value as the user reads it: "400 W", "210-2400 MHz", "on"."""
+    return _BY_KEY[key].format(value) if key in _BY_KEY else str(value)
+
+
+def stored_text(key: str, value: Any) -> str:
+    """Return a stored value as the user reads it. A value that this version cannot parse is returned as it is."""
+    try:
+        return text_of(key, value_from(key, value))
+    except (TypeError, ValueError):
+        return str(value)
+
+
+def place_of(gpu_uuid: str, gpu_index: int) -> str:
+    """Return "host" or "GPU0"."""
+    return HOST if gpu_uuid == HOST else f"GPU{gpu_index}"
+
+
+def live_sample(telemetry: Telemetry, uuid: str) -> GpuSample | None:
+    """Return the reading of a GPU by its UUID; None if the GPU is missing or lost."""
+    return next((s for s in telemetry.gpus if s.uuid == uuid and s.live), None)
+
+
+class GpuSettings(dict[str, Any]):
+    """The values to set on one GPU, by key. A missing setting is left alone. Never changed once made."""
+
+    def __init__(
+        self,
+        values: Mapping[str, SettingValue | None] | Iterable[tuple[str, SettingValue | None]] = (),
+        **by_key: SettingValue | None,
+    ) -> None:
+        super().__init__({k: v for k, v in {**dict(values), **by_key}.items() if v is not None})
 
     @property
     def words(self) -> tuple[str, ...]:
-        """As `gpu set` calls them: ("power-limit=400", "lock-gpu-clocks=210,2400", "reset-memory-clocks")."""
-        on = None if self.persistence is None else "on" if self.persistence else "off"
-        watts = None if self.power_limit_w is None else f"{self.power_limit_w:g}"
-        values = {
-            "persistence": on,
-            "power-limit": watts,
-            "lock-gpu-clocks": self.gpu_clocks,
-            "lock-memory-clocks": self.memory_clocks,
-            "governor": self.governor,
-        }
-        resets = {"reset-gpu-clocks": self.reset_gpu_clocks, "reset-memory-clocks": self.reset_memory_clocks}
-        given = (f"{name}={value}" for name, value in values.items() if value is not None)
-        return (*given, *(name for name, asked in resets.items() if asked))
+        """Return the settings as `gpu set` and the arms of an experiment spell them: ("power-limit=400",)."""
+        return tuple(f"{s.name}={s.input_text(self[s.key])}" for s in SETTINGS if s.key in self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> GpuSettings:
+        """Return stored settings. Unknown keys are dropped. Older versions wrote null for a setting left alone, and
+        "reset_gpu_clocks": true for a reset."""
+        found = {s.key: value_from(s.key, data.get(s.key)) for s in SETTINGS}
+        reset = {s.key: DEFAULT for s in LOCKS if data.get(f"reset_{s.key}")}
+        return cls({**found, **reset})
 
 
-def gpu_settings_from(data: Mapping[str, Any]) -> GpuSettings:
-    """Return settings as `asdict` gave them; fields that this version does not know are dropped."""
-    known = {f.name: data[f.name] for f in fields(GpuSettings) if f.name in data}
-    for name in ("gpu_clocks", "memory_clocks"):
-        known[name] = ClockRange(**known[name]) if known.get(name) else None
-    return GpuSettings(**known)
-
-
-HOST = "host"  # `gpu_uuid` of a setting of the host itself
-HOST_INDEX = -1
+# -- records of changes ----------------------------------------------------------------------------------------------
 
 
 class InForce(StrEnum):
-    """Whether a setting holds. A lock cannot be read back from NVML, so it is NOT_CHECKED until seen under load, and
-    CONSISTENT until a clock without it was seen to differ. CHANGED: it reads as what Workbench did not set."""
+    """Whether a setting is in force. NVML cannot read a clock lock back. A lock is therefore NOT_CHECKED until a load
+    has shown the clocks, and CONSISTENT until the clock was seen to differ without the lock. CHANGED: the driver
+    reports a value that Workbench did not set."""
 
     YES = "yes"
     CONSISTENT = "consistent, proves nothing"
@@ -77,70 +464,76 @@ class InForce(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SettingCommand:
-    """One command that changes one thing on one GPU; `right` says what it needs when it is not allowed."""
+    """One command that sets one setting of one GPU, or of the host (`gpu_index` -1, `gpu_uuid` HOST).
+
+    `value` is the value that `argv` sets. `right` names the missing right if the command may not run."""
 
     gpu_index: int
     gpu_uuid: str
-    setting: str  # "persistence", "power_limit_w", "gpu_clocks", "memory_clocks", "governor" (gpu_index -1, HOST)
+    setting: str  # key of the setting
     argv: tuple[str, ...]
     right: str | None = None
-    value: Any = None  # True/False, watts, "MIN,MAX" or "default": what `argv` asks for, as the journal keeps it
-    stdin: str | None = None  # what the command reads (tee into sysfs); never a password
-    note: str = ""  # what to know before it is run: "nvidia-smi takes the closest SM clock: 1005 MHz for 1003"
+    value: SettingValue | None = None
+    stdin: str | None = None  # input of the command (tee into sysfs); never a password
+    note: str = ""  # a warning before the run: "nvidia-smi takes the closest SM clock: 1005 MHz for 1003"
 
     @property
     def typed(self) -> str:
-        """As a person would type it."""
+        """Return the command line as the user would type it in a shell."""
         if self.stdin is None:
             return shlex.join(self.argv)
         return f"echo {shlex.quote(self.stdin.strip())} | {shlex.join(self.argv)}"
 
     @property
     def where(self) -> str:
-        return "host" if self.gpu_uuid == HOST else f"GPU{self.gpu_index}"
+        """Return "host" or "GPU0"."""
+        return place_of(self.gpu_uuid, self.gpu_index)
 
 
 @dataclass(frozen=True, slots=True)
 class SettingOutcome:
+    """The result of one command. `before` is UNKNOWN for a clock lock that another program had set."""
+
     command: SettingCommand
     ok: bool
-    before: Any = None  # value before, or "unknown (…)" for someone else's lock, "default"
-    requested: Any = None
-    read_back: Any = None
+    before: SettingValue | None = None
+    requested: SettingValue | None = None
+    read_back: SettingValue | None = None
     in_force: InForce = InForce.NOT_CHECKED
-    message: str = ""  # what nvidia-smi said, or why it failed, and the next step
-    # how: "read" from the driver, "journal" (we had set it), "default" (reset), "unknown", "claim" (another's)
+    message: str = ""  # the answer of nvidia-smi, or why the command failed, and the next step
+    # source of `before`: "read" from the driver, "journal" (Workbench had set it), "default" (reset), "unknown",
+    # "claim" (another user's Workbench)
     before_known: str = ""
-    foreign: bool = False  # someone else changed it since: only a user can say what is to become of it
+    foreign: bool = False  # another program changed the value since: the user must choose
 
 
 @dataclass(frozen=True, slots=True)
 class GuardView:
-    """The guard of a host: the detached process that gives settings back by itself. Times are Unix seconds of its host
-    unless said otherwise. `problem`: why there is none; of a `running` one what it cannot do."""
+    """The state of a host's guard, the detached process that reverts settings by itself. Times are Unix seconds of that
+    host. `problem` says why no guard runs, or what the running guard cannot do."""
 
     running: bool
     pid: int | None = None
     since_unix_s: float | None = None
-    heartbeat_s: float | None = None  # reverts when its owner has been silent for so long; None: it waits for none
+    heartbeat_s: float | None = None  # the guard reverts after this time without a heartbeat; None: no heartbeat is due
     heartbeat_age_s: float | None = None
-    trial_left_s: float | None = None  # None: no trial is on
+    trial_left_s: float | None = None  # None if no trial runs
     temperature_limits_c: Mapping[str, float] = field(default_factory=dict)  # by GPU UUID
-    did: str | None = None  # the last thing that it did: "reverted: no heartbeat for 60 s", …
+    did: str | None = None  # the guard's last act: "reverted GPU0 power limit: no heartbeat for 60 s"
     did_unix_s: float | None = None
     log: str | None = None  # path on the host
-    note: str | None = None  # what it leaves as it is on a GPU that is too hot, and why
+    note: str | None = None  # the settings that the guard keeps on a GPU that is too hot, and why
     problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SettingsReport:
-    """What an apply or a revert did. `journal` is the path on the host of the record of previous values."""
+    """The result of an apply or a revert. `journal` is the path on the host of the record of previous values."""
 
     outcomes: tuple[SettingOutcome, ...] = ()
     journal: str | None = None
     dry_run: bool = False
-    rolled_back: tuple[SettingOutcome, ...] = ()  # what was given back because a later command of the plan failed
+    rolled_back: tuple[SettingOutcome, ...] = ()  # reverted because a later command of the plan failed
     guard: GuardView | None = None  # the guard that watches over this change
 
     @property
@@ -150,23 +543,40 @@ class SettingsReport:
 
 @dataclass(frozen=True, slots=True)
 class Alteration:
-    """A setting that Workbench changed and has not reverted: what the status bar and quit ask about."""
+    """A setting that a Workbench changed and has not reverted. The status bar and the question at the end show it.
+
+    `by` names the other user if another Workbench made the change. The last five fields are the journal's."""
 
     gpu_index: int
     gpu_uuid: str
     setting: str
-    before: Any
-    now: Any
+    before: SettingValue | None
+    now: SettingValue | None
     since_unix_s: float
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    by: str = ""
+    state: str = "applied"  # "pending", "applied" or "kept"
+    set_unix_s: float | None = None  # time of the last change
+    before_known: str = ""
+    owner_state: str = ""  # of the Workbench that made it: "this", "alive", "dead" or "elsewhere"
+    who: str = ""
+    origin: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the fields with stored values; all after `since_unix_s` are under "extra"."""
+        head = ("gpu_index", "gpu_uuid", "setting", "before", "now", "since_unix_s")
+        data = {f.name: stored(getattr(self, f.name)) for f in fields(self)}
+        return {**{name: data.pop(name) for name in head}, "extra": {k: v for k, v in data.items() if v}}
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """A setting that Workbench made and the host does not have any more: `now` is what it has."""
+    """A setting that Workbench made and that the host no longer has."""
 
     gpu_index: int
     gpu_uuid: str
     setting: str
-    now: Any  # None: of a lock, which nobody can read
+    now: SettingValue | None  # the host's value; None for a clock lock, which nobody can read
     text: str  # "set to 400 W by Workbench, now 200 W: changed by someone else"
+
+    def as_json(self) -> dict[str, Any]:
+        return {f.name: stored(getattr(self, f.name)) for f in fields(self)}

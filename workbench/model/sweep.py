@@ -54,9 +54,9 @@ class SweepSpec:
 class Sweep:
     """A sweep and its points.
 
-    `kind` is "power_limit_w", "gpu_clocks", "concurrency" or "flag"; `state` is "running", "done", "stopped" or
-    "failed". `knee` is the index of the point beyond which a higher value gains little; `knee_text` states the rule
-    that found it.
+    `kind` is the key of a GPU setting, "concurrency" or "flag"; `state` is "running", "done", "stopped" or "failed".
+    `knee` is the index of the point beyond which a higher value gains little; `knee_text` states the rule that found
+    it.
     """
 
     id: int

@@ -221,7 +221,7 @@ async def _check_url(name: str, session: Session, url: str) -> None:
 
 async def _check_settings(name: str, arm: Arm, side: Side) -> None:
     """Raise SettingsError if the arm's GPU settings cannot be made."""
-    if arm.gpu.empty:
+    if not arm.gpu:
         return
     gpus, every = await side.gpus()
     for gpu in [None] if every else gpus:

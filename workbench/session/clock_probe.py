@@ -7,10 +7,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeAlias
 
-from workbench.gpu.settings.contrast import CONTRAST_MHZ, LOCKS, Clock, ContrastEvidence
+from workbench.gpu.settings.contrast import CONTRAST_MHZ, Clock, ContrastEvidence
+from workbench.gpu.settings.remote_settings import is_lock
 from workbench.model.errors import SettingsError, WorkbenchError
 from workbench.model.findings import Level
-from workbench.model.settings import ClockRange, GpuSettings, InForce
+from workbench.model.settings import ClockRange, ClockSetting, GpuSettings, InForce, label_of, setting_of
 from workbench.session.previous_settings import Previous, previous_of, restore
 from workbench.session.uninterrupted import uninterrupted
 
@@ -32,7 +33,7 @@ Probes: TypeAlias = Mapping[str, Mapping[int, GpuSettings]]  # setting -> GPU ->
 
 def unsure(proofs: Sequence[Proof]) -> tuple[Proof, ...]:
     """Return the proofs of locks that a probe can decide."""
-    return tuple(p for p in proofs if p.in_force is InForce.CONSISTENT and p.setting in LOCKS)
+    return tuple(p for p in proofs if p.in_force is InForce.CONSISTENT and is_lock(p.setting))
 
 
 def choose_probes(infos: Sequence[GpuInfo], proofs: Sequence[Proof]) -> tuple[Probes, tuple[str, ...]]:
@@ -43,18 +44,19 @@ def choose_probes(infos: Sequence[GpuInfo], proofs: Sequence[Proof]) -> tuple[Pr
     for proof in proofs:
         mhz = probe_mhz(by_index.get(proof.gpu_index), proof.setting, proof.observed)
         if mhz is None:
-            notes.append(f"{proof.where}: no probe of {proof.setting}: the card has no clearly lower clock")
+            notes.append(f"{proof.where}: no probe of {label_of(proof.setting)}: the card has no clearly lower clock")
         else:
-            lock = GpuSettings(**{proof.setting: ClockRange(mhz, mhz)})  # type: ignore[arg-type]
+            lock = GpuSettings({proof.setting: ClockRange(mhz, mhz)})
             found.setdefault(proof.setting, {})[proof.gpu_index] = lock
     return found, tuple(notes)
 
 
 def probe_mhz(info: GpuInfo | None, setting: str, observed_mhz: float | None) -> int | None:
     """Return the supported clock nearest to LOWER of the observed one; None if none is clearly below it."""
-    if info is None or observed_mhz is None:
+    entry = setting_of(setting)
+    if info is None or observed_mhz is None or not isinstance(entry, ClockSetting):
         return None
-    steps = info.supported_memory_mhz if setting == "memory_clocks" else info.supported_sm_mhz
+    steps: tuple[int, ...] = getattr(info, entry.supported)
     lower = [mhz for mhz in steps if mhz < observed_mhz - 2 * CONTRAST_MHZ]
     return min(lower, key=lambda mhz: abs(mhz - LOWER * observed_mhz)) if lower else None
 
@@ -90,7 +92,7 @@ class ClockProbe:
             try:
                 clocks += await self._one(meter, setting, wanted, load, known, password)
             except SettingsError as error:
-                notes.append(f"no probe of {setting}: {error.message}")
+                notes.append(f"no probe of {label_of(setting)}: {error.message}")
         return clocks, tuple(notes)
 
     async def _previous(self, setting: str, wanted: Mapping[int, GpuSettings]) -> dict[int, Previous]:

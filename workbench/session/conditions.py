@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from workbench import __version__, engines
+from workbench.model.settings import SETTINGS, stored
 
 if TYPE_CHECKING:
     from workbench.engines.roofline import Ceiling
@@ -45,17 +46,18 @@ def gpus_of(plan: LaunchPlan | None, infos: Sequence[GpuInfo]) -> tuple[int, ...
 
 
 def settings_of(telemetry: Telemetry | None, locks: Sequence[Alteration], gpus: Sequence[int]) -> dict[str, Any]:
-    """GPU settings in force, by "gpu0.power_limit_w" and the like; a lock only where a Workbench set it."""
+    """Return the GPU settings in force by key, for example "gpu0.gpu_clocks", as stored values. A clock lock is known
+    only if a Workbench set it."""
     found: dict[str, Any] = {}
     for sample in telemetry.gpus if telemetry else ():
         if sample.index in gpus:
-            limit = sample.power_limit_enforced_w or sample.power_limit_w
-            for name, value in (("power_limit_w", limit), ("persistence", sample.persistence)):
+            for setting in SETTINGS:
+                value = None if setting.of_host else setting.in_force(sample)
                 if value is not None:
-                    found[f"gpu{sample.index}.{name}"] = value
+                    found[f"gpu{sample.index}.{setting.key}"] = value
     for one in locks:
         if one.gpu_index in gpus:
-            found[f"gpu{one.gpu_index}.{one.setting}"] = str(one.now)
+            found[f"gpu{one.gpu_index}.{one.setting}"] = stored(one.now)
     return found
 
 

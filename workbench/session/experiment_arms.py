@@ -222,7 +222,7 @@ class Arms:
             if wanted == before and other.session is side.session and await other.gpus() == (gpus, every):
                 return
             await self._revert(self._settings_arm)
-        if wanted.empty:
+        if not wanted:
             return
         self._settings_arm = arm
         for gpu in [None] if every else gpus:

@@ -9,17 +9,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from workbench.gpu.settings import journal
-from workbench.gpu.settings.apply import alteration, alteration_of, forget_gone
-from workbench.gpu.settings.drift import drifts, locks_on
-from workbench.gpu.settings.load_findings import kept_of
-from workbench.gpu.settings.revert import shown
+from workbench.gpu.settings.alterations import alteration, alteration_of, drifts, forget_gone, locks_on
+from workbench.gpu.settings.proof_files import kept_findings
 from workbench.gpu.telemetry.source import read_once
 from workbench.model.errors import WorkbenchError
 from workbench.model.findings import Level
+from workbench.model.settings import label_of
 
 if TYPE_CHECKING:
     from workbench.gpu.settings.journal import Journal, Record
-    from workbench.gpu.settings.shared_register import LockChange
+    from workbench.gpu.settings.register_client import LockChange
     from workbench.hosts.base import Host
     from workbench.model.gpu import Telemetry
     from workbench.model.settings import Alteration, Drift
@@ -56,7 +55,7 @@ class GpuAlterations:
         changed = {a.gpu_index for a in _difference(found, self._core.state.alterations)}
         findings = tuple(f for f in self._core.state.gpu_findings if f[0] not in changed)
         if found and self._findings_of is not self._core.host:  # what an earlier session, or a command, has found
-            findings, self._findings_of = await kept_of(self._core.host, found), self._core.host
+            findings, self._findings_of = await kept_findings(self._core.host, found), self._core.host
         self._core.update(
             alterations=found,
             others=tuple(alteration_of(claim) for claim in state.others),
@@ -85,8 +84,8 @@ class GpuAlterations:
 
     async def _report_gone(self, gone: Sequence[Record]) -> None:
         """Report settings that a restart removed, once: the journal forgets them."""
-        what = ", ".join(f"{gpu_name(r.entry.gpu_index)} {r.entry.setting} {shown(r.entry.now)}" for r in gone)
-        self._core.notify(Level.INFO, f"GPU settings of before are gone, since {gone[0].gone}: {what}")
+        what = ", ".join(r.entry.text for r in gone)
+        self._core.notify(Level.INFO, f"earlier GPU settings are lost, since {gone[0].gone}: {what}")
         with suppress(WorkbenchError):
             await forget_gone(self._core.host, await self._energies_now_j())
 
@@ -117,7 +116,7 @@ class GpuAlterations:
             self._core.spawn(self._check(frozenset(found)))
         for one in lasting:
             if one not in state.drift:
-                text = f"{self._core.host.name}: {gpu_name(one.gpu_index)} {one.setting} {one.text}"
+                text = f"{self._core.host.name}: {gpu_name(one.gpu_index)} {label_of(one.setting)} {one.text}"
                 self._core.notify(Level.WARN, text, "r asks what is to become of it")
         if lasting != state.drift:
             self._core.update(drift=lasting)

@@ -6,12 +6,15 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from workbench.gpu.settings import apply as settings_commands
-from workbench.gpu.settings.drift import cautions
+from workbench.gpu.settings import apply, revert
+from workbench.gpu.settings.alterations import cautions
+from workbench.gpu.settings.current_values import governors_on
+from workbench.gpu.settings.plan import plan
 from workbench.gpu.settings.sudoers import sudoers
 from workbench.gpu.telemetry.source import read_once
 from workbench.hosts import detached_process
 from workbench.model.errors import HostError, SettingsError, WorkbenchError
+from workbench.model.settings import GOVERNOR
 from workbench.session.gpu_alterations import GpuAlterations
 from workbench.session.gpu_evidence import GpuEvidence
 from workbench.session.gpu_guard import GpuGuard, check_trial
@@ -43,7 +46,7 @@ class GpuControl:
         if not rights.by_sudoers:
             why = rights.refusal or "GPU settings can be changed here without sudo"
             raise SettingsError(f"no file for sudoers helps: {why}", host=self._core.host.name)
-        reading, governors = await self._telemetry.reading(), await settings_commands.governors_on(self._core.host)
+        reading, governors = await self._telemetry.reading(), await governors_on(self._core.host)
         uuids = [info.uuid for info in reading.infos if info.uuid]
         return sudoers(rights.user, rights.nvidia_smi, rights.tee, uuids, sorted(governors.by_core), governors.sysfs)
 
@@ -56,10 +59,10 @@ class GpuControl:
     ) -> Sequence[SettingCommand]:
         """Return the commands that set `wanted`, by GPU (an index, a UUID or "all")."""
         host = self._core.host
-        governors = await settings_commands.governors_on(host) if any(w.governor for w in wanted.values()) else None
+        governors = await governors_on(host) if any(GOVERNOR.key in w for w in wanted.values()) else None
         reading, rights = await self._telemetry.reading(), rights or await self.rights.get()
         try:
-            return settings_commands.plan(wanted, reading, rights, governors)
+            return plan(wanted, reading, rights, governors)
         except WorkbenchError as error:
             error.host = error.host or host.name
             raise
@@ -91,7 +94,7 @@ class GpuControl:
         check_trial(trial_s)
         with self._core.busy("applying GPU settings"):
             if dry_run:
-                return await settings_commands.apply(self._core.host, commands, dry_run=True, rights=rights)
+                return await apply.apply(self._core.host, commands, dry_run=True, rights=rights)
             report = await self.guard.apply(commands, rights, trial_s)
         await self._after(report)
         return report
@@ -108,9 +111,7 @@ class GpuControl:
         set since: "keep" it, set "ours" again, or restore the "original". Without it such a setting is left alone."""
         with self._core.busy("reverting GPU settings"):
             rights = await self.rights.with_password(password)
-            report = await settings_commands.revert(
-                self._core.host, gpu, dry_run=dry_run, rights=rights, foreign=foreign
-            )
+            report = await revert.revert(self._core.host, gpu, dry_run=dry_run, rights=rights, foreign=foreign)
         if not dry_run:
             await self._after(report)
         return report
@@ -126,7 +127,7 @@ class GpuControl:
 
     async def mark_foreign(self, commands: Sequence[SettingCommand]) -> Sequence[SettingCommand]:
         """Return the commands with a note on each whose present value someone else has set."""
-        return await settings_commands.standing(self._core.host, commands)
+        return await apply.annotated(self._core.host, commands)
 
     async def cautions(self) -> Sequence[str]:
         """Return what the user should know before the settings are left on without a guard."""

@@ -7,7 +7,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from workbench.gpu.settings import contrast, load_findings
+from workbench.gpu.settings.proof_files import keep_findings, read_clocks, write_clocks
+from workbench.gpu.settings.remote_settings import is_lock
 from workbench.model.errors import HostError
 from workbench.model.findings import Level
 from workbench.model.settings import InForce
@@ -26,18 +27,18 @@ class GpuEvidence:
 
     async def known_clocks(self, load: str) -> ContrastEvidence:
         """Return the clocks that the host's GPUs have shown under loads of the last day. `load` names the next load."""
-        return replace(await contrast.read(self._core.host), load=load, others=self._core.state.others)
+        return replace(await read_clocks(self._core.host), load=load, others=self._core.state.others)
 
     async def keep_clocks(
         self, known: ContrastEvidence, clocks: Sequence[Clock], proofs: Sequence[Proof]
     ) -> ContrastEvidence:
         """Add the clocks of a load, and the locks that a contrast of clocks has proved, to `known` and keep it."""
-        proved = {(p.gpu_index, p.setting) for p in proofs if p.in_force is InForce.YES and p.setting in contrast.LOCKS}
+        proved = {(p.gpu_index, p.setting) for p in proofs if p.in_force is InForce.YES and is_lock(p.setting)}
         shown = [a for a in self._core.state.alterations if (a.gpu_index, a.setting) in proved]
         known = known.with_clocks(clocks).with_shown(shown)
         if clocks or shown:
             with suppress(HostError):  # the next load has less to compare with
-                await contrast.write(self._core.host, known)
+                await write_clocks(self._core.host, known)
         return known
 
     async def show(self, proofs: Sequence[Proof]) -> None:
@@ -50,4 +51,4 @@ class GpuEvidence:
                 self._core.notify(Level.WARN, f"{proof.where}: {proof.text}", "r gives back what was before")
         if shown:
             with suppress(HostError):  # the result contains the proofs, too
-                await load_findings.keep(self._core.host, self._core.state.gpu_findings, self._core.state.alterations)
+                await keep_findings(self._core.host, self._core.state.gpu_findings, self._core.state.alterations)

@@ -184,8 +184,8 @@ class GpuGuard:
         if not self._ours or seen.view.running:
             return False
         await self._alterations.read()
-        ours = [a for a in self._core.state.alterations if a.extra.get("owner_state") == "this"]
-        if all(a.extra.get("state") == "kept" for a in ours):
+        ours = [a for a in self._core.state.alterations if a.owner_state == "this"]
+        if all(a.state == "kept" for a in ours):
             return False
         async with journal.locked(host):
             terms = Terms(await self._rights.get(), await self.heartbeat_s())

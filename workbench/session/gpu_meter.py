@@ -10,9 +10,9 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from workbench.gpu.settings.alterations import locks_on
 from workbench.gpu.settings.contrast import Clock, ContrastEvidence, clocks_of
 from workbench.gpu.settings.disturbance import Watch
-from workbench.gpu.settings.drift import locks_on
 from workbench.gpu.settings.proof import Proof, judge_all
 from workbench.gpu.telemetry.benchmark_readings import summarize
 from workbench.gpu.telemetry.source import TelemetrySource

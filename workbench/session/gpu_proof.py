@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.gpu.settings.disturbance import locks_changed
 from workbench.gpu.settings.proof import judge_all
 from workbench.gpu.telemetry.source import read_once
-from workbench.model.settings import HOST_INDEX
+from workbench.model.settings import HOST_INDEX, setting_of
 from workbench.session.clock_probe import ClockProbe, choose_probes, unsure
 from workbench.session.conditions import gpus_of, load_of
 from workbench.session.gpu_meter import Meter
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 VERIFY_S = 8.0
 FILLS = {"concurrency": 32, "max_tokens": 256, "input_tokens": 128}  # keeps a GPU busy all the time
-READABLE = ("persistence", "governor")  # the host reports these as they are, under load or not
 NOTHING = "nothing was altered: no GPU setting of Workbench's is on"
 
 
@@ -100,7 +99,7 @@ class GpuProof:
         altered = self._core.state.alterations
         if not altered:
             return Verification(simulated=self._core.state.simulated)
-        if run_id is None and url is None and all(a.setting in READABLE for a in altered):
+        if run_id is None and url is None and all(setting_of(a.setting).proof == "reading" for a in altered):
             return await self._verify_by_reading(altered)
         with self._core.busy("verifying GPU settings"):
             async with self._load.at(run_id, url, {**FILLS, **bench}) as load:

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.bench import knee
 from workbench.bench.runner import BenchCancelled
-from workbench.gpu.settings.contrast import CAPS, LOCKS, contrast
+from workbench.gpu.settings.contrast import CAPS, contrast
 from workbench.gpu.settings.owners import owner_facts
+from workbench.gpu.settings.remote_settings import equal, is_lock
 from workbench.gpu.telemetry.steady_state import WINDOW_S, moving
 from workbench.model.errors import BenchError, HostError, SettingsError, WorkbenchError
 from workbench.model.findings import Level
 from workbench.model.server_run import ServerState
-from workbench.model.settings import GpuSettings, InForce
+from workbench.model.settings import POWER_LIMIT, GpuSettings, InForce, label_of, setting_of
 from workbench.session.gpu_meter import Meter
 from workbench.session.paired_runs import compare_in_pairs
 from workbench.session.previous_settings import Previous, restore
@@ -34,15 +35,9 @@ SETTLE_S = 30.0  # at most: the temperature of a GPU has a time constant of abou
 RESTORE_S = 60.0  # a cut link is waited for this long; by then the guard has reverted the setting
 PAIRS = 3  # of the named value against the previous one
 _RETRY_S = 1.0
-_EQUAL_W = 0.5
 _BOUND_SHARE = 0.05  # of the readings in which the driver names the power limit
 _DRAWN_SHARE = 0.97  # of the limit, from which on it counts as drawn
 _FAILED_IN_A_ROW = 2  # values that could not be set, after which no more are tried
-SETTING_NAMES = {
-    "power_limit_w": ("power limit", "W"),
-    "gpu_clocks": ("SM clock lock", "MHz"),
-    "memory_clocks": ("memory clock lock", "MHz"),
-}
 _WORST_FIRST = (
     InForce.NO_EFFECT,
     InForce.CHANGED,
@@ -188,7 +183,7 @@ class GpuSweep:
 
     def _bound(self, result: BenchResult, value: GpuValue) -> bool | None:
         """Return whether the power limit limited anything: the driver named it, or a GPU drew it. None if not known."""
-        gpu, limit_w = result.summary.gpu, value.wanted.power_limit_w
+        gpu, limit_w = result.summary.gpu, value.wanted.get(POWER_LIMIT.key)
         if gpu is None or limit_w is None:
             return None
         named = sum(share for name, share in gpu.event_reasons.items() if CAPS.get(name) == "power")
@@ -229,13 +224,13 @@ class GpuSweep:
 
     async def _compare_clocks(self) -> None:
         """Judge the points of a clock lock again, beside the clocks of the later points."""
-        if self.setting not in LOCKS:
+        if not is_lock(self.setting):
             return
         known = await self.parts.gpu.evidence.known_clocks("")
         uuids = {info.uuid for info in (await self.parts.telemetry.reading()).infos if info.index in self.gpus}
         mine = [c for c in known.clocks if c.setting == self.setting and c.gpu_uuid in uuids]
         for index, (point, value) in enumerate(zip(self.progress.sweep.points, self.values, strict=True)):
-            lock = str(getattr(value.wanted, self.setting))
+            lock = value.wanted[self.setting]
             newest = {c.gpu_uuid: c for c in mine if c.lock == lock}
             shown = [c for c in newest.values() if contrast(c, mine) is not None]
             if point.in_force == InForce.CONSISTENT and len(shown) == len(uuids):
@@ -258,18 +253,19 @@ class GpuSweep:
 
     async def _still_set(self, index: int, value: GpuValue) -> None:
         """Raise EndedEarly if the setting was reverted during the measurement, which then was not of this value."""
-        asked = getattr(value.wanted, self.setting)
+        asked, setting = value.wanted[self.setting], setting_of(self.setting)
         await self.parts.gpu.alterations.read()
-        locks = {a.gpu_index: str(a.now) for a in self.parts.core.state.alterations if a.setting == self.setting}
+        locks = {a.gpu_index: a.now for a in self.parts.core.state.alterations if a.setting == self.setting}
         for gpu in self.gpus:
-            if self.setting == "power_limit_w":
-                sample = next((s for s in (await self.parts.telemetry.reading()).gpus if s.index == gpu), None)
-                told = sample.power_limit_w if sample else None
-                kept = told is None or abs(told - asked) < _EQUAL_W
+            if is_lock(self.setting):
+                kept = locks.get(gpu) == asked
             else:
-                kept = locks.get(gpu) == str(asked)
+                telemetry = await self.parts.telemetry.reading()
+                info = telemetry.info(gpu)
+                present = setting.read(telemetry, info.uuid) if info else None
+                kept = present is None or equal(self.setting, present, asked)
             if not kept:
-                why = f"GPU{gpu}: the setting was given back while it was measured (by its guard, or somebody else)"
+                why = f"GPU{gpu}: the setting was reverted while it was measured (by its guard, or somebody else)"
                 self.progress.point(index, state="failed", error=why)
                 raise EndedEarly(why)
 
@@ -300,7 +296,7 @@ class GpuSweep:
         if not left:
             return self.progress.change(start=None)
         gpus = ", ".join(f"GPU{gpu}" for gpu in left)
-        text = f"{gpus}: {SETTING_NAMES[self.setting][0]} is not back as it was at the start ({why})"
+        text = f"{gpus}: {label_of(self.setting)} is not back as it was at the start ({why})"
         self.progress.change(error=text)
         self.parts.core.notify(Level.ERROR, text, "workbench gpu revert; its guard gives it back too")
         return None

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from workbench.bench.experiment import MOST_PAIRS
 from workbench.gpu.settings.plan import select
 from workbench.model.errors import InputError, ServerError, SettingsError, WorkbenchError
-from workbench.model.settings import ClockRange, GpuSettings
+from workbench.model.settings import SWEPT, ClockRange, GpuSettings, Setting, setting_of
 from workbench.model.sweep import Sweep, SweepSpec
 from workbench.session.conditions import gpus_of
-from workbench.session.gpu_sweep import PAIRS, SETTING_NAMES, SETTLE_S, GpuSweep, GpuValue
+from workbench.session.gpu_sweep import PAIRS, SETTLE_S, GpuSweep, GpuValue
 from workbench.session.previous_settings import Previous, previous_of
 from workbench.session.sustained_load import REQUESTS
 from workbench.session.sweep_parts import (
@@ -113,8 +113,8 @@ class GpuSweepPlanner:
             tuning = spec.settle_s, spec.pairs, spec.runs, password
             await GpuSweep(self.parts, progress, setting, wanted, previous, target, shape, *tuning).run()
 
-        name, unit = SETTING_NAMES[setting]
-        return PlannedSweep(setting, name, unit, [(v.label, v.x) for v in wanted], spec, carry_out)
+        entry = setting_of(setting)
+        return PlannedSweep(setting, entry.label, entry.unit, [(v.label, v.x) for v in wanted], spec, carry_out)
 
     async def _gpus(self, gpu: int | str | None, run_id: str | None) -> tuple[int, ...]:
         telemetry = await self.parts.telemetry.reading()
@@ -191,14 +191,15 @@ def _left_on(sweep: Sweep, now: Mapping[int, Previous]) -> dict[int, Previous]:
     return {gpu: Previous.stored(stored[entry.gpu_uuid]) for gpu, entry in ours.items() if entry.gpu_uuid in stored}
 
 
-def values_of(setting: str, texts: Sequence[str]) -> tuple[GpuValue, ...]:
-    """Parse the values of a sweep: "350" in watts, "1500" or "210-1500" in MHz. Raises InputError if one is invalid or
-    given twice."""
-    if setting not in SETTING_NAMES:
-        raise InputError(f"{setting!r} is not a setting to sweep", next_step=f"one of {', '.join(SETTING_NAMES)}")
-    found = tuple(_power(t) if setting == "power_limit_w" else _clocks(setting, t) for t in texts)
+def values_of(key: str, texts: Sequence[str]) -> tuple[GpuValue, ...]:
+    """Parse the values of a sweep, for example "350" in watts, "1500" or "210-1500" in MHz. Raises InputError if one is
+    invalid or given twice."""
+    setting = next((s for s in SWEPT if s.key == key), None)
+    if setting is None:
+        raise InputError(f"{key!r} is not a setting to sweep", next_step=f"one of {', '.join(s.key for s in SWEPT)}")
+    found = tuple(_value(setting, text) for text in texts)
     if len(found) < 2:
-        raise InputError("a sweep needs two values or more", next_step="for example 300,400,500")
+        raise InputError("a sweep needs two values or more", next_step=f"for example {setting.sweep_values}")
     labels = [value.label for value in found]
     twice = next((label for label in labels if labels.count(label) > 1), None)
     if twice:
@@ -206,24 +207,12 @@ def values_of(setting: str, texts: Sequence[str]) -> tuple[GpuValue, ...]:
     return found
 
 
-def _power(text: str) -> GpuValue:
-    try:
-        watts = float(text.strip().removesuffix("W").strip())
-    except ValueError:
-        watts = 0.0
-    if not 0 < watts < 1e5:
-        raise InputError(f"{text!r} is not a power limit in watts", next_step="for example 300,350,400")
-    return GpuValue(f"{watts:g} W", watts, GpuSettings(power_limit_w=watts))
-
-
-def _clocks(setting: str, text: str) -> GpuValue:
-    low, dash, high = text.strip().partition("-")
-    if len(text) > 20 or not low.isdecimal() or (dash and not high.isdecimal()) or int(low) > int(high or low):
-        raise InputError(f"{text!r} is neither MHZ nor MIN-MAX", next_step="for example 1500,2000,210-2400")
-    span = ClockRange(int(low), int(high or low))
-    label = f"{low}-{high} MHz" if dash else f"{low} MHz"
-    wanted = {setting: span}
-    return GpuValue(label, float(span.max_mhz), GpuSettings(**wanted))  # type: ignore[arg-type]
+def _value(setting: Setting, text: str) -> GpuValue:
+    value = setting.parse(text)
+    number = value.max_mhz if isinstance(value, ClockRange) else value
+    if not isinstance(number, int | float):
+        raise InputError(f"a sweep cannot reset the {setting.label}", next_step=f"for example {setting.sweep_values}")
+    return GpuValue(setting.format(value), float(number), GpuSettings({setting.key: value}))
 
 
 def shape_of(bench: Mapping[str, Any]) -> dict[str, Any]:

@@ -73,9 +73,9 @@ class Measured:
 
     def with_locks_changed(self, why: Sequence[str]) -> Measured:
         """Rejected, and without what was said of locks that did not hold throughout."""
-        from workbench.gpu.settings.contrast import LOCKS
+        from workbench.gpu.settings.remote_settings import is_lock
 
-        kept = tuple(p for p in self.proofs if p.setting not in LOCKS)
+        kept = tuple(p for p in self.proofs if not is_lock(p.setting))
         said = {p.line for p in self.proofs} - {p.line for p in kept}
         notes = tuple(note for note in self.summary.notes if note not in said)
         return replace(

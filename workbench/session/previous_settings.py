@@ -7,10 +7,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from workbench.gpu.settings import journal
-from workbench.gpu.settings.journal import JournalEntry
-from workbench.gpu.settings.revert import LOCKS, UNKNOWN
+from workbench.gpu.settings.journal import JournalEntry, entry_from
+from workbench.gpu.settings.remote_settings import is_lock
 from workbench.model.errors import SettingsError
-from workbench.model.settings import ClockRange, GpuSettings, gpu_settings_from
+from workbench.model.settings import (
+    DEFAULT,
+    UNKNOWN,
+    ClockRange,
+    GpuSettings,
+    Setting,
+    SettingValue,
+    setting_of,
+)
 
 if TYPE_CHECKING:
     from workbench.hosts.base import Host
@@ -29,9 +37,9 @@ class Previous:
 
     @classmethod
     def stored(cls, data: Mapping[str, Any]) -> Previous:
-        """Return it from what `asdict` made of it."""
-        entry = JournalEntry(**data["entry"]) if data["entry"] else None
-        return cls(gpu_settings_from(data["settings"]), entry, bool(data["unknown"]))
+        """Return the value that `asdict` wrote, also by an earlier version."""
+        entry = entry_from(data["entry"]) if data["entry"] else None
+        return cls(GpuSettings.from_json(data["settings"]), entry, bool(data["unknown"]))
 
 
 async def previous_of(host: Host, telemetry: Telemetry, setting: str, gpus: Sequence[int]) -> dict[int, Previous]:
@@ -42,28 +50,26 @@ async def previous_of(host: Host, telemetry: Telemetry, setting: str, gpus: Sequ
     for gpu in gpus:
         info = telemetry.info(gpu)
         ours = next((r.entry for r in records if info and not r.gone and r.entry.key == (info.uuid, setting)), None)
-        if setting == "power_limit_w":
-            settings = GpuSettings(power_limit_w=_power_limit_w(host, telemetry, gpu))
-        elif ours is not None and "," in str(ours.now):
-            low, _, high = str(ours.now).partition(",")
-            settings = _settings(setting, ClockRange(int(low), int(high)))
-        else:
-            settings = _settings(f"reset_{setting}", True)
-        known = state.known_lock(info.uuid, setting)[0] if info and setting in LOCKS else None
-        found[gpu] = Previous(settings, ours, known == UNKNOWN)
+        unknown = info is not None and is_lock(setting) and state.known_lock(info.uuid, setting)[0] == UNKNOWN
+        value = _present_lock(ours) if is_lock(setting) else _present(host, telemetry, setting_of(setting), gpu)
+        found[gpu] = Previous(GpuSettings({setting: value}), ours, unknown)
     return found
 
 
-def _power_limit_w(host: Host, telemetry: Telemetry, gpu: int) -> float:
+def _present_lock(ours: JournalEntry | None) -> SettingValue:
+    """Return the lock that Workbench has set; DEFAULT without one."""
+    return ours.now if ours is not None and isinstance(ours.now, ClockRange) else DEFAULT
+
+
+def _present(host: Host, telemetry: Telemetry, setting: Setting, gpu: int) -> SettingValue:
     sample = next((s for s in telemetry.gpus if s.index == gpu), None)
-    if sample is not None and sample.power_limit_w is not None:
-        return sample.power_limit_w
-    why = sample.absent.get("power_limit_w", "not given") if sample else "no reading"
-    raise SettingsError(f"GPU{gpu}: the power limit before is not known ({why}); nothing was changed", host=host.name)
-
-
-def _settings(setting: str, value: Any) -> GpuSettings:
-    return GpuSettings(**{setting: value})
+    value = setting.read(telemetry, sample.uuid) if sample is not None else None
+    if value is not None:
+        return value
+    why = sample.absent.get(setting.reading or "", "not given") if sample else "no reading"
+    raise SettingsError(
+        f"GPU{gpu}: the present {setting.label} is unknown ({why}); nothing was changed", host=host.name
+    )
 
 
 async def restore(host: Host, control: GpuControl, gpu: int, previous: Previous, password: str | None) -> str:

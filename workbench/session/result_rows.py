@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from workbench.model.settings import label_of as setting_label
+from workbench.model.settings import stored_text
 from workbench.session.state import BenchRow, CeilingView
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchResult
-
-_CLOCKS = {"gpu_clocks": "SM", "memory_clocks": "memory"}
 
 
 def rows_of(results: Sequence[BenchResult]) -> tuple[BenchRow, ...]:
@@ -61,13 +61,8 @@ def _changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list
         if before.get(name) == now.get(name):
             continue
         setting, value = name.partition(".")[2], now.get(name)
-        if setting == "power_limit_w" and value is not None:
-            parts.append(f"power {value:g} W")
-        elif setting in _CLOCKS:
-            mhz = "-".join(dict.fromkeys(str(value).split(",")))
-            parts.append(f"no {_CLOCKS[setting]} lock" if value is None else f"{_CLOCKS[setting]} {mhz} MHz")
-        else:
-            parts.append(f"-{setting}" if value is None else f"{setting} {_short(value)}")
+        label = setting_label(setting)
+        parts.append(f"no {label}" if value is None else f"{label} {stored_text(setting, value)}")
     return list(dict.fromkeys(parts))
 
 

@@ -55,8 +55,8 @@ class Sweeps:
         password: str | None = None,
         **bench: Any,
     ) -> Sweep:
-        """Measure a server (by default the run at hand) at each value of "power_limit_w", "gpu_clocks" or
-        "memory_clocks", then restore the previous values. `gpu` None: every GPU of the server. `pairs`: of the best
+        """Measure a server (by default the run at hand) at each value of a GPU setting (its key), then
+        restore the previous values. `gpu` None: every GPU of the server. `pairs`: of the best
         value against the previous one. `bench`: fields of BenchSpec."""
         planned = await self._gpu.new(
             setting,

@@ -47,7 +47,7 @@ class SimulatedReading:
     point: OperatingPoint
     power_instant_w: float
     power_average_w: float
-    power_limit_w: float | None
+    limit_w: float | None
     gpu_util_pct: int
     temperature_c: float
     energy_j: float
@@ -126,7 +126,7 @@ class SimState:
                     point=point,
                     power_instant_w=point.power_w * (1.0 + physics.noise(key + "i", now, 0.008)),
                     power_average_w=point.power_w * (1.0 + physics.noise(key + "a", now, 0.002)),
-                    power_limit_w=settings[i].power_limit_w or profile.gpu.power_default_w,
+                    limit_w=settings[i].limit_w or profile.gpu.power_default_w,
                     gpu_util_pct=util,
                     temperature_c=float(told_c.get(str(i), temperatures[i])),
                     energy_j=energies[i],
@@ -262,10 +262,10 @@ class SimState:
         """Make the simulated driver fail; None or an empty value takes a fault away.
 
         lost=[1]                  GPU 1 has fallen off the bus: GPU_IS_LOST for every call on it
-        lost_after={"power_limit_w": 1}  GPU 1 falls off the bus right after this setting of it was made
+        lost_after={"limit_w": 1}  GPU 1 falls off the bus right after this setting of it was made
         init=18                   nvmlInit answers this NVML code (9 no driver, 18 mismatch, 4/17 no permission)
         no_permission=True        setters answer NO_PERMISSION, as without CAP_SYS_ADMIN
-        ignored=["power_limit_w"] these settings answer success and change nothing
+        ignored=["limit_w"] these settings answer success and change nothing
         hang="nvmlDeviceGetPowerUsage"  this function never returns ("*": any)
         codes={"nvmlDeviceGetFanSpeed": 3}  these functions answer this NVML code
         celsius={"0": 95}         GPU 0 says that it is so hot
@@ -328,7 +328,7 @@ def _setting(stored: Mapping[str, Any]) -> GpuSetting:
 
     return GpuSetting(
         persistence=bool(stored.get("persistence", False)),
-        power_limit_w=stored.get("power_limit_w"),
+        limit_w=stored.get("limit_w"),
         gpu_lock_mhz=pair("gpu_lock_mhz"),
         memory_lock_mhz=pair("memory_lock_mhz"),
     )

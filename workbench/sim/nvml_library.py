@@ -78,7 +78,7 @@ _DEVICE: dict[str, Callable[[HostProfile, SimulatedReading], tuple[Any, ...]]] =
     "nvmlDeviceGetSupportedClocksEventReasons": lambda p, r: (0x1FF,),
     "nvmlDeviceGetPerformanceState": lambda p, r: (r.point.pstate,),
     "nvmlDeviceGetPowerUsage": lambda p, r: (_milli(r.power_average_w),),
-    "nvmlDeviceGetPowerManagementLimit": lambda p, r: (_milli(r.power_limit_w),),
+    "nvmlDeviceGetPowerManagementLimit": lambda p, r: (_milli(r.limit_w),),
     "nvmlDeviceGetPowerManagementDefaultLimit": lambda p, r: (_milli(p.gpu.power_default_w),),
     "nvmlDeviceGetPowerManagementLimitConstraints": lambda p, r: (_milli(p.gpu.power_min_w), _milli(p.gpu.power_max_w)),
     "nvmlDeviceGetTotalEnergyConsumption": lambda p, r: (_milli(r.energy_j),),
@@ -347,8 +347,8 @@ class SimulatedNvml:
             187: gpu.power_min_w,
             188: gpu.power_max_w,
             189: gpu.power_default_w,
-            190: reading.power_limit_w,
-            192: reading.power_limit_w,
+            190: reading.limit_w,
+            192: reading.limit_w,
         }
         if field in watts:
             value = watts[field]
@@ -378,7 +378,7 @@ class SimulatedNvml:
             raise NvmlRefusal(NOT_SUPPORTED)
         if not gpu.power_min_w <= watts <= gpu.power_max_w:
             raise NvmlRefusal(INVALID_ARGUMENT)
-        self._set(handle, power_limit_w=None if watts == gpu.power_default_w else watts)
+        self._set(handle, limit_w=None if watts == gpu.power_default_w else watts)
 
     def _nvmlDeviceSetGpuLockedClocks(self, handle: Any, low: Any, high: Any) -> None:
         low, high = _value(low), _value(high)

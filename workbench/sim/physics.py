@@ -30,7 +30,7 @@ class GpuSetting:
     """What was asked of one GPU. None: the default."""
 
     persistence: bool = False
-    power_limit_w: float | None = None
+    limit_w: float | None = None
     gpu_lock_mhz: tuple[int, int] | None = None
     memory_lock_mhz: tuple[int, int] | None = None
 
@@ -89,7 +89,7 @@ def operating_point(
         power = gpu.power_floor_w * min(1.0, x) if up or x > 0.4 else gpu.power_idle_w
         pstate = gpu.pstate_compute if up else gpu.pstate_idle
         return OperatingPoint(round(sm), memory, power, pstate, IDLE, 0, 0)
-    limit = setting.power_limit_w or gpu.power_default_w
+    limit = setting.limit_w or gpu.power_default_w
     level = _level(gpu, load)
     if limit is not None and _power(gpu, sm, level) > limit:
         sm, reasons = _clock_for(gpu, limit, level, sm), SW_POWER_CAP

@@ -115,39 +115,24 @@ def short_gpu_name(name: str) -> str:
     return re.sub(r"\s+(?=,)|(?<=\s)\s+", "", words).strip() or name
 
 
-_SETTINGS = {
-    "power_limit_w": ("power", "W"),
-    "gpu_clocks": ("sm", "MHz"),
-    "memory_clocks": ("mem", "MHz"),
-    "persistence": ("persistence", ""),
-    "governor": ("governor", ""),
-}
+def setting_value(setting: str, value: object) -> str:
+    """Return the value of a setting in words: "500 W", "210-1755 MHz", "on"; `setting` is a key, as in results too."""
+    from workbench.model.settings import split_key, stored_text  # takes a tenth of the first frame
 
-_NAMED = {"power_limit_w": "power limit", "gpu_clocks": "SM clock lock", "memory_clocks": "memory clock lock"}
+    return NA if value is None else stored_text(split_key(setting)[1], value)
+
+
+def setting_name(setting: str) -> str:
+    """Return the label of a setting: "power limit"; "gpu0.gpu_clocks" is "GPU0 GPU clocks"."""
+    from workbench.model.settings import label_of, split_key
+
+    place, key = split_key(setting)
+    return f"{place} {label_of(key)}".strip()
 
 
 def setting_text(setting: str, value: object) -> str:
-    """Return "power 500W", "sm 210-1755MHz" or "persistence on"; "GPU0 power 500W" for "gpu0.power_limit_w"."""
-    gpu, dot, rest = setting.partition(".")
-    if dot and gpu.startswith("gpu"):
-        return f"{gpu.upper()} {setting_text(rest, value)}"
-    word, unit = _SETTINGS.get(setting, (setting, ""))
-    if isinstance(value, bool):
-        return f"{word} {'on' if value else 'off'}"
-    if isinstance(value, float | int):
-        return f"{word} {value:.0f}{unit}"
-    low, comma, high = str(value).partition(",")
-    if isinstance(value, list | tuple) and len(value) == 2:
-        low, comma, high = str(value[0]), ",", str(value[1])
-    text = low if low == high or not comma else f"{low}-{high}"
-    return f"{word} {text}{unit if text[:1].isdigit() else ''}"
-
-
-def in_words(text: str) -> str:
-    """Replace the names of settings in a message by words: "power_limit_w" becomes "power limit"."""
-    for name, word in _NAMED.items():
-        text = text.replace(name, word)
-    return text
+    """Return a setting with its value: "power limit 500 W", "GPU0 GPU clocks 210-1755 MHz"."""
+    return f"{setting_name(setting)} {setting_value(setting, value)}"
 
 
 def gpus_text(indexes: Iterable[int]) -> str:
@@ -164,8 +149,7 @@ def alteration_texts(alterations: Iterable[Alteration]) -> list[tuple[str, str, 
     """Return (GPUs, value now, value before), one entry for all GPUs that are altered alike."""
     groups: dict[tuple[str, str], list[int]] = {}
     for a in alterations:
-        before = setting_text(a.setting, a.before).split(" ", 1)[-1]  # without the name of the setting, which `now` has
-        texts = setting_text(a.setting, a.now), before
+        texts = setting_text(a.setting, a.now), setting_value(a.setting, a.before)
         groups.setdefault(texts, []).append(a.gpu_index)
     return [(gpus_text(indexes), now, before) for (now, before), indexes in groups.items()]
 
@@ -176,7 +160,7 @@ def there_before(text: str) -> str:
 
 
 def settings_texts(settings: Mapping[str, object]) -> list[str]:
-    """Return ["GPU0-1 power 500W"] for {"gpu0.power_limit_w": 500.0, "gpu1.power_limit_w": 500.0}."""
+    """Return {"gpu0.persistence": True, "gpu1.persistence": True} as ["GPU0-1 persistence mode on"]."""
     groups: dict[str, list[int]] = {}
     for name, value in settings.items():
         gpu, _, setting = name.partition(".")

@@ -203,7 +203,7 @@ async def _measuring(scene: Scene) -> None:
     await scene.press("escape", "X")
     await scene.until(lambda: scene.page == "Form")
     await scene.press("tab")
-    await scene.type("gpu.power=400")
+    await scene.type("gpu.power-limit=400")
     await scene.shot("experiment-form-120x40")
     await scene.press("enter")
     await scene.until(lambda: (e := scene.session.state.experiment) is not None and e.pairs_done >= 2)

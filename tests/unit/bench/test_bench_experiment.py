@@ -120,9 +120,12 @@ def test_restarts_follow_from_what_differs() -> None:
 def test_gpu_settings_in_words_are_what_gpu_set_takes() -> None:
     from workbench.cli.experiment_arms import gpu_settings_of
 
-    words = "persistence=on power-limit=412.5 lock-gpu-clocks=210,2400 lock-memory-clocks=810,9001 reset-gpu-clocks"
-    for typed in (words, "persistence=off governor=performance reset-memory-clocks", "power-limit=400"):
+    words = "power-limit=412.5 gpu-clocks=210-2400 memory-clocks=810-9001 persistence=on"
+    for typed in (words, "memory-clocks=reset persistence=off governor=performance", "power-limit=400"):
         assert " ".join(gpu_settings_of(typed.split(), "b").words) == typed
+    options = "power-limit=412.5W lock-gpu-clocks=210,2400 lock-memory-clocks=810,9001 persistence=on"
+    assert " ".join(gpu_settings_of(options.split(), "b").words) == words
+    assert gpu_settings_of(["reset-gpu-clocks"], "b").words == ("gpu-clocks=reset",)
     assert GpuSettings().words == ()
 
 

@@ -11,7 +11,8 @@ from typing import Any
 from nvml_child import Driver
 from smi_stub import Smi
 
-from workbench.gpu.settings import apply
+from workbench.gpu.settings import apply, plan, rights
+from workbench.gpu.telemetry.source import read_once
 from workbench.hosts.base import HostFacts
 from workbench.hosts.local import LocalHost
 from workbench.model.gpu import Telemetry
@@ -36,8 +37,8 @@ class Bench:
         return await apply.apply(self.host, await self.commands(settings, gpu), dry_run=dry_run)
 
     async def commands(self, settings: GpuSettings, gpu: str = "0") -> Sequence[SettingCommand]:
-        self.reading = self.reading or await apply.read_once(self.host)
-        return apply.plan({gpu: settings}, self.reading, await apply.rights_on(self.host))
+        self.reading = self.reading or await read_once(self.host)
+        return plan.plan({gpu: settings}, self.reading, await rights.rights_on(self.host))
 
     def entries(self) -> list[dict[str, Any]]:
         return list(json.loads(self.path.read_text())["entries"])

@@ -101,7 +101,9 @@ def test_what_is_said_of_a_value_that_is_not_ours() -> None:
     assert (claims.drift(CORES, HALF) or "").endswith(": a change or revert that was cut off")
     assert claims.drift(entry(), 250.0) is None and claims.drift(entry(), None) is None
     assert claims.drift(entry(setting=LOCK, now="1,2"), None) is None
-    assert "3,4, set by bob" in (claims.drift(entry(setting=LOCK, now="1,2"), None, [claim("3,4", setting=LOCK)]) or "")
+    assert "3-4 MHz, set by bob" in (
+        claims.drift(entry(setting=LOCK, now="1,2"), None, [claim("3,4", setting=LOCK)]) or ""
+    )
 
 
 def test_a_claim_names_its_user_and_only_what_a_claim_has() -> None:
@@ -111,7 +113,7 @@ def test_a_claim_names_its_user_and_only_what_a_claim_has() -> None:
         {"uid": 7, "user": "b\x1bob", "journal": "j", "entries": [entry(**told)]},
         {"uid": 7, "user": "ada", "journal": "mine", "entries": [entry(changing=True)]},
     ]
-    others, own = claims.told(found, 7, "mine")
+    others, own = claims.from_register(found, 7, "mine")
     assert [(c.by, c.now, c.energy_j) for c in others] == [("bob (another state directory)", 1.0, None)]
     assert own == (entry(),)
 

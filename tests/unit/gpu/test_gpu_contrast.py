@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_gpu_proof import lock, moments, told
 
-from workbench.gpu.settings import contrast
+from workbench.gpu.settings import proof_files
+from workbench.gpu.settings.alterations import locks_on
 from workbench.gpu.settings.contrast import Clock, ContrastEvidence, clocks_of
-from workbench.gpu.settings.drift import locks_on
 from workbench.gpu.settings.proof import Proof, judge_all
 from workbench.gpu.telemetry.history import Moment
 from workbench.hosts.local import LocalHost
@@ -80,7 +80,7 @@ def test_what_power_explains_is_no_contrast() -> None:
 
 def test_a_clock_that_heat_held_down_is_not_kept() -> None:
     hot = clocks_of([], moments(sm_mhz=2100, event_reasons=("SW thermal slowdown",)), told(), "load")
-    changed = [m for w in (300.0, 220.0) for m in moments(10, power_limit_w=w)]
+    changed = [m for w in (300.0, 220.0) for m in moments(10, limit_w=w)]
     assert hot == () and clocks_of([], changed, told(), "load") == ()
 
 
@@ -98,22 +98,24 @@ def test_what_was_shown_stays_shown_until_the_lock_is_set_again() -> None:
     known = ContrastEvidence(load="load").with_shown([one])
     (proof,) = judge_all([one], moments(), told(), known)
     assert proof.in_force is InForce.YES and "as a contrast showed before" in proof.text
-    again = replace(one, extra={"set_unix_s": 5.0})  # as the journal has it: what was there before stays since then
+    again = replace(one, set_unix_s=5.0)  # as the journal has it: what was there before stays since then
     assert judge_all([again], moments(), told(), known)[0].in_force is InForce.CONSISTENT
 
 
 def test_clocks_are_kept_on_the_host_for_a_day() -> None:
     async def both() -> tuple[ContrastEvidence, ContrastEvidence, ContrastEvidence]:
         host = LocalHost()
-        empty = await contrast.read(host)
-        old = seen(None, 2500, load="older", unix_s=time.time() - contrast.KEPT_S - 1)
+        empty = await proof_files.read_clocks(host)
+        old = seen(None, 2500, load="older", unix_s=time.time() - proof_files.KEPT_S - 1)
         known = (
             ContrastEvidence().with_clocks([old, seen(None, 2600), seen(None, 2790)]).with_shown([lock("2400,2400")])
         )
-        await contrast.write(host, known)
-        kept = await contrast.read(host)
-        await host.write_file(f"{await host.state_dir()}/{contrast.FILE}", b'{"clocks": [7, {"mhz": "x"}], "shown": 3}')
-        return empty, kept, await contrast.read(host)
+        await proof_files.write_clocks(host, known)
+        kept = await proof_files.read_clocks(host)
+        await host.write_file(
+            f"{await host.state_dir()}/{proof_files.CLOCKS_FILE}", b'{"clocks": [7, {"mhz": "x"}], "shown": 3}'
+        )
+        return empty, kept, await proof_files.read_clocks(host)
 
     empty, kept, damaged = asyncio.run(both())
     assert empty == damaged == ContrastEvidence()
@@ -188,7 +190,7 @@ def test_no_limiter_makes_a_card_that_ignores_locks_read_in_force(
 
 def others(now: str, set_unix_s: float) -> tuple[Alteration, ...]:
     """Another Workbench's lock."""
-    return (replace(lock(now), since_unix_s=set_unix_s, extra={"by": "bob"}),)
+    return (replace(lock(now), since_unix_s=set_unix_s, by="bob"),)
 
 
 def test_a_lock_that_another_workbench_replaced_is_not_in_force_whatever_was_shown() -> None:
@@ -199,13 +201,13 @@ def test_a_lock_that_another_workbench_replaced_is_not_in_force_whatever_was_sho
     )
     (proof,) = judge_all([one], moments(), told(), replace(known, others=others("2000,2900", 1.0)))
     assert proof.in_force is InForce.CHANGED and proof.short == "lock ▲ changed"
-    assert "set to 2500,3000 by Workbench, now 2000,2900, set by bob" in proof.text
+    assert "set to 2500-3000 MHz by Workbench, now 2000-2900 MHz, set by bob" in proof.text
 
 
 def test_a_clock_under_anothers_lock_is_none_without_a_lock() -> None:
     under = clocks_of(locks_on([], others("1500,1500", 1.0)), moments(sm_mhz=1500), told(), "load")
     proof = judged("2500,3000", 2790, *under)
     assert proof.in_force is InForce.YES and "1500 MHz with a lock of 1500 MHz" in proof.text
-    own = replace(lock("2500,3000"), extra={"set_unix_s": 2.0})
-    assert [a.now for a in locks_on([own], others("1500,1500", 1.0))] == ["2500,3000"]
-    assert [a.now for a in locks_on([own], others("1500,1500", 3.0))] == ["1500,1500"]
+    own = replace(lock("2500,3000"), set_unix_s=2.0)
+    assert [str(a.now) for a in locks_on([own], others("1500,1500", 1.0))] == ["2500,3000"]
+    assert [str(a.now) for a in locks_on([own], others("1500,1500", 3.0))] == ["1500,1500"]

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from settings_bench import UUID, Bench, run
 
-from workbench.gpu.settings import apply
+from workbench.gpu.settings import alterations, apply, revert
 from workbench.gpu.settings import command_runner as running
 from workbench.model.errors import InputError, SettingsError
-from workbench.model.settings import ClockRange, GpuSettings, GuardView, InForce
+from workbench.model.settings import DEFAULT, ClockRange, GpuSettings, GuardView, InForce, stored
 
 
 def test_apply_reads_back_and_revert_restores(bench: Bench) -> None:
@@ -21,23 +21,28 @@ def test_apply_reads_back_and_revert_restores(bench: Bench) -> None:
     )  # not the default
 
     async def work() -> None:
-        wanted = GpuSettings(True, 450.0, ClockRange(1000, 2000), ClockRange(14001, 14001))
+        wanted = GpuSettings(
+            persistence=True,
+            power_limit_w=450.0,
+            gpu_clocks=ClockRange(1000, 2000),
+            memory_clocks=ClockRange(14001, 14001),
+        )
         report = await bench.set(wanted)
         assert report.ok and report.journal == str(bench.path) and not report.dry_run
         assert [(o.command.setting, o.before, o.requested, o.read_back, o.in_force) for o in report.outcomes] == [
             ("persistence", False, True, True, InForce.YES),
             ("power_limit_w", 580.0, 450.0, 450.0, InForce.YES),
-            ("gpu_clocks", "unknown", "1000,2000", None, InForce.NOT_CHECKED),
-            ("memory_clocks", "unknown", "14001,14001", None, InForce.NOT_CHECKED),
+            ("gpu_clocks", "unknown", ClockRange(1000, 2000), None, InForce.NOT_CHECKED),
+            ("memory_clocks", "unknown", ClockRange(14001, 14001), None, InForce.NOT_CHECKED),
         ]
         assert "cannot be read back" in report.outcomes[2].message
-        altered = await apply.alterations(bench.host)
-        assert [(a.setting, a.before, a.now) for a in altered] == [
+        altered = await alterations.alterations(bench.host)
+        assert [(a.setting, stored(a.before), stored(a.now)) for a in altered] == [
             (e["setting"], e["before"], e["now"]) for e in bench.entries()
         ]
-        assert {a.extra["state"] for a in altered} == {"applied"} and altered[0].since_unix_s > 1.6e9
+        assert {a.state for a in altered} == {"applied"} and altered[0].since_unix_s > 1.6e9
         bench.smi.here.joinpath("calls").unlink()
-        back = await apply.revert(bench.host)
+        back = await revert.revert(bench.host)
         assert back.ok and [o.command.setting for o in back.outcomes] == [
             "gpu_clocks",
             "memory_clocks",
@@ -45,9 +50,9 @@ def test_apply_reads_back_and_revert_restores(bench: Bench) -> None:
             "persistence",
         ]
         assert bench.smi.setters == ["--reset-gpu-clocks", "--reset-memory-clocks", "-pl 580", "-pm 0"]
-        assert "is not known" in back.outcomes[0].message and back.outcomes[2].read_back == 580.0
-        assert await apply.alterations(bench.host) == () and bench.entries() == []
-        again = await apply.revert(bench.host)
+        assert "is unknown" in back.outcomes[0].message and back.outcomes[2].read_back == 580.0
+        assert await alterations.alterations(bench.host) == () and bench.entries() == []
+        again = await revert.revert(bench.host)
         assert again.ok and again.outcomes == () and len(bench.smi.setters) == 4
 
     run(work)
@@ -87,9 +92,9 @@ def test_what_a_lock_was_before_is_known_after_our_own(bench: Bench) -> None:
     async def work() -> None:
         first = await bench.set(GpuSettings(gpu_clocks=ClockRange(1000, 2000)))
         second = await bench.set(GpuSettings(gpu_clocks=ClockRange(500, 1500)))
-        assert (first.outcomes[0].before, second.outcomes[0].before) == ("unknown", "1000,2000")
+        assert (first.outcomes[0].before, second.outcomes[0].before) == ("unknown", ClockRange(1000, 2000))
         assert bench.brief() == [("gpu_clocks", "unknown", "500,1500", "applied")]
-        reset = await bench.set(GpuSettings(reset_gpu_clocks=True))
+        reset = await bench.set(GpuSettings(gpu_clocks=DEFAULT))
         assert reset.ok and bench.entries() == []
         third = await bench.set(GpuSettings(gpu_clocks=ClockRange(1000, 2000)))
         assert third.outcomes[0].before == "default" and bench.entries()[0]["before_known"] == "default"
@@ -134,7 +139,7 @@ def test_a_refusal_stops_the_rest_and_tells_the_command(bench: Bench, mode: str,
         first, second = report.outcomes
         if mode == "lost":  # between the two
             assert first.read_back is None and not second.ok and "GPU is lost" in second.message
-            assert not first.ok and "should have been given back, which failed as well" in first.message
+            assert not first.ok and "its rollback failed as well" in first.message
             lock, back = report.rolled_back  # it may have been lost after the lock was made
             assert not lock.ok and f"By hand: sudo nvidia-smi -i {UUID} --reset-gpu-clocks" in lock.message
             assert not back.ok and f"By hand: sudo nvidia-smi -i {UUID} -pl 600" in back.message
@@ -176,7 +181,7 @@ def test_what_was_done_before_a_failure_is_given_back(bench: Bench) -> None:
         report = await bench.set(wanted)
         power, sm, memory = report.outcomes
         assert not report.ok and [power.ok, sm.ok, memory.ok] == [False, False, False]
-        assert power.message.startswith("done, but a later command of the plan failed: given back")
+        assert power.message.startswith("done, but a later command of the plan failed: it was rolled back")
         assert "nvidia-smi ended with 8" in sm.message and "not run" in memory.message
         (back,) = report.rolled_back
         assert back.ok and (back.command.setting, back.before, back.requested) == ("power_limit_w", 300.0, 450.0)
@@ -193,7 +198,7 @@ def test_what_was_done_before_a_failure_is_given_back(bench: Bench) -> None:
             ("set", "memory_clocks", "14001,14001", False),
             ("roll back", "power_limit_w", 450.0, True),
         ]
-        assert (await apply.revert(bench.host)).ok and bench.entries() == []
+        assert (await revert.revert(bench.host)).ok and bench.entries() == []
 
     run(work)
 
@@ -254,11 +259,11 @@ def test_a_hanging_nvidia_smi_may_have_done_it(bench: Bench, monkeypatch: pytest
         assert bench.brief() == [("gpu_clocks", "unknown", "1000,2000", "pending")]
         await bench.set(GpuSettings(memory_clocks=ClockRange(14001, 14001)))
         calls = len(bench.smi.setters)
-        told = [o.message for o in (await apply.revert(bench.host)).outcomes]
+        told = [o.message for o in (await revert.revert(bench.host)).outcomes]
         assert len(bench.smi.setters) == calls + 1  # it is not waited for twice
         assert "did not end within" in told[0] and "not tried: nvidia-smi does not answer" in told[1]
         bench.smi.mode("ok")
-        assert (await apply.revert(bench.host)).ok and bench.entries() == []
+        assert (await revert.revert(bench.host)).ok and bench.entries() == []
 
     run(work)
 
@@ -282,16 +287,16 @@ def test_a_failed_revert_stays_in_the_journal_with_its_command(bench: Bench) -> 
     async def work() -> None:
         await bench.set(GpuSettings(power_limit_w=450.0, gpu_clocks=ClockRange(1000, 2000)))
         bench.smi.mode("refuse")
-        report = await apply.revert(bench.host)
+        report = await revert.revert(bench.host)
         assert not report.ok and len(report.outcomes) == 2  # it tried both
         assert all("stays in the journal" in o.message for o in report.outcomes)
         assert f"sudo nvidia-smi -i {UUID} -pl 600" in report.outcomes[1].message
         assert len(bench.entries()) == 2
         bench.smi.mode("no-effect")
-        silent = await apply.revert(bench.host)
+        silent = await revert.revert(bench.host)
         assert silent.outcomes[1].in_force is InForce.NO_EFFECT and bench.entries()[0]["setting"] == "power_limit_w"
         bench.smi.mode("ok")
-        assert (await apply.revert(bench.host)).ok and bench.entries() == []
+        assert (await revert.revert(bench.host)).ok and bench.entries() == []
 
     run(work)
 
@@ -300,11 +305,11 @@ def test_a_failed_revert_stays_in_the_journal_with_its_command(bench: Bench) -> 
 def test_revert_of_one_gpu(bench: Bench) -> None:
     async def work() -> None:
         await bench.set(GpuSettings(power_limit_w=450.0), "all")
-        report = await apply.revert(bench.host, 1)
+        report = await revert.revert(bench.host, 1)
         assert [o.command.gpu_index for o in report.outcomes] == [1]
         assert [e["gpu_index"] for e in bench.entries()] == [0]
         with pytest.raises(InputError, match="no GPU 9"):
-            await apply.revert(bench.host, 9)
-        assert (await apply.revert(bench.host, UUID)).ok and bench.entries() == []
+            await revert.revert(bench.host, 9)
+        assert (await revert.revert(bench.host, UUID)).ok and bench.entries() == []
 
     run(work)

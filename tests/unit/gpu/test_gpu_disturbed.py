@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from test_gpu_proof import told
 
 from workbench.gpu.settings.disturbance import Watch, locks_changed
-from workbench.gpu.settings.shared_register import LockChange
+from workbench.gpu.settings.register_client import LockChange
 from workbench.model.gpu import GpuProcess, Telemetry
-from workbench.model.settings import Alteration
+from workbench.model.settings import Alteration, ClockRange
 
 
 def reading(limit_w: float | None = 300.0, *pids: int, kind: str = "compute", **fields: object) -> Telemetry:
@@ -70,13 +70,15 @@ def test_a_limit_is_named_where_and_only_where_it_was_not_the_same(limits: list[
 
 
 def test_locks_are_held_against_the_journal() -> None:
-    lock = Alteration(0, "GPU-0", "gpu_clocks", "default", "2000,2400", 0.0)
-    assert locks_changed([], [lock], (0,)) == ("settings changed during the run: GPU0 SM clock lock none -> 2000,2400",)
+    lock = Alteration(0, "GPU-0", "gpu_clocks", "default", ClockRange(2000, 2400), 0.0)
+    assert locks_changed([], [lock], (0,)) == (
+        "settings changed during the run: GPU0 GPU clocks none -> 2000-2400 MHz",
+    )
     assert locks_changed([lock], [lock], (0,)) == locks_changed([], [lock], (1,)) == ()
 
 
 def test_a_lock_that_came_and_went_within_the_run_is_named() -> None:
     bob = LockChange(0, "gpu_clocks", "bob", 7.0)
-    said = ("settings changed during the run: GPU0 SM clock lock set and reverted by bob",)
+    said = ("settings changed during the run: GPU0 GPU clocks set and reverted by bob",)
     assert locks_changed((), (), [0], {bob, bob._replace(unix_s=8.0)}) == said
     assert locks_changed((), (), [1], {bob}) == ()

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from workbench.gpu.settings import apply
+from workbench.gpu.settings import alterations, apply, current_values, plan, revert, rights
 from workbench.gpu.settings.owners import DEAD, ELSEWHERE, THIS, owner_facts, state_of
+from workbench.gpu.telemetry.source import read_once
 from workbench.hosts.local import LocalHost
 from workbench.model.errors import InputError, SettingsError
 from workbench.model.gpu import Telemetry
@@ -32,10 +33,9 @@ class Bench:
         self.state = SimState(self.host.driver_state, profiles.get(profile))
 
     async def commands(self, settings: GpuSettings, gpu: str = "0") -> Sequence[SettingCommand]:
-        self.reading = self.reading or await apply.read_once(self.host)  # for the limits, which do not change
-        reading, rights = self.reading, await apply.rights_on(self.host)
-        governors = await apply.governors_on(self.host) if settings.governor else None
-        return apply.plan({gpu: settings}, reading, rights, governors)
+        self.reading = self.reading or await read_once(self.host)  # for the limits, which do not change
+        governors = await current_values.governors_on(self.host) if "governor" in settings else None
+        return plan.plan({gpu: settings}, self.reading, await rights.rights_on(self.host), governors)
 
     async def set(self, settings: GpuSettings, gpu: str = "0") -> SettingsReport:
         return await apply.apply(self.host, await self.commands(settings, gpu))
@@ -48,7 +48,7 @@ class Bench:
         return [(e["gpu_index"], e["setting"], e["before"], e["now"], e["state"]) for e in self.journal["entries"]]
 
     def power(self) -> list[float | None]:
-        return [s.power_limit_w for s in SimState(self.host.driver_state, profiles.get(self.profile)).settings()]
+        return [s.limit_w for s in SimState(self.host.driver_state, profiles.get(self.profile)).settings()]
 
     def cores(self) -> list[Path]:
         return sorted(Path(self.host.driver_state).glob("sys/devices/system/cpu/*/cpufreq/scaling_governor"))
@@ -74,7 +74,7 @@ def run(work: Callable[[], Awaitable[None]]) -> None:
 def test_a_gpu_lost_between_two_settings_takes_the_others_back(bench: Bench) -> None:
     async def work() -> None:
         commands = await bench.commands(GpuSettings(power_limit_w=200.0, gpu_clocks=ClockRange(1005, 1005)), "all")
-        bench.state.set_faults(lost_after={"power_limit_w": 2})
+        bench.state.set_faults(lost_after={"limit_w": 2})
         report = await apply.apply(bench.host, commands)
         assert not report.ok and not any(o.ok for o in report.outcomes)
         lost = [o for o in report.outcomes if o.command.gpu_index == 2]
@@ -90,7 +90,7 @@ def test_a_gpu_lost_between_two_settings_takes_the_others_back(bench: Bench) -> 
         assert bench.power()[:2] == [None, None] and bench.power()[3] is None  # None: the default
         assert bench.brief() == [(2, "power_limit_w", 250.0, 200.0, "pending")]
         bench.state.set_faults(lost=None)  # reset, with what it was told last
-        back = await apply.revert(bench.host)
+        back = await revert.revert(bench.host)
         assert back.ok and bench.brief() == [] and bench.power() == [None] * 4
 
     run(work)
@@ -101,7 +101,7 @@ def test_a_gpu_lost_between_two_settings_takes_the_others_back(bench: Bench) -> 
     [
         ({"no_permission": True}, "Insufficient Permissions", True),
         ({"codes": {"nvmlDeviceSetPowerManagementLimit": 3}}, "Treating as warning", True),
-        ({"ignored": ["power_limit_w"]}, "reported success, but the driver says 250 W, not 200 W", True),
+        ({"ignored": ["limit_w"]}, "reported success, but the driver reports 250 W, not 200 W", True),
     ],
 )
 def test_setters_that_do_not_do_it(bench: Bench, faults: dict[str, Any], words: str, unchanged: bool) -> None:
@@ -142,11 +142,11 @@ def test_governors_are_set_read_back_and_given_back(bench: Bench) -> None:
         )
         assert set(bench.governors()) == {"powersave"}
         assert bench.brief() == [(-1, "governor", "performance", "powersave", "applied")]
-        assert (await apply.alterations(bench.host))[0].gpu_uuid == "host"
+        assert (await alterations.alterations(bench.host))[0].gpu_uuid == "host"
         with pytest.raises(InputError):
-            await apply.revert(bench.host, 9)
-        assert (await apply.revert(bench.host, 0)).outcomes == ()  # the host's is no GPU's
-        assert (await apply.revert(bench.host, "host")).ok and set(bench.governors()) == {"performance"}
+            await revert.revert(bench.host, 9)
+        assert (await revert.revert(bench.host, 0)).outcomes == ()  # the host's is no GPU's
+        assert (await revert.revert(bench.host, "host")).ok and set(bench.governors()) == {"performance"}
         assert bench.brief() == []
 
     run(work)
@@ -158,7 +158,7 @@ def test_cores_that_differed_differ_again(bench: Bench) -> None:
         bench.cores()[1].write_text("schedutil\n")
         await bench.set(GpuSettings(governor="powersave"), "all")
         assert bench.brief()[0][2] == "performance=0,2-3 schedutil=1"
-        report = await apply.revert(bench.host)
+        report = await revert.revert(bench.host)
         assert [o.ok for o in report.outcomes] == [True, True]
         assert bench.governors() == ["performance", "schedutil", "performance", "performance"]
 
@@ -186,7 +186,7 @@ def test_a_guest_has_no_governor(tmp_path: Path) -> None:
     async def work() -> None:
         with pytest.raises(InputError, match="the CPU governor cannot be set: no cpufreq"):
             await bench.set(GpuSettings(governor="performance"), "all")
-        reading = await apply.read_once(bench.host)
+        reading = await read_once(bench.host)
         assert reading.host.cpu_governor is None and "no cpufreq" in reading.host.absent["cpu_governor"]
 
     run(work)
@@ -197,7 +197,7 @@ def test_a_guest_has_no_governor(tmp_path: Path) -> None:
 
 def test_supported_clocks_are_read_once_and_checked(bench: Bench) -> None:
     async def work() -> None:
-        info = (await apply.read_once(bench.host)).infos[0]
+        info = (await read_once(bench.host)).infos[0]
         assert info.supported_memory_mhz and info.supported_sm_mhz == tuple(sorted(info.supported_sm_mhz))
         assert info.supported_sm_mhz[-1] == info.sm_max_mhz
         with pytest.raises(InputError, match="no memory clock of 1000 MHz; nearest"):
@@ -214,7 +214,7 @@ def test_before_is_known_by_the_journal_or_the_default_or_not_at_all(bench: Benc
         assert "a lock by someone else cannot be read back" in foreign.message
         ours = (await bench.set(GpuSettings(gpu_clocks=ClockRange(900, 1005)))).outcomes[0]
         assert (ours.before, ours.before_known) == ("1005,1005", "journal")
-        await apply.revert(bench.host)
+        await revert.revert(bench.host)
         reset = (await bench.set(GpuSettings(gpu_clocks=ClockRange(900, 1005)))).outcomes[0]
         assert (reset.before, reset.before_known) == ("default", "default")
 
@@ -230,9 +230,9 @@ def test_a_clock_that_jumps_back_changes_nothing_of_it(bench: Bench) -> None:
         for line in data["log"]:
             line["unix_s"] += 86400 * 365
         (bench.directory / "gpu" / "journal.json").write_text(json.dumps(data))
-        records, _ = await apply.records(bench.host)
+        records, _ = await alterations.records(bench.host)
         assert [r.gone for r in records] == [None]
-        assert (await apply.revert(bench.host)).ok and bench.power() == [None] * 4
+        assert (await revert.revert(bench.host)).ok and bench.power() == [None] * 4
 
     run(work)
 
@@ -245,10 +245,10 @@ def test_what_a_restart_took_away_is_told_until_it_is_written_down(bench: Bench)
         (bench.directory / "gpu" / "journal.json").write_text(json.dumps(text))
         uuid = text["entries"][0]["gpu_uuid"]
         before, energy = {uuid: 900.0}, {uuid: 400.0}
-        assert [r.gone for r in (await apply.records(bench.host))[0]] == [None]
-        assert [r.gone for r in (await apply.records(bench.host, before))[0]] == [None], "a reading of before it"
-        assert [r.gone for r in (await apply.records(bench.host, energy))[0]] == ["the driver was reloaded"]
-        await apply.forget_gone(bench.host, energy)
+        assert [r.gone for r in (await alterations.records(bench.host))[0]] == [None]
+        assert [r.gone for r in (await alterations.records(bench.host, before))[0]] == [None], "a reading of before it"
+        assert [r.gone for r in (await alterations.records(bench.host, energy))[0]] == ["the driver was reloaded"]
+        await alterations.forget_gone(bench.host, energy)
         assert bench.brief() == [] and bench.journal["log"][-1]["what"] == "gone: the driver was reloaded"
 
     run(work)
@@ -282,7 +282,7 @@ def test_a_journal_of_a_newer_workbench_is_never_written_over(bench: Bench) -> N
         with pytest.raises(SettingsError, match="nothing was changed"):
             await bench.set(GpuSettings(power_limit_w=220.0))
         with pytest.raises(SettingsError):
-            await apply.records(bench.host)
+            await alterations.records(bench.host)
         assert path.read_text() == text and bench.power()[0] == 200.0
         assert not (bench.directory / "gpu" / "journal.json.lock").is_symlink()
 
@@ -297,14 +297,16 @@ def test_a_journal_that_is_lost_is_made_anew_from_the_register(bench: Bench, dam
         path = bench.directory / "gpu" / "journal.json"
         text = path.read_text()[:-40] if damage == "truncated" else ""
         path.unlink() if damage == "deleted" else path.write_text(text)
-        (altered,) = await apply.alterations(bench.host)  # and looking changes nothing
+        (altered,) = await alterations.alterations(bench.host)  # and looking changes nothing
         assert (altered.before, altered.now) == (250.0, 200.0)
         assert not path.exists() if damage == "deleted" else path.read_text() == text
-        report = await apply.revert(bench.host)
+        report = await revert.revert(bench.host)
         assert report.ok and [o.read_back for o in report.outcomes] == [250.0]
         aside = path.with_name("journal.json.damaged")
         assert not aside.exists() if damage == "deleted" else aside.read_text() == text
-        _, log = await apply.records(bench.host)
-        assert "recovered from the host's register" in log[0]["what"] and await apply.alterations(bench.host) == ()
+        _, log = await alterations.records(bench.host)
+        assert (
+            "recovered from the host's register" in log[0]["what"] and await alterations.alterations(bench.host) == ()
+        )
 
     run(work)

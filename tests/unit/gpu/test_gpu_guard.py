@@ -18,7 +18,20 @@ from support.procs import alive, eventually, state_of
 from workbench.cli.gpu_text import guard_lines
 from workbench.gpu.guard import client
 from workbench.gpu.guard.client import NO_PYTHON
-from workbench.gpu.settings import apply, contrast, journal, load_findings, owners, revert
+from workbench.gpu.settings import (
+    alterations,
+    apply,
+    contrast,
+    current_values,
+    journal,
+    owners,
+    plan,
+    proof_files,
+    remote_settings,
+    revert,
+    rights,
+)
+from workbench.gpu.telemetry.source import read_once
 from workbench.hosts.local import LocalHost
 from workbench.model.errors import SettingsError
 from workbench.model.settings import Alteration, ClockRange, GpuSettings
@@ -100,7 +113,7 @@ def test_a_trial_over_settings_of_before_goes_back_to_those(box: GuardedHost) ->
     assert box.in_force()[0] == 400.0
     eventually(lambda: box.in_force()[0] == 500.0 and box.altered == [("power_limit_w", 500.0)], "the trial's end", 6)
     assert alive(box.pid)
-    run(apply.revert(box.host))
+    run(revert.revert(box.host))
     assert box.in_force() == OFF and box.altered == []
     box.ended()
 
@@ -109,7 +122,7 @@ def test_a_trial_over_settings_of_before_goes_back_to_those(box: GuardedHost) ->
 def test_at_its_limit_what_heats_a_gpu_is_reverted_and_nothing_that_cools_it(tmp_path: Path) -> None:
     with guarded(tmp_path / "host", "four-pcie") as box:
         for gpu in range(2):
-            box.sim.change_setting(gpu, power_limit_w=200.0)  # by hand, before Workbench
+            box.sim.change_setting(gpu, limit_w=200.0)  # by hand, before Workbench
         raised = GpuSettings(power_limit_w=230.0, gpu_clocks=ClockRange(600, 1200))
         for gpu in ("0", "1"):
             run(box.change(raised, gpu))
@@ -146,14 +159,16 @@ def test_at_its_limit_what_heats_a_gpu_is_reverted_and_nothing_that_cools_it(tmp
     ],
 )
 def test_what_lets_a_gpu_run_hotter(setting: str, now: object, back: object, heats: bool) -> None:
-    assert revert.heats(setting, now, back, 3090.0) is heats
+    assert remote_settings.heats(setting, now, back, 3090.0) is heats
     if back in ("default", "unknown"):
-        assert not revert.heats(setting, now, back, None), "where the highest clock is not known, no lock is lifted"
+        assert not remote_settings.heats(setting, now, back, None), (
+            "where the highest clock is not known, no lock is lifted"
+        )
 
 
 @pytest.mark.slow
 def test_where_the_driver_tells_no_threshold_85_degrees_are_the_limit(box: GuardedHost) -> None:
-    box.sim.change_setting(0, power_limit_w=400.0)
+    box.sim.change_setting(0, limit_w=400.0)
     box.sim.set_faults(missing=["nvmlDeviceGetTemperatureThreshold"], celsius={"0": 84})
     run(box.change(GpuSettings(power_limit_w=450.0)))
     box.stays(0.6, lambda: box.in_force()[0] == 450.0)
@@ -169,14 +184,14 @@ def test_what_is_kept_is_left_alone(box: GuardedHost) -> None:
     assert not view.running
     box.ended()
     assert box.in_force() == ON
-    found = run(apply.alterations(box.host))
-    assert [a.extra["state"] for a in found] == ["kept", "kept"] and len(log_lines(box, "keep")) == 2
+    found = run(alterations.alterations(box.host))
+    assert [a.state for a in found] == ["kept", "kept"] and len(log_lines(box, "keep")) == 2
     # a change on top, whose owner falls silent, goes back to what was kept
     run(box.change(GpuSettings(power_limit_w=300.0), heartbeat_s=0.5))
     eventually(lambda: box.in_force() == ON, "what was kept", 0.5 + WITHIN_S)
     box.ended()
-    assert {a.extra["state"] for a in run(apply.alterations(box.host))} == {"kept"}
-    assert run(apply.revert(box.host)).ok and box.in_force() == OFF
+    assert {a.state for a in run(alterations.alterations(box.host))} == {"kept"}
+    assert run(revert.revert(box.host)).ok and box.in_force() == OFF
 
 
 @pytest.mark.slow
@@ -245,7 +260,7 @@ def test_told_to_end_it_gives_back_what_waits(box: GuardedHost, terms: dict[str,
     run(box.change(**terms))
     os.kill(box.pid, signal.SIGTERM)
     box.ended()
-    assert box.in_force() == left and bool(run(apply.alterations(box.host))) == (left == ON)
+    assert box.in_force() == left and bool(run(alterations.alterations(box.host))) == (left == ON)
     view = run(box.look()).view
     assert not view.running and (left == ON or (view.did or "").endswith("the guard was told to end"))
 
@@ -259,11 +274,11 @@ def test_killed_it_is_missed_and_the_next_one_goes_on(box: GuardedHost) -> None:
     assert (
         not view.running and view.problem == f"the guard (process {pid}) was killed: nobody watches over the settings"
     )
-    assert run(apply.alterations(box.host)), "the next start reports"
+    assert run(alterations.alterations(box.host)), "the next start reports"
 
     async def again() -> None:
         async with journal.locked(box.host):
-            assert (await client.start(box.host, client.Terms(await apply.rights_on(box.host)), **FAST)).running
+            assert (await client.start(box.host, client.Terms(await rights.rights_on(box.host)), **FAST)).running
 
     run(again())
     assert box.pid != pid and next(iter(box.state["trials"].values())) == deadline, "the trial does not begin anew"
@@ -286,7 +301,7 @@ def test_there_is_one_however_many_ask(box: GuardedHost) -> None:
     run(box.change(heartbeat_s=20.0))
 
     async def ask() -> list[Any]:
-        terms = client.Terms(await apply.rights_on(box.host))
+        terms = client.Terms(await rights.rights_on(box.host))
         return await asyncio.gather(*(client.start(box.host, terms, **FAST) for _ in range(4)))
 
     assert {view.pid for view in run(ask())} == {box.pid}
@@ -316,11 +331,9 @@ def test_the_governor_is_given_back(box: GuardedHost) -> None:
     async def change() -> None:
         from workbench.gpu.guard.client import Terms, start
 
-        mine = await apply.rights_on(box.host)
-        governors = await apply.governors_on(box.host)
-        commands = apply.plan(
-            {"all": GpuSettings(governor="powersave")}, await apply.read_once(box.host), mine, governors
-        )
+        mine = await rights.rights_on(box.host)
+        governors = await current_values.governors_on(box.host)
+        commands = plan.plan({"all": GpuSettings(governor="powersave")}, await read_once(box.host), mine, governors)
         terms = Terms(mine, None, 1.0)
         report = await apply.apply(
             box.host, commands, rights=mine, guard=lambda: start(box.host, terms, **FAST), watch=terms.watch
@@ -352,12 +365,12 @@ ODD = {
 def test_odd_json_in_the_guards_state_stops_no_status(box: GuardedHost, text: str) -> None:
     (box.gpu / "guard").mkdir(parents=True)
     (box.gpu / "guard" / "state.json").write_text(text)
-    for name in (contrast.FILE, load_findings.FILE):
+    for name in (proof_files.CLOCKS_FILE, proof_files.FINDINGS_FILE):
         (box.gpu.parent / name).write_text(text)
-    one = Alteration("GPU-x", 0, "power_limit_w", 1.0, 2.0, 1.0, {})
+    one = Alteration("GPU-x", 0, "power_limit_w", 1.0, 2.0, 1.0)
     assert (
-        run(contrast.read(box.host)) == contrast.ContrastEvidence()
-        and run(load_findings.kept_of(box.host, [one])) == ()
+        run(proof_files.read_clocks(box.host)) == contrast.ContrastEvidence()
+        and run(proof_files.kept_findings(box.host, [one])) == ()
     )
     assert all(isinstance(line, str) for line in guard_lines(run(box.look()).view, last_action=True))
 

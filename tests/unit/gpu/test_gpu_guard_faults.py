@@ -15,7 +15,7 @@ from support.procs import alive, eventually
 
 from workbench.gpu.guard import client
 from workbench.gpu.guard import files as guard_files
-from workbench.gpu.settings import apply
+from workbench.gpu.settings import alterations
 from workbench.model.settings import GpuSettings
 
 ON, OFF = (450.0, (1000, 2000)), (None, None)
@@ -54,7 +54,7 @@ def test_on_a_full_disk_it_gives_back_and_writes_it_down_later(small: GuardedHos
     eventually(lambda: small.in_force() == OFF, "the settings of before", 1.0 + WITHIN_S)
     eventually(lambda: "reverted GPU0" in small.log, "what was read back")  # within a page that the log had already
     assert small.journal.read_text() == before and alive(small.pid)
-    small.sim.change_setting(0, power_limit_w=321.0)  # by somebody else, who wrote nothing down
+    small.sim.change_setting(0, limit_w=321.0)  # by somebody else, who wrote nothing down
     assert [path.name for path in small.gpu.glob(".new*")] == []
     ballast.unlink()
     eventually(lambda: small.altered == [], "the journal to be brought up to date", 20)
@@ -67,7 +67,7 @@ def test_on_a_full_disk_it_gives_back_and_writes_it_down_later(small: GuardedHos
 def test_a_gpu_that_cannot_be_given_back_does_not_hold_up_another(tmp_path: Path) -> None:
     """It is tried again more and more seldom; another one is not made to wait for that."""
     with guarded(tmp_path / "host", "four-pcie") as box:
-        box.sim.change_setting(1, power_limit_w=180.0)  # by hand, before Workbench: heat reverts what was raised
+        box.sim.change_setting(1, limit_w=180.0)  # by hand, before Workbench: heat reverts what was raised
         run(box.change(GpuSettings(power_limit_w=200.0), "1"))
         run(box.change(GpuSettings(power_limit_w=200.0), "0", trial_s=1.0))
         box.sim.set_faults(lost=[0])
@@ -112,7 +112,7 @@ def test_settings_of_another_boot_are_gone_with_it(box: GuardedHost) -> None:
     box.journal.write_text(text)
     box.ended()
     assert box.in_force() == ON and box.journal.read_text() == text and "nothing is left to watch" in box.log
-    assert run(apply.alterations(box.host)) == ()
+    assert run(alterations.alterations(box.host)) == ()
 
 
 def test_its_files_stay_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -190,7 +190,7 @@ def test_nothing_is_done_by_what_no_workbench_writes(served: Served, changes: di
     served.write(served.entry(**changes))
     forged = served.journal.read_bytes()
     eventually(lambda: "reverted" in served.log, "what was before the forgery")
-    assert "holds what no Workbench writes" in served.log and "going by what it said before" in served.log
+    assert "has a value that no Workbench writes" in served.log and "going by what it said before" in served.log
     assert [c for c in served.calls if "query" not in c] == [f"0 / -i {UUID} -pl 600"]
     assert served.journal.read_bytes() == forged
 
@@ -233,7 +233,7 @@ def test_a_program_that_another_can_change_is_not_run(served: Served, whose: str
         smi.unlink()
         eventually(lambda: served.altered() == [], "the settings of before")
     else:
-        assert "only what nobody else can change" in answer["error"] and not served.calls
+        assert "only files that nobody else can change" in answer["error"] and not served.calls
         assert not (served.gpu / "guard").exists()
 
 
@@ -268,7 +268,7 @@ def test_it_takes_over_from_one_that_is_not_root(served: Served) -> None:
     first = json.loads(done.stdout)["pid"]
     second = served.start()["pid"]
     eventually(lambda: not alive(first), "the first to leave")
-    assert alive(second) and "ending: another takes over" in served.log
+    assert alive(second) and "ending: another guard takes over" in served.log
     assert json.loads((served.gpu / "guard/state.json").read_text())["root"] is True
     assert not (served.gpu / "guard/leave").exists()
     assert served.start()["pid"] == second

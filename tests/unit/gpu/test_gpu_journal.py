@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from settings_bench import Bench, Box, run
 
-from workbench.gpu.settings import apply, journal
+from workbench.gpu.settings import alterations, apply, journal, plan, revert
+from workbench.gpu.telemetry.source import read_once
 from workbench.hosts.base import FileError
 from workbench.model.errors import SettingsError
 from workbench.model.settings import ClockRange, GpuSettings
@@ -24,8 +25,8 @@ def test_after_a_restart_the_settings_are_gone(bench: Bench) -> None:
         data = json.loads(bench.path.read_text())
         data["entries"][0]["boot_id"] = "another boot"
         bench.path.write_text(json.dumps(data))
-        assert await apply.alterations(bench.host) == ()
-        report = await apply.revert(bench.host)
+        assert await alterations.alterations(bench.host) == ()
+        report = await revert.revert(bench.host)
         assert report.outcomes == () and len(bench.smi.setters) == 1
         left = json.loads(bench.path.read_text())
         assert left["entries"] == [] and left["log"][-1]["what"] == "gone: the host was restarted"
@@ -37,7 +38,7 @@ def test_after_a_driver_reload_they_are_gone_too(bench: Bench) -> None:
     async def work() -> None:
         await bench.set(GpuSettings(power_limit_w=450.0))
         bench.driver.set("field.83 * 1000")  # counts from the driver's load
-        assert (await apply.revert(bench.host)).outcomes == () and bench.entries() == []
+        assert (await revert.revert(bench.host)).outcomes == () and bench.entries() == []
 
     run(work)
 
@@ -57,12 +58,12 @@ def test_a_journal_that_cannot_be_read_stops_everything(bench: Bench, text: str,
     bench.path.write_text(text)
 
     async def work() -> None:
-        for attempt in (bench.set(GpuSettings(power_limit_w=450.0)), apply.revert(bench.host)):
+        for attempt in (bench.set(GpuSettings(power_limit_w=450.0)), revert.revert(bench.host)):
             with pytest.raises(SettingsError) as error:
                 await attempt
             assert words in str(error.value) and "nothing was changed" in str(error.value)
         with pytest.raises(SettingsError):
-            await apply.alterations(bench.host)
+            await alterations.alterations(bench.host)
         assert bench.smi.setters == [] and bench.path.read_text() == text
 
     run(work)
@@ -107,16 +108,16 @@ def test_a_journal_that_fails_after_the_change_still_reports(bench: Bench) -> No
         assert report.ok and "still holds the previous values" in report.outcomes[0].message
         assert bench.brief() == [("power_limit_w", 600.0, 450.0, "pending")]
         bench.host = Box()
-        assert (await apply.revert(bench.host)).ok
+        assert (await revert.revert(bench.host)).ok
 
     run(work)
 
 
 def test_without_rights_nothing_is_touched(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
-        reading = await apply.read_once(bench.host)
+        reading = await read_once(bench.host)
         none = apply.Rights("/usr/bin/nvidia-smi", refusal="needs root", by_sudoers=True, user="ada")
-        commands = apply.plan({"0": GpuSettings(power_limit_w=450.0)}, reading, none)
+        commands = plan.plan({"0": GpuSettings(power_limit_w=450.0)}, reading, none)
         report = await apply.apply(bench.host, commands)
         assert not report.ok and "workbench gpu sudoers" in report.outcomes[0].message
         assert bench.smi.setters == [] and not bench.path.exists()
@@ -126,10 +127,10 @@ def test_without_rights_nothing_is_touched(bench: Bench, monkeypatch: pytest.Mon
 
 def test_a_value_that_cannot_be_read_before_is_not_changed(bench: Bench) -> None:
     async def work() -> None:
-        reading = await apply.read_once(bench.host)
-        commands = apply.plan({"0": GpuSettings(power_limit_w=450.0)}, reading, apply.Rights())
+        reading = await read_once(bench.host)
+        commands = plan.plan({"0": GpuSettings(power_limit_w=450.0)}, reading, apply.Rights())
         bench.driver.set("nvmlDeviceGetPowerManagementLimit 0 !4")
-        with pytest.raises(SettingsError, match=r"before is unknown \(no permission\); nothing was changed"):
+        with pytest.raises(SettingsError, match=r"power limit is unknown \(no permission\); nothing was changed"):
             await apply.apply(bench.host, commands)
         bench.driver.set("lost 0 15")
         with pytest.raises(SettingsError, match="nothing was changed"):
@@ -141,8 +142,8 @@ def test_a_value_that_cannot_be_read_before_is_not_changed(bench: Bench) -> None
 
 def test_nvidia_smi_that_went_away(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
-        reading = await apply.read_once(bench.host)
-        commands = apply.plan({"0": GpuSettings(gpu_clocks=ClockRange(1, 2))}, reading, apply.Rights())
+        reading = await read_once(bench.host)
+        commands = plan.plan({"0": GpuSettings(gpu_clocks=ClockRange(1, 2))}, reading, apply.Rights())
         (bench.smi.here / "nvidia-smi").unlink()
         if shutil.which("nvidia-smi"):
             pytest.skip("this machine has an nvidia-smi of its own")
@@ -163,8 +164,8 @@ def test_two_workbenches_wait_for_one_another(bench: Bench, monkeypatch: pytest.
         monkeypatch.setattr(journal, "WAIT_S", 0.2)
         async with journal.locked(bench.host):
             with pytest.raises(SettingsError, match=f"another Workbench .*process {os.getpid()}.*nothing was changed"):
-                await apply.revert(bench.host)
-        assert (await apply.revert(bench.host)).ok
+                await revert.revert(bench.host)
+        assert (await revert.revert(bench.host)).ok
 
     run(work)
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.gpu.settings import journal, revert
+from workbench.gpu.settings import journal, remote_settings
 from workbench.model.errors import SettingsError
 from workbench.model.settings import ClockRange
 
@@ -58,9 +58,9 @@ HOSTILE: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("changes", HOSTILE.values(), ids=HOSTILE)
 def test_what_no_workbench_writes_is_damage(changes: dict[str, Any]) -> None:
-    assert revert.unfit(entry()) is None and revert.unfit(entry(**changes))
+    assert remote_settings.unfit(entry()) is None and remote_settings.unfit(entry(**changes))
     text = json.dumps({"version": 1, "entries": [entry(), entry(**changes)], "log": []})
-    with pytest.raises(SettingsError, match=r"holds what no Workbench writes.*nothing was changed"):
+    with pytest.raises(SettingsError, match=r"has a value that no Workbench writes.*nothing was changed"):
         journal.parse(text, "boot-1")
 
 
@@ -89,7 +89,7 @@ BACK = {"now": 500.0, "state": "kept", "watch": {}, "owner": {"pid": 7}, "who": 
 )
 def test_what_workbench_writes_is_not(changes: dict[str, Any]) -> None:
     text = json.dumps({"version": 1, "entries": [entry(**changes)], "log": []})
-    assert revert.unfit(entry(**changes)) is None and len(journal.parse(text, "boot-1").entries) == 1
+    assert remote_settings.unfit(entry(**changes)) is None and len(journal.parse(text, "boot-1").entries) == 1
 
 
 ANY = st.recursive(
@@ -99,13 +99,17 @@ ANY = st.recursive(
 FIELDS = st.sampled_from(["gpu_uuid", "gpu_index", "setting", "before", "now", "boot_id", "owner", "watch"])
 
 
-@given(st.dictionaries(FIELDS, ANY | st.sampled_from([*revert.ORDER, "default", "host", "1,2"]), max_size=4))
+@given(
+    st.dictionaries(FIELDS, ANY | st.sampled_from([*remote_settings.SETTINGS, "default", "host", "1,2"]), max_size=4)
+)
 def test_whatever_it_holds_commands_are_of_one_form(changes: dict[str, Any]) -> None:
     """And it is an answer, not an exception."""
     made = entry(**changes)
-    if revert.unfit(made) is None:
+    if remote_settings.unfit(made) is None:
         for value in (made["before"], made["now"]):
-            for step in revert.steps(made["gpu_uuid"], made["setting"], revert.wanted_back(value), cores=(0, 1)):
+            for step in remote_settings.steps(
+                made["gpu_uuid"], made["setting"], remote_settings.wanted_back(value), cores=(0, 1)
+            ):
                 words = " ".join(step.argv)
                 assert words.isascii() and all(c.isalnum() or c in " -_./=," for c in words) and ".." not in words, (
                     words
@@ -115,4 +119,4 @@ def test_whatever_it_holds_commands_are_of_one_form(changes: dict[str, Any]) -> 
 
 @given(ANY)
 def test_any_entry_is_judged(made: Any) -> None:
-    assert revert.unfit(made) is not None
+    assert remote_settings.unfit(made) is not None

@@ -10,16 +10,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from workbench.cli.gpu_settings import clock_range as typed_clocks
-from workbench.gpu.settings.cpu_governor import Governors, governors_on
+from workbench.gpu.settings.current_values import Governors, governors_on
 from workbench.gpu.settings.plan import plan
-from workbench.gpu.settings.revert import FAILED, change_of, failure
+from workbench.gpu.settings.remote_settings import FAILED, SETTINGS, failure
 from workbench.gpu.settings.rights import Rights, granted
 from workbench.gpu.settings.sudoers import sudoers
 from workbench.hosts.local import LocalHost
 from workbench.model.errors import InputError
 from workbench.model.gpu import DriverInfo, GpuInfo, GpuSample, HostSample, Telemetry
-from workbench.model.settings import ClockRange, GpuSettings
+from workbench.model.settings import DEFAULT, GPU_CLOCKS, ClockRange, GpuSettings
 from workbench.session.gpu_sweep_plan import values_of
 
 INFO = GpuInfo(0, "GPU-a", "RTX PRO 6000", sm_max_mhz=3090, memory_max_mhz=14001, power_min_w=150.0, power_max_w=600.0)
@@ -32,11 +31,11 @@ ranges = st.tuples(numbers, st.sampled_from([",", "-", ", ", ""]), numbers | st.
 @example("9" * 5000)
 def test_any_text_is_a_range_of_clocks_or_is_refused(text: str) -> None:
     try:
-        found = typed_clocks(text, "--lock-gpu-clocks")
+        found = GPU_CLOCKS.parse(text)
     except InputError as error:
-        assert "is not MHZ or MIN,MAX" in error.message and error.next_step
+        assert error.message.startswith("GPU clocks: ") and error.next_step
     else:
-        assert found is not None and 0 <= found.min_mhz <= found.max_mhz
+        assert found == DEFAULT or (isinstance(found, ClockRange) and 0 <= found.min_mhz <= found.max_mhz)
 
 
 @given(
@@ -51,7 +50,7 @@ def test_any_words_are_values_of_a_sweep_or_are_refused(setting: str, texts: lis
         return
     assert len(found) == len(texts) >= 2 and len({v.label for v in found}) == len(found)
     for value in found:
-        one = getattr(value.wanted, setting)
+        one = value.wanted[setting]
         assert one.min_mhz <= one.max_mhz == value.x if isinstance(one, ClockRange) else 0 < one == value.x
 
 
@@ -111,7 +110,7 @@ def test_the_file_for_sudoers_allows_every_change_of_its_gpus_and_nothing_else(
     listed = "    (root) " + file.partition("(root) ")[2].replace("\\\n", "")  # as `sudo -l` prints the rule
     rules = [line.strip() for line in file.partition("NOPASSWD: ")[2].replace("\\\n", "").split(", ")]
     assert len(rules) == len(set(rules)) > 20, "each command stands there once"
-    change = change_of(*one)
+    change = SETTINGS[one[0]].argv(one[1])
     assert granted(listed, ("/usr/bin/nvidia-smi", "-i", f"GPU-{uuid}", *change)) == "free"
     assert granted(listed, ("/usr/bin/nvidia-smi", "-i", f"GPU-{uuid}", *change, *options)) == ""
     if other != uuid:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.sshd import sshd
 
-from workbench.gpu.settings import apply, journal
+from workbench.gpu.settings import alterations, apply, journal, plan, revert, rights
 from workbench.gpu.telemetry.source import TelemetrySource, read_once
 from workbench.hosts.local import LocalHost
 from workbench.hosts.ssh import SshHost
@@ -47,10 +47,10 @@ def test_the_same_over_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
             assert time.monotonic() - cut_at < 25
             await source.close()
 
-            commands = apply.plan(
+            commands = plan.plan(
                 {"all": GpuSettings(power_limit_w=450.0, gpu_clocks=ClockRange(1000, 2000))},
                 await read_once(host),
-                await apply.rights_on(host),
+                await rights.rights_on(host),
             )
             report = await apply.apply(host, commands)
             assert report.ok and report.outcomes[0].in_force is InForce.YES
@@ -59,8 +59,8 @@ def test_the_same_over_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
             told = await journal.read(near)  # somebody on the host itself sees what was set over ssh
             assert [(c.setting, c.now) for c in told.others] == [("power_limit_w", 450.0), ("gpu_clocks", "1000,2000")]
             assert (await journal.read(host)).register.problem is None
-            back = await apply.revert(host)
-            assert back.ok and back.outcomes[1].read_back == 600.0 and await apply.alterations(host) == ()
+            back = await revert.revert(host)
+            assert back.ok and back.outcomes[1].read_back == 600.0 and await alterations.alterations(host) == ()
             await host.close()
 
     asyncio.run(work())

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.gpu.settings.cpu_governor import Governors
+from workbench.gpu.settings.current_values import Governors
 from workbench.gpu.settings.plan import plan, select
 from workbench.gpu.settings.rights import Rights
 from workbench.model.errors import InputError, SettingsError
 from workbench.model.gpu import DriverInfo, DriverStatus, GpuInfo, GpuSample, GpuState, HostSample, Telemetry
-from workbench.model.settings import ClockRange, GpuSettings
+from workbench.model.settings import DEFAULT, ClockRange, GpuSettings
 
 ROOT = Rights("/usr/bin/nvidia-smi")
 INFO = GpuInfo(0, "GPU-a", "RTX PRO 6000", sm_max_mhz=3090, memory_max_mhz=14001, power_min_w=150.0, power_max_w=600.0)
@@ -41,14 +41,16 @@ def argvs(settings: GpuSettings, selector: str = "0", rights: Rights = ROOT) -> 
 
 
 def test_one_command_per_change_by_uuid_persistence_first() -> None:
-    wanted = GpuSettings(True, 450.0, ClockRange(1000, 2700), ClockRange(14001, 14001))
+    wanted = GpuSettings(
+        persistence=True, power_limit_w=450.0, gpu_clocks=ClockRange(1000, 2700), memory_clocks=ClockRange(14001, 14001)
+    )
     assert argvs(wanted) == [
         "nvidia-smi -i GPU-a -pm 1",
         "nvidia-smi -i GPU-a -pl 450",
         "nvidia-smi -i GPU-a --lock-gpu-clocks=1000,2700",
         "nvidia-smi -i GPU-a --lock-memory-clocks=14001,14001",
     ]
-    assert argvs(GpuSettings(persistence=False, reset_gpu_clocks=True, reset_memory_clocks=True), "GPU-B") == [
+    assert argvs(GpuSettings(persistence=False, gpu_clocks=DEFAULT, memory_clocks=DEFAULT), "GPU-B") == [
         "nvidia-smi -i GPU-b --reset-gpu-clocks",
         "nvidia-smi -i GPU-b --reset-memory-clocks",
         "nvidia-smi -i GPU-b -pm 0",
@@ -62,21 +64,19 @@ def test_one_command_per_change_by_uuid_persistence_first() -> None:
 @pytest.mark.parametrize(
     ("selector", "settings", "words"),
     [
-        ("0", GpuSettings(power_limit_w=700), "700 W is outside what it allows, 150 to 600 W"),
+        ("0", GpuSettings(power_limit_w=700), "700 W is outside its limits, 150 to 600 W"),
         ("0", GpuSettings(power_limit_w=0), "150 to 600 W"),
         ("0", GpuSettings(power_limit_w=149.9999), "149.9999 W is outside"),
         ("0", GpuSettings(power_limit_w=float("nan")), "150 to 600 W"),
         ("0", GpuSettings(gpu_clocks=ClockRange(3000, 3200)), "3200 MHz is above its highest SM clock, 3090"),
         ("0", GpuSettings(gpu_clocks=ClockRange(2000, 1000)), "MIN not above MAX"),
-        ("0", GpuSettings(gpu_clocks=ClockRange(-5, 1000)), "no range of clocks"),
+        ("0", GpuSettings(gpu_clocks=ClockRange(-5, 1000)), "not a range of clocks"),
         ("0", GpuSettings(memory_clocks=ClockRange(14001, 15000)), "15000 MHz is above its highest memory clock"),
-        ("0", GpuSettings(gpu_clocks=ClockRange(1, 2), reset_gpu_clocks=True), "locked and reset at once"),
-        ("0", GpuSettings(memory_clocks=ClockRange(1, 2), reset_memory_clocks=True), "locked and reset at once"),
-        ("7", GpuSettings(persistence=True), "no GPU 7 on this host; it has 0 (RTX PRO 6000, GPU-a)"),
+        ("7", GpuSettings(persistence=True), "no GPU 7 on this host; its GPUs: 0 (RTX PRO 6000, GPU-a)"),
         ("GPU-of-another-host", GpuSettings(persistence=True), "no GPU GPU-of-another-host on this host"),
         ("2", GpuSettings(power_limit_w=100), "no power limit that can be set (not supported)"),
         ("2", GpuSettings(memory_clocks=ClockRange(1, 2)), "its memory is the host's"),
-        ("2", GpuSettings(reset_memory_clocks=True), "no memory clock that can be set"),
+        ("2", GpuSettings(memory_clocks=DEFAULT), "no memory clock that can be set"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(selector: str, settings: GpuSettings, words: str) -> None:
@@ -88,7 +88,7 @@ def test_what_cannot_be_is_refused_by_name(selector: str, settings: GpuSettings,
 def test_one_bad_gpu_refuses_the_whole_plan() -> None:
     with pytest.raises(InputError):
         plan({"all": GpuSettings(power_limit_w=300)}, HOST, ROOT)  # GB10 has none
-    with pytest.raises(InputError, match="asked for twice"):
+    with pytest.raises(InputError, match="given twice"):
         plan({"0": GpuSettings(power_limit_w=300), "GPU-a": GpuSettings(power_limit_w=400)}, HOST, ROOT)
 
 
@@ -132,7 +132,7 @@ def test_the_governor_of_all_cores_is_one_command_of_the_host() -> None:
         ROOT,
         CORES,
     )
-    assert [c.setting for c in both] == ["governor", "power_limit_w"]  # asked for twice alike: once
+    assert [c.setting for c in both] == ["governor", "power_limit_w"]  # given twice alike: once
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_the_governor_of_all_cores_is_one_command_of_the_host() -> None:
     [
         (CORES, "turbo", "no governor 'turbo'"),
         (Governors(problem="no cpufreq in this virtual machine (kvm)"), "performance", "virtual machine (kvm)"),
-        (None, "performance", "not looked at"),
+        (None, "performance", "were not read"),
     ],
 )
 def test_a_governor_that_cannot_be(governors: Governors | None, wanted: str, words: str) -> None:
@@ -182,8 +182,8 @@ LISTING = replace(HOST, infos=(LISTED, *HOST.infos[1:]))
 def test_what_nvidia_smi_will_make_of_a_clock_is_said(settings: GpuSettings, note: str) -> None:
     (one,) = plan({"0": settings}, LISTING, ROOT)
     assert note in one.note and bool(note) == bool(one.note)
-    asked = settings.gpu_clocks or settings.memory_clocks
-    assert one.value == str(asked)  # as asked: it is nvidia-smi that rounds
+    asked = settings.get("gpu_clocks") or settings.get("memory_clocks")
+    assert one.value == asked  # as asked: it is nvidia-smi that rounds
 
 
 WORKSTATION = "NVIDIA RTX PRO 6000 Blackwell Workstation Edition"
@@ -217,7 +217,7 @@ def test_any_text_names_a_gpu_that_is_there_or_is_refused(selector: str) -> None
     try:
         found = select(selector, HOST)
     except InputError as error:
-        assert "it has 0 (RTX PRO 6000, GPU-a)" in error.message
+        assert "its GPUs: 0 (RTX PRO 6000, GPU-a)" in error.message
     else:
         assert selector == "all" or int(selector) in (i.index for i in found)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 from workbench.gpu.settings.proof import ENOUGH, HOLDS_SHARE, LOADED_PCT, SLACK_MHZ, Proof, judge, judge_all
 from workbench.gpu.telemetry.history import BenchmarkReading, Moment
 from workbench.model.gpu import DriverInfo, GpuInfo, GpuSample, HostSample, Telemetry
-from workbench.model.settings import HOST_INDEX, Alteration, InForce
+from workbench.model.settings import DEFAULT, HOST_INDEX, Alteration, InForce, value_from
 
 
 def moments(count: int = 20, util: float = 98.0, **fields: object) -> list[Moment]:
@@ -27,8 +29,9 @@ def moments(count: int = 20, util: float = 98.0, **fields: object) -> list[Momen
     ]  # type: ignore[arg-type]
 
 
-def lock(now: object, setting: str = "gpu_clocks") -> Alteration:
-    return Alteration(0, "GPU-0", setting, "default", now, 0.0)
+def lock(now: Any, setting: str = "gpu_clocks") -> Alteration:
+    """`now` as the journal's file has it."""
+    return Alteration(0, "GPU-0", setting, DEFAULT, value_from(setting, now), 0.0)
 
 
 def test_a_clock_within_the_lock_proves_nothing_by_itself() -> None:
@@ -171,7 +174,7 @@ def test_what_can_be_read_is_judged_by_reading() -> None:
 
 @pytest.mark.parametrize(("limit_w", "drawn_w"), [(200.0, 199.0), (600.0, 500.0)])
 def test_a_limit_that_reads_differently_was_changed_by_someone_else(limit_w: float, drawn_w: float) -> None:
-    proof = judge(lock(400.0, "power_limit_w"), moments(power_w=drawn_w, power_limit_w=limit_w))
+    proof = judge(lock(400.0, "power_limit_w"), moments(power_w=drawn_w, limit_w=limit_w))
     assert proof is not None and proof.in_force is InForce.CHANGED
     assert f"changed by someone else: now {limit_w:g} W, Workbench set 400 W" in proof.text
 

@@ -147,7 +147,7 @@ def test_of_a_flood_of_claims_little_is_read_and_less_is_shown(tmp_path: Path) -
     """30 files of 300 claims, and one of 600; the newest counts."""
     from workbench.cli.gpu_text import other_changes_lines
     from workbench.gpu.settings import claims
-    from workbench.gpu.settings.apply import alteration_of
+    from workbench.gpu.settings.alterations import alteration_of
     from workbench.session.state import HostView, SessionState
 
     for number in range(30):
@@ -155,7 +155,7 @@ def test_of_a_flood_of_claims_little_is_read_and_less_is_shown(tmp_path: Path) -
         said = text(journal=f"j{number}", entries=many, made_ns=number)
         (tmp_path / f"{register.PREFIX}0.{number}.json").write_text(said)
     (tmp_path / f"{register.PREFIX}0.x.json").write_text(text(journal="jx", entries=[entry()] * 600, made_ns=99))
-    found, _ = claims.told(register.read(str(tmp_path), BOOT), -1, "")
+    found, _ = claims.from_register(register.read(str(tmp_path), BOOT), -1, "")
     assert {c.now for c in found} == {128.0, 129.0}
     lines = list(other_changes_lines(SessionState(host=HostView("here"), others=tuple(map(alteration_of, found)))))
     assert len(lines) == 9 and "and 592 more" in lines[-1]

@@ -18,10 +18,11 @@ from smi_stub import Smi
 from support.procs import Watched
 
 from tests.support.fake_sudo import Sudo
-from workbench.gpu.settings import apply, revert
+from workbench.gpu.settings import apply, current_values, remote_settings
 from workbench.gpu.settings.plan import plan
 from workbench.gpu.settings.rights import SECURE_PATH, Rights, granted, reason_of, rights_on, with_password
 from workbench.gpu.settings.sudoers import sudoers
+from workbench.gpu.telemetry.source import read_once
 from workbench.hosts.base import Completed, HostFacts
 from workbench.hosts.local import LocalHost
 from workbench.model.errors import SettingsError
@@ -36,10 +37,11 @@ WANTED = {"0": GpuSettings(power_limit_w=450, gpu_clocks=ClockRange(1, 2))}
 
 
 class Facts(LocalHost):
-    """A host that says of itself what a test wants; its CapEff too."""
+    """A host with the facts and the CapEff that a test wants."""
+
+    name = "box"
 
     def __init__(self, capabilities: str = "000001ffffffffff", **facts: Any) -> None:
-        super().__init__("box")
         base: dict[str, Any] = {"user": "ada", "uid": 1000, "nvidia_smi": "/usr/bin/nvidia-smi"}
         self._facts, self.capabilities = HostFacts("box", "local", **{**base, **facts}), capabilities
 
@@ -122,12 +124,12 @@ def test_the_file_that_is_proposed_is_the_file_that_helps(sudo: Sudo) -> None:
     values: list[tuple[str, Any]] = [("persistence", True), ("persistence", False)]
     values += [("power_limit_w", watts) for watts in (75.0, 450.0, 599.5, 165.75, 1200.0)]
     locks = ("0,500", "210,2400", "1005,1005", "2790,3090")
-    values += [(lock, value) for lock in revert.LOCKS for value in (*locks, "default")]
+    values += [(lock, value) for lock in remote_settings.LOCKS for value in (*locks, "default")]
     values += [("memory_clocks", "405,14001"), ("memory_clocks", "13365,13365")]
     for name, value in values:
-        (step,) = revert.steps("GPU-a", name, value)
+        (step,) = remote_settings.steps("GPU-a", name, value)
         assert after.needed_for(after.argv(step.argv)) is None, (name, value)
-    (step,) = revert.steps("host", "governor", "performance", cores=[0, 1], tee="/usr/bin/tee")
+    (step,) = remote_settings.steps("host", "governor", "performance", cores=[0, 1], tee="/usr/bin/tee")
     assert granted(after.rules, step.argv) == "free"
     for words in (
         "-i GPU-a -pl 400 -f /etc/passwd",
@@ -297,8 +299,8 @@ def test_a_command_that_sudo_runs_unasked_never_reads_the_password(bench: Bench)
 
     async def work() -> None:
         known = await with_password(bench.host, await rights_on(bench.host), SECRET)
-        reading = await apply.read_once(bench.host)
-        commands = plan({"0": BOTH}, reading, known, await apply.governors_on(bench.host))
+        reading = await read_once(bench.host)
+        commands = plan({"0": BOTH}, reading, known, await current_values.governors_on(bench.host))
         assert all(c.right is None for c in commands)
         report = await apply.apply(bench.host, commands, rights=known)
         assert report.ok and bench.governors() == ["performance"] * 2

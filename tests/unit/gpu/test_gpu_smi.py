@@ -212,6 +212,7 @@ class NoPython(LocalHost):
     """A host whose python3 cannot run the agent."""
 
     kind = "ssh"
+    is_local = False
 
     def __init__(self, code: int = remote_programs.TOO_OLD) -> None:
         super().__init__()

@@ -81,9 +81,9 @@ def result(number: int, spec: dict[str, Any] | None = None, **conditions: Any) -
         (
             {"gpu_settings": {"gpu0.power_limit_w": 600.0}},
             {"gpu_settings": {"gpu0.power_limit_w": 500.0}},
-            "power 500 W",
+            "power limit 500 W",
         ),
-        ({"gpu_settings": {"gpu0.gpu_clocks": "2400"}}, {}, "no SM lock"),
+        ({"gpu_settings": {"gpu0.gpu_clocks": "2400"}}, {}, "no GPU clocks"),
         ({}, {"spec": {"concurrency": 3}}, "c=3"),
     ],
 )

@@ -66,9 +66,9 @@ def test_a_presets_settings_are_told_and_never_applied_by_loading(clean_environm
         ((selector, settings, reason),) = session.plans.preset_gpu_settings()
         assert (selector, settings) == ("0", GpuSettings(persistence=True, power_limit_w=400.0)) and reason
         (other,) = session.plans.preset_gpu_settings("rtx-pro-6000-clock-power-profile")
-        assert other[1].gpu_clocks == ClockRange(2500, 2800) and other[1].memory_clocks == ClockRange(13365, 13365)
+        assert (other[1]["gpu_clocks"], other[1]["memory_clocks"]) == (ClockRange(2500, 2800), ClockRange(13365, 13365))
         assert session.plans.preset_gpu_settings("vllm-any") == []
-        assert driver().settings()[0].power_limit_w is None and not journal().exists()
+        assert driver().settings()[0].limit_w is None and not journal().exists()
 
     on(scenario)
 
@@ -78,10 +78,10 @@ def test_a_plan_for_several_gpus_is_one(clean_environment: None) -> None:
         wanted = {"0": GpuSettings(power_limit_w=200.0), "2": GpuSettings(power_limit_w=220.0)}
         assert [c.gpu_index for c in await session.gpu.plan_each(wanted)] == [0, 2]
         assert (await session.gpu.apply_each(wanted)).ok
-        assert [s.power_limit_w for s in driver("four-pcie").settings()] == [200.0, None, 220.0, None]
+        assert [s.limit_w for s in driver("four-pcie").settings()] == [200.0, None, 220.0, None]
         with pytest.raises(InputError):
             await session.gpu.apply_each({"0": GpuSettings(power_limit_w=210.0), "9": GpuSettings(power_limit_w=210.0)})
-        assert driver("four-pcie").settings()[0].power_limit_w == 200.0
+        assert driver("four-pcie").settings()[0].limit_w == 200.0
         assert (await session.gpu.revert()).ok
 
     on(scenario, "four-pcie")
@@ -135,7 +135,7 @@ def test_settings_of_a_dead_workbench_are_offered_back_and_of_a_living_one_named
         rewrite(**dead, state="kept")
         await session.gpu.alterations.read()
         assert session.state.offers == () and len(session.state.alterations) == 1  # on, and nobody is asked about it
-        assert (await session.gpu.revert()).ok and driver().settings()[0].power_limit_w is None
+        assert (await session.gpu.revert()).ok and driver().settings()[0].limit_w is None
 
     on(scenario)
 
@@ -146,7 +146,7 @@ def test_after_a_restart_it_is_told_once_that_the_settings_are_gone(clean_enviro
         rewrite(boot_id="an earlier one")
         await session.gpu.alterations.read()
         notice = session.state.notice
-        assert notice is not None and "gone, since the host was restarted: GPU0 power_limit_w 400 W" in notice.text
+        assert notice is not None and "lost, since the host was restarted: GPU0 power limit 400 W" in notice.text
         assert session.state.alterations == () and session.state.offers == ()
         await session.gpu.alterations.read()
         assert session.state.notice is notice

@@ -31,13 +31,13 @@ from workbench.store.sweeps import SweepStore
 
 def test_values_of_a_power_limit_and_of_clocks() -> None:
     watts = values_of("power_limit_w", ["600", "350.5", " 300 W "])
-    assert [(v.label, v.x, v.wanted.power_limit_w) for v in watts] == [
+    assert [(v.label, v.x, v.wanted["power_limit_w"]) for v in watts] == [
         ("600 W", 600.0, 600.0),
         ("350.5 W", 350.5, 350.5),
         ("300 W", 300.0, 300.0),
     ]
     clocks = values_of("gpu_clocks", ["1500", "210-2400"])
-    assert [(v.label, v.x, v.wanted.gpu_clocks) for v in clocks] == [
+    assert [(v.label, v.x, v.wanted["gpu_clocks"]) for v in clocks] == [
         ("1500 MHz", 1500.0, ClockRange(1500, 1500)),
         ("210-2400 MHz", 2400.0, ClockRange(210, 2400)),
     ]

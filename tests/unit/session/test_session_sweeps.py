@@ -43,7 +43,7 @@ def driver() -> SimState:
 
 
 def limit_w() -> float | None:
-    return driver().settings()[0].power_limit_w
+    return driver().settings()[0].limit_w
 
 
 class Scripted(Session):
@@ -202,7 +202,7 @@ def test_without_a_ready_server_nothing_is_touched() -> None:
 @pytest.mark.slow
 def test_a_setter_that_changes_nothing_fails_its_points_and_the_sweep() -> None:
     async def scenario(session: Scripted) -> None:
-        driver().set_faults(ignored=["power_limit_w"])
+        driver().set_faults(ignored=["limit_w"])
         sweep = await session.sweeps.run_gpu("power_limit_w", ["500", "400", "300"], **QUICK)
         driver().set_faults(ignored=None)
         assert states(sweep) == ["failed", "failed", "skipped"] and sweep.state == "failed"
@@ -217,7 +217,7 @@ def test_one_value_that_cannot_be_set_does_not_end_the_others(monkeypatch: pytes
         apply = session.gpu.apply_each
 
         async def refuses_400(wanted: Any, **options: Any) -> SettingsReport:
-            if any(w.power_limit_w == 400.0 for w in wanted.values()):
+            if any(w.get("power_limit_w") == 400.0 for w in wanted.values()):
                 raise SettingsError("the driver did not like it")
             return await apply(wanted, **options)
 
@@ -292,7 +292,7 @@ def test_a_link_that_is_cut_when_the_setting_is_to_be_given_back(
         apply, cut = session.gpu.apply_each, []
 
         async def cut_off(wanted: Any, **options: Any) -> SettingsReport:
-            if any(w.power_limit_w == 600.0 for w in wanted.values()):
+            if any(w.get("power_limit_w") == 600.0 for w in wanted.values()):
                 cut.append(1)
                 if back_after is None or len(cut) <= back_after:
                     raise HostUnreachable("the link is cut", host="here")
@@ -316,7 +316,7 @@ def test_a_link_that_is_cut_when_the_setting_is_to_be_given_back(
 def test_settings_that_are_given_back_behind_its_back_are_not_measured_as_set() -> None:
     async def scenario(session: Scripted) -> None:
         async def the_guard_comes() -> None:
-            driver().change_setting(0, power_limit_w=600.0)
+            driver().change_setting(0, limit_w=600.0)
 
         session.measured = the_guard_comes
         sweep = await session.sweeps.run_gpu("power_limit_w", ["500", "300"], **QUICK)

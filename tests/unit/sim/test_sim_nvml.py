@@ -171,7 +171,7 @@ def test_setters_without_permission_and_without_effect(nvml, sim_state):
     pynvml.nvmlLib._state._faults_moment = 0.0
     with refused(pynvml.NVML_ERROR_NO_PERMISSION):
         pynvml.nvmlDeviceSetPowerManagementLimit(gpu, 400_000)
-    faults.set_faults(no_permission=None, ignored=["power_limit_w"])
+    faults.set_faults(no_permission=None, ignored=["limit_w"])
     pynvml.nvmlLib._state._faults_moment = 0.0
     pynvml.nvmlDeviceSetPowerManagementLimit(gpu, 400_000)
     assert pynvml.nvmlDeviceGetPowerManagementLimit(gpu) == 600_000

@@ -42,14 +42,14 @@ def test_clocks_stay_up_for_a_moment_after_the_last_kernel():
 
 @pytest.mark.parametrize(("watts", "sm_mhz"), [(450, 2661), (350, 2071)])
 def test_power_limit_lowers_the_clock_as_measured(watts: int, sm_mhz: int):
-    now = point(PRO, GpuSetting(power_limit_w=watts))
+    now = point(PRO, GpuSetting(limit_w=watts))
     assert now.sm_mhz == pytest.approx(sm_mhz, rel=0.06)
     assert now.power_w <= watts and now.reasons == physics.SW_POWER_CAP
 
 
 @pytest.mark.parametrize(("watts", "loss"), [(450, 0.0), (400, 0.011), (350, 0.049), (300, 0.132)])
 def test_power_limit_costs_single_stream_what_was_measured(watts: int, loss: float):
-    now = point(PRO, GpuSetting(power_limit_w=watts))
+    now = point(PRO, GpuSetting(limit_w=watts))
     assert 1 - 1 / physics.memory_slowdown(now.sm_mhz, PRO.gpu) == pytest.approx(loss, abs=0.03)
 
 
@@ -60,11 +60,11 @@ def test_power_limit_costs_single_stream_what_was_measured(watts: int, loss: flo
     lock=st.none() | st.integers(210, 3090),
 )
 def test_power_stays_under_the_limit_whatever_is_asked(watts, memory, compute, lock):
-    setting = GpuSetting(power_limit_w=watts, gpu_lock_mhz=(lock, lock) if lock else None)
+    setting = GpuSetting(limit_w=watts, gpu_lock_mhz=(lock, lock) if lock else None)
     now = point(PRO, setting, GpuActivity(1.0, memory, compute, 0.0))
     assert now.power_w <= watts or now.sm_mhz <= PRO.gpu.sm_compute_mhz / 7
     assert now.sm_mhz <= (lock or PRO.gpu.sm_compute_mhz)
-    higher = point(PRO, replace(setting, power_limit_w=600.0), GpuActivity(1.0, memory, compute, 0.0))
+    higher = point(PRO, replace(setting, limit_w=600.0), GpuActivity(1.0, memory, compute, 0.0))
     assert now.sm_mhz <= higher.sm_mhz
 
 
@@ -83,7 +83,7 @@ def test_locks_change_nothing_in_a_passed_through_card():
     locked = GpuSetting(gpu_lock_mhz=(2100, 2100), memory_lock_mhz=(14001, 14001))
     now = point(PASSED, locked)
     assert (now.sm_mhz, now.memory_mhz) == (2790, 13365)
-    assert point(PASSED, GpuSetting(power_limit_w=350)).sm_mhz < 2790
+    assert point(PASSED, GpuSetting(limit_w=350)).sm_mhz < 2790
 
 
 def test_memory_lock_goes_to_the_nearest_step():

@@ -28,7 +28,7 @@ def rate(
     sm, memory = float(one.gpu.sm_compute_mhz), float(one.gpu.memory_compute_mhz)
     for _ in range(4):
         step = step_time.step(one, sm_mhz=sm, memory_mhz=memory, sequences=per, context_tokens=256 * per)
-        now = physics.operating_point(host, physics.GpuSetting(power_limit_w=watts), step.activity, 60.0)
+        now = physics.operating_point(host, physics.GpuSetting(limit_w=watts), step.activity, 60.0)
         sm, memory = now.sm_mhz, now.memory_mhz
     return per * dp / step.total_s, now.power_w
 

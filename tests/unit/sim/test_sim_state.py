@@ -24,14 +24,14 @@ def sleeper():
 
 def test_settings_are_seen_by_another_process(sim_state):
     mine, other = sim_state("four-pcie"), sim_state("four-pcie")
-    assert other.settings()[2].power_limit_w is None
-    mine.change_setting(2, power_limit_w=180.0, gpu_lock_mhz=[900, 1200])
+    assert other.settings()[2].limit_w is None
+    mine.change_setting(2, limit_w=180.0, gpu_lock_mhz=[900, 1200])
     mine.change_setting(2, persistence=True)
     there = other.settings()[2]
-    assert (there.power_limit_w, there.gpu_lock_mhz, there.persistence) == (180.0, (900, 1200), True)
+    assert (there.limit_w, there.gpu_lock_mhz, there.persistence) == (180.0, (900, 1200), True)
     mine.change_setting(2, gpu_lock_mhz=None)
-    assert other.settings()[2].gpu_lock_mhz is None and other.settings()[2].power_limit_w == 180.0
-    assert other.settings()[1].power_limit_w is None
+    assert other.settings()[2].gpu_lock_mhz is None and other.settings()[2].limit_w == 180.0
+    assert other.settings()[1].limit_w is None
 
 
 def test_load_shows_and_vanishes_with_its_process(sim_state, sleeper):

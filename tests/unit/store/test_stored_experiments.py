@@ -19,7 +19,12 @@ from workbench.model.settings import ClockRange, GpuSettings
 from workbench.store.experiments import ExperimentsDb
 from workbench.store.results_db import ResultsDb
 
-ARM = Arm(("max-num-seqs=8",), ("enforce-eager",), ("A=1",), GpuSettings(True, 400.0, ClockRange(210, 2400)))
+ARM = Arm(
+    ("max-num-seqs=8",),
+    ("enforce-eager",),
+    ("A=1",),
+    GpuSettings(persistence=True, power_limit_w=400.0, gpu_clocks=ClockRange(210, 2400)),
+)
 SPEC = ExperimentSpec(
     Arm(),
     ARM,

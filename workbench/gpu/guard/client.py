@@ -16,13 +16,13 @@ from typing import Any
 
 from workbench.gpu import remote_programs
 from workbench.gpu.settings import journal as journals
-from workbench.gpu.settings import revert
+from workbench.gpu.settings import remote_settings
 from workbench.gpu.settings.journal import Journal, JournalEntry
 from workbench.gpu.settings.rights import ENGLISH, SUDO, SUDO_ASKED, Rights, granted
 from workbench.hosts.base import CommandNotFound, Host
 from workbench.hosts.shell_scripts import sh
 from workbench.model.errors import HostError, SettingsError
-from workbench.model.settings import HOST, GuardView
+from workbench.model.settings import HOST, GuardView, stored
 
 START_S = 30.0
 NOTICED_S = 3.0  # for the guard to see what the journal says now
@@ -78,7 +78,8 @@ class Terms:
             made |= {"trial": self.trial, "trial_s": self.trial_s}
         if old is not None and old.boot_id == entry.boot_id and old.state != "pending":
             if self.trial_s is not None or old.state == KEPT:
-                made["back"] = {k: getattr(old, k) for k in ("now", "state", "watch", "owner", "who")}
+                kept = {name: getattr(old, name) for name in ("state", "watch", "owner", "who")}
+                made["back"] = {**kept, "now": stored(old.now)}
             elif old.watch.get("back", {}).get("state") == KEPT:
                 made["back"] = old.watch["back"]
         return made
@@ -152,8 +153,8 @@ def _as_root(rights: Rights, journal: Journal, argv: Sequence[str]) -> tuple[tup
         step.argv
         for entry in journal.entries
         if entry.watch and entry.gpu_uuid != HOST
-        for step in revert.steps(
-            entry.gpu_uuid, entry.setting, revert.wanted_back(entry.before), nvidia_smi=rights.nvidia_smi
+        for step in remote_settings.steps(
+            entry.gpu_uuid, entry.setting, remote_settings.wanted_back(entry.before), nvidia_smi=rights.nvidia_smi
         )
     ]
     if back and all(granted(rights.rules, command) == "free" for command in back):
@@ -181,7 +182,7 @@ async def look(host: Host, beat: str = "") -> GuardStatus:
         ages[name.removeprefix("beats/")] = max(0.0, float(now) - float(at))
     try:
         said = json.loads(state)
-        if not revert.plain(said):
+        if not remote_settings.plain(said):
             raise ValueError("a number that is none of Workbench's")
         seen = _seen(said, int(now or 0), told, boot, process, ages, home)
     except (ValueError, TypeError, AttributeError, RecursionError) as error:

@@ -1,17 +1,18 @@
-"""What the guard reads and writes on its host, under the state directory's gpu/. Sent to the host: standard library
-only, Python 3.8. Workbench's side of the same files is journal.py and guard_orders.py.
+"""The files that the guard reads and writes on its host, under the state directory's gpu/. Sent to the host: standard
+library only, Python 3.8. Workbench's side of the same files is settings/journal.py and guard/client.py.
 
-    journal.json        previous values, and under each entry's `watch` what the guard is to do with it
+    journal.json        previous values, and under each entry's `watch` the guard's orders
     journal.json.lock   a link that names who is writing: boot id, process, start time, who
-    guard/lock          held (flock) by the guard that lives
-    guard/beats/OWNER   touched by a Workbench as long as it lives: its time changes, and which it is does not matter
-    guard/state.json    what the guard does; outlives it
+    guard/lock          locked (flock) by the running guard
+    guard/beats/OWNER   touched by a Workbench as long as it runs: only the change of the file's time counts
+    guard/state.json    the guard's state; remains after its end
     guard/pid           its process id and start time
-    guard/log           what it did
-    guard/leave         asks the guard to make way for one that takes over, whose process id it holds
+    guard/log           its acts
+    guard/leave         asks the guard to make way for the guard with the process id in the file
 
-Other programs of the same user can put anything in the place of these. So no link is followed, what is no regular file
-is not read, nor what is larger than Workbench would write, and a lock holds only for a living process of its maker.
+Other programs of the same user can put anything in the place of these files. So the guard follows no link and reads
+only regular files that are not larger than Workbench writes them. A lock counts only if its process runs and belongs
+to its maker.
 """
 
 # ruff: noqa: PTH118, PTH123, PTH208
@@ -29,14 +30,14 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from workbench.gpu.settings import claims, register, revert
+from workbench.gpu.settings import claims, register, remote_settings
 
 VERSION = 1  # of journal.json, as journal.py has it
 LOG_LINES = 200
 LOG_BYTES = 200_000
-MOST_BYTES = 4 << 20  # of the journal and of the state: a larger one is not of Workbench's making
-TAKE_OVER_S = 1.0  # for another guard to take our place: it looks every 20 ms
-LEASE_S = 600.0  # a lock that has not changed for so long is of someone who is gone
+MOST_BYTES = 4 << 20  # of the journal and of the state: Workbench writes no larger one
+TAKE_OVER_S = 1.0  # for another guard to take over: it tries every 20 ms
+LEASE_S = 600.0  # an older lock counts as abandoned
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
@@ -53,7 +54,7 @@ def boot_id() -> str:
 
 
 def start_of(pid: int) -> str:
-    """Field 22 of /proc/PID/stat; "" when there is no such process, or only what is left of one."""
+    """Return a process's start time, field 22 of /proc/PID/stat; "" if the process has ended."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             words = file.read().rpartition(")")[2].split()
@@ -63,7 +64,7 @@ def start_of(pid: int) -> str:
 
 
 def uids_of(pid: int) -> set[int]:
-    """Real, effective, saved and file system uid of a process; empty when there is none."""
+    """Return the real, effective, saved and file system uid of a process; empty if it has ended."""
     try:
         with open(f"/proc/{pid}/status") as file:
             return {int(word) for line in file if line.startswith("Uid:") for word in line.split()[1:]}
@@ -72,7 +73,7 @@ def uids_of(pid: int) -> set[int]:
 
 
 def directory(path: str) -> int:
-    """Open a directory of which every name is a directory: no link is followed on the way."""
+    """Open a directory without following a link anywhere on its path."""
     here, name = os.open("/", _DIRECTORY), "/"
     try:
         for name in (*path.strip("/").split("/"), "."):
@@ -88,7 +89,7 @@ def directory(path: str) -> int:
 
 
 def regular(name: str, flags: int, at: int) -> int:
-    """Open a regular file, and nothing else: no link is followed, and a FIFO is not waited for."""
+    """Open a regular file. OSError for anything else: a link, a FIFO, a device."""
     handle = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600, dir_fd=at)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
@@ -106,14 +107,16 @@ def content(name: str, at: int) -> bytes:
 
 
 class Files:
-    """Every path begins at a directory that is held open from the start, so that whoever can rename or replace one
-    cannot lead us to another."""
+    """The guard's files. Every path begins at a directory that stays open, so that nobody can redirect the guard by
+    renaming or replacing a directory."""
 
     def __init__(self, root: str, shared: str | None = None) -> None:
-        """`root`: the state directory's gpu/; `shared`: where the host's register is, if anywhere."""
+        """`root`: the state directory's gpu/; `shared`: the directory of the host's register, if there is one."""
         self.root, self.shared = root, shared
         above, name = os.path.split(root)
-        self.at = directory(os.path.join(os.path.realpath(above), name))  # a home may lie behind links, the journal not
+        self.at = directory(
+            os.path.join(os.path.realpath(above), name)
+        )  # the home directory may be behind links, the journal not
         found = os.fstat(self.at)
         if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             whose = f"it is of uid {found.st_uid} with mode {stat.S_IMODE(found.st_mode):o}"
@@ -122,30 +125,31 @@ class Files:
         self.journal, self.link = "journal.json", "journal.json.lock"
         self.home = self.beats = -1
         self.boot_id, self.node = boot_id(), os.uname().nodename
-        self.waiting: tuple[str, float] = ("", 0.0)  # whose lock we wait for, since when
+        self.waiting: tuple[str, float] = ("", 0.0)  # the owner of the lock that the guard waits for, and since when
         self.held: int | None = None
 
     @property
     def token(self) -> str:
-        """As owners.owner_token: by it a Workbench can tell whether we live."""
+        """Return the guard's name in a lock, as owners.owner_token, so that a Workbench can see whether the guard
+        runs."""
         return f"{self.boot_id}:{os.getpid()}:{start_of(os.getpid())}:the guard@{self.node}"
 
     def prepare(self) -> None:
-        """Make the guard's own files, for their owner alone: see guard.main's umask."""
+        """Create the guard's directory, `beats/`, and the lock and log files. start.main sets umask 077."""
         self.home = self.below("guard", self.at)
         self.beats = self.below("beats", self.home)
         for name in ("lock", "log"):
             os.close(self.opened(name, os.O_RDWR))
 
     def below(self, name: str, at: int) -> int:
-        """Open a directory of ours, made where it is not there; what is none is put aside."""
+        """Open one of the guard's directories, created if missing. Anything else of that name is renamed."""
         self.clear(name, at, stat.S_IFDIR)
         with contextlib.suppress(FileExistsError):
             os.mkdir(name, 0o700, dir_fd=at)
         return os.open(name, _DIRECTORY, dir_fd=at)
 
     def opened(self, name: str, flags: int) -> int:
-        """Open a file of the guard's own, made where it is not there; a link or a FIFO is put aside."""
+        """Open one of the guard's files, created if missing. A link or a FIFO of that name is renamed."""
         self.clear(name, self.home, stat.S_IFREG)
         return regular(name, flags | os.O_CREAT, self.home)
 
@@ -155,7 +159,7 @@ class Files:
                 os.rename(name, f"{name}.bad", src_dir_fd=at, dst_dir_fd=at)
 
     def only_one(self) -> bool:
-        """Whether this is the guard from now on, and any process forked from here; False when there is one already."""
+        """Become the only guard, with all processes forked from here. Return False if another guard runs."""
         if self.held is not None:
             return True
         handle = self.opened("lock", os.O_RDWR)
@@ -168,7 +172,7 @@ class Files:
         return True
 
     def ask_to_leave(self, wanted: bool) -> None:
-        """The guard that is there."""
+        """Ask the running guard to leave, or withdraw that."""
         if wanted:
             with open(self.opened("leave", os.O_WRONLY | os.O_TRUNC), "w") as file:
                 file.write(str(os.getpid()))
@@ -177,7 +181,7 @@ class Files:
                 os.unlink("leave", dir_fd=self.home)
 
     def asked_to_leave(self) -> int | None:
-        """The process that asks; 0 when it does not say."""
+        """Return the process that asks the guard to leave; 0 if its id is missing, None if nobody asks."""
         try:
             os.stat("leave", dir_fd=self.home, follow_symlinks=False)
             return int(content("leave", self.home))
@@ -192,8 +196,8 @@ class Files:
             self.held = None
 
     def made_way(self, asking: int) -> bool:
-        """Whether the process that asked took over. One that was killed first leaves us the guard, and so does another
-        program that takes the lock in its place."""
+        """Release the lock for the process that asks; return whether it took over. This process stays the guard if that
+        one was killed first, or if another program took the lock in its place."""
         until = time.monotonic() + TAKE_OVER_S
         while time.monotonic() < until:
             self.let_go()
@@ -203,7 +207,7 @@ class Files:
         return False
 
     def holder(self) -> int | None:
-        """Which process took the lock, as the kernel tells."""
+        """Return the process that has the lock, from the kernel's list."""
         with contextlib.suppress(OSError, ValueError, IndexError):
             inode = os.stat("lock", dir_fd=self.home, follow_symlinks=False).st_ino
             with open("/proc/locks") as file:
@@ -215,7 +219,7 @@ class Files:
     # ---- the journal
 
     def stamp(self) -> list[int]:
-        """Another one when the journal is another one."""
+        """Return a stamp that changes whenever the journal does."""
         try:
             found = os.stat(self.journal, dir_fd=self.at, follow_symlinks=False)
         except OSError:
@@ -223,14 +227,14 @@ class Files:
         return [found.st_mtime_ns, found.st_ino, found.st_size]
 
     def load(self) -> dict[str, Any]:
-        """Broken when it is missing, not whole, or of a newer version."""
+        """Read the journal. Broken if it is missing, incomplete, or of a newer version."""
         try:
             found = json.loads(content(self.journal, self.at).decode())
             if not isinstance(found["version"], int) or found["version"] > VERSION:
                 raise Broken(f"the journal is of version {found['version']!r}")
             for entry in found["entries"]:
-                if why := revert.unfit(entry):
-                    raise Broken(f"the journal holds what no Workbench writes ({why})")
+                if why := remote_settings.unfit(entry):
+                    raise Broken(f"the journal has a value that no Workbench writes ({why})")
             found["log"] = list(found["log"])
         except OSError as error:
             raise Broken(f"the journal cannot be read: {error.strerror}") from None
@@ -239,26 +243,27 @@ class Files:
         return dict(found)
 
     def save(self, journal: Mapping[str, Any]) -> None:
-        """Atomic and fsynced. OSError when it cannot be written; the file is then as before."""
+        """Write the journal, atomic and fsynced, and publish it. OSError if it cannot be written; the file is then
+        unchanged."""
         data = {**journal, "log": journal["log"][-LOG_LINES:]}
         self.replace(self.journal, json.dumps(data, indent=1), self.at)
         os.fsync(self.at)
         self.publish(journal["entries"])
 
-    # ---- what others are told, and what they say
+    # ---- the host's register
 
     def publish(self, entries: Sequence[Mapping[str, Any]]) -> None:
         if self.shared is not None:
             with contextlib.suppress(OSError):
-                where = register.place(self.shared)  # made anew where it was one of Workbench's making
+                where = register.place(self.shared)  # created again if Workbench had created it
                 register.publish(where, register.name_of(self.root), self.boot_id, entries)
 
     def others(self) -> tuple[claims.SettingClaim, ...]:
-        """What other Workbenches changed; nothing where they cannot be asked."""
+        """Return the claims of other Workbenches; () if the register cannot be read."""
         return self.heard()[0]
 
     def untold(self) -> bool:
-        """Whether the register knows nothing of this journal."""
+        """Return whether the register has nothing of this journal."""
         return self.shared is not None and not self.heard()[1]
 
     def heard(self) -> tuple[tuple[claims.SettingClaim, ...], tuple[Mapping[str, Any], ...]]:
@@ -268,7 +273,7 @@ class Files:
             found = register.read(self.shared, self.boot_id)
         except OSError:
             return (), ()
-        return claims.told(found, os.geteuid(), register.name_of(self.root))
+        return claims.from_register(found, os.geteuid(), register.name_of(self.root))
 
     def replace(self, name: str, text: str, at: int) -> None:
         new = f".new.guard.{os.getpid()}"
@@ -289,8 +294,8 @@ class Files:
     # ---- its lock
 
     def take(self, silent: tuple[str, ...]) -> bool:
-        """Whether the journal is ours now. A lock is broken whose owner is gone, or is one of `silent` ("boot id:
-        process:start"): frozen, or on the other side of a lost link. What is no lock is put aside."""
+        """Try to lock the journal. Break a lock whose owner has ended or is one of `silent` ("boot id:process:start"),
+        which is frozen or behind a lost link. A file in the lock's place that is not a link is renamed."""
         try:
             os.symlink(self.token, self.link, dir_fd=self.at)
             return True
@@ -311,8 +316,8 @@ class Files:
         return False
 
     def gone(self, owner: str, uid: int) -> bool:
-        """Whether a lock holds no longer: after LEASE_S, or when the process that it names is not there, or is not of
-        the user who made the link."""
+        """Return whether a lock is void: after LEASE_S, or if its process has ended or does not belong to the user who
+        made the link."""
         boot, pid, start, who = [*owner.split(":", 3), "", "", "", ""][:4]
         ours = boot == self.boot_id and pid.isdigit() and who.endswith("@" + self.node)
         if ours and (start_of(int(pid)) != start or uid not in uids_of(int(pid))):
@@ -327,7 +332,7 @@ class Files:
     # ---- the guard's own
 
     def beat(self, owner: str) -> int:
-        """Another number when that owner has given a sign of life."""
+        """Return a number that changes with each heartbeat of that owner."""
         try:
             return os.stat(owner, dir_fd=self.beats, follow_symlinks=False).st_mtime_ns
         except OSError:
@@ -339,12 +344,12 @@ class Files:
                 os.unlink(name, dir_fd=self.beats)
 
     def state(self) -> dict[str, Any]:
-        """What the guard before left; {} when it cannot be read."""
+        """Return the state that the last guard wrote; {} if it cannot be read."""
         try:
             found = json.loads(content("state.json", self.home).decode())
         except (OSError, ValueError, RecursionError):
             return {}
-        return found if isinstance(found, dict) and revert.plain(found) else {}
+        return found if isinstance(found, dict) and remote_settings.plain(found) else {}
 
     def tell(self, state: Mapping[str, Any]) -> None:
         with contextlib.suppress(OSError):  # a full disk must not end the guard
@@ -363,11 +368,11 @@ class Files:
 
 
 def owner_id(entry: Mapping[str, Any]) -> str:
-    """The name of its owner's heartbeat."""
+    """Return the name of the heartbeat file of the entry's owner."""
     owner = entry["owner"]
     return f"{owner.get('boot_id')}.{owner.get('pid')}.{owner.get('start')}"
 
 
 def owner_token(entry: Mapping[str, Any]) -> str:
-    """How the lock names it."""
+    """Return the beginning of the owner's name in a lock."""
     return owner_id(entry).replace(".", ":")

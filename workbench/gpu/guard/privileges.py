@@ -1,13 +1,13 @@
-"""What the guard runs, and with whose rights it does what. Sent to the host: standard library only, Python 3.8.
+"""The programs that the guard runs, and its privileges. Sent to the host: standard library only, Python 3.8.
 
 A guard that sudo made root serves the user who called sudo, and reads files that any of that user's programs can
-change. So:
+change. Therefore:
 
-    it takes the user from SUDO_UID, which sudo sets, and that user's rights before it opens anything
-    only commands are run as root
-    which programs it runs is fixed at its start, and nobody but root may be able to change them
-    what the journal names is checked (revert.unfit) before it becomes a word of a command, and only what stood there
-    at the start is ever set (guard.py)
+    it takes the user from SUDO_UID, which sudo sets, and drops to that user's rights before it opens a file
+    it runs only commands as root
+    its programs are fixed at its start, and only root may be able to change them
+    the journal's entries are checked (remote_settings.unfit) before they become words of a command, and only values of
+    the journal at the start are ever set (guard.py)
 """
 
 # ruff: noqa: PTH116, PTH117, PTH120, PTH123, PTH208  (pathlib is slow to import, and this runs on every host)
@@ -26,47 +26,50 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from workbench.gpu.guard.files import uids_of
-from workbench.gpu.settings import claims, revert
+from workbench.gpu.settings import claims, remote_settings
 
-COMMAND_S = 60.0  # as running.py
-ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}  # of a root that serves a person
+COMMAND_S = 60.0  # as in settings/command_runner.py
+ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}  # of a root that serves a user
 
 
 class Unsafe(Exception):
-    """The text says what cannot be run as root."""
+    """A program cannot be run as root; the text says which and why."""
 
 
 class Programs:
+    """The programs of the guard, run with sudo, as root, or with the user's own rights."""
+
     def __init__(self, orders: Mapping[str, Any]) -> None:
-        """`orders`: paths of "nvidia_smi" and "tee", and "sudo": words before them for a guard that is not root."""
+        """`orders`: the paths "nvidia_smi" and "tee", and "sudo", the words before them for a guard that is not
+        root."""
         self.root = os.geteuid() == 0
         self.user = served(os.environ.get("SUDO_UID", "0")) if self.root else None
         self.sudo = () if self.root else tuple(orders.get("sudo", ()))
         self.nvidia_smi, self.tee = orders.get("nvidia_smi", "nvidia-smi"), orders.get("tee", "tee")
-        self.files: dict[str, str] = {}  # of programs that are run whatever their path comes to mean
+        self.files: dict[str, str] = {}  # real files of the programs, so that a changed path has no effect
         if self.user is not None:
             unlimited()
             os.environ.clear()
             os.environ.update(ENVIRONMENT)
-            os.initgroups(self.user.pw_name, self.user.pw_gid)  # by which the GPU's device files may be open to it
+            os.initgroups(self.user.pw_name, self.user.pw_gid)  # the groups may give access to the GPU's device files
             self.become(self.user.pw_uid, self.user.pw_gid)
-            with self.as_root():  # they may lie where only root looks
+            with self.as_root():  # the programs may be in directories that only root can read
                 self.files = {program: unchangeable(program) for program in (self.nvidia_smi, self.tee)}
                 unchangeable(sys.executable)
                 unchangeable(os.__file__)  # and with it the standard library
                 with contextlib.suppress(Unsafe):
                     self.files["sudo"] = unchangeable("sudo")
-        self.sysfs = os.environ.get("WORKBENCH_SIM_SYSFS") or revert.SYSFS
+        self.sysfs = os.environ.get("WORKBENCH_SIM_SYSFS") or remote_settings.SYSFS
 
     def become(self, uid: int, gid: int) -> None:
-        """For the kernel's checks; root stays within reach, and the user cannot signal or trace us."""
+        """Change the effective user. Root can be restored, and the user cannot signal or trace the guard."""
         os.seteuid(0)
         os.setegid(gid)
         os.seteuid(uid)
 
     @contextlib.contextmanager
     def as_root(self) -> Iterator[None]:
-        """For commands. Of the whole process: no file is touched meanwhile."""
+        """Be root while commands run. This holds for the whole process, so no file is opened meanwhile."""
         if self.user is None:
             yield
             return
@@ -76,11 +79,11 @@ class Programs:
         finally:
             self.become(self.user.pw_uid, self.user.pw_gid)
 
-    def set(self, step: revert.SettingStep) -> tuple[int, str]:
+    def set(self, step: remote_settings.SettingStep) -> tuple[int, str]:
         return self.run((*self.sudo, *step.argv), step.stdin)
 
     def run(self, argv: Sequence[str], stdin: str | None = None) -> tuple[int, str]:
-        """Exit code and what it said. One that hangs in the driver is left behind."""
+        """Run a program; return its exit code and output. A program that hangs in the driver is left behind."""
         try:
             process = subprocess.Popen(
                 argv,
@@ -102,8 +105,8 @@ class Programs:
         return process.returncode, said.decode("utf-8", "replace")
 
     def may_set(self, claim: claims.SettingClaim) -> bool:
-        """Whether its user can have set what it claims: root, our own user, and whom sudo lets run the command. sudo
-        tells root about others, and those who may run everything; where it does not tell, the claim is believed."""
+        """Return whether the claim's user can have set the value: root, this guard's own user, and users whom sudo lets
+        run the command. sudo informs only root and users with all rights about others; otherwise the claim counts."""
         known = (0, os.getuid(), self.user.pw_uid if self.user else 0)
         if claim.uid in known or (self.user is not None and "sudo" not in self.files):
             return True
@@ -112,14 +115,17 @@ class Programs:
         except (KeyError, OverflowError):
             return False  # sudo does nothing for an account that has no name
         with self.as_root():
-            for step in revert.steps(*claim.key, revert.wanted_back(claim.now), nvidia_smi=self.nvidia_smi):
+            for step in remote_settings.steps(
+                *claim.key, remote_settings.wanted_back(claim.now), nvidia_smi=self.nvidia_smi
+            ):
                 code, said = self.run(("sudo", "-n", "-l", "-U", name, *step.argv))
-                if code == 1 and not said.strip():  # it says no more when the answer is no
+                if code == 1 and not said.strip():  # sudo prints nothing if the answer is no
                     return False
         return True
 
     def is_guard(self, pid: int) -> bool:
-        """Whether a process has the rights to take our place: our user's, not lent to it by a set-user-id program."""
+        """Return whether a process may take this guard's place: it has the user's own rights, not those of a
+        set-user-id program."""
         rights = bool({0, os.getuid()} & uids_of(pid))
         if not self.root or not rights:
             return rights
@@ -130,24 +136,17 @@ class Programs:
             return False
 
     def told(self, uuid: str, setting: str) -> Any:
-        """What the host says of a setting now; None where it does not."""
+        """Return the current value of a setting; None if the host does not report it, as for a lock."""
         if setting == "governor":
-            return revert.governor_value(dict(self.governors()))
-        field = {"power_limit_w": "power.limit", "persistence": "persistence_mode"}.get(setting)
-        if field is None:
+            return remote_settings.governor_value(dict(self.governors()))
+        query = remote_settings.SETTINGS[setting].query
+        if not query:
             return None
-        code, said = self.run((self.nvidia_smi, "-i", uuid, "--query-gpu=" + field, "--format=csv,noheader,nounits"))
-        if code != 0:
-            return None
-        if setting == "persistence":
-            return {"enabled": True, "disabled": False}.get(said.strip().lower())
-        try:
-            return float(said)
-        except ValueError:
-            return None
+        code, said = self.run((self.nvidia_smi, "-i", uuid, "--query-gpu=" + query, "--format=csv,noheader,nounits"))
+        return remote_settings.SETTINGS[setting].answer(said) if code == 0 else None
 
     def governors(self) -> Iterator[tuple[int, str]]:
-        """(core, its governor) of all cores that have one."""
+        """Yield (core, governor) for each core that has a governor."""
         root = self.sysfs + "/devices/system/cpu"
         for name in os.listdir(root):
             if name[:3] == "cpu" and name[3:].isdigit():
@@ -156,7 +155,7 @@ class Programs:
 
 
 def unlimited() -> None:
-    """Take away what a program of the user may have limited before sudo: CPU time, file sizes, the share of a core."""
+    """Lift the limits that a program of the user may have set before sudo: CPU time, file sizes, priority."""
     for limit in (resource.RLIMIT_CPU, resource.RLIMIT_FSIZE, resource.RLIMIT_AS, resource.RLIMIT_DATA):
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(limit, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
@@ -165,28 +164,28 @@ def unlimited() -> None:
 
 
 def served(sudo_uid: str) -> pwd.struct_passwd | None:
-    """Whom a guard that is root serves: the user who called sudo; None: root. Unsafe when that is nobody here."""
+    """Return the user whom a guard as root serves, the caller of sudo; None: root. Unsafe if the user is unknown."""
     try:
         user = pwd.getpwuid(int(sudo_uid)) if sudo_uid.isascii() and sudo_uid.isdigit() else None
     except (KeyError, OverflowError):
         user = None
     if user is None:
-        raise Unsafe(f"SUDO_UID is {sudo_uid!r}, which is no user of this host")
+        raise Unsafe(f"SUDO_UID is {sudo_uid!r}, which is not a user of this host")
     return user if user.pw_uid != 0 else None
 
 
 def only_roots(uid: int, gid: int, mode: int) -> bool:
-    """Whether only root can change a file, a link, or a directory's names, with this owner and mode."""
+    """Return whether only root can change a file, a link, or a directory's names with this owner and mode."""
     others = stat.S_IWOTH if gid == 0 else stat.S_IWOTH | stat.S_IWGRP
     if stat.S_ISLNK(mode):
-        return uid == 0  # whoever can replace it has its directory
-    sticky = stat.S_ISDIR(mode) and mode & stat.S_ISVTX  # what is root's in it only root moves
+        return uid == 0  # only the directory decides who can replace a link
+    sticky = stat.S_ISDIR(mode) and mode & stat.S_ISVTX  # only root moves root's files in a sticky directory
     return uid == 0 and (not mode & others or bool(sticky))
 
 
 def unchangeable(program: str) -> str:
-    """Return where its file really is. Unsafe when another than root could change that, or a directory on the way to
-    it."""
+    """Return the real path of a program. Unsafe if anybody but root could change the file or a directory on its
+    path."""
     real = here = os.path.realpath(program if os.path.isabs(program) else "/usr/bin/" + program)
     while True:
         try:
@@ -194,7 +193,7 @@ def unchangeable(program: str) -> str:
         except OSError as error:
             raise Unsafe(f"{program}: {error.strerror}") from None
         if not only_roots(found.st_uid, found.st_gid, found.st_mode):
-            raise Unsafe(f"as root it runs only what nobody else can change, and {here} is not of that kind")
+            raise Unsafe(f"as root the guard runs only files that nobody else can change, and others can change {here}")
         if here == "/":
             return real
         here = os.path.dirname(here)

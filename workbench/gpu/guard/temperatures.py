@@ -1,5 +1,6 @@
-"""Temperatures of GPUs and where their driver slows them, through NVML with nothing but ctypes. For the guard: pynvml
-would cost it 15 MB. In a thread of its own, since a driver call can hang for ever.
+"""Temperatures and thermal limits of GPUs for the guard, through NVML with ctypes alone, since pynvml would cost 15 MB.
+
+They are read in a thread, since a driver call can hang for ever.
 
 Sent to the host: standard library only, Python 3.8. WORKBENCH_SIM_DRIVER and WORKBENCH_NVML_LIBRARY as for the agent.
 """
@@ -12,12 +13,12 @@ import threading
 import time
 from typing import Any
 
-LIMIT_C = 85.0  # where the driver does not tell at which temperature it slows the GPU
+LIMIT_C = 85.0  # if the driver does not report its thermal limit
 PLAUSIBLE_C = (50.0, 120.0)
-RETRY_S = 10.0  # looking again for an absent driver or a lost GPU
+RETRY_S = 10.0  # until the next try with an absent driver or a lost GPU
 # nvml.h: nvmlTemperatureSensors_t, nvmlTemperatureThresholds_t, NVML_FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT
 SENSOR_GPU, THRESHOLD_SLOWDOWN, SLOWDOWN_T_LIMIT = 0, 1, 194
-CLOCKS = {"gpu_clocks": 1, "memory_clocks": 2}  # nvmlClockType_t of what a lock holds
+CLOCKS = {"gpu_clocks": 1, "memory_clocks": 2}  # nvmlClockType_t of the clock that a lock acts on
 
 
 class Temperature(ctypes.Structure):
@@ -54,7 +55,7 @@ class NvmlFailure(Exception):
 
 
 def load() -> Any:
-    """NVML's functions. OSError when there is no library."""
+    """Return NVML's functions. OSError if the library is missing."""
     path = os.environ.get("WORKBENCH_SIM_DRIVER")
     if path:
         import runpy
@@ -113,7 +114,8 @@ class Sensors:
         return int(value.value)
 
     def limit(self, uuid: str) -> float:
-        """Where the driver slows the GPU: from the margin left (Ada and later), or the threshold; else LIMIT_C."""
+        """Return the temperature at which the driver slows the GPU: from the margin (Ada and later), from the
+        threshold, or LIMIT_C."""
         for ask in (self.limit_by_margin, self.limit_by_threshold):
             try:
                 found = ask(uuid)
@@ -148,8 +150,8 @@ class Sensors:
 
 
 class Heat:
-    """`wanted`: UUIDs to read. `celsius` and `limits` by UUID; `tops_mhz`: the highest clocks, by UUID and setting;
-    `problem`: why some are not read."""
+    """The thread that reads temperatures. `wanted`: the UUIDs to read; `celsius` and `limits`: results by UUID;
+    `tops_mhz`: the highest clocks by UUID and setting; `problem`: why some GPUs are not read."""
 
     def __init__(self, pace_s: float) -> None:
         self.pace_s = pace_s
@@ -187,7 +189,7 @@ class Heat:
             self.wake.clear()
 
     def read(self) -> bool:
-        """One round; whether any GPU told its temperature: one that is lost does not make the others wait."""
+        """Read all GPUs once. Return whether any answered, so that a lost GPU does not delay the others."""
         self.asking_since, problem = time.monotonic(), None
         for uuid in self.wanted:
             try:
@@ -200,7 +202,7 @@ class Heat:
                 self.celsius.pop(uuid, None)
                 problem = f"the temperature of {uuid} is not watched: {self.reason(why)}"
         if not self.celsius:
-            self.sensors = None  # a fresh start of NVML is what can help
+            self.sensors = None  # a fresh start of NVML can help
         self.refusal, self.asking_since = problem, 0.0
         return bool(self.celsius)
 

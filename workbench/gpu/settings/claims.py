@@ -1,12 +1,12 @@
-"""What other Workbenches of this host say that they changed, and what follows for a change of ours. Pure.
+"""The claims of other Workbenches on this host, and their consequences for a change of this one. Pure functions.
 
-Every Workbench has a journal of its own, and tells the others in the host's register (register.py) what stands in it.
-A claim of another is information: it explains a value that is not ours. Nothing is ever set because of it alone.
+Each Workbench has a journal of its own and publishes its entries in the host's register (register.py). A claim of
+another user is information: it explains a value that this Workbench did not set. A claim alone never sets anything.
 
-Used by control.py, and sent to the host with the guard: standard library only, Python 3.8.
+Used by apply.py and revert.py, and sent to the host with the guard: standard library only, Python 3.8.
 
-An entry is one of journal.json's, as a dict. `before` is the value before anybody's change that still lasts, as far as
-that is known; `over` are the values that others claimed when ours was set, oldest first.
+An entry is one of journal.json's, as a dict. `before` is the value before the first change that still lasts, as far as
+it is known; `over` lists the values that others claimed when ours was set, oldest first.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from workbench.gpu.settings.revert import LOCKS, UNKNOWN, cut_off, equal, is_number, shown
+from workbench.gpu.settings.remote_settings import SETTINGS, UNKNOWN, cut_off, equal, is_lock, is_number, shown
 
 RESTORE = "restore"  # set `value`
-DONE = "done"  # the value is there already
-LEAVE = "leave"  # another Workbench set it since and knows the same way back
-ASK = "ask"  # only a user can say what is to become of it: someone else changed it, or told what was before
-TOLD = "claim"  # a `before` that nobody but another user knows of
+DONE = "done"  # the value is in force already
+LEAVE = "leave"  # another Workbench set the value since and knows the same way back
+ASK = "ask"  # only the user can decide: another program changed the value, or only another user knows the one before
+TOLD = "claim"  # source of a `before` that only another user knows
 
 Entry = Mapping[str, Any]
 
@@ -39,8 +39,8 @@ class SettingClaim(NamedTuple):
     state: str = "applied"
     energy_j: float | None = None
     boot_id: str = ""
-    changing: bool = False  # its Workbench is at work on it at this moment
-    pid: Any = None  # that Workbench's process
+    changing: bool = False  # the other Workbench is changing this setting at this moment
+    pid: Any = None  # process of the other Workbench
     uid: int = -1  # of `by`
 
     @property
@@ -49,20 +49,22 @@ class SettingClaim(NamedTuple):
 
     @property
     def text(self) -> str:
-        return f"{shown(self.now)}, set by {self.by} with Workbench at {clock(self.set_unix_s)}"
+        return f"{shown(self.setting, self.now)}, set by {self.by} with Workbench at {clock(self.set_unix_s)}"
 
 
 class WayBack(NamedTuple):
+    """How to revert a setting: one of RESTORE, DONE, LEAVE and ASK, the value, and the reason."""
+
     do: str
     value: Any
     why: str = ""
 
 
-def told(
+def from_register(
     found: Sequence[Mapping[str, Any]], uid: int, journal: str
 ) -> tuple[tuple[SettingClaim, ...], tuple[Mapping[str, Any], ...]]:
-    """What the register holds: the claims of others, and the entries that this journal itself told. Of another nothing
-    is taken but what a Claim has; register.py has checked it."""
+    """Split the register's contents into the claims of others and the entries of this journal. Only the fields of
+    SettingClaim are taken from others; register.py has checked them."""
     claims: list[SettingClaim] = []
     own: tuple[Mapping[str, Any], ...] = ()
     for one in found:
@@ -71,11 +73,11 @@ def told(
             continue
         user = "".join(c for c in one["user"] if c.isprintable())[:80]
         by = user if one["uid"] != uid else f"{user} (another state directory)"
-        claims += [_claim(entry, by)._replace(uid=one["uid"]) for entry in one["entries"]]
+        claims += [_claim(entry, by, one["uid"]) for entry in one["entries"]]
     return tuple(claims), own
 
 
-def _claim(entry: Entry, by: str) -> SettingClaim:
+def _claim(entry: Entry, by: str, uid: int) -> SettingClaim:
     energy_j = entry.get("energy_j")
     return SettingClaim(
         by=by,
@@ -90,60 +92,59 @@ def _claim(entry: Entry, by: str) -> SettingClaim:
         boot_id=entry["boot_id"],
         changing=bool(entry.get("changing")),
         pid=entry["owner"].get("pid"),
+        uid=uid,
     )
 
 
-def on(claims: Sequence[SettingClaim], uuid: str, setting: str) -> list[SettingClaim]:
-    """Of one setting, oldest first."""
-    return sorted((c for c in claims if c.key == (uuid, setting)), key=lambda c: c.set_unix_s)
+def on(claims: Sequence[SettingClaim], key: tuple[str, str]) -> list[SettingClaim]:
+    """Return the claims on one setting of one GPU, oldest first."""
+    return sorted((c for c in claims if c.key == key), key=lambda c: c.set_unix_s)
 
 
 def credible(
     claims: Sequence[SettingClaim], keys: Collection[tuple[str, str]], may_set: Callable[[SettingClaim], bool]
 ) -> tuple[SettingClaim, ...]:
-    """Without the claims of locks (of `keys`) by users who cannot have set them. Nobody can read a lock, so what else
-    would tell a true claim from a forged one, which would keep a lock of ours on for good? `may_set` is asked once for
-    each user and lock."""
-    doubted = {(c.uid, c.key): c for c in sorted(claims, key=lambda c: c.set_unix_s) if c.setting in LOCKS}
+    """Return the claims without those of locks (of `keys`) by users who cannot have set them. Nobody can read a lock,
+    so nothing else distinguishes a true claim from a forged one, which would keep a lock of ours on for good. `may_set`
+    is called once for each user and lock."""
+    doubted = {(c.uid, c.key): c for c in sorted(claims, key=lambda c: c.set_unix_s) if is_lock(c.setting)}
     forged = {who for who, newest in doubted.items() if newest.key in keys and not may_set(newest)}
     return tuple(c for c in claims if (c.uid, c.key) not in forged)
-
-
-def holder(claims: Sequence[SettingClaim], uuid: str, setting: str, live: Any) -> SettingClaim | None:
-    """Whose claim explains the value that is there. Nobody can read a lock (`live` None): the newest claim does."""
-    mine = [c for c in on(claims, uuid, setting) if setting in LOCKS or equal(setting, live, c.now)]
-    return mine[-1] if mine else None
 
 
 def explains(
     claims: Sequence[SettingClaim], key: tuple[str, str], live: Any, entry: Entry | None
 ) -> SettingClaim | None:
-    """Whose claim explains the value that is there, where it is not `entry`, ours, that does. A power limit that is
-    what we set is ours, whoever claims to have set the same since: anybody can claim that, also without the right to
-    set one, and the limit would never be reverted."""
-    by = holder(claims, *key, live)
-    if by is None or entry is None:
+    """Return the newest claim that explains the value `live`; None if `entry`, this Workbench's own, explains it.
+    Nobody can read a lock (`live` is None), so the newest claim explains it."""
+    setting = key[1]
+    matching = [c for c in on(claims, key) if is_lock(setting) or equal(setting, live, c.now)]
+    by = matching[-1] if matching else None
+    if by is None or entry is None or not _is_own(entry, live):
         return by
-    ours = key[1] in LOCKS or equal(key[1], live, entry["now"])
-    return by if not ours or (key[1] != "power_limit_w" and by.set_unix_s > set_at(entry)) else None
+    return None if SETTINGS[setting].own_if_equal or by.set_unix_s <= set_at(entry) else by
+
+
+def _is_own(entry: Entry, live: Any) -> bool:
+    return is_lock(entry["setting"]) or equal(entry["setting"], live, entry["now"])
 
 
 def lies_under(claims: Sequence[SettingClaim], key: tuple[str, str], live: Any, entry: Entry | None) -> list[Any]:
-    """`over` of a change that is made now; `entry`: ours of before, for the same setting."""
+    """Return `over` of a change that is made now. `entry` is the previous one for the same setting."""
     by = explains(claims, key, live, entry)
     if by is not None:
-        return [c.now for c in on(claims, *key) if c.set_unix_s <= by.set_unix_s]
-    ours = entry is not None and (key[1] in LOCKS or equal(key[1], live, entry["now"]))
-    return list(entry.get("over") or ()) if entry is not None and ours else []
+        return [c.now for c in on(claims, key) if c.set_unix_s <= by.set_unix_s]
+    return list(entry.get("over") or ()) if entry is not None and _is_own(entry, live) else []
 
 
 def set_at(entry: Entry) -> float:
+    """Return the Unix time of the entry's last change."""
     return float(entry.get("set_unix_s") or entry["since_unix_s"])
 
 
 def under(entry: Entry, claims: Sequence[SettingClaim]) -> Any:
-    """What is there once ours is taken away: the newest value that lay under it and is still claimed, else `before`."""
-    lasting = [c.now for c in on(claims, entry["gpu_uuid"], entry["setting"])]
+    """Return the value that remains without this entry: the newest of `over` that is still claimed, else `before`."""
+    lasting = [c.now for c in on(claims, (entry["gpu_uuid"], entry["setting"]))]
     for value in reversed(entry.get("over") or ()):
         if any(equal(entry["setting"], value, now) for now in lasting):
             return value
@@ -151,36 +152,43 @@ def under(entry: Entry, claims: Sequence[SettingClaim]) -> Any:
 
 
 def way_back(entry: Entry, live: Any, claims: Sequence[SettingClaim], target: Any = None) -> WayBack:
-    """How to take a setting of ours away. `live`: what the host tells now, None where it cannot be told; `target`: what
-    to go back to, where that is not what lay under it."""
+    """Return how to revert a setting. `live`: the host's value now, None if unknown; `target`: the value to go back to,
+    by default the one that `under` returns."""
     setting, value = entry["setting"], under(entry, claims) if target is None else target
     by = explains(claims, (entry["gpu_uuid"], setting), live, entry)
-    ours = setting in LOCKS or equal(setting, live, entry["now"])
     if by is not None:
-        back = "the driver's default" if by.before == UNKNOWN else shown(by.before)
-        if not equal(setting, by.before, entry["before"]):  # only here is it known what was before ours
-            why = f"it is {by.text}; reverting that gives {back}, and not {shown(entry['before'])} as before ours"
-            return WayBack(ASK, by.now, why)
-        return WayBack(LEAVE, by.now, f"left alone: it is {by.text}; reverting that gives {back}")
+        return _beside(entry, by)
     cut = cut_off(setting, live, entry["now"], entry["before"])
-    if live is None or ours or cut or entry.get("state") == "pending":
+    if live is None or cut or _is_own(entry, live) or entry.get("state") == "pending":
         if live is not None and equal(setting, live, value):
             return WayBack(DONE, value, "it is as it was before already")
         if target is None and entry.get("before_known") == TOLD and equal(setting, value, entry["before"]):
-            why = f"only {entry.get('origin') or 'another user'} told that {shown(value)} was there before"
-            return WayBack(ASK, live, why)
+            origin = entry.get("origin") or "another user"
+            return WayBack(ASK, live, f"only {origin} reports that {shown(setting, value)} was set before")
         return WayBack(RESTORE, value)
     if equal(setting, live, value) or equal(setting, live, entry["before"]):
         return WayBack(DONE, live, "it is as it was before already")
     return WayBack(ASK, live, drift(entry, live, claims) or "")
 
 
+def _beside(entry: Entry, by: SettingClaim) -> WayBack:
+    """Return what to do with a setting that another Workbench has set since."""
+    setting = entry["setting"]
+    back = "the driver's default" if by.before == UNKNOWN else shown(setting, by.before)
+    if equal(setting, by.before, entry["before"]):
+        return WayBack(LEAVE, by.now, f"left alone: it is {by.text}; its revert sets {back}")
+    # Only this journal knows the value before ours.
+    ours = shown(setting, entry["before"])
+    return WayBack(ASK, by.now, f"it is {by.text}; its revert sets {back}, and not {ours} as before ours")
+
+
 def drift(entry: Entry, live: Any, claims: Sequence[SettingClaim] = ()) -> str | None:
-    """What to say where the host does not have what the journal says; None where it has, or cannot be asked."""
+    """Return a message if the host's value is not the journal's; None if it is, or if the value is unknown."""
     setting, now = entry["setting"], entry["now"]
     by = explains(claims, (entry["gpu_uuid"], setting), live, entry)
-    if setting in LOCKS:
-        return f"set to {shown(now)} by Workbench, now {by.text}" if by is not None else None
+    ours = f"set to {shown(setting, now)} by Workbench"
+    if is_lock(setting):
+        return f"{ours}, now {by.text}" if by is not None else None
     if live is None or equal(setting, live, now) or entry.get("state") == "pending":
         return None
     whose = "changed by someone else"
@@ -190,7 +198,7 @@ def drift(entry: Entry, live: Any, claims: Sequence[SettingClaim] = ()) -> str |
         whose = "as it was before; someone else or a reload of the driver reset it"
     elif cut_off(setting, live, now, entry["before"]):
         whose = "a change or revert that was cut off"
-    return f"set to {shown(now)} by Workbench, now {shown(live)}: {whose}"
+    return f"{ours}, now {shown(setting, live)}: {whose}"
 
 
 def clock(unix_s: float) -> str:

@@ -1,4 +1,4 @@
-"""Running the commands that change settings, and what their answers mean."""
+"""The run of the commands that change settings, and the meaning of their answers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from workbench.gpu.settings import revert
+from workbench.gpu.settings import remote_settings
 from workbench.gpu.settings.rights import Rights, run_allowed
 from workbench.hosts.base import CommandNotFound, CommandTimeout, Host
 from workbench.model.errors import HostError
@@ -24,8 +24,8 @@ COMMAND_S = 60.0  # with persistence off each call initialises the GPU first: se
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """How a command went: `failure` None when it says that it did it; `unsure` when it may have done it; `hung` when
-    it did not end."""
+    """The answer of a command. `failure`: None if the command reports success; `unsure`: the command may have changed
+    the setting all the same; `hung`: the command did not end."""
 
     failure: str | None = None
     unsure: bool = False
@@ -33,12 +33,13 @@ class Ran:
 
 
 def program(one: SettingCommand) -> str:
-    """nvidia-smi or tee."""
+    """Return the name of the command's program: nvidia-smi or tee."""
     words = [w for w in one.argv if not w.startswith("-")]
     return PurePosixPath(words[1] if words[0] == "sudo" else words[0]).name
 
 
 async def run(host: Host, one: SettingCommand, rights: Rights) -> Ran:
+    """Run one command."""
     name = program(one)
     if one.stdin is not None and PurePosixPath(one.argv[-1]).name == name:
         return Ran("no core has a governor that can be set now")
@@ -50,17 +51,17 @@ async def run(host: Host, one: SettingCommand, rights: Rights) -> Ran:
         return Ran(error.message)
     except HostError as error:
         return Ran(error.message, unsure=True)
-    # tee repeats what it wrote; only its complaints matter, and it may have written to some of the cores. A GPU that is
-    # lost may have been lost after the change.
+    # tee repeats its input, so only its error output counts, and it may have written to some of the cores. A lost GPU
+    # may have been lost after the change.
     said = done.err if one.stdin is not None else f"{done.out} {done.err}"
-    why = revert.failure(done.returncode, said, name)
+    why = remote_settings.failure(done.returncode, said, name)
     if why and name == "nvidia-smi" and NO_PERMISSION.search(why):
         why = f"{why.rstrip('.')}; {NOT_ROOT_ENOUGH}"
     return Ran(why, unsure=why is not None and (one.stdin is not None or done.returncode == GPU_IS_LOST))
 
 
 async def run_all(host: Host, commands: Sequence[SettingCommand], rights: Rights) -> dict[SettingCommand, Ran]:
-    """Up to the first failure; commands that were not run are not in the answer."""
+    """Run the commands up to the first failure. The result lacks those that were not run."""
     ran: dict[SettingCommand, Ran] = {}
     for one in commands:
         ran[one] = await run(host, one, rights)
@@ -70,7 +71,7 @@ async def run_all(host: Host, commands: Sequence[SettingCommand], rights: Rights
 
 
 async def try_all(host: Host, commands: Sequence[SettingCommand], rights: Rights) -> dict[SettingCommand, Ran]:
-    """Each of them, whatever became of the others; but a program that hung once is not waited for again."""
+    """Run every command, even if others fail. A program that hung once is not run again."""
     ran: dict[SettingCommand, Ran] = {}
     hung: set[str] = set()
     for one in commands:

@@ -1,53 +1,115 @@
-"""What a host tells of its settings at one moment: the GPUs' readings, and the CPU governors where they matter."""
+"""The values that a host's settings have now: the GPUs' readings, and the CPU governors if they matter."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 
-from workbench.gpu.settings.cpu_governor import Governors, governors_on
-from workbench.gpu.settings.revert import LOCKS
+from workbench.gpu.settings import remote_settings
 from workbench.gpu.telemetry.source import read_once
-from workbench.hosts.base import Host
-from workbench.model.errors import HostError
-from workbench.model.gpu import GpuSample, GpuState, Telemetry
+from workbench.hosts.base import Host, HostFacts
+from workbench.hosts.shell_scripts import sh
+from workbench.model.errors import HostError, InputError
+from workbench.model.gpu import GpuSample, Telemetry
+from workbench.model.settings import GOVERNOR, SettingValue, live_sample, setting_of
 
-NONE = Governors(problem="not looked at")
+# WORKBENCH_SIM_SYSFS: a simulated host's own /sys. Prints "CPU GOVERNOR AVAILABLE…" for each core with a governor.
+READ = r"""
+root=${WORKBENCH_SIM_SYSFS:-/sys}
+echo "$root"
+for cpufreq in "$root"/devices/system/cpu/cpu[0-9]*/cpufreq; do
+    read -r governor 2>/dev/null <"$cpufreq/scaling_governor" && [ -n "$governor" ] || continue
+    available=
+    read -r available 2>/dev/null <"$cpufreq/scaling_available_governors"
+    cpu=${cpufreq%/cpufreq}
+    echo "${cpu##*/cpu} $governor $available"
+done
+exit 0
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Governors:
+    """The CPU frequency governors of a host. `by_core` is empty without cpufreq, and `problem` says why. `sysfs`: the
+    mount point of sysfs."""
+
+    by_core: Mapping[int, str] = field(default_factory=dict)
+    available: tuple[str, ...] = ()  # governors that every core can have
+    problem: str | None = None
+    sysfs: str = remote_settings.SYSFS
+
+    @property
+    def value(self) -> str | None:
+        """Return the governors as a setting's value: one name, or each name with its cores. None without cpufreq."""
+        return remote_settings.governor_value(self.by_core)
+
+    def check(self, wanted: str) -> None:
+        """Raise InputError if the cores cannot have the governor `wanted`."""
+        if not self.by_core:
+            raise InputError(f"the CPU governor cannot be set: {self.problem}")
+        if wanted not in self.available:
+            known = ", ".join(self.available) or "no governor that all cores share"
+            raise InputError(f"the CPUs here have no governor {wanted!r}", next_step=f"choose one of {known}")
+
+
+async def governors_on(host: Host) -> Governors:
+    """Read the governors. HostError if the host is out of reach."""
+    done = await host.run(sh(READ), timeout_s=20)
+    sysfs, *lines = done.out.splitlines() or [remote_settings.SYSFS]
+    by_core: dict[int, str] = {}
+    shared: dict[str, None] | None = None
+    for cpu, governor, *available in (line.split() for line in lines):
+        by_core[int(cpu)] = governor
+        shared = dict.fromkeys(available if shared is None else (g for g in shared if g in available))
+    if by_core:
+        return Governors(by_core, tuple(shared or ()), None, sysfs)
+    return Governors(problem=_without(await host.facts()), sysfs=sysfs)
+
+
+def _without(facts: HostFacts) -> str:
+    if facts.container:
+        return f"no cpufreq in this container ({facts.container}): set it on the machine that runs it"
+    if facts.virtualization not in (None, "none"):
+        return f"no cpufreq in this virtual machine ({facts.virtualization}): set it on the machine that runs it"
+    return "no cpufreq here: a virtual machine, or a kernel without a driver for this CPU's clocks"
+
+
+NOT_READ = Governors(problem="the governors were not read")
 
 
 @dataclass(frozen=True, slots=True)
 class CurrentValues:
+    """One reading of a host's settings."""
+
     telemetry: Telemetry
-    governors: Governors = NONE
+    governors: Governors = NOT_READ
 
     @property
     def energy_j(self) -> dict[str, float]:
+        """Return the energy counters by GPU UUID."""
         return {s.uuid: s.energy_j for s in self.telemetry.gpus if s.energy_j is not None}
 
     def sample(self, uuid: str) -> GpuSample | None:
-        return next((s for s in self.telemetry.gpus if s.uuid == uuid and s.state is GpuState.LIVE), None)
+        return live_sample(self.telemetry, uuid)
 
-    def told(self, uuid: str, setting: str) -> Any:
-        """The value now; None where it cannot be told (never for a lock)."""
-        if setting == "governor":
-            return self.governors.value
-        sample = self.sample(uuid)
-        return None if sample is None or setting in LOCKS else getattr(sample, setting)
+    def value(self, uuid: str, setting: str) -> SettingValue | None:
+        """Return the value of a setting; None if it cannot be read, as a clock lock."""
+        return self.governors.value if setting == GOVERNOR.key else setting_of(setting).read(self.telemetry, uuid)
 
     def index(self, uuid: str, otherwise: int) -> int:
+        """Return the GPU's present index, or `otherwise` if the GPU is missing."""
         return next((i.index for i in self.telemetry.infos if i.uuid == uuid), otherwise)
 
 
-async def look(host: Host, settings: Collection[str]) -> CurrentValues:
-    """`settings`: by name, those that will be asked about. HostError when the host cannot be asked."""
+async def read_values(host: Host, settings: Collection[str]) -> CurrentValues:
+    """Read the current values of `settings` (keys). HostError if the host is out of reach."""
     telemetry = await read_once(host)
-    return CurrentValues(telemetry, await governors_on(host)) if "governor" in settings else CurrentValues(telemetry)
+    return CurrentValues(telemetry, await governors_on(host)) if GOVERNOR.key in settings else CurrentValues(telemetry)
 
 
-async def look_again(host: Host, settings: Collection[str]) -> CurrentValues | None:
-    """After a change; None when the link was lost, and nothing can be told."""
+async def read_values_again(host: Host, settings: Collection[str]) -> CurrentValues | None:
+    """Read the values after a change; None if the link was lost."""
     try:
-        return await look(host, settings)
+        return await read_values(host, settings)
     except HostError:
         return None

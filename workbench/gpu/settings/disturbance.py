@@ -1,20 +1,20 @@
-"""What changed on a server's GPUs while it was measured: settings, and programs that came or went."""
+"""Changes on a server's GPUs during a benchmark: of settings, and of the programs that use the GPUs."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from workbench.gpu.settings.shared_register import LockChange
+from workbench.gpu.settings.register_client import LockChange
+from workbench.gpu.settings.remote_settings import is_lock
 from workbench.model.gpu import GpuProcess, Telemetry
-from workbench.model.settings import Alteration
+from workbench.model.settings import SETTINGS, Alteration, Setting, SettingValue, label_of, text_of
 
-LOCKS = {"gpu_clocks": "SM clock lock", "memory_clocks": "memory clock lock"}
 MOST_NAMED = 4
 
 
 class Watch:
-    """`see` every reading from before the load to after it; `changes` then names what was not the same throughout.
-    A desktop's windows are not counted: only programs that compute."""
+    """The readings of one benchmark. Pass every reading from before the load to after it to `see`; `changes` then names
+    the differences. Only programs that compute count, not a desktop's windows."""
 
     def __init__(self, gpus: Sequence[int]) -> None:
         self._gpus = frozenset(gpus)
@@ -26,20 +26,23 @@ class Watch:
     def see(self, telemetry: Telemetry | None) -> None:
         if telemetry is None:
             return
-        self._value("CPU governor", telemetry.host.cpu_governor)
+        for setting in SETTINGS:
+            if setting.of_host:
+                self._value(setting.label, setting, getattr(telemetry.host, setting.reading or "", None))
         for sample in telemetry.gpus:
             if sample.index in self._gpus:
-                limit = sample.power_limit_w
-                self._value(f"GPU{sample.index} power limit", None if limit is None else f"{round(limit, 1):g} W")
-                mode = None if sample.persistence is None else "on" if sample.persistence else "off"
-                self._value(f"GPU{sample.index} persistence mode", mode)
+                for setting in SETTINGS:
+                    if setting.reading and not setting.of_host:
+                        value = getattr(sample, setting.reading)
+                        self._value(f"GPU{sample.index} {setting.label}", setting, value)
                 if sample.processes is not None:
                     self._programs(sample.index, sample.processes)
 
-    def _value(self, name: str, value: str | None) -> None:
+    def _value(self, name: str, setting: Setting, value: SettingValue | None) -> None:
         seen = self._values.setdefault(name, [])
-        if value is not None and seen[-1:] != [value]:
-            seen.append(value)
+        text = setting.format(round(value, 1) if isinstance(value, float) else value)
+        if value is not None and seen[-1:] != [text]:
+            seen.append(text)
 
     def _programs(self, gpu: int, found: Sequence[GpuProcess]) -> None:
         running = {p.pid: f"{p.name or 'process'} ({p.pid}) on GPU{gpu}" for p in found if "compute" in p.kind}
@@ -56,8 +59,8 @@ class Watch:
         return any(self._first.values())
 
     def beside(self, ours: frozenset[int]) -> tuple[str, ...]:
-        """Programs that were on the GPUs all the time, beside the server's. Nothing where none of its own is among
-        them: its processes then go by other numbers here (a container's)."""
+        """Return a warning about programs that used the GPUs all the time beside the server; () if none of the
+        server's own processes is known, since a container's processes have other numbers here."""
         found = {pid: name for running in self._first.values() for pid, name in running.items()}
         others = [name for pid, name in found.items() if pid not in ours and pid not in self._went]
         if len(others) in (0, len(found)):
@@ -65,7 +68,7 @@ class Watch:
         return (f"other programs were on the GPU all the time: {_some(others)}",)
 
     def changes(self, ours: frozenset[int] = frozenset()) -> tuple[str, ...]:
-        """`ours`: processes of the server under test."""
+        """Return the changes during the benchmark. `ours`: processes of the server under test."""
         settings = [f"{name} {_steps(values)}" for name, values in self._values.items() if len(values) > 1]
         came = [name for pid, name in self._came.items() if pid not in ours]
         went = [name for pid, name in self._went.items() if pid not in ours]
@@ -82,19 +85,24 @@ def locks_changed(
     gpus: Sequence[int],
     meanwhile: Collection[LockChange] = (),
 ) -> tuple[str, ...]:
-    """Locks cannot be read: what the journal said before and after the run, and what came and went `meanwhile`."""
+    """Return the changes of clock locks, which cannot be read: from the journal before and after the run, and from the
+    register's changes `meanwhile`."""
     was, now = (
-        {(a.gpu_index, a.setting): str(a.now) for a in found if a.gpu_index in gpus and a.setting in LOCKS}
+        {
+            (a.gpu_index, a.setting): text_of(a.setting, a.now)
+            for a in found
+            if a.gpu_index in gpus and is_lock(a.setting)
+        }
         for found in (before, after)
     )
     changed = [
-        f"GPU{gpu} {LOCKS[setting]} {_steps([was.get((gpu, setting), 'none'), now.get((gpu, setting), 'none')])}"
+        f"GPU{gpu} {label_of(setting)} {_steps([was.get((gpu, setting), 'none'), now.get((gpu, setting), 'none')])}"
         for gpu, setting in sorted({*was, *now})
         if was.get((gpu, setting)) != now.get((gpu, setting))
     ]
     changed += sorted(
         {
-            f"GPU{one.gpu_index} {LOCKS[one.setting]} set and reverted by {one.by}"
+            f"GPU{one.gpu_index} {label_of(one.setting)} set and reverted by {one.by}"
             for one in meanwhile
             if one.gpu_index in gpus and was.get(one[:2]) == now.get(one[:2])
         }
@@ -103,7 +111,7 @@ def locks_changed(
 
 
 def _steps(values: Sequence[str]) -> str:
-    """ "300 -> 220 W"."""
+    """Return "300 -> 220 W"."""
     unit = " W" if all(v.endswith(" W") for v in values) else ""
     return " -> ".join(v.removesuffix(unit) for v in values) + unit
 

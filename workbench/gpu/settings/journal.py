@@ -1,11 +1,11 @@
-"""What Workbench changed on a host's GPUs, kept on that host: previous values are on disk before anything changes.
+"""The journal of GPU settings, a file on the host: previous values are on disk before anything changes.
 
-`<state dir>/gpu/journal.json` holds `entries`, one per GPU and setting that is not as it was (the first value known is
-kept, however often it is changed again), and `log`, what was done. One writer at a time: a symbolic link beside it
-names the owner, since a link is made with its content in one step, over any kind of host.
+`<state dir>/gpu/journal.json` has `entries`, one per GPU and changed setting (the first known value stays, however
+often the setting changes again), and `log`, the changes so far. One writer at a time: a symbolic link beside the file
+names the owner, since a link and its content are made in one step, over any kind of host.
 
-The entries are told to the host's register as well (register.py), where other users' Workbenches see them. It is also
-the second copy: a journal that is missing or damaged is made anew from what stands there.
+The entries are also published in the host's register (register.py) for other users' Workbenches. The register is the
+second copy as well: a missing or damaged journal is restored from it.
 """
 
 from __future__ import annotations
@@ -16,37 +16,37 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from workbench.gpu.settings import claims, revert
+from workbench.gpu.settings import claims, remote_settings
 from workbench.gpu.settings.claims import SettingClaim
 from workbench.gpu.settings.owners import described, lock_is_dead, owner_facts, owner_token, state_of, who
-from workbench.gpu.settings.revert import DEFAULT, UNKNOWN
-from workbench.gpu.settings.shared_register import Register, register_on
+from workbench.gpu.settings.register_client import Register, register_on
 from workbench.hosts.base import Host
 from workbench.hosts.shell_scripts import sh
 from workbench.model.errors import HostError, SettingsError
+from workbench.model.settings import DEFAULT, UNKNOWN, SettingValue, label_of, place_of, stored, text_of, value_from
 
 VERSION = 1
 LOG_LINES = 200
-MOST_BYTES = 4 << 20  # of the file: a larger one is not of Workbench's making
-LEASE_S = 600  # a lock of another machine's Workbench that is older is broken: no plan takes that long
+MOST_BYTES = 4 << 20  # of the file: Workbench writes no larger one
+LEASE_S = 600  # an older lock of another machine's Workbench is broken: no plan takes that long
 WAIT_S = 5.0
 
-__all__ = ["DEFAULT", "UNKNOWN", "Held", "Journal", "JournalEntry", "Record", "owner_facts", "owner_token", "who"]
+__all__ = ["Held", "Journal", "JournalEntry", "Record", "owner_facts", "owner_token", "who"]
 
-_ours: Counter[str] = Counter()  # locks that this process holds or waits for, by their path
+_ours: Counter[str] = Counter()  # locks that this process owns or waits for, by path
 
-# $1: journal, $2: how many bytes of it. Boot id first; exit code 3 when there is no journal, 4 when it is no file.
+# $1: journal, $2: number of bytes to read. Prints the boot id first. Exit code 3: no journal; 4: not a file.
 READ = r"""
 cat /proc/sys/kernel/random/boot_id || echo
 [ -e "$1" ] || exit 3
 [ -f "$1" ] || exit 4
 head -c "$2" <"$1"
 """
-# Prints "held OWNER", the link's age in seconds, and how long the host has been up; then "gone" for an owner that was a
-# process of this host, as a guard is, and is no more, or is not of the link's owner.
+# Prints "held OWNER", the link's age in seconds and the host's uptime; then "gone" if OWNER was a process of this host,
+# as a guard is, and has ended or does not belong to the link's owner.
 _NAME_OWNER = r"""
 made=$(stat -c %Y "$1") && uid=$(stat -c %u "$1") || exit 0
 echo "held $owner"
@@ -67,8 +67,7 @@ set -- ${stat##*) }
 for one in $uids; do [ "$one" != "$uid" ] || exit 0; done
 echo gone
 """
-# $1: link, $2: owner. Prints "ok", or who has it. What stands there and is no link was not made by a Workbench: it is
-# put aside.
+# $1: link, $2: owner. Prints "ok", or the present owner. A file in the link's place is not Workbench's and is renamed.
 ACQUIRE = (
     r"""
 umask 077
@@ -79,14 +78,14 @@ owner=$(readlink "$1") || { ln -s "$2" "$1" && echo ok; exit $?; }
 """
     + _NAME_OWNER
 )
-# $1: link. Prints who has it, or nothing.
+# $1: link. Prints the owner, or nothing.
 HOLDER = (
     r"""
 owner=$(readlink "$1") || exit 0
 """
     + _NAME_OWNER
 )
-# $1: link, $2: owner. Only that owner's link is removed.
+# $1: link, $2: owner. Removes the link only if it names that owner.
 RELEASE = r"""
 [ "$(readlink "$1")" = "$2" ] && rm -f -- "$1"
 exit 0
@@ -95,38 +94,66 @@ exit 0
 
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
-    """One setting of one GPU that is not as it was. Values as in SettingCommand.value; `before` may be "unknown"."""
+    """One changed setting of one GPU. `before` is UNKNOWN for a lock that another program had set."""
 
     gpu_uuid: str
     gpu_index: int
     gpu_name: str
-    setting: str
-    before: Any
-    # "read" from the driver, "journal" (we had set it), "default" (we had reset it), "unknown", or "claim": the present
-    # value was another's, `origin`, who told what was before it
+    setting: str  # key
+    before: SettingValue | None
+    # source of `before`: "read" from the driver, "journal" (Workbench had set it), "default" (Workbench had reset it),
+    # "unknown", or "claim" (another user's Workbench, `origin`, had set a value and knows the one before)
     before_known: str
-    now: Any
+    now: SettingValue | None
     since_unix_s: float
     boot_id: str
     driver: str | None
     who: str
-    owner: Mapping[str, Any]  # machine, boot id, pid and start time of the Workbench that changed it
-    energy_j: float | None = None  # the driver's counter then: less now means that the driver was reloaded
-    # "pending": written, not known whether it took hold; "kept": left on deliberately, nobody is asked about it again
+    owner: Mapping[str, Any]  # machine, boot id, pid and start time of the Workbench that changed the setting
+    energy_j: float | None = None  # the driver's counter then; a lower one now means that the driver was reloaded
+    # "pending": written, but the command may not have run; "kept": left on deliberately, no question about it again
     state: str = "applied"
-    watch: Mapping[str, Any] = field(default_factory=dict)  # what the guard is to do with it: see guard.py
-    set_unix_s: float | None = None  # when it was changed last
-    over: Sequence[Any] = ()  # the values of others that lay under it then, oldest first
+    watch: Mapping[str, Any] = field(default_factory=dict)  # orders for the guard: see guard.py
+    set_unix_s: float | None = None  # time of the last change
+    over: Sequence[SettingValue] = ()  # the values of others that lay under it then, oldest first
     origin: str = ""
 
     @property
     def key(self) -> tuple[str, str]:
         return self.gpu_uuid, self.setting
 
+    @property
+    def where(self) -> str:
+        """Return "host" or "GPU0"."""
+        return place_of(self.gpu_uuid, self.gpu_index)
+
+    @property
+    def text(self) -> str:
+        """Return "GPU0 power limit 400 W"."""
+        return f"{self.where} {label_of(self.setting)} {text_of(self.setting, self.now)}"
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Return the fields by name with typed values, as claims.py takes them."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the fields as the journal's file and the register contain them."""
+        over = [stored(value) for value in self.over]
+        return {**self.facts, "before": stored(self.before), "now": stored(self.now), "over": over}
+
+
+def entry_from(data: Mapping[str, Any]) -> JournalEntry:
+    """Return the entry that `as_json` wrote, also by an earlier version. TypeError or KeyError for an unknown field."""
+    setting = data["setting"]
+    over = tuple(value_from(setting, value) for value in data.get("over") or ())
+    before, now = value_from(setting, data["before"]), value_from(setting, data["now"])
+    return JournalEntry(**{**data, "before": before, "now": now, "over": over})
+
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """An entry, its owner's state ("this", "alive", "dead", "elsewhere") and why it is no longer in force, if so."""
+    """An entry, its owner's state ("this", "alive", "dead", "elsewhere") and why the setting is lost, if it is."""
 
     entry: JournalEntry
     owner: str
@@ -135,8 +162,8 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Journal:
-    """`boot_id` is the host's now, not the file's. `others`: what other Workbenches claim. `recovered`: what was wrong
-    with the file, where the entries are those that the register knew."""
+    """The journal's contents. `boot_id` is the host's present one, not the file's. `others`: the claims of other
+    Workbenches. `recovered`: the fault of the file, if the entries come from the register instead."""
 
     boot_id: str = ""
     entries: tuple[JournalEntry, ...] = ()
@@ -149,7 +176,7 @@ class Journal:
         return next((e for e in self.entries if e.key == (uuid, setting)), None)
 
     def put(self, entry: JournalEntry) -> Journal:
-        """`entry` in place of the one for the same setting, whose first known `before` is kept."""
+        """Replace the entry for the same setting, but keep its first known `before`."""
         old = self.get(entry.gpu_uuid, entry.setting)
         if old is not None:
             kept = {name: getattr(old, name) for name in ("before", "before_known", "since_unix_s", "origin")}
@@ -160,11 +187,13 @@ class Journal:
         return replace(self, entries=tuple(e for e in self.entries if e.key != key))
 
     def note(self, what: str, **facts: Any) -> Journal:
-        line = {"unix_s": round(time.time(), 3), "boot_id": self.boot_id, "who": who(), "what": what, **facts}
+        """Add a line to the log."""
+        values = {name: stored(value) for name, value in facts.items()}
+        line = {"unix_s": round(time.time(), 3), "boot_id": self.boot_id, "who": who(), "what": what, **values}
         return replace(self, log=(*self.log, line)[-LOG_LINES:])
 
     def without_gone(self, energy_j: Mapping[str, float]) -> Journal:
-        """Settings of an earlier boot or driver load are gone: into the log with them. `energy_j` by GPU UUID."""
+        """Move the entries of an earlier boot or driver load, which are lost, to the log. `energy_j` by GPU UUID."""
         kept = self
         for entry in self.entries:
             why = self.gone(entry, energy_j.get(entry.gpu_uuid))
@@ -173,29 +202,31 @@ class Journal:
         return replace(kept, others=tuple(c for c in self.others if not self._over(c, energy_j.get(c.gpu_uuid))))
 
     def _over(self, one: SettingClaim, energy_j: float | None) -> bool:
-        return revert.gone({"boot_id": one.boot_id, "energy_j": one.energy_j}, self.boot_id, energy_j) is not None
+        return (
+            remote_settings.gone({"boot_id": one.boot_id, "energy_j": one.energy_j}, self.boot_id, energy_j) is not None
+        )
 
     def gone(self, entry: JournalEntry, energy_j: float | None = None) -> str | None:
-        return revert.gone({"boot_id": entry.boot_id, "energy_j": entry.energy_j}, self.boot_id, energy_j)
+        return remote_settings.gone({"boot_id": entry.boot_id, "energy_j": entry.energy_j}, self.boot_id, energy_j)
 
     def records(self, energy_j: Mapping[str, float] | None = None) -> tuple[Record, ...]:
-        """The entries with what has become of them; `energy_j` by GPU UUID, where it is known."""
+        """Return the entries with their owners' states; `energy_j` by GPU UUID, if known."""
         now = energy_j or {}
         return tuple(Record(e, state_of(e.owner), self.gone(e, now.get(e.gpu_uuid))) for e in self.entries)
 
     def back_to(self, key: tuple[str, str], entry: JournalEntry | None) -> Journal:
-        """The setting as it was journalled before: `entry`, or not at all."""
+        """Replace the setting's entry by an earlier one, or remove it if `entry` is None."""
         left = self.drop(key)
         return left if entry is None else replace(left, entries=(*left.entries, entry))
 
-    def known_lock(self, uuid: str, setting: str) -> tuple[Any, str]:
-        """What a clock lock is now, which no driver tells: what another claims, or what we did last since the host
-        started, or unknown."""
+    def known_lock(self, uuid: str, setting: str) -> tuple[SettingValue, str]:
+        """Return the present clock lock and the source of that knowledge. No driver call returns a lock: the value is
+        another user's claim, this Workbench's last change since the boot, or UNKNOWN."""
         entry = self.get(uuid, setting)
-        claim = claims.explains(self.others, (uuid, setting), None, asdict(entry) if entry else None)
+        claim = claims.explains(self.others, (uuid, setting), None, entry.facts if entry else None)
         if claim is not None:
             return claim.now, "claim"
-        if entry is not None and entry.boot_id == self.boot_id:
+        if entry is not None and entry.now is not None and entry.boot_id == self.boot_id:
             return (UNKNOWN, UNKNOWN) if entry.state == "pending" else (entry.now, "journal")
         for line in reversed(self.log):
             if (line.get("gpu_uuid"), line.get("setting")) == (uuid, setting):
@@ -207,23 +238,23 @@ class Journal:
 
 @dataclass(slots=True)
 class Held:
-    """The journal while its lock is ours."""
+    """The journal while this process owns its lock."""
 
     host: Host
     path: str
     journal: Journal = field(default_factory=Journal)
 
     async def save(self, journal: Journal) -> None:
-        """Atomic and fsynced, and told to the other Workbenches. FileError when it cannot be written; the file is then
-        as before."""
-        entries = [asdict(e) for e in journal.entries]
+        """Write the journal, atomic and fsynced, and publish it. FileError if it cannot be written; the file is then
+        unchanged."""
+        entries = [e.as_json() for e in journal.entries]
         data = {"version": VERSION, "entries": entries, "log": list(journal.log)}
         await self.host.write_file(self.path, json.dumps(data, indent=1).encode())
         register = await register_on(self.host, root_of(self.path), entries)
         self.journal = replace(journal, register=register, others=register.others)
 
     def rival(self, keys: Collection[tuple[str, str]]) -> SettingClaim | None:
-        """Another Workbench that is changing one of these settings right now."""
+        """Return the claim of another Workbench that is changing one of these settings right now, or None."""
         return next((c for c in self.journal.others if c.changing and c.key in keys), None)
 
 
@@ -236,8 +267,8 @@ def root_of(path: str) -> str:
 
 
 async def read(host: Host) -> Journal:
-    """With what others claim. SettingsError when the file is truncated or not ours, and the register does not know
-    better; also when it is of a newer version."""
+    """Read the journal and the claims of others. SettingsError if the file is truncated or not Workbench's and the
+    register has no copy; also if a newer version wrote it."""
     path = await path_on(host)
     done, register = await asyncio.gather(
         host.run(sh(READ, path, str(MOST_BYTES + 1))), register_on(host, root_of(path))
@@ -265,19 +296,19 @@ async def read(host: Host) -> Journal:
 
 
 def _recovered(known: Journal, why: str) -> Journal | None:
-    """With the entries that this journal told the register; None where it told none."""
+    """Return `known` with the entries that this journal published in the register; None if there are none."""
     own = known.register.own
     if not own:
         return None
     try:
-        found = replace(known, entries=tuple(JournalEntry(**entry) for entry in own), recovered=why)
+        found = replace(known, entries=tuple(map(entry_from, own)), recovered=why)
     except TypeError:  # a newer Workbench's
         return None
     return found.note(f"recovered from the host's register: {why}")
 
 
 class Damaged(SettingsError):
-    """`why`: what is wrong with the file."""
+    """The journal's file is damaged; `why` says how."""
 
     why = ""
 
@@ -286,7 +317,7 @@ def _broken(why: str, path: str, host: str | None, kind: type[SettingsError] = D
     error = kind(
         f"the journal of GPU settings {path} {why}; nothing was changed",
         host=host,
-        next_step=f"look at it for the previous values; `mv {path} {path}.bad` lets Workbench start anew",
+        next_step=f"the previous values are in it; `mv {path} {path}.bad` lets Workbench begin a new one",
     )
     if isinstance(error, Damaged):
         error.why = f"it {why}"
@@ -294,6 +325,7 @@ def _broken(why: str, path: str, host: str | None, kind: type[SettingsError] = D
 
 
 def parse(text: str, boot_id: str, path: str = "journal", host: str | None = None) -> Journal:
+    """Parse the journal's file. Damaged if it is; SettingsError if a newer version wrote it."""
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -305,18 +337,20 @@ def parse(text: str, boot_id: str, path: str = "journal", host: str | None = Non
         why = f"is of version {version}, made by a newer Workbench (this one reads {VERSION})"
         raise _broken(why, path, host, SettingsError)
     try:
-        entries = tuple(JournalEntry(**entry) for entry in data["entries"])
+        for entry in data["entries"]:
+            JournalEntry(**entry)  # TypeError for a missing or unknown field
+        if wrong := [why for why in map(remote_settings.unfit, data["entries"]) if why]:
+            raise _broken(f"has a value that no Workbench writes ({wrong[0]})", path, host)
+        entries = tuple(map(entry_from, data["entries"]))
         log = tuple(dict(line) for line in data["log"])
     except (KeyError, TypeError, ValueError) as error:
         raise _broken(f"is damaged ({error})", path, host) from None
-    if wrong := [why for why in map(revert.unfit, data["entries"]) if why]:
-        raise _broken(f"holds what no Workbench writes ({wrong[0]})", path, host)
     return Journal(boot_id, entries, log)
 
 
 @asynccontextmanager
 async def locked(host: Host) -> AsyncIterator[Held]:
-    """The journal, read, with its lock held. SettingsError when another Workbench holds it or the file is damaged."""
+    """Lock and read the journal. SettingsError if another Workbench owns the lock or the file is damaged."""
     path = await path_on(host)
     link, owner = f"{path}.lock", owner_token()
     _ours[link] += 1
@@ -325,19 +359,19 @@ async def locked(host: Host) -> AsyncIterator[Held]:
         try:
             held = Held(host, path, await read(host))
             if held.journal.recovered:
-                await host.run(["mv", "-f", "--", path, f"{path}.damaged"])  # there may be none
+                await host.run(["mv", "-f", "--", path, f"{path}.damaged"])  # the file may be missing
                 with suppress(HostError):
                     await held.save(replace(held.journal, recovered=None))
             yield held
         finally:
-            with suppress(HostError):  # the way there is lost: the lock stays, and is known again by its owner
+            with suppress(HostError):  # the link is lost: the lock stays, and its owner recognizes it
                 await host.run(sh(RELEASE, link, owner))
     finally:
         _ours[link] -= 1
 
 
 async def is_being_changed(host: Host) -> bool:
-    """Return whether a guard or a Workbench holds the journal's lock: values and entries do not agree meanwhile."""
+    """Return whether a guard or a Workbench owns the journal's lock. Values and entries can differ meanwhile."""
     link = f"{await path_on(host)}.lock"
     done = await host.run(sh(HOLDER, link))
     lines = done.out.split("\n")
@@ -345,7 +379,7 @@ async def is_being_changed(host: Host) -> bool:
 
 
 def _is_dead(lines: Sequence[str]) -> bool:
-    """Return whether the owner that ACQUIRE or HOLDER named is no more."""
+    """Return whether the owner that ACQUIRE or HOLDER printed has ended."""
     age_s, up_s = (int(w) if w.lstrip("-").isdigit() else None for w in [*lines[1:], "", ""][:2])
     return "gone" in lines[1:] or lock_is_dead(lines[0].removeprefix("held "), age_s or 0, LEASE_S, up_s)
 
@@ -360,7 +394,7 @@ async def _acquire(host: Host, link: str, owner: str) -> None:
                 f"the journal of GPU settings cannot be locked: {done.err.strip()}; nothing was changed", host=host.name
             )
         held = lines[0].removeprefix("held ")
-        if lines[0] == "ok" or (held == owner and _ours[link] == 1):  # left by a change of ours that was cut off
+        if lines[0] == "ok" or (held == owner and _ours[link] == 1):  # left by an interrupted change of this process
             return
         if lines[0] and _is_dead(lines):
             await host.run(sh(RELEASE, link, held))
@@ -368,7 +402,7 @@ async def _acquire(host: Host, link: str, owner: str) -> None:
             raise SettingsError(
                 f"another Workbench ({described(held)}) is changing GPU settings here; nothing was changed",
                 host=host.name,
-                next_step=f"wait for it; if it is gone for good, remove {link}",
+                next_step=f"wait until it ends; if it has ended already, remove {link}",
             )
         else:
             await asyncio.sleep(0.2)

@@ -1,79 +1,105 @@
-"""What became of a setting, judged by what the host tells afterwards and not by an exit status."""
+"""The outcome of a command, judged by the host's values afterwards and not by an exit status."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
-from workbench.gpu.settings import claims, revert
+from workbench.gpu.settings import claims, remote_settings
 from workbench.gpu.settings.command_runner import Ran
 from workbench.gpu.settings.current_values import CurrentValues
 from workbench.gpu.settings.journal import JournalEntry
-from workbench.gpu.settings.revert import DEFAULT, LOCKS, UNKNOWN, WATTS_EQUAL, equal
-from workbench.model.settings import InForce, SettingCommand, SettingOutcome
+from workbench.gpu.settings.remote_settings import equal, is_lock
+from workbench.model.settings import (
+    DEFAULT,
+    UNKNOWN,
+    WATTS_EQUAL,
+    InForce,
+    NumberSetting,
+    SettingCommand,
+    SettingOutcome,
+    SettingValue,
+    setting_of,
+)
 
-NOT_CHECKED_LOCK = "accepted; a clock lock cannot be read back: whether it holds shows under load"
-VOLATILE = (  # NVIDIA's page on data persistence names power limits; of locks nobody says
+NOT_CHECKED_LOCK = "accepted; a clock lock cannot be read back: a load shows whether it is in force"
+VOLATILE = (  # NVIDIA's page on data persistence names power limits; locks are not documented
     "persistence mode is off: a power limit is lost, and a lock may be, when the last program that uses the GPU ends; "
     "persistence on keeps it"
 )
-FOREIGN = "what was before is unknown: a lock by someone else cannot be read back, so giving back means the default"
+FOREIGN = "the previous lock is unknown, since another program's lock cannot be read back: a revert sets the default"
 
 
 def of_change(
-    one: SettingCommand, before: tuple[Any, str], ran: Ran | None, after: CurrentValues | None, seen: CurrentValues
+    one: SettingCommand,
+    before: tuple[SettingValue | None, str],
+    ran: Ran | None,
+    after: CurrentValues | None,
+    now: CurrentValues,
 ) -> SettingOutcome:
-    """`before`: the value and how it is known; `ran` None: it was not run; `after` None: the host cannot be asked."""
+    """Judge one command of a plan. `before`: the previous value and its source; `ran`: None if the command was not run;
+    `after`: None if the host is out of reach."""
     known, how = before
-    told = None if after is None else after.told(one.gpu_uuid, one.setting)
+    found = None if after is None else after.value(one.gpu_uuid, one.setting)
 
-    def outcome(ok: bool, in_force: InForce, *said: str) -> SettingOutcome:
-        return SettingOutcome(one, ok, known, one.value, told, in_force, joined(*said), how)
+    def outcome(ok: bool, in_force: InForce, *parts: str) -> SettingOutcome:
+        return SettingOutcome(one, ok, known, one.value, found, in_force, joined(*parts), how)
 
     if ran is None:
         return outcome(False, InForce.NOT_CHECKED, "not run: the one before failed")
-    if ran.failure and not (ran.unsure and equal(one.setting, told, one.value)):  # done, its answer was lost
-        hand = f"By hand: {by_hand(one, after or seen)}"
+    if ran.failure and not (
+        ran.unsure and equal(one.setting, found, one.value)
+    ):  # not done; else only the answer was lost
+        hand = f"By hand: {by_hand(one, after or now)}"
         return outcome(False, InForce.NOT_CHECKED, f"{ran.failure.rstrip('. ')}. {hand}")
-    lost = volatile(one, after or seen)
-    if one.setting in LOCKS:
+    lost = volatile(one, after or now)
+    if is_lock(one.setting):
         message = NOT_CHECKED_LOCK if one.value != DEFAULT else "reset to the driver's default"
         return outcome(True, InForce.NOT_CHECKED, one.note, message, FOREIGN if how == UNKNOWN else "", lost)
-    if told is None:
-        return outcome(True, InForce.NOT_CHECKED, "accepted, but the driver does not tell the value now", lost)
-    if not equal(one.setting, told, one.value):
-        return outcome(False, InForce.NO_EFFECT, revert.no_effect(one.setting, one.value, told), lost)
-    sample = after.sample(one.gpu_uuid) if after else None
-    enforced = sample.power_limit_enforced_w if sample is not None and one.setting == "power_limit_w" else None
-    if enforced is not None and enforced < one.value - WATTS_EQUAL:
-        return outcome(True, InForce.CAPPED, f"the driver enforces {enforced:g} W: another limit is lower", lost)
+    if found is None:
+        return outcome(True, InForce.NOT_CHECKED, "accepted, but the driver does not report the value now", lost)
+    if not equal(one.setting, found, one.value):
+        return outcome(False, InForce.NO_EFFECT, remote_settings.no_effect(one.setting, one.value, found), lost)
+    enforced = _enforced(one, after)
+    if enforced is not None:
+        lower = f"the driver enforces {enforced}: another limit is lower"
+        return outcome(True, InForce.CAPPED, lower, lost)
     return outcome(True, InForce.YES, lost)
 
 
+def _enforced(one: SettingCommand, after: CurrentValues | None) -> str | None:
+    """Return the driver's own lower value, if it does not enforce the one that was set."""
+    setting, sample = setting_of(one.setting), after.sample(one.gpu_uuid) if after else None
+    if not isinstance(setting, NumberSetting) or not setting.enforced or not isinstance(one.value, float):
+        return None
+    enforced = getattr(sample, setting.enforced, None)
+    lower = enforced is not None and enforced < one.value - WATTS_EQUAL
+    return setting.format(enforced) if lower else None
+
+
 def of_restoring(
-    entry: JournalEntry, one: SettingCommand, ran: Ran, after: CurrentValues | None, was: Any = None
+    entry: JournalEntry, one: SettingCommand, ran: Ran, after: CurrentValues | None, was: SettingValue | None = None
 ) -> SettingOutcome:
-    """Of one command that gives back what `entry` had before. `was`: what the host told until then, where it did."""
-    told = None if after is None else after.told(one.gpu_uuid, one.setting)
+    """Judge one command that reverts `entry`. `was`: the host's value until then, if it was readable."""
+    found = None if after is None else after.value(one.gpu_uuid, one.setting)
     before = UNKNOWN if entry.before == UNKNOWN else one.value
-    ok, message = revert.restored(one.setting, before, told, ran.failure)
+    ok, message = remote_settings.restored(one.setting, before, found, ran.failure)
     if not ok:
-        sysfs = revert.SYSFS if after is None else after.governors.sysfs
-        hand = revert.by_hand(entry.gpu_uuid, entry.setting, entry.before, sysfs)
+        sysfs = remote_settings.SYSFS if after is None else after.governors.sysfs
+        hand = remote_settings.by_hand(entry.gpu_uuid, entry.setting, entry.before, sysfs)
         message = joined(message, f"it stays in the journal. By hand: {hand}")
-    if one.setting in LOCKS:
+    if is_lock(one.setting):
         in_force = InForce.NOT_CHECKED
     elif ok:
         in_force = InForce.YES
     else:
         in_force = InForce.NOT_CHECKED if ran.failure else InForce.NO_EFFECT
     from_value, known = (entry.now, "journal") if was is None else (was, "read")
-    return SettingOutcome(one, ok, from_value, one.value, told, in_force, message, known)
+    return SettingOutcome(one, ok, from_value, one.value, found, in_force, message, known)
 
 
 def of_leaving(one: SettingCommand, entry: JournalEntry, way: claims.WayBack) -> SettingOutcome:
-    """Of a setting of ours for which nothing is run."""
+    """Return the outcome of a setting of this user's that is left alone."""
     asks = way.do == claims.ASK
     message = joined(way.why, "left alone until someone chooses") if asks else way.why
     known = entry.before_known
@@ -82,8 +108,11 @@ def of_leaving(one: SettingCommand, entry: JournalEntry, way: claims.WayBack) ->
     )
 
 
-def planned(one: SettingCommand, before: tuple[Any, str], dry_run: bool, warning: str = "") -> SettingOutcome:
-    """Of a command that is only shown, or kept back since another of its plan is not allowed."""
+def planned(
+    one: SettingCommand, before: tuple[SettingValue | None, str], dry_run: bool, warning: str = ""
+) -> SettingOutcome:
+    """Return the outcome of a command that is only shown, or not run since another command of its plan is not
+    allowed."""
     refused = one.right or ("" if dry_run else "not run: another command of this plan is not allowed")
     message = joined(refused, one.note, FOREIGN if before[1] == UNKNOWN else "", warning)
     return SettingOutcome(
@@ -92,37 +121,40 @@ def planned(one: SettingCommand, before: tuple[Any, str], dry_run: bool, warning
 
 
 def surely_unchanged(outcome: SettingOutcome, ran: Ran | None) -> bool:
+    """Return whether a failed command has certainly changed nothing."""
     if outcome.ok or (ran is not None and ran.unsure):
         return False
-    if outcome.command.setting in LOCKS or ran is None:
+    if is_lock(outcome.command.setting) or ran is None:
         return True  # refused by nvidia-smi, or never run
     return outcome.read_back is not None and equal(outcome.command.setting, outcome.read_back, outcome.before)
 
 
-def by_hand(one: SettingCommand, seen: CurrentValues) -> str:
-    return revert.by_hand(one.gpu_uuid, one.setting, one.value, seen.governors.sysfs)
+def by_hand(one: SettingCommand, now: CurrentValues) -> str:
+    """Return the shell command that sets the value, for the user."""
+    return remote_settings.by_hand(one.gpu_uuid, one.setting, one.value, now.governors.sysfs)
 
 
 def joined(*parts: str) -> str:
+    """Join the parts that are not empty."""
     return "; ".join(part for part in parts if part)
 
 
-def volatile(one: SettingCommand, seen: CurrentValues) -> str:
-    """What to say where a setting lasts only as long as somebody uses the GPU; "" elsewhere."""
-    if one.setting in ("persistence", "governor"):
+def volatile(one: SettingCommand, now: CurrentValues) -> str:
+    """Return a warning if the setting lasts only as long as a program uses the GPU; else ""."""
+    if not setting_of(one.setting).needs_persistence:
         return ""
-    sample = seen.sample(one.gpu_uuid)
+    sample = now.sample(one.gpu_uuid)
     if sample is None or sample.persistence is not False:
         return ""
     return VOLATILE
 
 
-def told_once(outcomes: Sequence[SettingOutcome]) -> list[SettingOutcome]:
-    """The outcomes, of which one of each GPU tells of persistence mode."""
-    found, told = [], set()
+def warned_once(outcomes: Sequence[SettingOutcome]) -> list[SettingOutcome]:
+    """Return the outcomes with the warning about persistence mode only once for each GPU."""
+    found, warned = [], set()
     for one in outcomes:
-        if VOLATILE in one.message and one.command.gpu_uuid in told:
+        if VOLATILE in one.message and one.command.gpu_uuid in warned:
             one = replace(one, message=joined(*(part.strip("; ") for part in one.message.split(VOLATILE))))
-        told |= {one.command.gpu_uuid} if VOLATILE in one.message else set()
+        warned |= {one.command.gpu_uuid} if VOLATILE in one.message else set()
         found.append(one)
     return found

@@ -1,59 +1,68 @@
-"""From wanted settings to commands, checked against the driver's own limits before anything is touched."""
+"""The step from wanted settings to commands, checked against the driver's own limits before anything is changed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
-from workbench.gpu.settings import revert, supported_clocks, warnings
-from workbench.gpu.settings.cpu_governor import Governors
-from workbench.gpu.settings.revert import DEFAULT, change_of
+from workbench.gpu.settings import remote_settings, setting_traps
+from workbench.gpu.settings.current_values import Governors
 from workbench.gpu.settings.rights import Rights
 from workbench.model.errors import InputError, SettingsError
 from workbench.model.gpu import DriverStatus, GpuInfo, GpuState, Telemetry
-from workbench.model.settings import HOST, HOST_INDEX, GpuSettings, SettingCommand
+from workbench.model.settings import (
+    GOVERNOR,
+    HOST,
+    HOST_INDEX,
+    SETTINGS,
+    ClockRange,
+    ClockSetting,
+    GpuSettings,
+    NumberSetting,
+    Setting,
+    SettingCommand,
+    SettingValue,
+    label_of,
+)
 
-__all__ = ["change_of", "commands_for", "plan", "select"]
+STEP_MHZ = 15  # the widest distance between two neighbouring SM clocks; memory clocks lie hundreds apart
 
 
 def plan(
     wanted: Mapping[str, GpuSettings], telemetry: Telemetry, rights: Rights, governors: Governors | None = None
 ) -> tuple[SettingCommand, ...]:
-    """One command for each change, in the order in which they hold: persistence on first, off last, the host's own
-    before them all.
+    """Return one command for each change: the host's first, then those of each GPU, persistence on first and off last.
 
-    `wanted` is by GPU: an index, a UUID, or "all". `governors` of the host, where one is wanted. InputError for a GPU
-    that is not there, a value outside the driver's limits, or a setting that the GPU or host does not have;
-    SettingsError when the driver cannot be asked.
-    """
+    `wanted` is by GPU: an index, a UUID, or "all". `governors`: those of the host, if one is wanted. InputError for an
+    unknown GPU, a value outside the driver's limits, or a setting that the GPU or host lacks; SettingsError if the
+    driver does not answer."""
     commands: list[SettingCommand] = []
     for selector, settings in wanted.items():
-        if settings.governor is not None:
-            commands += _governor(settings.governor, governors, rights)
-        on_gpus = replace(settings, governor=None)
-        if on_gpus.empty and selector == "all":
+        if (governor := settings.get(GOVERNOR.key)) is not None:
+            on = governors or Governors(problem="the host's CPUs were not read")
+            on.check(governor)
+            commands += commands_for(HOST_INDEX, HOST, GOVERNOR.key, governor, rights, on)
+        on_gpus = [(s, settings[s.key]) for s in SETTINGS if s.key in settings and not s.of_host]
+        if not on_gpus and selector == "all":
             continue
         if telemetry.driver.status is not DriverStatus.OK:
             raise SettingsError(telemetry.driver.message or telemetry.driver.status.value)
         for info in select(selector, telemetry):
             commands += _of_gpu(info, on_gpus, telemetry, rights)
-    return _once(commands)
+    return _without_repeats(commands)
 
 
-def _once(commands: list[SettingCommand]) -> tuple[SettingCommand, ...]:
-    """The same asked for again is the same; InputError when it is something else."""
+def _without_repeats(commands: Sequence[SettingCommand]) -> tuple[SettingCommand, ...]:
+    """Return each command once. InputError if one setting is given two values."""
     seen: dict[tuple[str, str], SettingCommand] = {}
     for one in commands:
         before = seen.setdefault((one.gpu_uuid, one.setting), one)
         if before is not one and before.value != one.value:
-            whose = "the host" if one.gpu_uuid == HOST else f"GPU {one.gpu_index}"
-            raise InputError(f"{whose}: {one.setting} is asked for twice")
+            raise InputError(f"{one.where}: {label_of(one.setting)} is given twice")
     return tuple(seen.values())
 
 
 def select(selector: str, telemetry: Telemetry) -> tuple[GpuInfo, ...]:
-    """The GPUs that "all", an index or a UUID names."""
+    """Return the GPUs that "all", an index or a UUID names. InputError if there are none."""
     infos = telemetry.infos
     if selector == "all":
         found = infos
@@ -63,96 +72,104 @@ def select(selector: str, telemetry: Telemetry) -> tuple[GpuInfo, ...]:
         found = tuple(i for i in infos if i.uuid and i.uuid.lower() == selector.lower())
     if not found:
         here = ", ".join(f"{i.index} ({i.name}, {i.uuid})" for i in infos) or "none"
-        raise InputError(f"no GPU {selector} on this host; it has {here}")
+        raise InputError(f"no GPU {selector} on this host; its GPUs: {here}")
     return found
 
 
 def commands_for(
-    index: int, uuid: str, setting: str, value: Any, rights: Rights, governors: Governors | None = None
+    index: int,
+    uuid: str,
+    setting: str,
+    value: SettingValue | None,
+    rights: Rights,
+    governors: Governors | None = None,
+    note: str = "",
 ) -> tuple[SettingCommand, ...]:
-    """The commands that set one value: one, but for governors that differ between cores."""
+    """Return the commands that set one value: one command, or one per governor if the cores differ."""
     on = governors or Governors()
-    made = revert.steps(uuid, setting, value, cores=sorted(on.by_core), sysfs=on.sysfs)
-    argvs = [rights.argv(step.argv) for step in made]
-    return tuple(
-        SettingCommand(index, uuid, setting, argv, rights.needed_for(argv), step.value, step.stdin)
-        for argv, step in zip(argvs, made, strict=True)
-    )
+    commands = []
+    for step in remote_settings.steps(uuid, setting, value, cores=sorted(on.by_core), sysfs=on.sysfs):
+        argv = rights.argv(step.argv)
+        right = rights.needed_for(argv)
+        commands.append(SettingCommand(index, uuid, setting, argv, right, step.value, step.stdin, note))
+    return tuple(commands)
 
 
-def _governor(wanted: str, governors: Governors | None, rights: Rights) -> tuple[SettingCommand, ...]:
-    on = governors or Governors(problem="the host's CPUs were not looked at")
-    on.check(wanted)
-    return commands_for(HOST_INDEX, HOST, "governor", wanted, rights, on)
-
-
-def _of_gpu(info: GpuInfo, settings: GpuSettings, telemetry: Telemetry, rights: Rights) -> Iterator[SettingCommand]:
-    notes = _check(info, settings, telemetry)
-    for name, value in _changes(settings):
-        for one in commands_for(info.index, info.uuid, name, value, rights):
-            yield replace(one, note=notes.get(name, ""))
-
-
-def _changes(settings: GpuSettings) -> Iterator[tuple[str, Any]]:
-    if settings.persistence:
-        yield "persistence", True
-    if settings.power_limit_w is not None:
-        yield "power_limit_w", float(settings.power_limit_w)
-    for name, lock, reset in (
-        ("gpu_clocks", settings.gpu_clocks, settings.reset_gpu_clocks),
-        ("memory_clocks", settings.memory_clocks, settings.reset_memory_clocks),
-    ):
-        if lock is not None or reset:
-            yield name, DEFAULT if lock is None else str(lock)
-    if settings.persistence is False:
-        yield "persistence", False
-
-
-def _check(info: GpuInfo, settings: GpuSettings, telemetry: Telemetry) -> dict[str, str]:
-    """InputError for what cannot be; else what is to be said of each setting."""
+def _of_gpu(
+    info: GpuInfo, settings: Sequence[tuple[Setting, SettingValue]], telemetry: Telemetry, rights: Rights
+) -> Iterator[SettingCommand]:
     name = f"GPU {info.index} ({info.name})" if info.name else f"GPU {info.index}"
     sample = next((s for s in telemetry.gpus if s.index == info.index), None)
     if sample is None or sample.state is not GpuState.LIVE:
-        why = sample.message or sample.state.value if sample else "gives no reading"
+        why = sample.message or sample.state.value if sample else "no reading"
         raise SettingsError(f"{name}: {why}; nothing can be set on it")
-    notes: dict[str, str] = {}
-    if settings.power_limit_w is not None:
-        _check_power(name, info, settings.power_limit_w)
-    if settings.gpu_clocks is not None:
-        _both(name, "graphics", settings.reset_gpu_clocks)
-        taken = supported_clocks.check(name, "SM", settings.gpu_clocks, info.sm_max_mhz, info.supported_sm_mhz)
-        notes["gpu_clocks"] = _note(taken, warnings.of_lock("gpu_clocks", settings.gpu_clocks, info))
-    if settings.memory_clocks is not None or settings.reset_memory_clocks:
-        if info.memory_max_mhz is None:
-            why = info.absent.get("memory_max_mhz", "not given")
-            unified = "its memory is the host's; " if info.unified_memory else ""
-            raise InputError(
-                f"{name} has no memory clock that can be set ({unified}highest memory clock: {why})",
-                next_step=warnings.instead(info),
-            )
-        if settings.memory_clocks is not None:
-            _both(name, "memory", settings.reset_memory_clocks)
-            taken = supported_clocks.check(
-                name, "memory", settings.memory_clocks, info.memory_max_mhz, info.supported_memory_mhz
-            )
-            notes["memory_clocks"] = _note(taken, warnings.of_lock("memory_clocks", settings.memory_clocks, info))
-    return notes
+    notes = {setting.key: _check(name, info, setting, value) for setting, value in settings}
+    for setting, value in sorted(settings, key=lambda pair: (pair[1] is False) - (pair[1] is True)):
+        yield from commands_for(info.index, info.uuid, setting.key, value, rights, note=notes[setting.key])
 
 
-def _note(*parts: str) -> str:
-    return "; ".join(part for part in parts if part)
-
-
-def _both(name: str, which: str, reset: bool) -> None:
-    if reset:
-        raise InputError(f"{name}: {which} clocks cannot be locked and reset at once")
-
-
-def _check_power(name: str, info: GpuInfo, watts: float) -> None:
-    if info.power_min_w is None or info.power_max_w is None:
-        why = info.absent.get("power_max_w", "the driver gives no limits")
-        raise InputError(f"{name} has no power limit that can be set ({why})", next_step=warnings.instead(info))
-    if not info.power_min_w <= watts <= info.power_max_w:
+def _check(name: str, info: GpuInfo, setting: Setting, value: SettingValue) -> str:
+    """Return what the user should know of this value; "" if nothing. InputError if the GPU cannot have it."""
+    if isinstance(setting, NumberSetting) and isinstance(value, float | int):
+        _check_number(name, info, setting, value)
+    if not isinstance(setting, ClockSetting):
+        return ""
+    highest = getattr(info, setting.highest)
+    if highest is None and setting.needs_highest:
+        why = info.absent.get(setting.highest, "not reported")
+        unified = "its memory is the host's; " if info.unified_memory else ""
         raise InputError(
-            f"{name}: {watts:.10g} W is outside what it allows, {info.power_min_w:g} to {info.power_max_w:g} W"
+            f"{name} has no {setting.clock_name} clock that can be set "
+            f"({unified}highest {setting.clock_name} clock: {why})",
+            next_step=setting_traps.alternative(info),
         )
+    if not isinstance(value, ClockRange):
+        return ""
+    taken = check_clocks(name, setting.clock_name, value, highest, getattr(info, setting.supported))
+    warnings = setting_traps.lock_warnings(setting.key, value, info)
+    return "; ".join(part for part in (taken, warnings) if part)
+
+
+def _check_number(name: str, info: GpuInfo, setting: NumberSetting, value: float) -> None:
+    limits = setting.limits(info)
+    if limits is None:
+        why = info.absent.get(setting.highest, "the driver reports no limits")
+        raise InputError(
+            f"{name} has no {setting.label} that can be set ({why})", next_step=setting_traps.alternative(info)
+        )
+    low, high = limits
+    if not low <= value <= high:
+        raise InputError(
+            f"{name}: {value:.10g} {setting.unit} is outside its limits, {low:g} to {high:g} {setting.unit}"
+        )
+
+
+def check_clocks(name: str, which: str, clocks: ClockRange, highest: int | None, supported: Sequence[int]) -> str:
+    """Return which clocks nvidia-smi sets instead of `clocks`; "" if it sets these. InputError if the card lacks them.
+
+    nvidia-smi takes the supported clock that is closest to the given one, without a message (its help says so of
+    --lock-gpu-clocks). A clock far from any supported one is surely a mistake. A minimum below all supported clocks (0
+    is often given) is no lower bound, and allowed in a range. Without a list of clocks the highest one is the limit."""
+    if clocks.min_mhz < 0 or clocks.min_mhz > clocks.max_mhz:
+        raise InputError(f"{name}: {clocks} is not a range of clocks: MIN-MAX in MHz, MIN not above MAX")
+    if highest is not None and clocks.max_mhz > highest:
+        raise InputError(f"{name}: {clocks.max_mhz} MHz is above its highest {which} clock, {highest} MHz")
+    if not supported:
+        return ""
+    taken: list[str] = []
+    for mhz in dict.fromkeys((clocks.min_mhz, clocks.max_mhz)):
+        nearest = min(supported, key=lambda s: (abs(s - mhz), s))
+        if nearest == mhz:
+            continue
+        lower_bound = mhz < min(supported) and mhz < clocks.max_mhz
+        if abs(nearest - mhz) > STEP_MHZ and not lower_bound:
+            raise InputError(f"{name} has no {which} clock of {mhz} MHz; {_neighbours(mhz, supported)}")
+        taken.append(f"{nearest} MHz for {mhz}")
+    return f"nvidia-smi takes the closest {which} clock: {', '.join(taken)}" if taken else ""
+
+
+def _neighbours(mhz: int, supported: Sequence[int]) -> str:
+    below = max((s for s in supported if s < mhz), default=None)
+    above = min((s for s in supported if s > mhz), default=None)
+    near = " and ".join(f"{s} MHz" for s in (below, above) if s is not None)
+    return f"nearest: {near}"

@@ -1,5 +1,5 @@
-"""Whether a setting holds, judged from readings under load: a clock lock that returns success may change nothing, and
-the driver has no call that tells (NVML has no getter for locked clocks)."""
+"""The proof that a setting is in force, from readings under load. A clock lock can return success and change nothing,
+and no driver call returns the locked clocks (NVML has no getter for them)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from statistics import median
 from typing import Any
 
 from workbench.engines.gpu_table import find
+from workbench.gpu.settings.alterations import lock_drift, locks_on
 from workbench.gpu.settings.contrast import (
     BINDS_SHARE,
     CONTRAST_MHZ,
     ENOUGH,
     LOADED_PCT,
-    LOCKS,
     POWER,
     SLACK_MHZ,
     Clock,
@@ -29,20 +29,29 @@ from workbench.gpu.settings.contrast import (
     ignored,
     loaded,
     raised,
-    span,
     within,
 )
-from workbench.gpu.settings.drift import lock_drift, locks_on
 from workbench.gpu.settings.setting_traps import Trap, trap
 from workbench.gpu.telemetry.history import BenchmarkReading, Moment
 from workbench.model.gpu import GpuInfo, Telemetry
-from workbench.model.settings import HOST_INDEX, Alteration, InForce
+from workbench.model.settings import (
+    GPU_CLOCKS,
+    HOST_INDEX,
+    MEMORY_CLOCKS,
+    PERSISTENCE,
+    POWER_LIMIT,
+    WATTS_EQUAL,
+    Alteration,
+    ClockRange,
+    ClockSetting,
+    InForce,
+    setting_of,
+)
 
-HOLDS_SHARE = 0.9  # of the readings under load within the lock
+HOLDS_SHARE = 0.9  # share of the readings under load within the lock
 OVER_LIMIT = 1.05  # power is a mean over 1 s and may pass the limit for a moment
 STUCK_MHZ = 900  # below this a loaded GB10 shows the fault of "gb10.hidden-cap"
-SAME_W = 0.5  # drivers round a limit
-OF_THE_CARD = ("persistence.off",)  # true of all its settings: told once, not with each
+OF_THE_CARD = ("persistence.off",)  # traps of all settings of a card: reported once, not with each
 UNSHOWN = (InForce.NO_EFFECT, InForce.CONSISTENT)
 PROVES_NOTHING = "is consistent, which proves nothing"
 CONSISTENT = str(InForce.CONSISTENT)
@@ -51,10 +60,11 @@ UNNAMED = "what the driver does not name"
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """`short` fits a GPU's row; `text` says what was asked for, what was seen, and why where that is known.
+    """The verdict on one setting. `short` fits a GPU's row; `text` names the requested value, the observed value, and
+    the cause if it is known.
 
-    `observed` is in the setting's unit (MHz, W); `share` 0..1 of the samples is what `text` speaks of: within the lock
-    ("yes"), capped, or outside it ("no effect"); of a power limit, how often it held the clocks down."""
+    `observed` is in the setting's unit (MHz, W). `share` (0..1) is the share of the samples within the lock ("yes"),
+    capped, or outside the lock ("no effect"); of a power limit, the share in which it held the clocks down."""
 
     gpu_index: int
     setting: str
@@ -70,12 +80,12 @@ class Proof:
 
     @property
     def place(self) -> str:
-        """ "gpu0", or "host": what stands before the setting's name in a result."""
+        """Return "gpu0" or "host", the prefix of the setting's key in a result."""
         return "host" if self.gpu_index == HOST_INDEX else f"gpu{self.gpu_index}"
 
     @property
     def where(self) -> str:
-        """The same for a person."""
+        """Return "GPU0" or "host", for the user."""
         return self.place if self.gpu_index == HOST_INDEX else f"GPU{self.gpu_index}"
 
     @property
@@ -92,8 +102,8 @@ def judge_all(
     telemetry: Telemetry | None = None,
     known: ContrastEvidence | None = None,
 ) -> tuple[Proof, ...]:
-    """Every altered setting that can be judged: clocks and power by the readings under load, persistence and governor
-    by what `telemetry` reads. `known`: clocks under the same load with another lock or none."""
+    """Judge every altered setting: clocks and power by the readings under load, all others by the values in
+    `telemetry`. `known`: clocks under the same load with another lock or none."""
     known = known or ContrastEvidence()
     on = locks_on(alterations, known.others)
     now = clocks_of(on, moments, telemetry, known.load) if telemetry else ()
@@ -113,23 +123,24 @@ def judge_all(
 
 
 def _replaced(one: Alteration, others: Sequence[Alteration]) -> Proof | None:
-    """A lock in whose place another Workbench has set its own."""
+    """Return the verdict on a lock that another Workbench has replaced, or None."""
     said = lock_drift(one, others)
     if said is None:
         return None
-    what = "memory lock" if one.setting == "memory_clocks" else "lock"
+    what = _lock_word(one.setting)
     text = f"{what} changed by someone else: {said}"
     return Proof(one.gpu_index, one.setting, InForce.CHANGED, f"{what} ▲ changed", text, 1)
 
 
 def judge(alteration: Alteration, moments: Sequence[Moment]) -> Proof | None:
-    """What the readings alone say of one setting; None where load does not show it (persistence, a reset)."""
+    """Judge one setting by the readings alone; None if a load does not show it (persistence, a reset)."""
     readings = loaded(moments, alteration.gpu_index)
+    setting, now = setting_of(alteration.setting), alteration.now
     found: Proof | None = None
-    if alteration.setting == "power_limit_w" and isinstance(alteration.now, int | float):
-        found = _power(alteration, float(alteration.now), readings)
-    elif alteration.setting in LOCKS and (asked := span(alteration.now)):
-        found = _clocks(alteration, asked, readings)
+    if setting.proof == "power" and isinstance(now, int | float):
+        found = _power(alteration, float(now), readings)
+    elif isinstance(setting, ClockSetting) and isinstance(now, ClockRange):
+        found = _clocks(alteration, setting, now, readings)
     if found is not None and found.in_force is InForce.NOT_CHECKED:
         busy = [r.gpu_util_pct or 0.0 for m in moments for r in m.gpus if r.gpu_index == alteration.gpu_index]
         most = f"the GPU was at most {max(busy):.0f} % busy, and one counts from {LOADED_PCT:.0f} %" if busy else ""
@@ -138,7 +149,7 @@ def judge(alteration: Alteration, moments: Sequence[Moment]) -> Proof | None:
 
 
 def _contrasted(proof: Proof, one: Alteration, clock: Clock | None, known: ContrastEvidence) -> Proof:
-    """In force where another clock shows it; else why the reading proves nothing."""
+    """Return the verdict "in force" if another clock proves it; else say why the reading proves nothing."""
     other = contrast(clock, known.clocks) if clock else None
     if other is not None or known.has_shown(one):
         how = f"; under the same load the clock was {_beside(other)}" if other else ", as a contrast showed before"
@@ -161,11 +172,11 @@ def _why_unshown(clock: Clock | None, known: ContrastEvidence) -> str:
 
 
 def _not_reached(proof: Proof, clock: Clock, known: ContrastEvidence) -> Proof:
-    """Capped where the lock raised the clock, but not as far as it asked."""
+    """Return the verdict "capped" if the lock raised the clock, but not to its minimum."""
     other = raised(clock, known.clocks)
     if other is None:
         return proof
-    what = "memory lock" if proof.setting == "memory_clocks" else "lock"
+    what = _lock_word(proof.setting)
     text = (
         f"{what} {proof.requested} is not reached: capped by {UNNAMED}, observed {proof.observed:.0f} MHz;"
         f" under the same load the clock was {_beside(other)}"
@@ -175,23 +186,23 @@ def _not_reached(proof: Proof, clock: Clock, known: ContrastEvidence) -> Proof:
 
 
 def _beside(other: Clock) -> str:
-    asked = span(other.lock)
-    return f"{other.mhz} MHz " + (f"with a lock of {_wanted(asked)} MHz" if asked else "without the lock")
+    return f"{other.mhz} MHz " + (
+        f"with a lock of {GPU_CLOCKS.format(other.lock)}" if other.lock else "without the lock"
+    )
 
 
-def _wanted(asked: tuple[int, int]) -> str:
-    low, high = asked
-    return f"{low}-{high}" if low != high else f"{low}"
+def _lock_word(setting: str) -> str:
+    return "memory lock" if setting == MEMORY_CLOCKS.key else "lock"
 
 
-def _clocks(one: Alteration, asked: tuple[int, int], readings: Sequence[BenchmarkReading]) -> Proof:
-    low, high = asked
-    what = "memory lock" if one.setting == "memory_clocks" else "lock"
-    wanted = _wanted(asked)
-    pairs = [(mhz, r) for r in readings if (mhz := clock_of(r, one.setting)) is not None]
+def _clocks(one: Alteration, setting: ClockSetting, lock: ClockRange, readings: Sequence[BenchmarkReading]) -> Proof:
+    low, high = lock.min_mhz, lock.max_mhz
+    what = _lock_word(one.setting)
+    wanted = setting.input_text(lock)
+    pairs = [(mhz, r) for r in readings if (mhz := clock_of(r, setting)) is not None]
     if len(pairs) < ENOUGH:
         return _unproven(one, what, len(pairs), f"{wanted} MHz")
-    outside = [(mhz, r) for mhz, r in pairs if not within(mhz, asked)]
+    outside = [(mhz, r) for mhz, r in pairs if not within(mhz, lock)]
     below = [(mhz, r) for mhz, r in outside if mhz < low]
     above = [(mhz, r) for mhz, r in outside if mhz > high]
     share = len(outside) / len(pairs)
@@ -204,9 +215,9 @@ def _clocks(one: Alteration, asked: tuple[int, int], readings: Sequence[Benchmar
         seen_in = f"{seen} MHz in {_pct(1 - share)} of {len(pairs)} readings under load"
         text = f"{what} {wanted} MHz {PROVES_NOTHING}: {seen_in}"
         return proof(InForce.CONSISTENT, f"{what} {wanted} {CONSISTENT}", text, 1 - share)
-    limiter, bound = _limiter([r for _, r in below], {POWER} if one.setting == "memory_clocks" else set())
+    limiter, bound = _limiter([r for _, r in below], {POWER} if setting is MEMORY_CLOCKS else set())
     if not (limiter and bound >= BINDS_SHARE * len(outside)):
-        # Held now and then, and nobody says what holds it the rest of the time: neither "in force" nor "no effect".
+        # Reached now and then, and the driver names no limiter for the rest: neither "in force" nor "no effect".
         limiter = UNNAMED if share < HOLDS_SHARE and not above else None
     if limiter:
         text = (
@@ -224,7 +235,7 @@ def _clocks(one: Alteration, asked: tuple[int, int], readings: Sequence[Benchmar
 def _power(one: Alteration, limit_w: float, readings: Sequence[BenchmarkReading]) -> Proof:
     watts = [r.power_w for r in readings if r.power_w is not None]
     wanted = f"{limit_w:g} W"
-    others = [w for r in readings if (w := r.power_limit_w) is not None and abs(w - limit_w) > SAME_W]
+    others = [w for r in readings if (w := r.limit_w) is not None and abs(w - limit_w) > WATTS_EQUAL]
     if others:
         text = f"power limit changed by someone else: now {others[-1]:g} W, Workbench set {wanted}"
         short = f"limit ▲ now {others[-1]:g} W"
@@ -248,28 +259,20 @@ def _power(one: Alteration, limit_w: float, readings: Sequence[BenchmarkReading]
 
 
 def _as_read(one: Alteration, telemetry: Telemetry) -> Proof | None:
-    """Persistence mode and the CPU governor: what the host says now is what holds."""
-    if one.gpu_index == HOST_INDEX:
-        told: Any = telemetry.host.cpu_governor if one.setting == "governor" else None
-    elif one.setting == "persistence":
-        sample = next((s for s in telemetry.gpus if s.index == one.gpu_index), None)
-        told = sample.persistence if sample else None
-    else:
+    """Judge a setting that load does not show by the host's present value."""
+    setting = setting_of(one.setting)
+    if setting.proof != "reading":
         return None
-    name = {"persistence": "persistence mode"}.get(one.setting, one.setting)
-    wanted, seen = _word(one.now), _word(told)
-    if told is None:
-        verdict, short, text = InForce.NOT_CHECKED, "", f"{name}: not checked, the host does not tell"
-    elif told == one.now:
-        verdict, short, text = InForce.YES, "", f"{name} is {wanted}"
+    found = setting.read(telemetry, one.gpu_uuid)
+    wanted, seen = setting.format(one.now), setting.format(found)
+    if found is None:
+        verdict, short, text = InForce.NOT_CHECKED, "", f"{setting.label}: not checked, the host does not report it"
+    elif found == one.now:
+        verdict, short, text = InForce.YES, "", f"{setting.label} is {wanted}"
     else:
-        verdict, short = InForce.CHANGED, f"{name} ▲ now {seen}"
-        text = f"{name} changed by someone else: now {seen}, Workbench set {wanted}"
-    return Proof(one.gpu_index, one.setting, verdict, short, text, int(told is not None), wanted)
-
-
-def _word(value: object) -> str:
-    return ("on" if value else "off") if isinstance(value, bool) else str(value)
+        verdict, short = InForce.CHANGED, f"{setting.label} ▲ now {seen}"
+        text = f"{setting.label} changed by someone else: now {seen}, Workbench set {wanted}"
+    return Proof(one.gpu_index, one.setting, verdict, short, text, int(found is not None), wanted)
 
 
 def _unproven(one: Alteration, what: str, count: int, wanted: str) -> Proof:
@@ -278,15 +281,15 @@ def _unproven(one: Alteration, what: str, count: int, wanted: str) -> Proof:
 
 
 def _limiter(readings: Sequence[BenchmarkReading], but: AbstractSet[str]) -> tuple[str | None, int]:
-    """The limiter named most often, and in how many readings any was named. `but`: what does not lower this clock: a
-    power limit lowers the SMs', not the memory's."""
+    """Return the limiter named most often and the number of readings that name any. `but`: limiters that do not lower
+    this clock; a power limit lowers the SMs' clock, not the memory's."""
     named = [caps(r) - but for r in readings]
     counts = Counter(word for words in named for word in sorted(words))
     return (counts.most_common(1)[0][0] if counts else None), sum(bool(words) for words in named)
 
 
 def _pct(share: float) -> str:
-    """Never "100 %" of what was not all, nor "0 %" of what was not nothing."""
+    """Return a share as a percentage. Only 1 gives "100 %", and only 0 gives "0 %"."""
     return f"{min(99, max(1, round(100 * share))) if 0 < share < 1 else round(100 * share)} %"
 
 
@@ -302,26 +305,26 @@ def _with_traps(proof: Proof, info: GpuInfo | None, telemetry: Telemetry | None)
 
 
 def _traps(proof: Proof, info: GpuInfo | None, telemetry: Telemetry | None) -> list[Trap]:
-    """Those that explain this verdict on this card, the most telling first."""
+    """Return the traps that explain this verdict on this card, the most likely first."""
     known = find(info.name) if info else None
     chip = known.chip if known else ""
     found: list[Trap] = []
     if proof.in_force is InForce.NOT_CHECKED:
         return found
-    if proof.setting == "memory_clocks":
+    if proof.setting == MEMORY_CLOCKS.key:
         found += _memory_traps(proof, known.memory_under_compute_mhz if known else None, chip)
-    elif proof.setting == "gpu_clocks" and proof.in_force in UNSHOWN and proof.observed is not None:
+    elif proof.setting == GPU_CLOCKS.key and proof.in_force in UNSHOWN and proof.observed is not None:
         if chip.endswith("GB10") and proof.observed < STUCK_MHZ:
             found.append(trap("gb10.hidden-cap"))
         elif proof.in_force is InForce.NO_EFFECT and proof.observed < _lowest(proof):
             found.append(trap("clock.max-is-not-sustained"))
         if info is not None and info.virtualization not in (None, "none"):
             found.append(trap("lock.success-is-a-request"))
-    elif proof.setting == "power_limit_w" and proof.in_force is InForce.YES and proof.limiter is None:
+    elif proof.setting == POWER_LIMIT.key and proof.in_force is InForce.YES and proof.limiter is None:
         found.append(trap("power.not-binding"))
     if proof.limiter == UNNAMED:
         found.append(trap("lock.unknown-limiter"))
-    if proof.setting != "persistence" and _persistence(proof.gpu_index, telemetry) is False:
+    if proof.setting != PERSISTENCE.key and _persistence(proof.gpu_index, telemetry) is False:
         found.append(trap("persistence.off"))
     return found
 

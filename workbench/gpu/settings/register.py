@@ -28,7 +28,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from workbench.gpu.settings import revert
+from workbench.gpu.settings import remote_settings
 
 PLACES = ("/run/lock", "/var/tmp")  # the first that is fit: the same one for every user of a host
 PREFIX = "workbench-gpu."
@@ -151,17 +151,17 @@ def _load(path: str, uid: int) -> dict[str, Any] | None:
 
 def _fit_change(change: Any) -> bool:
     """Whether it is one of `_changes`."""
-    known = change["setting"] in revert.ORDER and isinstance(change["gpu_index"], int)
-    return known and -1 <= change["gpu_index"] < MOST_GPUS and bool(revert.is_number(change["unix_s"]))
+    known = change["setting"] in remote_settings.SETTINGS and isinstance(change["gpu_index"], int)
+    return known and -1 <= change["gpu_index"] < MOST_GPUS and bool(remote_settings.is_number(change["unix_s"]))
 
 
 def _unfit(entry: Any) -> bool:
-    if revert.unfit(entry) is not None or not -1 <= entry["gpu_index"] < MOST_GPUS:
+    if remote_settings.unfit(entry) is not None or not -1 <= entry["gpu_index"] < MOST_GPUS:
         return True
     dates = [entry.get("since_unix_s"), entry.get("set_unix_s") or 0]
-    if not all(revert.is_number(date) and date >= 0 for date in dates):
+    if not all(remote_settings.is_number(date) and date >= 0 for date in dates):
         return True
-    if not revert.is_number(entry.get("energy_j") or 0):
+    if not remote_settings.is_number(entry.get("energy_j") or 0):
         return True
     texts = [entry.get(name, "") for name in ("state", "who", "gpu_name", "before_known", "origin")]
     return not all(isinstance(t, str) and len(t) <= 200 and t.isprintable() for t in texts)

@@ -1,14 +1,22 @@
-"""What GPU settings are known to do other than they seem to. Data with sources; proof.py says when one applies."""
+"""Known traps of GPU settings: cases in which a setting does something else than it seems to. Data with sources.
+
+plan.py warns of them before a setting is applied; proof.py names those that explain a reading under load."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
 
+from workbench.engines.gpu_table import find
+from workbench.model.gpu import GpuInfo
+from workbench.model.settings import GPU_CLOCKS, MEMORY_CLOCKS, ClockRange
+
+NEAR_TOP = 0.95  # of the highest clock: cards under load run below it (2790 to 2865 of 3090 MHz)
+
 
 @dataclass(frozen=True, slots=True)
 class Trap:
-    """`text` may hold {names} until `trap` has filled them in."""
+    """A trap with its sources. `text` can contain {names}, which `trap` replaces."""
 
     id: str
     text: str
@@ -25,6 +33,29 @@ def all_traps() -> dict[str, Trap]:
 
 
 def trap(trap_id: str, **facts: object) -> Trap:
-    """With its names filled in. KeyError for an id or a name that is not there: a defect, not input."""
+    """Return the trap with its names replaced. KeyError for an unknown id or name, which is a defect."""
     found = all_traps()[trap_id]
     return Trap(found.id, found.text.format(**facts), found.sources)
+
+
+def lock_warnings(setting: str, clocks: ClockRange, info: GpuInfo) -> str:
+    """Return the known traps of a clock lock on this card; "" if there are none."""
+    known = find(info.name)
+    found = []
+    if setting == GPU_CLOCKS.key and info.sm_max_mhz and clocks.min_mhz >= NEAR_TOP * info.sm_max_mhz:
+        found.append(trap("clock.max-is-not-sustained"))
+    if setting == MEMORY_CLOCKS.key and known is not None:
+        normal = known.memory_under_compute_mhz
+        if normal and clocks.min_mhz > normal:
+            found.append(trap("memory.normal-clock", mhz=normal))
+        elif normal and clocks.min_mhz == clocks.max_mhz == normal:
+            found.append(trap("memory.lock-is-where-it-runs", mhz=normal))
+        if known.chip == "GB202":
+            found.append(trap("memory.lock-can-cost", chip=known.chip))
+    return "; ".join(one.text for one in found)
+
+
+def alternative(info: GpuInfo) -> str | None:
+    """Return the next step on a card that lacks a setting, or None."""
+    known = find(info.name)
+    return trap("gb10.clock-lock-only").text if known is not None and known.chip.endswith("GB10") else None

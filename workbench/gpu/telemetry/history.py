@@ -32,7 +32,7 @@ class BenchmarkReading(NamedTuple):
     temperature_c: float | None
     gpu_util_pct: float | None
     event_reasons: tuple[str, ...] | None
-    power_limit_w: float | None = None
+    limit_w: float | None = None  # the power limit
 
 
 class Moment(NamedTuple):

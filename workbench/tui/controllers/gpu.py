@@ -11,7 +11,7 @@ from workbench.model.server_run import ServerState, ServerStatus
 from workbench.model.settings import GuardView, InForce, SettingCommand, SettingOutcome, SettingsReport
 from workbench.tui.cells import Row, paragraph
 from workbench.tui.controllers.base import Controller
-from workbench.tui.formats import alteration_texts, countdown, there_before
+from workbench.tui.formats import alteration_texts, countdown, setting_name, there_before
 from workbench.tui.glyphs import G
 from workbench.tui.modals.ask import Confirm, foreign_settings
 from workbench.tui.modals.base import Make
@@ -159,7 +159,7 @@ class GpuController(Controller):
     def _ask_about_foreign(self, report: SettingsReport, password: str | None) -> None:
         """Ask about settings that someone else has changed since; the revert has left them alone."""
         outcomes = [o for o in report.outcomes if o.foreign]
-        texts = [f"{o.command.where} {o.command.setting}" for o in outcomes]
+        texts = [f"{o.command.where} {setting_name(o.command.setting)}" for o in outcomes]
 
         def decided(choice: str | None) -> None:
             if choice is None:

@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from workbench.model.errors import InputError
 from workbench.model.experiment import SHOWS_PCT, Arm, Target
 from workbench.model.plan import PlanChange
-from workbench.model.settings import ClockRange, GpuSettings
+from workbench.model.settings import GpuSettings, parse_word
 from workbench.tui.cells import Row, paragraph
 from workbench.tui.formats import elapsed, value_text
 from workbench.tui.glyphs import G
 from workbench.tui.modals.form import Field, Form, Values, filled
-from workbench.tui.modals.gpu_settings import clocks_of
 from workbench.tui.widgets.experiment import arm_words
 
 METRICS = {"tok/s": "output_tok_s", "tok/J": "tok_per_joule", "TTFT p50": "ttft_ms.p50", "ITL mean": "itl_ms.mean"}
@@ -52,7 +52,7 @@ def line_of(arm: Arm) -> str:
 
 
 def parse_arm(text: str) -> Arm | str:
-    """Parse words such as "@vllm-any max-num-seqs=512 -enforce-eager $K=V gpu.power=400". Return a text on an error."""
+    """Parse words such as "@vllm-any max-num-seqs=512 -enforce-eager gpu.power-limit=400". Return text on an error."""
     try:
         words = shlex.split(text)
     except ValueError as error:
@@ -65,10 +65,10 @@ def parse_arm(text: str) -> Arm | str:
                 return f"one target each: {arm.target.name} and “{word}”"
             arm = replace(arm, target=Target(word.removeprefix("@")))
         elif name.startswith("gpu."):
-            gpu = _gpu(arm.gpu, name[4:], value)
-            if isinstance(gpu, str):
-                return gpu
-            arm = replace(arm, gpu=gpu)
+            try:
+                arm = replace(arm, gpu=GpuSettings({**arm.gpu, **parse_word(word.removeprefix("gpu."))}))
+            except InputError as error:
+                return f"{name}: {error.message}"
         elif word.startswith("$") and equals:
             arm = replace(arm, envs=(*arm.envs, word[1:]))
         elif word.startswith("-") and not equals:
@@ -76,28 +76,8 @@ def parse_arm(text: str) -> Arm | str:
         elif equals and name.strip("-"):
             arm = replace(arm, sets=(*arm.sets, f"{name.lstrip('-')}={value}"))
         else:
-            return f"expected flag=value, -flag, $NAME=value, gpu.power=W, @PRESET or a URL, got “{word}”"
+            return f"expected flag=value, -flag, $NAME=value, gpu.power-limit=W, @PRESET or a URL, got “{word}”"
     return arm
-
-
-def _gpu(gpu: GpuSettings, name: str, value: str) -> GpuSettings | str:
-    if name == "power":
-        try:
-            return replace(gpu, power_limit_w=float(value.rstrip("wW")))
-        except ValueError:
-            return f"gpu.power: expected watts, got “{value}”"
-    if name in ("sm", "mem"):
-        clocks = clocks_of(value)
-        if isinstance(clocks, ClockRange):
-            return replace(gpu, gpu_clocks=clocks) if name == "sm" else replace(gpu, memory_clocks=clocks)
-        if clocks != "reset":
-            return f"gpu.{name}: {clocks or 'a value is needed'}"
-        return replace(gpu, reset_gpu_clocks=True) if name == "sm" else replace(gpu, reset_memory_clocks=True)
-    if name == "persistence" and value in ("on", "off"):
-        return replace(gpu, persistence=value == "on")
-    if name == "governor" and value:
-        return replace(gpu, governor=value)
-    return f"expected gpu.power, gpu.sm, gpu.mem, gpu.persistence or gpu.governor, got “gpu.{name}={value}”"
 
 
 def parse(values: Values) -> Wanted | str:
@@ -173,7 +153,7 @@ def experiment_form(
 
     def intro(width: int) -> list[Row]:
         text = (
-            "Words of A and B: flag=value, -flag, $NAME=value, gpu.power=400, gpu.sm=1755, gpu.mem=MIN,MAX; "
+            "Words of A and B: flag=value, -flag, $NAME=value, gpu.power-limit=400, gpu.gpu-clocks=1755; "
             "@PRESET, @RUN or a URL in place of the plan"
         )
         return [*paragraph(about, width), *paragraph(text, width, "dim", "  "), ()]

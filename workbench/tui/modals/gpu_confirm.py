@@ -14,7 +14,7 @@ from textual.widget import Widget
 from workbench.model.settings import HOST_INDEX, GuardView, InForce, SettingCommand, SettingOutcome, SettingsReport
 from workbench.session.state import SessionState
 from workbench.tui.cells import Row, cell, pad, paragraph
-from workbench.tui.formats import NA, clock, elapsed, gpus_text, in_words, setting_text, short_gpu_name
+from workbench.tui.formats import NA, clock, elapsed, gpus_text, setting_name, setting_value, short_gpu_name
 from workbench.tui.glyphs import G
 from workbench.tui.modals.base import Choices, Label, Make, Modal, Text, TextBody
 from workbench.tui.widgets.entry import Entry
@@ -37,10 +37,6 @@ KNOWN = {
     "unknown": "a lock cannot be read",
     "claim": "according to its user's Workbench",
 }
-
-
-def setting_value(setting: str, value: object) -> str:
-    return NA if value is None else setting_text(setting, value).split(" ", 1)[-1]
 
 
 def place_of(index: int) -> str:
@@ -76,12 +72,12 @@ def change_rows(planned: Sequence[SettingOutcome], width: int) -> list[Row]:
     """Return a table of the changes, with the source of each value before. GPUs that change alike share a row."""
     alike: dict[tuple[str, str, str, str], list[int]] = {}
     for o in planned:
-        word, before = setting_text(o.command.setting, "").strip(), setting_value(o.command.setting, o.before)
+        word, before = setting_name(o.command.setting), setting_value(o.command.setting, o.before)
         wanted = setting_value(o.command.setting, o.command.value)
         alike.setdefault((word, before, wanted, KNOWN.get(o.before_known, o.before_known)), []).append(
             o.command.gpu_index
         )
-    cells = (10, 13, 16, 16) if width >= 90 else (9, 12, 14, 14)
+    cells = (9, 17, 15, 15) if width >= 90 else (8, 17, 13, 13)
     heads = zip(("", "setting", "before", "asked for"), cells, strict=True)
     rows: list[Row] = [(("".join(pad(text, size) for text, size in heads), "head"),)]
     for (word, before, wanted, known), indexes in alike.items():
@@ -220,7 +216,7 @@ def _columns(width: int, *cells: str) -> str:
 
 
 def _sizes(width: int) -> tuple[int, ...]:
-    return (9, 13, 17, 15, 15) if width >= 96 else (8, 12, 13, 13, 13)
+    return (9, 17, 16, 15, 15) if width >= 96 else (8, 17, 12, 12, 12)
 
 
 def _outcomes(outcomes: Sequence[SettingOutcome], width: int) -> list[Row]:
@@ -239,7 +235,7 @@ def _nameless(o: SettingOutcome) -> str:
 
 def _outcome_rows(same: Sequence[SettingOutcome], width: int) -> list[Row]:
     o = same[0]
-    word = setting_text(o.command.setting, "").strip()
+    word = setting_name(o.command.setting)
     asked = o.requested if o.requested is not None else o.command.value
     said, role = FORCE[o.in_force] if o.ok else ("x failed", "bad")
     values = [setting_value(o.command.setting, value) for value in (o.before, asked, o.read_back)]
@@ -283,4 +279,4 @@ def guard_rows(guard: GuardView, trial_left_s: float | None, width: int) -> list
 
 def did_text(guard: GuardView) -> str:
     at = f" at {clock(guard.did_unix_s)}" if guard.did_unix_s else ""
-    return f"{G.alert} the guard{at}: {in_words(guard.did or '')}"
+    return f"{G.alert} the guard{at}: {guard.did or ''}"

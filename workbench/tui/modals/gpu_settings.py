@@ -1,27 +1,21 @@
-"""GPU settings: what is, what is allowed and what was before beside what is asked for."""
+"""The form of GPU settings: the present, the allowed and the previous value beside each field."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from textual.binding import Binding, BindingType
 
-from workbench.model.gpu import GpuInfo, GpuSample
-from workbench.model.settings import HOST_INDEX, ClockRange, GpuSettings
+from workbench.model.errors import InputError
+from workbench.model.gpu import GpuSample
+from workbench.model.settings import HOST_INDEX, SETTINGS, ClockSetting, GpuSettings, NumberSetting, Setting
 from workbench.session.state import SessionState
 from workbench.tui.cells import Row, pad, paragraph
-from workbench.tui.formats import NA, setting_text
+from workbench.tui.formats import NA, setting_value
 from workbench.tui.modals.form import Field, Form, Submit, Values
 
-LABEL, ENTRY, NOW, ALLOWED = 17, 12, 14, 19
-SETTING_OF = {
-    "power": "power_limit_w",
-    "sm": "gpu_clocks",
-    "memory": "memory_clocks",
-    "persistence": "persistence",
-    "governor": "governor",
-}
+LABEL, ENTRY, NOW, ALLOWED = 18, 12, 14, 18
 
 
 class Wanted(NamedTuple):
@@ -31,63 +25,33 @@ class Wanted(NamedTuple):
 
 
 def parse(values: Values, count: int) -> Wanted | str:
-    """What was typed, or what is wrong with it. Empty fields leave a setting alone."""
+    """Return the form's settings, or what is wrong with a field. An empty field leaves its setting alone."""
     which = values.get("gpu", "all").lower()
     gpu: int | None = None
     if which not in ("", "all"):
         if not which.isdecimal() or int(which) >= count:
             return f"GPU: expected all or 0..{count - 1}, got {values['gpu']}"
         gpu = int(which)
-    persistence = {"": None, "on": True, "off": False}.get(values["persistence"].lower(), "?")
-    if persistence == "?":
-        return f"persistence: expected on or off, got {values['persistence']}"
-    watts = _number(values["power"], "wW ")
-    trial = _number(values.get("trial", ""), "s ")
-    for name, number, expected in (("power limit", watts, "watts"), ("trial", trial, "seconds")):
-        if isinstance(number, str) or (number is not None and number <= 0):
-            return f"{name}: expected {expected}, got {number}"
-    sm, memory = clocks_of(values["sm"]), clocks_of(values["memory"])
-    for name, clocks in (("SM clocks", sm), ("memory clocks", memory)):
-        if isinstance(clocks, str) and clocks != "reset":
-            return f"{name}: {clocks}"
-    settings = GpuSettings(
-        persistence=persistence if isinstance(persistence, bool) else None,
-        power_limit_w=watts if isinstance(watts, float) else None,
-        gpu_clocks=sm if isinstance(sm, ClockRange) else None,
-        memory_clocks=memory if isinstance(memory, ClockRange) else None,
-        reset_gpu_clocks=sm == "reset",
-        reset_memory_clocks=memory == "reset",
-        governor=values.get("governor") or None,
-    )
-    if settings.empty:
-        return "nothing is asked for: fill in at least one field"
-    return Wanted(settings, gpu, trial if isinstance(trial, float) else None)
-
-
-def _number(text: str, unit: str) -> float | str | None:
-    """A number with or without its unit; None for nothing, the text where it is no number."""
+    trial = _seconds(values.get("trial", ""))
+    if isinstance(trial, str):
+        return trial
     try:
-        return float(text.rstrip(unit)) if text else None
+        settings = GpuSettings({s.key: s.parse(text) for s in SETTINGS if (text := values.get(s.name, "").strip())})
+    except InputError as error:
+        return error.message
+    return Wanted(settings, gpu, trial) if settings else "no setting is given: fill in at least one field"
+
+
+def _seconds(text: str) -> float | str | None:
+    try:
+        seconds = float(text.strip().rstrip("s ")) if text else None
     except ValueError:
-        return text
-
-
-def clocks_of(text: str) -> ClockRange | str | None:
-    """ "1755" or "210,1755" in MHz; "reset"; "" for nothing. A str other than "reset" is a complaint."""
-    text = text.lower().replace("mhz", "").strip()
-    if not text:
-        return None
-    if text == "reset":
-        return "reset"
-    parts = [p.strip() for p in text.replace("-", ",").split(",")]
-    if len(parts) > 2 or not all(p.isdecimal() for p in parts):
-        return f"expected MHz, MIN,MAX or reset, got {text}"
-    low, high = int(parts[0]), int(parts[-1])
-    return ClockRange(low, high) if low <= high else f"the minimum {low} is above the maximum {high}"
+        seconds = 0.0
+    return seconds if seconds is None or seconds > 0 else f"trial: expected seconds, got {text}"
 
 
 class Suggestion(NamedTuple):
-    """What the loaded preset mentions: text for the form's fields, and why."""
+    """The loaded preset's settings as text for the form's fields, and the preset's reason."""
 
     values: dict[str, str]
     reason: str
@@ -95,30 +59,18 @@ class Suggestion(NamedTuple):
 
 
 def suggestion_of(entries: Sequence[tuple[str, GpuSettings, str]], preset_id: str) -> Suggestion | None:
-    """Of (GPU, settings, reason): what is for all GPUs, else the first, as it would be typed."""
+    """Return a preset's GPU settings as form text: the entry for all GPUs, or the first entry; None without entries.
+    Entries are (GPU index or "all", settings, reason)."""
     entry = next((e for e in entries if e[0] == "all"), next(iter(entries), None))
     if entry is None:
         return None
     which, settings, reason = entry
-
-    def clocks(value: ClockRange | None, reset: bool) -> str:
-        if value is None:
-            return "reset" if reset else ""
-        return str(value.min_mhz) if value.min_mhz == value.max_mhz else str(value)
-
-    values = {
-        "gpu": which,
-        "power": "" if settings.power_limit_w is None else f"{settings.power_limit_w:g}",
-        "sm": clocks(settings.gpu_clocks, settings.reset_gpu_clocks),
-        "memory": clocks(settings.memory_clocks, settings.reset_memory_clocks),
-        "persistence": {None: "", True: "on", False: "off"}[settings.persistence],
-        "governor": settings.governor or "",
-    }
-    return Suggestion(values, reason, preset_id)
+    texts = {s.name: s.input_text(settings[s.key]) if s.key in settings else "" for s in SETTINGS}
+    return Suggestion({"gpu": which, **texts}, reason, preset_id)
 
 
 class SettingsForm(Form):
-    """ctrl+l empties every field, for who wants none of what the preset suggests."""
+    """The form. ctrl+l empties every field, so that none of the preset's suggestions is used."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+l", "empty", show=False, priority=True)]
 
@@ -132,22 +84,14 @@ class SettingsForm(Form):
 
 
 def each_alone(settings: GpuSettings) -> list[tuple[str, GpuSettings]]:
-    """(the field's words, that setting alone) of all that is asked for."""
-    s = settings
-    alone = (
-        ("power limit", GpuSettings(power_limit_w=s.power_limit_w)),
-        ("SM clocks", GpuSettings(gpu_clocks=s.gpu_clocks, reset_gpu_clocks=s.reset_gpu_clocks)),
-        ("memory clocks", GpuSettings(memory_clocks=s.memory_clocks, reset_memory_clocks=s.reset_memory_clocks)),
-        ("persistence", GpuSettings(persistence=s.persistence)),
-        ("CPU governor", GpuSettings(governor=s.governor)),
-    )
-    return [(name, one) for name, one in alone if not one.empty]
+    """Return each setting by itself, with its label."""
+    return [(s.label, GpuSettings({s.key: settings[s.key]})) for s in SETTINGS if s.key in settings]
 
 
 def settings_form(
     state: SessionState, suggested: Suggestion | None = None, look_up: Submit | None = None
 ) -> SettingsForm:
-    """`look_up` finds the commands for what was typed, or says what is wrong with it."""
+    """Return the form. `look_up` finds the commands for the typed values, or raises the error to show."""
     telemetry = state.telemetry
     gpus = telemetry.gpus if telemetry else ()
     given = dict(suggested.values if suggested else {})
@@ -169,7 +113,7 @@ def settings_form(
         return [*rows, ()] if rows else []
 
     before = "before" if state.alterations else ""
-    heading = f"{'':<{LABEL}}{'asked for':<{ENTRY}}  {'now':<{NOW}}{'allowed':<{ALLOWED}}{before}"
+    heading = f"{'':<{LABEL}}{'new':<{ENTRY}}  {'now':<{NOW}}{'allowed':<{ALLOWED}}{before}"
     return SettingsForm(
         "GPU settings",
         _fields(len(gpus), given),
@@ -188,20 +132,14 @@ def settings_form(
 
 
 def _fields(count: int, given: Mapping[str, str]) -> tuple[Field, ...]:
-    names = (
-        ("power", "power limit W"),
-        ("sm", "SM MIN,MAX"),
-        ("memory", "memory MIN,MAX"),
-        ("persistence", "persistence"),
-        ("governor", "CPU governor"),
-        ("trial", "trial seconds"),
-    )
+    labels = {s.name: f"{s.label} {s.unit}" if isinstance(s, NumberSetting) else s.label for s in SETTINGS}
     gpu = [Field("gpu", "GPU", given.get("gpu", "all"))] if count > 1 else []
-    return (*gpu, *(Field(name, label, given.get(name, "")) for name, label in names))
+    named = {**labels, "trial": "trial seconds"}
+    return (*gpu, *(Field(name, label, given.get(name, "")) for name, label in named.items()))
 
 
 def _hints(state: SessionState) -> Callable[[Values], Mapping[str, str]]:
-    """now, allowed and before of each field, for the GPUs that are chosen there."""
+    """Return a function that gives the hint of each field for the chosen GPUs: present, allowed and previous value."""
     telemetry = state.telemetry
     gpus = telemetry.gpus if telemetry else ()
     infos = telemetry.infos if telemetry else ()
@@ -213,12 +151,14 @@ def _hints(state: SessionState) -> Callable[[Values], Mapping[str, str]]:
         if not chosen:
             return {"gpu": f"no such GPU: all or 0..{len(gpus) - 1}"}
         made = {
-            name: _columns(now, allowed, _before(state, SETTING_OF.get(name, ""), chosen))
-            for name, (now, allowed) in _known(state, chosen, known).items()
+            s.name: _columns(
+                _now(s, state, chosen), s.allowed(known) or f"{NA}: not supported", _before(state, s, chosen)
+            )
+            for s in SETTINGS
         }
         named = sorted({i.name.removeprefix("NVIDIA ") for i in known})
         made["gpu"] = f"all or 0..{len(gpus) - 1}   {', '.join(named)}"
-        made["trial"] = "given back then, unless you keep it (T)"
+        made["trial"] = "reverted then, unless you keep it (T)"
         return made
 
     return hints
@@ -228,34 +168,21 @@ def _columns(now: str, allowed: str, before: str) -> str:
     return f"{pad(now, NOW - 1)} {pad(allowed, ALLOWED - 1)} {before}"
 
 
-def _known(state: SessionState, chosen: Sequence[GpuSample], known: Sequence[GpuInfo]) -> dict[str, tuple[str, str]]:
-    """Of each field: what is now, and what may be asked for."""
-
-    def low_high(values: list[tuple[Any, Any]], unit: str) -> str:
-        lows, highs = [v[0] for v in values if v[0] is not None], [v[1] for v in values if v[1] is not None]
-        return f"{max(lows):.0f}..{min(highs):.0f} {unit}" if lows and highs else f"{NA}: not supported"
-
-    host = state.telemetry.host if state.telemetry else None
-    tops = [i.sm_max_mhz for i in known if i.sm_max_mhz is not None]
-    memory_tops = [i.memory_max_mhz for i in known if i.memory_max_mhz is not None]
-    on_off = [None if s.persistence is None else "on" if s.persistence else "off" for s in chosen]
-    return {
-        "power": (
-            _same([s.power_limit_w or s.power_limit_enforced_w for s in chosen], " W"),
-            low_high([(i.power_min_w, i.power_max_w) for i in known], "W"),
-        ),
-        "sm": (_same([s.sm_mhz for s in chosen], " MHz"), f"to {min(tops)}, reset" if tops else f"{NA}: not supported"),
-        "memory": (
-            _same([s.memory_mhz for s in chosen], " MHz"),
-            f"to {min(memory_tops)}, reset" if memory_tops else f"{NA}: not supported",
-        ),
-        "persistence": (_same(on_off, ""), "on or off"),
-        "governor": ((host.cpu_governor if host else None) or NA, "performance, …"),
-    }
+def _now(setting: Setting, state: SessionState, chosen: Sequence[GpuSample]) -> str:
+    """Return the present value; of a clock lock, which cannot be read, the present clock."""
+    if setting.of_host:
+        host = state.telemetry.host if state.telemetry else None
+        return getattr(host, setting.reading or "", None) or NA
+    names = [setting.clock] if isinstance(setting, ClockSetting) else [setting.reading or ""]
+    if isinstance(setting, NumberSetting) and setting.enforced:
+        names.append(setting.enforced)
+    values = [next((v for name in names if (v := getattr(s, name)) is not None), None) for s in chosen]
+    texts = [setting.format(v) if isinstance(v, bool) else v for v in values]
+    return _same(texts, f" {setting.unit}" if setting.unit else "")
 
 
 def _same(values: Sequence[float | str | None], unit: str) -> str:
-    """ "600 W", "300-600 W" where the GPUs differ, n/a."""
+    """Return "600 W", "300-600 W" if the GPUs differ, or n/a."""
     given = sorted({v if isinstance(v, str) else round(v) for v in values if v is not None}, key=str)
     if not given:
         return NA
@@ -265,9 +192,8 @@ def _same(values: Sequence[float | str | None], unit: str) -> str:
     return "/".join(map(str, given))
 
 
-def _before(state: SessionState, setting: str, chosen: Sequence[GpuSample]) -> str:
-    """What was there before Workbench changed it; "" where it has not."""
+def _before(state: SessionState, setting: Setting, chosen: Sequence[GpuSample]) -> str:
+    """Return the value before Workbench changed the setting; "" if it has not."""
     indexes = {s.index for s in chosen} | {HOST_INDEX}
-    values = [a.before for a in state.alterations if a.setting == setting and a.gpu_index in indexes]
-    texts = dict.fromkeys(setting_text(setting, v).split(" ", 1)[-1] for v in values)
-    return ", ".join(texts)
+    values = [a.before for a in state.alterations if a.setting == setting.key and a.gpu_index in indexes]
+    return ", ".join(dict.fromkeys(setting_value(setting.key, value) for value in values))

@@ -93,11 +93,7 @@ def preset_rows(preset: Preset, width: int) -> list[Row]:
     if p.gpu_settings:
         rows += [(), (("GPU settings that it mentions (loading does not apply them)", "title"),)]
         for g in p.gpu_settings:
-            named = ("persistence", "persistence"), ("power_limit_w", "power_limit_w")
-            texts = [setting_text(key, getattr(g, name)) for name, key in named if getattr(g, name) is not None]
-            for name, key in (("lock_gpu_clocks_mhz", "gpu_clocks"), ("lock_memory_clocks_mhz", "memory_clocks")):
-                if getattr(g, name) is not None:
-                    texts.append(setting_text(key, getattr(g, name)))
+            texts = [setting_text(key, value) for key, value in g.settings.items()]
             rows += paragraph(f"  GPU {g.gpu}: {', '.join(texts)}" + (f" ({g.reason})" if g.reason else ""), width)
     for h in p.host_settings:
         rows += paragraph(f"  host: {h.name} = {h.value}" + (f" ({h.reason})" if h.reason else ""), width)

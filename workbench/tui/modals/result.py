@@ -10,7 +10,7 @@ from workbench.model.bench import BenchResult, BenchSummary, Distribution
 from workbench.model.plan import Command
 from workbench.model.secrets import mask_argv, mask_env
 from workbench.tui.cells import Row, pad, paragraph
-from workbench.tui.formats import NA, figure, setting_text, settings_texts, value_text, whole
+from workbench.tui.formats import NA, figure, setting_name, settings_texts, value_text, whole
 
 LABEL = 12
 
@@ -187,5 +187,5 @@ def _conditions(result: BenchResult, width: int) -> list[Row]:
 
 
 def settings_in_force(in_force: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return [("GPU0 sm", "no effect")] for {"gpu0.gpu_clocks": "no effect"}."""
-    return [(setting_text(name, "").strip(), said) for name, said in in_force.items()]
+    """Return [("GPU0 GPU clocks", "no effect")] for {"gpu0.gpu_clocks": "no effect"}."""
+    return [(setting_name(name), said) for name, said in in_force.items()]

@@ -7,14 +7,17 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from workbench.model.bench import BenchSpec
+from workbench.model.errors import InputError
 from workbench.model.flags import FlagKind, FlagRow
+from workbench.model.settings import DEFAULT, SWEPT, ClockSetting, NumberSetting
 from workbench.session.state import SessionState
 from workbench.tui.cells import Row, paragraph
 from workbench.tui.formats import value_text
 from workbench.tui.modals.form import Field, Form, Values, filled
 
-POWER, CLOCKS, STREAMS, FLAG = "power limit", "SM clock", "concurrency", "flag"
-KINDS = {POWER: "power_limit_w", CLOCKS: "gpu_clocks", STREAMS: "concurrency", FLAG: "flag"}
+STREAMS, FLAG = "concurrency", "flag"
+SETTING = {s.label: s for s in SWEPT}
+KINDS = {**{label: setting.key for label, setting in SETTING.items()}, STREAMS: "concurrency", FLAG: "flag"}
 LEVELS = "1,2,4,8,16,32,64"
 POINTS = 7
 
@@ -31,12 +34,13 @@ def suggested(what: str, state: SessionState) -> str:
     infos = state.telemetry.infos if state.telemetry else ()
     if what == STREAMS:
         return LEVELS
-    if what == POWER:
-        lows = [i.power_min_w for i in infos if i.power_min_w]
-        highs = [i.power_max_w for i in infos if i.power_max_w]
-        return _steps(max(lows), min(highs), (10, 25, 50, 100)) if lows and highs else ""
-    if what == CLOCKS:
-        tops = [i.sm_max_mhz for i in infos if i.sm_max_mhz]
+    setting = SETTING.get(what)
+    if isinstance(setting, NumberSetting):
+        limits = [found for found in map(setting.limits, infos) if found]
+        lowest, highest = [low for low, _ in limits], [high for _, high in limits]
+        return _steps(max(lowest), min(highest), (10, 25, 50, 100)) if limits else ""
+    if isinstance(setting, ClockSetting):
+        tops = [top for info in infos if (top := getattr(info, setting.highest))]
         return _steps(0.45 * min(tops), float(min(tops)), (75, 150, 300, 450)) if tops else ""
     return ""
 
@@ -88,15 +92,21 @@ def parse(values: Values, count: int) -> Wanted | str:
             return "one or two flags are swept: flag=v1,v2,…"
         return Wanted(KINDS[what], [], gpu, flags)
     listed = re.split(r"[,\s]+", values["values"].strip(", "))
-    if what == CLOCKS:  # "1755" or "1500-1755"
-        bad = [v for v in listed if not re.fullmatch(r"\d+(-\d+)?", v)]
-    else:
-        bad = [v for v in listed if not re.fullmatch(r"\d+(\.\d+)?" if what == POWER else r"[1-9]\d*", v)]
+    bad = [v for v in listed if not _is_value(what, v)]
     if bad:
         return f"values: expected numbers with commas between them, got “{bad[0]}”"
     if len(listed) < 2:
         return "values: at least two"
-    return Wanted(KINDS[what], [v.replace("-", ",") for v in listed], gpu, {})
+    return Wanted(KINDS[what], listed, gpu, {})
+
+
+def _is_value(what: str, text: str) -> bool:
+    if what not in SETTING:
+        return re.fullmatch(r"[1-9]\d*", text) is not None
+    try:
+        return SETTING[what].parse(text) != DEFAULT
+    except InputError:
+        return False
 
 
 def sweep_form(
@@ -172,7 +182,7 @@ class _SweepForm(Form):
 
     def _show_fields(self) -> None:
         what = self.values["what"]
-        hidden: Mapping[str, bool] = {"flags": what != FLAG, "values": what == FLAG, "gpu": what not in (POWER, CLOCKS)}
+        hidden: Mapping[str, bool] = {"flags": what != FLAG, "values": what == FLAG, "gpu": what not in SETTING}
         for name, line in self.lines.items():
             if name in hidden:
                 line.display = not hidden[name]

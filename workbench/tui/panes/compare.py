@@ -9,7 +9,7 @@ from workbench.model.metrics import short_title
 from workbench.session.state import SessionState
 from workbench.tui.bindings import Key, bindings_for, hint, keys_of
 from workbench.tui.cells import Row, cut, pad, paragraph, row_width, width_of
-from workbench.tui.formats import NA, figure, setting_text, value_text
+from workbench.tui.formats import NA, figure, setting_text, setting_value, value_text
 from workbench.tui.glyphs import G
 from workbench.tui.panes.base import Pane
 from workbench.tui.widgets.scrolled import Scrolled
@@ -63,7 +63,7 @@ def _differences(comparison: Comparison) -> list[str]:
 
 def _difference(d: Mapping[str, Any]) -> str:
     if d.get("kind") == "gpu setting" and None not in (d.get("a"), d.get("b")):
-        return f"{setting_text(d['name'], d['a'])} > {setting_text(d['name'], d['b']).rsplit(' ', 1)[-1]}"
+        return f"{setting_text(d['name'], d['a'])} > {setting_value(d['name'], d['b'])}"
     return f"{d['name']} {value_text(d.get('a'))} > {value_text(d.get('b'))}"
 
 

@@ -113,7 +113,7 @@ class GpuPane(Pane, Scrolled):
             ("SM clock", of(s.sm_mhz, i.sm_max_mhz if i else None, " MHz")),
             ("memory clock", of(s.memory_mhz, i.memory_max_mhz if i else None, " MHz")),
             ("power", of(s.power_w, None, " W") + (f" (1 s: {s.power_average_w:.0f})" if s.power_average_w else "")),
-            ("power limit", whole(s.power_limit_enforced_w or s.power_limit_w, " W") + f" ({ranges})"),
+            ("power limit", whole(s.limit_w, " W") + f" ({ranges})"),
             ("memory", memory + (" unified" if i and i.unified_memory else "")),
             ("reserved", NA if i is None or i.memory_reserved_bytes is None else f"{gib(i.memory_reserved_bytes)} GiB"),
             (
@@ -163,7 +163,7 @@ def _changed_rows(state: SessionState, index: int, width: int) -> list[Row]:
     for other in state.others:
         if other.gpu_index == index:
             for _, now, before in alteration_texts([other]):
-                by, since = other.extra["by"], clock(other.since_unix_s)
+                by, since = other.by, clock(other.since_unix_s)
                 rows += paragraph(f"  {now} by {by} since {since} (was {before})", width, "text", "    ")
     return rows
 
@@ -172,7 +172,7 @@ def _altered_rows(alteration: Alteration, width: int) -> list[Row]:
     """Return the value now, the value before, and the source of the latter."""
     rows: list[Row] = []
     for _, now, before in alteration_texts([alteration]):
-        known = str(alteration.extra.get("before_known") or "")
+        known = alteration.before_known
         how = f", {known}" if known and known not in before else ""
         rows += paragraph(
             f"  {G.alert} {now} since {clock(alteration.since_unix_s)} (was {before}{how}; r reverts)",

@@ -11,7 +11,6 @@ from workbench.model.findings import Level
 from workbench.session.state import Notice, SessionState
 from workbench.tui.bindings import SCREEN_KEYS, footer_keys
 from workbench.tui.cells import Painted, Row, cut, fit, paragraph, row_width, spread, width_of
-from workbench.tui.formats import in_words
 from workbench.tui.glyphs import G
 
 NOTICE_SIGNS = {
@@ -141,7 +140,7 @@ def notice_rows(notice: Notice, width: int, most: int | None = None) -> list[Row
     """Return a message with its next step below. If both take more than `most` rows, the message is cut."""
     sign, role = NOTICE_SIGNS[notice.level]
     room = max(10, width - 2)
-    lines = paragraph(in_words(notice.text), room, "strong" if notice.level is Level.ERROR else "text")
+    lines = paragraph(notice.text, room, "strong" if notice.level is Level.ERROR else "text")
     after = paragraph(f"next: {notice.next_step}", room, "text", "      ") if notice.next_step else []
     if most is not None and len(lines) + len(after) > most:
         after = after[: most - 1]

@@ -37,17 +37,12 @@ SHOWN = ("output_tok_s", "tok_per_joule", "ttft_ms.p50", "ttft_ms.p99", "itl_ms.
 
 
 def gpu_words(gpu: GpuSettings) -> list[str]:
-    """Return the settings as words of the experiment's form."""
-    words = [] if gpu.power_limit_w is None else [f"gpu.power={gpu.power_limit_w:g}"]
-    words += [] if gpu.gpu_clocks is None else [f"gpu.sm={gpu.gpu_clocks}"]
-    words += [] if gpu.memory_clocks is None else [f"gpu.mem={gpu.memory_clocks}"]
-    words += ["gpu.sm=reset"] * gpu.reset_gpu_clocks + ["gpu.mem=reset"] * gpu.reset_memory_clocks
-    words += [] if gpu.persistence is None else [f"gpu.persistence={'on' if gpu.persistence else 'off'}"]
-    return words + ([] if gpu.governor is None else [f"gpu.governor={gpu.governor}"])
+    """Return the settings as words of the experiment's form: "gpu.power-limit=400"."""
+    return [f"gpu.{word}" for word in gpu.words]
 
 
 def arm_words(arm: Arm) -> list[str]:
-    """Return words such as "@vllm-any", "max-num-seqs=512", "-enforce-eager", "$K=V" and "gpu.power=400"."""
+    """Return words such as "@vllm-any", "max-num-seqs=512", "-enforce-eager", "$K=V" and "gpu.power-limit=400"."""
     target = [arm.target.words if "://" in arm.target.name else f"@{arm.target.words}"] if arm.target else []
     return [
         *target,

@@ -28,7 +28,7 @@ class Metric:
 
 
 def limit_w(s: GpuSample, i: GpuInfo | None) -> float | None:
-    return s.power_limit_enforced_w or s.power_limit_w or (i.power_max_w if i else None)
+    return s.limit_w or (i.power_max_w if i else None)
 
 
 def total_bytes(s: GpuSample, i: GpuInfo | None) -> int | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from workbench.session.state import SessionState
 from workbench.tui.cells import Painted, Row, cut, fit, pad, row_width, spread, wrap
-from workbench.tui.formats import GIB, NA, setting_text
+from workbench.tui.formats import GIB, NA, setting_name, setting_text
 from workbench.tui.glyphs import G
 from workbench.tui.widgets.gpu_metrics import LAYOUTS, SPARE, UTIL, Metric, gpu_title, limit_w, total_bytes
 from workbench.tui.widgets.sparks import Spark
@@ -191,8 +191,7 @@ class GpuStrip(Painted):
     def _settings(self, sample: GpuSample) -> str:
         drift = [d for d in (self.state.drift if self.state else ()) if d.gpu_index == sample.index]
         if drift:
-            word = setting_text(drift[0].setting, drift[0].now).split(" ", 1)[0]
-            return f"{word} {drift[0].text}  r asks"
+            return f"{setting_name(drift[0].setting)} {drift[0].text}  r asks"
         altered = [a for a in (self.state.alterations if self.state else ()) if a.gpu_index == sample.index]
         return f"set {', '.join(setting_text(a.setting, a.now) for a in altered)}  r reverts" if altered else ""
 

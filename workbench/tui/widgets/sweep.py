@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from workbench.model.settings import SWEPT
 from workbench.tui.cells import Row, fit, pad, paragraph, row_width, spread
 from workbench.tui.formats import countdown, figure, whole
 from workbench.tui.widgets.experiment import STATES
@@ -14,9 +15,9 @@ if TYPE_CHECKING:
 
 LEAST_PLOT_ROWS = 7
 MOST_PLOT_ROWS = 22
-SETTLING = {"power_limit_w": "settling under load", "gpu_clocks": "settling under load", "flag": "the server starts"}
+SETTLING = {**dict.fromkeys((s.key for s in SWEPT), "settling under load"), "flag": "the server starts"}
 CONFIRMING = "comparing the best value with the baseline, in pairs"
-AFTER = dict.fromkeys(("power_limit_w", "gpu_clocks"), "reverting to the previous value")
+AFTER = dict.fromkeys((s.key for s in SWEPT), "reverting to the previous value")
 VERDICT_CELLS = 16  # least room for the verdict on a setting, or for an error
 Column = tuple[str, int, "Callable[[SweepPoint], str]"]
 

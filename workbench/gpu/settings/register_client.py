@@ -1,4 +1,6 @@
-"""The host's register of GPU settings as a Workbench sees it: what others changed, and what it told them itself."""
+"""The host's register of GPU settings, read and written by this Workbench over any kind of host.
+
+The register has the settings that other users' Workbenches changed, and the entries that this one published."""
 
 from __future__ import annotations
 
@@ -8,18 +10,20 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from workbench.gpu import remote_programs
-from workbench.gpu.settings import claims, revert
+from workbench.gpu.settings import claims
 from workbench.gpu.settings.claims import SettingClaim
+from workbench.gpu.settings.remote_settings import is_lock
 from workbench.hosts.base import CommandNotFound, Host, HostUnreachable
 from workbench.model.errors import HostError
+from workbench.model.settings import value_from
 from workbench.model.untrusted_text import clean
 
 READ_S = 20.0
-UNREAD = "what other users changed cannot be read"
+UNREAD = "changes by other users cannot be read"
 
 
 class LockChange(NamedTuple):
-    """A lock that a Workbench set, changed or reverted, and when by its clock."""
+    """A clock lock that a Workbench set, changed or reverted, and the time by that Workbench's clock."""
 
     gpu_index: int
     setting: str
@@ -29,8 +33,8 @@ class LockChange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """`others`: what other Workbenches of this host changed; `own`: what stands there of this journal. `problem`: why
-    nobody can be asked; changes of others then show in the values only."""
+    """`others`: the changes of other Workbenches on this host; `own`: the entries of this journal. `problem` says why
+    the register cannot be read; changes of others then show in the values only."""
 
     others: tuple[SettingClaim, ...] = ()
     own: tuple[Mapping[str, Any], ...] = ()
@@ -40,8 +44,8 @@ class Register:
 
 
 async def register_on(host: Host, root: str, publish: Sequence[Mapping[str, Any]] | None = None) -> Register:
-    """Read it; with `publish`, these entries are first put in place of what stands there of the journal in `root`.
-    HostUnreachable when the link is lost; anything else that fails is the answer's `problem`."""
+    """Read the register. With `publish`, first replace the entries of the journal in `root` by these.
+    HostUnreachable if the link is lost; every other failure is the result's `problem`."""
     python, local = remote_programs.python_on(host)
     argv = remote_programs.register_argv(python, {"root": root, "publish": publish is not None})
     given = remote_programs.payload(local, remote_programs.REGISTER) + json.dumps(list(publish or ())).encode()
@@ -50,7 +54,7 @@ async def register_on(host: Host, root: str, publish: Sequence[Mapping[str, Any]
     except HostUnreachable:
         raise
     except CommandNotFound:
-        return Register(problem="this host has no python3, which reads what other users changed")
+        return Register(problem=f"{UNREAD}: this host has no python3")
     except HostError as error:
         return Register(problem=f"{UNREAD}: {error}")
     try:
@@ -60,12 +64,18 @@ async def register_on(host: Host, root: str, publish: Sequence[Mapping[str, Any]
         return Register(problem=f"{UNREAD}: {said[0]}")
     if "problem" in answer:
         return Register(problem=f"{UNREAD}: {answer['problem']}")
-    others, own = claims.told(answer["found"], answer["uid"], answer["journal"])
-    return Register(others, own, answer["directory"], changes=frozenset(_lock_changes(answer["found"])))
+    others, own = claims.from_register(answer["found"], answer["uid"], answer["journal"])
+    changes = frozenset(_lock_changes(answer["found"]))
+    return Register(tuple(map(_typed, others)), own, answer["directory"], changes=changes)
 
 
 def _lock_changes(found: Sequence[Mapping[str, Any]]) -> Iterator[LockChange]:
     for one in found:
         for change in one["changes"]:
-            if change["setting"] in revert.LOCKS:
+            if is_lock(change["setting"]):
                 yield LockChange(change["gpu_index"], change["setting"], clean(one["user"]), change["unix_s"])
+
+
+def _typed(claim: SettingClaim) -> SettingClaim:
+    before, now = (value_from(claim.setting, value) for value in (claim.before, claim.now))
+    return claim._replace(before=before, now=now)

@@ -1,0 +1,97 @@
+"""The start of the guard: it detaches from the command that started it and answers whether it runs.
+
+Sent to the host: standard library only, Python 3.8.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Mapping
+from typing import Any
+
+from workbench.gpu.guard.files import Files
+from workbench.gpu.guard.guard import Guard
+from workbench.gpu.guard.privileges import Programs, Unsafe
+
+READY_S = 10.0
+
+
+def serve(guard: Guard, answers: int) -> None:
+    """Run the guard in the detached process. `answers`: the pipe that gets the process id after the first turn."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, guard.request_end)
+    os.chdir("/")
+    null, log = os.open(os.devnull, os.O_RDWR), guard.files.opened("log", os.O_WRONLY | os.O_APPEND)
+    for number, handle in ((0, null), (1, log), (2, log)):
+        os.dup2(handle, number)
+    pipes = [answers]
+
+    def ready() -> None:
+        if pipes:
+            os.write(pipes[0], json.dumps({"pid": os.getpid()}).encode())
+            os.close(pipes.pop())
+
+    guard.run(ready)
+    ready()
+
+
+def detach(guard: Guard) -> dict[str, Any]:
+    """Start the guard in a session of its own, without a parent; return its answer."""
+    hears, answers = os.pipe()
+    if os.fork() == 0:
+        os.close(hears)
+        os.setsid()
+        if os.fork() == 0:
+            try:
+                serve(guard, answers)
+            except BaseException:
+                os.write(2, traceback.format_exc().encode())
+                os._exit(70)  # EX_SOFTWARE, sysexits.h
+        os._exit(0)
+    os.close(answers)
+    os.wait()
+    said = b""
+    while True:
+        more = os.read(hears, 4096)
+        if not more:
+            break
+        said += more
+    ended = {"error": f"it ended at once; its log is {guard.files.root}/guard/log"}
+    return json.loads(said.decode()) if said else ended
+
+
+def begin(files: Files, programs: Programs, options: Mapping[str, float]) -> dict[str, Any]:
+    """Become the guard, or wait until the running guard has read the present journal."""
+    files.prepare()
+    until = time.monotonic() + READY_S
+    while time.monotonic() < until:
+        if files.only_one():
+            files.ask_to_leave(False)
+            return detach(Guard(files, programs, **options))
+        state = files.state()
+        if state.get("unseen") or (programs.root and state.get("root") is False):
+            files.ask_to_leave(True)
+        elif state.get("running") and state.get("journal") == files.stamp():
+            return {"pid": state.get("pid"), "root": state.get("root")}
+        time.sleep(0.02)
+    return {"error": f"the running guard (process {files.state().get('pid')}) does not answer"}
+
+
+def main() -> None:
+    """Start the guard and print {"pid"} or {"error"}. argv[1]: {"root": the state directory's gpu/, "register": the
+    directory of the host's register, "options": {"tick_s", "heat_s"}} and the keys that Programs reads."""
+    orders = json.loads(sys.argv[1])
+    os.umask(0o077)
+    try:
+        programs = Programs(orders)
+        answer = begin(Files(orders["root"], orders.get("register")), programs, orders.get("options", {}))
+    except OSError as error:
+        answer = {"error": f"{error.filename or 'guard'}: {error.strerror}"}
+    except Unsafe as why:
+        answer = {"error": str(why)}
+    print(json.dumps(answer))  # noqa: T201

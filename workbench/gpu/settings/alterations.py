@@ -1,0 +1,136 @@
+"""The settings that Workbench changed, compared with the host's present values.
+
+An Alteration is an entry of the journal, or another user's claim, as the screen and the results see it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from workbench.gpu.settings import claims
+from workbench.gpu.settings import journal as journals
+from workbench.gpu.settings.claims import SettingClaim
+from workbench.gpu.settings.journal import Record
+from workbench.gpu.settings.remote_settings import is_lock
+from workbench.hosts.base import Host
+from workbench.model.gpu import Telemetry
+from workbench.model.settings import (
+    Alteration,
+    Drift,
+    label_of,
+    place_of,
+    setting_of,
+)
+
+# -- from the journal ------------------------------------------------------------------------------------------------
+
+
+async def records(
+    host: Host, energy_j: Mapping[str, float] | None = None
+) -> tuple[tuple[Record, ...], tuple[Mapping[str, Any], ...]]:
+    """Return the journal's entries with their owners' states, and its log. SettingsError if it cannot be read."""
+    state = await journals.read(host)
+    return state.records(energy_j), state.log
+
+
+async def alterations(host: Host) -> tuple[Alteration, ...]:
+    """Return the settings that Workbench changed on this host, without those that a restart has reset."""
+    found, _ = await records(host)
+    return tuple(alteration(record) for record in found if record.gone is None)
+
+
+async def forget_gone(host: Host, energy_j: Mapping[str, float]) -> None:
+    """Remove the entries that a restart has reset from the journal, so that they are reported once."""
+    async with journals.locked(host) as held:
+        kept = held.journal.without_gone(energy_j)
+        if kept.entries != held.journal.entries:
+            await held.save(kept)
+
+
+def alteration(record: Record) -> Alteration:
+    """Return an entry of this user's journal as an Alteration."""
+    entry = record.entry
+    return Alteration(
+        entry.gpu_index,
+        entry.gpu_uuid,
+        entry.setting,
+        entry.before,
+        entry.now,
+        entry.since_unix_s,
+        state=entry.state,
+        set_unix_s=claims.set_at(entry.facts),
+        before_known=entry.before_known,
+        owner_state=record.owner,
+        who=entry.who,
+        origin=entry.origin,
+    )
+
+
+def alteration_of(claim: SettingClaim) -> Alteration:
+    """Return another Workbench's claim as an Alteration."""
+    key = claim.gpu_index, claim.gpu_uuid, claim.setting
+    return Alteration(*key, claim.before, claim.now, claim.set_unix_s, by=claim.by, state=claim.state)
+
+
+# -- beside the host's values ----------------------------------------------------------------------------------------
+
+
+def drifts(alterations: Sequence[Alteration], others: Sequence[Alteration], telemetry: Telemetry) -> tuple[Drift, ...]:
+    """Return the settings of `alterations`, this user's, that the host no longer has. `others` explain the values that
+    other Workbenches have set."""
+    others_claims = [_claim(other) for other in others]
+    found = []
+    for one in alterations:
+        live = setting_of(one.setting).read(telemetry, one.gpu_uuid)
+        if text := claims.drift(_entry(one), live, others_claims):
+            found.append(Drift(one.gpu_index, one.gpu_uuid, one.setting, live, text))
+    return tuple(found)
+
+
+def locks_on(alterations: Sequence[Alteration], others: Sequence[Alteration]) -> tuple[Alteration, ...]:
+    """Return the clock locks in force, whoever set them. No driver call returns a lock, so the newest one counts."""
+    by_claim = {_claim(one): one for one in others if is_lock(one.setting)}
+    ours = {(a.gpu_uuid, a.setting): a for a in alterations if is_lock(a.setting)}
+    found = []
+    for key in sorted({*ours, *(claim.key for claim in by_claim)}):
+        by = claims.explains(list(by_claim), key, None, _entry(ours[key]) if key in ours else None)
+        found.append(ours[key] if by is None else by_claim[by])
+    return tuple(found)
+
+
+def lock_drift(one: Alteration, others: Sequence[Alteration]) -> str | None:
+    """Return a message if another Workbench has replaced this lock by its own; None if not."""
+    return claims.drift(_entry(one), None, [_claim(other) for other in others]) if is_lock(one.setting) else None
+
+
+def cautions(alterations: Sequence[Alteration], others: Sequence[Alteration], telemetry: Telemetry) -> tuple[str, ...]:
+    """Return the warnings before settings are left on without a guard: settings already lost, or easily lost."""
+    found = [
+        f"{place_of(d.gpu_uuid, d.gpu_index)} {label_of(d.setting)}: {d.text}"
+        for d in drifts(alterations, others, telemetry)
+    ]
+    for sample in telemetry.gpus:
+        mine = [setting_of(a.setting) for a in alterations if a.gpu_uuid == sample.uuid]
+        lost = ", ".join(setting.label for setting in mine if setting.needs_persistence)
+        if lost and sample.live and sample.persistence is False:
+            found.append(
+                f"GPU{sample.index}: persistence mode is off, so {lost} may be lost when the last program that uses "
+                "the GPU ends, possibly the guard; `workbench gpu set --persistence on` prevents it"
+            )
+    return tuple(found)
+
+
+def _entry(one: Alteration) -> dict[str, Any]:
+    return {
+        "gpu_uuid": one.gpu_uuid,
+        "setting": one.setting,
+        "before": one.before,
+        "now": one.now,
+        "since_unix_s": one.since_unix_s,
+        "set_unix_s": one.set_unix_s,
+        "state": one.state,
+    }
+
+
+def _claim(one: Alteration) -> SettingClaim:
+    return SettingClaim(one.by, one.gpu_uuid, one.gpu_index, one.setting, one.before, one.now, one.since_unix_s)

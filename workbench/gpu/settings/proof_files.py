@@ -1,0 +1,94 @@
+"""The results of proofs, kept beside the journal for the next look: clocks under loads, and the short verdicts.
+
+Only numbers and words are kept, which are compared and shown; nothing in these files is run."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from typing import Any, TypeAlias
+
+from workbench.gpu.settings.contrast import MOST_KEPT, Clock, ContrastEvidence
+from workbench.hosts.base import FileError, Host
+from workbench.model.settings import Alteration, ClockRange, setting_of, stored
+
+CLOCKS_FILE = "gpu/clocks.json"
+FINDINGS_FILE = "gpu/findings.json"  # {GPU UUID: {"of": the altered settings then, "short": [words]}}
+KEPT_S = 86_400.0  # after a day the room, and with it a clock under a power limit, may have changed
+MOST_CELLS = 80  # of one finding, which has a few words
+
+Findings: TypeAlias = tuple[tuple[int, str], ...]  # (GPU index, "lock ▲ no effect")
+
+
+# -- clocks ----------------------------------------------------------------------------------------------------------
+
+
+async def read_clocks(host: Host) -> ContrastEvidence:
+    """Return the clocks of the last day; none if the file is missing or not Workbench's."""
+    try:
+        kept = json.loads(await host.read_file(f"{await host.state_dir()}/{CLOCKS_FILE}"))
+        rows, shown = kept["clocks"], kept["shown"]
+        now = time.time()
+        clocks = tuple(c for c in map(_clock, rows) if c is not None and 0 <= now - c.unix_s < KEPT_S)
+        return ContrastEvidence(clocks[-MOST_KEPT:], tuple(tuple(s) for s in shown if isinstance(s, list))[-MOST_KEPT:])
+    except (FileError, ValueError, KeyError, TypeError, RecursionError):
+        return ContrastEvidence()
+
+
+def _clock(row: object) -> Clock | None:
+    if not isinstance(row, dict):
+        return None
+    texts = ("gpu_uuid", "setting", "load", "circumstances")
+    words = all(isinstance(row.get(name), str) for name in texts)
+    numbers = all(type(row.get(name)) in (int, float) for name in ("mhz", "unix_s"))
+    optional = all(isinstance(row.get(name), str | None) for name in ("lock", "limiter"))
+    if not (words and numbers and optional):
+        return None
+    lock = setting_of(row["setting"]).from_stored(row["lock"]) if row["lock"] else None
+    facts = {f.name: row[f.name] for f in fields(Clock)}
+    return Clock(**{**facts, "lock": lock if isinstance(lock, ClockRange) else None})
+
+
+async def write_clocks(host: Host, known: ContrastEvidence) -> None:
+    """Keep the clocks. FileError if the file cannot be written."""
+    rows = [{**asdict(clock), "lock": stored(clock.lock)} for clock in known.clocks]
+    kept = {"clocks": rows, "shown": known.shown}
+    await host.write_file(f"{await host.state_dir()}/{CLOCKS_FILE}", json.dumps(kept).encode())
+
+
+# -- verdicts --------------------------------------------------------------------------------------------------------
+
+
+async def keep_findings(host: Host, findings: Findings, alterations: Sequence[Alteration]) -> None:
+    """Keep the short verdicts of altered settings. FileError if the file cannot be written."""
+    kept: dict[str, dict[str, Any]] = {}
+    for uuid, index in {a.gpu_uuid: a.gpu_index for a in alterations}.items():
+        if short := [text for i, text in findings if i == index]:
+            kept[uuid] = {"of": _altered(uuid, alterations), "short": short}
+    await host.write_file(f"{await host.state_dir()}/{FINDINGS_FILE}", json.dumps(kept).encode())
+
+
+async def kept_findings(host: Host, alterations: Sequence[Alteration]) -> Findings:
+    """Return the kept verdicts of settings that have not changed since; () if the file is missing or not
+    Workbench's."""
+    try:
+        kept = json.loads(await host.read_file(f"{await host.state_dir()}/{FINDINGS_FILE}"))
+    except (FileError, ValueError, RecursionError):
+        return ()
+    found = []
+    for uuid, index in {a.gpu_uuid: a.gpu_index for a in alterations}.items():
+        one = kept.get(uuid) if isinstance(kept, dict) else None
+        if isinstance(one, dict) and one.get("of") == _altered(uuid, alterations):
+            short = one.get("short")
+            found += [(index, text) for text in short if _is_text(text)] if isinstance(short, list) else []
+    return tuple(sorted(found))
+
+
+def _altered(uuid: str, alterations: Sequence[Alteration]) -> list[list[Any]]:
+    return sorted([a.setting, str(a.now), a.since_unix_s] for a in alterations if a.gpu_uuid == uuid)
+
+
+def _is_text(text: object) -> bool:
+    return isinstance(text, str) and text.isprintable() and len(text) <= MOST_CELLS

@@ -1,0 +1,428 @@
+"""The table of settings for the programs that run on the host: commands, checks, equality and texts.
+
+Workbench sends this module to the host with the guard and the register, and uses it itself: standard library only,
+Python 3.8, nothing of workbench. model/settings.py has the larger table; a test compares the two.
+
+A value is as the journal keeps it (JSON) or as model/settings.py has it (typed). The functions below accept both, since
+`str` of a typed value is its stored form: True/False, a number, "MIN,MAX" in MHz, "default" (no lock), "unknown"
+(another program's lock), and for the CPU governor one name for all cores ("powersave") or, if the cores differ,
+"powersave=0-3 performance=4-7".
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+HOST = "host"  # in place of a UUID, as in model/settings.py
+DEFAULT = "default"
+UNKNOWN = "unknown"
+WATTS_EQUAL = 0.5
+SYSFS = "/sys"
+GOVERNOR_FILES = "{root}/devices/system/cpu/cpu{cpu}/cpufreq/scaling_governor"
+FAILED = re.compile(
+    r"treating as warning|not supported|insufficient permissions|does not have permission|terminating early|"
+    r"unable to|failed|invalid|is not a valid|gpu is lost|unknown error|no devices were found|password is required|"
+    r"incorrect password|not allowed to",
+    re.IGNORECASE,
+)
+_UUID = re.compile(r"(GPU|MIG)-[A-Za-z0-9/_-]{1,80}")
+_CLOCKS = re.compile(r"\d{1,5},\d{1,5}|default|unknown", re.ASCII)
+_GOVERNOR = re.compile(r"[a-z_]{1,32}(=\d{1,4}([-,]\d{1,4})*)?", re.ASCII)
+_OWNER = re.compile(r"[A-Za-z0-9_-]*")
+
+
+class SettingStep(NamedTuple):
+    """One command, without sudo. `value` is the value that this command sets, `stdin` its input."""
+
+    argv: tuple[str, ...]
+    value: Any
+    stdin: str | None = None
+
+
+# ---- the table
+
+
+class RemoteSetting:
+    """One entry: how nvidia-smi sets the value, and what a valid value is. `query` is the field of nvidia-smi's
+    --query-gpu that reads the value back; "" if nothing does."""
+
+    label = query = ""
+    readable = True
+    cools = False  # a low value can keep the GPU cooler
+    own_if_equal = False  # a value equal to this Workbench's own is its own, even if a newer claim has the same value
+
+    def argv(self, value: Any) -> tuple[str, ...]:
+        """Return nvidia-smi's arguments after `-i UUID` that set `value`."""
+        raise KeyError(self.label)
+
+    def valid(self, value: Any) -> bool:
+        """Return whether `value` can be in a journal that Workbench wrote."""
+        raise KeyError(self.label)
+
+    def answer(self, text: str) -> Any:
+        """Return the value in nvidia-smi's answer to `query`; None if the answer has none."""
+        return None
+
+    def equal(self, found: Any, value: Any) -> bool:
+        return bool(found == value)
+
+    def format(self, value: Any) -> str:
+        return str(value)
+
+    def heats(self, now: Any, back: Any, top_mhz: float) -> bool:
+        """Return whether going from `now` to `back` lets the GPU run cooler."""
+        return False
+
+
+class _ClockLock(RemoteSetting):
+    readable = False
+    cools = True
+
+    def __init__(self, label: str, which: str) -> None:
+        self.label, self.which = label, which
+
+    def argv(self, value: Any) -> tuple[str, ...]:
+        if value == DEFAULT:
+            return (f"--reset-{self.which}-clocks",)
+        return (f"--lock-{self.which}-clocks={value}",)
+
+    def valid(self, value: Any) -> bool:
+        return isinstance(value, str) and bool(_CLOCKS.fullmatch(value))
+
+    def equal(self, found: Any, value: Any) -> bool:
+        return str(found) == str(value)
+
+    def format(self, value: Any) -> str:
+        low, comma, high = str(value).partition(",")
+        return str(value) if not comma else f"{low} MHz" if low == high else f"{low}-{high} MHz"
+
+    def heats(self, now: Any, back: Any, top_mhz: float) -> bool:
+        return self._bounds(back, top_mhz) < self._bounds(now, top_mhz)
+
+    def _bounds(self, lock: Any, top_mhz: float) -> tuple[float, float]:
+        """Return the ceiling and the floor of a lock in MHz."""
+        low, comma, high = str(lock).partition(",")
+        return (min(float(high), top_mhz), min(float(low), top_mhz)) if comma else (top_mhz, 0.0)
+
+
+class _PowerLimit(RemoteSetting):
+    label, query = "power limit", "power.limit"
+    cools = True
+    own_if_equal = True  # anybody can claim a limit, even without the right to set one, and prevent its revert
+    most_w = 10_000
+
+    def argv(self, value: Any) -> tuple[str, ...]:
+        return ("-pl", f"{value:.2f}".rstrip("0").rstrip("."))
+
+    def valid(self, value: Any) -> bool:
+        return is_number(value) and 0 < value < self.most_w
+
+    def answer(self, text: str) -> Any:
+        try:
+            return float(text)
+        except ValueError:
+            return None
+
+    def equal(self, found: Any, value: Any) -> bool:
+        return is_number(found) and is_number(value) and abs(found - value) <= WATTS_EQUAL
+
+    def format(self, value: Any) -> str:
+        return f"{value:g} W" if is_number(value) else str(value)
+
+    def heats(self, now: Any, back: Any, top_mhz: float) -> bool:
+        return bool(now - back > WATTS_EQUAL)
+
+
+class _Persistence(RemoteSetting):
+    label, query = "persistence mode", "persistence_mode"
+
+    def argv(self, value: Any) -> tuple[str, ...]:
+        return ("-pm", "1" if value else "0")
+
+    def valid(self, value: Any) -> bool:
+        return isinstance(value, bool)
+
+    def answer(self, text: str) -> Any:
+        return {"enabled": True, "disabled": False}.get(text.strip().lower())
+
+    def equal(self, found: Any, value: Any) -> bool:
+        return found is value
+
+    def format(self, value: Any) -> str:
+        return ("on" if value else "off") if isinstance(value, bool) else str(value)
+
+
+class _Governor(RemoteSetting):
+    """The CPU frequency governor: written to files of sysfs by `tee`, not by nvidia-smi."""
+
+    label = "CPU governor"
+
+    def valid(self, value: Any) -> bool:
+        words = value.split() if isinstance(value, str) else []
+        whole = len(words) == 1 or all("=" in word for word in words)
+        return bool(words) and whole and all(_GOVERNOR.fullmatch(word) for word in words)
+
+    def equal(self, found: Any, value: Any) -> bool:
+        try:
+            return _governors_equal(str(found), str(value))
+        except ValueError:  # "mixed: powersave 30, performance 2", as the agent counts governors that differ
+            return str(found) == str(value)
+
+
+# In the order of reverting. Locks first and persistence after them, so that persistence still keeps the driver loaded
+# while the locks matter; the host's own setting last.
+SETTINGS: dict[str, RemoteSetting] = {
+    "gpu_clocks": _ClockLock("GPU clocks", "gpu"),
+    "memory_clocks": _ClockLock("memory clocks", "memory"),
+    "power_limit_w": _PowerLimit(),
+    "persistence": _Persistence(),
+    "governor": _Governor(),
+}
+LOCKS = tuple(key for key, setting in SETTINGS.items() if not setting.readable)
+COOLING = tuple(key for key, setting in SETTINGS.items() if setting.cools)
+
+
+def is_lock(key: str) -> bool:
+    """Return whether a setting cannot be read back from the driver."""
+    return key in LOCKS
+
+
+def equal(key: str, found: Any, value: Any) -> bool:
+    """Return whether the value that the host reports is `value`. False if the host reports none (None). Cores that no
+    longer have a governor do not count."""
+    return found is not None and SETTINGS[key].equal(found, value)
+
+
+def shown(key: str, value: Any) -> str:
+    """Return a value as the user reads it: "400 W", "210-2400 MHz", "on", "unknown"."""
+    return SETTINGS[key].format(value)
+
+
+def label(key: str) -> str:
+    return SETTINGS[key].label
+
+
+def order(key: str) -> int:
+    """Return the sort key that puts settings in the order of reverting."""
+    return list(SETTINGS).index(key) if key in SETTINGS else len(SETTINGS)
+
+
+# ---- commands and their answers
+
+
+def steps(
+    uuid: str,
+    key: str,
+    value: Any,
+    *,
+    nvidia_smi: str = "nvidia-smi",
+    tee: str = "tee",
+    cores: Sequence[int] = (),
+    sysfs: str = SYSFS,
+) -> tuple[SettingStep, ...]:
+    """Return the commands that set one value: one command, or one per governor if the cores differ.
+
+    GPUs are named by UUID, since indices change. `cores`: the cores that have a governor, for a value without cores."""
+    if key != "governor":
+        return (SettingStep((nvidia_smi, "-i", uuid, *SETTINGS[key].argv(value)), value),)
+    made = []
+    for name, named in split_governor(value).items():
+        files = [GOVERNOR_FILES.format(root=sysfs, cpu=cpu) for cpu in (named or cores)]
+        part = f"{name}={_ranges(named)}" if named else name
+        made.append(SettingStep((tee, *files), part, name + "\n"))
+    return tuple(made)
+
+
+def wanted_back(before: Any) -> Any:
+    """Return the value that a revert sets. An unknown lock can only go back to the driver's default."""
+    return type(before)(DEFAULT) if before == UNKNOWN else before
+
+
+def failure(returncode: int, said: str, program: str = "nvidia-smi") -> str | None:
+    """Return why a command failed, or None if it reports success. nvidia-smi exits 0 for a setting that is not
+    supported ("Treating as warning and moving on"), so its text counts as well."""
+    said = " ".join(said.split())
+    if returncode != 0:
+        return said or f"{program} ended with {returncode}"
+    return said if program == "nvidia-smi" and FAILED.search(said) else None
+
+
+def restored(key: str, before: Any, found: Any, failed: str | None) -> tuple[bool, str]:
+    """Return whether a setting is reverted, and a message. `found`: the host's value afterwards (None for a lock, or if
+    the host did not answer); `failed`: from `failure`."""
+    value = wanted_back(before)
+    if failed and not equal(key, found, value):
+        return False, failed
+    if is_lock(key):
+        message = "reset to the driver's default" if value == DEFAULT else "locked again as before"
+        if before == UNKNOWN:
+            message += ": the previous lock is unknown, since another program's lock cannot be read back"
+        return True, message
+    if not equal(key, found, value):
+        return False, no_effect(key, value, found)
+    return True, "as it was before"
+
+
+def no_effect(key: str, value: Any, found: Any) -> str:
+    """Return the message for a command that reported success while the host reports another value."""
+    says = "nothing" if found is None else shown(key, found)
+    if key == "governor":
+        return f"the write was accepted, but the cores report {says}, not {shown(key, value)}"
+    text = f"nvidia-smi reported success, but the driver reports {says}, not {shown(key, value)}"
+    if key == "persistence":
+        text += " (in a container it reads off unless the nvidia-persistenced socket is mounted)"
+    return text
+
+
+def by_hand(uuid: str, key: str, value: Any, sysfs: str = SYSFS) -> str:
+    """Return the shell command that sets `value`, for the user; "unknown" gives the driver's default."""
+    typed = []
+    for step in steps(uuid, key, wanted_back(value), cores=(), sysfs=sysfs):
+        if step.stdin is None:
+            typed.append(shlex.join(("sudo", *step.argv)))
+            continue
+        files = shlex.join(step.argv[1:]) or _all_cores(sysfs)
+        typed.append(f"echo {shlex.quote(step.stdin.strip())} | sudo tee {files}")
+    return " && ".join(typed)
+
+
+def heats(key: str, now: Any, back: Any, top_mhz: float | None) -> bool:
+    """Return whether going from `now` to `back` lets a GPU run cooler. `top_mhz`: the highest clock of a lock's kind;
+    if it is unknown, the driver's default counts as higher than any lock."""
+    return SETTINGS[key].heats(now, wanted_back(back), math.inf if top_mhz is None else top_mhz)
+
+
+def gone(entry: Mapping[str, Any], boot_id: str, energy_j: float | None = None) -> str | None:
+    """Return why a journalled setting is no longer in force, or None. Settings end with the boot and with the driver.
+    A reloaded driver's energy counter (`energy_j` now) starts again from 0, so it is less than half; a counter that is
+    a little lower is a reading from before the change."""
+    if entry["boot_id"] != boot_id:
+        return "the host was restarted"
+    then = entry.get("energy_j")
+    if then is not None and energy_j is not None and energy_j < then / 2:
+        return "the driver was reloaded"
+    return None
+
+
+# ---- entries of a journal
+
+
+def unfit(entry: Any) -> str | None:
+    """Return what in a journal's entry no Workbench writes, or None. Such a file sets nothing: root may be its
+    reader."""
+    try:
+        setting, uuid, owner, watch = entry["setting"], entry["gpu_uuid"], entry["owner"], entry.get("watch") or {}
+        if setting not in SETTINGS or not (uuid == HOST if setting == "governor" else _UUID.fullmatch(uuid)):
+            return f"{setting!r} of {uuid!r}"
+        if wrong := [value for value in (entry["before"], entry["now"]) if not SETTINGS[setting].valid(value)]:
+            return f"{setting} {wrong[0]!r}"
+        if not all(_OWNER.fullmatch(str(owner.get(part, ""))) for part in ("boot_id", "pid", "start")):
+            return f"owner {owner!r}"
+        if wrong := [value for value in entry.get("over") or () if not SETTINGS[setting].valid(value)]:
+            return f"over {wrong[0]!r}"
+        if entry.get("set_unix_s") is not None and not is_number(entry["set_unix_s"]):
+            return "set_unix_s"
+        if not isinstance(entry["gpu_index"], int) or not isinstance(entry["boot_id"], str):
+            return "gpu_index or boot_id"
+        trial, seconds = watch.get("trial"), [watch.get("heartbeat_s")]
+        seconds += [watch["trial_s"]] if trial else []
+        if not isinstance(trial, (str, type(None))) or not all(s is None or (is_number(s) and s > 0) for s in seconds):
+            return f"watch {watch!r}"
+        back = watch.get("back")
+        return unfit({**entry, **back, "state": back["state"]}) if back else None
+    except (AttributeError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        return repr(error)
+
+
+def is_number(value: Any) -> bool:
+    """Return whether `value` is a finite number, and not an integer too large for a float."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+
+
+def plain(data: Any) -> bool:
+    """Return whether the guard's state, which other programs of its user can write, has only numbers that can be a
+    time, a process or a measured value. `journal`, the stamp of a file, is compared and never shown."""
+    if isinstance(data, dict):
+        return all(plain(value) for name, value in data.items() if name != "journal")
+    if isinstance(data, list):
+        return all(map(plain, data))
+    return not isinstance(data, (int, float)) or abs(data) < 1e12
+
+
+# ---- the governors of the cores
+
+
+def governor_value(by_core: Mapping[int, str]) -> str | None:
+    """Return {0: "powersave", 1: "powersave"} as "powersave"; name the cores if they differ. None without cores."""
+    cores: dict[str, list[int]] = {}
+    for cpu in sorted(by_core):
+        cores.setdefault(by_core[cpu], []).append(cpu)
+    if len(cores) < 2:
+        return next(iter(cores), None)
+    return " ".join(f"{name}={_ranges(cores[name])}" for name in sorted(cores))
+
+
+def split_governor(value: str) -> dict[str, tuple[int, ...]]:
+    """Parse a value such as "performance=0-3 powersave=4-7" into {governor: cores}. A governor without cores maps to
+    (), which means all cores. ValueError if `value` is not a governor setting."""
+    found: dict[str, tuple[int, ...]] = {}
+    for word in str(value).split():
+        name, _, cores = word.partition("=")
+        found[name] = tuple(_numbers(cores)) if cores else ()
+    if not found or (len(found) > 1 and not all(found.values())):
+        raise ValueError(f"not a governor: {value!r}")
+    return found
+
+
+def cut_off(key: str, found: Any, now: Any, before: Any) -> bool:
+    """Return whether a change from `before` to `now`, or its revert, stopped between two cores, so that each core has
+    one value or the other."""
+    if key != "governor" or found is None:
+        return False
+    try:
+        by_core = {cpu: name for name, cores in split_governor(str(found)).items() for cpu in cores}
+    except ValueError:
+        return False
+    ends = [split_governor(str(value)) for value in (now, before)]
+    return bool(by_core) and all(
+        any(name in end and (not end[name] or cpu in end[name]) for end in ends) for cpu, name in by_core.items()
+    )
+
+
+def _governors_equal(found: str, value: str) -> bool:
+    now, wanted = split_governor(found), split_governor(value)
+    if len(now) == 1:
+        return list(now) == list(wanted)  # all cores have it
+    by_core = {cpu: name for name, cores in now.items() for cpu in cores}
+    if len(wanted) == 1 and not all(wanted.values()):
+        return False
+    return all(by_core.get(cpu, name) == name for name, cores in wanted.items() for cpu in cores)
+
+
+def _all_cores(sysfs: str) -> str:
+    root, star, rest = GOVERNOR_FILES.format(root=shlex.quote(sysfs), cpu="*").partition("*")
+    return root + star + rest
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+    """Return 0,1,2,5 as "0-2,5"."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+
+
+def _numbers(ranges: str) -> list[int]:
+    found: list[int] = []
+    for part in ranges.split(","):
+        first, _, last = part.partition("-")
+        found.extend(range(int(first), int(last or first) + 1))
+    return found

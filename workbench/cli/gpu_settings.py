@@ -41,7 +41,9 @@ if TYPE_CHECKING:
 
 def _option_of(setting: Setting) -> Option:
     names = " ".join(f"--{name}" for name in (setting.name, *setting.aliases))
-    return option(f"{names} {setting.metavar}", setting.help, setting.parse, dest=setting.key)
+    if setting.choices:
+        return option(names, setting.help, choices=setting.choices, dest=setting.key)
+    return option(f"{names} {setting.metavar}", setting.help, dest=setting.key)
 
 
 def _options_of(setting: Setting) -> Option | OneOf:
@@ -99,7 +101,8 @@ async def set_gpu(arguments: argparse.Namespace) -> int:
 
 def settings_of(arguments: argparse.Namespace) -> GpuSettings:
     """Return the settings that the options give, none with --preset. Raises InputError."""
-    settings = GpuSettings({s.key: getattr(arguments, s.key) for s in SETTINGS})
+    texts = {s: getattr(arguments, s.key) for s in SETTINGS}
+    settings = GpuSettings({s.key: s.parse(text) for s, text in texts.items() if text is not None})
     if not settings and arguments.preset is None:
         raise InputError("no setting is given", next_step="`workbench gpu set --help` lists the settings")
     if settings and arguments.preset is not None:

@@ -75,6 +75,7 @@ class Setting(ABC):
     help: str
     metavar: str
     unit: str = ""
+    choices: tuple[str, ...] = ()  # all values that the user can type, if there are few
     aliases: tuple[str, ...] = ()  # further names of the option
     former: tuple[str, ...] = ()  # names in earlier versions, still accepted in an experiment's arms
     reset_name: str = ""  # option that resets the setting to the driver's default; "" if there is none
@@ -142,6 +143,7 @@ class SwitchSetting(Setting):
     """A setting that is on or off."""
 
     metavar: str = "on|off"
+    choices: tuple[str, ...] = ("on", "off")
 
     def parse(self, text: str) -> bool:
         found = {"on": True, "off": False}.get(text.strip().lower())

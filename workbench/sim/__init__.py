@@ -1,6 +1,14 @@
 """Simulated hosts: a driver, an nvidia-smi and inference engines made of files and real processes, without a GPU.
 
-Nothing here is measured: it is a model whose constants come from vendor data and public measurements (each named
-where it stands), made so that tuning it teaches what tuning the hardware would. Everything it yields is marked
-simulated by whoever reads it. All modules but `host` run with a bare python3 >= 3.9 and the standard library.
+Nothing here is measured. The simulation is a model with constants from vendor data and public measurements, so that
+tuning it has the effects of tuning real hardware. Workbench marks all results of it as simulated.
+
+simulated_host.py  the host that a session uses: an environment in which the programs of bin/ come first
+profiles.py        hosts and GPUs; models.py has the models (data in JSON files beside both)
+driver_state.py    the driver: settings, loads and faults; physics.py computes clocks, power and temperature
+nvml_library.py    the driver as NVML, which driver.py gives to the telemetry agent; nvidia_smi.py as nvidia-smi
+engine_server.py   one inference server, with flag_parser, launch_options, memory_fit, startup, openai_api, scheduler
+engines/           one class per simulated engine
+
+All modules but simulated_host run with a bare python3 >= 3.9 and the standard library.
 """

@@ -1,6 +1,7 @@
-"""Entry of the simulated driver for the telemetry agent: `library()` stands in for `pynvml.nvmlLib`.
+"""Entry point of the simulated driver for the telemetry agent: `library()` replaces `pynvml.nvmlLib`.
 
-Executed by path (runpy) with a bare python3; WORKBENCH_SIM_PROFILE and WORKBENCH_SIM_STATE say which host it is.
+The agent runs this file by path (runpy) with a bare python3. WORKBENCH_SIM_PROFILE and WORKBENCH_SIM_STATE select the
+host.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from workbench.sim.nvml_library import SimulatedNvml
 
 
-_HAS_CORES = bool(os.environ.get("WORKBENCH_SIM_SYSFS"))  # then the governors are files there
+_HAS_CORES = bool(os.environ.get("WORKBENCH_SIM_SYSFS"))  # then the governors are files in that directory
 
 
 @functools.lru_cache(maxsize=1)
@@ -32,16 +33,16 @@ def _host() -> SimState:
 
 
 def library() -> SimulatedNvml:
-    """The simulated NVML of this process's simulated host."""
+    """Return the simulated NVML of this process's simulated host."""
     from workbench.sim import nvml_library
 
     return nvml_library.SimulatedNvml(_host())
 
 
 def host_file(path: str) -> str | None:
-    """What the simulated host has under `path`; None where the real file will do.
+    """Return the content of the simulated host's file `path`, or None if the real file is to be read.
 
-    On a host with unified memory /proc/meminfo is the GPU's memory too, so it follows what the engines hold there.
+    On a host with unified memory /proc/meminfo includes the GPU's memory, so it follows the memory of the engines.
     """
     total = _host().profile.host_memory_kib
     if path != "/proc/meminfo" or total is None:

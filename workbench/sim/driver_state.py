@@ -1,14 +1,14 @@
-"""The simulated driver's memory: files in one directory, shared by every process that looks at the simulated host.
+"""The state of the simulated driver: files in one directory, shared by all processes of the simulated host.
 
-    settings.json   what was asked of each GPU
-    loads/*.json    one per running engine: its process (pid and start time) and what it does to which GPU
-    thermal.json    temperature and energy of each GPU at one moment; advanced lazily from there
-    faults.json     what to get wrong: see `set_faults`
+    settings.json   the settings of each GPU
+    loads/*.json    one file per running engine: its process (pid and start time) and its load on each GPU
+    thermal.json    temperature and energy of each GPU at one moment; readers compute later values from it
+    faults.json     simulated faults: see `set_faults`
 
-Where everybody may write to the directory, everybody may write to the files too: users share the simulated GPUs.
+If the directory is writable for everybody, so are the files: users then share the simulated GPUs.
 
-Writers hold a lock (flock) and first write down temperature and energy up to now, so that power is constant from one
-`thermal.json` to the next and every reader can go on from there without writing anything.
+Writers take a lock (flock) and first store temperature and energy of the current moment. Power is therefore constant
+from one `thermal.json` to the next, and readers need not write anything.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from workbench.sim import physics, profiles
 from workbench.sim.physics import GpuActivity, GpuSetting, OperatingPoint
 from workbench.sim.profiles import HostProfile
 
-SNAPSHOT_S = 0.02  # calls within one tick see one moment
+SNAPSHOT_S = 0.02  # calls within this time get the same reading
 ALIVE_CHECK_S = 0.2
-STALE_S = 3.0  # a load that claims work and was not refreshed for this long does none
+STALE_S = 3.0  # a load that has not been refreshed for this long counts as idle
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class SimulatedReading:
 
 
 class SimState:
-    """The simulated GPUs of one profile under one directory. Cheap to ask often: files are re-read when changed."""
+    """The simulated GPUs of one profile in one directory. Frequent calls are cheap: only changed files are read."""
 
     def __init__(self, directory: str, profile: HostProfile) -> None:
         self.directory = Path(directory)
@@ -82,7 +82,7 @@ class SimState:
     # -- reading -------------------------------------------------------------------------------------------------
 
     def readings(self) -> tuple[SimulatedReading, ...]:
-        """All GPUs now; calls within `SNAPSHOT_S` get the same moment."""
+        """Return all GPUs now. Calls within `SNAPSHOT_S` get the same moment."""
         moment = time.monotonic()
         if moment - self._moment > SNAPSHOT_S or not self._readings:
             self._readings = self._read(time.time())
@@ -90,7 +90,7 @@ class SimState:
         return self._readings
 
     def faults(self) -> dict[str, Any]:
-        """The faults in force; read at most once per `SNAPSHOT_S`, as every NVML call asks. Not to be changed."""
+        """Return the current faults, read at most once per `SNAPSHOT_S`. Callers must not change them."""
         moment = time.monotonic()
         if moment - self._faults_moment > SNAPSHOT_S:
             self._faults_moment = moment
@@ -98,11 +98,12 @@ class SimState:
         return self._faults
 
     def settings(self) -> tuple[GpuSetting, ...]:
+        """Return the settings of all GPUs."""
         stored = self._file("settings.json") or {}
         return tuple(_setting(stored.get(str(i), {})) for i in range(self.profile.count))
 
     def memory_used(self, gpu: int) -> int:
-        """Bytes held by running engines on one GPU."""
+        """Return the bytes that running engines use on one GPU."""
         self._refresh_loads()
         return sum(p.memory_bytes for p in self._processes(gpu))
 
@@ -139,7 +140,7 @@ class SimState:
     def _advance(
         self, now: float, settings: tuple[GpuSetting, ...], activities: list[GpuActivity]
     ) -> list[OperatingPoint]:
-        """Temperature and energy from the last known moment to `now`, in a few growing steps."""
+        """Advance temperature and energy from the last known moment to `now` in a few growing steps."""
         profile = self.profile
         stored = self._file("thermal.json")
         stamp = self._cache["thermal.json"][0]
@@ -148,7 +149,7 @@ class SimState:
             before = dict(enumerate(self._thermal[2]))
             count = profile.count
             start = stored or {"unix_s": now, "c": [profile.gpu.ambient_c + 4.0] * count, "j": [0.0] * count}
-            # a reader that has already seen more (an engine killed before it could say so) never goes back
+            # energy never decreases, even if an engine was killed before it stored its last values
             joules = [max(float(j), before.get(i, 0.0)) for i, j in enumerate(start["j"])]
             self._thermal = (float(start["unix_s"]), [float(c) for c in start["c"]], joules)
         at, temperatures, energies = self._thermal
@@ -169,7 +170,7 @@ class SimState:
         return points
 
     def _point(self, setting: GpuSetting, load: GpuActivity, celsius: float) -> OperatingPoint:
-        """`physics.operating_point`, remembered: most ticks repeat the last one's question."""
+        """Return `physics.operating_point` with a cache, because most calls have the same arguments."""
         hot = celsius if celsius >= self.profile.gpu.slowdown_c else None
         key = (setting, load.busy, load.memory, load.compute, load.idle_s < physics.COOL_DOWN_S, hot)
         if key not in self._points:
@@ -226,7 +227,7 @@ class SimState:
     # -- writing -------------------------------------------------------------------------------------------------
 
     def change_setting(self, gpu: int, **changes: Any) -> None:
-        """Set fields of one GPU's `GpuSetting`; None puts a field back to the default."""
+        """Set fields of one GPU's `GpuSetting`. None restores the default of a field."""
         with self._locked():
             stored = dict(self._file("settings.json") or {})
             mine = {**stored.get(str(gpu), {}), **changes}
@@ -241,7 +242,7 @@ class SimState:
         *,
         active_unix_s: float | None = None,
     ) -> None:
-        """What process `pid` does: per GPU index memory_bytes, busy, memory and compute (shares 0..1)."""
+        """Store the load of process `pid`: memory_bytes and shares of busy, memory and compute for each GPU index."""
         load = {
             "pid": pid,
             "start_ticks": start_ticks(pid),
@@ -259,16 +260,16 @@ class SimState:
         self._readings = ()
 
     def set_faults(self, **faults: Any) -> None:
-        """Make the simulated driver fail; None or an empty value takes a fault away.
+        """Make the simulated driver fail. None or an empty value removes a fault.
 
         lost=[1]                  GPU 1 has fallen off the bus: GPU_IS_LOST for every call on it
-        lost_after={"limit_w": 1}  GPU 1 falls off the bus right after this setting of it was made
-        init=18                   nvmlInit answers this NVML code (9 no driver, 18 mismatch, 4/17 no permission)
-        no_permission=True        setters answer NO_PERMISSION, as without CAP_SYS_ADMIN
-        ignored=["limit_w"] these settings answer success and change nothing
+        lost_after={"limit_w": 1}  GPU 1 falls off the bus right after a change of this setting
+        init=18                   nvmlInit returns this NVML code (9 no driver, 18 mismatch, 4/17 no permission)
+        no_permission=True        setters return NO_PERMISSION, as without CAP_SYS_ADMIN
+        ignored=["limit_w"] setters of these settings return success and change nothing
         hang="nvmlDeviceGetPowerUsage"  this function never returns ("*": any)
-        codes={"nvmlDeviceGetFanSpeed": 3}  these functions answer this NVML code
-        celsius={"0": 95}         GPU 0 says that it is so hot
+        codes={"nvmlDeviceGetFanSpeed": 3}  these functions return this NVML code
+        celsius={"0": 95}         GPU 0 reports this temperature
         missing=["nvmlDeviceGetTemperatureV"]  this driver's library lacks these functions
         """
         with self._locked():
@@ -280,7 +281,7 @@ class SimState:
     def _locked(self) -> Iterator[None]:
         handle = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            with contextlib.suppress(PermissionError):  # another user made it
+            with contextlib.suppress(PermissionError):  # another user created it
                 os.fchmod(handle, self.directory.stat().st_mode & 0o666)
             fcntl.flock(handle, fcntl.LOCK_EX)
             self._loads_mtime = -1
@@ -301,7 +302,7 @@ class SimState:
 
 
 def from_environment() -> SimState:
-    """The simulated host that WORKBENCH_SIM_PROFILE and WORKBENCH_SIM_STATE name."""
+    """Return the simulated host that WORKBENCH_SIM_PROFILE and WORKBENCH_SIM_STATE select."""
     try:
         name, directory = os.environ["WORKBENCH_SIM_PROFILE"], os.environ["WORKBENCH_SIM_STATE"]
     except KeyError as missing:
@@ -313,7 +314,7 @@ def from_environment() -> SimState:
 
 
 def start_ticks(pid: int) -> int | None:
-    """Start time of a live process in clock ticks since boot (field 22 of /proc/PID/stat); None when it is gone."""
+    """Return the start time of a live process in clock ticks since boot (field 22 of /proc/PID/stat), else None."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:

@@ -88,7 +88,7 @@ class EngineServer:
             self._end_workers()
 
     def _started(self, starting: asyncio.Task[None]) -> None:
-        """A start that failed is the end."""
+        """End the server after a failed start."""
         error = None if starting.cancelled() else starting.exception()
         if error and self.end and not self.end.done():
             self.end.set_exception(error)

@@ -1,6 +1,6 @@
-"""The worker process of a simulated engine: holds nothing, does nothing, but is there to be counted and stopped.
+"""The worker process of a simulated engine. It does nothing, but can be listed and stopped.
 
-vLLM's EngineCore outlives a killed parent (and keeps the GPU's memory), SGLang's scheduler does not; see `orphan`.
+vLLM's EngineCore outlives a killed parent (and keeps the GPU's memory) as "orphan"; SGLang's scheduler does not.
 Arguments: NAME orphan|follow PARENT_PID
 """
 

@@ -1,6 +1,6 @@
-"""A small HTTP/1.1 server on asyncio.Protocol: requests with a length, replies whole or streamed in chunks.
+"""A small HTTP/1.1 server on asyncio.Protocol: requests with a length, replies complete or streamed in chunks.
 
-Made for many small streamed writes: one transport.write per event, no buffers of its own, no framework.
+It is fast for many small streamed writes: one transport.write per event and no buffers.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class Request:
         self.headers = headers
         self.body = body
         self.connection = connection
-        self.on_gone: Callable[[], None] | None = None  # the client hung up before the reply was complete
+        self.on_gone: Callable[[], None] | None = None  # called if the client disconnects before the end of the reply
 
     @property
     def peer(self) -> str:
         return self.connection.peer
 
     def reply(self, status: int, body: Any = b"", content_type: str = "application/json") -> None:
-        """The whole reply; anything but bytes is sent as JSON."""
+        """Send the complete reply. A body other than bytes is sent as JSON."""
         data = body if isinstance(body, bytes) else json.dumps(body, separators=(",", ":")).encode()
         self.connection.send(
             b"HTTP/1.1 %d %s\r\ncontent-type: %s\r\ncontent-length: %d\r\n%s\r\n%s"
@@ -56,7 +56,7 @@ class Request:
         )
 
     def event(self, data: bytes) -> None:
-        """One chunk; the caller gives complete server-sent events."""
+        """Send one chunk of complete server-sent events."""
         self.connection.send(b"%x\r\n%s\r\n" % (len(data), data))
 
     def end_stream(self, data: bytes = b"") -> None:
@@ -69,7 +69,7 @@ class Request:
 
 
 class ClientConnection(asyncio.Protocol):
-    """One client connection; requests are answered one after the other."""
+    """One client connection, which answers its requests one after the other."""
 
     def __init__(self, handle: Callable[[Request], None], max_requests: int | None, idle_s: float | None) -> None:
         self.handle = handle
@@ -105,7 +105,7 @@ class ClientConnection(asyncio.Protocol):
             self.transport.write(data)
 
     def done(self) -> None:
-        """The reply to the current request is complete."""
+        """Continue after the complete reply to the current request."""
         self.current = None
         if not self.transport:
             return

@@ -1,8 +1,8 @@
 # ruff: noqa: T201 (a command-line program: it prints)
-"""The nvidia-smi stand-in: the options that Workbench and a person at its side use, with the real texts and exit codes.
+"""The simulated nvidia-smi: the options that Workbench and its users need, with the real texts and exit codes.
 
-Faithful in its traps as well: a setter that the board does not support says "Treating as warning and moving on" and
-exits 0; the power text names the default limit as the previous value; a lock is accepted whether it holds or not.
+The traps are simulated too: a setter that the board does not support prints "Treating as warning and moving on" and
+exits with 0; the text about power has the default limit as the previous value; a lock without effect is accepted.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if end.text:
             print(end.text)
         return end.code
-    except NvmlError as refused:  # in the middle of it: lost since it began
+    except NvmlError as refused:  # the GPU was lost while the program ran
         why = "GPU is lost" if refused.code == 15 else "Unknown Error"
         print(f"Unable to talk to the GPU any more: {why}\n{EARLY}")
         return refused.code
@@ -118,7 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(options: Options, library: SimulatedNvml) -> None:
     code = library.nvmlInitWithFlags(0)
     if code:
-        # the codes of the real tool's exits; an unknown error is 255
+        # exit codes of the real tool; 255 for an unknown error
         raise Exit(
             6 if code == 28 else code if code < 100 else 255,
             INIT_TEXTS.get(code, "Failed to initialize NVML: Unknown Error"),
@@ -157,7 +157,7 @@ def _devices(wanted: str, library: SimulatedNvml) -> list[Device]:
 
 
 def _alive(devices: list[Device]) -> list[Device]:
-    """Those that answer; of the lost ones it says so as the real tool does, and the run ends with 15."""
+    """Return the GPUs that answer. Print the real tool's text about lost ones; if all are lost, exit with 15."""
     answering = []
     for device in devices:
         try:
@@ -377,7 +377,7 @@ def _apply_clocks(device: Device, function: str, kind: str, *arguments: int) -> 
 
 
 def _apply(device: Device, change: object, *, denied: str, unsupported: str) -> bool:
-    """Whether it was done. Not supported is a warning with exit 0; anything else ends the run with its NVML code."""
+    """Make a change and return whether it succeeded. NOT_SUPPORTED is a warning; other errors raise Exit."""
     try:
         change()  # type: ignore[operator]
     except NvmlError as refused:

@@ -1,4 +1,4 @@
-"""Fields that the nvidia-smi stand-in can be asked for: header, unit and text, as the real one prints them.
+"""The query fields of the simulated nvidia-smi: header, unit and text as in the real one.
 
 Absent values: `[N/A]` for NOT_SUPPORTED, bare `N/A` for memory temperature, a sentence in brackets for other codes.
 """
@@ -42,7 +42,7 @@ class NvmlError(Exception):
 
 
 class Cell:
-    """Where a call puts its result; takes any attribute, so that it serves for every struct."""
+    """The target of a call's result. It accepts any attribute, so that it can replace every struct."""
 
     value: Any = 0
     sensorType = 0
@@ -52,7 +52,7 @@ class Cell:
 
 
 class Device:
-    """One simulated GPU, asked through the same functions that pynvml would call."""
+    """One simulated GPU, queried through the functions that pynvml would call."""
 
     def __init__(self, library: SimulatedNvml, index: int) -> None:
         self.library = library
@@ -221,7 +221,7 @@ FIELDS.update(
 
 
 def cell(device: Device, name: str, units: bool) -> str:
-    """One value as the real tool prints it, absent ones in its words."""
+    """Return one value as the real tool prints it, including missing ones."""
     _, unit, read = FIELDS[name]
     try:
         text = read(device)

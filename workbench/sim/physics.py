@@ -1,4 +1,4 @@
-"""Where a simulated GPU settles: clocks, power and temperature from load, settings and time. Pure functions.
+"""The operating point of a simulated GPU: clocks, power and temperature from load, settings and time. Pure functions.
 
 Power over SM clock, x = clock / clock under decode:
 
@@ -22,12 +22,12 @@ COOL_DOWN_S = 3.0  # clocks stay up this long after the last kernel
 UNLIMITED_MHZ = 0xFFFFFF02
 TDP_MHZ = 0xFFFFFF01
 NOISE_PERIOD_S = 0.5
-DRIFT_PERIODS_S = (43.0, 211.0, 997.0)  # from a few runs of a benchmark to all of an experiment
+DRIFT_PERIODS_S = (43.0, 211.0, 997.0)  # from a few benchmark runs to a whole experiment
 
 
 @dataclass(frozen=True)
 class GpuSetting:
-    """What was asked of one GPU. None: the default."""
+    """The settings of one GPU. None means the default."""
 
     persistence: bool = False
     limit_w: float | None = None
@@ -68,7 +68,7 @@ IDLE_ACTIVITY = GpuActivity()
 
 
 def memory_slowdown(sm_mhz: float, gpu: GpuModel) -> float:
-    """Factor >= 1 by which a memory-bound step stretches when the SM clock is below its normal place."""
+    """Return the factor >= 1 by which a memory-bound step slows down if the SM clock is below its normal value."""
     short = gpu.sm_compute_mhz / max(sm_mhz, 1.0) - 1.0
     return 1.0 if short <= 0 else 1.0 + 0.36 * short**1.85
 
@@ -76,7 +76,7 @@ def memory_slowdown(sm_mhz: float, gpu: GpuModel) -> float:
 def operating_point(
     profile: HostProfile, setting: GpuSetting, load: GpuActivity, temperature_c: float
 ) -> OperatingPoint:
-    """Clocks, power and reasons that hold now. No noise: see `noise`."""
+    """Return clocks, power and clock event reasons, without noise."""
     gpu = profile.gpu
     working = load.busy > 0.0
     up = working or load.idle_s < COOL_DOWN_S
@@ -104,7 +104,7 @@ def operating_point(
 
 
 def _level(gpu: GpuModel, load: GpuActivity) -> float:
-    """Activity factor: 1.0 in memory-bound decode, about 0.35 where launches are what takes the time."""
+    """Return the activity factor: 1.0 in memory-bound decoding, about 0.35 if kernel launches take most of the time."""
     return load.busy * 0.3 + 0.7 * load.memory + gpu.compute_weight * load.compute
 
 
@@ -114,7 +114,7 @@ def _power(gpu: GpuModel, sm_mhz: float, level: float) -> float:
 
 
 def _clock_for(gpu: GpuModel, limit_w: float, level: float, highest: float) -> float:
-    """Highest SM clock whose power stays under the limit; never below an eighth of the normal clock."""
+    """Return the highest SM clock whose power is below the limit, at least an eighth of the normal clock."""
     low, high = gpu.sm_compute_mhz / 8.0, highest
     for _ in range(18):
         middle = (low + high) / 2
@@ -138,24 +138,26 @@ def _memory_clock(gpu: GpuModel, setting: GpuSetting, up: bool) -> int:
 
 
 def nearest(steps: tuple[int, ...], mhz: int) -> int:
-    """The driver takes numeric clocks to the closest supported step."""
+    """Return the supported clock closest to `mhz`, as the driver does."""
     return min(steps, key=lambda s: abs(s - mhz))
 
 
 def warm(gpu: GpuModel, temperature_c: float, power_w: float, seconds: float) -> float:
-    """Temperature after `seconds` at constant power: first order towards ambient + power x resistance."""
+    """Return the temperature after `seconds` at constant power: first order towards ambient + power x resistance."""
     target = gpu.ambient_c + gpu.thermal_c_per_w * power_w
     return target + (temperature_c - target) * math.exp(-max(0.0, seconds) / gpu.thermal_tau_s)
 
 
 def noise(key: str, unix_s: float, amplitude: float) -> float:
-    """Deterministic in (key, half second): within ±amplitude, the same for every process that looks."""
+    """Return noise within ±amplitude that depends only on the key and the half second, so that all processes agree."""
     word = zlib.crc32(f"{key}/{int(unix_s / NOISE_PERIOD_S)}".encode())
     return amplitude * (word / 0x7FFFFFFF - 1.0)
 
 
 def drift(unix_s: float, size: float) -> float:
-    """How much faster (relative) a machine is at this time than on average, the same for all that runs on it: room,
-    fans and neighbours, as a slow wave with standard deviation `size`."""
+    """Return the relative difference of a machine's speed from its average at this time.
+
+    The drift is the same for all servers of a machine: a slow wave with standard deviation `size`.
+    """
     waves = (math.sin(2 * math.pi * unix_s / period) for period in DRIFT_PERIODS_S)
     return size * math.fsum(waves) * math.sqrt(2 / len(DRIFT_PERIODS_S))

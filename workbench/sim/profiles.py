@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class GpuModel:
-    """One kind of GPU. MHz, watts, °C, MiB, GB/s (1e9) and dense TFLOP/s; None where the driver gives nothing."""
+    """One type of GPU. MHz, watts, °C, MiB, GB/s (1e9) and dense TFLOP/s. None: the driver does not report it."""
 
     name: str
     architecture: str
@@ -19,13 +19,13 @@ class GpuModel:
     reserved_mib: int
     bus_bits: int
     bandwidth_gbs: float  # at memory_max_mhz
-    efficiency: float  # share of the bandwidth that a well-written decode kernel streams
+    efficiency: float  # share of the bandwidth that a good decoding kernel reaches
     tflops_bf16: float
     tflops_fp8: float | None
     tflops_fp4: float | None
     sm_idle_mhz: int
-    sm_compute_mhz: int  # where boost settles under decode, nothing locked, power limit not reached
-    sm_voltage_mhz: int  # what voltage allows when a lock asks for more
+    sm_compute_mhz: int  # boost clock during decoding, without locks and below the power limit
+    sm_voltage_mhz: int  # limit set by the voltage if a lock requests more
     sm_max_mhz: int
     sm_step_mhz: float
     memory_idle_mhz: int
@@ -35,9 +35,9 @@ class GpuModel:
     pstate_idle: int
     pstate_compute: int
     power_idle_w: float
-    power_floor_w: float  # clocks up, nothing running
-    power_decode_w: float  # single-stream decode at sm_compute_mhz, no limit reached
-    compute_weight: float  # how much a compute-bound kernel adds to that draw, as a share of (decode - floor)
+    power_floor_w: float  # high clocks, no kernel running
+    power_decode_w: float  # single-stream decoding at sm_compute_mhz, below the limit
+    compute_weight: float  # additional draw of a compute-bound kernel, as a share of (decode - floor)
     power_default_w: float | None
     power_min_w: float | None
     power_max_w: float | None
@@ -60,7 +60,7 @@ class GpuModel:
 
 @dataclass(frozen=True)
 class Interconnect:
-    """What an all-reduce between two GPUs of a host costs: microseconds each, GB/s for its bytes."""
+    """The cost of an all-reduce between two GPUs of a host: microseconds each, GB/s for its bytes."""
 
     title: str
     custom_us: float | None  # the engine's own kernel, two GPUs with peer access; None: no peer access
@@ -82,7 +82,7 @@ class HostProfile:
     cuda_version: int = 13000
     nvml_version: str = "13.580.95.05"
     numa_nodes: int = 1
-    host_memory_kib: int | None = None  # given where the GPU's memory is the host's
+    host_memory_kib: int | None = None  # set if the GPU uses the host's memory
     pci_buses: tuple[int, ...] = (0x01,)
     pci_domain: int = 0
 
@@ -118,7 +118,7 @@ PROFILES = _load()
 
 
 def get(name: str) -> HostProfile:
-    """The profile called `name`; KeyError with the known names where there is none."""
+    """Return the profile called `name`. Raises KeyError with the known names."""
     try:
         return PROFILES[name]
     except KeyError:

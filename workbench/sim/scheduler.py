@@ -1,8 +1,8 @@
-"""Continuous batching of one simulated replica: which requests run, how long each step takes, who gets a token when.
+"""Continuous batching of one simulated replica: running requests, step times and delivery of tokens.
 
-Time is the event loop's. A step ends at a set moment; the loop sleeps until then and hands out one token to every
-running request. Where the machine cannot keep up, steps that are already due are taken together and their tokens go
-out in one chunk, so the simulated rate does not depend on how busy the machine is.
+Times are those of the event loop. A step ends at a computed moment. The loop sleeps until then, and delivers one token
+to every running request. If the machine is too slow, the loop runs all steps that are due and delivers their tokens in
+one chunk, so that the simulated rate does not depend on the load of the machine.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from workbench.sim.physics import GpuActivity, drift
 from workbench.sim.step_time import ModelReplica
 
 BLOCK = 16  # tokens of a prefix-cache block
-SLIP_S = 0.25  # further behind than this, the clock is set forward: the machine is too slow
+SLIP_S = 0.25  # largest delay of the simulation; beyond it, its clock is set forward
 
 
 @dataclass
@@ -57,7 +57,7 @@ class Sequence:
 
 @dataclass
 class Counters:
-    """What /metrics and the statistics lines are made of; totals since the start."""
+    """The values of /metrics and the statistics lines: totals since the start."""
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -74,7 +74,7 @@ class Counters:
     queue_s: list[float] = field(default_factory=list)
 
     def drain(self) -> dict[str, list[float]]:
-        """Observations since the last call, by quantity."""
+        """Return the observations since the last call, by quantity."""
         taken = {}
         for name in ("ttft_s", "itl_s", "tpot_s", "e2e_s", "queue_s"):
             taken[name] = getattr(self, name)
@@ -83,14 +83,14 @@ class Counters:
 
 
 class PrefixCache:
-    """Which prompt blocks are in the KV cache: chains of hashes, the longest unused thrown out first."""
+    """The prompt blocks in the KV cache, as chained hashes. The least recently used ones are evicted first."""
 
     def __init__(self, blocks: int) -> None:
         self.room = max(1, blocks)
         self.known: OrderedDict[int, None] = OrderedDict()
 
     def hit(self, prompt: list[str]) -> tuple[int, list[int]]:
-        """(tokens that need no prefill, block hashes of the whole prompt). The last token is always computed."""
+        """Return (tokens that need no prefill, block hashes of the prompt). The last token is always computed."""
         hashes, link = [], 0
         for at in range(0, len(prompt) - BLOCK + 1, BLOCK):
             link = hash((link, *prompt[at : at + BLOCK]))
@@ -112,7 +112,7 @@ class PrefixCache:
 
 
 class Replica:
-    """One data-parallel replica: admits, steps, delivers."""
+    """One data-parallel replica, which admits requests, runs steps and delivers tokens."""
 
     def __init__(
         self,
@@ -145,9 +145,9 @@ class Replica:
         self.reserved = 0  # KV tokens of running requests at their full length
         self.counters = Counters()
         self.wake = asyncio.Event()
-        self.moment = 0.0  # when the step that runs now ends
-        self.work = (0.0, 0.0, 0.0)  # seconds stepped, of them memory and compute; taken by `activity`
-        self.idle_s = 0.0  # without a request; `idle_since` is when that began, 0 while there is one
+        self.moment = 0.0  # end of the current step
+        self.work = (0.0, 0.0, 0.0)  # seconds of steps, of memory and of compute since the last call of `activity`
+        self.idle_s = 0.0  # without a request; `idle_since` is the start of the idle time, 0 during requests
         self.idle_since = 0.0
         self.on_prefill: Callable[[list[Sequence], int], None] | None = None
         self.on_step: Callable[[], None] | None = None
@@ -171,7 +171,7 @@ class Replica:
             self.waiting.remove(sequence)
 
     def activity(self, interval_s: float) -> GpuActivity:
-        """Shares of the last `interval_s` and a fresh start."""
+        """Return the activity of the last `interval_s` and start a new interval."""
         now = asyncio.get_running_loop().time()
         idle = self.idle_s + (now - self.idle_since if self.idle_since else 0.0)
         self.idle_s, self.idle_since = 0.0, now if self.idle_since else 0.0
@@ -206,7 +206,7 @@ class Replica:
             self._flush()
 
     def _step(self) -> None:
-        """One step in simulated time: afterwards `moment` is its end and its tokens are pending."""
+        """Run one step in simulated time. Afterwards `moment` is its end, and its tokens are pending."""
         self._admit()
         budget = max(1, self.batched_tokens - len(self.running))
         prefill, fresh = 0, []

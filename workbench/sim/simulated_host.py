@@ -1,4 +1,4 @@
-"""A simulated host: any Host with the stand-ins first on its PATH and a simulated driver behind its telemetry agent."""
+"""A simulated host: any Host with the simulated programs first on its PATH and a simulated driver for telemetry."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _MAIN = """import os, sys
 server, engine = {server!r}, {engine!r}
 os.execv(sys.executable, [sys.executable, server, "--engine", engine, *sys.argv[1:]])
 """
-_NOT_OURS = 3  # exit status of PREPARE on a machine without our stand-ins
+_NOT_OURS = 3  # exit status of PREPARE on a machine without the simulated programs
 CORES = ("0", "1", "2", "3")
-# $1: the stand-ins, $2: the simulated host's /sys, then its cores. What the governors are outlives us.
+# $1: directory of the simulated programs, $2: the simulated host's /sys, then its cores. Governors outlive a session.
 PREPARE = """
 [ -x "$1/nvidia-smi" ] || exit 3
 printf %s "$PATH"
@@ -37,11 +37,11 @@ done
 
 
 class SimulatedHost(BaseHost):
-    """`inner` with another environment. Needs the inner host's files to be this machine's (local, or SSH to itself).
+    """`inner` with another environment. The inner host has to share this machine's files: local, or SSH to itself.
 
-    `state_dir` is an absolute path: what a real host would keep in its state directory (runs, journal) lies there,
-    and under driver/ what the simulated GPUs remember. Commands that name the same directory share one host. `driver`
-    puts the GPUs into another directory: users with a state directory each then share one host.
+    `state_dir` is the absolute path of the host's state directory (runs, journal). Its driver/ has the state of the
+    simulated GPUs, so that commands with the same directory share one host. `driver` is another directory for that
+    state, so that users with separate state directories share one host.
     """
 
     def __init__(self, inner: Host, profile: str, state_dir: str, driver: str | None = None) -> None:
@@ -49,17 +49,17 @@ class SimulatedHost(BaseHost):
             self.profile = profiles.get(profile)
         except KeyError as unknown:
             known = ", ".join(profiles.PROFILES)
-            raise InputError(str(unknown.args[0]), next_step=f"take one of {known}") from None
+            raise InputError(str(unknown.args[0]), next_step=f"use one of {known}") from None
         self.inner = inner
         self.simulated: str = profile
         self.kind = inner.kind
         self.is_local = inner.is_local
         self.name = f"sim:{profile}" if inner.is_local else f"{inner.name}/sim:{profile}"
         self._state_dir = state_dir.rstrip("/")
-        # Paths in presets that exist only on a simulated host.
+        # Values of preset variables that exist only on a simulated host.
         self.preset_variables = {engine: f"{self._state_dir}/{engine}" for engine in SOURCE_CHECKOUTS}
         self._path: str | None = None
-        # of the simulated driver: `state.SimState(driver_state, profile)` sees and changes it
+        # directory of the simulated driver; `driver_state.SimState(driver_state, profile)` reads and changes it
         self.driver_state = driver or f"{self._state_dir}/driver"
 
     @property
@@ -71,7 +71,7 @@ class SimulatedHost(BaseHost):
         self.inner.ask = ask
 
     def environment(self) -> dict[str, str]:
-        """What makes a process on the inner host see the simulated one. After `connect`."""
+        """Return the variables that make a process on the inner host use the simulated one. Call it after `connect`."""
         return {
             "PATH": f"{BIN}:{self._path or '/usr/local/bin:/usr/bin:/bin'}",
             "WORKBENCH_SIM_PROFILE": self.simulated,
@@ -95,11 +95,11 @@ class SimulatedHost(BaseHost):
     async def _prepare(self) -> None:
         if self._path is not None:
             return
-        cores = () if self.profile.virtualization else CORES  # a guest has no cpufreq
+        cores = () if self.profile.virtualization else CORES  # a virtual machine has no cpufreq
         done = await self.inner.run(["sh", "-c", PREPARE, "sh", BIN, f"{self.driver_state}/sys", *cores])
         if done.returncode == _NOT_OURS:
             raise InputError(
-                f"{self.inner.name} cannot be simulated on: Workbench's own files ({BIN}) are not there",
+                f"{self.inner.name} cannot run a simulation: it does not have Workbench's own files ({BIN})",
                 next_step="--simulate works on this machine, and over ssh to itself",
             )
         if done.returncode != 0:
@@ -144,7 +144,7 @@ class SimulatedHost(BaseHost):
         return await self.inner.forward(port)
 
     async def facts(self) -> HostFacts:
-        """The inner host's, with the GPU side as the simulated one has it."""
+        """Return the inner host's facts, with the GPUs of the simulated one."""
         facts = await self.inner.facts()
         unified_kib = self.profile.host_memory_kib
         return replace(

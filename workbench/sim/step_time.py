@@ -1,17 +1,17 @@
-"""How long one step of a simulated engine takes: a roofline with the costs that tuning moves. Pure functions.
+"""The time of one step of a simulated engine: a roofline with the costs that tuning changes. Pure functions.
 
-    step = max(memory, compute) + 0.25 min(memory, compute), or launching when that takes longer (eager mode)
+    step = max(memory, compute) + 0.25 min(memory, compute), or launching if that takes longer (eager mode)
            + all-reduces of tensor parallelism + scheduling
 
 memory     bytes of the shard and of the KV cache over effective bandwidth at the present memory clock; a low SM clock
            stretches it (physics.memory_slowdown)
 compute    2 FLOP per active parameter and token over the reachable tensor throughput at the present SM clock
-launching  eager mode launches each layer's kernels from Python, graphs replay them
-all-reduce two per layer and one more, each with a latency and bytes over the link; the engine's own kernel only where
-           peers reach each other, and never on more than two PCIe GPUs
+launching  eager mode launches each layer's kernels from Python; graphs replay them
+all-reduce two per layer and one more, each with a latency and bytes over the link; the engine's own kernel runs only if
+           peers access each other's memory, and never on more than two PCIe GPUs
 
-Calibrated on public figures: 123B AWQ on one RTX PRO 6000 22.7-24 tok/s; 70B BF16 on two GB10 3.17; a 2B model with
-TP=4 in eager mode on four PCIe GPUs 51.5 steps/s with 8 requests (about 19 ms, against 0.6 ms of memory traffic).
+Calibrated with public measurements: 123B AWQ on one RTX PRO 6000 22.7-24 tok/s; 70B BF16 on two GB10 3.17; a 2B model
+with TP=4 in eager mode on four PCIe GPUs 51.5 steps/s with 8 requests (about 19 ms, against 0.6 ms of memory traffic).
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from workbench.sim.profiles import GpuModel, Interconnect
 
 STEP_BASE_S = 0.0004  # scheduler, sampling, output
 STEP_PER_SEQUENCE_S = 0.0001  # the same, per running request
-GRAPH_LAYER_S = 4e-6  # what is left of launching when graphs replay
+GRAPH_LAYER_S = 4e-6  # launch cost that remains with graphs
 EAGER_LAYER_S = 0.0003  # about fifteen kernels from Python
 TENSOR_REACH = 0.6  # share of the dense peak in a real prefill
-FORMAT_REACH = {"nvfp4": 0.76}  # 70B NVFP4 on one GB10: 4.0-4.2 tok/s where the bandwidth allows 6.7
+FORMAT_REACH = {"nvfp4": 0.76}  # 70B NVFP4 on one GB10: 4.0-4.2 tok/s, while the bandwidth allows 6.7
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class ModelReplica:
 
 @dataclass(frozen=True)
 class EngineStep:
-    """Seconds of one step and what filled them."""
+    """Seconds of one step, and of memory and compute in it."""
 
     total_s: float
     memory_s: float
@@ -57,7 +57,7 @@ class EngineStep:
 
     @property
     def activity(self) -> physics.GpuActivity:
-        """Shares that the driver shows while such steps follow one another."""
+        """The activity that the driver reports for a sequence of such steps."""
         return physics.GpuActivity(
             1.0, min(1.0, self.memory_s / self.total_s), min(1.0, self.compute_s / self.total_s), 0.0
         )
@@ -72,7 +72,7 @@ def step(
     context_tokens: int,
     prefill_tokens: int = 0,
 ) -> EngineStep:
-    """One step with `sequences` decoding, their contexts summed, and `prefill_tokens` of prompts beside them."""
+    """Return one step with `sequences` decoding, the sum of their contexts, and `prefill_tokens` of prompts."""
     gpu, model = serving.gpu, serving.model
     tokens = sequences + prefill_tokens
     clock = memory_mhz / gpu.memory_max_mhz if memory_mhz else 1.0
@@ -91,7 +91,7 @@ def step(
 
 
 def _weights_read(model: SimulatedModel, tokens: int) -> float:
-    """A dense model is read once per step; of a mixture more experts are touched the more tokens there are."""
+    """Return the bytes of weights that a step reads. In a mixture of experts, more tokens read more experts."""
     if tokens <= 1 or model.active >= model.parameters:
         return model.bytes_per_token
     share = model.active / model.parameters

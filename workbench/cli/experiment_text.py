@@ -20,10 +20,7 @@ def duration(seconds: float) -> str:
 
 
 def arm_words(arm: Arm) -> str:
-    """Return the target and the changes of an arm."""
-    target = [arm.target.words] if arm.target else []
-    words = [*target, *arm.sets, *(f"-{name}" for name in arm.unsets), *arm.envs, *arm.gpu.words]
-    return " ".join(words) or "the base, unchanged"
+    return " ".join(arm.words) or "the base as it is"
 
 
 def plan_lines(spec: ExperimentSpec, duration_s: float | None) -> Iterator[str]:

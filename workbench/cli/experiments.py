@@ -15,7 +15,7 @@ from workbench.cli.experiment_text import (
 )
 from workbench.cli.load_options import CONCURRENCY, SHAPE, SIZE, load_of
 from workbench.cli.open_session import connected, local_session, use_host_of_record
-from workbench.cli.output import emit, note, say, say_lines
+from workbench.cli.output import emit_or_say, note
 from workbench.cli.plan import load_plan, variables_of
 from workbench.cli.questions import confirm
 from workbench.cli.registry import command, one_of, option, switch
@@ -213,13 +213,9 @@ def _db() -> ExperimentsDb:
 @command("experiment list", "list experiments, newest first", examples=("workbench experiment list",))
 def list_experiments(arguments: argparse.Namespace) -> int:
     found = _db().list()
-    if arguments.json:
-        return emit({"experiments": [_experiment_json(e) for e in found]})
-    for each in found:
-        say(list_line(each))
-    if not found:
+    if not found and not arguments.json:
         note("no experiments yet")
-    return 0
+    return emit_or_say(arguments.json, {"experiments": [_experiment_json(e) for e in found]}, map(list_line, found))
 
 
 def _print_ended(ended: Experiment, as_json: bool) -> int:
@@ -231,10 +227,7 @@ def _print_ended(ended: Experiment, as_json: bool) -> int:
 
 
 def _print(found: Experiment, as_json: bool) -> None:
-    if as_json:
-        emit(_experiment_json(found))
-    else:
-        say_lines(experiment_lines(found))
+    emit_or_say(as_json, _experiment_json(found), experiment_lines(found))
 
 
 def _experiment_json(found: Experiment) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.cli.open_session import local_session
-from workbench.cli.output import emit, emit_or_say, finding_line, note, say, say_lines
+from workbench.cli.output import emit, emit_or_say, finding_line, note, say
 from workbench.cli.registry import command, option
 from workbench.model.settings import label_of, text_of
 
@@ -50,10 +50,7 @@ def list_presets(arguments: argparse.Namespace) -> int:
 )
 def show_preset(arguments: argparse.Namespace) -> int:
     preset = local_session().presets.get(arguments.id)
-    if arguments.json:
-        return emit(preset.model_dump(mode="json", by_alias=True))
-    say_lines(_preset_lines(preset))
-    return 0
+    return emit_or_say(arguments.json, preset.model_dump(mode="json", by_alias=True), _preset_lines(preset))
 
 
 def _preset_lines(preset: Preset) -> Iterator[str]:

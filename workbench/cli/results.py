@@ -64,14 +64,10 @@ def _print_list(arguments: argparse.Namespace, words: str | None) -> int:
     if damaged:
         ids = ", ".join(f"#{i}" for i in damaged)
         note(f"damaged results are left out: {ids} (`workbench results show ID` explains the damage)")
-    if arguments.json:
-        return emit({"results": [result_json(r) for r in found]})
-    say_lines(row_lines(found))
-    if not found:
-        filters = [f"with {words!r}"] if words else []
-        filters += [f"tagged {arguments.tag}"] if arguments.tag else []
-        say_lines([" ".join(["no results", *filters])])
-    return 0
+    filters = [f"with {words!r}"] if words else []
+    filters += [f"tagged {arguments.tag}"] if arguments.tag else []
+    lines = row_lines(found) if found else [" ".join(["no results", *filters])]
+    return emit_or_say(arguments.json, {"results": [result_json(r) for r in found]}, lines)
 
 
 def row_lines(results: Sequence[BenchResult]) -> Iterator[str]:

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from workbench.cli.open_session import connected
-from workbench.cli.output import emit, finding_text, note, say
+from workbench.cli.output import emit, emit_or_say, finding_text, note, say
 from workbench.cli.plan import load_plan, variables_json
 from workbench.cli.registry import command, option
 from workbench.cli.shared_options import CHANGES, PRESET, TRUST
@@ -50,10 +50,7 @@ async def start(arguments: argparse.Namespace) -> int:
         if arguments.wait:
             note(f"{run_id}: waiting for READY")
             status = await session.servers.wait_ready(run_id, arguments.timeout)
-        if arguments.json:
-            emit({**status_json(status), "variables": variables_json(planned)})
-        else:
-            say(run_id)
+        emit_or_say(arguments.json, {**status_json(status), "variables": variables_json(planned)}, run_id)
         return _start_exit_code(status, arguments)
 
 
@@ -136,10 +133,7 @@ async def stop(arguments: argparse.Namespace) -> int:
         status = await find_run(session, arguments.run)
         await session.servers.stop(status.run_id)
         status = session.servers.supervisor.status(status.run_id)
-    if arguments.json:
-        return emit(status_json(status))
-    say(f"{status.run_id} {status.state}")
-    return 0
+    return emit_or_say(arguments.json, status_json(status), f"{status.run_id} {status.state}")
 
 
 def status_json(status: ServerStatus) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from workbench.cli.experiment_text import UNKNOWN_DURATION, duration, report_progress
 from workbench.cli.load_options import CONCURRENCY, SHAPE, SIZE, load_of
 from workbench.cli.open_session import connected, use_host_of_record
-from workbench.cli.output import emit, note, say, say_lines
+from workbench.cli.output import emit_or_say, note
 from workbench.cli.plan import load_plan
 from workbench.cli.questions import confirm
 from workbench.cli.registry import command, option, repeatable
@@ -163,15 +163,15 @@ def _store() -> SweepStore:
 @command("sweep list", "list all sweeps, newest first", examples=("workbench sweep list",))
 def list_sweeps(arguments: argparse.Namespace) -> int:
     sweeps = _store().list()
-    if arguments.json:
-        return emit({"sweeps": [asdict(sweep) for sweep in sweeps]})
-    for sweep in sweeps:
-        done = sum(point.state == "done" for point in sweep.points)
-        simulated = "  SIMULATED" if sweep.simulated else ""
-        error = f"  {sweep.error}" if sweep.error else ""
-        points = f"{done}/{len(sweep.points)} points"
-        say(f"#{sweep.id:<4} {sweep.name:<18} {sweep.host}  {points}  {sweep.state}{simulated}{error}")
-    return 0
+    return emit_or_say(arguments.json, {"sweeps": [asdict(sweep) for sweep in sweeps]}, map(_list_line, sweeps))
+
+
+def _list_line(sweep: Sweep) -> str:
+    done = sum(point.state == "done" for point in sweep.points)
+    simulated = "  SIMULATED" if sweep.simulated else ""
+    error = f"  {sweep.error}" if sweep.error else ""
+    points = f"{done}/{len(sweep.points)} points"
+    return f"#{sweep.id:<4} {sweep.name:<18} {sweep.host}  {points}  {sweep.state}{simulated}{error}"
 
 
 @command(
@@ -216,10 +216,7 @@ def report_points(
 
 def print_sweep(sweep: Sweep, as_json: bool) -> int:
     """Print the sweep. Return 0 if it is done and at least one point was measured, otherwise 1."""
-    if as_json:
-        emit(asdict(sweep))
-    else:
-        say_lines(sweep_lines(sweep))
+    emit_or_say(as_json, asdict(sweep), sweep_lines(sweep))
     return 0 if sweep.state == "done" and any(p.state == "done" for p in sweep.points) else 1
 
 

@@ -59,6 +59,13 @@ class Arm:
         """Whether the arm changes something that only a start of the server changes."""
         return bool(self.sets or self.unsets or self.envs)
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The target and the changes as words for texts: "max-num-seqs=64", "without enforce-eager", "K=V"."""
+        target = [self.target.words] if self.target else []
+        removed = (f"without {name}" for name in self.unsets)
+        return (*target, *self.sets, *removed, *self.envs, *self.gpu.words)
+
 
 @dataclass(frozen=True, slots=True)
 class ExperimentSpec:

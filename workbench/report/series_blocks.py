@@ -106,12 +106,8 @@ def _design(experiment: Experiment) -> tuple[tuple[str, str], ...]:
 
 
 def _arms(a: Arm, b: Arm) -> Table:
-    def words(arm: Arm) -> str:
-        target = [arm.target.words] if arm.target else []
-        removed = (f"without {name}" for name in arm.unsets)
-        return ", ".join([*target, *arm.sets, *removed, *arm.envs, *arm.gpu.words]) or "the base as it is"
-
-    return Table(("arm", "changes on the common base"), (("A", words(a)), ("B", words(b))))
+    rows = tuple((name, ", ".join(arm.words) or "the base as it is") for name, arm in (("A", a), ("B", b)))
+    return Table(("arm", "changes on the common base"), rows)
 
 
 def pairs_table(metrics: Sequence[MetricChange]) -> Table:

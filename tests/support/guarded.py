@@ -138,7 +138,7 @@ class GuardedHost:
 class Bare(LocalHost):
     """A host without python3, as one behind SSH may be; its GPUs can still be read."""
 
-    kind = "ssh"
+    kind, is_local = "ssh", False
 
     async def run(self, argv: Any, **rest: Any) -> Any:
         return await super().run(["no-such-python3", *argv[1:]] if argv[0] == "python3" else argv, **rest)

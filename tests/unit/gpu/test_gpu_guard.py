@@ -318,7 +318,7 @@ def test_without_python3_a_change_is_made_and_told_as_unguarded(tmp_path: Path) 
 @pytest.mark.slow
 def test_its_sources_are_all_that_another_machine_needs(tmp_path: Path) -> None:
     class Far(LocalHost):
-        kind = "ssh"
+        kind, is_local = "ssh", False
 
     with guarded(tmp_path / "host", inner=Far()) as box:
         run(box.change(WANTED, trial_s=1.0))

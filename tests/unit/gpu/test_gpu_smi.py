@@ -211,7 +211,7 @@ def test_processes_and_host() -> None:
 class NoPython(LocalHost):
     """A host whose python3 cannot run the agent."""
 
-    kind = "ssh"
+    kind, is_local = "ssh", False
     is_local = False
 
     def __init__(self, code: int = remote_programs.TOO_OLD) -> None:

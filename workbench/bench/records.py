@@ -1,4 +1,4 @@
-"""One finished request as it was seen, and the outcome of a run. Times are whole microseconds."""
+"""The record of one finished request, and the outcome of a run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from workbench.model.bench import BenchSpec, BenchSummary
 
-# Kinds of failure; "http 503" and the like are made from the status.
+# Kinds of failure; an HTTP status gives "http 503" and the like.
 REFUSED = "connect refused"
 CONNECT = "connect failed"
 RESET = "reset"
@@ -20,15 +20,16 @@ MALFORMED = "malformed"
 TRUNCATED = "truncated"
 SHORT = "short"
 LONG = "long"
-SILENT = (STALL, TIMEOUT)  # the server held the stream and said nothing
+SILENT = (STALL, TIMEOUT)  # the server kept the stream open and sent nothing
 
 
 @dataclass(frozen=True, slots=True)
 class RequestRecord:
-    """`ttft_us` and `end_us` count from the socket write; `gaps_us` are those between chunks with content.
+    """One request. `ttft_us` and `end_us` count from the socket write; `gaps_us` are the gaps between chunks with
+    content.
 
-    Tokens are the server's usage, None where it gave none. `first_tokens` is how many of them came in the first
-    chunk, None where the server did not say (few do). Token counts of a failed request may be partial.
+    Token counts are the server's usage, or None if it reported none. `first_tokens` is the number of tokens in the
+    first chunk, or None, because few servers report it. The counts of a failed request may be partial.
     """
 
     index: int
@@ -36,7 +37,7 @@ class RequestRecord:
     start_s: float  # socket write, seconds after the run began
     end_us: int
     error: str | None = None  # kind; None: the request is ok
-    detail: str | None = None  # what the server or the kernel said
+    detail: str | None = None  # message of the server or the kernel
     ttft_us: int | None = None
     gaps_us: tuple[int, ...] = ()
     chunks: int = 0  # chunks with content
@@ -48,8 +49,8 @@ class RequestRecord:
     due_s: float | None = None  # open loop: scheduled for, seconds after the run began
     reconnected: bool = False  # the kept connection had been closed: sent again on a fresh one
     without_done: bool = False  # ok and streamed, but without [DONE]
-    encoded: bool = False  # the body was compressed, though that was not asked for
-    silent_us: int = 0  # of a stream that a time limit ended: the last part of `end_us`, in which nothing came
+    encoded: bool = False  # the body was compressed although the client did not request that
+    silent_us: int = 0  # of a stream that a time limit ended: the time at the end in which nothing came
 
     @property
     def ok(self) -> bool:
@@ -62,21 +63,21 @@ class RequestRecord:
 
 
 def total(values: Sequence[int | None]) -> int | None:
-    """The sum; None where one is not known: a part is no total. 0 for none at all."""
+    """Return the sum; None if a value is unknown, because a part is not a total. The sum of no values is 0."""
     known = [v for v in values if v is not None]
     return sum(known) if len(known) == len(values) else None
 
 
 @dataclass(frozen=True, slots=True)
 class BenchOutcome:
-    """A run that came to its end. `spec` is as it was run (salt filled in); warm-up requests are not in `requests`."""
+    """The outcome of a run. `spec` includes the salt that was used. `requests` has no warm-up requests."""
 
     spec: BenchSpec
     summary: BenchSummary
     requests: list[RequestRecord] = field(default_factory=list)
-    partial: bool = False  # cancelled: what had been measured by then
+    partial: bool = False  # the run was cancelled, and these are the requests until then
     t0_unix: float = 0.0  # first counted request's write
     t1_unix: float = 0.0  # last counted request's end
-    # Of `summary.window`: what is compared with the server's power must be taken over the same time.
+    # Of `summary.window`: the server's power must be taken over the same time as the throughput.
     window_t0_unix: float = 0.0
     window_t1_unix: float = 0.0

@@ -68,7 +68,16 @@ def test_fields_of_a_later_version_are_dropped() -> None:
     assert decode_record(RECORD.run_id, json.dumps(body).encode()) == RECORD
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"null", b'{"format": 1}', b'{"format": 99}', b"\xff\xfe"])
+def test_a_value_of_the_wrong_type_is_named() -> None:
+    body = json.loads(encode_record(RECORD))
+    body["plan"]["flags"][0]["origin"] = "nowhere"
+    problem = decode_record(RECORD.run_id, json.dumps(body).encode()).problem
+    assert problem is not None and "$.plan.flags[...].origin" in problem
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"{", b"[]", b"null", b'{"format": 1}', b'{"format": 99}', b"\xff\xfe", b"[" * 100_000]
+)
 def test_a_damaged_plan_json_gives_a_record_with_a_problem(data: bytes) -> None:
     record = decode_record(RECORD.run_id, data)
     assert record.problem is not None and record.problem.startswith("plan.json cannot be read")

@@ -315,6 +315,8 @@ def test_a_new_column_is_one_entry(db: ResultsDb, monkeypatch: pytest.MonkeyPatc
         ("summary", "{}"),
         ("tags", "x"),
         ("conditions", "3"),
+        ("spec", '{"url": "u", "model": "m", "requests": "many"}'),
+        ("tags", "[[1]]"),
     ],
 )
 def test_a_damaged_row_does_not_hide_other_results(db: ResultsDb, column: str, text: str) -> None:

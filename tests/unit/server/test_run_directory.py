@@ -72,7 +72,7 @@ def test_a_value_of_the_wrong_type_is_named() -> None:
     body = json.loads(encode_record(RECORD))
     body["plan"]["flags"][0]["origin"] = "nowhere"
     problem = decode_record(RECORD.run_id, json.dumps(body).encode()).problem
-    assert problem is not None and "$.plan.flags[...].origin" in problem
+    assert problem is not None and "$.plan.flags[0].origin" in problem
 
 
 @pytest.mark.parametrize(

@@ -19,20 +19,21 @@ from workbench.model.findings import Level
 from workbench.model.secrets import mask_argv, mask_data
 from workbench.model.server_run import ServerState, ServerStatus
 from workbench.server.model_fingerprint import ModelBytes, identify
+from workbench.session.bench_measurement import Measurement
 from workbench.session.bench_spec import SHAPE
-from workbench.session.conditions import ceiling_of, conditions_of, load_of
-from workbench.session.measurement import Measurement
+from workbench.session.conditions import conditions_of, load_digest
 from workbench.session.result_rows import last_usable
 from workbench.session.state import BenchState
 
 if TYPE_CHECKING:
     from workbench.bench.energy import Idle
     from workbench.model.bench import BenchProgress, BenchSpec
+    from workbench.session.bench_measurement import Measured
     from workbench.session.gpu_control import GpuControl
-    from workbench.session.measurement import Benched, Measured
+    from workbench.session.load import Load, ServerUnderTest
     from workbench.session.plans import Plans
     from workbench.session.results import Results
-    from workbench.session.server_load import Load, ServerLoad
+    from workbench.session.server_load import ServerLoad
     from workbench.session.servers import Servers
     from workbench.session.state_holder import StateHolder
 
@@ -179,18 +180,14 @@ class Bench:
             idle = None
         await self._gpu.alterations.read()
         locks, changes = self._gpu.alterations.locks_on, self._gpu.alterations.lock_changes
-        known = await self._gpu.evidence.known_clocks(load_of(load.spec, server))
+        known = await self._gpu.evidence.known_clocks(load_digest(load.spec, server))
         measured = await Measurement(
             self._core.host,
-            load.spec,
-            server,
-            load.env,
-            cancel=load.cancel,
+            load,
             on_progress=self.show_progress,
             alterations=self._core.state.alterations,
             known=known,
             idle=idle,
-            ahead=load.ahead,
         ).run()
         if idle is None and measured.idle is not None and measured.idle.power_w is not None:
             self._idles = {idle_key: (measured.idle, time.monotonic())}
@@ -210,44 +207,32 @@ class Bench:
 
     def _idle_key(self, load: Load) -> tuple[Any, ...]:
         """Return what idle power depends on: the server and the GPU settings."""
-        server = load.server.status.run_id if load.server.status else load.spec.url
-        return server, *((a.gpu_uuid, a.setting, str(a.now)) for a in self._core.state.alterations)
+        return load.target, *((a.gpu_uuid, a.setting, str(a.now)) for a in self._core.state.alterations)
 
     def show_progress(self, progress: BenchProgress) -> None:
         """Show the progress of a load in the state."""
         self._core.update(bench=replace(self._core.state.bench, progress=progress))
 
-    async def _store(self, measured: Measured, server: Benched) -> int:
+    async def _store(self, measured: Measured, server: ServerUnderTest) -> int:
         """Store a measurement with its conditions. Return the id of the result."""
-        host, status = self._core.host, server.status
-        outcome, telemetry, gpus = measured.outcome, measured.telemetry, measured.gpus
-        memory_mhz = measured.summary.gpu.memory_mhz if measured.summary.gpu else None
-        infos = [info for info in (telemetry.infos if telemetry else ()) if info.index in gpus]
-        spec = replace(outcome.spec, prompts=())  # a result keeps their name and digest
+        spec = replace(measured.outcome.spec, prompts=())  # a result keeps their name and digest
         conditions = conditions_of(
-            server.host,
-            "local" if host.is_local else "tunnel",
+            "local" if self._core.host.is_local else "tunnel",
             spec,
-            status=status,
-            record=server.record,
-            telemetry=telemetry,
-            locks=self._gpu.alterations.locks_on,
-            gpus=gpus,
-            simulated=self._core.state.simulated or server.simulated or bool(status and status.simulated),
-            ceiling=ceiling_of(server.plan, infos, memory_mhz),
-            in_force={f"{p.place}.{p.setting}": str(p.in_force) for p in measured.proofs},
-            findings={f"{p.place}.{p.setting}": p.text for p in measured.proofs},
+            server,
+            measured,
+            self._gpu.alterations.locks_on,
+            simulated=self._core.state.simulated or server.simulated or bool(server.status and server.status.simulated),
             model=await self._model_bytes(server),
         )
-        conditions = replace(conditions, engine=conditions.engine or measured.engine, address=server.address)
         summary = measured.summary
-        if missing := self._plans.unapplied(conditions.preset_id, telemetry):
+        if missing := self._plans.unapplied(conditions.preset_id, measured.telemetry):
             text = f"GPU settings of the preset: not applied ({', '.join(missing)})"
             summary = replace(summary, notes=(*summary.notes, text))
-        samples = [r.as_json() for r in outcome.requests]
+        samples = [r.as_json() for r in measured.outcome.requests]
         return await asyncio.to_thread(self._results.db.add, spec, conditions, summary, samples)
 
-    async def _model_bytes(self, server: Benched) -> ModelBytes:
+    async def _model_bytes(self, server: ServerUnderTest) -> ModelBytes:
         """Return which model files the server was started with, as far as they can be identified."""
         status, record = server.status, server.record
         if status is None or record is None:

@@ -4,30 +4,31 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from workbench import __version__, engines
+from workbench.engines.roofline import Ceiling, ceiling
+from workbench.model.bench import Conditions
 from workbench.model.settings import SETTINGS, stored
 
 if TYPE_CHECKING:
-    from workbench.engines.roofline import Ceiling
-    from workbench.model.bench import BenchSpec, Conditions
+    from workbench.model.bench import BenchSpec
     from workbench.model.gpu import GpuInfo, Telemetry
     from workbench.model.plan import LaunchPlan
-    from workbench.model.server_run import ServerStatus
     from workbench.model.settings import Alteration
     from workbench.server.model_fingerprint import ModelBytes
-    from workbench.server.run_directory import RunRecord
-    from workbench.session.measurement import Benched
+    from workbench.session.bench_measurement import Measured
+    from workbench.session.load import ServerUnderTest
 
 _LOAD = ("endpoint", "concurrency", "rate", "input_tokens", "max_tokens", "prompts_name", "shared_prefix", "command")
+_GPU_FIELDS = ("index", "name", "uuid", "sm_max_mhz", "memory_max_mhz", "power_default_w")
 _PARALLEL = ("tensor-parallel-size", "data-parallel-size", "pipeline-parallel-size", "tp-size", "dp-size", "pp-size")
 
 
 def gpus_of(plan: LaunchPlan | None, infos: Sequence[GpuInfo]) -> tuple[int, ...]:
-    """Indices of the GPUs that a server uses: CUDA_VISIBLE_DEVICES where it is set, else the first ones that its
-    parallel sizes ask for, as the engines take them. All of them when nothing is known of the server."""
+    """Return the indices of the GPUs that a server uses: those of CUDA_VISIBLE_DEVICES, or else as many as its parallel
+    sizes multiply to, from the first. All GPUs if the plan is not known."""
     everything = tuple(info.index for info in infos)
     if plan is None:
         return everything
@@ -61,9 +62,9 @@ def settings_of(telemetry: Telemetry | None, locks: Sequence[Alteration], gpus: 
     return found
 
 
-def load_of(spec: BenchSpec, benched: Benched) -> str:
-    """Names a load on a GPU: what is served, how, and to how many at once. The same name is the same work."""
-    plan = benched.plan
+def load_digest(spec: BenchSpec, server: ServerUnderTest) -> str:
+    """Return a digest that is the same for the same work: the server's plan, the model and the shape of the load."""
+    plan = server.plan
     served: Any = (
         spec.url if plan is None else (plan.engine, {f.name: str(f.value) for f in plan.flags if f.name != "port"})
     )
@@ -73,29 +74,26 @@ def load_of(spec: BenchSpec, benched: Benched) -> str:
 
 
 def conditions_of(
-    host: str,
     client: str,
     spec: BenchSpec,
-    *,
-    status: ServerStatus | None,
-    record: RunRecord | None,
-    telemetry: Telemetry | None,
+    server: ServerUnderTest,
+    measured: Measured,
     locks: Sequence[Alteration],
-    gpus: Sequence[int],
+    *,
     simulated: bool,
-    ceiling: Ceiling | None,
-    in_force: Mapping[str, str] | None = None,
-    findings: Mapping[str, str] | None = None,
-    model: ModelBytes | None = None,
+    model: ModelBytes,
 ) -> Conditions:
-    from workbench.model.bench import Conditions
-
-    plan = record.plan if record else None
+    """Return the conditions of a measurement. `client`: how it reached the server. `locks`: the clock locks in force.
+    `model`: the files that the server was started with."""
+    status, record, plan = server.status, server.record, server.plan
     command = record.command if record else None
-    infos = [i for i in (telemetry.infos if telemetry else ()) if i.index in gpus]
+    telemetry, gpus = measured.telemetry, measured.gpus
+    infos = [info for info in (telemetry.infos if telemetry else ()) if info.index in gpus]
+    gpu = measured.summary.gpu
+    ceiling = ceiling_of(plan, infos, gpu.memory_mhz if gpu else None)
     return Conditions(
-        host=host,
-        engine=status.engine if status else None,
+        host=server.host,
+        engine=status.engine if status else measured.engine,
         engine_version=(status.engine_version if status else None) or (record.engine_version if record else None),
         model=plan.model if plan else spec.model,
         argv=command.argv if command else (),
@@ -105,34 +103,25 @@ def conditions_of(
         run_id=status.run_id if status else None,
         driver_version=telemetry.driver.driver_version if telemetry else None,
         cuda_version=telemetry.driver.cuda_version if telemetry else None,
-        gpus=tuple(
-            {
-                "index": i.index,
-                "name": i.name,
-                "uuid": i.uuid,
-                "sm_max_mhz": i.sm_max_mhz,
-                "memory_max_mhz": i.memory_max_mhz,
-                "power_default_w": i.power_default_w,
-            }
-            for i in infos
-        ),
+        gpus=tuple({name: getattr(info, name) for name in _GPU_FIELDS} for info in infos),
         gpu_settings=settings_of(telemetry, locks, gpus),
-        in_force=in_force or {},
-        findings=findings or {},
+        in_force={f"{p.place}.{p.setting}": str(p.in_force) for p in measured.proofs},
+        findings={f"{p.place}.{p.setting}": p.text for p in measured.proofs},
         client=client,
         workbench_version=__version__,
         simulated=simulated,
         ceiling_tok_s=ceiling.tok_s_per_stream if ceiling else None,
         ceiling_basis=ceiling.label if ceiling else "",
         server_started_unix_s=status.started_unix_s if status else None,
-        model_digest=model.digest if model else None,
-        model_bytes=model.basis if model else "",
+        model_digest=model.digest,
+        model_bytes=model.basis,
+        address=server.address,
     )
 
 
 def ceiling_of(plan: LaunchPlan | None, gpus: Sequence[GpuInfo], memory_mhz: float | None = None) -> Ceiling | None:
-    """The one limit of a result: for the memory clock seen during it. None where there is no plan or no GPU."""
-    from workbench.engines.roofline import ceiling
+    """Return the limit that the memory bandwidth sets, at the memory clock during the run. None without a plan, the
+    size of its model, or a GPU."""
 
     if plan is None or plan.model_facts is None or not gpus:
         return None

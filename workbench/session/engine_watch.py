@@ -1,4 +1,4 @@
-"""The engine's own counters around one benchmark: control traffic, read beside the load and never in its path."""
+"""The engine's own counters around one benchmark, read beside the load and never in its path."""
 
 from __future__ import annotations
 
@@ -10,45 +10,47 @@ from typing import TYPE_CHECKING
 
 from workbench.hosts.task_cancellation import end
 from workbench.model.server_run import EngineMetrics
+from workbench.server import engine_counters
+from workbench.session.gpu_meter import RequestCounts
 
 if TYPE_CHECKING:
     import httpx
 
     from workbench.engines.base import Engine
     from workbench.model.bench import EngineDuring
-    from workbench.session.gpu_meter import Load
 
 INTERVAL_S = 1.0
-SETTLE_S = 3.0  # at most; the counters lag the last answer by up to a second
-_STILL_S = 1.2  # unchanged for so long: they have settled
+SETTLE_S = 3.0  # at most: the counters lag the last answer by up to a second
+_STILL_S = 1.2  # counters that do not change for this long have settled
 _LOOK_S = 0.1
 
 
-class EngineView:
-    """`before` once nothing of the run was sent, `watching` around it, then `after`. Nothing is raised: where the
-    engine shows no counters every figure is None with the reason."""
+class EngineWatch:
+    """Call `before`, run the load inside `watching`, then call `after`. Nothing is raised: if the engine shows no
+    counters, every metric is None with the reason. `engine` None: it is recognized by its metrics page."""
 
     def __init__(self, http: httpx.AsyncClient, engine: Engine | None) -> None:
         self._http = http
-        self.engine = engine  # None: guessed by its page
+        self.engine = engine
         self._problem: str | None = None
         self._before: EngineMetrics | None = None
         self._samples: list[EngineMetrics] = []
 
     async def identify(self) -> None:
-        """Set `engine`, once, where its page tells it."""
+        """Set `engine` by its metrics page if it is not known. The page is read once."""
         if self.engine is None and self._problem is None:
-            await self._guess()
+            await self._recognize()
 
     async def read(self) -> EngineMetrics:
-        from workbench.server import metrics
+        """Return the present metrics."""
+        from workbench.server import metrics  # loads httpx
 
         await self.identify()
         if self.engine is None:
             return metrics.nothing(self._problem or "the engine is not known")
         return await metrics.fetch(self._http, self.engine)
 
-    async def _guess(self) -> None:
+    async def _recognize(self) -> None:
         import httpx
 
         from workbench.server import metrics
@@ -59,25 +61,25 @@ class EngineView:
             self._problem = f"/metrics: {str(error) or type(error).__name__}"
             return
         if answer.status_code != 200:
-            self._problem = f"/metrics answers {answer.status_code}: which engine it is is not known"
+            self._problem = f"/metrics answers {answer.status_code}, so the engine is not known"
             return
         self.engine = metrics.engine_of(answer.text)
         if self.engine is None:
-            self._problem = "/metrics is no page of an engine that Workbench knows"
+            self._problem = "/metrics is not the page of an engine that Workbench knows"
 
-    async def load(self) -> Load:
-        from workbench.session.gpu_meter import Load
-
+    async def requests(self) -> RequestCounts:
+        """Return the requests in flight and those counted so far."""
         now = await self.read()
-        known = [v for v in (now.running, now.waiting) if v is not None]
-        return Load(sum(known) if known else None, _counted(now))
+        known = [count for count in (now.running, now.waiting) if count is not None]
+        return RequestCounts(sum(known) if known else None, _counted(now))
 
     async def before(self) -> None:
+        """Read the counters before the load."""
         self._before = await self.read()
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
-        """Reads every second."""
+        """Read the gauges every second while the block runs."""
         watch = asyncio.ensure_future(self._watch())
         try:
             yield
@@ -92,27 +94,25 @@ class EngineView:
     async def after(
         self, t0_unix: float, t1_unix: float, settled: Callable[[EngineDuring], bool] | None = None
     ) -> EngineDuring:
-        """What the engine counted since `before`, when its counters stand still or, sooner, when they are what
-        `settled` waits for; the gauges between t0 and t1."""
-        from workbench.server import engine_counters
-
+        """Return what the engine counted since `before`, and its gauges between the two times. Waits until `settled` is
+        true of the counts or they no longer change."""
         if self._before is None or not engine_counters.readable(self._before):
             now = await self.read()
             if not engine_counters.readable(now):
                 return engine_counters.nothing(next(iter(now.absent.values()), "no counters"))
         before = self._before or EngineMetrics()
         inside = [m for m in self._samples if t0_unix <= m.unix_s <= t1_unix]
-        last, changed = EngineMetrics(), time.monotonic()
-        until = changed + SETTLE_S
+        last, changed_s = EngineMetrics(), time.monotonic()
+        until_s = changed_s + SETTLE_S
         while True:
             now = await self.read()
             found = engine_counters.summarize(before, inside, now)
             if settled is not None and settled(found):
                 return found
-            moment = time.monotonic()
+            moment_s = time.monotonic()
             if _counted(now) != _counted(last):
-                last, changed = now, moment
-            if moment >= until or (moment - changed >= _STILL_S and not now.running):
+                last, changed_s = now, moment_s
+            if moment_s >= until_s or (moment_s - changed_s >= _STILL_S and not now.running):
                 return found
             await asyncio.sleep(_LOOK_S)
 

@@ -1,5 +1,5 @@
-"""The GPUs' readings around one benchmark: a telemetry agent of its own at 10 Hz, so that the screen's pace and the
-measurement's do not depend on one another."""
+"""The readings of the GPUs around one benchmark, by a telemetry agent of their own at 10 Hz: the pace of the screen and
+that of the measurement do not depend on each other."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from workbench.bench.energy import Idle, with_energy, without_energy
 from workbench.gpu.settings.alterations import locks_on
 from workbench.gpu.settings.contrast import Clock, ContrastEvidence, clocks_of
 from workbench.gpu.settings.disturbance import Watch
@@ -19,7 +20,6 @@ from workbench.gpu.telemetry.source import TelemetrySource
 from workbench.model.errors import HostError
 
 if TYPE_CHECKING:
-    from workbench.bench.energy import Idle
     from workbench.bench.records import BenchOutcome
     from workbench.gpu.telemetry.history import Moment
     from workbench.hosts.base import Host
@@ -28,33 +28,31 @@ if TYPE_CHECKING:
     from workbench.model.settings import Alteration
 
 INTERVAL_S = 0.1
-PROGRAMS_S = 1.0  # between two looks at the programs on the GPUs, and at persistence mode
-# Drivers give power as a mean over 1 s (Ampere and later), so a shorter run would read what was before it.
+PROGRAMS_S = 1.0  # between two readings of the programs on the GPUs and of persistence mode
+# Drivers report power as a mean over 1 s (Ampere and later): a shorter run would show the power before it.
 SHORTEST_S = 2.0
 RISE_S = 1.0  # utilization and clocks are means over up to a second
-IDLE_S = 2.0  # of idling before a run: a second until power is no mean of what was before, and one that counts
+IDLE_S = 2.0  # of idling before a run: one second until the mean forgets earlier power, and one that counts
 IDLE_UTIL_PCT = 1.0
-STEADY = 1.05  # the first second's power over the second's: above it the GPUs were still coming down
+STEADY = 1.05  # power of the first second over that of the second: above it, power was still falling
 _FIRST_READING_S = 5.0
 _LAST_READING_S = 2.5
 
 
-class Load(NamedTuple):
-    """A server's requests in flight, and what it has counted so far; None where it does not say."""
+class RequestCounts(NamedTuple):
+    """Requests of a server: in flight, and the counters of its engine; None if the engine does not show them."""
 
     in_flight: int | None
     counted: tuple[int | None, ...] = ()
 
 
 class Meter:
-    """`async with Meter(host) as meter:` around the run; then `after` and `with_gpus`. `wait=False`: `ready` is the
-    caller's to await, beside something else."""
+    """Use as `async with Meter(host) as meter:` around the run, then call `after` and `with_gpus`. `wait` False: the
+    caller awaits `ready`."""
 
     def __init__(self, host: Host, *, wait: bool = True) -> None:
-        self._source, self._wait = (
-            TelemetrySource(host, INTERVAL_S, self._heard, agent_options={"slow_s": PROGRAMS_S}),
-            wait,
-        )
+        self._source = TelemetrySource(host, INTERVAL_S, self._take, agent_options={"slow_s": PROGRAMS_S})
+        self._wait = wait
         self._watch: Watch | None = None
 
     async def __aenter__(self) -> Meter:
@@ -64,19 +62,19 @@ class Meter:
         return self
 
     async def ready(self) -> None:
-        """There is a reading, or it is known that there will be none."""
-        with suppress(HostError, TimeoutError):  # without GPUs the run is measured all the same; `absent` says why
+        """Wait for the first reading, or until it is known that there will be none."""
+        with suppress(HostError, TimeoutError):  # without GPUs the run is measured anyway; `absent` has the reason
             await self._source.first(_FIRST_READING_S)
 
     async def __aexit__(self, *exc: object) -> None:
         await self._source.close()
 
-    def _heard(self, telemetry: Telemetry) -> None:
+    def _take(self, telemetry: Telemetry) -> None:
         if self._watch is not None:
             self._watch.see(telemetry)
 
     def watch(self, gpus: Sequence[int]) -> Watch:
-        """What changes on these GPUs from now on."""
+        """Return a record of what changes on these GPUs from now on."""
         self._watch = Watch(gpus)
         self._watch.see(self.latest)
         return self._watch
@@ -86,12 +84,12 @@ class Meter:
         return self._source.latest
 
     def moments(self, t0_s: float, t1_s: float) -> tuple[Moment, ...]:
-        """The readings between two time.monotonic() of this process, with one before and one after."""
+        """Return the readings between two times of this process's time.monotonic(), with one before and one after."""
         return self._source.during(t0_s, t1_s)
 
     async def after(self, unix_s: float) -> Telemetry | None:
-        """The first reading after `unix_s`, or the last there is when none comes in time."""
-        await self._source.refresh()  # what is read seldom too: programs, persistence mode
+        """Return the first reading after `unix_s`, or the newest one if none comes in time."""
+        await self._source.refresh()  # also programs and persistence mode, which are read seldom
         deadline = time.monotonic() + _LAST_READING_S
         while time.monotonic() < deadline:
             latest = self._source.latest
@@ -103,30 +101,29 @@ class Meter:
     def proofs(
         self, t0_s: float, t1_s: float, alterations: Sequence[Alteration], known: ContrastEvidence | None = None
     ) -> tuple[Proof, ...]:
-        """What a load from t0 to t1 (time.monotonic() of this process) says of each setting that Workbench made."""
+        """Judge each altered setting by the readings under a load from t0 to t1 (time.monotonic() of this process)."""
         return judge_all(alterations, self._loaded(t0_s, t1_s), self._source.latest, known)
 
     def clocks(
         self, t0_s: float, t1_s: float, alterations: Sequence[Alteration], known: ContrastEvidence
     ) -> tuple[Clock, ...]:
-        """The clocks under the load that is judged now, for what is judged later."""
+        """Return the clocks under a load, as evidence for settings that are judged later."""
         latest, on = self._source.latest, locks_on(alterations, known.others)
         return clocks_of(on, self._loaded(t0_s, t1_s), latest, known.load) if latest else ()
 
     def _loaded(self, t0_s: float, t1_s: float) -> list[Moment]:
-        """Without the first second, in which clocks still rise."""
+        """Return the readings under load, without the first second, in which clocks still rise."""
         return [m for m in self._source.during(t0_s, t1_s) if t0_s + RISE_S <= m.at_s <= t1_s]
 
-    async def idle(self, gpus: Sequence[int], load: Callable[[], Awaitable[Load]]) -> Idle:
-        """Power of these GPUs before the run, summed, while `load` shows no request. Where the server does not say, the
-        GPUs themselves must be idle. Up to three times as long where power is still falling."""
-        from workbench.bench.energy import Idle
-
+    async def idle(self, gpus: Sequence[int], requests: Callable[[], Awaitable[RequestCounts]]) -> Idle:
+        """Return the summed power of these GPUs before the run, while the server has no requests. If the engine does
+        not show its requests, the GPUs themselves must be idle. Takes up to three times as long while power still
+        falls."""
         if IDLE_S <= 0:
             return Idle()
         if self._source.latest is None or not self._source.latest.infos or not gpus:
             return Idle(why="no GPU of the server is known")
-        before, began_s = await load(), time.monotonic()
+        before, began_s = await requests(), time.monotonic()
         if before.in_flight:
             return Idle(why=f"{before.in_flight} requests of others were in flight before the run")
         await asyncio.sleep(IDLE_S)
@@ -137,7 +134,7 @@ class Meter:
             if not falling or at_s - began_s >= 3 * IDLE_S:
                 break
             await asyncio.sleep(IDLE_S / 2)
-        if (await load()) != before:
+        if (await requests()) != before:
             return Idle(why="requests of others came before the run")
         if second.power_w is None:
             return Idle(why=second.absent.get("power_w", "the driver gave no power before the run"))
@@ -152,9 +149,8 @@ class Meter:
         return summarize(moments, gpus, t0_s, t0_s + seconds, interval_s=INTERVAL_S)
 
     def with_gpus(self, outcome: BenchOutcome, gpus: tuple[int, ...], idle: Idle | None = None) -> BenchSummary:
-        """The summary with what these GPUs did in its window; None with the reason where that is not known."""
-        from workbench.bench.energy import Idle, with_energy, without_energy
-
+        """Return the summary with the metrics of these GPUs in its window; None with the reason if they are not
+        known."""
         idle, latest = idle or Idle(), self._source.latest
         if latest is None or not latest.infos:
             why = (latest.driver.message if latest else self._source.problem) or "no GPU on this host"
@@ -182,14 +178,14 @@ def _without_power(during: GpuDuring) -> GpuDuring:
 
 
 def window_unix(outcome: BenchOutcome) -> tuple[float, float]:
-    """Begin and end of what the run's rates are taken over."""
+    """Return the begin and end of the window over which the rates of the run are computed, in Unix time."""
     if outcome.window_t1_unix > outcome.window_t0_unix:
         return outcome.window_t0_unix, outcome.window_t1_unix
     return outcome.t0_unix, outcome.t1_unix
 
 
 def span_of(outcome: BenchOutcome) -> tuple[float, float]:
-    """The same in this process's time.monotonic()."""
+    """Return the same window in this process's time.monotonic()."""
     shift = time.monotonic() - time.time()
     begin, end = window_unix(outcome)
     return begin + shift, end + shift

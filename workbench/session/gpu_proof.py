@@ -12,7 +12,7 @@ from workbench.gpu.settings.proof import judge_all
 from workbench.gpu.telemetry.source import read_once
 from workbench.model.settings import HOST_INDEX, setting_of
 from workbench.session.clock_probe import ClockProbe, choose_probes, unsure
-from workbench.session.conditions import gpus_of, load_of
+from workbench.session.conditions import gpus_of, load_digest
 from workbench.session.gpu_meter import Meter
 from workbench.session.state import BenchState
 from workbench.session.sustained_load import Driven, drive
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from workbench.model.settings import Alteration, SettingCommand
     from workbench.session.clock_probe import Probes
     from workbench.session.gpu_control import GpuControl
-    from workbench.session.server_load import Load, ServerLoad
+    from workbench.session.load import Load
+    from workbench.session.server_load import ServerLoad
     from workbench.session.state_holder import StateHolder
     from workbench.session.telemetry_watch import TelemetryWatch
 
@@ -147,7 +148,7 @@ class GpuProof:
             return await drive(load.spec, load.env, load.cancel, lambda so_far_s: so_far_s >= load_s, show)
 
         alterations, evidence = self._gpu.alterations, self._gpu.evidence
-        known = await evidence.known_clocks(load_of(load.spec, load.server))
+        known = await evidence.known_clocks(load_digest(load.spec, load.server))
         locks, driven = alterations.locks_on, await run(seconds)
         await alterations.read()
         known = replace(known, others=self._core.state.others)
@@ -167,11 +168,10 @@ class GpuProof:
             proofs = meter.proofs(*span, used, known.with_clocks(tried))
         if clocks:
             await evidence.keep_clocks(known, clocks, proofs)
-        status = load.server.status
         return Verification(
             proofs,
             tuple(_unloaded(a) for a in altered if a not in used),
-            status.run_id if status else f"--url {load.spec.url}",
+            load.target if load.server.status else f"--url {load.spec.url}",
             round(driven.t1_s - driven.t0_s, 1),
             driven.output_tok_s,
             gpus,

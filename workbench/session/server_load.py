@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from workbench.model.api_key import api_key
@@ -15,7 +15,7 @@ from workbench.model.secrets import SERVER_KEY_VARIABLE
 from workbench.model.server_run import ServerState
 from workbench.session import server_address
 from workbench.session.bench_spec import spec_from
-from workbench.session.measurement import Ahead, Benched, start_ahead
+from workbench.session.load import Load, Prestarted, ServerUnderTest, prestarted
 
 if TYPE_CHECKING:
     from workbench.hosts.base import Host
@@ -24,18 +24,6 @@ if TYPE_CHECKING:
     from workbench.session.presets import Presets
     from workbench.session.servers import Servers
     from workbench.session.state_holder import StateHolder
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """A load that may run now: its complete spec, the server, the environment of the load client, and the event that
-    cancels it. `ahead`: what was started for a benchmark."""
-
-    spec: BenchSpec
-    server: Benched
-    env: dict[str, str]
-    cancel: asyncio.Event
-    ahead: Ahead | None = None
 
 
 class ServerLoad:
@@ -94,7 +82,7 @@ class ServerLoad:
             if spec.api_key_env is None and (key := supervisor.api_key(run_id)):
                 env = {SERVER_KEY_VARIABLE: key}
                 spec = replace(spec, api_key_env=SERVER_KEY_VARIABLE)
-            server = Benched(self._core.host.name, status, supervisor.record(run_id))
+            server = ServerUnderTest(self._core.host.name, status, supervisor.record(run_id))
             yield Load(spec, server, env, cancel, started)
 
     @asynccontextmanager
@@ -118,13 +106,15 @@ class ServerLoad:
             if not model:
                 raise BenchError(f"{base}/v1/models named no model: {served.problem}", next_step="give --model")
             host = self._core.host.name if address.loopback else address.hostname
-            server = Benched(host, simulated=served.simulated, gpus_known=address.loopback, address=address.base)
+            server = ServerUnderTest(
+                host, simulated=served.simulated, gpus_known=address.loopback, address=address.base
+            )
             yield Load(replace(spec, url=base, model=model), server, {}, cancel, started)
 
     @asynccontextmanager
     async def _alone(
         self, what: str, run_id: str | None, spec: BenchSpec | None, gpus_known: bool = True
-    ) -> AsyncIterator[tuple[asyncio.Event, Ahead | None]]:
+    ) -> AsyncIterator[tuple[asyncio.Event, Prestarted]]:
         """Let no other load of this host run meanwhile. `spec`: start its worker and meter."""
         if self._busy.locked():
             host = self._core.host.name
@@ -134,10 +124,10 @@ class ServerLoad:
             self._cancel, self._run_id = cancel, run_id
             try:
                 if spec is None:
-                    yield cancel, None
+                    yield cancel, Prestarted()
                 else:
-                    async with start_ahead(self._core.host, worker=not spec.command, meter=gpus_known) as ahead:
-                        yield cancel, ahead
+                    async with prestarted(self._core.host, worker=not spec.command, meter=gpus_known) as started:
+                        yield cancel, started
             finally:
                 self._cancel = self._run_id = None
 

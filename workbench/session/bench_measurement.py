@@ -1,0 +1,292 @@
+"""One benchmark from preparation to metrics, as the load client, the GPUs and the engine measured it."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, nullcontext
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeVar
+
+from workbench import engines
+from workbench.bench import own_command, prompt_length, runner, tls
+from workbench.bench.energy import without_energy
+from workbench.bench.records import BenchOutcome
+from workbench.bench.runner import BenchCancelled
+from workbench.gpu.settings.remote_settings import is_lock
+from workbench.hosts import detached_process
+from workbench.model.api_key import api_key
+from workbench.model.bench import BenchProgress
+from workbench.model.errors import BenchError
+from workbench.model.settings import HOST_INDEX
+from workbench.server.engine_counters import disagreements
+from workbench.session.conditions import gpus_of
+from workbench.session.engine_watch import EngineWatch
+from workbench.session.gpu_meter import Meter, span_of, window_unix
+
+if TYPE_CHECKING:
+    import httpx
+
+    from workbench.bench.energy import Idle
+    from workbench.bench.prompt_length import Length
+    from workbench.gpu.settings.contrast import Clock, ContrastEvidence
+    from workbench.gpu.settings.disturbance import Watch
+    from workbench.gpu.settings.proof import Proof
+    from workbench.hosts.base import Host
+    from workbench.model.bench import BenchSummary, EngineDuring
+    from workbench.model.gpu import Telemetry
+    from workbench.model.settings import Alteration
+    from workbench.session.load import Load
+
+T = TypeVar("T")
+
+PREPARING = "preparing"
+_CACHED_SHARE = 0.01  # of the prompt tokens: more hits in the prefix cache decide the result
+_TEMPLATE_TOKENS = 64  # of an unknown chat template, which may come from the cache in every request
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A measurement. `gpus`: indices of the server's GPUs. `idle`: their idle power if it was measured now. `engine`:
+    known from the run or from the server's metrics page."""
+
+    outcome: BenchOutcome
+    summary: BenchSummary
+    gpus: tuple[int, ...] = ()
+    telemetry: Telemetry | None = None
+    proofs: tuple[Proof, ...] = ()
+    idle: Idle | None = None
+    engine: str | None = None
+    clocks: tuple[Clock, ...] = ()
+
+    def with_locks_changed(self, why: Sequence[str]) -> Measured:
+        """Return the measurement as invalid, without the proofs of clock locks that changed during the run."""
+        kept = tuple(p for p in self.proofs if not is_lock(p.setting))
+        dropped = {p.line for p in self.proofs} - {p.line for p in kept}
+        notes = tuple(note for note in self.summary.notes if note not in dropped)
+        summary = replace(self.summary, notes=notes, refused=(*self.summary.refused, *why))
+        return replace(self, proofs=kept, summary=summary)
+
+
+class Measurement:
+    """Measures one load, once. `idle`: power of the idle GPUs if it is known from before. `known`: clocks that earlier
+    loads have shown."""
+
+    def __init__(
+        self,
+        host: Host,
+        load: Load,
+        *,
+        on_progress: Callable[[BenchProgress], None],
+        alterations: Sequence[Alteration] = (),
+        known: ContrastEvidence | None = None,
+        idle: Idle | None = None,
+    ) -> None:
+        self._host, self._load, self._server = host, load, load.server
+        self._spec, self._cancel = load.spec, load.cancel
+        self._on_progress = on_progress
+        self._alterations, self._known, self._idle = alterations, known, idle
+        self._length: Length | None = None
+
+    async def run(self) -> Measured:
+        """Measure. Raises BenchCancelled when the load is cancelled, and BenchError if nothing can be measured."""
+        async with self._http() as http:
+            status = self._server.status
+            engine = EngineWatch(http, engines.get(status.engine) if status else None)
+            measured = await (self._with_meter if self._server.gpus_known else self._without_meter)(http, engine)
+            return replace(measured, engine=engine.engine.name if engine.engine else None)
+
+    async def _with_meter(self, http: httpx.AsyncClient, engine: EngineWatch) -> Measured:
+        started = self._load.prestarted.meter
+        async with nullcontext(started) if started else Meter(self._host, wait=False) as meter:
+            await self._until_cancelled(asyncio.gather(meter.ready(), engine.identify()))
+            return await self._metered(http, engine, meter)
+
+    async def _without_meter(self, http: httpx.AsyncClient, engine: EngineWatch) -> Measured:
+        await self._until_cancelled(self._prepare(http, engine))
+        outcome, during = await self._send(engine)
+        why = f"the GPUs of {self._server.host} are not known: only those of a host that Workbench is on are read"
+        return Measured(outcome, without_energy(self._with_engine(outcome, during), why))
+
+    async def _metered(self, http: httpx.AsyncClient, engine: EngineWatch, meter: Meter) -> Measured:
+        gpus = gpus_of(self._server.plan, meter.latest.infos if meter.latest else ())
+        idle = self._idle
+        if idle is None:
+            self._show(PREPARING)
+            idle = await self._until_cancelled(meter.idle(gpus, engine.requests))
+        await self._until_cancelled(self._prepare(http, engine))
+        watch = meter.watch(gpus)
+        outcome, during = await self._send(engine)
+        telemetry = await meter.after(outcome.t1_unix)
+        gpus = gpus_of(self._server.plan, telemetry.infos if telemetry else ())
+        outcome = replace(outcome, summary=self._with_engine(outcome, during))
+        summary = meter.with_gpus(outcome, gpus, idle)
+        span, used = span_of(outcome), (*gpus, HOST_INDEX)
+        proofs = meter.proofs(*span, [a for a in self._alterations if a.gpu_index in used], self._known)
+        clocks = meter.clocks(*span, self._alterations, self._known) if self._known else ()
+        changed, beside = await self._disturbances(watch)
+        summary = replace(
+            summary,
+            notes=(*summary.notes, *(p.line for p in proofs), *beside),
+            refused=(*summary.refused, *changed),
+        )
+        return Measured(outcome, summary, gpus, telemetry, proofs, idle, clocks=clocks)
+
+    async def _disturbances(self, watch: Watch) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return what changed on the GPUs during the run, and which other programs used them throughout. A command of
+        the user's own may use them itself."""
+        status = self._server.status
+        if self._spec.command:
+            return watch.changes(watch.came), ()
+        ours: frozenset[int] = frozenset()
+        if (watch.came or watch.running) and status is not None:
+            runs = await detached_process.list_runs(self._host, f"{await self._host.state_dir()}/runs")
+            ours = frozenset(pid for run in runs if run.run_dir == status.run_dir for pid in run.members)
+        return watch.changes(ours), watch.beside(ours)
+
+    # ---- before the load
+
+    async def _prepare(self, http: httpx.AsyncClient, engine: EngineWatch) -> None:
+        """Fit the length of the prompts to the server's tokenizer, then read the engine's counters."""
+        if not (self._spec.prompts or self._spec.command or self._spec.prompt_words):
+            await self._fit_prompts(http, engine)
+        await engine.before()
+
+    async def _fit_prompts(self, http: httpx.AsyncClient, engine: EngineWatch) -> None:
+        from workbench.server.tokenizer import Tokenizer  # loads httpx
+
+        await engine.identify()
+        if engine.engine is None:
+            return
+        spec = self._spec
+        tokenizer = Tokenizer(http, engine.engine, spec.model)
+        if await tokenizer.count({"prompt": "one"}) is None:
+            return
+        longest = round(spec.max_tokens * (1 + spec.length_spread))
+        limit = tokenizer.max_model_len
+        if limit is not None and spec.input_tokens + longest > limit:
+            raise BenchError(
+                f"prompts of {spec.input_tokens:,} and answers of {longest:,} tokens do not fit the server's context"
+                f" of {limit:,}",
+                host=self._server.host,
+                next_step="fewer --input-tokens or --max-tokens, or a longer context when the server starts",
+            )
+        self._length = await prompt_length.measure(spec, tokenizer.count)
+        if self._length is not None:
+            self._spec = replace(spec, prompt_words=self._length.words)
+
+    # ---- the load
+
+    async def _send(self, engine: EngineWatch) -> tuple[BenchOutcome, EngineDuring]:
+        """Run the load. Return what the client and the engine counted."""
+        async with engine.watching():
+            outcome = await (self._own_command() if self._spec.command else self._client())
+        begin, end = window_unix(outcome)
+        if self._spec.command:
+            return outcome, await engine.after(begin, end)
+        sent = _sent(outcome.summary)
+        return outcome, await engine.after(begin, end, lambda e: not disagreements(e, *sent) or self._cancel.is_set())
+
+    async def _client(self) -> BenchOutcome:
+        return await runner.run(
+            self._spec,
+            on_progress=self._on_progress,
+            cancel=self._cancel,
+            env=self._load.env,
+            worker=self._load.prestarted.worker,
+        )
+
+    async def _own_command(self) -> BenchOutcome:
+        """Run the user's own benchmark command."""
+        spec, base_url = self._spec, f"{self._spec.url}/v1"
+        env = own_command.environment(base_url, spec.model, self._key())
+
+        def show_line(line: str, elapsed_s: float) -> None:
+            self._show("running the command", line, elapsed_s)
+
+        self._show("running the command")
+        argv = own_command.filled(spec.command, base_url, spec.model)
+        done = await own_command.run(argv, env, on_line=show_line, cancel=self._cancel, deadline_s=spec.deadline_s)
+        return BenchOutcome(spec, own_command.summary(done), t0_unix=done.t0_unix, t1_unix=done.t1_unix)
+
+    # ---- what the engine counted
+
+    def _with_engine(self, outcome: BenchOutcome, during: EngineDuring) -> BenchSummary:
+        """Return the summary with the engine's metrics, compared with what the client sent."""
+        summary, notes, invalid = outcome.summary, list(outcome.summary.notes), list(outcome.summary.refused)
+        absent = {k: v for k, v in summary.absent.items() if k != "engine"}
+        if outcome.spec.command:
+            return own_command.with_counts(replace(summary, engine=during, absent=absent), during)
+        if not (summary.requests_failed or outcome.partial):  # the engine may count a part of a failed request
+            during = replace(during, disagreements=disagreements(during, *_sent(summary)))
+        if during.disagreements:
+            differing = "; ".join(during.disagreements)
+            notes.append(f"{differing}: the likely cause is traffic of other clients on this server")
+        cached = self._decided_by_cache(outcome, during)
+        if cached and not any("cache" in reason for reason in invalid):
+            invalid.append(cached)
+        return replace(summary, engine=during, absent=absent, notes=tuple(notes), refused=tuple(invalid))
+
+    def _decided_by_cache(self, outcome: BenchOutcome, during: EngineDuring) -> str | None:
+        """Return why the prefix cache decided the result, or None. A chat template that all requests share gives some
+        hits in any case (bench/selfcheck.py judges the same by usage)."""
+        spec, hits, prompt = outcome.spec, during.prefix_hit_tokens, during.prompt_tokens
+        if spec.shared_prefix or spec.prompts or not hits or not prompt:
+            return None
+        template = 0 if spec.endpoint == "completions" else _TEMPLATE_TOKENS
+        if self._length is not None:  # each of Workbench's words is at least one token; the rest may be template
+            template = max(0, self._length.tokens - self._length.words)
+        requests = _sent(outcome.summary)[0]
+        if hits - template * requests <= _CACHED_SHARE * prompt:
+            return None
+        return f"{100 * hits / prompt:.0f} % of the prompt tokens came from the prefix cache by the engine's own count"
+
+    # ---- shared by the above
+
+    @asynccontextmanager
+    async def _http(self) -> AsyncIterator[httpx.AsyncClient]:
+        """Open a client for the server's control traffic."""
+        await asyncio.to_thread(importlib.import_module, "httpx")  # takes 0.1 s, in which the screen would hang
+        from workbench.server.bounded_http import BoundedClient
+
+        key, url = self._key(), self._spec.url
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        verify = tls.context(self._spec) if url.startswith("https:") else False
+        async with BoundedClient(base_url=url, headers=headers, verify=verify) as http:
+            yield http
+
+    def _key(self) -> str | None:
+        name = self._spec.api_key_env
+        return api_key(name, {**os.environ, **self._load.env}) if name else None
+
+    def _show(self, phase: str, line: str = "", elapsed_s: float = 0.0) -> None:
+        """Report a phase in which no requests are counted."""
+        total = 1 if self._spec.command else self._spec.requests
+        self._on_progress(BenchProgress(0, 0, total, 0, 0, 0.0, round(elapsed_s, 3), phase, line=line))
+
+    async def _until_cancelled(self, work: Awaitable[T]) -> T:
+        """Await `work`. Raises BenchCancelled as soon as the load is cancelled."""
+        working, cancelled = asyncio.ensure_future(work), asyncio.ensure_future(self._cancel.wait())
+        try:
+            await asyncio.wait((working, cancelled), return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                raise BenchCancelled("the benchmark was cancelled", next_step="nothing was stored; run it again")
+            return working.result()
+        finally:
+            working.cancel()
+            cancelled.cancel()
+
+
+def _sent(summary: BenchSummary) -> tuple[int, int | None, int | None]:
+    """Return the requests, prompt tokens and output tokens that the client sent and received, with the warm-up."""
+
+    def total(counted: int | None, warm: int | None) -> int | None:
+        return None if counted is None or warm is None else counted + warm
+
+    return (
+        summary.requests_ok + summary.requests_failed + summary.warmup_requests,
+        total(summary.prompt_tokens, summary.warmup_prompt_tokens),
+        total(summary.output_tokens, summary.warmup_output_tokens),
+    )

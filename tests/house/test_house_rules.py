@@ -137,7 +137,7 @@ def test_only_ssh_imports_asyncssh_and_only_the_screen_imports_textual() -> None
 
 def test_programs_that_are_sent_to_hosts_import_only_one_another() -> None:
     """The programs run on a python3 with neither Workbench nor any other package."""
-    for program in (remote_programs.MODULES, remote_programs.TURN, remote_programs.GUARD):
+    for program in (remote_programs.MODULES, remote_programs.MEASUREMENT_LOCK, remote_programs.GUARD):
         for module in program:
             path = ROOT / "workbench/gpu" / f"{module.replace('.', '/')}.py"
             names = imported(path)

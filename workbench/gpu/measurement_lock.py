@@ -1,4 +1,4 @@
-"""The host's turn to measure: held by one Workbench at a time, of whatever user, for as long as it measures."""
+"""The measurement lock of a host: one Workbench at a time measures there, of whatever user."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from workbench.model.turn import Turn
 from workbench.model.untrusted_text import clean
 
 _LOOK_S = 10.0
-_MODULES = ("restore", "register", "turn_holder")
 
 
 @asynccontextmanager
 async def turn_on(host: Host, what: str, *, wait: bool, tell: Callable[[str], None]) -> AsyncIterator[None]:
-    """Hold it. Raises BenchError where somebody else does, unless `wait`: `tell` then hears who. Where nobody can be
-    asked (no python3, no directory for all users) `tell` hears why, and nothing is held."""
+    """Own the host's measurement lock. Raise BenchError if another user has it, or, with `wait`, report that user
+    through `tell` and wait. If the host cannot have the lock (no python3, no common directory), report why and go on
+    without."""
     python, local = remote_programs.python_on(host)
     orders = {"what": what, "machine": platform.node(), "wait": wait}
-    argv = remote_programs.turn_argv(python, orders)
+    argv = remote_programs.measurement_lock_argv(python, orders)
     try:
-        stream = await host.stream(argv, input=remote_programs.payload(local, _MODULES))
+        stream = await host.stream(argv, input=remote_programs.payload(local, remote_programs.MEASUREMENT_LOCK))
     except HostUnreachable:
         raise
     except (CommandNotFound, HostError) as error:
-        tell(f"whether others measure on this host is not known: {error.message}")
+        tell(f"it is unknown whether others measure on this host: {error.message}")
         yield
         return
     try:
@@ -42,30 +42,32 @@ async def turn_on(host: Host, what: str, *, wait: bool, tell: Callable[[str], No
             answer = json.loads(line)
             if answer.get("held"):
                 break
-            text = f"is being measured: {_turn(answer.get('by')) or 'by somebody who does not say who'}"
+            text = f"is being measured: {_turn(answer.get('by')) or 'by an unknown user'}"
             if not wait:
-                next_step = "wait for its end; on the command line --wait does that"
+                next_step = "wait until that measurement ends; on the command line use --wait"
                 raise BenchError(f"this host {text}", host=host.name, next_step=next_step)
             tell(f"{host.name} {text}; waiting for its end")
         if problem is not None:
-            tell(f"whether others measure on this host is not known: {problem}")
+            tell(f"it is unknown whether others measure on this host: {problem}")
         yield
     finally:
         await stream.close()
 
 
 async def holder(host: Host, directory: str) -> Turn | None:
-    """Return who holds it, as far as that is said. `directory`: the host's register, whose names tell cheaply that
-    nobody does."""
+    """Return the owner of the lock, or None. `directory`: the host's register; its file names alone show whether the
+    lock can have an owner."""
     names = (await host.run(["ls", "-1", "--", directory])).out.split()
     if not any(name.startswith(measurement_lock_holder.PREFIX) and name.endswith(".json") for name in names):
         return None
     python, local = remote_programs.python_on(host)
-    argv = remote_programs.turn_argv(python, {"look": True})
-    done = await host.run(argv, input=remote_programs.payload(local, _MODULES), timeout_s=_LOOK_S)
+    argv = remote_programs.measurement_lock_argv(python, {"look": True})
+    done = await host.run(
+        argv, input=remote_programs.payload(local, remote_programs.MEASUREMENT_LOCK), timeout_s=_LOOK_S
+    )
     try:
         return _turn(json.loads(done.out).get("by"))
-    except (ValueError, TypeError, KeyError, RecursionError):  # no python3 that can tell
+    except (ValueError, TypeError, KeyError, RecursionError):  # no usable python3
         return None
 
 
@@ -74,7 +76,7 @@ def _problem(line: bytes) -> str | None:
         answer = json.loads(line)
         return clean(str(answer["problem"])) if "problem" in answer else None
     except (ValueError, TypeError):
-        return "its program said something else"
+        return "its program gave an invalid answer"
 
 
 def _turn(by: Any) -> Turn | None:

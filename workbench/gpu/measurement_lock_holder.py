@@ -1,8 +1,8 @@
-"""Holds this host's turn to measure for as long as its input is open: two measurements at once measure one another.
+"""The program that owns a host's measurement lock while its input is open: two measurements at once disturb each other.
 
-One lock file for all users, in the directory of the register of GPU settings. The kernel lets go of it when this
-process ends, and this process ends when whoever started it does. Who holds it and what for stands in a file beside it,
-which is information only.
+One lock file serves all users, in the directory of the register of GPU settings. The kernel releases the lock when this
+process ends, and this process ends with the one that started it. A file beside the lock names the owner and the work,
+for information only.
 
 Sent to the host: standard library only, Python 3.8.
 """
@@ -29,12 +29,13 @@ LOCK = "workbench-measuring.lock"
 PREFIX = "workbench-measuring."
 MOST_BYTES = 4096
 MOST_FILES = 256
-EACH_S = 0.5  # between two tries of one that waits
+EACH_S = 0.5  # between two tries of a process that waits
 
 
 def main() -> None:
-    """argv[1]: {"what", "machine", "wait"}, or {"look": true}, which takes no lock and makes no file. Prints a
-    line of JSON: {"held": true}; or {"by": who holds it, or null}, and ends unless it is to wait; or {"problem"}, and
+    """Take the lock and keep it. argv[1]: {"what", "machine", "wait"}, or {"look": true} to read the owner only.
+
+    Prints lines of JSON: {"held": true}; or {"by": the owner or null}, then ends or waits; or {"problem"}, then
     ends."""
     orders = json.loads(sys.argv[1])
     try:
@@ -51,7 +52,7 @@ def main() -> None:
                 told = by
             if not orders["wait"] or _left(EACH_S):
                 return
-        _holder(directory)  # what killed ones of ours left is removed
+        _holder(directory)  # removes the files of killed processes of this user
         path = _written(directory, orders)
     except OSError as error:
         _say({"problem": f"{error.filename or 'the lock'}: {error.strerror}"})
@@ -68,20 +69,21 @@ def _say(answer: dict[str, Any]) -> None:
 
 
 def _left(timeout_s: float | None) -> bool:
-    """Whether whoever started this is gone, waited for so long."""
+    """Return whether the process that started this one has ended; wait up to `timeout_s`."""
     ready, _, _ = select.select([0], [], [], timeout_s)
     return bool(ready) and not os.read(0, 4096)
 
 
 def _opened(path: str) -> int:
-    """The lock of all users: whoever came first owns it; the others open it for reading, which is enough to lock."""
+    """Open the lock file of all users. The first user owns it; the others open it for reading, which is enough to
+    lock."""
     with contextlib.suppress(FileExistsError):
         made = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         os.fchmod(made, 0o644)
         return made
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
-        raise OSError(22, "is no regular file", path)
+        raise OSError(22, "is not a regular file", path)
     return handle
 
 
@@ -94,7 +96,8 @@ def _taken(handle: int) -> bool:
 
 
 def _written(directory: str, orders: dict[str, Any]) -> str:
-    """The path of what tells the others. It is locked too, so that one that a dead process left tells nothing."""
+    """Write the file that names this owner; return its path. The file is locked too, so that the file of an ended
+    process does not count."""
     said = {"pid": os.getpid(), "since_unix_s": time.time(), "what": orders["what"], "machine": orders["machine"]}
     path = f"{directory}/{PREFIX}{os.geteuid()}.{secrets.token_hex(8)}.json"
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)  # stays open with this process
@@ -105,7 +108,7 @@ def _written(directory: str, orders: dict[str, Any]) -> str:
 
 
 def _holder(directory: str) -> dict[str, Any] | None:
-    """Who holds the lock, as far as that is said."""
+    """Return the owner of the lock, or None."""
     names = [name for name in os.listdir(directory) if name.startswith(PREFIX) and name.endswith(".json")]
     for name in sorted(names)[:MOST_FILES]:
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -116,7 +119,7 @@ def _holder(directory: str) -> dict[str, Any] | None:
 
 
 def _read(path: str) -> dict[str, Any] | None:
-    """None for one that no living process holds; what such a one left is removed where it is ours."""
+    """Read an owner's file. Return None, and remove the file if it is this user's, if no process has it locked."""
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         found = os.fstat(handle)
@@ -130,7 +133,7 @@ def _read(path: str) -> dict[str, Any] | None:
     finally:
         os.close(handle)
     return {
-        "user": register._user(found.st_uid),
+        "user": register.user_name(found.st_uid),
         "pid": int(said["pid"]),
         "since_unix_s": float(said["since_unix_s"]),
         "what": str(said["what"])[:200],

@@ -1,4 +1,4 @@
-"""The agent, and the guard, as bytes for a python3: a short program on the command line, the rest framed on stdin.
+"""The programs for a python3 on the host, packed as bytes: a short program on the command line, the rest on stdin.
 
 Stdin stays open behind the frame for control lines, which `python3 -` would not allow (it reads to the end of file).
 This machine's agent imports our modules and pynvml where they are installed, compiled already. Another machine's gets
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 MODULES = ("telemetry.clock_event_reasons", "telemetry.nvml", "telemetry.readings", "telemetry.agent")
 REGISTER = ("settings.remote_settings", "settings.register")
-TURN = (*REGISTER, "measurement_lock_holder")
+MEASUREMENT_LOCK = (*REGISTER, "measurement_lock_holder")
 GUARD = (
     *("settings.remote_settings", "settings.claims", "settings.register"),
     *("guard.temperatures", "guard.files", "guard.privileges", "guard.due_reverts", "guard.guard", "guard.start"),
@@ -65,14 +65,15 @@ BOOTSTRAP = program("telemetry agent", "telemetry.agent")
 
 
 def python_on(host: Host) -> tuple[str, bool]:
-    """Return the Python that runs programs on `host`, and whether that is our own, which has our modules installed."""
+    """Return the Python that runs programs on `host`, and whether it is this process's own, with Workbench
+    installed."""
     local = host.is_local and bool(sys.executable)
     return sys.executable if local else "python3", local
 
 
 @cache
 def payload(local: bool = True, modules: tuple[str, ...] = MODULES) -> bytes:
-    """The frame: eight digits with the length, then compressed where the modules lie (`local`) or their sources."""
+    """Return the frame: eight digits with the length, then, compressed, the modules' places (`local`) or sources."""
     here = Path(__file__).parent
     pynvml = _pynvml() if modules is MODULES else None
     if local:
@@ -102,21 +103,21 @@ def _pynvml() -> Path:
 
 
 def argv(python: str, **options: float) -> list[str]:
-    """Isolated and without site: it starts in a third of the time and no file of the host's can change it.
-    `options` as agent.py lists them."""
+    """Return the agent's command. Isolated and without site, Python starts in a third of the time, and no file of the
+    host can change it. `options` as in agent.py."""
     return [python, "-I", "-S", "-u", "-c", BOOTSTRAP, json.dumps(options)]
 
 
 def guard_argv(python: str, orders: Mapping[str, Any]) -> list[str]:
-    """`orders` as guard.main lists them."""
+    """Return the guard's command. `orders` as in guard/start.py."""
     return [python, "-I", "-S", "-c", program("guard of GPU settings", "guard.start"), json.dumps(orders)]
 
 
 def register_argv(python: str, orders: Mapping[str, Any]) -> list[str]:
-    """`orders` as register.main lists them; the entries follow the frame on stdin."""
+    """Return the register's command. `orders` as in register.main; the entries follow the frame on stdin."""
     return [python, "-I", "-S", "-c", program("register of GPU settings", "settings.register"), json.dumps(orders)]
 
 
-def turn_argv(python: str, orders: Mapping[str, Any]) -> list[str]:
-    """`orders` as turn_holder.main lists them."""
-    return [python, "-I", "-S", "-u", "-c", program("turn to measure", "measurement_lock_holder"), json.dumps(orders)]
+def measurement_lock_argv(python: str, orders: Mapping[str, Any]) -> list[str]:
+    """Return the measurement lock's command. `orders` as in measurement_lock_holder.main."""
+    return [python, "-I", "-S", "-u", "-c", program("measurement lock", "measurement_lock_holder"), json.dumps(orders)]

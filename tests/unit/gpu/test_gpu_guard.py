@@ -88,7 +88,7 @@ def test_a_trial_runs_out_unless_confirmed(box: GuardedHost) -> None:
     assert report.guard is not None and report.guard.trial_left_s is not None and report.guard.trial_left_s <= 2.2
     box.given_back(1.2 + WITHIN_S)
     box.ended()
-    with pytest.raises(SettingsError, match="no trial is on") as late:
+    with pytest.raises(SettingsError, match="no trial runs") as late:
         run(client.confirm(box.host))
     assert "not confirmed within 1.2 s" in (late.value.next_step or "")
 
@@ -271,9 +271,7 @@ def test_killed_it_is_missed_and_the_next_one_goes_on(box: GuardedHost) -> None:
     pid, deadline = box.pid, next(iter(box.state["trials"].values()))
     box.kill_guard()
     view = run(box.look()).view
-    assert (
-        not view.running and view.problem == f"the guard (process {pid}) was killed: nobody watches over the settings"
-    )
+    assert not view.running and view.problem == f"the guard (process {pid}) was killed: nothing guards the settings"
     assert run(alterations.alterations(box.host)), "the next start reports"
 
     async def again() -> None:

@@ -22,7 +22,7 @@ from workbench.hosts.local import LocalHost
 from workbench.model.errors import BenchError
 
 PYTHON = shutil.which("python3", path="/usr/bin:/usr/local/bin") or sys.executable  # one that every user may run
-HOLDER = remote_programs.turn_argv(PYTHON, {"what": "experiment 7", "machine": "far-away", "wait": False})
+HOLDER = remote_programs.measurement_lock_argv(PYTHON, {"what": "experiment 7", "machine": "far-away", "wait": False})
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def held(place: Path, **how: object) -> Iterator[subprocess.Popen[bytes]]:
     """By another process, which is killed at the end at the latest."""
     process = subprocess.Popen(HOLDER, stdin=subprocess.PIPE, stdout=subprocess.PIPE, **how)  # type: ignore[call-overload]
     try:
-        process.stdin.write(remote_programs.payload(False, remote_programs.TURN))
+        process.stdin.write(remote_programs.payload(False, remote_programs.MEASUREMENT_LOCK))
         process.stdin.flush()
         assert json.loads(process.stdout.readline()) == {"held": True}
         yield process
@@ -121,7 +121,7 @@ def test_another_user_holds_it(place: Path) -> None:
 def held_by_nobody_is_refused(place: Path) -> Iterator[None]:
     done = subprocess.run(
         HOLDER,
-        input=remote_programs.payload(False, remote_programs.TURN),
+        input=remote_programs.payload(False, remote_programs.MEASUREMENT_LOCK),
         stdout=subprocess.PIPE,
         user=65534,
         group=65534,
@@ -143,7 +143,7 @@ def test_what_stands_in_place_of_the_lock_stops_nobody(place: Path, kind: str) -
         lock.mkdir()
     told: list[str] = []
     assert asyncio.run(asyncio.wait_for(taken(told=told), 30))
-    assert len(told) == 1 and "whether others measure on this host is not known" in told[0]
+    assert len(told) == 1 and "it is unknown whether others measure on this host" in told[0]
     assert not (place / "elsewhere").exists()
 
 

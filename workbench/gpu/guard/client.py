@@ -1,6 +1,6 @@
-"""Workbench's side of the guard: what it is told, when it is started, and what it says. Over any kind of host.
+"""Workbench's side of the guard: its start, its orders and its state, over any kind of host.
 
-What is to be watched stands in the journal (guard.py says how), so everything here that changes it holds its lock.
+The guard's orders are in the journal (see guard.py), so every function here that changes them locks the journal.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from workbench.model.errors import HostError, SettingsError
 from workbench.model.settings import HOST, GuardView, stored
 
 START_S = 30.0
-NOTICED_S = 3.0  # for the guard to see what the journal says now
+NOTICED_S = 3.0  # time for the guard to read a changed journal
 KEPT = "kept"
 NO_PYTHON = "this host has no python3 that runs it (3.8 or later)"
 
-# $1: the guard's directory, $2: whose heartbeat to give, or "". The time now, what the last told was, boot id, start
-# and state of the guard's process; a line for each of the newest heartbeats; an empty line; what the guard says of
-# itself. Only regular files are opened, and only their beginning is read: a FIFO would never end.
+# $1: the guard's directory, $2: the owner whose heartbeat to renew, or "". Prints the time, the last reported act, the
+# boot id and the state of the guard's process; a line for each of the newest heartbeats; an empty line; the guard's
+# state. Only regular files are opened, and only their beginning is read: a FIFO would never end.
 LOOK = r"""
 begin() { [ ! -f "$1" ] || head -c "$2" <"$1"; }
 cd "$1" 2>/dev/null || exit 3
@@ -52,19 +52,20 @@ ls -t beats | head -n 64 | while read -r beat; do stat -c '%Y %n' "beats/$beat";
 echo
 begin state.json 1000000
 """
-# $1: the guard's directory, $2: what was told. What stands there may be a FIFO, on which it would wait.
+# $1: the guard's directory, $2: the reported act. The old file is removed first: a FIFO in its place would block.
 TOLD = 'rm -f -- "$1/told" && printf "%s\\n" "$2" >"$1/told"'
 
 
 def owner_id() -> str:
-    """The name of this process's heartbeat, as guard_files.owner_id has it."""
+    """Return the name of this process's heartbeat file, as files.owner_id."""
     owner = journals.owner_facts()
     return f"{owner['boot_id']}.{owner['pid']}.{owner['start']}"
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Of one change. `heartbeat_s` None: this Workbench ends when the change is made, and is not waited for."""
+    """The guard's orders for one change. `heartbeat_s` None: this Workbench ends after the change and sends no
+    heartbeat."""
 
     rights: Rights
     heartbeat_s: float | None = None
@@ -72,7 +73,7 @@ class Terms:
     trial: str = field(default_factory=lambda: secrets.token_hex(6))
 
     def watch(self, entry: JournalEntry, old: JournalEntry | None) -> dict[str, Any]:
-        """What stands under `watch` of a new entry. `back`: what a trial, or settings that were kept, go back to."""
+        """Return `watch` of a new entry. Its `back` has the entry to which a trial, or a kept setting, goes back."""
         made: dict[str, Any] = {"heartbeat_s": self.heartbeat_s}
         if self.trial_s is not None:
             made |= {"trial": self.trial, "trial_s": self.trial_s}
@@ -87,8 +88,8 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class GuardStatus:
-    """One look at the guard. `told`: `did_unix_s` of the last thing that a person was told of; `owners`: whose
-    heartbeats it waits for."""
+    """The state of the guard. `told`: `did_unix_s` of the last act that the user has seen; `owners`: the owners whose
+    heartbeats the guard expects."""
 
     view: GuardView
     told: str = "-"
@@ -100,8 +101,8 @@ async def home_on(host: Host) -> str:
 
 
 async def start(host: Host, terms: Terms, **options: float) -> GuardView:
-    """Start the guard, or have the one that is there look at the journal. Under the journal's lock. A view with a
-    `problem` when that cannot be; nothing is raised."""
+    """Start the guard, or wait until the running one has read the journal. The caller has locked the journal. A failure
+    is the view's `problem`, not an exception."""
     root, rights = f"{await host.state_dir()}/gpu", terms.rights
     log = f"{root}/guard/log"
     try:
@@ -117,12 +118,12 @@ async def start(host: Host, terms: Terms, **options: float) -> GuardView:
         how, why = _as_root(rights, journal, remote_programs.guard_argv(rights.python3 or "", orders))
         if why is not None:
             return GuardView(False, problem=why)
-        local = host.is_local and bool(sys.executable) and not how  # root imports no file of the person's
+        local = host.is_local and bool(sys.executable) and not how  # root imports no file of the user's
         payload = remote_programs.payload(local, remote_programs.GUARD)
         python = sys.executable if local else rights.python3 if how else "python3"
         argv = remote_programs.guard_argv(python or "", orders)
         password = f"{rights.password}\n".encode() if how == SUDO_ASKED else b""
-        env = ENGLISH if how else {"SUDO_UID": "0"}  # a Workbench that is root has its own settings watched, as root
+        env = ENGLISH if how else {"SUDO_UID": "0"}  # the guard of a Workbench that is root serves root
         done = await host.run((*how, *argv), input=password + payload, timeout_s=START_S, env=env)
     except CommandNotFound:
         return GuardView(False, problem=NO_PYTHON)
@@ -134,7 +135,7 @@ async def start(host: Host, terms: Terms, **options: float) -> GuardView:
         answer = json.loads(done.out.splitlines()[-1])
     except (ValueError, IndexError):
         said = done.err.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
-        return GuardView(False, problem=f"it could not be started: {said[0]}", log=log)
+        return GuardView(False, problem=f"the guard could not be started: {said[0]}", log=log)
     if "error" in answer:
         return GuardView(False, problem=answer["error"], log=log)
     view = (await look(host)).view
@@ -145,8 +146,8 @@ async def start(host: Host, terms: Terms, **options: float) -> GuardView:
 
 
 def _as_root(rights: Rights, journal: Journal, argv: Sequence[str]) -> tuple[tuple[str, ...], str | None]:
-    """Words before the guard's command, and why it would be of no use. As the person itself wherever sudo lets it give
-    back what it watches without asking; else as root, while sudo is open or the password at hand: later it has none."""
+    """Return the words before the guard's command, and why no guard can work. The guard runs as the user if sudo allows
+    its reverts without a password; else as root, while sudo asks for none or the password is known."""
     if not rights.prefix:
         return (), None
     back = [
@@ -164,11 +165,11 @@ def _as_root(rights: Rights, journal: Journal, argv: Sequence[str]) -> tuple[tup
         return SUDO, None
     if how and rights.password is not None:
         return SUDO_ASKED, None
-    return (), "sudo lets it give nothing back: it needs python3 as root, or a rule for the commands that restore"
+    return (), "sudo allows no revert: the guard needs python3 as root, or a rule for the commands that revert"
 
 
 async def look(host: Host, beat: str = "") -> GuardStatus:
-    """How the guard is; with `beat`, a sign of life of that owner goes with it. HostError when the host is out of
+    """Read the state of the guard; with `beat`, renew the heartbeat of that owner. HostError if the host is out of
     reach."""
     home = await home_on(host)
     done = await host.run(sh(LOOK, home, beat))
@@ -207,9 +208,9 @@ def _seen(
     if running and said.get("boot_id") != boot:
         running = False  # the settings are gone with the boot as well
     elif running and process in ("gone", "Z", "X"):
-        running, problem = False, f"the guard (process {pid}) was killed: nobody watches over the settings"
+        running, problem = False, f"the guard (process {pid}) was killed: nothing guards the settings"
     elif running and process in ("T", "t"):
-        problem = f"the guard (process {pid}) is stopped and watches over nothing: kill -CONT {pid} lets it go on"
+        problem = f"the guard (process {pid}) is stopped and guards nothing: kill -CONT {pid} resumes it"
     waits = {owner: s for owner, s in said.get("heartbeats", {}).items() if s} if running else {}
     until = said.get("trials_until_unix_s", {}).values() if running else ()
     return GuardStatus(
@@ -237,13 +238,13 @@ async def was_told(host: Host, did_unix_s: float) -> None:
 
 
 async def confirm(host: Host, heartbeat_s: float | None = None) -> GuardView:
-    """End the trials of this host: what was tried stays. With `heartbeat_s` it is watched by this Workbench's heartbeat
-    from now on, as is all that is not kept. SettingsError when no trial is on."""
+    """End the trials of this host and keep the tried settings. With `heartbeat_s`, all settings that are not kept
+    depend on this Workbench's heartbeat from now on. SettingsError if no trial runs."""
     async with journals.locked(host) as held:
         tried = [e for e in _living(held.journal) if e.watch.get("trial")]
         watched = [e for e in _living(held.journal) if e.watch and e.state != KEPT]
         if not tried and not (heartbeat_s and watched):
-            raise SettingsError("no trial is on", host=host.name, next_step=await _what_became(host))
+            raise SettingsError("no trial runs on this host", host=host.name, next_step=await _what_became(host))
         state = held.journal
         for entry in watched if heartbeat_s else tried:
             back = entry.watch.get("back", {})
@@ -261,13 +262,13 @@ async def confirm(host: Host, heartbeat_s: float | None = None) -> GuardView:
 
 
 async def keep(host: Host) -> GuardView:
-    """Leave everything on deliberately: written down, and the guard ends."""
+    """Keep all settings deliberately: the journal notes that, and the guard ends."""
     async with journals.locked(host) as held:
         state = held.journal
         left = [e for e in _living(state) if e.state != KEPT]
         if not left:
             raise SettingsError(
-                "no GPU setting of Workbench's is on that could be kept",
+                "there is no GPU setting of Workbench's to keep",
                 host=host.name,
                 next_step=await _what_became(host),
             )
@@ -284,11 +285,11 @@ def _living(journal: Journal) -> list[JournalEntry]:
 
 async def _what_became(host: Host) -> str:
     view = (await look(host)).view
-    return f"the guard {view.did}" if view.did else "workbench gpu status shows what is altered"
+    return f"the guard {view.did}" if view.did else "`workbench gpu status` shows the altered settings"
 
 
 async def _until(host: Host, done: Any) -> GuardView:
-    """The guard reads the journal four times a second."""
+    """Wait until `done`: the guard reads the journal four times a second."""
     until = time.monotonic() + NOTICED_S
     while True:
         view = (await look(host)).view

@@ -1,4 +1,4 @@
-"""Which Workbench made a change: who, on which machine, and whether that process still lives."""
+"""The owner of a change: the Workbench process that made it, its user and machine, and whether it still runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ THIS, ALIVE, DEAD, ELSEWHERE = "this", "alive", "dead", "elsewhere"
 
 
 def owner_facts() -> dict[str, Any]:
-    """Of this process, as the journal keeps it."""
+    """Return the facts of this process, as the journal keeps them."""
     return {
         "machine": platform.node(),
         "boot_id": _own_boot_id(),
@@ -23,12 +23,13 @@ def owner_facts() -> dict[str, Any]:
 
 
 def owner_token() -> str:
-    """boot id, pid, start time, who: one word without a slash."""
+    """Return boot id, pid, start time and user of this process as one word without a slash."""
     facts = owner_facts()
     return ":".join(str(part).replace("/", "_") for part in (facts["boot_id"], facts["pid"], facts["start"], who()))
 
 
 def who() -> str:
+    """Return "user@machine" of this process."""
     try:
         user = getpass.getuser()
     except (OSError, KeyError):
@@ -37,12 +38,12 @@ def who() -> str:
 
 
 def state_of(owner: Mapping[str, Any]) -> str:
-    """Of a journalled owner: "this" process, another one that is "alive" or "dead", or "elsewhere": on another machine,
-    of which nothing can be told from here."""
+    """Return the state of a journalled owner: "this" process, another one that is "alive" or "dead", or "elsewhere" for
+    another machine's, whose state is unknown here."""
     if owner.get("machine") != platform.node():
         return ELSEWHERE
     if owner.get("boot_id") != _own_boot_id():
-        return DEAD  # this machine was restarted since
+        return DEAD  # this machine has restarted since
     pid = owner.get("pid")
     if not isinstance(pid, int) or _start_of(pid) != owner.get("start"):
         return DEAD
@@ -50,9 +51,9 @@ def state_of(owner: Mapping[str, Any]) -> str:
 
 
 def lock_is_dead(token: str, age_s: int, lease_s: int, host_up_s: int | None = None) -> bool:
-    """Of our own machine we can tell who lives; of any, that it took longer than a plan does; of another machine's,
-    that the host was started after the lock was made. A lock from well ahead of the host's clock is as old as one from
-    well before."""
+    """Return whether a journal's lock is void: after the lease, or if its process of this machine has ended, or, for
+    another machine's process, if the host started after the lock was made. A lock dated ahead of the host's clock is as
+    old as one dated back by the same time."""
     boot_id, pid, start, name, *_ = [*token.split(":", 3), "", "", "", ""]
     if boot_id == _own_boot_id() and pid.isdigit() and name.endswith(f"@{platform.node()}"):
         return _start_of(int(pid)) != start or abs(age_s) > lease_s
@@ -60,6 +61,7 @@ def lock_is_dead(token: str, age_s: int, lease_s: int, host_up_s: int | None = N
 
 
 def described(token: str) -> str:
+    """Return the user and the process that a token names."""
     _, pid, _, name, *_ = [*token.split(":", 3), "", "", "", ""]
     return f"{name}, process {pid}" if name else "unknown"
 
@@ -72,7 +74,7 @@ def _own_boot_id() -> str:
 
 
 def _start_of(pid: int) -> str:
-    """Field 22 of /proc/PID/stat; "" when there is no such process, or only its exit status is left."""
+    """Return a process's start time, field 22 of /proc/PID/stat; "" if the process has ended."""
     try:
         words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,4 +1,4 @@
-"""The host's register of GPU settings: each Workbench writes there what stands in its journal, for all others to read.
+"""The host's register of GPU settings: each Workbench publishes the entries of its journal there for all others.
 
 One file for each journal in a directory of root's that everybody can write to and that is sticky: nobody but root can
 change or remove another user's file, so a file's owner is who makes the claim. Nobody can make the directory beforehand
@@ -30,21 +30,21 @@ from typing import Any
 
 from workbench.gpu.settings import remote_settings
 
-PLACES = ("/run/lock", "/var/tmp")  # the first that is fit: the same one for every user of a host
+PLACES = ("/run/lock", "/var/tmp")  # the first usable one is the same for every user of a host
 PREFIX = "workbench-gpu."
 MOST_BYTES = 256 * 1024
 MOST_FILES = 32  # of one user
-RECENT_S = 60.0  # a change by a process of another machine that began so long ago is over
-LEASE_S = 600.0  # and one by a process of this machine, which may wait for nvidia-smi: no plan takes that long
+RECENT_S = 60.0  # an older change by a process of another machine is over
+LEASE_S = 600.0  # an older change by a process of this machine is over: no plan takes that long
 MOST_GPUS = 1024
 MOST_CLAIMS = 640  # of one user
 MOST_ENTRIES = 320  # of one file: five settings of 64 GPUs
 TRIES = 20
-CHANGES_KEPT, CHANGES_KEPT_S = 64, 4 * 3600.0  # a setting that came and went: longer than any measurement
+CHANGES_KEPT, CHANGES_KEPT_S = 64, 4 * 3600.0  # of settings that were set and reverted: longer than any measurement
 
 
 def place(named: str | None = None) -> str:
-    """Where the register is. OSError where no directory is fit. `named` is made where it is missing."""
+    """Return the directory of the register. OSError if none is usable. `named` is created if missing."""
     if named:
         with contextlib.suppress(FileExistsError):
             os.mkdir(named)
@@ -59,7 +59,7 @@ def place(named: str | None = None) -> str:
 
 
 def name_of(root: str) -> str:
-    """Of a journal, by its directory; it tells nobody where that is."""
+    """Return the name of a journal: a hash of its directory, which does not show where that is."""
     return hashlib.sha256(root.rstrip("/").encode()).hexdigest()[:16]
 
 
@@ -67,9 +67,10 @@ def name_of(root: str) -> str:
 
 
 def read(directory: str, boot_id: str) -> list[dict[str, Any]]:
-    """{"uid", "user", "journal", "entries"} of every journal with a setting that was changed since this boot."""
+    """Return {"uid", "user", "journal", "entries", "changes"} of each journal that changed a setting since this
+    boot."""
     newest: dict[tuple[int, str], dict[str, Any]] = {}
-    for _ in range(TRIES):  # a file that went while we looked has a newer one in its place
+    for _ in range(TRIES):  # a file that vanished meanwhile has a newer one in its place
         names, newest = _names(directory), {}
         for path, uid in _files(directory, names):
             found = _load(path, uid)
@@ -84,7 +85,8 @@ def read(directory: str, boot_id: str) -> list[dict[str, Any]]:
 
 
 def _bounded(found: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Of each user the newest files, up to MOST_CLAIMS entries: a flood of them must not hold up others' looks."""
+    """Yield the newest files of each user, up to MOST_CLAIMS entries, so that a flood of files does not delay
+    others."""
     count: dict[int, int] = {}
     for one in sorted(found, key=lambda one: one["made_ns"], reverse=True):
         count[one["uid"]] = count.get(one["uid"], 0) + len(one["entries"])
@@ -97,7 +99,7 @@ def _names(directory: str) -> list[str]:
 
 
 def _files(directory: str, names: Sequence[str]) -> Iterator[tuple[str, int]]:
-    """The register's files and their owners, newest first, so many of each user."""
+    """Yield the register's files and their owners, newest first, at most MOST_FILES of each user."""
     seen: list[tuple[float, str, int]] = []
     for name in names:
         path = directory + "/" + name
@@ -113,7 +115,8 @@ def _files(directory: str, names: Sequence[str]) -> Iterator[tuple[str, int]]:
 
 
 def _load(path: str, uid: int) -> dict[str, Any] | None:
-    """None for what no Workbench writes. A FIFO, a link, a device or a huge file is not read."""
+    """Read a file. Return None if no Workbench writes such a file; a FIFO, a link, a device or a huge file is not
+    read."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
@@ -140,7 +143,7 @@ def _load(path: str, uid: int) -> dict[str, Any] | None:
     journal, boot_id, made_ns = said["journal"][:16], said["boot_id"], said["made_ns"]
     return {
         "uid": uid,
-        "user": _user(uid),
+        "user": user_name(uid),
         "journal": journal,
         "boot_id": boot_id,
         "made_ns": made_ns,
@@ -150,7 +153,7 @@ def _load(path: str, uid: int) -> dict[str, Any] | None:
 
 
 def _fit_change(change: Any) -> bool:
-    """Whether it is one of `_changes`."""
+    """Return whether `_changes` can have made this."""
     known = change["setting"] in remote_settings.SETTINGS and isinstance(change["gpu_index"], int)
     return known and -1 <= change["gpu_index"] < MOST_GPUS and bool(remote_settings.is_number(change["unix_s"]))
 
@@ -168,7 +171,7 @@ def _unfit(entry: Any) -> bool:
 
 
 def _dated(entry: dict[str, Any], written_unix_s: float) -> dict[str, Any]:
-    """Nobody can have changed anything later than the file was written, which the kernel says."""
+    """Limit the entry's times to the time of the file, which the kernel sets: no change is later than its file."""
     for name in ("since_unix_s", "set_unix_s"):
         if entry.get(name) is not None:
             entry[name] = min(float(entry[name]), written_unix_s)
@@ -176,7 +179,7 @@ def _dated(entry: dict[str, Any], written_unix_s: float) -> dict[str, Any]:
 
 
 def _changing(entry: Mapping[str, Any], file: os.stat_result) -> bool:
-    """Whether its Workbench, a process of the file's owner, is between writing it down and having done it."""
+    """Return whether the entry's Workbench, a process of the file's owner, is making this change at this moment."""
     if entry.get("state") != "pending":
         return False
     owner, age_s = entry["owner"], abs(time.time() - file.st_ctime)
@@ -196,7 +199,7 @@ def _lives(pid: Any, start: Any, uid: int) -> bool:
     return words[0] not in "ZX" and words[19] == start and str(uid) in uids
 
 
-def _user(uid: int) -> str:
+def user_name(uid: int) -> str:
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -207,8 +210,8 @@ def _user(uid: int) -> str:
 
 
 def publish(directory: str, journal: str, boot_id: str, entries: Sequence[Mapping[str, Any]]) -> None:
-    """All of this journal's entries in place of what it said before, and when settings came and went. OSError where
-    that cannot be done."""
+    """Replace the published entries of this journal, and note when its settings were set and reverted. OSError if the
+    file cannot be written."""
     mine = os.geteuid()
     ours = [path for path, uid in _files(directory, _names(directory)) if uid == mine]
     loaded = {path: found for path in ours if (found := _load(path, mine)) and found["journal"] == journal}
@@ -237,7 +240,7 @@ def publish(directory: str, journal: str, boot_id: str, entries: Sequence[Mappin
 
 
 def _changes(old: Sequence[Mapping[str, Any]], entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """What this journal changed lately, with what differs now: by it others see what came and went meanwhile."""
+    """Return the recent changes of this journal, with those of this moment. Others see settings that came and went."""
     last = max(old, key=lambda one: one["made_ns"]) if old else {"entries": [], "changes": []}
     was, now = ({(e["gpu_index"], e["setting"]): e["now"] for e in found} for found in (last["entries"], entries))
     at = round(time.time(), 3)
@@ -251,14 +254,14 @@ def _changes(old: Sequence[Mapping[str, Any]], entries: Sequence[Mapping[str, An
 
 
 def others(directory: str, journal: str, boot_id: str) -> list[dict[str, Any]]:
-    """What all journals but this one say. Another journal of the same user is another Workbench."""
+    """Return the contents of all journals but this one. Another journal of the same user is another Workbench."""
     mine = os.geteuid()
     return [one for one in read(directory, boot_id) if (one["uid"], one["journal"]) != (mine, journal)]
 
 
 def main() -> None:
-    """argv[1]: {"root": the state directory's gpu/, "register": a directory or null, "publish": whether stdin holds the
-    entries to tell}. Prints {"directory", "uid", "journal", "found"} or {"problem"}."""
+    """Publish and read. argv[1]: {"root": the state directory's gpu/, "register": a directory or null, "publish":
+    whether stdin has the entries to publish}. Prints {"directory", "uid", "journal", "found"} or {"problem"}."""
     orders = json.loads(sys.argv[1])
     journal = name_of(orders["root"])
     try:

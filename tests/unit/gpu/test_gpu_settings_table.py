@@ -1,0 +1,153 @@
+"""The table of settings: every entry has its texts, its option and its part in the programs sent to hosts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workbench.cli.parser import parse
+from workbench.gpu import remote_programs
+from workbench.gpu.settings import claims, remote_settings
+from workbench.gpu.settings.alterations import drifts
+from workbench.model.errors import InputError
+from workbench.model.gpu import DriverInfo, GpuInfo, GpuSample, HostSample, Telemetry
+from workbench.model.preset import GpuSettingsEntry
+from workbench.model.settings import (
+    DEFAULT,
+    GPU_CLOCKS,
+    HOST,
+    HOST_INDEX,
+    LOCKS,
+    POWER_LIMIT,
+    SETTINGS,
+    UNKNOWN,
+    Alteration,
+    ClockRange,
+    GpuSettings,
+    Setting,
+    parse_word,
+    setting_of,
+    stored,
+    value_from,
+)
+from workbench.tui.modals.gpu_settings import parse as parse_form
+
+VALUES: dict[str, tuple[Any, ...]] = {
+    "power_limit_w": (250.0, 412.5),
+    "gpu_clocks": (ClockRange(210, 2400), ClockRange(1500, 1500), DEFAULT, UNKNOWN),
+    "memory_clocks": (ClockRange(405, 14001), DEFAULT, UNKNOWN),
+    "persistence": (True, False),
+    "governor": ("performance",),
+}
+each = pytest.mark.parametrize("setting", SETTINGS, ids=[s.name for s in SETTINGS])
+LIVE = Telemetry(0.0, 0.0, DriverInfo(), HostSample(), (GpuInfo(0, "GPU-a", "X"),), (GpuSample(0, "GPU-a"),))
+
+
+def test_both_tables_have_the_same_settings() -> None:
+    assert {s.key for s in SETTINGS} == set(remote_settings.SETTINGS) == set(VALUES)
+    assert {s.key for s in LOCKS} == set(remote_settings.LOCKS)
+
+
+@each
+def test_both_tables_agree_about_a_setting(setting: Setting) -> None:
+    sent = remote_settings.SETTINGS[setting.key]
+    assert sent.label == setting.label and sent.readable == (setting.reading is not None)
+    for value in VALUES[setting.key]:
+        kept = stored(value)
+        assert json.loads(json.dumps(kept)) == kept and setting.from_stored(kept) == value
+        assert sent.valid(kept), "a journal with this value is one that Workbench wrote"
+        assert sent.format(kept) == sent.format(value) == setting.format(value)
+        assert sent.equal(kept, kept) and sent.equal(value, kept) and sent.equal(value, value)
+        assert remote_settings.wanted_back(value) == (DEFAULT if value == UNKNOWN else value)
+        if value != UNKNOWN:
+            steps = [remote_settings.steps("GPU-a", setting.key, v, cores=(0,)) for v in (kept, value)]
+            assert [s.argv for s in steps[0]] == [s.argv for s in steps[1]] and steps[0][0].argv
+
+
+@each
+def test_a_value_is_typed_as_it_is_shown(setting: Setting) -> None:
+    for value in VALUES[setting.key]:
+        if value != UNKNOWN:
+            assert setting.parse(setting.input_text(value)) == value
+            assert setting.parse(setting.format(value)) == value
+
+
+@each
+def test_one_name_for_the_option_the_word_the_form_and_the_key(setting: Setting) -> None:
+    assert setting.key.startswith(setting.name.replace("-", "_"))
+    assert setting.name.replace("-", " ") in setting.label.lower()
+    value = VALUES[setting.key][0]
+    text = setting.input_text(value)
+    assert getattr(parse(["gpu", "set", f"--{setting.name}", text]), setting.key) == text
+    assert parse_word(f"{setting.name}={text}") == GpuSettings({setting.key: value})
+    form = parse_form({setting.name: text}, 1)
+    assert not isinstance(form, str) and form.settings == GpuSettings({setting.key: value})
+    data = {setting.preset_field: [value.min_mhz, value.max_mhz] if isinstance(value, ClockRange) else value}
+    assert GpuSettingsEntry.model_validate(data).settings == GpuSettings({setting.key: value})
+
+
+@pytest.mark.parametrize("text", ["210,2400", "210-2400", " 210 - 2400 MHz", "210, 2400 mhz"])
+def test_every_spelling_of_a_range_is_one_value(text: str) -> None:
+    assert GPU_CLOCKS.parse(text) == ClockRange(210, 2400)
+
+
+@pytest.mark.parametrize("text", ["", "2400-210", "1-2-3", "-5", "1e3", "999999", "²", "MHz"])
+def test_other_texts_are_no_range(text: str) -> None:
+    with pytest.raises(InputError, match="GPU clocks: ") as error:
+        GPU_CLOCKS.parse(text)
+    assert error.value.next_step
+
+
+@given(st.text(max_size=12))
+def test_a_power_limit_is_a_number_above_0_or_an_error(text: str) -> None:
+    try:
+        assert 0 < POWER_LIMIT.parse(text) < POWER_LIMIT.most
+    except InputError as error:
+        assert error.message.startswith("power limit: ")
+
+
+def test_settings_of_older_experiments_are_read() -> None:
+    older = {
+        "persistence": None,
+        "power_limit_w": 400.0,
+        "gpu_clocks": {"min_mhz": 210, "max_mhz": 2400},
+        "memory_clocks": None,
+        "reset_gpu_clocks": False,
+        "reset_memory_clocks": True,
+        "fan": 3,
+    }
+    found = GpuSettings.from_json(older)
+    assert found == {"power_limit_w": 400.0, "gpu_clocks": ClockRange(210, 2400), "memory_clocks": DEFAULT}
+
+
+def test_governors_that_differ_are_drift_and_not_a_defect() -> None:
+    """The agent counts governors that differ between cores."""
+    one = Alteration(HOST_INDEX, HOST, "governor", "powersave", "performance", 0.0)
+    mixed = HostSample(cpu_governor="mixed: powersave 30, performance 2")
+    (drift,) = drifts([one], [], Telemetry(0.0, 0.0, DriverInfo(), mixed, LIVE.infos, LIVE.gpus))
+    assert "now mixed: powersave 30, performance 2" in drift.text
+
+
+def test_claims_compare_typed_and_stored_values() -> None:
+    for key, values in VALUES.items():
+        entry = {"gpu_uuid": "GPU-a", "setting": key, "since_unix_s": 1.0, "state": "applied"}
+        for value in values:
+            for form in (value, stored(value)):
+                way = claims.way_back({**entry, "before": form, "now": values[0]}, value, [])
+                assert stored(way.value) in (stored(value), stored(values[0]))
+                assert value_from(key, stored(form)) == value and setting_of(key).format(value)
+
+
+@pytest.mark.parametrize(
+    "modules",
+    [remote_programs.MODULES, remote_programs.REGISTER, remote_programs.MEASUREMENT_LOCK, remote_programs.GUARD],
+)
+def test_the_modules_of_every_program_exist(modules: tuple[str, ...]) -> None:
+    here = Path(remote_programs.__file__).parent
+    assert all((here / f"{module.replace('.', '/')}.py").is_file() for module in modules)
+    assert len(remote_programs.payload(False, modules)) > 1000

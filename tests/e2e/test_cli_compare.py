@@ -49,7 +49,7 @@ def test_two_groups_have_an_interval(cli: Cli, stored: None, words: tuple[str, .
 def test_compare_says_which_side_is_simulated_before_the_metrics(cli: Cli, stored: None) -> None:
     said = cli("compare", "1", "7").out
     assert said.splitlines()[0] == "A #1  SIMULATED  vs  B #7"
-    assert said.index("Not like for like\n  one is simulated, the other is real") < said.index("Effect")
+    assert said.index("Not like for like\n  one result is simulated and the other is real") < said.index("Effect")
 
 
 def test_groups_in_a_report(cli: Cli, stored: None) -> None:

@@ -111,7 +111,7 @@ def test_an_arm_whose_server_does_not_start(cli: Cli, base: tuple[str, ...]) -> 
     one = ran.document
     assert one["state"] == "failed" and one["error"].startswith("B: the server did not start: ")
     assert [(r["arm"], r["state"]) for r in one["runs"]] == [("A", "dropped"), ("B", "failed")]
-    assert one["verdict"] == "nothing is claimed: no pair is complete"
+    assert one["verdict"] == "no claim: no pair is complete"
     kept = cli("results", "show", str(one["runs"][0]["result_id"]), "--json").document
     assert kept["tags"] == ["experiment 1 A"] and kept["requests_ok"] == 8
     assert set(states(cli)) == {"stopped", "failed"}
@@ -148,7 +148,7 @@ def test_an_experiment_on_a_run_leaves_the_run_as_it_was(cli: Cli, base: tuple[s
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("experiment", "vllm-any", "--pairs", "1"), "1 pairs cannot be made"),
+        (("experiment", "vllm-any", "--pairs", "1"), "invalid number of pairs: 1"),
         (("experiment", "vllm-any", "--pairs", "3", "--until", "2"), "not allowed with argument"),
         (("experiment", "vllm-any", "--at-most", "9"), "--at-most needs --until"),
         (("experiment", "vllm-any", "--metric", "speed"), "no metric is called 'speed'"),
@@ -161,7 +161,7 @@ def test_an_experiment_on_a_run_leaves_the_run_as_it_was(cli: Cli, base: tuple[s
         (("experiment", "resume"), "id"),
         (("experiment", "resume", "7"), "there is no experiment 7"),
         (("experiment", "show", "7"), "there is no experiment 7"),
-        (("experiment", "vllm-any", "--until", "2", "--at-most", "4"), "takes at least 5 pairs"),
+        (("experiment", "vllm-any", "--until", "2", "--at-most", "4"), "needs at least 5 pairs"),
         (("experiment", "vllm-any", "--gpu-a", "trial=60"), "'trial' is not a GPU setting"),
         (("compare", "3", "3"), "there is no result 3"),
     ],
@@ -237,7 +237,7 @@ def test_a_killed_experiment_is_resumed(line: CommandLine) -> None:
     (listed,) = line.ok("experiment", "list")["experiments"]
     assert (listed["id"], listed["state"], listed["pairs_done"]) == (1, "stopped", 1)
     assert left["state"] == "stopped" and left["error"] == "Workbench ended while it ran"
-    assert left["verdict"].startswith("nothing is claimed")
+    assert left["verdict"].startswith("no claim")
     resumed = line.ok("experiment", "resume", "1", "--yes", timeout_s=100)
     assert (resumed["state"], resumed["pairs_done"]) == ("done", 2)
     assert [r["state"] for r in resumed["runs"]][:3] == ["done", "done", "dropped"]

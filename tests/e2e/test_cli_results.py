@@ -110,7 +110,9 @@ def test_reports_on_results(cli: Cli, db: ResultsDb, tmp_path: Path) -> None:
     page = tmp_path / "pull request.html"
     assert cli("results", "report", "1", "2", "-o", str(page)).out == f"{page}\n"
     text = page.read_text()
-    assert text.startswith("<!doctype html>") and "B #2 against A #1" in text and "simulated, the other is real" in text
+    assert (
+        text.startswith("<!doctype html>") and "B #2 against A #1" in text and "simulated and the other is real" in text
+    )
     again = cli("results", "report", "1", "-o", str(page))
     assert again.code == 2 and "File exists" in again.err and page.read_text() == text
     assert cli("results", "report", "1").out.startswith("# org/tiny on box\n")

@@ -207,7 +207,7 @@ def test_a_sweep_of_locks_without_effect_has_no_knee(cli: Cli, settings_end: Non
     asked = ("--lock-gpu-clocks", "1500,2000,2400", run_id, *shape)
     sweep = cli(*GUEST, "gpu", "sweep", *asked, "--yes", "--json").document
     assert [p["in_force"] for p in sweep["points"]] == ["no effect"] * 3 and sweep["knee"] is None
-    assert sweep["knee_text"].endswith("the setting had no effect there: 1500 MHz, 2000 MHz, 2400 MHz")
+    assert sweep["knee_text"].endswith("the setting had no effect: 1500 MHz, 2000 MHz, 2400 MHz")
     assert {round(p["sm_mhz"]) for p in sweep["points"]} == {2790}
 
 

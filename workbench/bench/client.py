@@ -1,7 +1,7 @@
-"""The load client: one loop on epoll, as many streams as the concurrency says, each a kept connection.
+"""The load client: one epoll loop with as many streams as the concurrency, each on a kept connection.
 
-No asyncio, no threads: at 128 streams of 100 tokens/s the event loops in use are late by milliseconds to seconds.
-Stamps come from the kernel (connection.py), so that parsing bends no time either. Linux; poll(2) elsewhere.
+No asyncio and no threads: at 128 streams of 100 tokens/s, common event loops are late by milliseconds to seconds.
+Receive times come from the kernel (connection.py), so that parsing does not distort them. Linux; poll(2) elsewhere.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 
 from workbench.bench import records
-from workbench.bench.client_cost import CpuLog
+from workbench.bench.client_cpu import CpuLog
 from workbench.bench.connection import Connection, Endpoint, ReceiveClock
 from workbench.bench.exchange import Exchange
 from workbench.bench.http1 import HttpError
@@ -24,12 +24,12 @@ from workbench.bench.time_limits import Limits
 from workbench.bench.workload import Workload
 from workbench.model.bench import BenchProgress, BenchSpec
 
-_SWEEP_NS = 100_000_000  # how often time limits are looked at
+_SWEEP_NS = 100_000_000  # how often time limits are checked
 _SECOND_NS = 1_000_000_000
-_GRAIN_NS = 10_000_000  # what was due so shortly before the end may be late by chance
+_GRAIN_NS = 10_000_000  # a request that was due so shortly before the end may be unsent by chance
 _HOPELESS_AFTER_NS = 10 * _SECOND_NS
-_NO_SUCCESS = "stopped early: not one request had succeeded"
-_NOT_HEARD = "stopped early: the server was no longer heard"
+_NO_SUCCESS = "stopped early: no request had succeeded"
+_NOT_HEARD = "stopped early: the server no longer answered"
 _NEVER = 1 << 62
 
 
@@ -40,15 +40,15 @@ class Slot:
         self.connection: Connection | None = None
         self.exchange: Exchange | None = None
         self.events = 0
-        self.open = False  # connected, handshake done
-        self.ready_ns = 0  # not to start before
+        self.open = False  # connected, TLS handshake done
+        self.ready_ns = 0  # earliest start of the next request
 
 
 class Client:
-    """Runs warm-up and counted requests; each finished one goes to `on_record`.
+    """Runs the warm-up and the measured requests. Each finished request goes to `on_record`.
 
-    `watch` adds other file descriptors to the loop; `stop` ends it. After `run`: `counted` and `warmups` hold the
-    records, `notes` what a person must know to read the figures.
+    `watch` adds other file descriptors to the loop; `stop` ends it. After `run`, `counted` and `warmups` contain the
+    records, and `notes` what the user must know to interpret them.
     """
 
     def __init__(
@@ -64,17 +64,17 @@ class Client:
         self.phase = "connecting"
         self.stopped: str | None = None
         self.cpu = CpuLog()
-        self.began_unix = 0.0  # when second 0 of the records was
-        self.ramp_end_s = 0.0  # when the last of the streams was to start, seconds after the run began
-        self.capped = 0  # requests of an open loop that were due while all streams were taken
-        self.unsent = 0  # of an open loop that ends by time: those that were due by then
+        self.began_unix = 0.0  # Unix time of second 0 of the records
+        self.ramp_end_s = 0.0  # scheduled start of the last stream, in seconds after the run began
+        self.capped = 0  # requests of an open loop that were due while all streams were busy
+        self.unsent = 0  # requests of an open loop with a time limit that were due but never sent
         self.tick: Callable[[int], None] = lambda now_ns: None
         self.poller: Poller = open_poller()
         self._on_record = on_record
         self._watched: dict[int, Callable[[int], None]] = {}
         self._by_fd: dict[int, Slot] = {}
         self._slots = [Slot() for _ in range(max(1, spec.concurrency))]
-        self._idle = deque(self._slots)  # by when they may start
+        self._idle = deque(self._slots)  # sorted by the time at which they may start
         self._warmup = Warmup(spec)
         self._phase = RequestPhase(True, self._warmup.limit, arrivals(spec, warmup=True), 0)
         self._start_until_ns = _NEVER
@@ -84,7 +84,7 @@ class Client:
         self._head = self._request_head(key)
         self._began_ns = self._measured_ns = 0
         self._ok = self._failed = 0
-        self._unheard = self._heard_ns = 0  # requests failed since the last byte of any answer, and about when it came
+        self._unheard = self._heard_ns = 0  # requests failed since the last byte of any answer; about when it arrived
         self._limits = Limits(spec)
 
     def _request_head(self, key: str | None) -> bytes:
@@ -124,7 +124,7 @@ class Client:
         if not self.stopped:
             self._begin_measuring()
             self._turn_until_done()
-            while self._ended:  # stopped: what had ended by then counts
+            while self._ended:  # stopped: requests that ended before still count
                 self._do_a_chore()
             self._end_measuring()
         for slot in self._slots:
@@ -162,15 +162,16 @@ class Client:
                 self._do_a_chore()
 
     def _do_a_chore(self) -> None:
-        """What can wait until no socket is readable, in small pieces: records of ended requests, bodies of coming
-        ones. Done at once for 128 requests that end together, it would make their next first tokens 30 ms late."""
+        """Do one small piece of the work that can wait until no socket is readable: the record of an ended request, or
+        the body of a coming one. If 128 requests end together and all of this is done at once, the next first tokens
+        are 30 ms late."""
         if self._ended:
             exchange, error, detail = self._ended.popleft()
             record = exchange.record(self._began_ns, error, detail)
             (self.warmups if record.warmup else self.counted).append(record)
             self._on_record(record)
             if record.warmup:
-                self._warmed(record)
+                self._note_warmup(record)
         elif self._phase.left:
             self._prepare()
 
@@ -181,23 +182,23 @@ class Client:
         self._ready.append(Exchange(index, warmup, body, due_ns=due_ns, stream=self.spec.stream))
         return self._ready[-1]
 
-    def _warmed(self, record: RequestRecord) -> None:
+    def _note_warmup(self, record: RequestRecord) -> None:
         if self._warmup.enough(record):
             self._clear()
         elif self._warmup.until_steady and record.ok and record.prompt_tokens and not self.workload.calibrated:
-            words = self.workload.words  # so that what follows has the measured shape
+            words = self.workload.words  # adjusted, so that the next requests have the measured length
             self.workload.calibrate(record.prompt_tokens)
             if self.workload.words != words:
                 self._remake_bodies()
                 self._warmup.reshaped(self._ready[0].index if self._ready else self._phase.next)
 
     def _clear(self, due_by_ns: int = 0) -> None:
-        """No more starts in this phase."""
+        """Start no more requests in this phase."""
         self.unsent += sum(0 < one.due_ns <= due_by_ns for one in self._ready) + self._phase.give_up(due_by_ns)
         self._ready.clear()
 
     def _start_due(self, now: int) -> int | None:
-        """Start what is due; when the next start is due after that, None when there is none to wait for."""
+        """Start the requests that are due. Return when the next start is due, or None if there is none to wait for."""
         for _ in range(len(self._idle)):
             due = self._next_due(now)
             if due is None:
@@ -205,11 +206,11 @@ class Client:
             due = max(due, self._idle[0].ready_ns)
             if due > now:
                 return due
-            self._start(self._idle.popleft())  # one that fails at once is idle again: not now, or it would be for ever
+            self._start(self._idle.popleft())  # a slot that fails at once is idle again, and waits for the next turn
         return now if self._idle and self._waiting() else None
 
     def _next_due(self, now: int) -> int | None:
-        """When the next request is due; None when there is none."""
+        """Return when the next request is due; None if there is none."""
         if now >= self._start_until_ns:
             self._clear(self._start_until_ns - _GRAIN_NS)
         if not self._waiting():
@@ -223,7 +224,7 @@ class Client:
         return len(self._slots) - len(self._idle)
 
     def _stagger(self, over_s: float) -> None:
-        """All slots are idle."""
+        """Spread the first starts of all slots, which are idle, over `over_s` seconds."""
         now, step_ns = time.monotonic_ns(), over_s * _SECOND_NS / len(self._slots)
         self._idle = deque(self._slots)
         for i, slot in enumerate(self._slots):
@@ -244,7 +245,7 @@ class Client:
         self._phase = RequestPhase(False, spec.requests, arrivals(spec, warmup=False), now)
         self.phase = "measuring"
         self.clock.reset()
-        self.capped = self.unsent = 0  # of the warm-up
+        self.capped = self.unsent = 0  # forget those of the warm-up
         if self._hopeless(now):
             self._give_up(_NO_SUCCESS)
         self._measured_ns = time.monotonic_ns()
@@ -257,7 +258,7 @@ class Client:
         self.began_unix = time.time() - (now - self._began_ns) / 1e9
 
     def cpu_pct(self, begin_s: float, end_s: float) -> float | None:
-        """Of one core, between two times of the records."""
+        """Return the client's CPU use in percent of one core, between two times of the records."""
         return self.cpu.pct(self._began_ns + int(begin_s * 1e9), self._began_ns + int(end_s * 1e9))
 
     # -- one request ---------------------------------------------------------------------------------------------
@@ -329,7 +330,7 @@ class Client:
 
     def _on_data(self, slot: Slot, data: bytes, stamp: int) -> None:
         exchange = slot.exchange
-        if exchange is None:  # closed, or unasked bytes, between two requests
+        if exchange is None:  # the peer closed the connection, or sent bytes, between two requests
             self._drop_connection(slot)
             return
         if not data and self._may_reconnect(slot):
@@ -369,8 +370,9 @@ class Client:
         self._go(slot)
 
     def _may_reconnect(self, slot: Slot) -> bool:
-        """The peer closed a kept connection before a byte of the answer: it was idle too long, or had its share of
-        requests. Once only, and never where the server may have begun to answer."""
+        """Return whether the request may be sent again on a new connection: the peer closed a kept connection before a
+        byte of the answer, since it was idle too long or had served enough requests. Only once, and never if the server
+        may have begun to answer."""
         exchange, connection = slot.exchange, slot.connection
         if exchange is None or connection is None:
             return False
@@ -407,7 +409,8 @@ class Client:
         self._start_next(slot)
 
     def _start_next(self, slot: Slot) -> None:
-        """At once, not at the loop's next turn, unless starts fail at once too (that would be recursion)."""
+        """Start the slot's next request at once, not at the loop's next turn. If the start itself could fail at once
+        (no connection yet), leave it to the loop, since that would be a recursion."""
         now = time.monotonic_ns()
         due = self._next_due(now)
         late = due is not None and due <= now
@@ -416,10 +419,10 @@ class Client:
         if late and slot.connection is not None:
             self._start(slot)
         else:
-            self._idle.appendleft(slot)  # before those that wait for their first start
+            self._idle.appendleft(slot)  # before slots that wait for their first start
 
     def _release(self, slot: Slot, exchange: Exchange | None = None) -> None:
-        """The answer is in: keep the connection where both sides may."""
+        """Keep the connection after a complete answer, if both sides allow it."""
         exchange = exchange or slot.exchange
         connection = slot.connection
         if connection is None or exchange is None:
@@ -444,14 +447,15 @@ class Client:
         if self._hopeless(now):
             self._give_up(_NO_SUCCESS)
         elif self._unheard >= 2 * len(self._slots) and now - self._heard_ns > _HOPELESS_AFTER_NS:
-            self._give_up(_NOT_HEARD)  # its host may be cut off; each attempt could take seconds
-        limits, open_ = self._limits, [slot for slot in self._slots if slot.exchange is not None]
-        running = [slot.exchange for slot in open_ if slot.exchange is not None]
-        limits.listen(running)
+            self._give_up(_NOT_HEARD)  # the host may be unreachable; each attempt could take seconds
+        limits = self._limits
+        busy = [(slot, slot.exchange) for slot in self._slots if slot.exchange is not None]
+        running = [exchange for _, exchange in busy]
+        limits.note_content(running)
         over = limits.run_over((now - self._began_ns) / _SECOND_NS, lambda: self._share_done(running))
         if over:
             self._give_up(f"stopped at the run's deadline of {limits.deadline_s:g} s")
-        for slot, exchange in zip(open_, running, strict=True):
+        for slot, exchange in busy:
             asked = self.workload.max_tokens(exchange.index, warmup=exchange.warmup)
             limit = limits.over(exchange, now) or limits.endless(len(exchange.reply.stamps_ns), asked)
             if limit is None and over:
@@ -461,7 +465,8 @@ class Client:
                 self._finish(slot, *limit)
 
     def _share_done(self, running: list[Exchange]) -> float:
-        """Of all requests of the run, warm-up included; those in flight by the chunks that came."""
+        """Return the share of all requests that is done, including the warm-up. Requests in flight count by their
+        chunks."""
         parts = (len(one.reply.stamps_ns) / self.workload.max_tokens(one.index, warmup=one.warmup) for one in running)
         done = self._ok + self._failed + sum(min(1.0, part) for part in parts)
         return done / (self._warmup.limit + self.spec.requests)
@@ -476,15 +481,15 @@ class Client:
             self.notes.append(f"{why}; {left} of {self.spec.requests} requests were not sent")
 
     def progress(self) -> BenchProgress:
-        seen = self.warmups if self.phase == "warming up" else self.counted
-        tokens = sum(r.output_tokens or 0 for r in seen if r.ok)
         warming = self.phase == "warming up"
+        seen = self.warmups if warming else self.counted
+        tokens = sum(r.output_tokens or 0 for r in seen if r.ok)
         since = self._began_ns if warming else self._measured_ns
         in_flight = self._in_flight()
         started = len(seen) + len(self._ended) + in_flight
         total = max(self.spec.warmup, started) if warming else self.spec.requests
         elapsed_s = (time.monotonic_ns() - since) / 1e9 if since else 0.0
-        if self.spec.seconds is not None and not warming:  # by time: as many as there will be at this pace
+        if self.spec.seconds is not None and not warming:  # limited by time: as many requests as fit at this pace
             left = max(1.0, self.spec.seconds / max(elapsed_s, 0.1)) if self._waiting() else 1.0
             total = min(total, round(started * left))
         return BenchProgress(
@@ -501,7 +506,7 @@ class Client:
         )
 
     def _silent_s(self) -> float:
-        """Since the last byte on any stream, or the last request where none has come."""
+        """Return the seconds since the last byte on any stream, or since the last request if none has arrived."""
         last = [max(s.exchange.last_byte_ns, s.exchange.began_ns) for s in self._slots if s.exchange is not None]
         return (time.monotonic_ns() - max(last)) / 1e9 if last else 0.0
 

@@ -1,8 +1,8 @@
-"""B against A: what differs in the configuration first, then each figure with its change, never more than the runs
-can carry.
+"""Compare run B with run A: differences of the configuration first, then the change of each metric.
 
-The unit is the run: requests of one run share the engine's state, and pooling them gives false alarms in 14 to 100 %
-of experiments. One run each therefore has no interval and claims nothing. What several give: bench/changes.py.
+The unit is the run: the requests of one run share the engine's state, and pooling them gives false alarms in 14 to 100
+% of experiments. A difference is claimed only if there are enough runs to support it; with one run on each side there
+is no interval and no claim. Several runs: see metric_changes.py.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _BUSY_CLIENT_PCT = 70.0
 _CACHED_SHARE = 0.01
 _NOT_WORKLOAD = {"url", "model", "salt", "api_key_env", "timeout_s", "stall_s", "deadline_s", "profile"}
 _WORKLOAD = tuple(f.name for f in fields(BenchSpec) if f.name not in _NOT_WORKLOAD)
-ARMS = {  # what may be the arms of a comparison -> kinds of differences that are then the answer
+ARMS = {  # subject of a comparison -> kinds of differences that it is about
     "model": ("model", "model bytes"),
     "engine": ("engine", "engine_version"),
     "host": ("host", "client", "driver_version", "gpus"),
@@ -50,18 +50,21 @@ def compare(
     level: float = LEVEL,
     arms: Collection[str] = (),
 ) -> Comparison:
-    """`a` and `b` are one result or several runs of the same configuration each; `paired`: the i-th of A and of B
-    were made one after the other, with the same seed. `chosen`: the metric that was named beforehand; the others are
-    then corrected for their number. `arms`: kinds of differences that are what is compared ("model", "host"), so that
-    they are no reproach. Raises ValueError for none, or for pairs of unequal number."""
+    """Compare `a` with `b`, each one result or several runs of the same configuration.
+
+    `paired`: the i-th runs of A and B were made one after the other, with the same seed. `chosen`: the metric that was
+    named beforehand; the other metrics are then corrected for their number. `arms`: kinds of differences that the
+    comparison is about ("model", "host"), so that they cause no warning. Raises ValueError for no runs, or for pairs of
+    unequal number.
+    """
     left = [a] if isinstance(a, BenchResult) else list(a)
     right = [b] if isinstance(b, BenchResult) else list(b)
     if not left or not right or (paired and len(left) != len(right)):
         raise ValueError("both sides need a result, and pairs need as many of A as of B")
     differences = tuple(_differences(left[0], right[0]))
     prompts, outputs = (tuple(_work_differences(left, right, side)) for side in ("prompt", "output"))
-    # Models count a prompt's tokens differently and put a template of their own around it; an answer that ends earlier
-    # is less work, whoever gave it.
+    # Models count a prompt's tokens differently and put their own template around it. An answer that ends earlier is
+    # less work in any case.
     own_prompts = "model" in arms and any(d["kind"] in ("model", "engine", "server") for d in differences)
     work = outputs if own_prompts else (*prompts, *outputs)
     warnings = tuple(dict.fromkeys([*_mismatches(differences, arms), *_run_warnings(left, right, paired), *work]))
@@ -77,7 +80,11 @@ def compare(
         runs_a=len(left),
         runs_b=len(right),
         notes=(
-            *(f"{one}: the arms count or frame a prompt differently" for one in prompts if own_prompts),
+            *(
+                f"{one}: the arms count tokens differently or use other chat templates"
+                for one in prompts
+                if own_prompts
+            ),
             *_notes(left, right, paired),
             *_unmeasured(metrics, (*left, *right)),
             *(_circumstances(left, right) if paired else ()),
@@ -89,7 +96,7 @@ def compare(
 
 
 def _differences(a: BenchResult, b: BenchResult) -> Iterable[dict[str, Any]]:
-    """{"kind", "name", "a", "b"}, what was chosen first, then what it ran on, then the workload."""
+    """Yield {"kind", "name", "a", "b"}: first what the user chose, then where it ran, then the workload."""
     x, y = a.conditions, b.conditions
     for name in ("engine", "model", "preset_id"):
         yield from _if_different(name, name, getattr(x, name), getattr(y, name))
@@ -111,18 +118,19 @@ def _differences(a: BenchResult, b: BenchResult) -> Iterable[dict[str, Any]]:
     yield from _if_different("simulated", "simulated", x.simulated, y.simulated)
     for name in _WORKLOAD:
         u, v = getattr(a.spec, name), getattr(b.spec, name)
-        if u != v and all(_told(c, name) for c in (x, y)) and not (name == "prompt_words" and None in (u, v)):
+        known = _is_known(x, name) and _is_known(y, name) and not (name == "prompt_words" and None in (u, v))
+        if known and u != v:
             yield {"kind": "workload", "name": name, "a": _plain(u), "b": _plain(v)}
 
 
-def _told(conditions: Conditions, name: str) -> bool:
-    """Whether this field of the workload is known: an imported file tells some of them."""
+def _is_known(conditions: Conditions, name: str) -> bool:
+    """Return whether this field of the workload is known. An imported file contains only some of them."""
     return not conditions.known_workload or name in conditions.known_workload
 
 
 def _address(result: BenchResult) -> str | None:
-    """Of a server that others started. The port of a run that Workbench started, or forwarded to, is another each
-    time and tells nothing."""
+    """Return the address of a server that others started. The port of a run that Workbench started or forwarded differs
+    each time and means nothing."""
     made = result.conditions
     if made.run_id or made.imported:
         return None
@@ -152,14 +160,15 @@ def _gpu_names(gpus: Sequence[Mapping[str, Any]]) -> list[Any]:
 
 
 def _mismatches(differences: Sequence[Mapping[str, Any]], arms: Collection[str]) -> Iterable[str]:
-    for kind, said in _MUST_MATCH.items():
+    for kind, text in _MUST_MATCH.items():
         found = [d for d in differences if d["kind"] == kind and kind not in arms]
+        values = [f"{_shown(d['a'])} and {_shown(d['b'])}" for d in found]
+        if kind == "workload":
+            values = [f"{d['name']} {value}" for d, value in zip(found, values, strict=True)]
         if found:
-            yield f"{said}: " + ", ".join(
-                f"{d['name'] + ' ' if kind == 'workload' else ''}{_shown(d['a'])} and {_shown(d['b'])}" for d in found
-            )
+            yield f"{text}: {', '.join(values)}"
     if any(d["kind"] == "simulated" for d in differences):
-        yield "one is simulated, the other is real: their figures have nothing to do with each other"
+        yield "one result is simulated and the other is real: they cannot be compared"
 
 
 def _shown(value: Any) -> str:
@@ -176,7 +185,7 @@ def _run_warnings(left: Sequence[BenchResult], right: Sequence[BenchResult], pai
     windows = {side: {run.summary.window for run in runs} for side, runs in (("A", left), ("B", right))}
     if len(windows["A"] | windows["B"]) > 1:
         over = ", ".join(f"{side} {' and '.join(sorted(names))}" for side, names in windows.items())
-        yield f"rates are over different parts of the runs ({over}): give more --requests or --seconds"
+        yield f"rates cover different parts of the runs ({over}): use more --requests or --seconds"
     if paired and any(a.spec.seed != b.spec.seed for a, b in zip(left, right, strict=True)):
         yield "the runs of a pair had different seeds, so lengths or arrivals differed"
     if not paired:
@@ -184,7 +193,7 @@ def _run_warnings(left: Sequence[BenchResult], right: Sequence[BenchResult], pai
 
 
 def _configuration(a: BenchResult, b: BenchResult, paired: bool) -> list[dict[str, Any]]:
-    """Each pair has a seed of its own."""
+    """Return the differences of two runs of one side, without the seed, which each pair has for itself."""
     ignored = {"preset_id", *(["seed"] if paired else [])}
     return [d for d in _differences(a, b) if d["name"] not in ignored]
 
@@ -196,29 +205,29 @@ def _one_run(side: str, run: BenchResult) -> Iterable[str]:
         yield f"{side} #{run.id}: {s.requests_failed} of {s.requests_ok + s.requests_failed} requests failed ({kinds})"
     if run.conditions.imported:
         yield (
-            f"{side} #{run.id} was measured by {run.conditions.imported}: its figures are defined as that tool does,"
-            " and what its file does not tell of engine, model, driver and workload is not compared"
+            f"{side} #{run.id} was measured by {run.conditions.imported}, which defines its own metrics; facts about"
+            " engine, model, driver and workload that its file lacks are not compared"
         )
     for why in s.refused:
-        yield f"{side} #{run.id}: rejected: {why}"
+        yield f"{side} #{run.id} is invalid: {why}"
     if (s.client_cpu_pct or 0) > _BUSY_CLIENT_PCT:
         yield f"{side} #{run.id}: the client used {s.client_cpu_pct:.0f} % of a core and may have been the limit"
 
 
 def _work_differences(left: Sequence[BenchResult], right: Sequence[BenchResult], side: str) -> Iterable[str]:
-    """`side`: "prompt" or "output"."""
+    """Warn if the tokens per request differ. `side` is "prompt" or "output"."""
     x, y = (_mean(runs, lambda s: _per_request(s, getattr(s, f"{side}_tokens"))) for runs in (left, right))
     if x and y and abs(y / x - 1) > 0.01:
         yield f"{side} tokens per request differ: {x:.1f} and {y:.1f}"
 
 
 def _circumstances(left: Sequence[BenchResult], right: Sequence[BenchResult]) -> Iterable[str]:
-    """What differed while they ran. Of pairs it is no reproach: their order (A B B A) shares out what comes from
-    outside, so that what is left is the configuration's own doing."""
-    # What the chat template puts first is in every prompt, so a share that both have alike is no fault.
+    """Yield differences in the circumstances of the runs. For pairs these are no warnings: their random order spreads
+    outside influences over both arms, so that the rest is caused by the configuration."""
+    # The chat template begins every prompt, so an equal share of cached tokens in both arms is normal.
     x, y = _mean(left, _cached_share), _mean(right, _cached_share)
     if x is not None and y is not None and abs(x - y) > _CACHED_SHARE:
-        yield f"the prefix cache gave {100 * x:.0f} % of the prompt tokens in A, {100 * y:.0f} % of them in B"
+        yield f"the prefix cache supplied {100 * x:.0f} % of the prompt tokens in A and {100 * y:.0f} % in B"
     if dict(left[0].conditions.gpu_settings) == dict(right[0].conditions.gpu_settings):
         for name, attribute in (("SM", "sm_mhz"), ("memory", "memory_mhz")):
             x, y = _gpu_mean(left, attribute), _gpu_mean(right, attribute)
@@ -250,7 +259,7 @@ def _gpu_mean(runs: Sequence[BenchResult], attribute: str) -> float | None:
 
 
 def _unmeasured(metrics: Iterable[MetricChange], runs: Sequence[BenchResult]) -> Iterable[str]:
-    """Why figures are n/a, those with one reason together."""
+    """Yield why metrics have no value, those with the same reason together."""
     reasons: dict[str, list[str]] = {}
     for name in (m.metric for m in metrics if m.verdict == NOT_MEASURED):
         whys = (r.summary.absent.get(name.partition(".")[0]) for r in runs)
@@ -261,16 +270,16 @@ def _unmeasured(metrics: Iterable[MetricChange], runs: Sequence[BenchResult]) ->
 def _notes(left: Sequence[BenchResult], right: Sequence[BenchResult], paired: bool) -> tuple[str, ...]:
     notes = []
     if len(left) < 2 or len(right) < 2:
-        notes.append(
-            "one run each: these changes cannot be told from the noise between runs; repeat both (bench --repeat 3) "
-            "and compare the groups (compare 1-3 4-6)"
-            if len(left) == len(right)
-            else "one side has a single run: no interval; repeat it"
+        single = "one side has a single run, so there is no interval; repeat it"
+        both = (
+            "one run each: these changes cannot be distinguished from the noise between runs; repeat both (bench "
+            "--repeat 3) and compare the groups (compare 1-3 4-6)"
         )
+        notes.append(both if len(left) == len(right) else single)
     elif not paired:
         notes.append(
-            "the runs were not made in pairs: what changed between the two groups (heat, neighbours) is in the "
-            "difference, which an experiment would share out"
+            "the runs were not made in pairs, so changes between the two groups (heat, other load) are part of the "
+            "difference; an experiment spreads them over both sides"
         )
     for side, results in (("A", left), ("B", right)):
         if len(results) == 1 and (limit := against_limit(results[0])):
@@ -278,7 +287,7 @@ def _notes(left: Sequence[BenchResult], right: Sequence[BenchResult], paired: bo
     notes += [f"#{r.id}: {why}" for r in (*left, *right) for why in r.summary.marked]
     known = [bool(r.conditions.model_digest) for r in (*left, *right)]
     if any(known) and not all(known):
-        notes.append("the model's files are not known of every run: whether they are the same bytes was not compared")
+        notes.append("the model's files are not known for every run, so they were not compared")
     if any(r.conditions.simulated for r in (*left, *right)):
-        notes.append("SIMULATED: figures of a model, not of hardware")
+        notes.append("SIMULATED: results of a model, not of hardware")
     return tuple(notes)

@@ -1,7 +1,7 @@
-"""One non-blocking connection: plain or TLS, with the kernel's receive stamp of what it reads.
+"""One non-blocking connection, plain or TLS, with the kernel's receive stamp for each read.
 
-Stamps are on the monotonic clock in nanoseconds (`time.monotonic_ns`). The kernel stamps with the wall clock
-(SO_TIMESTAMPNS); `ReceiveClock` carries them over, and notices when the wall clock is set during the run.
+Stamps are nanoseconds of the monotonic clock (`time.monotonic_ns`). The kernel stamps with the wall clock
+(SO_TIMESTAMPNS); `ReceiveClock` converts, and notices if the wall clock is set during the run.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _IN_PROGRESS = (errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EALREADY)
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where requests go. `path` is that of the completions endpoint."""
+    """The destination of the requests. `path` is that of the completions endpoint."""
 
     host: str
     port: int
@@ -49,8 +49,8 @@ class Endpoint:
 
 
 def resolve(spec: BenchSpec) -> Endpoint:
-    """Of the spec's URL, the server's base with or without /v1. Raises BenchError. Looks the name up, may open one
-    connection to choose among several addresses."""
+    """Return the endpoint for the spec's URL, which is the server's base with or without /v1. Looks the name up, and
+    may open a connection to choose among several addresses. Raises BenchError."""
     parts = _split(spec.url)
     host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
     base = parts.path.rstrip("/").removesuffix("/v1")
@@ -58,7 +58,7 @@ def resolve(spec: BenchSpec) -> Endpoint:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        raise BenchError(f"the name {host!r} was not found: {error}", next_step="check the URL") from None
+        raise BenchError(f"cannot resolve the host name {host!r}: {error}", next_step="check the URL") from None
     family, address = _reachable(found)
     return Endpoint(host, port, path, _context(spec) if parts.scheme == "https" else None, family, address)
 
@@ -72,12 +72,13 @@ def _split(url: str) -> SplitResult:
     if parts.scheme not in ("http", "https") or not parts.hostname or not port_ok:
         raise BenchError(f"not a server's URL: {url!r}", next_step="give one such as http://127.0.0.1:8000")
     if parts.username or parts.password:
-        raise BenchError("the URL carries a user or password", next_step="put the key into an environment variable")
+        raise BenchError("the URL contains a user or password", next_step="put the key into an environment variable")
     return parts
 
 
 def _reachable(found: list[Any]) -> tuple[int, Any]:
-    """The first address that accepts a connection (localhost may be ::1 or 127.0.0.1), else the first."""
+    """Return the first address that accepts a connection (localhost may be ::1 or 127.0.0.1), otherwise the first
+    one."""
     if len(found) > 1:
         for family, kind, protocol, _, address in found:
             with socket.socket(family, kind, protocol) as probe:
@@ -96,12 +97,12 @@ def _context(spec: BenchSpec) -> ssl.SSLContext:
 
 
 class ReceiveClock:
-    """When bytes came, from the kernel's stamp, and how well that is known.
+    """Receive times from the kernel's stamps, and how accurate they are.
 
-    `ahead_ns`: how far the wall clock is ahead of the monotonic one. Refreshed a few times a second by its owner: the
-    two drift apart by at most 0.5 us in a ms (NTP's limit), and one may be set.
-    `late`: reads taken more than 2 ms after the bytes came. What came meanwhile on the same connection bears the
-    stamp of the last of it (the kernel merges segments), so that many of these make small times inexact.
+    `ahead_ns` is how far the wall clock is ahead of the monotonic clock. The owner refreshes it several times a second:
+    the clocks drift apart by at most 0.5 us per ms (NTP's limit), and the wall clock may be set. `late` counts reads
+    made more than 2 ms after the bytes arrived. Bytes that arrive meanwhile on the same connection get the stamp of the
+    last of them (the kernel merges segments), so many late reads make short times inexact.
     """
 
     def __init__(self) -> None:
@@ -113,7 +114,7 @@ class ReceiveClock:
         self.reads = self.unstamped = self.late = self.latest_ns = 0
 
     def stamp(self, ancillary: list[tuple[int, int, bytes]], now_ns: int) -> int:
-        """Monotonic nanoseconds for what a `recvmsg` that ended at `now_ns` brought."""
+        """Return the receive time of a `recvmsg` that ended at `now_ns`, in monotonic nanoseconds."""
         self.reads += 1
         if not ancillary:
             self.unstamped += 1
@@ -126,7 +127,8 @@ class ReceiveClock:
         return came
 
     def refresh(self) -> None:
-        """The tightest of a few paired readings: in one of them this process may have been off the core."""
+        """Measure `ahead_ns`. Of several paired readings the tightest counts, since this process may have been
+        interrupted in the others."""
         best = None
         for _ in range(5):
             before = time.monotonic_ns()
@@ -136,14 +138,14 @@ class ReceiveClock:
                 best, self.ahead_ns = took, wall - before - took // 2
 
     def monotonic(self, wall_ns: int, now_ns: int) -> int:
-        """The monotonic time of a past wall-clock time, never after `now_ns`."""
+        """Convert a past wall-clock time to monotonic time, never later than `now_ns`."""
         if wall_ns - self.ahead_ns > now_ns:  # the clock was set
             self.refresh()
         return min(wall_ns - self.ahead_ns, now_ns)
 
 
 class Connection:
-    """A socket that is connecting or open. Methods raise OSError, and ssl.SSLError (which is one) for TLS."""
+    """A socket that is connecting or open. Methods raise OSError; for TLS, its subclass ssl.SSLError."""
 
     def __init__(self, endpoint: Endpoint, clock: ReceiveClock) -> None:
         self.sock = socket.socket(endpoint.family, socket.SOCK_STREAM)
@@ -154,7 +156,7 @@ class Connection:
         self._clock = clock
         self._out = b""
         self._tls = _Tls(endpoint) if endpoint.tls else None
-        with contextlib.suppress(OSError):  # then every read is timed here
+        with contextlib.suppress(OSError):  # without kernel stamps, each read is timed here
             self.sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
         try:
             self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -166,7 +168,7 @@ class Connection:
             raise
 
     def advance(self) -> bool:
-        """On a readiness event before `connected`: goes on with connect and handshake. True when it is open."""
+        """Continue connecting and the TLS handshake after a readiness event. Return whether the connection is open."""
         if not self.connected:
             code = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if code:
@@ -175,7 +177,7 @@ class Connection:
         return self._tls is None or self._tls.handshake(self)
 
     def send(self, data: bytes) -> None:
-        """Queue and write what the socket takes; `flush` on EPOLLOUT while `wants_write`."""
+        """Queue `data` and write as much as the socket accepts. While `wants_write`, call `flush` at each EPOLLOUT."""
         self.send_raw(self._tls.encrypt(data) if self._tls else data)
 
     def send_raw(self, data: bytes) -> None:
@@ -194,8 +196,8 @@ class Connection:
         return bool(self._out) or not self.connected
 
     def receive(self) -> tuple[bytes | None, int]:
-        """(data, stamp): b"" at the end of the stream, None when there was nothing to hand on (TLS record not
-        complete)."""
+        """Return (data, stamp). Data is b"" at the end of the stream, and None if there is nothing yet (an incomplete
+        TLS record)."""
         raw, stamp = self.receive_raw()
         if self._tls is None or raw is None:
             return raw, stamp
@@ -214,7 +216,7 @@ class Connection:
 
 
 class _Tls:
-    """TLS over memory buffers, so that the socket itself is read with recvmsg and its stamps stay."""
+    """TLS over memory buffers: the socket itself is read with recvmsg, so that the kernel's stamps are kept."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         import ssl

@@ -1,4 +1,4 @@
-"""Tokens per joule of a run, gross and net of what the GPUs take when idle."""
+"""Tokens per joule of a run, gross and net of the GPUs' idle power."""
 
 from __future__ import annotations
 
@@ -7,36 +7,39 @@ from typing import Any
 
 from workbench.model.bench import BenchSummary, GpuDuring
 
-_APART = 0.05  # counter and integrated power by more than this: one of the two is wrong
+_APART = 0.05  # counter and integrated power differ by more: one of the two is wrong
 FIGURES = ("power_w", "energy_j", "tok_per_joule", "energy_per_request_j", "net_tok_per_joule")
 
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """What the server's GPUs took with nothing in flight, summed; None with the reason."""
+    """Power of the server's GPUs with no request in flight, summed; None with the reason."""
 
     power_w: float | None = None
     why: str = "not measured"
 
 
 def with_energy(summary: BenchSummary, gpu: GpuDuring, idle: Idle, *, seconds: float) -> BenchSummary:
-    """The summary with what the GPUs did in its window of `seconds`. tok/J counts the output tokens of that window
-    against the energy of all the server's GPUs, idle power included; energy is the driver's counter where all of them
-    have one, else power integrated over the readings."""
+    """Return the summary with the readings of the GPUs over its window of `seconds`.
+
+    tok/J is the number of output tokens in the window divided by the energy of all the server's GPUs, including idle
+    power. The energy is that of the driver's counters if all GPUs have one, otherwise the power readings integrated
+    over time.
+    """
     tokens = summary.output_tokens if summary.window_output_tokens is None else summary.window_output_tokens
     absent = {k: v for k, v in summary.absent.items() if k not in (*FIGURES, "idle_power_w")}
     energy, power = _rounded(gpu.energy_j), _rounded(gpu.power_w)
     if energy is None and power is not None:
         energy = round(power * seconds, 3)
     if power is None:
-        absent["power_w"] = gpu.absent.get("power_w", "the driver gave no power during the run")
+        absent["power_w"] = gpu.absent.get("power_w", "the driver reported no power during the run")
     if energy is None:
-        why = gpu.absent.get("energy_j") or absent.get("power_w", "the driver gave no energy")
+        why = gpu.absent.get("energy_j") or absent.get("power_w", "the driver reported no energy")
         absent |= dict.fromkeys(FIGURES[1:], why)
     ratio = None
     if energy is not None:
         if energy <= 0:
-            why = "the energy counter did not move during the run"
+            why = "the energy counter did not change during the run"
         else:
             why = absent.get("output_tokens", "no output tokens")
             ratio = round(tokens / energy, 6) if tokens else None
@@ -65,7 +68,7 @@ def with_energy(summary: BenchSummary, gpu: GpuDuring, idle: Idle, *, seconds: f
 
 
 def without_energy(summary: BenchSummary, why: str, idle: Idle | None = None) -> BenchSummary:
-    """The summary without power and energy, and why."""
+    """Return the summary without power and energy, with the reason."""
     absent = {**summary.absent, **dict.fromkeys(FIGURES, why)}
     if idle is None or idle.power_w is None:
         absent["idle_power_w"] = idle.why if idle else why
@@ -78,17 +81,17 @@ def _rounded(value: float | None) -> float | None:
 
 
 def _per_request(summary: BenchSummary, energy: float | None) -> float | None:
-    """Joules for a request, those at the window's edges by the share of their time inside."""
+    """Return joules per request. Requests at the window's edges count by their share of time inside."""
     requests = summary.requests_ok if summary.window_requests is None else summary.window_requests
     return round(energy / requests, 4) if energy is not None and requests else None
 
 
 def _net(tokens: float | None, energy: float | None, seconds: float, idle: Idle) -> tuple[float | None, str]:
     if idle.power_w is None:
-        return None, f"idle power is not known: {idle.why}"
+        return None, f"the idle power is unknown: {idle.why}"
     above = (energy or 0.0) - idle.power_w * seconds
     if above <= 0 or not tokens:
-        return None, f"the run took no more than the {idle.power_w:.0f} W of idling"
+        return None, f"the run used no more than the idle power of {idle.power_w:.0f} W"
     return round(tokens / above, 6), ""
 
 
@@ -97,6 +100,6 @@ def _notes(gpu: GpuDuring) -> tuple[str, ...]:
     if not counted or not integrated or abs(integrated / counted - 1) <= _APART:
         return ()
     return (
-        f"energy: the driver's counter says {counted:,.0f} J, its power readings {integrated:,.0f} J"
+        f"energy: the driver's counter gives {counted:,.0f} J, its power readings {integrated:,.0f} J"
         f" ({100 * (integrated / counted - 1):+.0f} %); the counter is used",
     )

@@ -1,12 +1,11 @@
-"""One request and what comes back for it: response bytes to events to reply, and the record made of them."""
+"""One request and its answer: from response bytes over events to a reply, and the record made of them."""
 
 from __future__ import annotations
 
 from itertools import pairwise
 
 from workbench.bench import records
-from workbench.bench.content_encoding import Decode, decoder
-from workbench.bench.http1 import HttpError, ResponseReader
+from workbench.bench.http1 import Decode, HttpError, ResponseReader, body_decoder
 from workbench.bench.records import RequestRecord
 from workbench.bench.reply import Reply, error_text
 from workbench.bench.sse import SseDecoder
@@ -17,8 +16,9 @@ _MAX_ANSWER = 64 * 1024 * 1024
 
 
 class Exchange:
-    """Times are monotonic nanoseconds. `due_ns`: scheduled for, 0 for at once; `began_ns`: connect or write, whichever
-    came first; `sent_ns`: 0 before the write. `stream`: the answer is to be an event stream, else one JSON object."""
+    """One request. Times are monotonic nanoseconds: `due_ns` is the scheduled time (0: at once), `began_ns` the connect
+    or write, whichever came first, `sent_ns` the write (0 before it). `stream`: the answer should be an event stream,
+    otherwise one JSON object."""
 
     def __init__(self, index: int, warmup: bool, body: bytes, *, due_ns: int = 0, stream: bool = True) -> None:
         self.index = index
@@ -29,23 +29,23 @@ class Exchange:
         self.began_ns = 0
         self.sent_ns = 0
         self.last_byte_ns = 0
-        self.silent_ns = 0  # after its last byte, when a time limit ended it
+        self.silent_ns = 0  # between its last byte and the time limit that ended it
         self.reconnected = False
         self.response = ResponseReader()
         self.reply = Reply()
         self._sse = SseDecoder()
-        self._plain: bytearray | None = None  # body of an answer that is no event stream
-        self._decode: Decode | None = None  # of a body that is encoded though that was not asked for
+        self._plain: bytearray | None = None  # body of an answer that is not an event stream
+        self._decode: Decode | None = None  # for a body that is compressed although that was not requested
 
     @property
     def status(self) -> int:
         return self.response.status
 
     def receive(self, data: bytes, stamp_ns: int) -> bool:
-        """Bytes of the answer, b"" when the peer has closed. True when the answer is complete.
-        Raises HttpError, SseError."""
+        """Take bytes of the answer (b"" if the peer has closed) and return whether it is complete. Raises HttpError,
+        SseError."""
         response = self.response
-        stamp_ns = self.last_byte_ns = max(stamp_ns, self.last_byte_ns)  # where a clock was set: no time runs backwards
+        stamp_ns = self.last_byte_ns = max(stamp_ns, self.last_byte_ns)  # if a clock was set, time must not go back
         had_head = response.status
         if data:
             body = response.feed(data)
@@ -53,13 +53,14 @@ class Exchange:
             body = b""
             response.eof()
         if not had_head and response.status:
-            self._decode = decoder(response.headers.get("content-encoding", ""))
+            self._decode = body_decoder(response.headers.get("content-encoding", ""))
             if not self._is_event_stream():
                 self._plain = bytearray()
         if self._decode is not None:
             body = self._decode(body, response.complete)
         if self._plain is not None:
-            self._plain += body[: (_MAX_ANSWER if self._is_answer() else _MAX_ERROR_BODY) - len(self._plain)]
+            limit = _MAX_ANSWER if self._is_answer() else _MAX_ERROR_BODY
+            self._plain += body[: limit - len(self._plain)]
         elif body:
             self.reply.feed(self._sse.feed(body), stamp_ns)
         if response.complete and self._plain is None:
@@ -76,11 +77,11 @@ class Exchange:
         return not self.stream and self.status == 200
 
     def verdict(self, asked_tokens: int | None) -> None:
-        """The answer is complete and of the asked form: whether it is whole stands in `reply.error`."""
+        """Check a complete answer of the requested form. `reply.error` then says whether it is whole."""
         self.reply.verdict(asked_tokens, delimited=not (self.stream and self.response.until_close))
 
     def http_error(self) -> tuple[str, str] | None:
-        """(kind, message) of an answer that is not of the asked form, None when it is."""
+        """Return (kind, message) for an answer that is not of the requested form; None if it is."""
         if self._plain is None or self._is_answer():
             return None
         if self.status != 200:
@@ -97,7 +98,7 @@ class Exchange:
         return f"http {self.status}", said or "no message"
 
     def broken(self, error: HttpError) -> tuple[str, str]:
-        """The kind of failure when the connection ended, or the bytes stopped making sense, at this point."""
+        """Return (kind, message) of the failure if the connection ended, or the bytes became invalid, at this point."""
         if self.reply.error is not None:
             return self.reply.error, self.reply.detail or ""
         if self._plain is not None and self.status != 200:
@@ -108,11 +109,11 @@ class Exchange:
 
     @property
     def begun(self) -> bool:
-        """Content has come."""
+        """Whether content has arrived."""
         return bool(self.reply.stamps_ns or (self._is_answer() and self._plain))
 
     def ended_by_limit(self, now_ns: int) -> None:
-        """A time limit ends it: it lasted until now, and was silent since its last byte."""
+        """Record that a time limit ended the request: it lasted until now, and was silent since its last byte."""
         self.silent_ns, self.last_byte_ns = now_ns - self.last_byte_ns, now_ns
 
     def record(self, run_began_ns: int, error: str | None, detail: str | None) -> RequestRecord:

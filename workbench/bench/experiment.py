@@ -1,19 +1,20 @@
-"""The design of an A/B experiment: which run comes next, when it is enough, and what the pairs show. Pure functions.
+"""The design of an A/B experiment: which run comes next, when there are enough, and what the pairs show. Pure
+functions.
 
-    discarded: A    pair 0: A B    pair 1: A B    pair 2: B A    …
+  discarded: A    pair 0: A B    pair 1: A B    pair 2: B A    …
 
-The first run is discarded: on a cold machine it is slower than all others. Runs of a pair stand beside one another, and
-the order inside each pair is drawn from a stored seed. A drift then adds to the spread instead of the difference, and a
-disturbance with a period (every fourth run) cannot keep step with the arms, as it can with A B B A. The pair is the
-unit: Student's t interval on the logarithm of B/A. Where the arms differ in what only a restart changes, each run has a
-server of its own: one start shared by two neighbouring runs would make two pairs alike, and the interval too narrow
-(docs/REFERENCE.md, "What an experiment can show").
+The first run is discarded, since it is slower than all others on a cold machine. The runs of a pair follow each other,
+and the order inside each pair is drawn from a stored seed. A drift then increases the spread instead of the difference,
+and a periodic disturbance (every fourth run) cannot coincide with one arm, as it can with A B B A. The pair is the
+unit: Student's t interval on the logarithm of B/A. If the arms differ in something that only a restart changes, each
+run has its own server: one start shared by two neighbouring runs would make two pairs alike, and the interval too
+narrow (docs/REFERENCE.md, "What an experiment can show").
 
-A number of pairs that is not fixed beforehand is bought with a wider interval: `UNTIL_LEVEL` instead of 95 % where it
+A number of pairs that is not fixed beforehand costs a wider interval: `UNTIL_LEVEL` instead of 95 % if the experiment
 ends once the interval is narrow enough, and a quarter of the chance of a false alarm for each extension of a finished
-one. Both figures are from simulation (tests/benchmarks/bench_experiments.py): ending by width picks intervals that are
-narrow by chance, and half instead of a quarter gives up to 8 % of false alarms where only what showed nothing is
-extended.
+experiment. Both numbers are from simulation (tests/benchmarks/bench_experiments.py): ending by width selects intervals
+that are narrow by chance, and half instead of a quarter gives up to 8 % of false alarms if only experiments without a
+result are extended.
 """
 
 from __future__ import annotations
@@ -32,26 +33,26 @@ from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, MetricCh
 from workbench.model.errors import InputError
 from workbench.model.experiment import INTERRUPTED, WARM_UP, Arm, Experiment, ExperimentRun, ExperimentSpec
 
-UNTIL_LEVEL = 0.965  # nominal, so that the interval that ended it holds the truth in 94 to 96.5 %, whatever the width
-UNTIL_PAIRS = 5  # fewer are not looked at: their spread is too often too small by chance
+UNTIL_LEVEL = 0.965  # nominal; the interval at the end then contains the truth in 94 to 96.5 %, whatever the width
+UNTIL_PAIRS = 5  # the spread of fewer pairs is too often too small by chance
 EXTENDED = 4.0  # each extension divides the chance of a false alarm by this
-UNTIL_MOST = 16  # where no number is given
+UNTIL_MOST = 16  # maximum number of pairs if the user gives none
 MOST_PAIRS = 64
-TRIES = 3  # of a pair
-# Runs of one arm must be alike, so what differs between the arms of pairs is what the arms are.
+TRIES = 3  # attempts at a pair
+# Runs of one arm must be alike, so the differences between the runs of a pair are those between the arms.
 ARMS_OF_PAIRS = frozenset(kind for kinds in ARMS.values() for kind in kinds)
 _POWER_S = 2.0  # drivers report power as a mean over 1 s
-POWER = 0.8  # at which "the smallest difference" is stated
+POWER = 0.8  # share of experiments that show "the smallest difference"
 _FASTER = {"output_tok_s", "request_s", "per_stream_tok_s", "whole_run_tok_s"}
 _THRIFTY = {"tok_per_joule", "net_tok_per_joule"}
 
 
-# -- what is asked for -----------------------------------------------------------------------------------------------
+# -- the design ------------------------------------------------------------------------------------------------------
 
 
 def restarts(a: Arm, b: Arm) -> bool:
-    """Whether servers are started for the runs: the arms differ in what only a restart changes. Servers that run, or
-    that others started, stay as they are."""
+    """Return whether servers are started for the runs, since the arms differ in something that only a restart changes.
+    Servers that already run, or that others started, stay as they are."""
     if a.target is None and b.target is None:
         return (a.sets, a.unsets, a.envs) != (b.sets, b.unsets, b.envs)
     same = replace(a, gpu=b.gpu) == b
@@ -59,50 +60,54 @@ def restarts(a: Arm, b: Arm) -> bool:
 
 
 def plan_of(spec: ExperimentSpec, name: str) -> Mapping[str, Any]:
-    """The plan that an arm starts from, as JSON; empty for a server that is there already."""
+    """Return the plan that an arm starts from, as JSON; empty for a server that already runs."""
     target = arm_of(spec, name).target
     return spec.plan if target is None else target.plan or {}
 
 
 def changes_gpus(spec: ExperimentSpec) -> bool:
+    """Return whether an arm changes GPU settings."""
     return bool(spec.a.gpu or spec.b.gpu)
 
 
 def checked(spec: ExperimentSpec) -> ExperimentSpec:
-    """Raises InputError for a design that cannot be carried out."""
+    """Return the design. Raises InputError if it cannot be carried out."""
     metric_called(spec.metric)
     if not 2 <= spec.pairs <= MOST_PAIRS:
-        raise InputError(f"{spec.pairs} pairs cannot be made", next_step=f"2 to {MOST_PAIRS}: 3 show 5 %, 5 show 2 %")
+        raise InputError(
+            f"invalid number of pairs: {spec.pairs}",
+            next_step=f"use 2 to {MOST_PAIRS}: 3 pairs show a difference of 5 %, 5 pairs one of 2 %",
+        )
     if spec.until_pct is not None:
         if not 0 < spec.until_pct < 100:
-            raise InputError(f"± {spec.until_pct:g} % is no width of an interval", next_step="for example 2")
+            raise InputError(f"invalid width of an interval: ± {spec.until_pct:g} %", next_step="use for example 2")
         if spec.pairs < UNTIL_PAIRS:
             raise InputError(
-                f"until an interval is narrow takes at least {UNTIL_PAIRS} pairs",
-                next_step=f"allow {UNTIL_PAIRS} or more; {UNTIL_MOST} is usual",
+                f"measuring until the interval is narrow needs at least {UNTIL_PAIRS} pairs",
+                next_step=f"allow {UNTIL_PAIRS} or more pairs; {UNTIL_MOST} are usual",
             )
     for value, name in ((spec.max_minutes, "minutes"), (spec.match_temperature_c, "°C")):
         if value is not None and not 0 < value < math.inf:
-            raise InputError(f"{value:g} {name} cannot be held", next_step="a number above 0")
+            raise InputError(f"invalid limit: {value:g} {name}", next_step="use a number above 0")
     return spec
 
 
 def measurable(metric: str, shape: BenchSpec) -> None:
-    """Raises InputError for a metric that no run of this shape has."""
+    """Raise InputError if no run of this workload can have a value of the metric."""
     name = metric.partition(".")[0]
     why = None
     if name in ("ttft_ms", "itl_ms", "tpot_ms", "ttft_from_schedule_ms") and not shape.stream:
-        why = "whole answers (--no-stream) have no first token and no gaps"
+        why = "answers that are not streamed (--no-stream) have no first token and no gaps"
     elif name in ("ttft_from_schedule_ms", "e2e_from_schedule_ms") and shape.rate is None:
         why = "only a --rate has a schedule"
     elif metric_called(metric).unit in ("W", "J", "tok/J") and (shape.seconds or _POWER_S) < _POWER_S:
-        why = f"a run under {_POWER_S:g} s has no watts"
+        why = f"a run shorter than {_POWER_S:g} s has no power reading"
     if why is not None:
-        raise InputError(f"{metric} cannot be measured: {why}", next_step="give another --metric, or another load")
+        raise InputError(f"{metric} cannot be measured: {why}", next_step="use another --metric or another workload")
 
 
 def order(spec: ExperimentSpec, pair: int) -> tuple[str, str]:
-    """Which arm runs first in this pair."""
+    """Return the arms of a pair in the order in which they run."""
     seed = spec.order_seed
     a_first = pair % 2 == 0 if seed is None else random.Random(f"{seed} {pair}").random() < 0.5
     return ("A", "B") if a_first else ("B", "A")
@@ -113,15 +118,15 @@ def arm_of(spec: ExperimentSpec, name: str) -> Arm:
 
 
 def seed_of(spec: ExperimentSpec, pair: int) -> int:
-    """The same for both runs of a pair: the same lengths and arrivals."""
+    """Return the seed of a pair. Both runs have the same, and so the same lengths and arrivals."""
     return spec.seed + pair
 
 
-# -- what comes next -------------------------------------------------------------------------------------------------
+# -- the next run ----------------------------------------------------------------------------------------------------
 
 
 def next_run(experiment: Experiment) -> ExperimentRun:
-    """The run to make now, first that of a pair that is not complete."""
+    """Return the next run to make: the first missing run of the pair that is not complete."""
     pair = experiment.pairs_done
     done = {r.arm for r in experiment.runs if r.pair == pair and r.state == "done"}
     arm = next(name for name in order(experiment.spec, pair) if name not in done)
@@ -129,12 +134,13 @@ def next_run(experiment: Experiment) -> ExperimentRun:
 
 
 def warm_up(experiment: Experiment, arm: str) -> ExperimentRun:
-    """A run to be discarded."""
+    """Return a run that will be discarded."""
     return ExperimentRun(len(experiment.runs), WARM_UP, arm)
 
 
 def with_run(experiment: Experiment, run: ExperimentRun) -> Experiment:
-    """The run put in at its place. One that failed takes its partner out: the pair is made again."""
+    """Return the experiment with the run at its place. If the run failed, its partner is dropped too, since the pair is
+    made again."""
     runs = (*experiment.runs[: run.place], run, *experiment.runs[run.place + 1 :])
     if run.state == "failed":
         why = f"its partner failed (run {run.place + 1})"
@@ -147,13 +153,13 @@ def _dropped(run: ExperimentRun, why: str) -> ExperimentRun:
 
 
 def tries(experiment: Experiment, pair: int) -> int:
-    """How many runs of the pair have failed by themselves."""
+    """Return how many runs of the pair failed by themselves, without being interrupted."""
     return sum(r.pair == pair and r.state == "failed" and r.error != INTERRUPTED for r in experiment.runs)
 
 
 def resumed(experiment: Experiment) -> Experiment:
-    """As an interrupted experiment goes on: what was under way is lost, and half a pair is made again, since its other
-    half would be of another hour."""
+    """Return the interrupted experiment, ready to continue. A run in progress is lost, and half a pair is made again,
+    since its other half would be measured at a much later time."""
     pair = experiment.pairs_done
 
     def now(run: ExperimentRun) -> ExperimentRun:
@@ -166,33 +172,34 @@ def resumed(experiment: Experiment) -> Experiment:
 
 
 def cut_off(run: ExperimentRun, why: str) -> ExperimentRun:
-    """A run that was under way has failed; any other is as it was."""
+    """Return a run in progress as failed, and any other run unchanged."""
     return replace(run, state="failed", error=why) if run.state in ("planned", "starting", "measuring") else run
 
 
 def unmeasured(summary: BenchSummary, metric: str) -> str | None:
-    """Why a run has no value of the metric; None where it has one. Another run of that shape would have none either."""
+    """Return why a run has no value of the metric; None if it has one. Another run of the same workload would have none
+    either."""
     if metric_called(metric).of(summary):
         return None
     return f"{metric} was not measured: {summary.absent.get(metric.partition('.')[0], 'no value')}"
 
 
 def unfit(summary: BenchSummary, metric: str) -> str | None:
-    """Why a run's figures are not compared; None where they may be."""
+    """Return why a run cannot be compared; None if it can."""
     if summary.refused:
-        return f"rejected: {'; '.join(summary.refused)}"
+        return f"invalid result: {'; '.join(summary.refused)}"
     if summary.requests_failed:
         kinds = ", ".join(f"{n} {kind}" for kind, n in summary.errors.items())
         return f"{summary.requests_failed} of {summary.requests_ok + summary.requests_failed} requests failed ({kinds})"
     return unmeasured(summary, metric)
 
 
-# -- when it is enough -----------------------------------------------------------------------------------------------
+# -- when there are enough pairs -------------------------------------------------------------------------------------
 
 
 def enough(experiment: Experiment) -> str | None:
-    """Why no further pair is needed; None where one is. By the number of pairs or the width of the interval, never by
-    the verdict."""
+    """Return why no further pair is needed; None if one is. Decided by the number of pairs or the width of the
+    interval, never by the verdict."""
     spec, done = experiment.spec, experiment.pairs_done
     if spec.until_pct is not None and done >= UNTIL_PAIRS:
         width = _chosen_change(experiment)
@@ -201,12 +208,12 @@ def enough(experiment: Experiment) -> str | None:
     if done < spec.pairs:
         return None
     if spec.until_pct is not None:
-        return f"± {spec.until_pct:g} % was not reached: {spec.pairs} pairs were the most"
+        return f"± {spec.until_pct:g} % was not reached within {spec.pairs} pairs, the maximum"
     return f"{spec.pairs} pairs"
 
 
 def pairs_wanted(experiment: Experiment) -> int:
-    """How many pairs it will take, as far as can be told now."""
+    """Return how many pairs will probably be needed."""
     spec, done = experiment.spec, experiment.pairs_done
     if spec.until_pct is None:
         return spec.pairs
@@ -228,28 +235,29 @@ def runs_left(experiment: Experiment) -> int:
 
 
 def left_s(experiment: Experiment) -> float | None:
-    """From what the runs so far took; None before the first one has ended."""
+    """Return the estimated time left, from the durations of the runs so far; None before the first run has ended."""
     took = [r.took_s for r in experiment.runs if r.took_s is not None and r.state in ("done", "dropped", "discarded")]
     return runs_left(experiment) * average(took) if took else None
 
 
-# -- what it shows ---------------------------------------------------------------------------------------------------
+# -- the result ------------------------------------------------------------------------------------------------------
 
 
 def level(experiment: Experiment) -> float:
-    """Nominal confidence of the interval."""
+    """Return the nominal confidence level of the interval."""
     base = LEVEL if experiment.spec.until_pct is None else UNTIL_LEVEL
     return 1.0 - (1.0 - base) / EXTENDED**experiment.extensions
 
 
 def complete_pairs(experiment: Experiment) -> list[tuple[ExperimentRun, ExperimentRun]]:
-    """(A, B) in order."""
+    """Return the complete pairs as (A, B), in order."""
     done = {(r.pair, r.arm): r for r in experiment.runs if r.state == "done"}
     return [(run, done[pair, "B"]) for (pair, arm), run in sorted(done.items()) if arm == "A" and (pair, "B") in done]
 
 
 def judged(experiment: Experiment, results: Mapping[int, BenchResult]) -> Experiment:
-    """With comparison, smallest difference and verdict of the pairs whose results are given."""
+    """Return `experiment` with `comparison`, `smallest_pct` and `verdict`, computed from the complete pairs whose two
+    results are in `results` (by result id)."""
     found = [(results.get(a.result_id or 0), results.get(b.result_id or 0)) for a, b in complete_pairs(experiment)]
     pairs = [(a, b) for a, b in found if a is not None and b is not None]
     if not pairs:
@@ -272,15 +280,15 @@ def judged(experiment: Experiment, results: Mapping[int, BenchResult]) -> Experi
 
 
 def _diagnosed(experiment: Experiment, pairs: Sequence[tuple[BenchResult, BenchResult]]) -> Iterator[str]:
-    """What the runs say of the machine."""
+    """Yield what the runs show about the machine."""
     seen = [[MeasuredRun(run, run.value) for run in pair if run.value] for pair in complete_pairs(experiment)]
     discarded = [MeasuredRun(run, run.value) for run in experiment.discarded if run.value]
     yield from diagnosed([(pair[0], pair[1]) for pair in seen if len(pair) == 2], discarded)
     if experiment.restarts:
         arms = [result.conditions for result in pairs[0]]
-        told = compiled_once([c.engine for c in arms], [c.flags.get("enforce-eager") is True for c in arms])
-        if told is not None:
-            yield told
+        note = compiled_once([c.engine for c in arms], [c.flags.get("enforce-eager") is True for c in arms])
+        if note is not None:
+            yield note
 
 
 def _chosen_change(experiment: Experiment) -> MetricChange | None:
@@ -292,8 +300,8 @@ def _log_ratios(change: MetricChange) -> list[float]:
 
 
 def _smallest(change: MetricChange, at_level: float) -> float | None:
-    """Percent that a true difference must have to be shown by 4 in 5 such experiments, from the pairs' spread: None for
-    two pairs, whose spread may be anything."""
+    """Return the smallest true difference, in percent, that 4 of 5 such experiments would show, from the spread of the
+    pairs. None for two pairs, whose spread is unreliable."""
     ratios = _log_ratios(change)
     if change.interval_pct is None or len(ratios) < 3:
         return None
@@ -304,49 +312,50 @@ def _smallest(change: MetricChange, at_level: float) -> float | None:
 
 def _notes(experiment: Experiment) -> list[str]:
     notes = [
-        f"{experiment.spec.metric} was chosen before the start; of the others, only what is left after Holm's "
-        "correction for their number is called better or worse"
+        f"{experiment.spec.metric} was chosen before the start; another metric is called better or worse only if the "
+        "difference remains after Holm's correction for the number of metrics"
     ]
     looks = []
     if experiment.spec.until_pct is not None:
-        looks.append("the outcome was looked at after every pair")
+        looks.append("the result was examined after every pair")
     if experiment.extensions:
-        looks.append("more pairs were asked for after the outcome was seen")
+        looks.append("more pairs were requested after the result was seen")
     if looks:
         notes.append(
-            f"{' and '.join(looks)}: the interval is a {100 * level(experiment):.4g} % one, so that it still "
-            "holds the truth in about 95 %"
+            f"{' and '.join(looks)}, so a {100 * level(experiment):.4g} % interval is used, which still contains the "
+            "true difference in about 95 % of experiments"
         )
     return notes
 
 
 def _sentence(experiment: Experiment, change: MetricChange | None) -> str:
-    """What a person may conclude, and nothing more."""
+    """Return what the user may conclude, and nothing more."""
     done = experiment.pairs_done
     if change is None or change.change_pct is None:
-        return "" if experiment.state == "running" else "nothing is claimed: no pair is complete"
+        return "" if experiment.state == "running" else "no claim: no pair is complete"
     if change.interval_pct is None:
-        return f"nothing is claimed: {done} pair{'s' * (done > 1)} cannot be told from the noise between runs"
+        pairs = "1 pair" if done == 1 else f"{done} pairs"
+        return f"no claim: {pairs} cannot be distinguished from the noise between runs"
     seen = f"{change.change_pct:+.1f} % ± {half_width(change.interval_pct)} ({_named(change)}, {done} pairs)"
     if experiment.state == "running":
         return f"so far {seen}"
     if experiment.state != "done":
-        return f"nothing is claimed: it was not finished; so far {seen}"
+        return f"no claim: the experiment was not finished; so far {seen}"
     comparison = experiment.comparison
     if len(change.pairs) < done:
-        return f"nothing is claimed: the results of {done - len(change.pairs)} of {done} pairs were deleted"
+        return f"no claim: the results of {done - len(change.pairs)} of {done} pairs were deleted"
     if comparison is not None and not comparison.like_for_like:
-        return f"nothing is claimed: not like for like ({comparison.warnings[0]}); measured {seen}"
+        return f"no claim: the runs are not comparable ({comparison.warnings[0]}); measured {seen}"
     if change.verdict in (BETTER, WORSE):
         if experiment.spec.a == experiment.spec.b:
-            return f"two equal configurations differ by {seen}: something else than the configuration changes the runs"
+            return f"two equal configurations differ by {seen}: something other than the configuration affects the runs"
         size = f"{abs(change.change_pct):.1f} % ± {half_width(change.interval_pct)}"
         return f"B {_is(change)} by {size} ({_named(change)}, {done} pairs)"
     none = f"no difference that {done} pairs can show: {seen}"
     if experiment.smallest_pct is None:
-        return f"{none}; what so few could have shown is not known"
+        return f"{none}; the smallest difference that so few pairs could have shown is unknown"
     return (
-        f"{none}; at this spread one of {experiment.smallest_pct:.1f} % or more would have been seen "
+        f"{none}; with this spread, a difference of {experiment.smallest_pct:.1f} % or more would have been shown "
         "(in 4 of 5 such experiments)"
     )
 

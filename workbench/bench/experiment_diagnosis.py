@@ -1,8 +1,8 @@
-"""What the runs of an experiment say of the machine, a sentence each where it is seen: a pair that stands out, two
-speeds, a trend, a cold first run, a compile cache. None of it changes the interval; it says why that is wide, or what
-it cannot show.
+"""What the runs of an experiment show about the machine, one sentence for each observation: an outlying pair, two
+speeds, a trend, a cold first run, a compile cache.
 
-Each test raises a false alarm in about one of a hundred quiet experiments (tests/unit/bench/test_bench_diagnosis.py).
+None of this changes the interval. It explains why the interval is wide, or what it cannot show. Each test raises a
+false alarm in about one of a hundred quiet experiments (tests/unit/bench/test_bench_diagnosis.py).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from workbench.engines import registry
 from workbench.model.experiment import ExperimentRun
 
 _FALSE_ALARMS = 0.01
-_LEAST = 0.003  # differences below 0.3 % are nobody's trouble
-# Runs of an arm -> share of the variance that is left inside two groups, below which they are two: the 1 % quantile for
-# runs of one speed, by simulation (correlated or not).
+_LEAST = 0.003  # differences below 0.3 % do not matter
+# Number of runs of an arm -> share of the variance inside two groups, below which there are two speeds: the 1 %
+# quantile for runs of one speed, by simulation (correlated or not).
 _TWO_GROUPS = {4: 0.035, 5: 0.05, 6: 0.07, 8: 0.10, 12: 0.15, 16: 0.185, 24: 0.22}
 
 
@@ -41,25 +41,26 @@ class MeasuredRun:
 
 
 def diagnosed(pairs: Sequence[tuple[MeasuredRun, MeasuredRun]], discarded: Sequence[MeasuredRun] = ()) -> Iterator[str]:
-    """`pairs`: (A, B) of the complete ones."""
+    """Yield the observations. `pairs` are (A, B) of the complete pairs."""
     arms = [[pair[side] for pair in pairs] for side in (0, 1)]
     yield from _outlying_pair(pairs, arms)
     groups = _two_speeds(arms)
     yield from groups
-    if not groups:  # a step is the better word for it
+    if not groups:  # otherwise the trend is a step between the two speeds
         yield from _trend(arms)
     yield from _cold_start(arms, discarded)
 
 
 def compiled_once(engines: Sequence[str | None], eager: Sequence[bool]) -> str | None:
-    """`engines` and whether they run eagerly, of A and of B, each of whose runs has a fresh server."""
+    """Return a note if the runs of an arm share compiled code. `engines` and `eager` (whether they run without
+    compiling) are those of A and B, each of whose runs has a fresh server."""
     compiled = [arm for arm, name, off in zip("AB", engines, eager, strict=True) if _compiles(name) and not off]
     if not compiled:
         return None
     return (
-        f"all runs of {' and all of '.join(compiled)} share what the first start compiled: what the compiler and the "
-        "autotuner chose then is part of the difference, and more pairs do not show it; another experiment after the "
-        "compile cache was cleared does"
+        f"all runs of {' and all of '.join(compiled)} share the code compiled at the first start: the choices of the "
+        "compiler and the autotuner are part of the difference, and more pairs do not reveal that; another experiment "
+        "after clearing the compile cache does"
     )
 
 
@@ -71,7 +72,7 @@ def _compiles(name: str | None) -> bool:
 def _outlying_pair(
     pairs: Sequence[tuple[MeasuredRun, MeasuredRun]], arms: Sequence[Sequence[MeasuredRun]]
 ) -> Iterator[str]:
-    """A pair that is far from all others, by the spread of the others."""
+    """Report a pair that is far from all others, measured by the spread of the others."""
     count = len(pairs)
     if count < 4:
         return
@@ -86,8 +87,8 @@ def _outlying_pair(
         deviations = [run.log - median(r.log for r in arm) for run, arm in zip(pair, arms, strict=True)]
         worst = max((0, 1), key=lambda side: abs(deviations[side]))
         yield (
-            f"pair {pair[0].run.pair + 1} stands out: {_percent(ratio)}, the others {_percent(centre)} with a spread "
-            f"of {100 * size:.1f} %; its {pair[worst].name} lies {_percent(deviations[worst])} from its arm's middle"
+            f"pair {pair[0].run.pair + 1} is an outlier: {_percent(ratio)}, the others {_percent(centre)} with a "
+            f"spread of {100 * size:.1f} %; {pair[worst].name} is {_percent(deviations[worst])} from its arm's median"
         )
 
 
@@ -102,22 +103,21 @@ def _two_speeds(arms: Sequence[Sequence[MeasuredRun]]) -> list[str]:
     gaps = [_centre(high) - _centre(low) for low, high in splits]
     if whole == 0 or inside / whole >= _TWO_GROUPS[max(known)] or max(gaps) < 2 * _LEAST:
         return []
-    said = [
+    speeds = [
         f"{arm} {len(low)} runs near {math.exp(_centre(low)):,.4g} and {len(high)} near {math.exp(_centre(high)):,.4g}"
         for arm, (low, high), gap in zip("AB", splits, gaps, strict=True)
         if gap >= max(gaps) / 3
     ]
     step = _step(splits)
-    why = (
-        f"the change came before run {step + 1} and stayed (throttling, a neighbour, another clock)"
-        if step is not None
-        else "as where each start of a server, or the place of its memory, draws one of two"
-    )
-    return [f"the runs have two speeds: {', '.join(said)}: {why}"]
+    if step is not None:
+        why = f"the change came before run {step + 1} and stayed (throttling, other load, another clock)"
+    else:
+        why = "probably each start of a server, or the placement of its memory, selects one of the two"
+    return [f"the runs have two speeds: {', '.join(speeds)}: {why}"]
 
 
 def _split(arm: Sequence[MeasuredRun]) -> tuple[Sequence[MeasuredRun], Sequence[MeasuredRun]]:
-    """The lower and the upper group, of two runs at least, that are most alike inside."""
+    """Return the lower and the upper group, each of at least two runs, with the least variance inside."""
     ranked = sorted(arm, key=lambda r: r.value)
     cut = min(
         range(2, len(ranked) - 1),
@@ -127,7 +127,7 @@ def _split(arm: Sequence[MeasuredRun]) -> tuple[Sequence[MeasuredRun], Sequence[
 
 
 def _step(splits: Sequence[tuple[Sequence[MeasuredRun], Sequence[MeasuredRun]]]) -> int | None:
-    """The place from which all runs are of the other speed; None where the speeds alternate."""
+    """Return the place from which all runs have the other speed; None if the speeds alternate."""
     low, high = ([r.run.place for split in splits for r in split[side]] for side in (0, 1))
     for before, after in ((low, high), (high, low)):
         if max(before) < min(after):
@@ -136,7 +136,7 @@ def _step(splits: Sequence[tuple[Sequence[MeasuredRun], Sequence[MeasuredRun]]])
 
 
 def _trend(arms: Sequence[Sequence[MeasuredRun]]) -> Iterator[str]:
-    """A straight line over the order of the runs, the arms' difference taken out."""
+    """Report a linear trend over the order of the runs, with the difference of the arms removed."""
     in_order = sorted(
         (run.run.place, run.run.place - _mean([r.run.place for r in arm]), run.log - _centre(arm))
         for arm in arms
@@ -151,20 +151,20 @@ def _trend(arms: Sequence[Sequence[MeasuredRun]]) -> Iterator[str]:
     error = math.sqrt(math.fsum((y - slope * x) ** 2 for x, y in points) / df / width)
     places = [run.run.place for arm in arms for run in arm]
     over = slope * (max(places) - min(places))
-    # Neighbouring runs wander together, which looks like a trend: so many fewer runs there are to judge by.
+    # Neighbouring runs are correlated, which looks like a trend: this reduces the number of independent runs.
     fewer = _worth([y - slope * x for x, y in points])
     chance = 2 * t_cdf(-abs(slope) / error * math.sqrt(fewer), df * fewer) if error else 0.0
     if abs(over) < 2 * _LEAST or chance > _FALSE_ALARMS / 3:
         return
     yield (
         f"the runs have a trend: {_percent(slope, 2)} from run to run, {_percent(over)} from the first to the last; "
-        "their order makes it spread, not difference (a warm machine, or --match-temperature, narrows the interval)"
+        "their order turns it into spread, not difference (a warm machine or --match-temperature narrows the interval)"
     )
 
 
 def _worth(rest: Sequence[float]) -> float:
-    """Return what a run is worth beside one that knows nothing of its neighbours: of an AR(1) series, what a line has
-    left over. Its correlation is estimated too low by (2 + 4 r) / n, which is added."""
+    """Return the effective number of independent observations per run: of an AR(1) series, given the residuals of a
+    line. Their correlation is estimated too low by (2 + 4 r) / n, which is added."""
     count = len(rest)
     squares = math.fsum(y * y for y in rest)
     r = math.fsum(a * b for a, b in itertools.pairwise(rest)) / squares if squares else 0.0
@@ -173,7 +173,7 @@ def _worth(rest: Sequence[float]) -> float:
 
 
 def _cold_start(arms: Sequence[Sequence[MeasuredRun]], discarded: Sequence[MeasuredRun]) -> Iterator[str]:
-    """The first of all runs, far from those of its arm by the spread inside both arms."""
+    """Report the first of all runs if it is far from those of its arm, measured by the spread inside both arms."""
     df = sum(map(len, arms)) - len(arms)
     for first in discarded[:1]:
         arm = next((a for a in arms if a and a[0].run.arm == first.run.arm), ())
@@ -183,7 +183,7 @@ def _cold_start(arms: Sequence[Sequence[MeasuredRun]], discarded: Sequence[Measu
         size = math.sqrt(math.fsum(_squares([r.log for r in a]) for a in arms) / df)
         limit = t_quantile(1 - _FALSE_ALARMS / 2, df) * size * math.sqrt(1 + 1 / len(arm))
         if abs(away) > max(4 * _LEAST, limit):
-            yield f"the discarded first run lies {_percent(away)} from the other runs of {first.run.arm}: a cold start"
+            yield f"the discarded first run is {_percent(away)} from the other runs of {first.run.arm}: a cold start"
 
 
 def _centre(runs: Sequence[MeasuredRun]) -> float:

@@ -1,26 +1,61 @@
-"""Reading one HTTP/1.1 response from bytes as they come (RFC 9112): just what a load client needs.
+"""Parser for one HTTP/1.1 response from bytes as they arrive (RFC 9112), with the parts that a load client needs.
 
-Body by Content-Length, chunked, or ended by close. No I/O: `feed` takes what a socket gave and returns body bytes.
+The body is delimited by Content-Length, chunked, or ended by close. No I/O: `feed` takes bytes from a socket and
+returns body bytes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 _MAX_HEAD_BYTES = 64 * 1024
 _NO_BODY = (204, 304)
+_ZLIB_WINDOWS = {"gzip": 31, "x-gzip": 31, "deflate": 15}
 _HEX = b"0123456789abcdefABCDEF"
-_SIZES: dict[bytes, int] = {}  # of chunks below 4 KiB, as they were written: looked up in a third of the time
+_SIZES: dict[bytes, int] = {}  # of chunks below 4 KiB, by their text: a lookup takes a third of the time
 
 
 class HttpError(Exception):
-    """The bytes are not an HTTP/1.1 response, or it ended in the middle (`truncated`)."""
+    """The bytes are not an HTTP/1.1 response, or the response ended early (`truncated`)."""
 
     def __init__(self, message: str, *, truncated: bool = False) -> None:
         super().__init__(message)
         self.truncated = truncated
 
 
+Decode = Callable[[bytes, bool], bytes]  # (bytes of the body, whether they are the last) -> decoded bytes
+
+
+def body_decoder(encoding: str) -> Decode | None:
+    """Return the decoder of a Content-Encoding, or None for a plain body.
+
+    Servers and proxies may compress bodies although only plain ones are requested. Raises HttpError for an encoding
+    that the standard library cannot decode.
+    """
+    name = encoding.strip().lower()
+    if name in ("", "identity"):
+        return None
+    if name not in _ZLIB_WINDOWS:
+        raise HttpError(f"Content-Encoding {name[:40]!r}, although identity was requested")
+    import zlib
+
+    inflate = zlib.decompressobj(_ZLIB_WINDOWS[name])
+
+    def decode(data: bytes, last: bool) -> bytes:
+        try:
+            plain = inflate.decompress(data)
+        except zlib.error as error:
+            raise HttpError(f"the body is not {name}: {error}") from None
+        if last and not inflate.eof:
+            raise HttpError(f"the {name} data ended early", truncated=True)
+        return plain
+
+    return decode
+
+
 class ResponseReader:
-    """One response. `complete` when its body has ended; `rest` are bytes beyond it (there should be none)."""
+    """One response. `complete` is set when its body has ended; `rest` contains bytes after it (there should be
+    none)."""
 
     def __init__(self) -> None:
         self.status = 0  # 0 until the head is in
@@ -37,7 +72,7 @@ class ResponseReader:
         self._in_trailer = False
 
     def feed(self, data: bytes) -> bytes:
-        """Body bytes in `data`. Raises HttpError."""
+        """Return the body bytes in `data`. Raises HttpError."""
         self.received += len(data)
         if not self.status:
             self._head += data
@@ -57,7 +92,7 @@ class ResponseReader:
         return body
 
     def eof(self) -> None:
-        """The peer closed. Raises HttpError unless the response is complete with that."""
+        """Note that the peer closed the connection. Raises HttpError unless that completes the response."""
         self.keep_alive = False
         if self.complete:
             return
@@ -70,7 +105,7 @@ class ResponseReader:
 
     @property
     def until_close(self) -> bool:
-        """The body does not say where it ends: it may have been cut anywhere."""
+        """Whether the body ends with the connection, so that it may have been cut anywhere."""
         return self._left is None
 
     def _read_head(self) -> bytes:
@@ -121,7 +156,8 @@ class ResponseReader:
             self.keep_alive = False  # the body ends with the connection
 
     def _dechunk(self, data: bytes) -> bytes:
-        """Between chunks `_left` is 0 and `_framing` holds what has come of the next framing line."""
+        """Return the content of chunks. Between two chunks, `_left` is 0 and `_framing` contains the incomplete framing
+        line."""
         if self._framing:
             data, self._framing = self._framing + data, b""
         out: list[bytes] = []

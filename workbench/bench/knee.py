@@ -15,25 +15,25 @@ from workbench.model.sweep import SweepPoint
 NEEDED = 3  # measured values: two give a line, not a bend
 SETTING_LOSS = 0.05  # of tok/s that a GPU setting may cost: above the 1-2 % by which single runs differ
 FLAT_LOSS = 0.02  # within this tok/s is called flat: what single runs cannot tell apart
-NO_EFFECT = "no effect"  # SweepPoint.in_force, as InForce has it
+NO_EFFECT = "no effect"  # value of SweepPoint.in_force
 UNBOUND = (
-    "no knee is named: no value limited anything (the driver named no power limit, and less was drawn than each"
-    " allows), so what differs between them is noise"
+    "no knee: no value limited anything (the driver reported no power cap, and the GPUs drew less than each value"
+    " allows), so the differences between the values are noise"
 )
 CONCURRENCY_LOSS = 0.10  # throughput grows by doublings there, and latency with it
 
 
 @dataclass(frozen=True, slots=True)
 class Knee:
-    """`index` into the points given; None where no value can be named, `text` then says why."""
+    """`index` into the given points. None if no value can be named; `text` then says why."""
 
     index: int | None
     text: str
 
 
 def of_setting(points: Sequence[SweepPoint]) -> Knee:
-    """Of a power limit or clock: the most tok/J among the values that lose at most 5 % of the best tok/s. A value that
-    had no effect is none of the curve's; a curve that is flat, or still rises at its end, has no knee to name."""
+    """Return the knee of a power limit or clock: the value with the most tok/J among those that lose at most 5 % of the
+    best tok/s. Values that had no effect are left out. A curve that is flat, or still rises at its end, has no knee."""
     known = [(i, p) for i, p in _measured(points) if p.in_force != NO_EFFECT]
     if known and all(p.bound is False for _, p in known):
         return Knee(None, UNBOUND)
@@ -41,7 +41,7 @@ def of_setting(points: Sequence[SweepPoint]) -> Knee:
     idle = [p.label for _, p in _measured(points) if p.in_force == NO_EFFECT]
     if not idle:
         return found
-    return Knee(found.index, f"{found.text}; left out, since the setting had no effect there: {', '.join(idle)}")
+    return Knee(found.index, f"{found.text}; left out, since the setting had no effect: {', '.join(idle)}")
 
 
 def _of_curve(known: Sequence[Placed]) -> Knee:
@@ -50,12 +50,12 @@ def _of_curve(known: Sequence[Placed]) -> Knee:
     best = max(known, key=lambda p: _speed(p[1]))
     fast = [p for p in known if _speed(p[1]) >= (1 - SETTING_LOSS) * _speed(best[1])]
     if any(p.tok_per_joule is None for _, p in known):
-        return Knee(None, "tok/J is not known at every value: no knee is named; " + _flat(known, best))
+        return Knee(None, "no knee: tok/J is not known at every value; " + _flat(known, best))
     last = max(known, key=lambda p: p[1].x or 0.0)
     if all(_speed(p) >= (1 - FLAT_LOSS) * _speed(best[1]) for _, p in known):
         first = min(known, key=lambda p: p[1].x or 0.0)
-        text = f"no knee is named: tok/s is flat within {_pct(FLAT_LOSS)} from {first[1].label} to {last[1].label}"
-        return Knee(None, f"{text}, so it lies below them, if anywhere; {_thriftiest(known, best)}")
+        text = f"no knee: tok/s is flat within {_pct(FLAT_LOSS)} from {first[1].label} to {last[1].label}"
+        return Knee(None, f"{text}, so a knee can only be below them; {_thriftiest(known, best)}")
     if fast == [last]:
         text = f"tok/s still rises up to {last[1].label}, the highest value measured: the knee may lie beyond it"
         return Knee(None, f"{text}; {_thriftiest(known, best)}")
@@ -66,13 +66,13 @@ def _of_curve(known: Sequence[Placed]) -> Knee:
         f" {_change(knee, best[1])})"
     )
     if index == min(known, key=lambda p: p[1].x or 0.0)[0]:
-        text += "; it is the lowest value measured, and a lower one may do better"
+        text += "; this is the lowest value measured, and a lower one may be better"
     return Knee(index, "; ".join([text, _flat(known, best), _thriftiest(known, best)]))
 
 
 def of_concurrency(points: Sequence[SweepPoint]) -> Knee:
-    """The lowest latency among the levels that keep at least 90 % of the best throughput. Latency is that of a token of
-    one stream, concurrency / throughput (Little's law)."""
+    """Return the knee of the concurrency: the lowest latency among the levels that keep at least 90 % of the best
+    throughput. The latency is that of one token of one stream, concurrency / throughput (Little's law)."""
     known = [(i, p) for i, p in _measured(points) if p.x]
     if len(known) < NEEDED:
         return Knee(None, _too_few(known))
@@ -83,7 +83,7 @@ def of_concurrency(points: Sequence[SweepPoint]) -> Knee:
         before = max((p for p in known if p != last), key=lambda p: p[1].x or 0.0)
         gain = 100 * (_speed(last[1]) / _speed(before[1]) - 1) if _speed(before[1]) else 0.0
         text = f"throughput still rises by {gain:.0f} % from {before[1].label} to {last[1].label}, the highest level"
-        return Knee(None, f"{text} measured: the knee lies beyond it")
+        return Knee(None, f"{text} measured: the knee is above it")
     index, knee = min(kept, key=lambda p: (_latency_ms(p[1]), p[1].x or 0.0))
     share = _speed(knee) / _speed(best[1])
     text = (
@@ -118,20 +118,16 @@ def _pct(share: float) -> str:
 
 
 def _too_few(known: Sequence[Placed]) -> str:
-    return f"no knee is named: that takes {NEEDED} measured values, and there {_are(len(known))}"
-
-
-def _are(count: int) -> str:
-    return "is one" if count == 1 else f"are {count or 'none'}"
+    return f"no knee: that needs {NEEDED} measured values, and there {'is' if len(known) == 1 else 'are'} {len(known)}"
 
 
 def _flat(known: Sequence[Placed], best: Placed) -> str:
     flat = [p for p in known if _speed(p[1]) >= (1 - FLAT_LOSS) * _speed(best[1])]
     lowest = min(flat, key=lambda p: p[1].x or 0.0)[1]
     if lowest.x == max(p.x or 0.0 for _, p in known):
-        return f"tok/s over watts does not flatten below {lowest.label}"
+        return f"tok/s over watts does not flatten up to {lowest.label}"
     watts = f" ({lowest.power_w:.0f} W drawn)" if lowest.power_w is not None else ""
-    return f"tok/s over watts flattens at {lowest.label}{watts}: above it at most {_pct(FLAT_LOSS)} are gained"
+    return f"tok/s over watts flattens at {lowest.label}{watts}: higher values gain at most {_pct(FLAT_LOSS)}"
 
 
 def _thriftiest(known: Sequence[Placed], best: Placed) -> str:
@@ -140,8 +136,8 @@ def _thriftiest(known: Sequence[Placed], best: Placed) -> str:
         return "tok/J is not known"
     most = max(with_thrift, key=lambda p: _thrift(p[1]))[1]
     if all(_thrift(p) >= (1 - SETTING_LOSS) * _thrift(most) for _, p in with_thrift):
-        return f"tok/J is within {_pct(SETTING_LOSS)} at all of them"
-    return f"most tok/J of all: {most.label} ({_thrift(most):.3g}), {_change(most, best[1])} tok/s"
+        return f"tok/J is within {_pct(SETTING_LOSS)} at all values"
+    return f"the most tok/J of all values: {most.label} ({_thrift(most):.3g}), {_change(most, best[1])} tok/s"
 
 
 def _change(point: SweepPoint, best: SweepPoint) -> str:

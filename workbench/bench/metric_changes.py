@@ -1,8 +1,9 @@
-"""What several runs of A and of B say of each figure: geometric means, their ratio, its interval, a verdict.
+"""The change of each metric from A to B over several runs: geometric means, their ratio, its interval, a verdict.
 
-The unit is the run. Several runs each: Welch's t interval on the logarithms. Runs made in pairs: the paired one. Where
-one metric was chosen beforehand it alone is tested at the full level; of the others only what Holm's correction over
-all of them lets stand is a verdict, the rest is a hint.
+The unit is the run. For several runs on each side: Welch's t interval on the logarithms. For runs made in pairs: the
+paired t interval. A metric that was chosen beforehand is tested at the full level; each of the others gets a verdict
+only if it remains significant after Holm's correction over all of them (which tests the smallest p-values first,
+against ever larger levels), otherwise a hint.
 """
 
 from __future__ import annotations
@@ -25,22 +26,26 @@ _LATENCIES = tuple(metric.name for metric in metrics_of(LATENCY) if metric.name 
 _PARTS = ("mean", "p50", "p90", "p99")
 
 _RESOLUTION_SHARE = 0.0005  # of every metric: windows begin and end at whole chunks
-_RESOLUTION = {"W": 0.5, "ms": 0.01}  # drivers report whole watts or few of them; kernel timestamps, and their jitter
+_RESOLUTION = {"W": 0.5, "ms": 0.01}  # drivers report whole watts or few digits; kernel timestamps have jitter
 
 Pick = Callable[[BenchSummary], float | None]
 
 
 @dataclass(frozen=True, slots=True)
 class ResultMetric:
+    """A metric that can be compared."""
+
     name: str  # "output_tok_s", "ttft_ms.p50"
     unit: str
     higher_is_better: bool
 
     def resolution(self, value: float) -> float:
-        """How finely one run tells it, as a share of the value: a spread below that is chance, not precision."""
+        """Return how finely one run resolves the metric, as a share of `value`. A smaller spread between runs is
+        chance."""
         return max(_RESOLUTION_SHARE, _RESOLUTION.get(self.unit, 0.0) / value)
 
     def of(self, summary: BenchSummary) -> float | None:
+        """Return the metric's value in a result, or None."""
         return value_of(summary, self.name)
 
 
@@ -55,7 +60,7 @@ def metric_called(name: str) -> ResultMetric:
 
 
 def shown_metrics(runs: Sequence[BenchResult], chosen: str | None = None) -> tuple[ResultMetric, ...]:
-    """Those of a comparison, the chosen one first."""
+    """Return the metrics of a comparison, the chosen one first."""
     names = ["output_tok_s", "tok_per_joule"]
     for latency in _LATENCIES:
         counts = [d.count for r in runs if (d := getattr(r.summary, latency)) is not None]
@@ -75,7 +80,7 @@ def changes(
     chosen: str | None = None,
     level: float = LEVEL,
 ) -> tuple[MetricChange, ...]:
-    """`chosen`: the metric that was named before the runs were made."""
+    """Return the change of each metric. `chosen` is the metric that was named before the runs were made."""
     found = [
         _change(metric, [metric.of(r.summary) for r in left], [metric.of(r.summary) for r in right], paired, level)
         for metric in shown_metrics((*left, *right), chosen)
@@ -90,7 +95,7 @@ def changes(
 def _change(
     metric: ResultMetric, xs: list[float | None], ys: list[float | None], paired: bool, level: float
 ) -> tuple[MetricChange, float | None]:
-    """With its p-value. Geometric means and their ratio: a change of +x % and back is then a change of nothing."""
+    """Return the change and its p-value. With geometric means, a change by a factor and back cancels out."""
     name, unit, higher = metric.name, metric.unit, metric.higher_is_better
     pairs = tuple(zip(xs, ys, strict=True)) if paired else ()
     a, b = _positive(xs), _positive(ys)
@@ -122,7 +127,8 @@ class _Error:
 
 
 def _standard_error(a: list[float], b: list[float], paired: bool, resolution: float) -> _Error | None:
-    """None where the runs are too few to give one. `resolution`: the least that a run is taken to scatter."""
+    """Return the standard error of mean(b) - mean(a) and its degrees of freedom; None if there are too few runs.
+    `resolution` is the least scatter that is assumed for a run."""
     if len(a) < 2 or len(b) < 2:
         return None
     least = resolution**2
@@ -135,12 +141,13 @@ def _standard_error(a: list[float], b: list[float], paired: bool, resolution: fl
 
 
 def _p_value(centre: float, error: _Error) -> float:
-    """Of no difference, two-sided."""
+    """Return the two-sided p-value of no difference."""
     return 2 * t_cdf(-abs(centre) / error.size, error.df)
 
 
 def _holm(ps: Sequence[float | None], alpha: float) -> list[bool]:
-    """Which of the hypotheses fall when together they may fall by chance in `alpha` of all cases."""
+    """Return which hypotheses are rejected by Holm's procedure, which limits the chance of any false rejection to
+    `alpha`."""
     known = sorted((p, place) for place, p in enumerate(ps) if p is not None)
     stand = [False] * len(ps)
     for rank, (p, place) in enumerate(known):
@@ -155,12 +162,12 @@ def _hinted(change: MetricChange, stands: bool) -> MetricChange:
 
 
 def unclaimed(found: Iterable[MetricChange]) -> tuple[MetricChange, ...]:
-    """The same figures where nothing may be concluded: of runs that are not alike, or not all made yet."""
+    """Return the same changes without claims, for runs that are not comparable or not complete yet."""
     return tuple(_hinted(change, False) for change in found)
 
 
 def _positive(values: list[float | None]) -> list[float] | None:
-    """The values where each is there and above 0, as logarithms need."""
+    """Return the values if all of them exist and are above 0, as logarithms need; otherwise None."""
     known = [v for v in values if v is not None and v > 0]
     return known if len(known) == len(values) else None
 
@@ -176,6 +183,6 @@ def average(values: Iterable[float]) -> float:
 
 
 def variance(values: Sequence[float]) -> float:
-    """Of a sample of two or more."""
+    """Return the variance of a sample of two or more values."""
     mean = average(values)
     return math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1)

@@ -1,6 +1,7 @@
-"""A command of the person's own as the workload: run once on this machine, timed, its end and last lines kept.
+"""A command of the user as the workload: it runs once on this machine, timed, and its exit code and last lines are
+kept.
 
-Only what a person typed comes here: a preset has no field for a command.
+The command comes from the user's own command line only: a preset has no field for it.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ from workbench.model.untrusted_text import clean
 KEPT_LINES = 20
 _LONGEST_LINE = 4096  # bytes: a progress bar or a dump without line ends must not fill the memory
 _SHOWN_CHARACTERS = 500
-_TERM_WAIT_S = 5.0  # from asking it to end to killing it
+_TERM_WAIT_S = 5.0  # from TERM to KILL
 _END_WAIT_S = 5.0
-_LAST_WORDS_S = 0.5  # for what it said last, where children of it still hold its output
-# Colours and cursor movements (ECMA-48), and other characters that a terminal would obey.
+_LAST_LINES_S = 0.5  # to read the last lines, if children of the command keep its output open
 
 
 @dataclass(frozen=True, slots=True)
 class CommandOutcome:
-    """Times are Unix seconds; `exit_code` is negative for a signal; `output` is masked."""
+    """Result of the command. Times are Unix seconds; `exit_code` is negative for a signal; secrets in `output` are
+    masked."""
 
     exit_code: int
     t0_unix: float
@@ -50,16 +51,16 @@ class CommandOutcome:
 
 
 def filled(argv: Sequence[str], base_url: str, model: str) -> tuple[str, ...]:
-    """`argv` with {base_url} and {model} filled in: there is no shell that would expand a variable."""
+    """Return `argv` with {base_url} and {model} replaced, since no shell expands variables in it."""
     return tuple(a.replace("{base_url}", base_url).replace("{model}", model) for a in argv)
 
 
 def environment(base_url: str, model: str, key: str | None) -> dict[str, str]:
-    """What the command is told of the server, under the names that OpenAI's clients read."""
+    """Return the environment variables that describe the server, under the names that OpenAI's clients read."""
     return {
         "OPENAI_BASE_URL": base_url,
         "OPENAI_API_BASE": base_url,  # clients before 1.0
-        "OPENAI_API_KEY": key or "none",  # the clients do not start without one
+        "OPENAI_API_KEY": key or "none",  # the clients require one
         "OPENAI_MODEL": model,
         "WORKBENCH_BASE_URL": base_url,
         "WORKBENCH_MODEL": model,
@@ -74,10 +75,13 @@ async def run(
     cancel: asyncio.Event | None = None,
     deadline_s: float | None = None,
 ) -> CommandOutcome:
-    """Run `argv` to its end in a session of its own; `on_line(line, elapsed_s)` hears its output (stdout and stderr).
-    Its whole process group is ended on `cancel` (then BenchCancelled), at the deadline, when this task is cancelled,
-    and however this process ends (tied.py). BenchError when it cannot be started or does not end in time. A failure of
-    its own is an outcome."""
+    """Run `argv` to its end in a session of its own. `on_line(line, elapsed_s)` receives its output (stdout and
+    stderr).
+
+    The whole process group is ended on `cancel` (then BenchCancelled is raised), at the deadline, when this task is
+    cancelled, and when this process ends for any reason (tied_process.py). Raises BenchError if the command cannot be
+    started or does not end in time. An exit code other than 0 is an outcome.
+    """
     secrets = tuple(v for k, v in env.items() if k.endswith("_KEY") and v not in ("", "none"))
     shown = shlex.join(mask_argv(argv, secrets))
     tie, output, t0_unix = await _started(argv, env, shown)
@@ -109,9 +113,12 @@ async def run(
 
 
 async def _started(argv: Sequence[str], env: Mapping[str, str], shown: str) -> tuple[Process, int, float]:
-    """The process that the command is tied to (tied.py), the end of the command's output that is read, and when the
-    command began. The output is a pipe of our own: of one of asyncio's the end would be waited for, and children may
-    hold it open."""
+    """Start the process that the command is tied to (tied_process.py). Return it, the read end of the command's output,
+    and when the command began.
+
+    The output is a pipe of our own: asyncio would wait for the end of its own pipes, which children of the command may
+    keep open.
+    """
     read_end, write_end = os.pipe()
     try:
         tie = await asyncio.create_subprocess_exec(
@@ -135,12 +142,12 @@ async def _started(argv: Sequence[str], env: Mapping[str, str], shown: str) -> t
         os.close(write_end)
     os.close(read_end)
     raise BenchError(
-        f"{argv[0]} did not start: {why}", command=shown, next_step="it runs on this machine: name it as here"
+        f"{argv[0]} did not start: {why}", command=shown, next_step="give a program of this machine, where it runs"
     )
 
 
 async def _message(tie: Process) -> dict[str, Any]:
-    """{} when it ended without one."""
+    """Return the next message of the tied process, or {} if it ended without one."""
     assert tie.stdout is not None
     line = await tie.stdout.readline()
     message: dict[str, Any] = json.loads(line) if line else {}
@@ -148,7 +155,7 @@ async def _message(tie: Process) -> dict[str, Any]:
 
 
 async def _to_its_end(tie: Process, output: int, hear: Callable[[bytes], None]) -> tuple[int, float]:
-    """Exit code and seconds of the command itself, not of children that still hold its output."""
+    """Return exit code and seconds of the command itself, without waiting for children that keep its output open."""
     reader = asyncio.StreamReader()
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(output, "rb", buffering=0)
@@ -157,8 +164,8 @@ async def _to_its_end(tie: Process, output: int, hear: Callable[[bytes], None]) 
     try:
         ended = await _message(tie)
         if "exit" not in ended:
-            raise BenchError("the process that watches over the command was ended, and the command with it")
-        await asyncio.wait([reading], timeout=_LAST_WORDS_S)
+            raise BenchError("the process that watches the command was killed, and the command with it")
+        await asyncio.wait([reading], timeout=_LAST_LINES_S)
         return ended["exit"], ended["seconds"]
     finally:
         reading.cancel()
@@ -166,18 +173,18 @@ async def _to_its_end(tie: Process, output: int, hear: Callable[[bytes], None]) 
 
 
 async def _let_go(tie: Process) -> None:
-    """End what is left of the command; returns when it is gone."""
+    """End the command with everything that it started, and return once all has ended."""
     assert tie.stdin is not None
     tie.stdin.close()
     try:
         await asyncio.wait_for(tie.wait(), 2 * _TERM_WAIT_S + _END_WAIT_S)
     except TimeoutError:
-        tie.kill()  # and the kernel kills the command
+        tie.kill()  # the kernel then kills the command
         await tie.wait()
 
 
 async def _read(stream: asyncio.StreamReader, hear: Callable[[bytes], None]) -> None:
-    """Lines, also those that a progress bar ends with a carriage return."""
+    """Pass on lines, including those that a progress bar ends with a carriage return."""
     rest = b""
     while piece := await stream.read(65536):
         *lines, rest = (rest + piece).replace(b"\r", b"\n").split(b"\n")
@@ -188,8 +195,8 @@ async def _read(stream: asyncio.StreamReader, hear: Callable[[bytes], None]) -> 
 
 
 def summary(done: CommandOutcome) -> BenchSummary:
-    """What is known of the command alone; `with_counts` adds the engine's."""
-    why = "the workload is a command: its own output has its latencies"
+    """Return the summary of the command alone; `with_counts` adds the engine's counts."""
+    why = "the workload is a command, which reports latencies itself"
     absent = dict.fromkeys(("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms", "tokens_per_chunk", "per_stream_tok_s"), why)
     refused = (f"the command {_ended(done.exit_code)}",) if done.exit_code else ()
     return BenchSummary(
@@ -220,7 +227,7 @@ def summary(done: CommandOutcome) -> BenchSummary:
 
 
 def with_counts(summary: BenchSummary, engine: EngineDuring) -> BenchSummary:
-    """Requests and tokens of a command's run, by the engine's counters: those of all its clients."""
+    """Add requests and tokens of a command's run, counted by the engine over all its clients."""
     absent = dict(summary.absent)
     for name, counter in (
         ("prompt_tokens", "prompt_tokens"),
@@ -234,8 +241,8 @@ def with_counts(summary: BenchSummary, engine: EngineDuring) -> BenchSummary:
     for name, count in (("output_tok_s", engine.generation_tokens), ("request_s", engine.requests_finished)):
         rates[name] = round(count / summary.duration_s, 4) if count and summary.duration_s > 0 else None
         if rates[name] is None:
-            absent.setdefault(name, absent.get("output_tokens") or "the engine counted nothing in that time")
-    notes = ("requests and tokens are the engine's own counts: those of other clients would be among them",)
+            absent.setdefault(name, absent.get("output_tokens") or "the engine counted nothing during the run")
+    notes = ("requests and tokens are the engine's own counts, which include those of any other clients",)
     return replace(
         summary,
         requests_ok=engine.requests_finished or 0,

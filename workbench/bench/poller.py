@@ -1,4 +1,4 @@
-"""Waiting for sockets: epoll where there is one, poll(2) in its clothes elsewhere (macOS)."""
+"""Waiting for sockets: epoll where it exists, otherwise poll(2) with the same interface (macOS)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def open_poller() -> Poller:
 
 
 def poll_exactly(poller: Poller, timeout_s: float) -> list[tuple[int, int]]:
-    """As `poll`, but not up to a millisecond too long, which is the grain of epoll's own limit. Two calls for one."""
+    """Poll without epoll's rounding up to whole milliseconds. Takes two system calls instead of one."""
     if timeout_s > 0 and hasattr(select, "epoll") and isinstance(poller, select.epoll):
         select.select([poller], [], [], timeout_s)
         timeout_s = 0

@@ -1,4 +1,4 @@
-"""Benchmarks by name. A preset's own suggestion stands over `quick`; what a person gives stands over both."""
+"""Named workloads. A preset's own suggestion overrides `quick`; values that the user gives override both."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from workbench.model.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class BenchProfile:
-    """`fields` of BenchSpec. Where it fits, eight rounds of the concurrency: the steady window is then some 92 % of the
-    run, and starts and tail weigh little."""
+    """A named workload. `fields` are fields of BenchSpec. Most profiles make eight rounds of the concurrency: then the
+    steady window is some 92 % of the run, and ramp and tail matter little."""
 
     name: str
     title: str
@@ -27,7 +27,7 @@ _PROFILES = (
     ),
     BenchProfile(
         "single-stream",
-        "one request after the other: what one person sees, and the memory bandwidth's share",
+        "one request after the other: the speed for a single user, compared with the memory bandwidth's limit",
         {"concurrency": 1, "requests": 8, "input_tokens": 128, "max_tokens": 256, "warmup": 2, "until_steady": True},
     ),
     BenchProfile(
@@ -50,8 +50,8 @@ _PROFILES = (
     ),
     BenchProfile(
         "document",
-        "the write-ups' protocol: a short prompt, 500 tokens, ten times in a row, over the whole time; streamed here, "
-        "so that first token and gaps are known too",
+        "the protocol of the setup documents: a short prompt and 500 tokens, ten times in a row; rates over the whole "
+        "run; streamed, so that first token and gaps are measured too",
         {"concurrency": 1, "requests": 10, "input_tokens": 32, "max_tokens": 500, "warmup": 0},
     ),
 )
@@ -59,7 +59,7 @@ NAMES = tuple(profile.name for profile in _PROFILES)
 
 
 def get(name: str) -> BenchProfile:
-    """Raises InputError for a name that is none."""
+    """Return the profile of that name. Raises InputError if there is none."""
     found = next((p for p in _PROFILES if p.name == name), None)
     if found is None:
         raise InputError(f"there is no benchmark profile {name!r}", next_step=f"one of {', '.join(NAMES)}")
@@ -67,10 +67,11 @@ def get(name: str) -> BenchProfile:
 
 
 def titles() -> Mapping[str, str]:
+    """Return the title of each profile, by name."""
     return {p.name: p.title for p in _PROFILES}
 
 
 def fields(name: str) -> dict[str, Any]:
-    """Fields of BenchSpec, the profile's name among them. All that profiles differ in is there: one given by name
-    replaces all of what a preset suggests."""
+    """Return the profile's fields of BenchSpec, including its name. They contain everything in which profiles differ,
+    so that a profile given by name replaces all that a preset suggests."""
     return {"until_steady": False, "length_spread": 0.0, **get(name).fields, "profile": name}

@@ -1,5 +1,5 @@
-"""A file of the user's own prompts: JSON lines, each a prompt, a text, messages, or a conversation as ShareGPT's; or
-ShareGPT as it is distributed, one JSON array."""
+"""Files of the user's own prompts: JSON lines, each a prompt, a text, messages, or a conversation in ShareGPT's form;
+or one JSON array of these, as ShareGPT is distributed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ _ROLES = ("system", "developer", "user", "assistant", "tool")
 
 @dataclass(frozen=True, slots=True)
 class Prompts:
-    """`prompts` as BenchSpec.prompts has them; `name` is what a result keeps: "FILE (12 prompts, sha256 3fa…)"."""
+    """Prompts from a file. `prompts` are entries of BenchSpec.prompts; `name` is stored with a result: "FILE (12
+    prompts, sha256 3fa…)"."""
 
     prompts: tuple[str, ...]
     name: str
@@ -41,7 +42,8 @@ class Prompts:
 
 
 def read(path: str | Path) -> Prompts:
-    """Raises InputError with file and line for what is no prompt. Empty lines are left out."""
+    """Read a file of prompts. Empty lines are skipped. Raises InputError with file and line for an entry that is not a
+    prompt."""
     path = Path(path)
     try:
         if path.stat().st_size > MOST_BYTES:
@@ -57,12 +59,12 @@ def read(path: str | Path) -> Prompts:
             found.append(json.dumps(_with_length(prompt, line), ensure_ascii=False))
             found[-1].encode()
         except UnicodeEncodeError:
-            raise InputError(f"{place}: holds half of a character (a lone surrogate)", next_step=_EXPECTED) from None
+            raise InputError(f"{place}: contains half of a character (a lone surrogate)", next_step=_EXPECTED) from None
         except ValueError as error:
             raise InputError(f"{place}: {error}", next_step=_EXPECTED) from None
         with_messages |= isinstance(prompt, list)
     if not found:
-        raise InputError(f"{path} holds no prompt", next_step=_EXPECTED)
+        raise InputError(f"{path} contains no prompt", next_step=_EXPECTED)
     digest = hashlib.sha256(data).hexdigest()[:12]
     plural = "" if len(found) == 1 else "s"
     return Prompts(tuple(found), f"{path.name} ({len(found)} prompt{plural}, sha256 {digest})", with_messages)
@@ -78,13 +80,13 @@ def _with_length(prompt: str | list[dict[str, Any]], line: Any) -> Any:
 
 
 def _objects(path: Path, data: bytes) -> Iterator[tuple[str, Any]]:
-    """Each object with its place: lines of JSON, or one JSON array. A conversation of ShareGPT's array that begins with
-    no turn of a user, of which there are some, is left out, as its users do."""
+    """Yield each object with its place, from JSON lines or one JSON array. Conversations of ShareGPT's array without a
+    turn of a user, of which there are some, are skipped, as is usual."""
     if data.removeprefix(_BOM).lstrip().startswith(b"["):
         try:
             array = json.loads(data.removeprefix(_BOM))
         except (ValueError, RecursionError):
-            array = None  # lines that are arrays: told line by line
+            array = None  # lines that are arrays: reported line by line
         if isinstance(array, list):
             usable = ((i, one) for i, one in enumerate(array, start=1) if not _answer_alone(one))
             yield from ((f"{path}: entry {i}", one) for i, one in usable)
@@ -93,7 +95,7 @@ def _objects(path: Path, data: bytes) -> Iterator[tuple[str, Any]]:
         if line.strip():
             try:
                 yield f"{path}:{number}", json.loads(line.removeprefix(_BOM))
-            except (ValueError, RecursionError) as error:  # ValueError also for bytes that are no UTF-8
+            except (ValueError, RecursionError) as error:  # ValueError also for bytes that are not UTF-8
                 raise InputError(f"{path}:{number}: {_said(error)}", next_step=_EXPECTED) from None
 
 
@@ -106,7 +108,7 @@ def _answer_alone(one: Any) -> bool:
 
 def _said(error: Exception) -> str:
     if isinstance(error, RecursionError):
-        return "nested too deep"
+        return "nested too deeply"
     if isinstance(error, json.JSONDecodeError):
         return f"not JSON: {error.msg} at column {error.colno}"
     return "not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
@@ -125,7 +127,8 @@ def _prompt(line: Any) -> str | list[dict[str, Any]]:
     turns = line.get("conversations", line.get("conversation"))
     if isinstance(turns, list):
         return _messages([_turn(turn) for turn in turns])
-    raise ValueError(f"holds none of prompt, text, messages, conversations (it has {', '.join(map(str, line)) or '—'})")
+    fields = ", ".join(map(str, line)) or "no field"
+    raise ValueError(f"contains none of prompt, text, messages, conversations, but {fields}")
 
 
 def _text(text: str) -> str:
@@ -142,7 +145,8 @@ def _turn(turn: Any) -> dict[str, Any]:
 
 
 def _messages(messages: list[Any]) -> list[dict[str, Any]]:
-    """Up to the last turn that a person speaks: what follows it is the answer that a server is asked for."""
+    """Return the messages up to the last one of a user (or tool). Those after it are the answer that the server shall
+    give."""
     for message in messages:
         if not isinstance(message, dict) or message.get("role") not in _ROLES:
             raise ValueError(f'a message needs a "role" of {", ".join(_ROLES)}')

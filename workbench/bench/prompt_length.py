@@ -1,4 +1,4 @@
-"""How many words make a prompt of the asked length, by the server's own tokenizer."""
+"""The number of words that makes a prompt of the requested length, by the server's own tokenizer."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from workbench.bench.workload import Workload
 from workbench.model.bench import BenchSpec
 
 Count = Callable[[Mapping[str, Any]], Awaitable[int | None]]
-_PROMPTS = 6  # counted at each length: words need not all be one token
+_PROMPTS = 6  # prompts counted at each length, since not all words are one token
 
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """`tokens`: of a prompt of so many words, its chat template included."""
+    """A prompt of so many `words` has so many `tokens`, including its chat template."""
 
     words: int
     tokens: int
 
 
 async def measure(spec: BenchSpec, count: Count) -> Length | None:
-    """By prompts of two lengths, and corrected by those of the third. None where the server does not count them."""
+    """Find the number of words from the token counts of prompts of two lengths, and correct it by those of a third.
+    None if the server does not count tokens."""
     wanted = spec.input_tokens
     high, low = max(2, wanted), max(1, wanted // 2)
     at_high, at_low = await _tokens(spec, count, high), await _tokens(spec, count, low)

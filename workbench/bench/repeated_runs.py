@@ -1,4 +1,4 @@
-"""Several runs of the same benchmark: their middle and how far they scatter."""
+"""Several runs of the same benchmark: mean and scatter of each metric."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ _SHOWN = (
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Of one figure over the runs that have it. `cv_pct`: sample standard deviation over the mean; None of one run."""
+    """One metric over the runs that have it. `cv_pct` is the sample standard deviation divided by the mean, in percent;
+    None for one run."""
 
     metric: str
     unit: str
@@ -34,7 +35,7 @@ class Spread:
 
 
 def spread(summaries: Sequence[BenchSummary]) -> tuple[Spread, ...]:
-    """Refused runs are left out: their figures may not be used."""
+    """Return the spread of each metric. Invalid runs are left out."""
     usable = [s for s in summaries if not s.refused]
     found = []
     for metric in _SHOWN:

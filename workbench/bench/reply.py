@@ -1,5 +1,7 @@
-"""What a streamed reply says: content and when, finish reason, usage, errors. Knows the OpenAI chunk forms of vLLM,
-SGLang, llama.cpp, TabbyAPI and transformers; takes no time itself, the caller brings the stamps.
+"""The content of a streamed reply: text chunks and their times, finish reason, usage, errors.
+
+Knows the OpenAI chunk formats of vLLM, SGLang, llama.cpp, TabbyAPI and transformers. Takes no times itself: the caller
+passes the stamps.
 """
 
 from __future__ import annotations
@@ -16,31 +18,31 @@ _CONTENT_KEYS = ("content", "reasoning_content", "reasoning", "text", "refusal")
 _GIVEN_UP = ("abort", "error")  # the engine ended the request, not the model
 _JSON_TEXT = rb'(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})+'
 _PLAIN = bytes(c for c in range(0x20, 0x7F) if c not in b'"\\')  # needs no escape in a JSON text
-_NOTHING = b"\r"  # begins no event: the decoder leaves no CR
+_NOTHING = b"\r"  # a prefix that no event has: the decoder removes each CR
 _TEXT = re.compile(_JSON_TEXT)
 _CONTENT_FIELD = re.compile(rb'"(?:content|reasoning_content|reasoning|text)"\s*:\s*"(' + _JSON_TEXT + rb')"')
 
 
 class Reply:
-    """One reply. `error` is set at the first thing that makes the request fail; what follows is not looked at."""
+    """One reply. `error` is set by the first problem that makes the request fail; everything after that is ignored."""
 
     def __init__(self) -> None:
         self.stamps_ns = array("q")  # receive stamps of chunks with content
         self.finish_reason: str | None = None
-        self.done = False  # [DONE] came
+        self.done = False  # [DONE] has arrived
         self.usage: dict[str, Any] | None = None
         self.first_tokens: int | None = None
         self.error: str | None = None
         self.detail: str | None = None
-        self._prefix = _NOTHING  # of an event known to carry content only
+        self._prefix = _NOTHING  # of an event that contains only text
         self._suffix = b""
 
     def feed(self, events: list[tuple[bytes, bytes]], stamp_ns: int) -> None:
-        """`events` are (name, data) pairs that were received at `stamp_ns`."""
+        """Take (name, data) pairs of events received at `stamp_ns`."""
         prefix, suffix = self._prefix, self._suffix
         for name, data in events:
-            # An event that differs from one already parsed only inside its text is a content chunk as that one was:
-            # comparing bytes costs a fifth of parsing JSON.
+            # An event that differs from an already parsed content chunk only inside its text is a content chunk too.
+            # Comparing bytes takes a fifth of the time of parsing JSON.
             if not name and data.startswith(prefix) and data.endswith(suffix):
                 text = data[len(prefix) : len(data) - len(suffix)]
                 if text and (not text.translate(None, _PLAIN) or (text.isascii() and _TEXT.fullmatch(text))):
@@ -51,7 +53,7 @@ class Reply:
                 prefix, suffix = self._prefix, self._suffix
 
     def whole(self, body: bytes) -> None:
-        """The one JSON object of a reply that is not streamed."""
+        """Take the one JSON object of a reply that is not streamed."""
         if body.strip():
             self._parse(b"", body, 0)
         else:
@@ -60,9 +62,12 @@ class Reply:
         self.first_tokens = None
 
     def verdict(self, asked_tokens: int | None, *, delimited: bool = True) -> None:
-        """The body is complete: sets `error` where the reply is not whole. `asked_tokens`: None where any length
-        is right. `delimited`: the body says itself where it ends; else, when the connection's end was its end too,
-        only [DONE] tells a whole reply from a server that died after the finish reason."""
+        """Set `error` if the complete reply is not whole.
+
+        `asked_tokens` is the required length, None if any length is right. `delimited`: the body marks its own end.
+        Otherwise it ended with the connection, and only [DONE] distinguishes a whole reply from a server that died
+        after the finish reason.
+        """
         if self.error is not None:
             return
         if self.finish_reason is None:
@@ -75,7 +80,7 @@ class Reply:
         tokens = self.output_tokens
         if self.error is None and asked_tokens is not None and tokens is not None and tokens != asked_tokens:
             kind = records.SHORT if tokens < asked_tokens else records.LONG
-            self._fail(kind, f"{tokens} tokens, {asked_tokens} asked (finish reason {self.finish_reason})")
+            self._fail(kind, f"{tokens} tokens, {asked_tokens} requested (finish reason {self.finish_reason})")
 
     @property
     def prompt_tokens(self) -> int | None:
@@ -104,7 +109,7 @@ class Reply:
             return
         try:
             chunk = json.loads(data)
-        except (ValueError, RecursionError):  # the latter: brackets without end
+        except (ValueError, RecursionError):  # RecursionError: nested too deeply
             chunk = None
         if name == b"error" or (isinstance(chunk, dict) and (chunk.get("error") or chunk.get("object") == "error")):
             self._fail(records.STREAM_ERROR, error_text(data))
@@ -150,8 +155,8 @@ def _count(usage: dict[str, Any] | None, key: str) -> int | None:
 
 
 def error_text(body: bytes) -> str:
-    """The message of an error reply in the forms the engines use ({"error": {"message"}}, {"detail"}, {"message"},
-    plain text), on one line, at most 300 characters."""
+    """Return the message of an error reply on one line, at most 300 characters. Reads the formats of the engines:
+    {"error": {"message"}}, {"detail"}, {"message"}, plain text."""
     text = clean(body, lines=True)
     try:
         found: Any = json.loads(body)

@@ -1,4 +1,4 @@
-"""Whether the figures of a run may be used, and what a person must know to read them."""
+"""Whether the metrics of a run are valid, and what the user must know to interpret them."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from workbench.bench.steady_window import STEADY, Window, mean_in_flight
 from workbench.model.bench import BenchSpec
 
 BUSY_CLIENT_PCT = 70.0  # above it the client's own pace may be what is measured
-LEAST_LOAD = 0.97  # of the streams, or of the rate, that were asked for
+LEAST_LOAD = 0.97  # share of the requested streams or rate that must be reached
 CACHED_SHARE = 0.01
-FAILED_SHARE = 0.01  # of the requests: above it what is measured is another load than the asked one
-_LATE_MS = 10.0  # behind the schedule: from here on a start is late
-_ODD_READS = 0.01  # share of reads above which a person is told
+FAILED_SHARE = 0.01  # share of failed requests above which the measured load is not the requested one
+_LATE_MS = 10.0  # a start that is further behind its schedule is late
+_ODD_READS = 0.01  # share of unusual reads above which the result gets a note
 
 
 @dataclass(frozen=True, slots=True)
 class ClientFacts:
-    """What the client knows beside the records. `dropped`: optional fields that the engine refused. `prompt_words`:
-    words in each synthetic prompt, None for the person's own. `window`: None: by the records alone."""
+    """Facts from the client beside the records. `dropped` are optional fields that the engine rejected; `prompt_words`
+    is the number of words in a synthetic prompt, None for the user's own prompts; `window` None means that it follows
+    from the records."""
 
     notes: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
@@ -41,16 +42,15 @@ class ClientFacts:
 
 
 def refusals(spec: BenchSpec, counted: Sequence[RequestRecord], facts: ClientFacts, window: Window) -> tuple[str, ...]:
-    """Why these figures are not those of the server under the asked load; () where they are."""
+    """Return why the metrics are not those of the server under the requested load; () if they are valid."""
     good = [r for r in counted if r.ok]
     failures = _failures(counted)
     partial = f"partial: {facts.partial} after {len(counted)} of {spec.requests} requests" if facts.partial else None
+    idle = None if failures or partial else _idle_streams(spec, counted, window)  # failed streams are idle too
     reasons = (
         partial,
         failures,
-        None
-        if failures or partial
-        else _idle_streams(spec, counted, window),  # dead streams are idle, and not by the client
+        idle,
         _busy(good, facts),
         _cached(spec, good, facts),
         _not_offered(spec, counted),
@@ -61,38 +61,40 @@ def refusals(spec: BenchSpec, counted: Sequence[RequestRecord], facts: ClientFac
 
 
 def marks(spec: BenchSpec, counted: Sequence[RequestRecord], window: Window) -> tuple[str, ...]:
-    """Why these figures, though they are the server's, say less than they seem to."""
+    """Return why the valid metrics say less than they seem to."""
     reasons = (steadiness.too_short(counted, window), steadiness.halves_apart(counted, window))
     return tuple(r for r in reasons if r)
 
 
 def _failures(counted: Sequence[RequestRecord]) -> str | None:
-    """Requests that failed gave their time and their place to others: the rest ran under another load."""
+    """Return a reason if too many requests failed. Failed requests leave their time and place to others, which then run
+    under another load."""
     kinds = Counter(r.error for r in counted if r.error)
     failed = kinds.total()
     if failed <= FAILED_SHARE * len(counted):
         return None
     named = ", ".join(f"{count} x {kind}" for kind, count in kinds.most_common())
     return (
-        f"{failed} of {len(counted)} requests failed at the server ({named}): at most"
-        f" {100 * FAILED_SHARE:.0f} % may, since the others then ran under another load than the one asked for"
+        f"{failed} of {len(counted)} requests failed at the server ({named}); more than {100 * FAILED_SHARE:.0f} % are"
+        " too many, since the others then ran under another load than the requested one"
     )
 
 
 def _idle_streams(spec: BenchSpec, counted: Sequence[RequestRecord], window: Window) -> str | None:
-    """Only in a closed loop's steady window: ramp and tail, and a rate, leave streams idle by themselves."""
+    """Return a reason if streams were idle. Only for the steady window of a closed loop: ramp and tail, and a rate,
+    leave streams idle anyway."""
     mean = mean_in_flight(window, counted)
     if spec.rate is not None or window.name != STEADY or mean is None or mean >= LEAST_LOAD * spec.concurrency:
         return None
     return (
         f"{mean:.2f} of {spec.concurrency} streams were in flight on average"
         f" ({_below(100 * mean / spec.concurrency)} %, at least {100 * LEAST_LOAD:.0f} % are needed):"
-        " the client, or connecting, held the load back"
+        " the client, or the time to connect, limited the load"
     )
 
 
 def _below(percent: float) -> str:
-    """Rounded down: a value below a limit must not read as the limit."""
+    """Format a percentage rounded down, so that a value below a limit is never shown as the limit."""
     return f"{int(10 * percent) / 10:g}"
 
 
@@ -100,17 +102,18 @@ def _busy(good: Sequence[RequestRecord], facts: ClientFacts) -> str | None:
     if not good or facts.client_cpu_pct is None or facts.client_cpu_pct <= BUSY_CLIENT_PCT:
         return None
     return (
-        f"the client itself used {facts.client_cpu_pct:.0f} % of a core (at most {BUSY_CLIENT_PCT:.0f} % may be):"
-        " it may have been the limit"
+        f"the client itself used {facts.client_cpu_pct:.0f} % of a core (the limit is {BUSY_CLIENT_PCT:.0f} %), so it"
+        " may have limited the load"
     )
 
 
 def _cached(spec: BenchSpec, good: Sequence[RequestRecord], facts: ClientFacts) -> str | None:
-    """More than 1 % of the prompt tokens came from the prefix cache, what the chat template may account for left out.
+    """Return a reason if more than 1 % of the prompt tokens came from the prefix cache, beyond those of the chat
+    template.
 
-    Prompts differ from their first word on, so that all they can share is the template before it. How long that is is
-    not known, but a prompt of W words of ours has at most tokens - W of a template: hits beyond that are of our text.
-    (Engines count hits in blocks of 1 to 64 tokens, rounded down: that hides hits, and makes none.)
+    Prompts differ from their first word on, so they can only share the template before it. Its length is unknown, but a
+    prompt of W synthetic words has at most tokens - W tokens of template: further hits are in the prompt's text.
+    (Engines count hits in blocks of 1 to 64 tokens, rounded down, which hides hits and adds none.)
     """
     prompt = total([r.prompt_tokens for r in good])
     if not prompt or spec.shared_prefix or spec.prompts:
@@ -123,11 +126,12 @@ def _cached(spec: BenchSpec, good: Sequence[RequestRecord], facts: ClientFacts) 
     )
     if own <= CACHED_SHARE * prompt:
         return None
-    return f"{100 * own / prompt:.0f} % of the prompt tokens came from the prefix cache: nothing computed them"
+    return f"{100 * own / prompt:.0f} % of the prompt tokens came from the prefix cache and were not computed"
 
 
 def _not_offered(spec: BenchSpec, counted: Sequence[RequestRecord]) -> str | None:
-    """An open loop whose starts fell behind and stayed behind: another rate than the asked one was measured."""
+    """Return a reason if the starts of an open loop fell behind and stayed behind: then another rate than the requested
+    one was measured."""
     starts = sorted((r.due_s, r.start_s) for r in counted if r.due_s is not None)
     if spec.rate is None or len(starts) < 2:
         return None
@@ -138,39 +142,39 @@ def _not_offered(spec: BenchSpec, counted: Sequence[RequestRecord]) -> str | Non
     reached = (len(starts) - 1) / (due_span_s + behind_s)
     scheduled = (len(starts) - 1) / due_span_s if due_span_s > 0 else spec.rate
     return (
-        f"requests started at {reached:.2f} per second, the schedule had {scheduled:.2f}: the last one was"
-        f" {behind_s:.1f} s behind, since all {spec.concurrency} streams were taken"
+        f"requests started at {reached:.2f} per second instead of the scheduled {scheduled:.2f}: the last one was"
+        f" {behind_s:.1f} s late, since all {spec.concurrency} streams were busy"
     )
 
 
 def _not_sent(spec: BenchSpec, counted: Sequence[RequestRecord], facts: ClientFacts) -> str | None:
-    """The worst waits of an overloaded open loop are those of requests that it never sent."""
+    """Return a reason if an overloaded open loop never sent many of its requests: those would have waited longest."""
     due = len(counted) + facts.unsent
     if facts.unsent <= (1 - LEAST_LOAD) * due:
         return None
-    why = f"all {spec.concurrency} streams were taken"
-    return f"{facts.unsent} of {due} requests that were due were never sent, since {why}"
+    return f"{facts.unsent} of {due} due requests were never sent, since all {spec.concurrency} streams were busy"
 
 
 def notes_of(spec: BenchSpec, counted: Sequence[RequestRecord], facts: ClientFacts, window: Window) -> tuple[str, ...]:
+    """Return the notes on a result."""
     good = [r for r in counted if r.ok]
     notes = list(facts.notes)
     if spec.insecure and spec.url.startswith("https:"):
         notes.append("the server's certificate was not checked (--insecure)")
     if window.why and good:
-        notes.append(f"rates are over the whole run, ramp and tail included: {window.why}")
+        notes.append(f"rates cover the whole run, including ramp and tail: {window.why}")
     if facts.dropped:
-        notes.append(f"the server refused {', '.join(facts.dropped)}: sent without")
+        notes.append(f"the server rejected {', '.join(facts.dropped)}: requests were sent without")
     failures = Counter((r.error, r.detail) for r in counted if r.error)
     notes += [f"{n} x {kind}: {detail}" for (kind, detail), n in failures.most_common(3)]
     short = sum(r.error == SHORT for r in counted)
     if short:
-        notes.append(f"{short} replies ended before the asked length: the server does not follow ignore_eos")
+        notes.append(f"{short} replies ended before the requested length: the server does not follow ignore_eos")
     lengths = [r.output_tokens for r in good if r.output_tokens is not None]
     if lengths and not spec.extra_body.get("ignore_eos", spec.ignore_eos):
         notes.append(
-            f"natural lengths: answers of {sum(lengths) / len(lengths):.0f} tokens on average, {min(lengths)} to"
-            f" {max(lengths)}, as the model ended them"
+            f"natural lengths: the model ended its answers after {min(lengths)} to {max(lengths)} tokens,"
+            f" {sum(lengths) / len(lengths):.0f} on average"
         )
     notes += _odd_replies(counted, good)
     notes += _first_chunk_notes(good, facts)
@@ -180,31 +184,33 @@ def notes_of(spec: BenchSpec, counted: Sequence[RequestRecord], facts: ClientFac
         notes.append(f"{facts.unstamped_reads} of {facts.reads} reads were timed by the client: no kernel stamp")
     if facts.late_reads > _ODD_READS * facts.reads:
         notes.append(
-            f"the client's machine was busy: {100 * facts.late_reads / facts.reads:.0f} % of the reads came over 2 ms"
-            f" late (worst {facts.latest_read_ms:.0f} ms); shorter times than that may be off"
+            f"the client's machine was busy: {100 * facts.late_reads / facts.reads:.0f} % of the reads were over 2 ms"
+            f" late (worst {facts.latest_read_ms:.0f} ms), so shorter times may be inexact"
         )
     return tuple(notes)
 
 
 def _odd_replies(counted: Sequence[RequestRecord], good: Sequence[RequestRecord]) -> list[str]:
-    """What was counted as ok all the same."""
+    """Return notes on unusual replies that were counted as successful."""
     without_done, without_usage = sum(r.without_done for r in good), sum(r.output_tokens is None for r in good)
     again = sum(r.reconnected for r in counted)
     notes = []
     if without_done:
-        notes.append(f"{without_done} of {len(good)} replies came without [DONE]; their bodies were complete")
+        notes.append(f"{without_done} of {len(good)} replies had no [DONE], but their bodies were complete")
     if without_usage:
-        notes.append(f"{without_usage} of {len(good)} replies carried no token usage: chunks are not tokens")
+        notes.append(f"{without_usage} of {len(good)} replies had no token usage, and chunks are not tokens")
     encoded = sum(r.encoded for r in counted)
     if encoded:
-        notes.append(f"{encoded} of {len(counted)} replies came compressed, and their times hold what that held back")
+        notes.append(
+            f"{encoded} of {len(counted)} replies were compressed, which delays chunks and distorts their times"
+        )
     if again:
-        notes.append(f"{again} of {len(counted)} requests were sent anew: the server had closed the kept connection")
+        notes.append(f"{again} of {len(counted)} requests were sent again: the server had closed the kept connection")
     return notes
 
 
 def _first_chunk_notes(good: Sequence[RequestRecord], facts: ClientFacts) -> list[str]:
-    """Where TPOT depends on what the server does not say."""
+    """Return a note if TPOT depends on a number that the server does not report."""
     open_ = [r for r in good if r.first_tokens is None and 1 < r.chunks < (r.output_tokens or 0)]
     if not open_ or facts.first_tokens is not None:
         return []
@@ -212,8 +218,8 @@ def _first_chunk_notes(good: Sequence[RequestRecord], facts: ClientFacts) -> lis
     per_chunk = tokens / (sum(r.chunks for r in open_) / len(open_))
     low_pct = 100 * (1 - (tokens - per_chunk) / (tokens - 1))
     return [
-        f"TPOT takes the first chunk as one token, since the server does not say how many it holds: at {per_chunk:.1f}"
-        f" tokens per chunk it may be {low_pct:.0f} % too low"
+        f"TPOT counts the first chunk as one token, since the server does not report its tokens: at {per_chunk:.1f}"
+        f" tokens per chunk, TPOT may be {low_pct:.0f} % too low"
     ]
 
 
@@ -223,15 +229,15 @@ def _prompt_notes(spec: BenchSpec, good: Sequence[RequestRecord], facts: ClientF
         return []
     length = f"prompts of {prompt / len(good):.0f} tokens each"
     if spec.prompts:
-        salted = "" if spec.shared_prefix else ", with a mark of ours in front of each: no cache knows them"
-        notes = [f"{length}, of {spec.prompts_name or 'a file'}{salted}"]
+        marked = "" if spec.shared_prefix else ", each with a mark in front, so that no cache contains it"
+        notes = [f"{length}, from {spec.prompts_name or 'a file'}{marked}"]
     elif spec.prompt_words:
-        notes = [f"{length} ({spec.input_tokens} asked, by the server's tokenizer)"]
+        notes = [f"{length} ({spec.input_tokens} requested, by the server's tokenizer)"]
     else:
         how = "calibrated in the warm-up" if facts.calibrated else "not calibrated: no warm-up with usage"
-        notes = [f"{length} ({spec.input_tokens} asked, {how})"]
+        notes = [f"{length} ({spec.input_tokens} requested, {how})"]
     if cached and cached > CACHED_SHARE * prompt and not spec.shared_prefix and not _cached(spec, good, facts):
-        why = "all they share is the chat template" if spec.prompts else "no more than a chat template can be"
+        why = "they share only the chat template" if spec.prompts else "no more than a chat template can have"
         notes.append(f"{cached / len(good):.0f} prompt tokens of each came from the prefix cache: {why}")
     return notes
 
@@ -241,7 +247,7 @@ def _schedule_notes(spec: BenchSpec, counted: Sequence[RequestRecord], facts: Cl
     late = sum(wait > _LATE_MS for wait in waits_ms)
     if not late:
         return []
-    why = f"all {spec.concurrency} streams were taken {facts.capped} times" if facts.capped else "connecting took time"
+    why = f"all {spec.concurrency} streams were busy {facts.capped} times" if facts.capped else "connecting took time"
     return [
         f"behind schedule: {late} of {len(waits_ms)} requests started more than {_LATE_MS:.0f} ms late"
         f" (worst {max(waits_ms):.0f} ms): {why}"

@@ -1,4 +1,4 @@
-"""Runs a benchmark in a process of its own and hands on what it says."""
+"""Runs a benchmark in a worker process and reads the worker's messages."""
 
 from __future__ import annotations
 
@@ -24,21 +24,22 @@ from workbench.model.json_records import from_json, to_json
 
 _LINE_LIMIT_BYTES = 64 * 1024 * 1024  # one line holds the gaps of one request
 _END_WAIT_S = 2.0
-_PARTIAL_WAIT_S = 5.0  # for the figures of a run that was cancelled
+_PARTIAL_WAIT_S = 5.0  # for the summary of a cancelled run
 _KEPT_STDERR_BYTES = 8192
 _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
-_WORKER = ("-P", "-m", "workbench.bench.worker")  # -P: a json.py in the current directory is not ours
+_WORKER = ("-P", "-m", "workbench.bench.worker")  # -P: import no json.py of the current directory
 
 
 class BenchCancelled(BenchError):
-    """The run was ended by `cancel`. `result_id`: of what had been measured by then, None where nothing had."""
+    """The run was ended by `cancel`. `result_id` is the stored result of the part that was measured, None if there is
+    none."""
 
     result_id: int | None = None
 
 
 @asynccontextmanager
 async def ahead() -> AsyncIterator[Process]:
-    """A worker for one `run`, which starts while that is prepared. It is ended with the block at the latest."""
+    """Start a worker for one `run` while that is prepared. The worker is ended with the block at the latest."""
     process = await _spawn()
     try:
         yield process
@@ -54,13 +55,12 @@ async def run(
     env: Mapping[str, str] | None = None,
     worker: Process | None = None,
 ) -> BenchOutcome:
-    """One benchmark from start to end. The worker is a session of its own, and its whole group is ended on `cancel`,
-    when this task is cancelled, and on any error. On `cancel` the outcome is what had been measured by then;
-    BenchCancelled where that is nothing.
+    """Run one benchmark from start to end.
 
-    `env` holds the variable that `spec.api_key_env` names where it is not in our environment. `worker`: from `ahead`.
-
-    Raises BenchError when the run could not be made. Requests that failed are no error: the summary counts them.
+    The worker leads a session of its own, and its whole group is ended on `cancel`, when this task is cancelled, and on
+    any error. On `cancel` the outcome covers the part that was measured; if that is nothing, BenchCancelled is raised.
+    `env` contains the variable that `spec.api_key_env` names if it is not in our environment. `worker` comes from
+    `ahead`. Raises BenchError if the run could not be made. Failed requests are no error: the summary counts them.
     """
     spec = spec if spec.salt else replace(spec, salt=secrets.token_hex(4))
     process = worker or await _spawn()
@@ -111,12 +111,14 @@ async def _spawn() -> Process:
 async def _converse(
     process: Process, spec: BenchSpec, key: str | None, on_progress: Callable[[BenchProgress], None] | None
 ) -> BenchOutcome | None:
-    """The outcome, None when the worker ended without one."""
+    """Send the spec to the worker and return the outcome, or None if the worker ended without one."""
     assert process.stdin is not None and process.stdout is not None
-    with contextlib.suppress(ConnectionError):  # it died: its end tells why
-        used = spec.prompts[: max(spec.requests, Warmup(spec).limit)]  # of a file that may hold a hundred thousand
-        asked = {**to_json(replace(spec, prompts=used)), **({"api_key": key} if key else {})}
-        process.stdin.write(json.dumps(asked).encode() + b"\n")
+    with contextlib.suppress(ConnectionError):  # the worker died; its exit is examined later
+        used = spec.prompts[: max(spec.requests, Warmup(spec).limit)]  # a file may contain a hundred thousand
+        message = to_json(replace(spec, prompts=used))
+        if key:
+            message["api_key"] = key
+        process.stdin.write(json.dumps(message).encode() + b"\n")
         await process.stdin.drain()
     requests: list[RequestRecord] = []
     while line := await process.stdout.readline():
@@ -145,7 +147,7 @@ def _message(line: bytes) -> dict[str, Any]:
         message = None
     if not isinstance(message, dict):
         said = line[:200].decode("utf-8", "replace").strip()
-        raise BenchError(f"the benchmark process wrote what is not a message: {said!r}")
+        raise BenchError(f"the benchmark process wrote an invalid message: {said!r}")
     return message
 
 
@@ -169,7 +171,7 @@ async def _died(process: Process, stderr: asyncio.Future[bytes]) -> BenchError:
 
 
 async def _end(process: Process) -> None:
-    """End the worker's group: it leads its own session, so that the group id is its pid while it is not reaped."""
+    """End the worker's process group. The worker leads its session, so the group id is its pid until it is reaped."""
     if process.stdin is not None:
         process.stdin.close()
     for number in (signal.SIGTERM, signal.SIGKILL):

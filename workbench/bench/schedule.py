@@ -1,8 +1,8 @@
-"""When requests start, and when warming up is enough.
+"""When requests start, and when the warm-up is long enough.
 
-Closed loop: a stream starts its next request when its last one has ended; only the first of each stream are spread
-out. Open loop: each request has its time on a schedule that knows nothing of the server, drawn from the seed alone, so
-that A and B get the same one.
+Closed loop: a stream starts its next request when the previous one has ended; only the first requests of the streams
+are spread out. Open loop: each request has a scheduled time that does not depend on the server; the schedule is drawn
+from the seed alone, so that A and B get the same one.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from workbench.bench.records import RequestRecord
 from workbench.bench.time_limits import RUN_S
 from workbench.model.bench import BenchSpec
 
-STEADY_ROUNDS = 4  # requests per stream from which on there is a steady window to speak of
+STEADY_ROUNDS = 4  # least number of requests per stream for a steady window
 _AGREE = 0.03
 _MOST_WINDOWS = 8
-_OPEN_WINDOW = 16  # requests; how many are in flight is not known before
-_RAMP_SHARE = 0.02  # of the expected run: what staggered starts may cost a whole-run rate
+_OPEN_WINDOW = 16  # requests; the number in flight is not known beforehand
+_RAMP_SHARE = 0.02  # share of the expected run by which staggered starts may reduce a whole-run rate
 
 
 def arrivals(spec: BenchSpec, *, warmup: bool) -> Iterator[float] | None:
-    """Seconds after the phase began at which requests are due, for ever; None for a closed loop."""
+    """Yield the due times of requests, in seconds after the phase began, without end. Return None for a closed loop."""
     if spec.rate is None:
         return None
     return _constant(spec.rate) if spec.arrival == "constant" else _poisson(spec.rate, f"{spec.seed}/arrival/{warmup}")
@@ -46,7 +46,8 @@ def _poisson(rate: float, seed: str) -> Iterator[float]:
 
 @dataclass(slots=True)
 class RequestPhase:
-    """The requests of the warm-up, or the counted ones, in order."""
+    """Position in one phase, warm-up or measured: `next` is the index of the next request, `end` is one past the last
+    index, `times` gives the arrival times."""
 
     warmup: bool
     end: int  # one past the last index
@@ -59,13 +60,13 @@ class RequestPhase:
         return self.end - self.next
 
     def take(self) -> tuple[int, int]:
-        """(index, when it is due in monotonic nanoseconds: 0 for at once)."""
+        """Return the index of the next request and its due time in monotonic nanoseconds (0: at once)."""
         index, self.next = self.next, self.next + 1
         due = 0 if self.times is None else self.begin_ns + int(next(self.times) * 1e9)
         return index, due
 
     def give_up(self, now_ns: int) -> int:
-        """End here; how many of the open loop's requests that were not taken were due by `now_ns`."""
+        """End the phase here. Return how many of the open loop's remaining requests were due by `now_ns`."""
         overdue = 0
         while self.times is not None and self.left and self.take()[1] <= now_ns:
             overdue += 1
@@ -74,10 +75,12 @@ class RequestPhase:
 
 
 def stagger_s(spec: BenchSpec, duration_s: float | None) -> float:
-    """Over how long the first requests of the streams are spread; `duration_s` is that of a request.
+    """Return over how many seconds the first requests of the streams are spread; `duration_s` is the duration of a
+    request.
 
-    One whole request where a steady window follows: then the streams are at different places of their replies, as
-    under a lasting load, and the ramp is outside the window. Else as much as a rate over the whole run can bear.
+    Over one whole request if a steady window follows: then the streams are at different places of their replies, as
+    under a lasting load, and the ramp is outside the window. Otherwise only as long as a rate over the whole run
+    tolerates.
     """
     if spec.rate is not None or spec.concurrency == 1:
         return 0.0
@@ -90,32 +93,32 @@ def stagger_s(spec: BenchSpec, duration_s: float | None) -> float:
 
 
 class Warmup:
-    """How much warming up there is: `spec.warmup` requests or, with `until_steady`, at least those and until the time
-    per token of two consecutive windows (of as many requests as there are streams) differs by 3 % at most; given up
-    after eight windows and a quarter of the run's deadline.
+    """The length of the warm-up: `spec.warmup` requests or, with `until_steady`, at least those, until the time per
+    token of two consecutive windows (of as many requests as there are streams) differs by at most 3 %. Given up after
+    eight windows or a quarter of the run's deadline.
 
-    The time that a request took per token is what is compared: at a fixed number of streams it is the inverse of the
-    throughput (Little's law) and, unlike that, knows no edges of windows.
+    The compared value is the time per token of a request. At a fixed number of streams it is the inverse of the
+    throughput (Little's law), but does not depend on where a window is cut.
     """
 
     def __init__(self, spec: BenchSpec) -> None:
         self.until_steady = spec.until_steady
         self.window = max(2, spec.concurrency) if spec.rate is None else _OPEN_WINDOW
         self.limit = max(spec.warmup, _MOST_WINDOWS * self.window) if spec.until_steady else spec.warmup
-        self.limit_ns = int((spec.deadline_s or RUN_S) * 1e9 / 4) if spec.until_steady else 0  # 0: none of its own
+        self.limit_ns = int((spec.deadline_s or RUN_S) * 1e9 / 4) if spec.until_steady else 0  # 0: no limit
         self.steady = False
-        self.first = 0  # requests before it had another prompt length
+        self.first = 0  # first request with the measured prompt length
         self._least = spec.warmup
         self._seen = 0
         self._per_token: list[tuple[int, int]] = []
         self._apart: float | None = None
 
     def reshaped(self, next_index: int) -> None:
-        """From this request on the prompts have the measured length."""
+        """Note that the prompts have the measured length from this request on."""
         self.first = next_index
 
     def enough(self, record: RequestRecord) -> bool:
-        """After each ended warm-up request: True when no more is needed."""
+        """Take the record of an ended warm-up request. Return whether no more are needed."""
         self._seen += 1
         if not self.until_steady:
             return False
@@ -128,7 +131,7 @@ class Warmup:
         return self.steady and self._seen >= self._least
 
     def _value(self, begin: int, end: int | None) -> float:
-        """Microseconds per token."""
+        """Return microseconds per token."""
         part = self._per_token[begin:end]
         return sum(us for us, _ in part) / sum(tokens for _, tokens in part)
 

@@ -1,6 +1,6 @@
-"""Server-sent events from bytes as they come (WHATWG HTML, "Parsing an event stream"), cut anywhere.
+"""Decoder for server-sent events (WHATWG HTML, "Parsing an event stream") from bytes that may be cut anywhere.
 
-Works on bytes: text is never split at U+2028, U+2029 or U+0085, which are no line ends here.
+Works on bytes: text is never split at U+2028, U+2029 or U+0085, which are not line ends in this format.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ _MAX_EVENT_BYTES = 16 * 1024 * 1024
 
 
 class SseError(Exception):
-    """An event without an end."""
+    """An event that is too long."""
 
 
 class SseDecoder:
-    """Yields (event name, data) pairs; the name is b"" when the stream gave none.
+    """Returns (event name, data) pairs; the name is b"" if the stream gives none.
 
-    Beyond the standard: a field named `error` (llama.cpp) yields (b"error", value), and an event that the end of a
-    complete body cut short of its blank line still counts (`close`), since some servers end so.
+    Beyond the standard: a field named `error` (llama.cpp) gives (b"error", value), and an event without its blank line
+    at the end of a complete body counts (`close`), since some servers end so.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class SseDecoder:
                 raise SseError("an event of more than 16 MiB")
             return []
         self._tail = data[end + 2 :]
-        if data.startswith(b"data: "):  # the common case, quickly: nothing but events of one data line
+        if data.startswith(b"data: "):  # fast path for the common case: only events of one data line
             lines = data[6:end].split(b"\n\ndata: ")
             if data.count(b"\n", 0, end) == 2 * len(lines) - 2:
                 return [(b"", line) for line in lines]
@@ -57,12 +57,13 @@ class SseDecoder:
         return events
 
     def close(self) -> list[tuple[bytes, bytes]]:
-        """The body is complete: what is left of an event."""
+        """Return the rest of an event after the body is complete."""
         tail, self._tail = self._tail, b""
         return _event(tail)
 
     def _with_lf(self, data: bytes) -> bytes:
-        """CR LF and CR become LF. A CR at the end counts at once; an LF that follows it next time is dropped."""
+        """Replace CR LF and CR by LF. A CR at the end counts at once; an LF that follows it in the next piece is
+        dropped."""
         after_cr, self._after_cr = self._after_cr, data.endswith(b"\r") if data else self._after_cr
         if after_cr and data.startswith(b"\n"):
             data = data[1:]

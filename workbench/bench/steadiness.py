@@ -1,5 +1,4 @@
-"""Whether what was measured was a lasting state of the server: figures that drift through the run belong to its length,
-not to the server."""
+"""Whether the server was in a lasting state during the run. Metrics that drift through the run depend on its length."""
 
 from __future__ import annotations
 
@@ -10,19 +9,19 @@ from workbench.bench.records import RequestRecord
 from workbench.bench.steady_window import STEADY, Window, end_s
 from workbench.model.bench import BenchSpec
 
-LEAST_REQUESTS, LEAST_S = 4, 1.0  # of a measurement: in less, one pause of the server or the client decides
-_HALF = 8  # requests that a half needs at least
-_APART = 0.10  # by so much the halves may differ
-_SURE = 4.0  # standard errors: below it the difference may be chance
-_KEEPING_UP = 0.97  # of the due rate that must get done
-_LONGER = 1.2  # by so much later requests wait longer where a queue grows,
-_GROWTH = 0.03  # and by this share of the schedule's length, which a queue that comes and goes does not reach
+LEAST_REQUESTS, LEAST_S = 4, 1.0  # in a shorter measurement, a single pause of server or client decides
+_HALF = 8  # least number of requests in a half
+_APART = 0.10  # relative difference that the halves may have
+_SURE = 4.0  # standard errors; a smaller difference may be chance
+_KEEPING_UP = 0.97  # share of the due rate that must be completed
+_LONGER = 1.2  # if a queue grows, later requests wait longer by this factor,
+_GROWTH = 0.03  # and by this share of the schedule's length, more than in a queue that comes and goes
 
 
 def overload(spec: BenchSpec, counted: Sequence[RequestRecord]) -> str | None:
-    """An open loop whose server does not keep up: in the second half of the schedule fewer requests were done than
-    due, by more than chance, and each waited longer than those before. Then all latencies grow for as long as the run
-    lasts."""
+    """Return a reason if the server of an open loop did not keep up: in the second half of the schedule, fewer requests
+    were completed than due (by more than chance), and each waited longer than earlier ones. Then all latencies grow for
+    as long as the run lasts."""
     due = [(r.due_s, end_s(r)) for r in counted if r.due_s is not None]
     if spec.rate is None or len(due) < 2 * _HALF:
         return None
@@ -38,8 +37,8 @@ def overload(spec: BenchSpec, counted: Sequence[RequestRecord]) -> str | None:
     if fmean(late) < max(_LONGER * fmean(early), fmean(early) + _GROWTH * (end - begin)):
         return None
     return (
-        f"the server did not keep up: {came / seconds:.1f} requests/s were due, {done / seconds:.1f}/s done in the"
-        f" second half of the schedule; end to end took {1000 * fmean(early):,.0f} ms in the first half and"
+        f"the server did not keep up: {came / seconds:.1f} requests/s were due and {done / seconds:.1f}/s completed in"
+        f" the second half of the schedule; the end-to-end time was {1000 * fmean(early):,.0f} ms in the first half and"
         f" {1000 * fmean(late):,.0f} ms in the second, and grows with the length of the run"
     )
 
@@ -50,14 +49,14 @@ def too_short(counted: Sequence[RequestRecord], window: Window) -> str | None:
         return None
     requests = "one request" if good == 1 else f"{good} requests"
     return (
-        f"a short measurement: {requests} in {window.seconds:.2f} s; take {LEAST_REQUESTS} requests and"
-        f" {LEAST_S:g} s at least"
+        f"a short measurement: {requests} in {window.seconds:.2f} s; use at least {LEAST_REQUESTS} requests and"
+        f" {LEAST_S:g} s"
     )
 
 
 def halves_apart(counted: Sequence[RequestRecord], window: Window) -> str | None:
-    """The two halves of the steady window disagree on the time that a token of a request took: the inverse of the
-    throughput at a fixed number of streams (Little's law)."""
+    """Return a reason if the two halves of the steady window differ in the time per token of a request, which is the
+    inverse of the throughput at a fixed number of streams (Little's law)."""
     if window.name != STEADY:
         return None
     inside = [r for r in counted if r.ok and r.output_tokens and window.begin_s <= r.start_s and r.end_us]
@@ -71,14 +70,14 @@ def halves_apart(counted: Sequence[RequestRecord], window: Window) -> str | None
     if abs(apart) <= _APART or abs(fmean(second) - fmean(first)) <= _SURE * error:
         return None
     return (
-        f"the two halves of the run disagree: {fmean(first):.2f} ms per token of a request in the first,"
+        f"the two halves of the run differ: {fmean(first):.2f} ms per token of a request in the first,"
         f" {fmean(second):.2f} in the second ({100 * apart:+.0f} %): the server was not warm yet, or something changed;"
-        " --until-steady or more --warmup"
+        " use --until-steady or more --warmup"
     )
 
 
 def fmean(values: Sequence[float]) -> float:
-    """As in the module statistics, which takes 10 ms to load."""
+    """Return the mean. (The module statistics takes 10 ms to load.)"""
     return sum(values) / len(values)
 
 

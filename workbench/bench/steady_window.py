@@ -1,12 +1,12 @@
-"""The part of a run that its rates are taken from, and what falls into it.
+"""The steady window: the part of a run from which its rates are taken, and which tokens and requests are in it.
 
-A rate over the whole run counts the ramp and the tail, in which fewer streams are in flight: 0.79 to 0.96 of the steady
-rate at 2 to 16 requests per stream. The steady window of a closed loop begins when every stream has started and the
-first request has ended, and ends with the last start: in between all streams are in flight.
+A rate over the whole run includes the ramp and the tail, in which fewer streams are in flight: it is 0.79 to 0.96 of
+the steady rate at 2 to 16 requests per stream. The steady window of a closed loop begins when every stream has started
+and the first request has ended, and ends with the last start: in between, all streams are in flight.
 
-Nothing is counted by whole requests, which would favour whatever happens to end inside. Tokens: chunk by chunk at
-their stamps, each an equal share of the server's usage (the first one as the server said, where it did). Requests, and
-the tokens of a reply without chunks: by the share of their time inside.
+Nothing is counted by whole requests, which would favour requests that happen to end inside. Tokens count chunk by chunk
+at their stamps, each chunk with an equal share of the server's usage (the first one as the server reported it, if it
+did). Requests, and the tokens of a reply without chunks, count by the share of their time inside.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from workbench.bench.schedule import STEADY_ROUNDS
 from workbench.model.bench import BenchSpec
 
 STEADY, WHOLE = "steady", "whole run"
-_OPEN_DURATIONS = 2.0  # of a mean request, that the window of an open loop must last
+_OPEN_DURATIONS = 2.0  # least length of an open loop's window, in durations of a mean request
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Seconds after the run began, the end included. `why` says why it is the whole run."""
+    """Part of a run, in seconds after the run began, including the end. `why` says why it is the whole run."""
 
     name: str
     begin_s: float
@@ -42,9 +42,9 @@ def end_s(record: RequestRecord) -> float:
 
 
 def window_of(spec: BenchSpec, counted: Sequence[RequestRecord], ramp_end_s: float = 0.0) -> Window:
-    """Steady where there are at least four ok requests per stream (open loop: where the window lasts two mean
-    requests) and no stream stalled, else the whole run. With one stream there is neither ramp nor tail: all of it is
-    steady."""
+    """Return the window of a run. It is steady if there are at least four successful requests per stream (open loop: if
+    the window lasts two mean requests) and no stream stalled; otherwise it is the whole run. With one stream there is
+    neither ramp nor tail, so the whole run is steady."""
     if not counted:
         return Window(WHOLE, 0.0, 0.0, "no request was made")
     whole = (min(r.start_s for r in counted), max(end_s(r) for r in counted))
@@ -60,30 +60,30 @@ def window_of(spec: BenchSpec, counted: Sequence[RequestRecord], ramp_end_s: flo
     end = max(r.start_s for r in counted)
     if spec.rate is None:
         needed = STEADY_ROUNDS * spec.concurrency
-        short = "" if len(good) >= needed else f"a steady window takes {needed} requests ({STEADY_ROUNDS} per stream)"
+        short = "" if len(good) >= needed else f"a steady window needs {needed} requests ({STEADY_ROUNDS} per stream)"
     else:
         least_s = _OPEN_DURATIONS * sum(r.end_us for r in good) / len(good) / 1e6
-        short = "" if end - begin >= least_s else f"a steady window takes {least_s:.1f} s (two mean requests)"
+        short = "" if end - begin >= least_s else f"a steady window needs {least_s:.1f} s (two mean requests)"
     if not short and end <= begin:
         short = "the first stream had ended before the last one started"
     return Window(WHOLE, *whole, short) if short else Window(STEADY, begin, end)
 
 
 def tokens_in(window: Window, good: Sequence[RequestRecord]) -> float | None:
-    """Output tokens that came in the window; None where the server's usage is missing for one of the requests."""
+    """Return the output tokens in the window; None if one of the requests has no usage."""
     if any(r.output_tokens is None for r in good):
         return None
     return sum(_tokens(r, window) for r in good)
 
 
 def requests_in(window: Window, good: Iterable[RequestRecord]) -> float:
-    """Requests, those at the edges by the share of their time inside."""
+    """Return the number of requests in the window. Those at its edges count by the share of their time inside."""
     return sum(_share(r, window) for r in good)
 
 
 def mean_in_flight(window: Window, counted: Iterable[RequestRecord]) -> float | None:
-    """Streams in flight between socket write and last byte, weighted by time. Failed requests are streams too; one that
-    a time limit ended is none after its last byte."""
+    """Return the number of streams between socket write and last byte, averaged over time. Failed requests are streams
+    too. One that a time limit ended does not count after its last byte."""
     if window.seconds <= 0:
         return None
     return sum(_overlap_s(r, window, r.silent_us) for r in counted) / window.seconds

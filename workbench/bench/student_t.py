@@ -1,5 +1,5 @@
-"""Student's t distribution without scipy: the regularized incomplete beta function by its continued fraction
-(Lentz's method; DLMF 8.17.22), and the quantile by Newton."""
+"""Student's t distribution without scipy: the regularized incomplete beta function by its continued fraction (Lentz's
+method; DLMF 8.17.22), and the quantile by Newton's method."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _TERMS = 400
 
 
 def incomplete_beta(x: float, a: float, b: float) -> float:
-    """I_x(a, b), the regularized incomplete beta function, 0 <= x <= 1, to about 1e-14."""
+    """Return I_x(a, b), the regularized incomplete beta function, for 0 <= x <= 1, to about 1e-14."""
     if x <= 0.0:
         return 0.0
     if x >= 1.0:
@@ -37,13 +37,13 @@ def incomplete_beta(x: float, a: float, b: float) -> float:
 
 
 def t_cdf(t: float, df: float) -> float:
-    """P(T <= t) with `df` > 0 degrees of freedom (need not be whole)."""
+    """Return P(T <= t) for `df` > 0 degrees of freedom, which need not be an integer."""
     return 0.5 + math.copysign(0.5 * incomplete_beta(t * t / (df + t * t), 0.5, df / 2), t)
 
 
 @lru_cache(maxsize=1024)
 def t_quantile(p: float, df: float) -> float:
-    """The t with P(T <= t) = p, for 0.5 <= p < 1."""
+    """Return the t with P(T <= t) = p, for 0.5 <= p < 1."""
     log_front = math.lgamma((df + 1) / 2) - math.lgamma(df / 2) - 0.5 * math.log(df * math.pi)
     t = 0.0  # the distribution is concave above 0: Newton's steps from below never pass the root
     for _ in range(_TERMS):
@@ -56,8 +56,11 @@ def t_quantile(p: float, df: float) -> float:
 
 
 def t_power(shift: float, df: float, alpha: float) -> float:
-    """P(|T| > t(1 - alpha/2)) for T = (Z + shift) / sqrt(chi2(df) / df), the noncentral t distribution, by Simpson's
-    rule over the spread. `shift`: the true difference in units of its standard error. To about 1e-6."""
+    """Return P(|T| > t(1 - alpha/2)) for T = (Z + shift) / sqrt(chi2(df) / df), the noncentral t distribution, to about
+    1e-6.
+
+    Computed by Simpson's rule over the spread. `shift` is the true difference in units of its standard error.
+    """
     limit = t_quantile(1 - alpha / 2, df)
     end, steps = math.sqrt(1 + 9 / math.sqrt(2 * df)), 600
     log_front = math.log(2) + 0.5 * df * math.log(df / 2) - math.lgamma(df / 2)
@@ -79,7 +82,7 @@ def _normal(z: float) -> float:
 
 @lru_cache(maxsize=256)
 def detectable_shift(df: float, alpha: float = 0.05, power: float = 0.8) -> float:
-    """The true difference, in units of its standard error, that is shown in `power` of all experiments."""
+    """Return the true difference, in units of its standard error, that a share `power` of all experiments shows."""
     low, high = 0.0, 1.0
     while t_power(high, df, alpha) < power:
         high *= 2

@@ -1,4 +1,4 @@
-"""From request records to the figures of a run."""
+"""From request records to the metrics of a run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FROM_USAGE = (
 
 
 def quantile(ordered: Sequence[float], p: float) -> float:
-    """The p-quantile (0..1) of an ascending, non-empty sequence by linear interpolation, as numpy's default."""
+    """Return the p-quantile (0..1) of an ascending, non-empty sequence by linear interpolation, as numpy's default."""
     at = p * (len(ordered) - 1)
     low = int(at)
     high = min(low + 1, len(ordered) - 1)
@@ -35,8 +35,8 @@ def quantile(ordered: Sequence[float], p: float) -> float:
 
 
 def distribution(values: Iterable[float], unit: float = 1.0) -> Distribution | None:
-    """Of `values` divided by `unit` (dividing each of a million gaps would take longer than sorting them). None when
-    there are no values."""
+    """Return statistics of `values` divided by `unit`, or None if there are none. (Dividing each of a million gaps
+    first would take longer than sorting them.)"""
     ordered = sorted(values)
     if not ordered:
         return None
@@ -47,9 +47,11 @@ def distribution(values: Iterable[float], unit: float = 1.0) -> Distribution | N
 
 
 def tpot_ms(record: RequestRecord, first_tokens: float | None = None) -> float | None:
-    """(last - first chunk) / (tokens - tokens in the first chunk). Where the server did not say how many tokens the
-    first chunk of this reply carried, `first_tokens`, as in the warm-up, and one where that is not known either or each
-    chunk is a token. None without usage, or with nothing after the first chunk."""
+    """Return (last - first chunk) / (tokens - tokens in the first chunk), in ms.
+
+    If the server did not report the tokens in the first chunk of this reply, `first_tokens` (from the warm-up) is used,
+    and 1 if that is unknown too or each chunk is one token. None without usage, or with nothing after the first chunk.
+    """
     tokens = record.output_tokens or 0
     usual = 1 if first_tokens is None or record.chunks >= tokens else first_tokens
     after_first = tokens - (record.first_tokens or usual)
@@ -61,11 +63,12 @@ def tpot_ms(record: RequestRecord, first_tokens: float | None = None) -> float |
 def summarize(
     spec: BenchSpec, counted: Sequence[RequestRecord], warmups: Sequence[RequestRecord], facts: ClientFacts
 ) -> BenchSummary:
-    """`output_tok_s` and `request_s` are over the window (window.py), `whole_run_tok_s` over the whole run: tokens of
-    the requests that were ok, from the first write to the last byte of any request.
+    """Return the metrics of a run.
 
-    TTFT and end-to-end time count from the socket write: they are the server's. In an open loop a request may have had
-    to wait for a free stream before; `queue_ms` is that wait, and the two `…_from_schedule_ms` include it.
+    `output_tok_s` and `request_s` are over the window (steady_window.py), `whole_run_tok_s` over the whole run: tokens
+    of successful requests, from the first write to the last byte of any request. TTFT and end-to-end time count from
+    the socket write, so they are the server's. In an open loop, a request may have waited for a free stream before:
+    `queue_ms` is that wait, and the two `…_from_schedule_ms` include it.
     """
     good = [r for r in counted if r.ok]
     warm = [r for r in warmups if r.ok]
@@ -101,7 +104,7 @@ def summarize(
 
 
 def _figures(good: Sequence[RequestRecord], duration_s: float, first_tokens: float | None) -> dict[str, object]:
-    """Of the whole run."""
+    """Return the metrics of the whole run."""
     output = total([r.output_tokens for r in good])
     tpot = distribution(t for r in good if (t := tpot_ms(r, first_tokens)) is not None)
     chunks = sum(r.chunks for r in good)
@@ -131,7 +134,8 @@ def _window_figures(good: Sequence[RequestRecord], window: Window) -> dict[str, 
 
 
 def _from_schedule(good: Sequence[RequestRecord]) -> dict[str, Distribution | None]:
-    """None of these in a closed loop: there a request is due when it starts."""
+    """Return the metrics relative to the schedule. None of them exists in a closed loop, in which a request is due when
+    it starts."""
     waits = [(r, 1000 * (r.start_s - r.due_s)) for r in good if r.due_s is not None]
     return {
         "queue_ms": distribution(max(0.0, wait) for _, wait in waits),
@@ -141,7 +145,7 @@ def _from_schedule(good: Sequence[RequestRecord]) -> dict[str, Distribution | No
 
 
 def _absent(spec: BenchSpec, good: list[RequestRecord], figures: Mapping[str, object]) -> dict[str, str]:
-    """A reason for every None."""
+    """Return a reason for every metric that is None."""
     reasons = dict.fromkeys(("power_w", "energy_j", "tok_per_joule"), _NO_TELEMETRY)
     for name, value in figures.items():
         if value is None:
@@ -153,10 +157,10 @@ def _why(spec: BenchSpec, name: str, good: list[RequestRecord]) -> str:
     if not good:
         return "no request succeeded"
     if name == "cached_tokens" and all(r.prompt_tokens is not None for r in good):
-        return "the server's usage does not say how many prompt tokens were cached"
+        return "the server's usage does not contain the number of cached prompt tokens"
     without = sum((r.prompt_tokens if name == "prompt_tokens" else r.output_tokens) is None for r in good)
     if without and name in _FROM_USAGE:
-        return f"{without} of {len(good)} replies carried no token usage"
+        return f"{without} of {len(good)} replies had no token usage"
     if name in _FROM_CHUNKS and not spec.stream:
         return "the replies were not streamed"
     if name in ("ttft_ms", "tokens_per_chunk"):

@@ -1,11 +1,13 @@
-"""A command tied to its parent: `python tied.py OUTPUT_FD TERM_WAIT_S COMMAND…`, a process of its own between the two.
+"""A process between Workbench and a command, which ends the command when Workbench ends: `python tied_process.py
+OUTPUT_FD TERM_WAIT_S COMMAND…`
 
-stdin is a pipe that the parent holds open and never writes to: its end means that the parent wants the command ended,
-or is gone, by whatever signal. The command leads a session and process group of its own. What it starts stays below
-this process, also in another session and without its parent (PR_SET_CHILD_SUBREAPER): this process ends all of it, and
-the kernel ends the command where this process is killed. stdout takes one line of JSON when the command has
-started or could not, and one when it has ended.
-Imports the standard library only: it starts before each command.
+stdin is a pipe that the parent keeps open and never writes to. Its end means that the parent wants the command ended,
+or has ended itself, by whatever signal. The command leads a session and process group of its own. Everything that it
+starts stays below this process, even in another session and without its parent (PR_SET_CHILD_SUBREAPER), so this
+process can end all of it; and the kernel ends the command if this process is killed. stdout gets one line of JSON when
+the command has started or could not be started, and one when it has ended.
+
+Imports the standard library only, since it starts before each command.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ def main() -> int:
         os.set_blocking(fd, False)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
     for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda *_: None)  # told to end or not: the pipe decides
+        signal.signal(number, lambda *_: None)  # only the pipe decides when to end
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     output, began = int(sys.argv[1]), time.monotonic()
     try:
@@ -63,7 +65,7 @@ def main() -> int:
 
 
 def _die_with_parent() -> None:
-    """In the command, before it is one: the kernel kills it where this process is killed."""
+    """Let the kernel kill the command if this process is killed. Called in the child before it becomes the command."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -78,19 +80,21 @@ def _tell(message: dict[str, float | int | None]) -> None:
 
 
 def _ended(pid: int) -> bool:
-    """Left as it is: until it is taken away, its number, which is its group's, is nobody else's."""
+    """Return whether the command has ended. It is not reaped: until then, its number, which is also its group's, is not
+    reused."""
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def _exit_code(pid: int) -> int:
-    """Negative for a signal."""
+    """Return the exit code, negative for a signal."""
     found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     assert found is not None
     return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
 
 
 def _end_all(leader: int, wait_s: float) -> None:
-    """End the command's group and whatever else it started; KILL is repeated, since a process may just have forked."""
+    """End the command's group and everything else that it started. KILL is repeated, since a process may just have
+    forked."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         until, first = time.monotonic() + wait_s, True
         while (left := _below()) or not _ended(leader):
@@ -106,7 +110,7 @@ def _end_all(leader: int, wait_s: float) -> None:
 
 
 def _send(pid: int, start: bytes, number: int) -> None:
-    """Signal a process unless its number has become another's."""
+    """Signal a process, unless its number has been reused."""
     with contextlib.suppress(OSError, AttributeError):
         handle = os.pidfd_open(pid)
         try:
@@ -117,7 +121,7 @@ def _send(pid: int, start: bytes, number: int) -> None:
 
 
 def _below() -> list[tuple[int, bytes]]:
-    """The living processes below this one, by number and start; none without /proc."""
+    """Return the living processes below this one, as number and start time; empty without /proc."""
     table: dict[int, list[bytes]] = {}
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -134,7 +138,7 @@ def _below() -> list[tuple[int, bytes]]:
 
 
 def _stat(pid: int) -> list[bytes]:
-    """State, parent, …, start (the 20th) of a process."""
+    """Return the fields of a process from its state on: state, parent, …, and the start time as the 20th."""
     return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].split()
 
 

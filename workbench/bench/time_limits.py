@@ -1,9 +1,9 @@
 """How long a request, a silence and a whole run may last.
 
-A limit that the user gave holds as it is. Else no fixed time per request would do: 500 tokens take 2 s on one server
-and three minutes on another. What is limited then is silence: before the first token, as long as no other request
-gets one either (a queue or a long prefill is silence too), and after it. The run has half an hour, or the time that it
-needs at the pace it shows, up to four hours.
+A limit that the user gave applies unchanged. Otherwise no fixed time per request would be right: 500 tokens take 2 s on
+one server and three minutes on another. Therefore silence is limited: before the first token, as long as no other
+request gets one either (a queue or a long prefill is silence too), and after it. The run may last half an hour, or the
+time that it needs at its own pace, up to four hours.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ FIRST_TOKEN_S = 120.0
 STALL_S = 60.0
 RUN_S = 1800.0
 LONGEST_RUN_S = 4 * 3600.0
-_PREFILL_TOK_S = 50.0  # what the slowest machines in use reach
-_PREFILLED_TOGETHER = 16  # prompts at most, before the first of them has its first token
+_PREFILL_TOK_S = 50.0  # reached by the slowest machines in use
+_PREFILLED_TOGETHER = 16  # most prompts that are processed before the first of them has its first token
 _STALL_GAPS = 100  # mean gaps of the same reply: a server of 1 token/s may pause longer than one of 100
-_SLACK = 1.5  # on the expected time of a run
-_ENDLESS = 8  # times the longest answer that was asked for, in chunks
+_SLACK = 1.5  # factor on the expected time of a run
+_ENDLESS = 8  # chunks of a reply, as a multiple of the requested length
 _CHARACTERS_PER_TOKEN = 4
 
 
 class Limits:
-    """`heard_ns`: when the last content of any request came."""
+    """Time limits of one run. `heard_ns` is when the last content of any request arrived."""
 
     def __init__(self, spec: BenchSpec) -> None:
         self.spec = spec
@@ -40,17 +40,17 @@ class Limits:
         together = min(spec.concurrency, _PREFILLED_TOGETHER)
         self._first_token_s = FIRST_TOKEN_S + prompt_tokens * together / _PREFILL_TOK_S
 
-    def listen(self, running: Iterable[Exchange]) -> None:
-        """Take note of what came since the last look."""
+    def note_content(self, running: Iterable[Exchange]) -> None:
+        """Note the latest content of the requests in flight."""
         for exchange in running:
             if exchange.reply.stamps_ns:
                 self.heard_ns = max(self.heard_ns, exchange.reply.stamps_ns[-1])
 
     def over(self, exchange: Exchange, now_ns: int) -> tuple[str, str] | None:
-        """(kind, detail) of the failure of a request that takes too long; None while it may go on."""
+        """Return (kind, detail) of the failure of a request that takes too long; None while it may continue."""
         asked_s, chunks = self.spec.timeout_s, len(exchange.reply.stamps_ns)
         if asked_s is not None and now_ns - exchange.began_ns > asked_s * 1e9:
-            return records.TIMEOUT, f"not complete after {asked_s:g} s, {chunks} chunks came"
+            return records.TIMEOUT, f"not complete after {asked_s:g} s and {chunks} chunks"
         if exchange.begun:
             stall_s = self._stall_s(exchange)
             if now_ns - exchange.last_byte_ns > stall_s * 1e9:
@@ -58,14 +58,14 @@ class Limits:
             return None
         limit_s = self._first_token_s
         if asked_s is None and now_ns - max(exchange.began_ns, self.heard_ns) > limit_s * 1e9:
-            return records.TIMEOUT, f"no first token for {limit_s:g} s, in which no other request got a token either"
+            return records.TIMEOUT, f"no first token for {limit_s:g} s, and no other request got a token either"
         return None
 
     def endless(self, chunks: int, asked_tokens: int) -> tuple[str, str] | None:
-        """The failure of a reply that does not end."""
+        """Return (kind, detail) of the failure of a reply that does not end."""
         if chunks <= _ENDLESS * asked_tokens + 1000:
             return None
-        return records.LONG, f"{chunks} chunks came, {asked_tokens} tokens were asked"
+        return records.LONG, f"{chunks} chunks arrived, although {asked_tokens} tokens were requested"
 
     def _stall_s(self, exchange: Exchange) -> float:
         if self.spec.stall_s is not None:
@@ -75,7 +75,7 @@ class Limits:
         return max(STALL_S, round(_STALL_GAPS * gap_s))
 
     def run_over(self, elapsed_s: float, share_done: Callable[[], float]) -> bool:
-        """Whether the run's time is over. Where no deadline was given, one that comes nearer to its end is given the
+        """Return whether the run's time is over. Without a deadline from the user, a run that makes progress gets the
         time that it needs at its pace so far."""
         if elapsed_s <= self.deadline_s:
             return False

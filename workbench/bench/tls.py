@@ -1,4 +1,4 @@
-"""Which certificates of a server are trusted: the machine's, those of a file, or (asked for) any."""
+"""Trusted certificates of a server: those of this machine, those in a file, or (on request) any."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 def context(spec: BenchSpec) -> ssl.SSLContext:
-    """As the spec says; without a word, as OpenSSL on this machine does (SSL_CERT_FILE and SSL_CERT_DIR included).
-    Raises InputError for a file that holds no certificates."""
+    """Return the TLS context for the spec. Without options, the certificates that OpenSSL trusts on this machine
+    (including SSL_CERT_FILE and SSL_CERT_DIR). Raises InputError for a file without certificates."""
     import ssl
 
     try:
         made = ssl.create_default_context(cafile=spec.ca_file or None)
     except OSError as error:  # ssl.SSLError is one
-        why = error.strerror if not isinstance(error, ssl.SSLError) else "it holds no certificate in PEM form"
+        why = error.strerror if not isinstance(error, ssl.SSLError) else "the file contains no certificate in PEM form"
         raise InputError(f"--cacert {spec.ca_file}: {why}", next_step="give the server's CA as a PEM file") from None
     if spec.insecure:
         made.check_hostname = False
@@ -29,7 +29,7 @@ def context(spec: BenchSpec) -> ssl.SSLContext:
 
 
 def distrusted(error: BaseException) -> str | None:
-    """What is wrong with the server's certificate, where that is the cause of `error`."""
+    """Return what is wrong with the server's certificate, if that is the cause of `error`."""
     import ssl
 
     seen: BaseException | None = error
@@ -40,4 +40,4 @@ def distrusted(error: BaseException) -> str | None:
     return None
 
 
-ADVICE = "name its CA's file: --cacert FILE; or, on a network of your own, accept any certificate: --insecure"
+ADVICE = "give the file of the server's CA: --cacert FILE; or, on your own network, accept any certificate: --insecure"

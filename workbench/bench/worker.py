@@ -1,10 +1,11 @@
 """The benchmark's own process: `python -m workbench.bench.worker`.
 
-In: one line of JSON on stdin, a BenchSpec, with the API key as `api_key` where it is not in the environment. Out:
-JSON lines on stdout, by "type": "progress" (at most five a second), "request" (each finished one, warm-up included),
-then one "summary" or "error". It ends at once when told to (SIGTERM) and when its parent is gone (end of file on
-stdin), with a line of type "stopped" where that can still be written. Told to in the counted part, it sums up what came
-until then, as "partial".
+Input: one line of JSON on stdin, a BenchSpec, with the API key as `api_key` if it is not in the environment. Output:
+JSON lines on stdout, by "type": "progress" (at most five per second), "request" (each finished one, including the
+warm-up), then one "summary" or "error". The worker ends at once on SIGTERM and when its parent has ended (end of file
+on stdin), with a line of type "stopped" if that can still be written. On SIGTERM during the measured part it writes a
+summary of that part, marked "partial".
+
 Imports the standard library and plain data only.
 """
 
@@ -37,11 +38,11 @@ from workbench.model.json_records import to_json, with_tuples
 
 _PROGRESS_NS = 200_000_000
 _NICE = -10
-TOLD = "told to end"
+TERMINATED = "ended by a signal"
 
 
 class WorkerOutput:
-    """Lines to stdout that never hold up the loop: what the pipe does not take is written when it does."""
+    """Writes lines to stdout without ever blocking the loop: bytes that the pipe does not accept are written later."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -67,7 +68,7 @@ class WorkerOutput:
                 self._client.watch(self.fd, OUT, self.flush)
                 self._watching = True
             return
-        except OSError:  # nobody reads any more
+        except OSError:  # the reader is gone
             self._waiting.clear()
             if self._client is not None:
                 self._client.stop("the reader is gone")
@@ -107,9 +108,9 @@ def main() -> int:
     _report_progress(client, output)
     gc.collect()
     gc.freeze()
-    gc.disable()  # a collection in the middle of a run is a gap that no server made
+    gc.disable()  # a garbage collection during the run would look like a pause of the server
     client.run()
-    if client.stopped and (client.stopped != TOLD or not any(r.ok for r in client.counted)):
+    if client.stopped and (client.stopped != TERMINATED or not any(r.ok for r in client.counted)):
         output.line({"type": "stopped", "reason": client.stopped})
         output.finish(wait_s=0.2)
         return 143
@@ -120,10 +121,11 @@ def main() -> int:
 
 
 def _go_before_others() -> None:
-    """What else runs on this machine, the screen first of all, must not make a stamp late. Where it is allowed (root).
+    """Raise this process's priority where that is allowed (root), so that other programs, above all the screen, do not
+    delay receive times.
 
-    Linux weighs whole sessions against each other (autogroup), and nice only inside one: a session has a value of its
-    own, which is ours to set where we lead it, as under the runner.
+    Linux weighs whole sessions against each other (autogroup), and nice only within one. The session's value can be set
+    by its leader, which this process is under the runner.
     """
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, _NICE)
@@ -136,7 +138,7 @@ def _go_before_others() -> None:
 
 
 def _read_line(wake: int) -> bytes | None:
-    """The first line of stdin; None when told to end, or when stdin ended, before it was complete."""
+    """Return the first line of stdin; None if a signal or the end of stdin came before it was complete."""
     data = b""
     while not data.endswith(b"\n"):
         ready, _, _ = select.select([0, wake], [], [])
@@ -156,7 +158,7 @@ def _client(line: bytes, output: WorkerOutput) -> Client:
         # By hand: this process starts for each run, and msgspec takes 30 ms to import.
         spec = BenchSpec(**with_tuples(asked))
     except (ValueError, TypeError, AttributeError) as error:
-        raise BenchError(f"not a benchmark specification: {error}") from None
+        raise BenchError(f"invalid benchmark specification: {error}") from None
     if spec.api_key_env:
         key = api_key(spec.api_key_env, os.environ if key is None else {spec.api_key_env: key})
     check(spec)
@@ -168,7 +170,7 @@ def _client(line: bytes, output: WorkerOutput) -> Client:
 
 
 def check(spec: BenchSpec) -> None:
-    """Raises BenchError for values that no run can be made of."""
+    """Raise BenchError for values with which no run can be made."""
     for name, least in (("concurrency", 1), ("requests", 1), ("max_tokens", 1), ("input_tokens", 1), ("warmup", 0)):
         if getattr(spec, name) < least:
             raise BenchError(f"{name} is {getattr(spec, name)}, it must be at least {least}")
@@ -187,17 +189,17 @@ def check(spec: BenchSpec) -> None:
         if value is not None and not 0 < value < math.inf:
             raise BenchError(f"{name} is {value:g}, it must be above 0")
     if not 0 <= spec.length_spread < 1:
-        raise BenchError(f"length_spread is {spec.length_spread:g}, it must be from 0 up to, but not, 1")
+        raise BenchError(f"length_spread is {spec.length_spread:g}, it must be at least 0 and below 1")
 
 
 def _watch_for_the_end(client: Client, wake: int) -> None:
-    client.watch(wake, IN, lambda _: client.stop(TOLD))
+    client.watch(wake, IN, lambda _: client.stop(TERMINATED))
 
     def on_stdin(_: int) -> None:
         if not os.read(0, 65536):
             client.stop("the parent is gone")
 
-    with contextlib.suppress(OSError):  # stdin is a file: there is no parent to outlive
+    with contextlib.suppress(OSError):  # stdin is a file, so there is no parent to wait for
         client.watch(0, IN, on_stdin)
 
 

@@ -1,5 +1,5 @@
-"""What is asked: prompts of a given length or the person's own, and the JSON body, from which refused fields are
-dropped."""
+"""The requests: prompts of a given length or the user's own, and the JSON body, without fields that the engine
+rejects."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from workbench.model.bench import BenchSpec
 
-# Common English words: with the space before them one token each in the BPE vocabularies in use.
+# Common English words: each is one token, with the space before it, in the BPE vocabularies in use.
 _WORDS = (
     "time year people way day man thing woman life child world school state family student group country problem hand "
     "part place case week company system program question work government number night point home water room mother "
@@ -27,26 +27,29 @@ _DROPPABLE = ("ignore_eos", "min_tokens", "temperature", "stream_options")
 
 
 def request_mark(salt: str, own: str) -> str:
-    """Twelve digits for one request (`own`: "r/12", "w/0") of one run. The salt itself at the front would be a prefix
-    that all prompts of the run share; digits take the same number of tokens in every prompt, letters would not."""
+    """Return twelve digits that mark one request (`own`: "r/12", "w/0") of one run.
+
+    The salt itself at the front would be a prefix shared by all prompts of the run. Digits take the same number of
+    tokens in every prompt, unlike letters.
+    """
     return f"{random.Random(f'{salt}/{own}').randrange(10**12):012d}"
 
 
 def has_messages(prompt: str) -> bool:
-    """Whether an entry of `BenchSpec.prompts` holds messages, not a text."""
+    """Return whether an entry of `BenchSpec.prompts` contains messages instead of a text."""
     return prompt.startswith(("[", '{"messages"'))
 
 
 def split(entry: Any) -> tuple[Any, int | None]:
-    """An entry of `BenchSpec.prompts`, taken out of JSON: text or messages, and the length of its answer if given."""
+    """Return text or messages, and the answer's length if given, from a decoded entry of `BenchSpec.prompts`."""
     if isinstance(entry, dict):
         return entry.get("messages", entry.get("prompt")), entry["max_tokens"]
     return entry, None
 
 
 class Workload:
-    """Makes the body of each request. `words` of a synthetic prompt are as many as the server's tokenizer said
-    (`spec.prompt_words`), else they follow the measured prompt length (`calibrate`)."""
+    """Makes the body of each request. The number of `words` in a synthetic prompt comes from the server's tokenizer
+    (`spec.prompt_words`), otherwise from the measured prompt length (`calibrate`)."""
 
     def __init__(self, spec: BenchSpec) -> None:
         self.spec = spec
@@ -60,8 +63,8 @@ class Workload:
         self._shared = self._text(random.Random(spec.seed), most if spec.shared_prefix else 0)
 
     def max_tokens(self, index: int, *, warmup: bool) -> int:
-        """The length that request `index` asks for: within `length_spread` of the spec's, from seed and index alone,
-        so that A and B ask for the same."""
+        """Return the length that request `index` asks for: within `length_spread` of the spec's, from seed and index
+        alone, so that A and B request the same."""
         spec = self.spec
         if self._own and (length := self._own_lengths[index % len(self._own)]) is not None:
             return length
@@ -71,19 +74,21 @@ class Workload:
         return random.Random(f"{spec.seed}/length/{_name(index, warmup)}").randint(low, high)
 
     def asked_tokens(self, index: int, *, warmup: bool) -> int | None:
-        """The exact length that this reply must have, None where the engine may end earlier."""
+        """Return the exact length that this reply must have; None if the engine may end earlier."""
         exact = self._exact and "ignore_eos" not in self.dropped
         return self.max_tokens(index, warmup=warmup) if exact else None
 
     @property
     def _exact(self) -> bool:
-        """By what is sent: the user's own body fields stand over the spec."""
+        """Whether exact lengths are requested. The user's own body fields override the spec."""
         return bool(self.spec.extra_body.get("ignore_eos", self.spec.ignore_eos))
 
     def prompt(self, index: int, *, warmup: bool) -> str:
-        """A synthetic prompt. A mark made of the salt stands at the front, so that no two prompts share a prefix with
-        each other or with another run's; with a shared prefix it stands at the end. The words depend on seed and index
-        alone: A and B get the same."""
+        """Return a synthetic prompt, whose words depend on seed and index alone, so that A and B get the same.
+
+        A mark made from the salt is at the front, so that no two prompts share a prefix with each other or with another
+        run's; with a shared prefix, the mark is at the end.
+        """
         spec = self.spec
         own = _name(index, warmup)
         mark = request_mark(spec.salt, own)
@@ -93,7 +98,7 @@ class Workload:
         return f"[{mark}] {_TASK}{' '.join(words)}"
 
     def fields(self, index: int, *, warmup: bool) -> dict[str, Any]:
-        """`prompt` or `messages` of the request."""
+        """Return `prompt` or `messages` of the request."""
         if self._own:
             asked = self._own[index % len(self._own)]
             if not self.spec.shared_prefix:
@@ -105,6 +110,7 @@ class Workload:
         return {"messages": [{"role": "user", "content": asked}] if isinstance(asked, str) else asked}
 
     def body(self, index: int, *, warmup: bool) -> bytes:
+        """Return the JSON body of the request."""
         spec = self.spec
         length = self.max_tokens(index, warmup=warmup)
         fields: dict[str, Any] = {"model": spec.model, **self.fields(index, warmup=warmup)}
@@ -119,14 +125,14 @@ class Workload:
         return json.dumps(fields, ensure_ascii=False).encode("utf-8", "replace")
 
     def _usage_in_chunks(self, warmup: bool) -> dict[str, bool]:
-        """Ask how many tokens the first chunk holds, which TPOT needs, of the warm-up: there it costs the counted
-        requests nothing. Where there is none, of all."""
+        """Request usage in each chunk during the warm-up: TPOT needs the tokens in the first chunk, and there it costs
+        the measured requests nothing. Without a warm-up, request it for all."""
         wanted = (warmup or not self.spec.warmup) and _IN_CHUNKS not in self.dropped
         return {_IN_CHUNKS: True} if wanted else {}
 
     def drop_refused(self, status: int, said: str, sent: Mapping[str, Any]) -> bool:
-        """After a 400 or 422 that names optional fields of `sent` (the parsed body): leave those out from now on.
-        True when the request is worth sending again."""
+        """Leave out optional fields from now on that a 400 or 422 answer names. `sent` is the parsed body. Return
+        whether the request should be sent again."""
         if status not in (400, 422):
             return False
         if "max_completion_tokens" in said and "max_tokens" in sent:
@@ -140,9 +146,9 @@ class Workload:
         return bool(named)
 
     def calibrate(self, prompt_tokens: int) -> None:
-        """`prompt_tokens` is what the server counted for a prompt of the present length: sets `words` to match, at
-        as many tokens per character as there were. (The chat template is taken for text: it is not known.) The
-        person's own prompts, and a length by the server's tokenizer, stay as they are."""
+        """Set `words` so that prompts get the requested length, from the server's count `prompt_tokens` for a prompt of
+        the present length, at the same number of tokens per character. (The chat template counts as text, since it is
+        unknown.) The user's own prompts, and a length by the server's tokenizer, stay unchanged."""
         if self._own or self.spec.prompt_words:
             return
         wanted = self.spec.input_tokens
@@ -162,7 +168,8 @@ def _name(index: int, warmup: bool) -> str:
 
 
 def _marked(asked: Any, mark: str) -> Any:
-    """The person's prompt with `mark` in front of all its text: of the first message, where it is several."""
+    """Return the user's prompt with `mark` in front of all its text: in front of the first message, if there are
+    several."""
     if isinstance(asked, str):
         return mark + asked
     first, *others = asked

@@ -111,7 +111,9 @@ def test_what_is_compared_is_no_reproach() -> None:
     longer = replace(b, summary=replace(b.summary, prompt_tokens=7000))
     assert any("prompt tokens per request differ" in w for w in compare(a, longer).warnings)
     told = compare(a, longer, arms=("model", "engine"))
-    assert told.like_for_like and any("count or frame a prompt differently" in note for note in told.notes)
+    assert told.like_for_like and any(
+        "count tokens differently or use other chat templates" in note for note in told.notes
+    )
 
 
 def test_answers_that_end_earlier_are_less_work_whoever_gave_them() -> None:
@@ -134,7 +136,7 @@ def test_rates_of_different_windows_are_not_compared() -> None:
     assert compare(whole, whole).like_for_like
     said = compare(steady, whole)
     assert said.warnings == (
-        "rates are over different parts of the runs (A steady, B whole run): give more --requests or --seconds",
+        "rates cover different parts of the runs (A steady, B whole run): use more --requests or --seconds",
     )
     assert not compare([*steady, *whole], steady).like_for_like
 
@@ -199,7 +201,7 @@ def test_one_run_each_claims_nothing() -> None:
     assert speed.change_pct == pytest.approx(15.8)
     assert (speed.interval_pct, speed.verdict) == (None, "single pair")
     assert {m.verdict for m in c.metrics} == {"single pair"}
-    assert any("cannot be told from the noise" in n for n in c.notes)
+    assert any("cannot be distinguished from the noise" in n for n in c.notes)
     assert c.like_for_like and not c.warnings and (c.a, c.b) == (1, 2)
 
 
@@ -234,9 +236,9 @@ def test_an_absent_figure_is_not_measured() -> None:
         ({"host": "other"}, "different hosts"),
         ({"client": "tunnel"}, "different places"),
         ({"gpus": ()}, "different GPUs"),
-        ({"simulated": True}, "one is simulated"),
+        ({"simulated": True}, "one result is simulated"),
         ({"summary": {"requests_failed": 3, "errors": {"reset": 3}}}, "3 of 67 requests failed (3 reset)"),
-        ({"summary": {"cached_tokens": 640}}, "the prefix cache gave 0 % of the prompt tokens in A, 10 % of them in B"),
+        ({"summary": {"cached_tokens": 640}}, "the prefix cache supplied 0 % of the prompt tokens in A and 10 % in B"),
         ({"summary": {"client_cpu_pct": 90}}, "used 90 % of a core"),
         ({"summary": {"output_tokens": 4096}}, "output tokens per request differ: 128.0 and 64.0"),
         ({"summary": {"gpu": replace(GPU, sm_mhz=2000)}}, "SM clocks differed"),

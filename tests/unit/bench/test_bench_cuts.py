@@ -340,5 +340,5 @@ def test_a_run_without_any_usage_counts_requests_and_no_tokens() -> None:
         None,
         None,
     )
-    assert s.absent["output_tok_s"] == s.absent["window_output_tokens"] == "8 of 8 replies carried no token usage"
+    assert s.absent["output_tok_s"] == s.absent["window_output_tokens"] == "8 of 8 replies had no token usage"
     assert s.request_s and s.ttft_ms and s.ttft_ms.count == 8

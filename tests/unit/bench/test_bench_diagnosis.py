@@ -33,7 +33,7 @@ def share(word: str, noise: Noise, pairs: int = 8, count: int = 300) -> float:
     return 100 * sum(word in text for text in said) / count
 
 
-@pytest.mark.parametrize("word", ["stands out", "two speeds", "trend"])
+@pytest.mark.parametrize("word", ["is an outlier", "two speeds", "trend"])
 @pytest.mark.parametrize("pairs", [3, 5, 8])
 def test_a_quiet_machine_is_seldom_accused(word: str, pairs: int) -> None:
     assert share(word, QUIET, pairs) <= 4.0
@@ -57,7 +57,7 @@ def test_one_disturbed_run_is_found() -> None:
         pairs = pairs_of(seed, QUIET, 8)
         a, b = pairs[seed % 8]
         pairs[seed % 8] = (a, replace(b, value=0.9 * b.value))
-        found += any(said.startswith(f"pair {seed % 8 + 1} stands out") for said in diagnosed(pairs))
+        found += any(said.startswith(f"pair {seed % 8 + 1} is an outlier") for said in diagnosed(pairs))
     assert found > 80
 
 
@@ -70,16 +70,14 @@ def exact(values: Sequence[tuple[float, float]]) -> list[tuple[MeasuredRun, Meas
 
 def test_the_run_that_did_it_is_named() -> None:
     (said,) = diagnosed(exact([(100, 103), (100.4, 103), (99.8, 103.1), (80, 103), (100.1, 102.8), (99.9, 103.2)]))
-    assert (
-        said.startswith("pair 4 stands out: +28.8 %, the others +3.0 % with") and "its run 7 (A) lies -20.0 %" in said
-    )
+    assert said.startswith("pair 4 is an outlier: +28.8 %, the others +3.0 % with") and "run 7 (A) is -20.0 %" in said
 
 
 def test_a_step_is_told_from_servers_that_alternate() -> None:
     (step,) = diagnosed(exact([(100, 100.1), (100.2, 99.9), (100, 100.1), (95, 95.2), (94.9, 95), (95.1, 95)]))
     assert "came before run 7 and stayed" in step
     (dice,) = diagnosed(exact([(100, 95.1), (95, 100), (95.2, 95), (100.2, 100.1), (99.9, 94.9), (95, 100)]))
-    assert "A 3 runs near 95.07 and 3 near 100" in dice and "draws one of two" in dice
+    assert "A 3 runs near 95.07 and 3 near 100" in dice and "selects one of the two" in dice
 
 
 @pytest.mark.parametrize("pairs", [3, 5, 8])
@@ -101,14 +99,14 @@ def test_a_first_run_like_the_others_is_seldom_called_cold(pairs: int) -> None:
 def test_a_cold_first_run_is_told() -> None:
     first = [MeasuredRun(ExperimentRun(0, WARM_UP, "A"), 90.0)]
     assert list(diagnosed(exact([(100, 103), (100.2, 103.3)]), first)) == [
-        "the discarded first run lies -10.1 % from the other runs of A: a cold start"
+        "the discarded first run is -10.1 % from the other runs of A: a cold start"
     ]
     assert not list(diagnosed(exact([(100, 103), (100.2, 103.3)]), [replace(first[0], value=100.4)]))
 
 
 def test_a_compile_cache_is_told_of_the_arms_that_have_one() -> None:
     both = compiled_once(["vllm", "vllm"], [False, False])
-    assert both is not None and both.startswith("all runs of A and all of B share what the first start compiled")
+    assert both is not None and both.startswith("all runs of A and all of B share the code compiled at the first start")
     one = compiled_once(["vllm", "vllm"], [False, True])
     assert one is not None and one.startswith("all runs of A share")
     assert compiled_once(["llamacpp", "vllm"], [False, True]) is None

@@ -78,10 +78,10 @@ def test_power_alone_gives_energy() -> None:
 @pytest.mark.parametrize(
     ("during", "idle", "name", "why"),
     [
-        (gpu(), Idle(why="the server was busy"), "net_tok_per_joule", "idle power is not known: the server was busy"),
+        (gpu(), Idle(why="the server was busy"), "net_tok_per_joule", "idle power is unknown: the server was busy"),
         (gpu(), Idle(why="the server was busy"), "idle_power_w", "the server was busy"),
-        (gpu(), Idle(300.0, ""), "net_tok_per_joule", "no more than the 300 W of idling"),
-        (gpu(energy_j=0.0), IDLE, "tok_per_joule", "did not move"),
+        (gpu(), Idle(300.0, ""), "net_tok_per_joule", "no more than the idle power of 300 W"),
+        (gpu(energy_j=0.0), IDLE, "tok_per_joule", "did not change"),
         (
             gpu(energy_j=None, power_w=None, absent={"power_w": "no sensor", "energy_j": "no sensor"}),
             IDLE,
@@ -106,7 +106,7 @@ def test_no_energy_at_all_keeps_the_idle_power_that_was_read() -> None:
 @pytest.mark.parametrize(("integrated", "told"), [(3120.0, False), (3200.0, True), (2800.0, True), (None, False)])
 def test_counter_and_integration_that_are_apart_are_told(integrated: float | None, told: bool) -> None:
     s = with_energy(BASE, gpu(energy_counter_j=3000.0, energy_integrated_j=integrated), IDLE, seconds=10.0)
-    assert any("counter says 3,000 J" in note for note in s.notes) is told
+    assert any("counter gives 3,000 J" in note for note in s.notes) is told
 
 
 def test_per_gpu_figures_survive_json() -> None:

@@ -47,7 +47,7 @@ def measured(speeds: list[tuple[float, float]], state: str = "done", **options: 
 
 
 def test_runs_without_spread_could_not_have_shown_less_than_a_metric_tells() -> None:
-    """Never "one of 0.0 % or more would have been seen"."""
+    """Never "one of 0.0 % or more would have been shown"."""
     same, close = measured([(1.0, 1.0)] * 5), measured([(1.0, 1.0), (1.0, 1.0003)] * 3)
     for one in (same, close):
         assert one.comparison is not None and one.smallest_pct is not None
@@ -161,7 +161,8 @@ def test_runs_that_are_not_compared() -> None:
     failed = replace(good, requests_failed=2, errors={"reset": 2})
     assert design.unfit(failed, "output_tok_s") == "2 of 130 requests failed (2 reset)"
     assert (
-        design.unfit(replace(good, refused=("the cache answered",)), "output_tok_s") == "rejected: the cache answered"
+        design.unfit(replace(good, refused=("the cache answered",)), "output_tok_s")
+        == "invalid result: the cache answered"
     )
     absent = replace(good, tok_per_joule=None, absent={"tok_per_joule": "too short"})
     assert design.unfit(absent, "tok_per_joule") == "tok_per_joule was not measured: too short"
@@ -221,22 +222,24 @@ def test_no_difference_comes_with_the_smallest_that_would_have_been_seen() -> No
     one = measured(wobble(4, 0.01, 1.001))
     assert one.verdict.startswith("no difference that 4 pairs can show: +0.1 % ± 1.6")
     assert one.smallest_pct == pytest.approx(100 * detectable_shift(3) * 0.01 / 2, rel=0.02)
-    assert f"at this spread one of {one.smallest_pct:.1f} % or more would have been seen" in one.verdict
+    assert f"with this spread, a difference of {one.smallest_pct:.1f} % or more would have been shown" in one.verdict
     two = measured(wobble(2, 0.01, 1.001))
-    assert two.smallest_pct is None and two.verdict.endswith("; what so few could have shown is not known")
+    assert two.smallest_pct is None and two.verdict.endswith(
+        "; the smallest difference that so few pairs could have shown is unknown"
+    )
 
 
 def test_nothing_is_claimed_of_what_is_not_finished_or_not_alike() -> None:
     pairs = wobble(4, 0.004, 1.1)
     assert measured(pairs, "running").verdict.startswith("so far +10.")
     for state in ("stopped", "failed"):
-        assert measured(pairs, state).verdict.startswith("nothing is claimed: it was not finished; so far +10.")
+        assert measured(pairs, state).verdict.startswith("no claim: the experiment was not finished; so far +10.")
     for state in ("running", "stopped", "failed"):
         compared = measured(pairs, state).comparison
         assert compared is not None and compared.metrics[0].verdict == HINT
         assert not {m.verdict for m in compared.metrics} & {"better", "worse"}
-    assert measured(pairs[:1]).verdict == "nothing is claimed: 1 pair cannot be told from the noise between runs"
-    assert measured([]).verdict == "nothing is claimed: no pair is complete"
+    assert measured(pairs[:1]).verdict == "no claim: 1 pair cannot be distinguished from the noise between runs"
+    assert measured([]).verdict == "no claim: no pair is complete"
     assert measured([], "running").verdict == ""
 
 
@@ -244,15 +247,15 @@ def test_nothing_is_claimed_when_results_are_gone_or_unlike() -> None:
     one = measured(wobble(4, 0.004, 1.1))
     results = {n: result_of(n, r.arm, 1.0 if r.arm == "A" else 1.1, seed=r.pair) for n, r in enumerate(one.runs, 1)}
     gone = design.judged(one, {n: r for n, r in results.items() if n != 3})
-    assert gone.verdict == "nothing is claimed: the results of 1 of 4 pairs were deleted"
+    assert gone.verdict == "no claim: the results of 1 of 4 pairs were deleted"
     other = replace(results[2], conditions=replace(CONDITIONS["B"], driver_version="999"))
     unlike = design.judged(one, {**results, 2: other})
-    assert unlike.verdict.startswith("nothing is claimed: not like for like (")
+    assert unlike.verdict.startswith("no claim: the runs are not comparable (")
     assert unlike.comparison is not None and unlike.comparison.metrics[0].verdict == HINT
 
 
 def test_equal_configurations_that_differ_are_a_fault_of_the_setup() -> None:
-    assert "something else than the configuration" in measured(wobble(4, 0.001, 1.05), a=KNOB).verdict
+    assert "something other than the configuration" in measured(wobble(4, 0.001, 1.05), a=KNOB).verdict
 
 
 def test_clocks_that_an_arm_brings_about_are_told_and_not_held_against_it() -> None:
@@ -274,7 +277,7 @@ def test_more_pairs_after_a_look_and_looking_until_cost_width() -> None:
     results = {n: result_of(n, r.arm, 1.0) for n, r in enumerate(once.runs, 1)}
     again = design.judged(replace(once, extensions=1), results)
     assert (design.level(once), design.level(again)) == (0.95, 0.9875)
-    assert again.comparison is not None and any("98.75 % one" in note for note in again.comparison.notes)
+    assert again.comparison is not None and any("98.75 % interval" in note for note in again.comparison.notes)
     assert design.level(experiment(until_pct=2.0, pairs=9)) == 0.965
 
 

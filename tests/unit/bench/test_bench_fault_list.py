@@ -302,8 +302,8 @@ def test_each_of_them(name: str, tls: ssl.SSLContext | None) -> None:
 def test_what_is_odd_but_right_is_told() -> None:
     found = run([list(ODD[name](0).steps) for name in ("missing [DONE]", "no usage at all", "plain")])
     notes = summary_of(found).notes
-    assert "1 of 3 replies came without [DONE]; their bodies were complete" in notes
-    assert "1 of 3 replies carried no token usage: chunks are not tokens" in notes
+    assert "1 of 3 replies had no [DONE], but their bodies were complete" in notes
+    assert "1 of 3 replies had no token usage, and chunks are not tokens" in notes
 
 
 # -- silence ---------------------------------------------------------------------------------------------------------

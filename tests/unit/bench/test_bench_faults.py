@@ -244,7 +244,7 @@ def test_a_hopeless_run_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     with ScriptedServer(lambda request, n: [SILENCE]) as server:
         client = bench(server.url, requests=100, concurrency=2, timeout_s=0.2, warmup=2)
     assert 2 <= len(client.counted) < 10
-    assert "not one request had succeeded" in client.notes[0]
+    assert "no request had succeeded" in client.notes[0]
 
 
 def test_a_server_that_falls_silent_for_good_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,7 +253,7 @@ def test_a_server_that_falls_silent_for_good_is_given_up(monkeypatch: pytest.Mon
     with ScriptedServer(lambda request, n: [OK] if n < 10 else [SILENCE]) as server:
         client = bench(server.url, requests=100, concurrency=2, timeout_s=0.2)
     assert sum(r.ok for r in client.counted) == 10 and 14 <= len(client.counted) < 20
-    assert "no longer heard" in client.notes[0]
+    assert "no longer answered" in client.notes[0]
 
 
 def test_a_server_that_dies_in_the_middle() -> None:
@@ -451,13 +451,13 @@ def test_a_compressed_reply_is_read(name: str, window: int, cut: int) -> None:
     (record,) = client.counted
     assert (record.error, record.output_tokens, record.encoded) == (None, 3, True)
     notes = summarize(client.spec, client.counted, (), ClientFacts()).notes
-    assert any(n.startswith("1 of 1 replies came compressed") for n in notes)
+    assert any(n.startswith("1 of 1 replies were compressed") for n in notes)
 
 
 @pytest.mark.parametrize(
     ("name", "body", "kind", "said"),
     [
-        ("br", [b"x"], records.MALFORMED, "Content-Encoding 'br', though identity was asked for"),
+        ("br", [b"x"], records.MALFORMED, "Content-Encoding 'br', although identity was requested"),
         ("gzip", chat_events(3), records.MALFORMED, "the body is not gzip"),
         ("gzip", [gzip.compress(b"".join(chat_events(3)))[:-20]], records.TRUNCATED, "the gzip data ended early"),
     ],

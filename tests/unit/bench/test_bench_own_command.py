@@ -238,7 +238,7 @@ def test_tokens_and_requests_are_the_engines_counts() -> None:
     s = own_command.with_counts(own_command.summary(done), engine)
     assert (s.requests_ok, s.output_tokens, s.output_tok_s, s.request_s, s.cached_tokens) == (20, 500, 50.0, 2.0, 4)
     assert s.refused == () and s.command_exit == 0 and s.command_output == ("fine",)
-    assert "its own output has its latencies" in s.absent["ttft_ms"]
+    assert "which reports latencies itself" in s.absent["ttft_ms"]
 
 
 def test_without_counters_only_time_and_exit_are_known() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scripted_server import Request, ScriptedServer, Step, chat_events, chunk, chunked, event, usage
 
 from workbench.bench.client import Client
-from workbench.bench.client_cost import CpuLog
+from workbench.bench.client_cpu import CpuLog
 from workbench.bench.connection import resolve
 from workbench.bench.records import RequestRecord
 from workbench.bench.result_validity import ClientFacts, refusals
@@ -108,9 +108,9 @@ def test_queueing_behind_the_cap_is_not_hidden() -> None:
     assert s.e2e_ms.p50 < 100 and s.queue_ms.max > 300
     assert s.ttft_from_schedule_ms.max == pytest.approx(s.queue_ms.max + s.ttft_ms.p50, rel=0.3)
     assert client.capped == 9
-    assert any(n.startswith("behind schedule: 9 of 10 requests") and "taken 9 times" in n for n in s.notes)
+    assert any(n.startswith("behind schedule: 9 of 10 requests") and "busy 9 times" in n for n in s.notes)
     (said,) = s.refused
-    assert "the schedule had 100.00" in said and "all 1 streams were taken" in said
+    assert "instead of the scheduled 100.00" in said and "all 1 streams were busy" in said
 
 
 def test_requests_that_a_hanging_server_kept_from_being_sent_are_not_forgotten() -> None:
@@ -121,7 +121,7 @@ def test_requests_that_a_hanging_server_kept_from_being_sent_are_not_forgotten()
     assert due == pytest.approx(50, abs=1) and 10 <= len(client.counted) <= 14
     facts = ClientFacts(capped=client.capped, unsent=client.unsent)
     refused = summarize(client.spec, client.counted, (), facts).refused
-    assert f"{client.unsent} of {due} requests that were due were never sent, since all 2 streams were taken" in refused
+    assert f"{client.unsent} of {due} due requests were never sent, since all 2 streams were busy" in refused
 
 
 @pytest.mark.parametrize("fields", [{"rate": 100.0, "requests": 20}, {"seconds": 0.2, "requests": 1000}])
@@ -302,7 +302,7 @@ def test_a_cache_that_answers_is_refused(cached: tuple[int | None, ...], spec: d
 
 def test_template_hits_are_told() -> None:
     s = summarize(SPEC, [record(cached_tokens=16)], (), ClientFacts(prompt_words=80))
-    assert "16 prompt tokens of each came from the prefix cache: no more than a chat template can be" in s.notes
+    assert "16 prompt tokens of each came from the prefix cache: no more than a chat template can have" in s.notes
 
 
 def test_own_load_is_that_of_the_window() -> None:

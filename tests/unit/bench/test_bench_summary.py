@@ -100,7 +100,7 @@ def test_failed_requests_are_in_no_figure_but_the_time() -> None:
 def test_without_usage_tokens_are_unknown() -> None:
     s = summary(record(0), record(1, output_tokens=None, prompt_tokens=None, cached_tokens=None))
     assert (s.output_tokens, s.prompt_tokens, s.output_tok_s, s.tokens_per_chunk) == (None, None, None, None)
-    why = "1 of 2 replies carried no token usage"
+    why = "1 of 2 replies had no token usage"
     assert {s.absent[n] for n in ("output_tokens", "prompt_tokens", "cached_tokens", "output_tok_s")} == {why}
     assert s.ttft_ms is not None and s.itl_ms is not None
 
@@ -146,19 +146,19 @@ def test_notes_say_what_bends_the_figures() -> None:
     s = summary(record(cached_tokens=8), record(1, error=SHORT, detail="2 tokens"), facts=facts)
     for part in (
         "x",
-        "the server refused ignore_eos",
-        "prompts of 10 tokens each (10 asked, calibrated",
-        "rates are over the whole run, ramp and tail included: a steady window takes 8 requests (4 per stream)",
-        "1 replies ended before the asked length",
+        "the server rejected ignore_eos",
+        "prompts of 10 tokens each (10 requested, calibrated",
+        "rates cover the whole run, including ramp and tail: a steady window needs 8 requests (4 per stream)",
+        "1 replies ended before the requested length",
         "3 of 100 reads were timed by the client",
         "the client's machine was busy: 5 % of the reads",
     ):
         assert any(n.startswith(part) or part in n for n in s.notes), part
     assert s.refused == (
-        "1 of 2 requests failed at the server (1 x short): at most 1 % may, since the others then ran under"
-        " another load than the one asked for",
-        "the client itself used 80 % of a core (at most 70 % may be): it may have been the limit",
-        "80 % of the prompt tokens came from the prefix cache: nothing computed them",
+        "1 of 2 requests failed at the server (1 x short); more than 1 % are too many, since the others"
+        " then ran under another load than the requested one",
+        "the client itself used 80 % of a core (the limit is 70 %), so it may have limited the load",
+        "80 % of the prompt tokens came from the prefix cache and were not computed",
     )
 
 

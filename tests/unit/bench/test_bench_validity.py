@@ -158,7 +158,7 @@ def test_halves_that_disagree_are_marked() -> None:
     """The trial: the server is cold for 20 of the 32 counted requests."""
     cold = closed_loop([0.34] * 20 + [0.045] * 60, streams=2)
     (why,) = judged(cold, concurrency=2).marked
-    assert why.startswith("the two halves of the run disagree:") and "--until-steady" in why
+    assert why.startswith("the two halves of the run differ:") and "--until-steady" in why
 
 
 @settings(deadline=None)

@@ -117,7 +117,7 @@ def test_too_few_requests_are_a_whole_run() -> None:
     window = window_of(replace(SPEC, requests=15), made, 0.75)
     assert (window.name, window.begin_s) == ("whole run", 0.0)
     assert window.end_s == max(map(end_s, made))
-    assert window.why == "a steady window takes 16 requests (4 per stream)"
+    assert window.why == "a steady window needs 16 requests (4 per stream)"
 
 
 def test_one_stream_has_neither_ramp_nor_tail() -> None:

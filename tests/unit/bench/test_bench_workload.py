@@ -168,7 +168,9 @@ def test_natural_lengths_end_where_the_model_ends_them() -> None:
         client.run()
     assert [r.error for r in client.counted] == [None] * 4
     notes = summarize(spec, client.counted, (), ClientFacts()).notes
-    assert any(n.startswith("natural lengths: answers of 4 tokens on average, 2 to 5") for n in notes)
+    assert any(
+        n.startswith("natural lengths: the model ended its answers after 2 to 5 tokens, 4 on average") for n in notes
+    )
 
 
 def test_a_server_that_knows_max_completion_tokens_only() -> None:

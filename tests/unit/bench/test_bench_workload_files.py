@@ -87,7 +87,7 @@ def test_sharegpt_as_it_is_distributed(tmp_path: Path, indent: int | None, mark:
 def test_a_bad_entry_of_an_array_is_named(tmp_path: Path) -> None:
     path = tmp_path / "array.json"
     path.write_text(json.dumps([{"prompt": "fine"}, {"question": "a"}]))
-    with pytest.raises(InputError, match="entry 2: holds none of"):
+    with pytest.raises(InputError, match="entry 2: contains none of"):
         prompt_file.read(path)
 
 
@@ -109,9 +109,9 @@ def test_a_line_may_name_the_length_of_its_answer(tmp_path: Path) -> None:
         (b"{", ":2: not JSON"),
         (b"\xff\xfe", ":2: not"),
         ([1], ":2: neither an object nor a string"),
-        ({"question": "a"}, ":2: holds none of prompt, text, messages, conversations (it has question)"),
+        ({"question": "a"}, ":2: contains none of prompt, text, messages, conversations, but question"),
         ({"prompt": "  "}, ":2: the prompt is empty"),
-        (b'{"prompt": "a\\ud800b"}', ":2: holds half of a character"),
+        (b'{"prompt": "a\\ud800b"}', ":2: contains half of a character"),
         ({"prompt": "a", "max_tokens": 0}, ":2: max_tokens is 0"),
         ({"prompt": "a", "max_tokens": "9"}, ":2: max_tokens is '9'"),
         ({"messages": []}, ":2: no message of a user"),
@@ -131,7 +131,7 @@ def test_a_line_that_is_no_prompt_is_named(tmp_path: Path, line: Any, said: str)
 
 def test_files_that_are_none(tmp_path: Path) -> None:
     (tmp_path / "empty").write_text("\n\n")
-    for name, said in (("gone", "cannot be read"), (".", "cannot be read"), ("empty", "holds no prompt")):
+    for name, said in (("gone", "cannot be read"), (".", "cannot be read"), ("empty", "contains no prompt")):
         with pytest.raises(InputError, match=said):
             prompt_file.read(tmp_path / name)
 

@@ -59,7 +59,7 @@ SUMMARY = BenchSummary(
     tok_per_joule=None,
     gpu=GpuDuring(None, None, 2400.0, 13365.0, 66.0, 97.0),
     absent={"power_w": "not supported", "itl_ms": "one | chunk"},
-    notes=("the server refused min_tokens: sent without",),
+    notes=("the server rejected min_tokens: requests were sent without",),
 )
 RESULT = BenchResult(7, 1_790_000_000.0, SPEC, CONDITIONS, SUMMARY, note="after | reboot", tags=("ab",))
 
@@ -118,7 +118,7 @@ def test_markdown_has_every_section() -> None:
         "| max-num-seqs | 256 |",
         "| SM clock, mean | 2,400 MHz |",
         "- after \\| reboot",
-        "- the server refused min_tokens: sent without",
+        "- the server rejected min_tokens: requests were sent without",
         "Tags: ab",
     ):
         assert line in text.splitlines(), line

@@ -109,7 +109,7 @@ def test_a_pair_that_fails_again_and_again_ends_it() -> None:
     one = Carried(spoiled(range(2, 99), refused=("hot",))).ended()
     assert one.state == "failed" and one.error is not None and "pair 2 failed 3 times" in one.error
     assert one.pairs_done == 1 and sum(r.state == "failed" for r in one.runs) == 3
-    assert one.verdict == "nothing is claimed: 1 pair cannot be told from the noise between runs"
+    assert one.verdict == "no claim: 1 pair cannot be distinguished from the noise between runs"
 
 
 def test_an_arm_that_answers_no_request_is_not_tried_again() -> None:
@@ -178,7 +178,7 @@ def test_however_it_ends_everything_is_given_back_and_kept(error: BaseException,
     assert (one.state, one.error) == (state, said) and runs.gave_back and runs.started is None
     assert carried.kept[-1] == one and one.pairs_done == 1
     assert not {r.state for r in one.runs} & {"planned", "starting", "measuring"}
-    assert one.verdict.startswith("nothing is claimed")
+    assert one.verdict.startswith("no claim")
 
 
 def test_a_defect_gives_back_too() -> None:
@@ -221,7 +221,7 @@ def test_until_the_interval_is_narrow() -> None:
     assert width is not None and width <= 1.5 and 4 <= one.pairs_done <= 16
     assert "within ± 1.5 %" in one.note
     capped = Carried(SimulatedRuns(0.03, 5), until_pct=0.01, pairs=5).ended()
-    assert capped.state == "done" and "± 0.01 % was not reached: 5 pairs were the most" in capped.note
+    assert capped.state == "done" and "± 0.01 % was not reached within 5 pairs, the maximum" in capped.note
 
 
 def test_no_pair_is_begun_that_the_time_does_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,7 +237,7 @@ def test_no_pair_is_begun_that_the_time_does_not_hold(monkeypatch: pytest.Monkey
     one = Carried(runs, pairs=8, max_minutes=5.0).ended()
     assert (one.state, one.pairs_done) == ("stopped", 2)
     assert one.error is not None and one.error.startswith("5 min were up after 2 of 8 pairs (resume it")
-    assert one.verdict.startswith("nothing is claimed: it was not finished; so far +"), "and no interval was bought"
+    assert one.verdict.startswith("no claim: the experiment was not finished; so far +"), "and no interval was bought"
     again = Carried(runs, design.resumed(replace(one, spec=replace(one.spec, max_minutes=None)))).ended()
     assert (again.state, again.pairs_done, again.extensions, design.level(again)) == ("done", 8, 0, 0.95)
     short = Carried(Slow(0.1, 1), pairs=8, max_minutes=3.0).ended()
@@ -255,7 +255,7 @@ def test_the_first_run_is_discarded_and_of_each_arm_that_compiles_one() -> None:
     ]
     assert one.pairs_done == 3 and one.verdict.startswith("B is faster by 10.0 % ± 0.2"), "the cold run is not in it"
     assert one.comparison is not None and one.comparison.runs_a == 3
-    assert any(n.startswith("the discarded first run lies -4.9 %") for n in one.comparison.notes)
+    assert any(n.startswith("the discarded first run is -4.9 %") for n in one.comparison.notes)
     assert "discarded run, A: measuring" in [e.phase for e in carried.told]
 
     class Compiling(SimulatedRuns):
@@ -272,7 +272,7 @@ def test_the_first_run_is_discarded_and_of_each_arm_that_compiles_one() -> None:
 
 def test_a_discarded_run_may_be_refused_but_must_serve_and_measure() -> None:
     refused = Carried(spoiled([0], refused=("cold",)), throw_away=None).ended()
-    assert refused.state == "done" and refused.discarded[0].error == "rejected: cold"
+    assert refused.state == "done" and refused.discarded[0].error == "invalid result: cold"
     none = {"requests_ok": 0, "requests_failed": 128, "errors": {"http 400": 128}}
     dead = Carried(spoiled([0], **none), throw_away=None).ended()
     assert (

@@ -48,7 +48,7 @@ WHOLE = Experiment(
     RUNS,
     "stopped",
     None,
-    "nothing is claimed",
+    "no claim",
     4.2,
     True,
     None,

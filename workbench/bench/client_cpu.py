@@ -1,4 +1,4 @@
-"""What the client itself costs."""
+"""CPU time of the load client itself."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from bisect import bisect_left
 
 
 class CpuLog:
-    """This process's CPU time, noted a few times a second."""
+    """CPU time of this process, recorded several times a second."""
 
     def __init__(self) -> None:
         self._at_ns: list[int] = []
@@ -18,13 +18,14 @@ class CpuLog:
         self._cpu_ns.append(time.process_time_ns())
 
     def pct(self, begin_ns: int, end_ns: int) -> float | None:
-        """Percent of one core between two monotonic times; None where nothing was noted around them."""
+        """Return the CPU use in percent of one core between two monotonic times; None if nothing was recorded around
+        them."""
         if end_ns <= begin_ns or len(self._at_ns) < 2:
             return None
         return round(100 * (self._at(end_ns) - self._at(begin_ns)) / (end_ns - begin_ns), 2)
 
     def _at(self, ns: int) -> float:
-        """Between two notes in a straight line."""
+        """Return the CPU time at `ns`, interpolated linearly between two records."""
         i = min(max(1, bisect_left(self._at_ns, ns)), len(self._at_ns) - 1)
         (a, b), (low, high) = self._at_ns[i - 1 : i + 1], self._cpu_ns[i - 1 : i + 1]
         return low + (high - low) * min(1.0, max(0.0, (ns - a) / (b - a))) if b > a else float(high)

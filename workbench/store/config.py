@@ -16,6 +16,7 @@ from workbench.model.errors import StoreError
 from workbench.model.findings import Finding, Level
 from workbench.store import paths
 from workbench.store.text_files import write_atomic
+from workbench.store.toml_edit import merge
 from workbench.store.toml_lines import LineIndex
 
 if TYPE_CHECKING:
@@ -75,7 +76,9 @@ class ConfigStore:
                 next_step="correct or remove the file, then try again",
             ) from error
         document = tomlkit.parse(text)
-        _put(document, path, value)
+        wanted = document.unwrap()
+        _put(wanted, path, value)
+        merge(document, wanted)
         config, findings = _validated(document.unwrap(), str(self.path), None)
         wrong = [f for f in findings if f.level is Level.ERROR and (f.field or "").startswith(path[0])]
         if wrong:
@@ -156,23 +159,12 @@ def _remove(document: dict[str, Any], location: tuple[int | str, ...]) -> tuple[
     return tuple(path)
 
 
-def _put(document: Any, path: tuple[str, ...], value: Any) -> None:
-    import tomlkit
-
+def _put(document: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
+    """Set the value at `path`, or remove it if `value` is None."""
     for part in path[:-1]:
-        if not isinstance(document.get(part), Mapping):
+        if not isinstance(document.get(part), dict):
             if value is None:
                 return
-            document[part] = tomlkit.table()
+            document[part] = {}
         document = document[part]
-    if value is None:
-        document.pop(path[-1], None)
-    elif isinstance(value, Mapping) and isinstance(document.get(path[-1]), Mapping):
-        table = document[path[-1]]
-        for key in [k for k in table if k not in value]:
-            del table[key]
-        for key, item in value.items():
-            if table.get(key) != item:
-                table[key] = item
-    else:
-        document[path[-1]] = value
+    document[path[-1]] = value

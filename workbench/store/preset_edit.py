@@ -16,6 +16,7 @@ from workbench.model.plan import LaunchPlan
 from workbench.store.preset_check import check_text
 from workbench.store.preset_file import parse, read_text
 from workbench.store.text_files import write_atomic
+from workbench.store.toml_edit import merge, without_none
 
 _ID = re.compile(r"[a-z0-9][a-z0-9.-]{1,63}")
 _ABOUT_THE_PARENT = ("references", "claims")
@@ -44,28 +45,15 @@ def _merged_text(document: Mapping[str, Any], path: Path) -> str:
     old = read_text(path) if path.exists() else None
     if isinstance(old, str) and isinstance(parse(old), dict):
         target = tomlkit.parse(old)
-        _merge(target, document)
+        merge(target, document)
         return tomlkit.dumps(target)
     return tomlkit.dumps(_ordered(document))
-
-
-def _merge(target: Any, wanted: Mapping[str, Any]) -> None:
-    """Make the TOML table `target` equal to `wanted`; equal values keep their comments and format."""
-    for key in [k for k in target if wanted.get(k) is None]:
-        del target[key]
-    for key, value in wanted.items():
-        if value is None:
-            continue
-        if key in target and isinstance(value, Mapping) and isinstance(target[key], Mapping):
-            _merge(target[key], value)
-        elif key not in target or target[key] != value or type(target[key].unwrap()) is not type(value):
-            target[key] = _without_none(value)
 
 
 def _ordered(document: Mapping[str, Any]) -> tomlkit.TOMLDocument:
     """Return a TOML document with plain values before tables: a key after a table's head would belong to that table."""
     result = tomlkit.document()
-    clean = _without_none(document)
+    clean = without_none(document)
     for key, value in sorted(clean.items(), key=lambda item: _is_table(item[1])):
         result[key] = value
     return result
@@ -73,15 +61,6 @@ def _ordered(document: Mapping[str, Any]) -> tomlkit.TOMLDocument:
 
 def _is_table(value: Any) -> bool:
     return isinstance(value, dict) or (isinstance(value, list) and bool(value) and isinstance(value[0], dict))
-
-
-def _without_none(value: Any) -> Any:
-    """Return a value without the None in it, because TOML has no null."""
-    if isinstance(value, Mapping):
-        return {k: _without_none(v) for k, v in value.items() if v is not None}
-    if isinstance(value, list | tuple):
-        return [_without_none(v) for v in value if v is not None]
-    return value
 
 
 def from_plan(

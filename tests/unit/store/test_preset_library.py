@@ -160,6 +160,8 @@ def test_saving_over_a_file_keeps_its_comments(dirs: Dirs, minimal: str) -> None
     assert "# A comment that must survive." in text and "# which one" in text and "# enough here" in text
     preset = library.get("mine")
     assert preset.flags == {"max-num-seqs": 32, "enforce-eager": True} and preset.caveats == ["new"]
+    library.save({**document, "title": "again"}, "mine", replace_existing=True)  # a boolean is already in the file
+    assert library.get("mine").title == "again" and library.get("mine").flags == preset.flags
 
 
 @pytest.mark.parametrize("preset_id", ["../evil", "a/b", "", "x", "UPPER", ".hidden", "a" * 65, "a\n"])

@@ -1,0 +1,30 @@
+"""Changes of a TOML document that keep its comments and format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def merge(target: Any, wanted: Mapping[str, Any]) -> None:
+    """Make the TOML table `target` equal to `wanted`; equal values keep their comments and format."""
+    present = target.unwrap()
+    for key in present:
+        if wanted.get(key) is None:
+            del target[key]
+    for key, value in wanted.items():
+        if value is None:
+            continue
+        if isinstance(value, Mapping) and isinstance(present.get(key), Mapping):
+            merge(target[key], value)
+        elif key not in present or present[key] != value or type(present[key]) is not type(value):
+            target[key] = without_none(value)
+
+
+def without_none(value: Any) -> Any:
+    """Return a value without the None in it, because TOML has no null."""
+    if isinstance(value, Mapping):
+        return {k: without_none(v) for k, v in value.items() if v is not None}
+    if isinstance(value, list | tuple):
+        return [without_none(v) for v in value if v is not None]
+    return value

@@ -135,6 +135,7 @@ class Setting(ABC):
 
     @property
     def example(self) -> str:
+        """Return a valid value as the user types it."""
         return self.sweep_values.partition(",")[0] or self.metavar.partition("|")[0]
 
 
@@ -277,6 +278,10 @@ class GovernorSetting(Setting):
     """The CPU frequency governor of all cores: a setting of the host, whichever GPU is named."""
 
     of_host: bool = True
+
+    @property
+    def example(self) -> str:
+        return "performance"
 
     def parse(self, text: str) -> Governor:
         if not re.fullmatch(r"[a-z_]{1,32}", text.strip()):

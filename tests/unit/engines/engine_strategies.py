@@ -1,4 +1,4 @@
-"""Hypothesis strategies for flag values, and parsers made from the catalogs: a second opinion on argv."""
+"""Hypothesis strategies for flag values, and parsers built from the catalogs to check argv independently."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def scalars(spec: FlagSpec) -> st.SearchStrategy[Any]:
 
 
 def values(spec: FlagSpec) -> st.SearchStrategy[Any]:
-    """Values that the engine's parser can be given, single ones and lists."""
+    """Return a strategy for values that the engine's parser accepts, single ones and lists."""
     one = scalars(spec)
     if spec.nargs == ",":
         clean = one.filter(lambda v: "," not in str(v) and str(v) != "")
@@ -58,7 +58,7 @@ def settings_of(draw: st.DrawFn, catalog: FlagCatalog, without: tuple[str, ...])
 
 
 def argparse_of(catalog: FlagCatalog) -> argparse.ArgumentParser:
-    """A parser with the catalog's flags as vLLM, SGLang and TabbyAPI declare them."""
+    """Return an argparse parser with the catalog's flags, as vLLM, SGLang and TabbyAPI declare them."""
     parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False, exit_on_error=False)
     parser.add_argument("command", nargs="*")
     for spec in catalog.flags.values():
@@ -87,7 +87,7 @@ def parse_like_argparse(catalog: FlagCatalog, argv: list[str]) -> dict[str, Any]
 
 
 def parse_like_llama(catalog: FlagCatalog, argv: list[str]) -> dict[str, Any]:
-    """llama-server: an option takes the next argument whatever it looks like; "=" means nothing."""
+    """Parse like llama-server: an option takes any next argument as its value, and "=" has no meaning."""
     on = {f"--{s.name}": (s.name, True) for s in catalog.flags.values()}
     off = {s.negation: (s.name, False) for s in catalog.flags.values() if s.negation}
     found: dict[str, Any] = {}
@@ -109,7 +109,7 @@ def parse_like_llama(catalog: FlagCatalog, argv: list[str]) -> dict[str, Any]:
 
 
 def typed(spec: FlagSpec, words: Any, given: Any) -> Any:
-    """What the engine would make of the words of one flag, in the shape that it was given in."""
+    """Return the engine's value for the words of one flag, in the type of the original value."""
     if isinstance(words, bool):
         return words
     if spec.nargs == "," and isinstance(given, list) and len(given) > 1:

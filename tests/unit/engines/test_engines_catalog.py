@@ -1,4 +1,4 @@
-"""The packaged catalogs hold together, are found by any spelling, load fast and are searched as a person types."""
+"""The packaged catalogs are consistent, load fast, find flags by any spelling, and support searches as users type."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COUNTS = {"vllm": 316, "sglang": 531, "tabbyapi": 73, "llamacpp": 251}
 
 
 @pytest.mark.parametrize(("name", "version"), VERSIONS)
-def test_catalog_is_whole_and_consistent(name: str, version: str) -> None:
+def test_every_catalog_is_complete_and_consistent(name: str, version: str) -> None:
     catalog = engines.get(name).catalog(version)
     assert (catalog.engine, catalog.version) == (name, version)
     assert len(catalog.flags) >= COUNTS[name]
@@ -113,7 +113,7 @@ def test_flags_are_found_by_every_spelling() -> None:
     assert engines.canonical_name(new, "device-memory-utilization") == "gpu-memory-utilization"
 
 
-def test_sglang_takes_unambiguous_beginnings() -> None:
+def test_sglang_accepts_unambiguous_prefixes() -> None:
     catalog = engines.get("sglang").catalog()
     assert engines.canonical_name(catalog, "--tp") == "tensor-parallel-size"
     assert engines.canonical_name(catalog, "ep") == "expert-parallel-size"
@@ -149,11 +149,11 @@ def test_llamacpp_aliases_keep_their_case() -> None:
         ("llamacpp", "ctx", "ctx-size"),
     ],
 )
-def test_search_finds_what_was_meant_first(engine: str, typed: str, first: str) -> None:
+def test_search_finds_the_intended_flag_first(engine: str, typed: str, first: str) -> None:
     assert engines.search(engines.get(engine).catalog(), typed)[0].name == first
 
 
-def test_search_without_text_lists_all_and_nonsense_nothing() -> None:
+def test_search_lists_all_flags_without_text_and_none_for_nonsense() -> None:
     catalog = engines.get("vllm").catalog()
     assert [s.name for s in engines.search(catalog, "  ")] == list(catalog.flags)
     assert engines.search(catalog, "zzzzqqqq") == []

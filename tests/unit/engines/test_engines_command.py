@@ -1,4 +1,4 @@
-"""Command lines of each engine, written out."""
+"""The command lines of each engine, compared word by word."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_sglang() -> None:
     assert argv(plan("sglang", executable=("/v/bin/sglang",)))[:2] == ["/v/bin/sglang", "serve"]
 
 
-def test_sglang_switch_that_has_no_off_form_is_left_out() -> None:
+def test_a_sglang_switch_without_a_negation_is_omitted() -> None:
     assert "--disable-radix-cache" not in argv(plan("sglang", flags={"disable_radix_cache": False}))
 
 
@@ -90,7 +90,7 @@ def test_tabbyapi() -> None:
     assert named[2:4] == ["--model-name", "folder"] and named[-2:] == ["--model-dir", "/models"]
 
 
-def test_tabbyapi_writes_what_only_its_file_takes() -> None:
+def test_tabbyapi_writes_a_file_for_settings_without_a_flag() -> None:
     flags = {"template_vars_default": {"enable_thinking": False}, "loras": [{"name": "x", "scaling": 1.0}]}
     command = engines.get("tabbyapi").command(plan("tabbyapi", "m", flags=flags))
     assert command.argv[-2:] == ("--config", "{run_dir}/config.yml")
@@ -147,7 +147,7 @@ def test_unknown_flags_are_kept() -> None:
     assert argv(plan("vllm", flags=flags))[-8:] == expected
 
 
-def test_host_and_port_are_explicit_and_stand_once() -> None:
+def test_host_and_port_are_explicit_and_occur_once() -> None:
     command = engines.get("vllm").command(plan("vllm", flags={"host": "0.0.0.0", "port": "9000"}))
     assert (command.host, command.port) == ("0.0.0.0", 9000)
     assert command.argv.count("--port") == command.argv.count("--host") == 1
@@ -167,7 +167,7 @@ def test_nodes_get_their_own_flags_and_environment() -> None:
     assert "--node-rank" not in engines.get("vllm").command(p).argv
 
 
-def test_plans_that_cannot_be_written() -> None:
+def test_plans_without_a_valid_command_raise() -> None:
     with pytest.raises(PlanError, match="model"):
         argv(plan("vllm", ""))
     with pytest.raises(PlanError, match="NUL"):

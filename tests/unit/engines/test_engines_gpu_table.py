@@ -30,7 +30,7 @@ def test_find_is_exact() -> None:
     assert find("NVIDIA GB100") is None and find("") is None and find("gb10") is None
 
 
-def test_what_runs_under_compute() -> None:
+def test_the_table_has_the_memory_clock_under_compute() -> None:
     card = find("NVIDIA RTX PRO 6000 Blackwell Workstation Edition")
     assert card is not None and card.chip == "GB202" and card.power_default_w == 600
     assert card.memory_under_compute_mhz == 13365

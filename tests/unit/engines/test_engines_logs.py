@@ -1,4 +1,4 @@
-"""Log lines of each engine, in the engines' shapes."""
+"""Patterns for the log lines of each engine, tried on real lines."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_real_address_and_moved_port() -> None:
         assert found and found["url"] == "http://127.0.0.1:5001"
 
 
-def test_vllm_version_is_not_somebody_elses() -> None:
+def test_versions_of_other_software_are_not_the_version_of_vllm() -> None:
     version = engines.get("vllm").version_log
     for line, expected in {
         VLLM + "  █▄█▀ █ █  version 0.32.0": "0.32.0",

@@ -1,4 +1,4 @@
-"""The memory estimate against arithmetic done by hand, and against what real engines reported."""
+"""The memory estimate compared with manual arithmetic and with values that real engines reported."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_quantized_cache_holds_more() -> None:
     assert kv == [pytest.approx(8 / 4), pytest.approx(4 / 4), pytest.approx(2 / 4)]  # spread over four cards
 
 
-def test_too_large_says_so() -> None:
+def test_a_model_that_is_too_large_does_not_fit() -> None:
     got = fitted("vllm", {}, ModelFacts("m", weight_bytes=141e9, kv_bytes_per_token=327680))
     assert not got.fits and got.kv_tokens == 0 and got.used_gib_per_gpu > got.available_gib_per_gpu
     assert "does not fit" in got.text
@@ -75,13 +75,13 @@ def test_fixed_cache_size_overrides_the_share() -> None:
     assert got.used_gib_per_gpu == pytest.approx(8 + RESERVE_GIB + 4)
 
 
-def test_sglang_share_is_said_to_be_assumed() -> None:
+def test_the_estimate_names_sglangs_assumed_share() -> None:
     assert "assumed, SGLang chooses" in fitted("sglang", {}, FACTS).basis
     got = fitted("sglang", {"mem-fraction-static": 0.5}, FACTS)
     assert "chooses" not in got.basis and got.kv_tokens == int((24 * 0.5 - 8) * GIB / 2**17)
 
 
-def test_smallest_card_counts() -> None:
+def test_the_smallest_gpu_decides() -> None:
     cards = [GpuInfo(i, f"GPU-{i}", "x", memory_total_bytes=g * GIB) for i, g in enumerate((24, 16))]
     got = engines.fit(LaunchPlan("vllm", "m", FACTS), cards)
     assert isinstance(got, MemoryFit) and got.available_gib_per_gpu == 16
@@ -97,18 +97,20 @@ def test_smallest_card_counts() -> None:
         ("llamacpp", {"cpu-moe": True}, FACTS, 24, "experts"),
     ],
 )
-def test_no_estimate_has_a_reason(engine: str, flags: dict[str, Any], facts: Any, gib: float, reason: str) -> None:
+def test_a_missing_estimate_has_a_reason(
+    engine: str, flags: dict[str, Any], facts: Any, gib: float, reason: str
+) -> None:
     got = estimate(engine, flags, facts, gib)
     assert isinstance(got, str) and reason in got
 
 
-def test_weights_alone_when_the_cache_is_not_known() -> None:
+def test_the_estimate_has_only_weights_if_the_cache_size_is_unknown() -> None:
     got = fitted("vllm", {}, ModelFacts("m", weight_bytes=8 * GIB))
     assert got.fits and got.kv_tokens is None and "unknown" in got.basis and "KV" not in got.text
 
 
-def test_agrees_with_what_real_engines_reported() -> None:
-    """A model of 2 layers x 2 KV heads x 64 in bfloat16 takes 2*2*2*64*2 = 1024 bytes per token. vLLM 0.32 reported
+def test_the_estimate_agrees_with_real_engines() -> None:
+    """A model of 2 layers x 2 KV heads x 64 in bfloat16 needs 2*2*2*64*2 = 1024 bytes per token. vLLM 0.32 reported
     1,048,576 tokens for 1 GiB of cache; SGLang 0.5.23 0.03 GB of keys and as much of values for 65,536 tokens."""
     tiny = ModelFacts("tiny", weight_bytes=4.4e6, kv_bytes_per_token=1024)
     vllm = fitted("vllm", {"kv-cache-memory-bytes": "1G", "max-model-len": 2048}, tiny)

@@ -1,4 +1,4 @@
-"""Figures of a model belong to the model that will run: to no other checkpoint and no other quantization."""
+"""Sizes of a model are used for the model that runs, and for no other checkpoint or quantization."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def edited(plan: LaunchPlan, *sets: str) -> PlanEditor:
     return editor
 
 
-def test_a_presets_figures_hold_for_its_own_model() -> None:
+def test_a_presets_sizes_are_valid_for_its_own_model() -> None:
     plan = edited(shipped("vllm-qwen3-vl-2b-dp4"), "max-num-seqs=8").effective
     assert plan.model_facts is not None and plan.model_facts.weight_bytes and not plan.model_facts.missing
     limit = ceiling_of(plan, (A100,) * 4)
@@ -50,7 +50,7 @@ def test_a_presets_figures_hold_for_its_own_model() -> None:
 @pytest.mark.parametrize(
     "change", ["model=meta-llama/Llama-3.3-70B-Instruct", "quantization=fp8", "dtype=float32", "revision=abc"]
 )
-def test_no_figure_is_carried_over(change: str) -> None:
+def test_sizes_are_not_used_for_another_model(change: str) -> None:
     editor = edited(shipped("vllm-qwen3-vl-2b-dp4"), change)
     facts = editor.effective.model_facts
     assert facts is not None and facts.weight_bytes is None and facts.bytes_per_token is None and facts.missing
@@ -63,13 +63,13 @@ def test_no_figure_is_carried_over(change: str) -> None:
     assert editor.view().memory is not None
 
 
-def test_a_variable_that_names_another_model_carries_nothing_over() -> None:
+def test_sizes_are_not_used_for_another_model_of_a_variable() -> None:
     other = shipped("vllm-llama-3.3-70b-2x-spark", model="Qwen/Qwen3-8B")
     facts = facts_of(other, {})
     assert facts is not None and facts.weight_bytes is None and "Llama-3.3-70B-Instruct" in (facts.missing or "")
 
 
-def test_the_same_checkpoint_elsewhere_and_its_own_format_keep_the_figures() -> None:
+def test_the_same_checkpoint_keeps_its_sizes_in_another_place_and_with_its_own_format() -> None:
     moved = shipped("vllm-llama-3.3-70b-2x-spark", model="/nvme/Llama-3.3-70B-Instruct/")
     assert (facts_of(moved, {}) or ModelFacts("")).weight_bytes == 141.1e9
     assert needs_look(moved, {})  # what lies there may be another checkpoint
@@ -77,7 +77,7 @@ def test_the_same_checkpoint_elsewhere_and_its_own_format_keep_the_figures() -> 
     assert (awq.effective.model_facts or ModelFacts("")).weight_bytes
 
 
-def test_what_lies_on_the_host_counts_more_than_its_name() -> None:
+def test_files_on_the_host_override_the_name() -> None:
     plan = shipped("vllm-llama-3.3-70b-2x-spark", model="/nvme/Llama-3.3-70B-Instruct")
     other = ModelFacts(plan.model, weight_bytes=39.8e9, bytes_per_token=37.7e9, source="config.json")
     assert facts_of(plan, {model_key(plan): other}) == other
@@ -91,7 +91,7 @@ def test_what_lies_on_the_host_counts_more_than_its_name() -> None:
     quantization=st.sampled_from(["", "fp8", "awq", "bitsandbytes"]),
     read=st.booleans(),
 )
-def test_every_figure_is_of_the_model_that_runs(model: str, quantization: str, read: bool) -> None:
+def test_all_sizes_belong_to_the_model_that_runs(model: str, quantization: str, read: bool) -> None:
     base = shipped("vllm-qwen3-vl-2b-dp4")
     own = base.model_facts
     plan = edited(base, f"model={model}", *([f"quantization={quantization}"] if quantization else [])).plan
@@ -123,7 +123,7 @@ def test_a_dense_model_reads_all_but_its_embedding() -> None:
         ({"vocab_size": "128256"}, "config.json"),
     ],
 )
-def test_what_cannot_be_told_is_left_out_with_the_reason(more: dict[str, Any], word: str) -> None:
+def test_unknown_sizes_have_a_reason(more: dict[str, Any], word: str) -> None:
     facts = from_config("m", {**LLAMA_70B, **more}, 10**10, head=True, source="config.json")
     assert facts.bytes_per_token is None and word in (facts.missing or "") and facts.weight_bytes == 1e10
 
@@ -131,7 +131,7 @@ def test_what_cannot_be_told_is_left_out_with_the_reason(more: dict[str, Any], w
 @pytest.mark.parametrize(
     "more", [{"layer_types": ["full_attention", "sliding_attention"]}, {"sliding_window": 4096}, {"layer_types": ["x"]}]
 )
-def test_no_cache_size_where_layers_differ(more: dict[str, Any]) -> None:
+def test_the_cache_size_is_unknown_if_layers_differ(more: dict[str, Any]) -> None:
     assert from_config("m", {**LLAMA_70B, **more}, 1, head=True, source="").kv_bytes_per_token is None
 
 

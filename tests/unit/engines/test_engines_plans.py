@@ -1,4 +1,4 @@
-"""Plans from presets and assignments; rows of the editor; text to values and back."""
+"""Plans from presets and assignments, rows of the flag editor, and conversion of text to values and back."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_model_flag_in_a_preset_is_the_model() -> None:
     assert plan.model == "other/model" and plan.flags == ()
 
 
-def test_missing_and_unknown_variables_are_named() -> None:
+def test_errors_name_missing_and_unknown_variables() -> None:
     with pytest.raises(PlanError, match=r"models.*the model directory") as missing:
         engines.plan_from_preset(preset())
     assert "--var models=" in str(missing.value)
@@ -103,7 +103,7 @@ def test_missing_and_unknown_variables_are_named() -> None:
         engines.plan_from_preset(preset(env={"A": "${undeclared}"}), {"models": "y"})
 
 
-def test_a_variable_is_filled_in_once_and_runs_nothing() -> None:
+def test_variables_are_replaced_once_and_execute_nothing() -> None:
     plan = engines.plan_from_preset(preset(), {"models": "$(touch x)/${venv}; rm"})
     assert plan.model == "$(touch x)/${venv}; rm/Llama"
     argv = engines.get("vllm").command(plan).argv
@@ -149,7 +149,7 @@ def test_assignments() -> None:
         ((), (), ("bad name=1",), "NAME=value"),
     ],
 )
-def test_assignments_that_do_not_hold(sets: Any, unsets: Any, envs: Any, text: str) -> None:
+def test_invalid_assignments_raise(sets: Any, unsets: Any, envs: Any, text: str) -> None:
     with pytest.raises(InputError) as error:
         assign(*sets, unsets=unsets, envs=envs)
     assert text in str(error.value)
@@ -191,7 +191,7 @@ def test_typed_values(flag: str, text: str, value: Any) -> None:
         ("a b", "a b"),
     ],
 )
-def test_values_of_unknown_flags_are_guessed_without_loss(text: str, value: Any) -> None:
+def test_values_of_unknown_flags_are_parsed_without_loss(text: str, value: Any) -> None:
     assert engines.parse_value(None, text) == value
     assert engines.format_value(engines.parse_value(None, text)) == text
 
@@ -210,7 +210,7 @@ def test_rows() -> None:
     assert (unset.value, unset.default, unset.origin) == (None, 1, Origin.DEFAULT)
 
 
-def test_a_repeatable_flag_given_twice_has_both_values() -> None:
+def test_a_repeatable_flag_keeps_the_values_of_two_assignments() -> None:
     plan = engines.plan_from_preset(preset(flags={}), {"models": "m"})
     catalog = engines.get("vllm").catalog()
     twice = engines.apply_assignments(plan, catalog, ["middleware=a.b", "middleware=c.d", "port=1", "port=2"])

@@ -1,4 +1,4 @@
-"""What holds for every plan: argv says what the plan says, text and values go there and back, nothing crashes."""
+"""Properties of every plan: argv has all settings, text and values convert both ways, nothing crashes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ relaxed = settings(max_examples=50, deadline=None, suppress_health_check=[Health
 @pytest.mark.parametrize(("name", "version"), VERSIONS)
 @given(data=st.data())
 @relaxed
-def test_argv_says_what_the_plan_says(name: str, version: str, data: st.DataObject) -> None:
+def test_argv_has_every_setting_of_the_plan(name: str, version: str, data: st.DataObject) -> None:
     engine = engines.get(name)
     catalog = engine.catalog(version)
     wanted: dict[str, Any] = data.draw(settings_of(catalog, without=NOT_SETTINGS))
@@ -55,7 +55,7 @@ def test_argv_says_what_the_plan_says(name: str, version: str, data: st.DataObje
 
 @given(st.lists(TEXT, min_size=1, max_size=6), st.dictionaries(ENV_NAMES, TEXT, max_size=3))
 @relaxed
-def test_shell_line_reads_back(argv: list[str], env: dict[str, str]) -> None:
+def test_a_shell_line_parses_back_to_argv(argv: list[str], env: dict[str, str]) -> None:
     command = Command(tuple(argv), env)
     words = shlex.split(command.shell())
     assert words == [*(f"{k}={v}" for k, v in env.items()), *argv]
@@ -87,7 +87,7 @@ def test_search_and_lookup_never_raise(version: tuple[str, str], text: str) -> N
 @given(data=st.data())
 @relaxed
 def test_no_plan_makes_validation_or_the_estimate_raise(data: st.DataObject) -> None:
-    """Whatever a preset file may hold: wrong types, huge numbers, unknown names."""
+    """Plans may contain anything that a preset file can: wrong types, huge numbers, unknown names."""
     name = data.draw(st.sampled_from(engines.names()))
     engine = engines.get(name)
     catalog = engine.catalog()
@@ -115,7 +115,7 @@ def test_no_plan_makes_validation_or_the_estimate_raise(data: st.DataObject) -> 
 
 @given(st.sampled_from(SPECS), st.text(max_size=12))
 @relaxed
-def test_parse_value_gives_a_value_or_says_what_it_expects(spec: Any, text: str) -> None:
+def test_parse_value_returns_a_value_or_names_the_expected_type(spec: Any, text: str) -> None:
     try:
         value = engines.parse_value(spec, text)
     except WorkbenchError as error:

@@ -1,4 +1,4 @@
-"""The roofline against figures worked out by hand from published hardware and model data."""
+"""The roofline compared with manual arithmetic from published hardware and model data."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_rtx_pro_6000_from_the_table() -> None:
     assert limit.sources and "1792" in limit.basis
 
 
-def test_nvml_clock_and_bus_come_before_the_table() -> None:
+def test_nvml_clock_and_bus_override_the_table() -> None:
     info = GpuInfo(0, "GPU-0", PRO_6000, memory_max_mhz=14001, memory_bus_bits=512)
     limit = ceiling(MISTRAL_AWQ, [info])
     assert limit.bandwidth_gbs == pytest.approx(1792.1, abs=0.05)
@@ -33,8 +33,8 @@ def test_nvml_clock_and_bus_come_before_the_table() -> None:
     assert limit.tok_s_per_stream == pytest.approx(24.93, abs=0.01)
 
 
-def test_one_limit_for_the_memory_clock_that_was_seen() -> None:
-    """The preset said 27.96, its result 26.7, and neither said at which clock."""
+def test_the_limit_is_for_the_memory_clock_under_load() -> None:
+    """The limit at nominal bandwidth and the one under load differ, so the label names the clock."""
     info = GpuInfo(0, "GPU-0", PRO_6000, memory_max_mhz=14001, memory_bus_bits=512)
     seen = ceiling(MISTRAL_AWQ, [info], memory_mhz=13365.2)
     assert seen.tok_s_per_stream == pytest.approx(26.69, abs=0.01)
@@ -89,14 +89,16 @@ def test_context_costs_bytes_and_streams_share_the_weights() -> None:
         (MISTRAL_AWQ, [PRO_6000], {"tp": 0}, "at least 1"),
     ],
 )
-def test_no_limit_has_a_reason(model: ModelFacts | None, gpus: list[str], sizes: dict[str, int], word: str) -> None:
+def test_a_missing_limit_has_a_reason(
+    model: ModelFacts | None, gpus: list[str], sizes: dict[str, int], word: str
+) -> None:
     limit = ceiling(model, gpus, **sizes)
     assert limit.tok_s_per_stream is None and limit.reason and word in limit.reason
 
 
 @given(st.lists(st.sampled_from([t.nvml_names[0] for t in gpu_table.all_types()]), min_size=4, max_size=4))
 def test_tensor_parallel_is_never_below_pipeline_parallel(names: list[str]) -> None:
-    """Of equal sizes, and no limit passes the sum of the bandwidths."""
+    """This is for equal numbers of GPUs; no limit exceeds the sum of the bandwidths."""
     model = ModelFacts("m", bytes_per_token=1e9)
     total = sum(b.nominal_gbs for n in names if not isinstance(b := bandwidth(n), str))
     for tp, pp in ((4, 1), (2, 2), (1, 4)):

@@ -1,4 +1,4 @@
-"""Each finding: when it comes, how grave it is, what it tells to do; and that sound plans have none."""
+"""Each finding with its cause, level and fix; valid plans have no findings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def check_all(
     cards: tuple[GpuInfo, ...] = (),
     **plan: Any,
 ) -> tuple[Finding, ...]:
-    """Findings of a plan, by default with exactly the newest catalog's version installed."""
+    """Return the findings of a plan, by default with the newest catalog's version installed."""
     installed = NEWEST[engine] if installed == "newest" else installed
     if engine == "tabbyapi":
         plan.setdefault("workdir", "/opt/tabby")
@@ -42,7 +42,7 @@ def check_all(
 
 
 def check(*args: Any, **kw: Any) -> tuple[Finding, ...]:
-    """As `check_all`, without what is said of every server that has no key."""
+    """Return the findings of `check_all` without the one about a server that has no key."""
     return tuple(f for f in check_all(*args, **kw) if f.code != "bind.local")
 
 
@@ -109,7 +109,9 @@ def test_sound_plans_have_no_findings(engine: str) -> None:
         ("llamacpp", {"cache-type-k": "q3_0"}, "flag.choice", None),
     ],
 )
-def test_what_the_engine_refuses_is_an_error(engine: str, flags: dict[str, Any], code: str, fix: str | None) -> None:
+def test_an_error_is_a_plan_that_the_engine_rejects(
+    engine: str, flags: dict[str, Any], code: str, fix: str | None
+) -> None:
     finding = only(check(engine, flags), code)
     assert finding.level == Level.ERROR
     assert finding.flag in flags
@@ -117,7 +119,7 @@ def test_what_the_engine_refuses_is_an_error(engine: str, flags: dict[str, Any],
 
 
 @pytest.mark.parametrize("flags", [{"brand-new": 1}, {"scheduling-policy": "brand-new"}, {"speculative-model": "m"}])
-def test_what_another_version_may_know_is_a_warning(flags: dict[str, Any]) -> None:
+def test_flags_that_another_version_may_have_are_warnings(flags: dict[str, Any]) -> None:
     for installed in (None, "0.40.0", "0.8.2"):
         found = [f for f in check(flags=flags, installed=installed) if f.flag in flags]
         assert [f.level for f in found] == [Level.WARN]
@@ -144,13 +146,13 @@ def test_disable_log_requests_by_version() -> None:
         ({"log-level": "info"}, "flag.choice", Level.WARN),
     ],
 )
-def test_what_is_only_worth_knowing_never_stops_a_start(flags: dict[str, Any], code: str, level: Level) -> None:
+def test_hints_are_not_errors(flags: dict[str, Any], code: str, level: Level) -> None:
     found = check(flags=flags)
     assert only(found, code).level == level
     assert not [f for f in found if f.level == Level.ERROR]
 
 
-def test_rules_do_not_speak_without_cause() -> None:
+def test_rules_report_nothing_without_a_cause() -> None:
     quiet = [
         check(flags={"enforce-eager": False}),
         check(flags={"data-parallel-size": 2, "api-server-count": 1}),
@@ -207,7 +209,7 @@ def test_allocator_settings() -> None:
     assert check(env={"PYTORCH_ALLOC_CONF": "max_split_size_mb:512"}) == ()
 
 
-def test_gpus_needed_against_gpus_there() -> None:
+def test_needed_gpus_are_compared_with_visible_ones() -> None:
     flags = {"tensor-parallel-size": 2, "data-parallel-size": 2}
     assert only(check(flags=flags, cards=gpus(2)), "gpus.too-few").level == Level.ERROR
     assert "gpus.too-few" not in {f.code for f in check(flags=flags, cards=gpus(4))}
@@ -279,14 +281,14 @@ def test_a_key_in_a_preset() -> None:
     assert all("abc" not in f.text + (f.fix or "") for f in found)
 
 
-def test_worst_first_and_no_duplicates() -> None:
+def test_findings_are_sorted_by_severity_without_duplicates() -> None:
     found = check(flags={"enforce-eager": True, "host": "0.0.0.0", "max-num-seqs": "x"}, cards=gpus(4))
     order = list(Level)
     assert [order.index(f.level) for f in found] == sorted(order.index(f.level) for f in found)
     assert len(set(found)) == len(found)
 
 
-def test_memory_speaks_through_validation() -> None:
+def test_validation_includes_the_memory_estimate() -> None:
     big = ModelFacts("m", weight_bytes=141e9)
     assert only(check(cards=gpus(1), model_facts=big), "memory.too-large").level == Level.WARN
     small = ModelFacts("m", weight_bytes=4e9, kv_bytes_per_token=114688)

@@ -29,7 +29,7 @@ def sim_state(tmp_path: Path) -> Callable[[str], SimState]:
 
 @pytest.fixture
 def sim_env(tmp_path: Path) -> Callable[[str], dict[str, str]]:
-    """Environment of a command on the simulated host `profile`."""
+    """Return a function that gives the environment of a command on the simulated host `profile`."""
 
     def make(profile: str) -> dict[str, str]:
         return {
@@ -48,7 +48,7 @@ def sim_env(tmp_path: Path) -> Callable[[str], dict[str, str]]:
 def start_engine(
     tmp_path: Path, sim_env: Callable[[str], dict[str, str]], sim_state: Callable[[str], SimState]
 ) -> Iterator[Callable[..., Engine]]:
-    """start_engine("vllm", "serve", "MODEL", …, profile=…, NAME=value): a stand-in process, not waited for."""
+    """Return start_engine("vllm", "serve", "MODEL", …, profile=…, NAME=value), which starts a process without waiting."""
     running: list[Engine] = []
 
     def start(

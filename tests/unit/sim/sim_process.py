@@ -1,4 +1,4 @@
-"""A running stand-in engine as the tests see it."""
+"""A running simulated engine: its process, log and requests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DEADLINE_S = 20.0
 
 
 def wait_for(condition: Callable[[], Any], what: str) -> Any:
-    """The first true value of `condition`, asked often until a deadline."""
+    """Return the first true value of `condition`, which is polled until a deadline."""
     end = time.monotonic() + DEADLINE_S
     while time.monotonic() < end:
         value = condition()
@@ -34,7 +34,7 @@ def free_port() -> int:
 
 
 class Engine:
-    """A running stand-in: its process, port, log file and requests."""
+    """A running simulated engine: its process, port, log file and requests."""
 
     def __init__(self, process: subprocess.Popen[bytes], port: int, log: Path, state: SimState) -> None:
         self.process, self.port, self.log_path, self.state = process, port, log, state
@@ -73,7 +73,7 @@ class Engine:
         return self.request("POST", "/v1/chat/completions", body)
 
     def events(self, path: str = "/v1/chat/completions", **fields: Any) -> list[Any]:
-        """The stream's events, decoded; the string [DONE] as it is."""
+        """Return the decoded events of a stream, and the string [DONE]."""
         body = {"stream": True, "stream_options": {"include_usage": True}, "ignore_eos": True, **fields}
         body.setdefault("messages", [{"role": "user", "content": "hello there"}])
         status, data = self.request("POST", path, body)
@@ -85,7 +85,7 @@ class Engine:
         return self.process.wait(timeout=DEADLINE_S)
 
     def members(self) -> list[int]:
-        """Live processes of the engine's session."""
+        """Return the live processes of the engine's session."""
         found = []
         for path in Path("/proc").glob("[0-9]*/stat"):
             try:

@@ -1,4 +1,4 @@
-"""Stand-in engines as processes: ready, answering, measured, stopped, failing like the real ones."""
+"""Simulated engines as processes: they start, answer, report metrics, stop and fail like the real ones."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ READY = {
 
 
 def metric(text: bytes, name: str) -> float:
-    """Sum of a metric over its labels."""
+    """Return the sum of a metric over its labels."""
     found = re.findall(rf"^{re.escape(name)}(?:{{[^}}]*}})? (\S+)$", text.decode(), re.M)
     assert found, name
     return sum(map(float, found))
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_every_engine_says_what_it_is_serves_and_stops(start_engine, engine):
+def test_every_engine_reports_that_it_is_simulated_serves_and_stops(start_engine, engine):
     server = start_engine(*ENGINES[engine]).wait_ready()
     assert "SIMULATED engine" in server.log.splitlines()[0]
     wait_for(lambda: READY[engine] in server.log, "the ready line")
@@ -95,7 +95,7 @@ def test_stream_shapes_differ_as_the_real_ones_do(start_engine):
     }
 
 
-def test_without_asking_there_is_no_usage_and_completions_have_text(start_engine):
+def test_usage_is_sent_on_request_only_and_completions_have_text(start_engine):
     server = start_engine(*VLLM).wait_ready()
     events = server.events("/v1/completions", prompt="once upon a time", max_tokens=4, stream_options=None)
     assert all("usage" not in e for e in events[:-1])
@@ -105,7 +105,7 @@ def test_without_asking_there_is_no_usage_and_completions_have_text(start_engine
     assert counts == sorted(counts) and counts[-1] == 3
 
 
-def test_length_is_what_was_asked_for(start_engine):
+def test_replies_have_the_requested_length(start_engine):
     server = start_engine(*VLLM, WORKBENCH_SIM_SPEEDUP="50").wait_ready()
 
     def made(**fields) -> tuple[int, str]:
@@ -140,7 +140,7 @@ def test_errors_have_the_engines_shapes(start_engine):
     assert server.health() == 200  # no key needed
 
 
-def test_prefix_cache_answers_for_a_repeated_prompt_and_not_for_a_salted_one(start_engine):
+def test_the_prefix_cache_hits_for_a_repeated_prompt_and_not_for_a_salted_one(start_engine):
     server = start_engine(*VLLM, WORKBENCH_SIM_SPEEDUP="20").wait_ready()
 
     def cached(text: str) -> tuple[int, int]:
@@ -220,7 +220,7 @@ def test_speedup_and_a_batch(start_engine):
     assert 0.0031 < seconds_per_token(server) < 0.0055
 
 
-def test_queueing_beyond_max_num_seqs_shows(start_engine):
+def test_metrics_show_requests_beyond_max_num_seqs_as_waiting(start_engine):
     server = start_engine(*VLLM, "--max-num-seqs", "2").wait_ready()
     threads = [threading.Thread(target=server.chat, kwargs={"max_tokens": 60}) for _ in range(5)]
     for thread in threads:
@@ -236,7 +236,7 @@ def test_queueing_beyond_max_num_seqs_shows(start_engine):
     assert counts() == (0, 0)
 
 
-def test_a_client_that_hangs_up_frees_its_place(start_engine):
+def test_a_client_that_disconnects_frees_its_place(start_engine):
     server = start_engine(*VLLM).wait_ready()
     body = json.dumps({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3000, "stream": True})
     with socket.create_connection(("127.0.0.1", server.port)) as sock:
@@ -292,7 +292,7 @@ def test_port_in_use(start_engine):
     assert first.health() == 200
 
 
-def test_connections_are_refused_until_vllm_is_ready_and_answered_503_by_sglang(start_engine):
+def test_vllm_refuses_connections_until_ready_and_sglang_answers_503(start_engine):
     vllm = start_engine(*VLLM, WORKBENCH_SIM_START_S="30")
     sglang = start_engine(*ENGINES["sglang"], WORKBENCH_SIM_START_S="30")
     wait_for(lambda: "Resolved architecture" in vllm.log or "non-default args" in vllm.log, "vLLM loading")
@@ -302,7 +302,7 @@ def test_connections_are_refused_until_vllm_is_ready_and_answered_503_by_sglang(
     assert sglang.request("GET", "/v1/models")[0] == 503
 
 
-def test_failures_end_with_the_engines_words(start_engine):
+def test_failures_end_with_the_messages_of_the_engine(start_engine):
     long = start_engine("vllm", "serve", MISTRAL)
     assert long.wait_exit() == 1
     assert re.search(r"\(EngineCore pid=\d+\) ERROR .* ValueError: To serve at least one request", long.log)

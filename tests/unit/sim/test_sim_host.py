@@ -1,4 +1,4 @@
-"""SimulatedHost: the same commands, another machine."""
+"""SimulatedHost: commands run with the simulated programs and files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def host(tmp_path) -> SimulatedHost:
     return SimulatedHost(LocalHost(), "rtx-pro-6000-passthrough", str(tmp_path / "sim" / "passed"))
 
 
-def test_commands_see_the_simulated_machine(host, tmp_path):
+def test_commands_run_on_the_simulated_host(host, tmp_path):
     async def run() -> None:
         await host.connect()
         assert isinstance(host, Host) and host.connected and host.name == "sim:rtx-pro-6000-passthrough"
@@ -66,7 +66,7 @@ def test_two_hosts_on_one_directory_share_their_gpus_and_profiles_do_not(tmp_pat
     asyncio.run(run())
 
 
-def test_facts_name_what_is_simulated(tmp_path):
+def test_facts_name_the_simulated_profile(tmp_path):
     async def facts(profile: str):
         return await SimulatedHost(LocalHost(), profile, str(tmp_path / profile)).facts()
 
@@ -82,14 +82,14 @@ def test_unknown_profile_is_an_input_error(tmp_path):
     assert "abacus" in str(caught.value) and "rtx-pro-6000-passthrough" in str(caught.value)
 
 
-def test_a_machine_without_our_files_is_no_simulated_host(tmp_path, monkeypatch):
+def test_a_machine_without_workbenchs_files_cannot_be_simulated(tmp_path, monkeypatch):
     monkeypatch.setattr("workbench.sim.simulated_host.BIN", str(tmp_path / "elsewhere"))
     with pytest.raises(InputError, match="own files"):
         asyncio.run(SimulatedHost(LocalHost(), "gb10", str(tmp_path / "far")).connect())
     assert not (tmp_path / "far").exists()
 
 
-def test_profiles_are_those_promised():
+def test_all_documented_profiles_exist():
     promised = {"rtx-pro-6000", "rtx-pro-6000-passthrough", "rtx-5060ti-x2", "gb10", "gb10-x2", "four-pcie"}
     assert set(profiles.PROFILES) == promised
     counts = {name: p.count for name, p in profiles.PROFILES.items()}
@@ -102,7 +102,7 @@ def test_profiles_are_those_promised():
     "path", [p for p in PRESETS if "any" not in p.stem and "gguf" not in p.stem], ids=lambda p: p.stem
 )
 def test_every_documented_preset_starts_on_its_simulated_host(path, tmp_path, start_engine):
-    """The real launch path's command, started with the simulated host's environment, reaches its ready line."""
+    """The command of a real launch reaches its ready line in the simulated host's environment."""
     preset = Preset.model_validate(tomllib.loads(path.read_text()))
     profile = next((name for part, name in HOSTS.items() if part in path.stem), "rtx-pro-6000")
     simulated = SimulatedHost(LocalHost(), profile, str(tmp_path / "sim"))
@@ -122,8 +122,8 @@ def test_every_documented_preset_starts_on_its_simulated_host(path, tmp_path, st
     assert engine.url_log.search(server.log).group("url") == f"http://127.0.0.1:{server.port}"
 
 
-def test_stand_ins_run_with_an_old_python(sim_env):
-    """python3 of the host may be 3.9, the oldest that is promised."""
+def test_simulated_programs_run_with_an_old_python(sim_env):
+    """python3 of the host may be 3.9, the oldest supported version."""
     old = next(Path(sys.base_prefix).parent.glob("3.9*/bin/python3"), None)
     if old is None:
         pytest.skip("no Python 3.9 here")

@@ -67,7 +67,7 @@ def test_vllm_flags():
         (["-cc", "{oops"], "vllm serve: error: argument --compilation-config/-cc: Value {oops cannot be converted"),
     ],
 )
-def test_vllm_refuses(argv, text):
+def test_vllm_rejects(argv, text):
     code, said = refusal("vllm", QWEN, *argv)
     assert code == 2 and said.startswith(text)
 
@@ -77,7 +77,7 @@ def test_flag_lists_are_those_of_the_version():
     assert read("vllm", [QWEN, "--disable-log-requests"], "0.33.0").version == "0.33.0"
 
 
-def test_sglang_takes_unambiguous_prefixes_and_no_underscores():
+def test_sglang_accepts_unambiguous_prefixes_and_no_underscores():
     plan = read("sglang", ["--model-path", MISTRAL, "--tp", "2", "--disable-cuda-graph", "--enable-metrics"])
     assert (plan.tp, plan.eager, plan.metrics, plan.port) == (2, True, True, 30000)
     assert not read("sglang", ["--model-path", MISTRAL]).metrics
@@ -97,7 +97,7 @@ def test_llamacpp_flags():
     assert refusal("llamacpp", "--bogus") == (1, "error: invalid argument: --bogus")
 
 
-def test_tabbyapi_flags_take_values_and_a_file_stands_below_them(tmp_path, monkeypatch):
+def test_tabbyapi_flags_override_its_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "config.yml").write_text(
         "network:\n  port: 5001  # comment\n  disable_auth: true\nmodel:\n  max_seq_len: 4096\n  cache_mode: Q8\n"
@@ -109,14 +109,14 @@ def test_tabbyapi_flags_take_values_and_a_file_stands_below_them(tmp_path, monke
     assert "unrecognized arguments" in refusal("tabbyapi", "--bogus", "1")[1]
 
 
-def test_tabbyapi_makes_its_key_once(tmp_path, monkeypatch):
+def test_tabbyapi_creates_its_key_once(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     first = read("tabbyapi", ["--model-name", "x"]).api_key
     assert first and read("tabbyapi", ["--model-name", "x"]).api_key == first
     assert (tmp_path / "api_tokens.yml").stat().st_mode & 0o77 == 0
 
 
-def test_unknown_vllm_variables_are_warned_of(monkeypatch):
+def test_unknown_vllm_variables_cause_warnings(monkeypatch):
     monkeypatch.setenv("VLLM_KV_CACHE_DTYPE", "fp8")
     monkeypatch.setenv("VLLM_LOG_STATS_INTERVAL", "2")
     warnings = read("vllm", [QWEN]).warnings
@@ -142,7 +142,7 @@ def failure(sim_state, profile: str, engine: str, *argv: str) -> str:
     return "\n".join(caught.value.lines)
 
 
-def test_what_fits_and_how_much_cache_is_left(sim_state):
+def test_placement_and_cache_size_of_models_that_fit(sim_state):
     got = placed(sim_state, "rtx-pro-6000", "vllm", MISTRAL, "--max-model-len", "32768")
     assert got.replicas == ((0,),) and got.max_len == 32768
     assert 60_000 < got.kv_tokens < 80_000  # 0.92 of 95.6 GiB less 61 GiB of weights, 352 KiB for each token
@@ -151,7 +151,7 @@ def test_what_fits_and_how_much_cache_is_left(sim_state):
     assert placed(sim_state, "four-pcie", "vllm", QWEN, "--max-model-len", "auto").max_len == 32768
 
 
-def test_too_little_for_one_request(sim_state):
+def test_a_cache_too_small_for_one_request_fails(sim_state):
     said = failure(sim_state, "rtx-pro-6000", "vllm", MISTRAL)
     assert "To serve at least one request with the model's max seq len (131072), (44.00 GiB KV cache is needed" in said
     assert "the estimated maximum model length is 6" in said
@@ -171,14 +171,14 @@ def test_weights_that_do_not_fit(sim_state):
     assert "cudaMalloc failed: out of memory" in said
 
 
-def test_memory_that_another_server_holds(sim_state):
+def test_memory_of_another_server_is_not_free(sim_state):
     part = {"busy": 0.0, "memory": 0.0, "compute": 0.0, "memory_bytes": 14 << 30}
     sim_state("rtx-5060ti-x2").publish_load(os.getpid(), {0: part})
     said = failure(sim_state, "rtx-5060ti-x2", "vllm", QWEN, "--quantization", "awq", "--max-model-len", "4096")
     assert said.startswith("ValueError: Free memory on device cuda:0 (1.53/15.93 GiB) on startup is less than desired")
 
 
-def test_more_gpus_than_there_are(sim_state, monkeypatch):
+def test_more_ranks_than_gpus_fail(sim_state, monkeypatch):
     said = failure(sim_state, "rtx-5060ti-x2", "vllm", QWEN, "-tp", "4")
     assert "Value error, World size (4) is larger than the number of available GPUs (2)" in said
     assert "invalid device ordinal" in failure(sim_state, "gb10", "sglang", "--model-path", QWEN, "--tp", "2")
@@ -190,7 +190,7 @@ def test_more_gpus_than_there_are(sim_state, monkeypatch):
     assert "(0)" in failure(sim_state, "four-pcie", "vllm", QWEN)
 
 
-def test_paths_that_do_not_exist(sim_state, tmp_path, monkeypatch):
+def test_missing_model_paths_fail(sim_state, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # TabbyAPI makes its key file where it is started
     missing = str(tmp_path / "nothing")
     assert f"Invalid repository ID or local directory specified: '{missing}'" in failure(

@@ -1,4 +1,4 @@
-"""pynvml on the simulated library: the C level, return codes, boards that lack things, faults."""
+"""pynvml with the simulated library: return codes, unsupported functions of boards, faults."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WORK = {"busy": 1.0, "memory": 0.97, "compute": 0.03, "memory_bytes": 70 << 30}
 
 @pytest.fixture
 def nvml(sim_env, monkeypatch) -> Iterator[Callable[[str], list]]:
-    """nvml(profile): pynvml on that simulated host, driver.py loaded by path as the agent does; its handles."""
+    """Return nvml(profile), which gives the handles of pynvml on that host. driver.py is loaded by path, as by the agent."""
 
     def load(profile: str) -> list:
         for name, value in sim_env(profile).items():
@@ -40,7 +40,7 @@ def fields(handle, *ids: int) -> dict[int, tuple[int, int]]:
     return {v.fieldId: (v.nvmlReturn, v.value.uiVal) for v in pynvml.nvmlDeviceGetFieldValues(handle, list(ids))}
 
 
-def test_what_a_healthy_card_tells(nvml, sim_state):
+def test_readings_of_a_healthy_card(nvml, sim_state):
     (gpu,) = nvml("rtx-pro-6000")
     sim_state("rtx-pro-6000").publish_load(os.getpid(), {0: WORK})
     assert pynvml.nvmlDeviceGetName(gpu) == "NVIDIA RTX PRO 6000 Blackwell Workstation Edition"
@@ -96,7 +96,7 @@ def test_spark_lacks_memory_and_limits_but_locks_its_clock(nvml):
     pynvml.nvmlDeviceResetGpuLockedClocks(gpu)
 
 
-def test_spark_memory_is_the_hosts(nvml, sim_state):
+def test_a_spark_shares_the_hosts_memory(nvml, sim_state):
     nvml("gb10")
     read = runpy.run_path(driver.__file__)["host_file"]
     assert "MemTotal:       127600748 kB" in read("/proc/meminfo")
@@ -106,7 +106,7 @@ def test_spark_memory_is_the_hosts(nvml, sim_state):
     assert read("/etc/hostname") is None
 
 
-def test_setters_change_what_is_read(nvml, sim_state):
+def test_setters_change_the_readings(nvml, sim_state):
     (gpu,) = nvml("rtx-pro-6000")
     sim_state("rtx-pro-6000").publish_load(os.getpid(), {0: WORK})
     pynvml.nvmlDeviceSetPersistenceMode(gpu, 1)
@@ -177,7 +177,7 @@ def test_setters_without_permission_and_without_effect(nvml, sim_state):
     assert pynvml.nvmlDeviceGetPowerManagementLimit(gpu) == 600_000
 
 
-def test_functions_that_this_driver_lacks_refuses_or_never_answers(nvml, sim_state):
+def test_functions_that_are_missing_fail_or_hang(nvml, sim_state):
     (gpu,) = nvml("rtx-pro-6000")
     with refused(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND):
         pynvml.nvmlDeviceGetBridgeChipInfo(gpu)

@@ -1,4 +1,4 @@
-"""Clocks, power and temperature follow load and settings as public measurements say."""
+"""Clocks, power and temperature depend on load and settings as in public measurements."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_power_limit_lowers_the_clock_as_measured(watts: int, sm_mhz: int):
 
 
 @pytest.mark.parametrize(("watts", "loss"), [(450, 0.0), (400, 0.011), (350, 0.049), (300, 0.132)])
-def test_power_limit_costs_single_stream_what_was_measured(watts: int, loss: float):
+def test_a_power_limit_slows_one_stream_as_measured(watts: int, loss: float):
     now = point(PRO, GpuSetting(limit_w=watts))
     assert 1 - 1 / physics.memory_slowdown(now.sm_mhz, PRO.gpu) == pytest.approx(loss, abs=0.03)
 
@@ -59,7 +59,7 @@ def test_power_limit_costs_single_stream_what_was_measured(watts: int, loss: flo
     compute=st.floats(0, 1),
     lock=st.none() | st.integers(210, 3090),
 )
-def test_power_stays_under_the_limit_whatever_is_asked(watts, memory, compute, lock):
+def test_power_stays_below_the_limit_for_every_load(watts, memory, compute, lock):
     setting = GpuSetting(limit_w=watts, gpu_lock_mhz=(lock, lock) if lock else None)
     now = point(PRO, setting, GpuActivity(1.0, memory, compute, 0.0))
     assert now.power_w <= watts or now.sm_mhz <= PRO.gpu.sm_compute_mhz / 7
@@ -68,7 +68,7 @@ def test_power_stays_under_the_limit_whatever_is_asked(watts, memory, compute, l
     assert now.sm_mhz <= higher.sm_mhz
 
 
-def test_locks_hold_on_bare_metal():
+def test_locks_are_in_force_on_bare_metal():
     locked = GpuSetting(gpu_lock_mhz=(2100, 2100), memory_lock_mhz=(7001, 7001))
     now = point(PRO, locked)
     assert (now.sm_mhz, now.memory_mhz) == (2100, 7001)
@@ -108,7 +108,7 @@ def test_spark_throttles_when_hot_and_a_lock_cools_it():
     assert cool[0] < 75 and not cool[1] & physics.SW_THERMAL
 
 
-def test_warming_does_not_depend_on_how_it_is_cut_up():
+def test_warming_does_not_depend_on_the_number_of_steps():
     at_once = physics.warm(PRO.gpu, 30.0, 500.0, 30.0)
     stepwise = 30.0
     for _ in range(300):
@@ -117,13 +117,13 @@ def test_warming_does_not_depend_on_how_it_is_cut_up():
 
 
 @given(st.text(max_size=8), st.floats(0, 1e9), st.floats(0, 5))
-def test_noise_is_small_and_the_same_for_everyone(key, at, amplitude):
+def test_noise_is_small_and_the_same_in_all_processes(key, at, amplitude):
     value = physics.noise(key, at, amplitude)
     assert abs(value) <= amplitude * 1.001
     assert value == physics.noise(key, at, amplitude)
 
 
-def test_drift_is_slow_of_the_size_that_was_asked_and_the_same_for_everyone() -> None:
+def test_drift_is_slow_of_the_requested_size_and_the_same_in_all_processes() -> None:
     seen = [physics.drift(0.5e9 + 5.0 * i, 0.01) for i in range(20_000)]
     assert statistics.fmean(seen) == pytest.approx(0.0, abs=5e-4)
     assert statistics.pstdev(seen) == pytest.approx(0.01, rel=0.02)

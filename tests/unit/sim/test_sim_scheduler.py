@@ -1,4 +1,4 @@
-"""Continuous batching: limits are kept, every token arrives once, time follows the model and not the machine."""
+"""Continuous batching: limits are respected, every token arrives once, and time follows the model, not the machine."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def replica(**more) -> Replica:
 
 
 def serve(one: Replica, jobs: list[tuple[int, int]]) -> tuple[list[Client], list[Sequence], float]:
-    """Run jobs of (prompt tokens, tokens to make), all at once, to their end; seconds of the loop's clock."""
+    """Run jobs of (prompt tokens, tokens to generate) at once until they end. Return the seconds of the loop's clock."""
 
     async def run() -> tuple[list[Client], list[Sequence], float]:
         loop = asyncio.get_running_loop()
@@ -72,7 +72,7 @@ def test_every_request_gets_exactly_its_tokens_within_the_limits(jobs, limit):
         assert sequence.arrived <= sequence.admitted <= sequence.first <= sequence.last
 
 
-def test_time_is_the_models():
+def test_requests_take_the_time_of_the_model():
     one = replica()
     _, (sequence,), _ = serve(one, [(16, 50)])
     step = 1 / single_stream_tok_s(SERVING, context_tokens=40)
@@ -80,7 +80,7 @@ def test_time_is_the_models():
 
 
 def test_a_slow_machine_does_not_slow_the_simulation():
-    """Steps of 25 µs cannot be slept one by one: tokens then come several at a time, at the same rate."""
+    """Steps of 25 µs are too short for a sleep each: several tokens then come at a time, at the same rate."""
     one = replica(speedup=500.0)
     clients, _, seconds = serve(one, [(16, 2000)])
     step = 1 / single_stream_tok_s(SERVING, context_tokens=1000) / 500
@@ -119,7 +119,7 @@ def test_noise_is_seeded_and_small():
     assert 0.002 < (sum(s * s for s in spread) / len(spread)) ** 0.5 < 0.009
 
 
-def test_activity_tells_busy_from_idle():
+def test_activity_distinguishes_busy_from_idle():
     async def run() -> None:
         one = replica()
         worker = asyncio.get_running_loop().create_task(one.run())
@@ -139,7 +139,7 @@ def test_activity_tells_busy_from_idle():
     asyncio.run(run())
 
 
-def test_prefix_cache_forgets_the_oldest():
+def test_the_prefix_cache_evicts_the_oldest_blocks():
     cache = PrefixCache(blocks=2)
     first, second = (["a"] * BLOCK * 2 + ["end"], ["b"] * BLOCK * 2 + ["end"])
     for prompt in (first, second):

@@ -1,4 +1,4 @@
-"""The nvidia-smi stand-in: its texts, exit codes and traps."""
+"""The simulated nvidia-smi: texts, exit codes and traps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from workbench.sim.nvidia_smi import main
 
 @pytest.fixture
 def smi(sim_env, monkeypatch, capsys):
-    """smi(profile, *argv): (exit code, stdout), in this process; one test below runs the executable."""
+    """Return smi(profile, *argv), which gives (exit code, stdout). It runs in this process; one test runs the executable."""
 
     def run(profile: str, *argv: str) -> tuple[int, str]:
         for name in ("WORKBENCH_SIM_PROFILE", "WORKBENCH_SIM_STATE"):
@@ -65,7 +65,7 @@ def test_query_loops_in_one_process(sim_env):
     assert lines == ["index", "0", "1", "0", "1", "0", "1"]
 
 
-def test_unknown_field_is_refused(smi):
+def test_an_unknown_field_is_rejected(smi):
     assert smi("gb10", "--query-gpu=index,soul", "--format=csv") == (2, 'Field "soul" is not a valid field to query.\n')
 
 
@@ -90,7 +90,7 @@ def test_list_by_uuid(smi):
         (["-rmc"], "All done."),
     ],
 )
-def test_setters_say_what_the_real_one_says(smi, argv, text):
+def test_setters_print_the_texts_of_the_real_tool(smi, argv, text):
     code, out = smi("rtx-pro-6000", *argv)
     assert code == 0 and out.splitlines()[0] == text and out.endswith("All done.\n")
 
@@ -106,7 +106,7 @@ def test_unsupported_setter_is_a_warning_with_exit_0(smi, argv, text):
     assert smi("gb10", *argv) == (0, f"{text}\nTreating as warning and moving on.\nAll done.\n")
 
 
-def test_power_limit_is_in_force_afterwards_and_out_of_range_is_refused(smi):
+def test_a_power_limit_is_in_force_and_out_of_range_is_rejected(smi):
     assert smi("rtx-pro-6000", "-pl", "350")[0] == 0
     code, out = smi("rtx-pro-6000", "-pl", "700")
     assert code == 2
@@ -156,7 +156,7 @@ def test_processes_and_one_change_at_a_time(smi, sim_state):
     assert smi("gb10", "-pm", "1", "-rgc") == (1, "Only one device modification may be done at a time.\n")
 
 
-def test_says_that_it_is_simulated(smi):
+def test_the_table_says_that_it_is_simulated(smi):
     for argv in ((), ("-q",), ("-h",)):
         assert "SIMULATED" in smi("rtx-pro-6000-passthrough", *argv)[1]
     assert "Pass-Through" in smi("rtx-pro-6000-passthrough", "-q")[1]

@@ -23,7 +23,7 @@ def serving(profile: str, model: str, *, tp: int = 1, quantization: str | None =
 def rate(
     one: ModelReplica, profile: str, *, requests: int = 1, dp: int = 1, watts: float | None = None
 ) -> tuple[float, float]:
-    """(tokens per second of all requests, watts of one GPU) once clocks and power have settled."""
+    """Return (tokens per second of all requests, watts of one GPU) at settled clocks and power."""
     host, per = profiles.get(profile), requests // dp
     sm, memory = float(one.gpu.sm_compute_mhz), float(one.gpu.memory_compute_mhz)
     for _ in range(4):
@@ -76,7 +76,7 @@ def test_power_limit_costs_a_batch_more_than_one_stream():
     assert loss(32) > loss(1) + 0.05
 
 
-def test_a_small_model_wants_replicas_and_graphs_not_tensor_parallelism():
+def test_replicas_and_graphs_beat_tensor_parallelism_for_a_small_model():
     def total(tp: int, dp: int, eager: bool, requests: int) -> float:
         return rate(serving("four-pcie", QWEN_VL, tp=tp, eager=eager), "four-pcie", requests=requests, dp=dp)[0]
 

@@ -1,4 +1,4 @@
-"""The driver's memory in files: shared, lazily advanced, and rid of dead engines."""
+"""The state of the simulated driver in files: shared, advanced by readers, without the loads of dead engines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def sleeper():
     process.wait()
 
 
-def test_settings_are_seen_by_another_process(sim_state):
+def test_another_process_reads_the_same_settings(sim_state):
     mine, other = sim_state("four-pcie"), sim_state("four-pcie")
     assert other.settings()[2].limit_w is None
     mine.change_setting(2, limit_w=180.0, gpu_lock_mhz=[900, 1200])
@@ -34,7 +34,7 @@ def test_settings_are_seen_by_another_process(sim_state):
     assert other.settings()[1].limit_w is None
 
 
-def test_load_shows_and_vanishes_with_its_process(sim_state, sleeper):
+def test_a_load_ends_with_its_process(sim_state, sleeper):
     host: SimState = sim_state("four-pcie")
     host.publish_load(sleeper.pid, {1: WORK})
     busy = host.readings()
@@ -55,7 +55,7 @@ def test_another_process_with_the_same_pid_does_not_inherit_the_load(sim_state, 
     assert sim_state("gb10").readings()[0].processes == ()
 
 
-def test_work_that_is_no_longer_confirmed_stops(sim_state, sleeper, monkeypatch):
+def test_a_load_that_is_not_refreshed_becomes_idle(sim_state, sleeper, monkeypatch):
     host: SimState = sim_state("rtx-pro-6000")
     host.publish_load(sleeper.pid, {0: WORK})
     now = time.time()
@@ -82,7 +82,7 @@ def test_energy_is_power_over_time_for_every_reader(sim_state, sleeper, monkeypa
     assert at_end.energy_j + 600 * 13 < cooled.energy_j < at_end.energy_j + 600 * 20
 
 
-def test_energy_never_goes_back_for_a_reader_when_an_engine_is_killed(sim_state, sleeper, monkeypatch):
+def test_energy_never_decreases_when_an_engine_is_killed(sim_state, sleeper, monkeypatch):
     clock = [time.time()]
     monkeypatch.setattr(time, "time", lambda: clock[0])
     reader = sim_state("rtx-pro-6000")
@@ -99,8 +99,8 @@ def test_energy_never_goes_back_for_a_reader_when_an_engine_is_killed(sim_state,
     assert seen == sorted(seen)
 
 
-def test_a_tick_is_cheap(sim_state, sleeper):
-    """Budget of the telemetry agent: 0.3 ms for each GPU and tick."""
+def test_a_reading_is_cheap(sim_state, sleeper):
+    """The telemetry agent has 0.3 ms for each GPU and reading."""
     host: SimState = sim_state("four-pcie")
     host.publish_load(sleeper.pid, dict.fromkeys(range(4), WORK))
     best = 1.0
@@ -112,7 +112,7 @@ def test_a_tick_is_cheap(sim_state, sleeper):
     assert best / 4 < 0.0003
 
 
-def test_missing_environment_is_said(monkeypatch):
+def test_a_missing_environment_variable_is_reported(monkeypatch):
     with pytest.raises(SystemExit, match="WORKBENCH_SIM_PROFILE is not set"):
         state.from_environment()
     monkeypatch.setenv("WORKBENCH_SIM_PROFILE", "abacus")

@@ -48,7 +48,7 @@ def sim_env(tmp_path: Path) -> Callable[[str], dict[str, str]]:
 def start_engine(
     tmp_path: Path, sim_env: Callable[[str], dict[str, str]], sim_state: Callable[[str], SimState]
 ) -> Iterator[Callable[..., Engine]]:
-    """Return start_engine("vllm", "serve", "MODEL", …, profile=…, NAME=value), which starts a process without waiting."""
+    """Return start_engine("vllm", "serve", "MODEL", …, profile=…, NAME=value), which starts a process."""
     running: list[Engine] = []
 
     def start(

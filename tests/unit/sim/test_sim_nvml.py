@@ -18,7 +18,7 @@ WORK = {"busy": 1.0, "memory": 0.97, "compute": 0.03, "memory_bytes": 70 << 30}
 
 @pytest.fixture
 def nvml(sim_env, monkeypatch) -> Iterator[Callable[[str], list]]:
-    """Return nvml(profile), which gives the handles of pynvml on that host. driver.py is loaded by path, as by the agent."""
+    """Return nvml(profile), which gives the handles of pynvml on that host. The agent, too, loads driver.py by path."""
 
     def load(profile: str) -> list:
         for name, value in sim_env(profile).items():

@@ -37,7 +37,7 @@ def replica(**more) -> Replica:
 
 
 def serve(one: Replica, jobs: list[tuple[int, int]]) -> tuple[list[Client], list[Sequence], float]:
-    """Run jobs of (prompt tokens, tokens to generate) at once until they end. Return the seconds of the loop's clock."""
+    """Run jobs of (prompt tokens, tokens to generate) until they end. Return the seconds of the loop's clock."""
 
     async def run() -> tuple[list[Client], list[Sequence], float]:
         loop = asyncio.get_running_loop()

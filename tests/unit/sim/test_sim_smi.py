@@ -12,7 +12,7 @@ from workbench.sim.nvidia_smi import main
 
 @pytest.fixture
 def smi(sim_env, monkeypatch, capsys):
-    """Return smi(profile, *argv), which gives (exit code, stdout). It runs in this process; one test runs the executable."""
+    """Return smi(profile, *argv), which runs in this process and gives (exit code, stdout)."""
 
     def run(profile: str, *argv: str) -> tuple[int, str]:
         for name in ("WORKBENCH_SIM_PROFILE", "WORKBENCH_SIM_STATE"):

@@ -32,12 +32,7 @@ class Services:
     """`working` is true while a page looks something up: the application then drops keys (OrderedKeys)."""
 
     def __init__(
-        self,
-        screen: Screen[None],
-        session: Session,
-        panes: PaneLayout,
-        notice_bar: NoticeBar,
-        status_bar: StatusBar,
+        self, screen: Screen[None], session: Session, panes: PaneLayout, notice_bar: NoticeBar, status_bar: StatusBar
     ) -> None:
         self.screen, self.session, self.panes = screen, session, panes
         self.notice_bar, self.status_bar = notice_bar, status_bar

@@ -10,14 +10,7 @@ from workbench.tui.cells import Row, paragraph
 from workbench.tui.controllers.base import Controller
 from workbench.tui.modals.ask import Confirm
 from workbench.tui.modals.base import PickModal, TextModal
-from workbench.tui.modals.launch import (
-    ALIVE,
-    StartPlan,
-    command_rows,
-    disturbed_rows,
-    finding_rows,
-    found_rows,
-)
+from workbench.tui.modals.launch import ALIVE, StartPlan, command_rows, disturbed_rows, finding_rows, found_rows
 from workbench.tui.panes.log import LogPane
 
 if TYPE_CHECKING:

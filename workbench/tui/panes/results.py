@@ -25,9 +25,7 @@ TABLE_BESIDE_PLOT = 64
 
 class Results(Pane, PickList):
     NAME, TITLE, AREA = "results", "Bench", "bottom"
-    FIELDS = frozenset(
-        {"results", "bench", "results_search", "mark_a", "mark_b", "ceiling", "servers", "run_id"},
-    )
+    FIELDS = frozenset({"results", "bench", "results_search", "mark_a", "mark_b", "ceiling", "servers", "run_id"})
     KEYS = keys_of(
         "results",
         Key("enter", "detail", "the result with its conditions", lambda c: c.results.show()),

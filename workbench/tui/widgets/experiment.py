@@ -54,12 +54,7 @@ def arm_words(arm: Arm) -> list[str]:
 
 
 def experiment_rows(
-    e: Experiment,
-    width: int,
-    *,
-    left_s: float | None = None,
-    now: str = "",
-    trail: Trail | None = None,
+    e: Experiment, width: int, *, left_s: float | None = None, now: str = "", trail: Trail | None = None
 ) -> list[Row]:
     """Return the page of an experiment. `now` is the progress of the benchmark that runs."""
     rows = [_state_row(e, width, left_s, now)]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from workbench.bench.experiment import order
+from workbench.model.bench import half_width
+from workbench.model.experiment import ExperimentRun
 from workbench.model.metrics import short_title
-from workbench.tui.cells import Row, cut, pad, paragraph, spread
+from workbench.tui.cells import Row, Run, cell, pad, paragraph, spread
 from workbench.tui.formats import countdown, elapsed, figure, whole
 from workbench.tui.glyphs import G
 from workbench.tui.interval_trails import Trail
@@ -14,7 +18,7 @@ from workbench.tui.widgets.interval import Axis, axis_for, bar
 
 if TYPE_CHECKING:
     from workbench.model.bench import MetricChange
-    from workbench.model.experiment import Arm, Experiment, ExperimentRun
+    from workbench.model.experiment import Arm, Experiment
     from workbench.model.settings import GpuSettings
 
 STATES = {
@@ -32,7 +36,8 @@ RUNS = {
     "dropped": "- out",
     "discarded": "- first",
 }
-CHANGE = 16
+RUN_ROLES = {"done": "good", "failed": "bad", "planned": "dim", "dropped": "dim", "discarded": "dim"}
+CHANGE = 16  # cells of a change with its interval
 SHOWN = ("output_tok_s", "tok_per_joule", "ttft_ms.p50", "ttft_ms.p99", "itl_ms.mean", "tpot_ms.mean", "power_w")
 
 
@@ -150,111 +155,78 @@ def _metrics(e: Experiment) -> list[MetricChange]:
     return [m for m in ranked if m.metric == e.spec.metric or m.metric in SHOWN]
 
 
+@dataclass(frozen=True, slots=True)
+class _Forest:
+    """The table of pairs and metrics: cells of the name, of a value and of the verdict, and the axis."""
+
+    name: int
+    value: int
+    verdict: int
+    axis: Axis
+
+    def head(self, title: str) -> Row:
+        text = pad(title, self.name) + pad("A", self.value, True) + pad("B", self.value, True)
+        return (
+            (text + pad("change", 9, True) + " " * (CHANGE - 9), "head"),
+            ("  ", "text"),
+            (self.axis.head(), "head"),
+        )
+
+    def row(
+        self,
+        name: str,
+        values: tuple[str, str],
+        change: float,
+        half: float | None,
+        role: str,
+        verdict: Run = ("", "dim"),
+        drawn: str = "",
+    ) -> Row:
+        """Return a row with a change and the half width of its interval. `drawn` is the role on the axis."""
+        text = pad(name, self.name) + "".join(pad(value, self.value, True) for value in values)
+        width = "" if half is None else f" {G.plus_minus}{half_width(half)}"
+        changed = pad(f"{change:+.1f} %", 9, True) + pad(width, CHANGE - 9)
+        judged = role if verdict[1] == "dim" else verdict[1]
+        return ((text, role), (changed, judged), ("  ", "text"), *bar(self.axis, change, half, drawn or role), verdict)
+
+    def metric_row(self, m: MetricChange, chosen: bool) -> Row:
+        word, role = VERDICTS.get(m.verdict, ("" if m.interval_pct is None else m.verdict, "dim"))
+        if self.verdict < 13 and word == "= none shown":
+            word = "= none"
+        verdict = (pad(f"  {word}", self.verdict + 2), role)
+        drawn = role if role != "dim" else "text"
+        name, values = short_title(m.metric, m.unit), (figure(m.a), figure(m.b))
+        return self.row(
+            name, values, m.change_pct or 0.0, m.interval_pct, "strong" if chosen else "text", verdict, drawn
+        )
+
+
 def _forest(e: Experiment, width: int, trail: Trail) -> list[Row]:
+    """Return a row for each pair, for each earlier interval of the deciding metric, and for each metric."""
     pairs, metrics = pair_values(e), _metrics(e)
     if not pairs:
         return []
-    label, size = (16, 10) if width >= 96 else (13, 7)
-    verdict_cells = 14 if width >= 96 else 9
+    name, value, verdict = (16, 10, 14) if width >= 96 else (13, 7, 9)
     spans = [(m.change_pct or 0.0, m.interval_pct or 0.0) for m in metrics]
     spans += [((b / a - 1) * 100, 0.0) for _, a, b in pairs if a]
-    axis = axis_for(spans, min(61, width - label - 2 * size - CHANGE - verdict_cells - 4))
-    name = short_title(e.spec.metric)
-    head = pad(name, label) + pad("A", size, True) + pad("B", size, True) + pad("change", 9, True) + " " * (CHANGE - 9)
-    rows: list[Row] = [((head, "head"), ("  ", "text"), (axis.head(), "head"))]
+    axis = axis_for(spans, min(61, width - name - 2 * value - CHANGE - verdict - 4))
+    table = _Forest(name, value, verdict, axis)
+    rows = [table.head(short_title(e.spec.metric))]
     for pair, a, b in pairs:
         change = (b / a - 1) * 100 if a else 0.0
-        rows.append(
-            _line(
-                f"pair {pair + 1}",
-                a,
-                b,
-                _change(change, None),
-                bar(axis, change, None, "dim"),
-                (label, size),
-                "dim",
-                "",
-            )
-        )
-    now = e.pairs_done
+        rows.append(table.row(f"pair {pair + 1}", (figure(a), figure(b)), change, None, "dim"))
     for count, (change, half) in sorted(trail.items()):
-        if count < now:
-            rows.append(
-                _line(
-                    f"after {count}",
-                    None,
-                    None,
-                    _change(change, half),
-                    bar(axis, change, half, "faint"),
-                    (label, size),
-                    "faint",
-                    "",
-                    bare=True,
-                )
-            )
+        if count < e.pairs_done:
+            rows.append(table.row(f"after {count}", ("", ""), change, half, "faint"))
     if len(pairs) == 1:  # the row of the pair shows the metric that decides
         metrics = [m for m in metrics if m.metric != e.spec.metric]
-    rows += [_metric_line(m, axis, (label, size), verdict_cells, m.metric == e.spec.metric) for m in metrics]
-    return rows
-
-
-def _change(change: float, half: float | None) -> str:
-    from workbench.model.bench import half_width
-
-    width = "" if half is None else f" {G.plus_minus}{half_width(half)}"
-    return pad(f"{change:+.1f} %", 9, True) + pad(width, CHANGE - 9)
-
-
-def _metric_line(m: MetricChange, axis: Axis, sizes: tuple[int, int], verdict_cells: int, chosen: bool) -> Row:
-    word, role = VERDICTS.get(m.verdict, ("" if m.interval_pct is None else m.verdict, "dim"))
-    word = {"= none shown": "= none"}.get(word, word) if verdict_cells < 13 else word
-    assert m.change_pct is not None
-    drawn = bar(axis, m.change_pct, m.interval_pct, role if role != "dim" else "text")
-    return _line(
-        short_title(m.metric, m.unit),
-        m.a,
-        m.b,
-        _change(m.change_pct, m.interval_pct),
-        drawn,
-        sizes,
-        "strong" if chosen else "text",
-        pad(f"  {word}", verdict_cells + 2),
-        role,
-    )
-
-
-def _line(
-    name: str,
-    a: float | None,
-    b: float | None,
-    change: str,
-    drawn: Row,
-    sizes: tuple[int, int],
-    role: str,
-    verdict: str,
-    verdict_role: str = "dim",
-    *,
-    bare: bool = False,
-) -> Row:
-    label, size = sizes
-    values = ("", "") if bare else (figure(a), figure(b))
-    text = pad(name, label) + "".join(pad(v, size, True) for v in values)
-    return (
-        (text, role),
-        (change, role if verdict_role == "dim" else verdict_role),
-        ("  ", "text"),
-        *drawn,
-        (verdict, verdict_role),
-    )
+    return [*rows, *(table.metric_row(m, m.metric == e.spec.metric) for m in metrics)]
 
 
 def all_runs(e: Experiment) -> tuple[ExperimentRun, ...]:
     """Return the runs so far and, of an experiment that runs, the runs to come. An interval may end it earlier."""
     if e.state != "running":
         return e.runs
-    from workbench.bench.experiment import order
-    from workbench.model.experiment import ExperimentRun
-
     begun = {(r.pair, r.arm) for r in e.runs if r.state not in ("dropped", "failed")}
     pairs = e.spec.pairs if e.spec.until_pct is None else min(e.spec.pairs, e.pairs_done + 1)
     coming = [(pair, arm) for pair in range(pairs) for arm in order(e.spec, pair)]
@@ -276,27 +248,17 @@ def _runs(e: Experiment, width: int) -> list[Row]:
     runs = all_runs(e)
     for start in range(0, len(runs), columns):
         part = runs[start : start + columns]
-        rows.append(_run_row("run", [(f"{r.place + 1} {r.arm}", r.arm.lower()) for r in part], label, each))
-        rows.append(_run_row("", [_run_state(r) for r in part], label, each))
-        values = [(figure(r.value) if r.value is not None else "", "text") for r in part]
-        rows.append(_run_row(short_title(e.spec.metric), values, label, each))
-        took = [(elapsed(r.took_s) if r.took_s is not None else "", "dim") for r in part]
-        rows.append(_run_row("took", took, label, each))
+        lines: list[tuple[str, list[Run]]] = [
+            ("run", [(f"{r.place + 1} {r.arm}", r.arm.lower()) for r in part]),
+            ("", [(RUNS.get(r.state, r.state), RUN_ROLES.get(r.state, "warn")) for r in part]),
+            (short_title(e.spec.metric), [(figure(r.value) if r.value is not None else "", "text") for r in part]),
+            ("took", [(elapsed(r.took_s) if r.took_s is not None else "", "dim") for r in part]),
+        ]
         if any(r.start_temperature_c is not None for r in part):
-            warm = [(whole(r.start_temperature_c, " C"), "dim") for r in part]
-            rows.append(_run_row("start", warm, label, each))
+            lines.append(("start", [(whole(r.start_temperature_c, " C"), "dim") for r in part]))
+        for name, cells in lines:
+            rows.append(((pad(name, label), "dim"), *((cell(text, each), role) for text, role in cells)))
     for run in e.runs:
         if run.error:
             rows += paragraph(f"x run {run.place + 1} {run.arm}: {run.error}", width, "bad", "  ")
     return rows
-
-
-def _run_state(run: ExperimentRun) -> tuple[str, str]:
-    role = {"done": "good", "failed": "bad", "planned": "dim", "dropped": "dim", "discarded": "dim"}.get(
-        run.state, "warn"
-    )
-    return RUNS.get(run.state, run.state), role
-
-
-def _run_row(name: str, cells: list[tuple[str, str]], label: int, each: int) -> Row:
-    return ((pad(name, label), "dim"), *((pad(cut(text, each - 1), each), role) for text, role in cells))

@@ -7,6 +7,7 @@ changed columns as dirty, so that a reading costs a few bytes for each changed v
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
 
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
@@ -117,6 +118,25 @@ def paragraph(text: str, width: int, role: str = "text", indent: str = "") -> li
     return [((line, role),) for line in wrap(text, width, indent)]
 
 
+def beside(label: str, role: str, rows: Iterable[Row]) -> list[Row]:
+    """Return the rows with a label in front of the first one, and blanks in front of the others."""
+    return [((" " * width_of(label) if n else label, role), *row) for n, row in enumerate(rows)]
+
+
+def joined(parts: Iterable[Row], gap: Run) -> Row:
+    """Return one row of the parts, with `gap` between them."""
+    runs: list[Run] = []
+    for part in parts:
+        runs += [gap, *part] if runs else part
+    return tuple(runs)
+
+
+def merged(runs: Iterable[Run]) -> Row:
+    """Return the row with adjacent runs of one role as one run."""
+    groups = groupby(runs, key=lambda run: run[1])
+    return tuple(("".join(text for text, _ in group), role) for role, group in groups)
+
+
 def changed_spans(old: Row, new: Row) -> list[tuple[int, int]]:
     """Return the column spans [start, end) in which two rows of the same width differ."""
     if old == new:
@@ -159,19 +179,8 @@ def _outer_span(old: Row, new: Row) -> tuple[int, int]:
 
 
 def strip_of(row: Row, ground: str) -> Strip:
-    """Return the row as a strip. Adjacent runs of one role become one segment, which saves colour changes."""
-    segments: list[Segment] = []
-    text, last = "", ""
-    for piece, role in row:
-        if role == last:
-            text += piece
-            continue
-        if text:
-            segments.append(Segment(text, style(last, ground)))
-        text, last = piece, role
-    if text:
-        segments.append(Segment(text, style(last, ground)))
-    return Strip(segments)
+    """Return the row as a strip with as few segments as possible: each one costs a colour change."""
+    return Strip([Segment(text, style(role, ground)) for text, role in merged(row) if text])
 
 
 class Painted(Widget):

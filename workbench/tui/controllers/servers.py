@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from workbench.model.findings import Finding, Level
-from workbench.tui.cells import Row, paragraph
+from workbench.tui.cells import Row, beside, paragraph
 from workbench.tui.controllers.base import Controller
 from workbench.tui.modals.ask import Confirm
 from workbench.tui.modals.base import PickModal, TextModal
@@ -150,8 +150,7 @@ class ServerController(Controller):
         def rows(width: int) -> list[Row]:
             made: list[Row] = []
             for number, text in self.matches:
-                lines = paragraph(text, max(20, width - NUMBER_CELLS))
-                made += [((f"{number if not n else '':>7}  ", "dim"), *line) for n, line in enumerate(lines)]
+                made += beside(f"{number:>7}  ", "dim", paragraph(text, max(20, width - NUMBER_CELLS)))
             return made
 
         await self.app.push_screen(TextModal(f"“{self.searched}” in the log", rows, wide=True))

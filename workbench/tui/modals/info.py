@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from workbench.session.state import Activity
-from workbench.tui.cells import Row, pad, paragraph
+from workbench.tui.cells import Row, beside, pad, paragraph
 from workbench.tui.formats import clock, figure, setting_text
 from workbench.tui.glyphs import G
 
@@ -43,15 +43,12 @@ def help_rows(keys: Sequence[Key], panes: Sequence[tuple[str, str]], width: int)
         rows += [(), ((title, "title"),)]
         for k in keys:
             if k.where == where:
-                lines = paragraph(k.help, max(20, width - 12), "text")
-                rows.append(((pad(f"  {k.shown}", 12), "key"), *lines[0]))
-                rows += [((" " * 12, "text"), *line) for line in lines[1:]]
+                rows += beside(pad(f"  {k.shown}", 12), "key", paragraph(k.help, max(20, width - 12)))
     signs = f"{G.on} ready  ~ under way  {G.alert} altered or throttled  ! warning or does not fit  x failed  "
     signs += "* edited  o your own  n/a not given"
     rows += [(), (("Signs", "title"),), *paragraph(f"  {signs}", width, "text", "  "), (), (("Words", "title"),)]
     for word, meaning in WORDS:
-        lines = paragraph(meaning, max(20, width - 16), "text")
-        rows += [((pad("" if n else f"  {word}", 16), "strong"), *line) for n, line in enumerate(lines)]
+        rows += beside(pad(f"  {word}", 16), "strong", paragraph(meaning, max(20, width - 16)))
     return rows
 
 
@@ -105,9 +102,7 @@ def activity_rows(activity: tuple[Activity, ...], width: int) -> list[Row]:
         return paragraph("Workbench has changed nothing on this host yet.", width, "dim")
     rows: list[Row] = []
     for a in reversed(activity):
-        lines = paragraph(f"$ {a.command}", max(20, width - 10), "text", "    ")
-        rows.append(((pad(clock(a.unix_s), 10), "dim"), *lines[0]))
-        rows += [((" " * 10, "text"), *line) for line in lines[1:]]
-        if a.outcome:
-            rows += [((" " * 10, "text"), *line) for line in paragraph(a.outcome, max(20, width - 10), "dim")]
+        room = max(20, width - 10)
+        outcome = paragraph(a.outcome, room, "dim") if a.outcome else []
+        rows += beside(pad(clock(a.unix_s), 10), "dim", [*paragraph(f"$ {a.command}", room, "text", "    "), *outcome])
     return rows

@@ -13,7 +13,7 @@ from workbench.model.findings import Finding, Level
 from workbench.model.plan import Command, PlanChange
 from workbench.model.server_run import ServerState, ServerStatus
 from workbench.session.state import PlanView
-from workbench.tui.cells import Row, paragraph
+from workbench.tui.cells import Row, beside, paragraph
 from workbench.tui.formats import value_text
 from workbench.tui.glyphs import G
 from workbench.tui.modals.base import Modal, TextBody
@@ -129,8 +129,7 @@ class StartPlan(Modal[bool]):
         # the estimate is shown once: as a finding if it is a warning or an error
         estimates = [f for f in plan.findings if plan.memory and f.text.startswith(plan.memory)]
         if plan.memory and all(f.level in (Level.INFO, Level.HINT) for f in estimates):
-            lines = paragraph(plan.memory, width - 8)
-            rows += [((("memory  ", " " * 8)[n > 0], "dim"), *line) for n, line in enumerate(lines)]
+            rows += beside("memory  ", "dim", paragraph(plan.memory, width - 8))
             findings = [f for f in plan.findings if f not in estimates]
         else:
             findings = list(plan.findings)

@@ -9,7 +9,7 @@ from workbench.engines.roofline import against_limit
 from workbench.model.bench import BenchResult, BenchSummary, Distribution
 from workbench.model.plan import Command
 from workbench.model.secrets import mask_argv, mask_env
-from workbench.tui.cells import Row, pad, paragraph
+from workbench.tui.cells import Row, beside, pad, paragraph
 from workbench.tui.formats import NA, figure, setting_name, settings_texts, value_text, whole
 
 LABEL = 12
@@ -44,11 +44,8 @@ def result_rows(result: BenchResult, width: int) -> list[Row]:
 
 
 def _facts(facts: list[tuple[str, str]], width: int) -> list[Row]:
-    rows: list[Row] = []
-    for label, text in facts:
-        lines = paragraph(text, max(20, width - LABEL))
-        rows += [((pad(label if not i else "", LABEL), "dim"), *line) for i, line in enumerate(lines)]
-    return rows
+    room = max(20, width - LABEL)
+    return [row for label, text in facts for row in beside(pad(label, LABEL), "dim", paragraph(text, room))]
 
 
 def _figures(s: BenchSummary, width: int) -> list[Row]:

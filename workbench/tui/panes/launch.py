@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.model.flags import FlagRow, Origin
 from workbench.session.state import PlanView, SessionState
 from workbench.tui.bindings import Key, bindings_for, keys_of
-from workbench.tui.cells import Row, cut_middle, pad, paragraph
+from workbench.tui.cells import Row, beside, cut_middle, pad, paragraph
 from workbench.tui.formats import value_text
 from workbench.tui.glyphs import G
 from workbench.tui.panes.base import Pane
@@ -202,8 +202,7 @@ NEXT_KEYS = (
 def _greeting(width: int) -> list[Row]:
     rows = [*paragraph("Tune a server: load a setup, change one thing, measure.", width, "strong"), ()]
     for key, text in NEXT_KEYS:
-        lines = paragraph(text, width - 4)
-        rows += [((f" {'' if n else key:<3}", "key"), *line) for n, line in enumerate(lines)]
+        rows += beside(f" {key:<3}", "key", paragraph(text, width - 4))
     more = "No plan yet. i shows the source of a preset's numbers, ? every key."
     return [*rows, (), *paragraph(more, width, "dim")]
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from textual import events
 from textual.geometry import Offset
 
 from workbench.model.findings import Level
-from workbench.session.state import Notice, SessionState
+from workbench.session.state import Notice, PlanView, SessionState
 from workbench.tui.bindings import SCREEN_KEYS, footer_keys
-from workbench.tui.cells import Painted, Row, cut, fit, paragraph, row_width, spread, width_of
+from workbench.tui.cells import Painted, Row, Run, beside, cut, fit, joined, paragraph, row_width, spread, width_of
 from workbench.tui.glyphs import G
+
+if TYPE_CHECKING:
+    from workbench.model.plan import Command
 
 NOTICE_SIGNS = {
     Level.ERROR: ("x ", "bad"),
@@ -64,12 +69,6 @@ def text_at(rows: Sequence[Row], offset: Offset | None) -> str:
     return ""
 
 
-def command_line(state: SessionState) -> str | None:
-    """Return the command as one line; None if the plan cannot become a command."""
-    command = state.plan.command if state.plan else None
-    return command.shell() if command is not None else None
-
-
 class CommandBar(Painted):
     """Two rows: the exact command, and whether it would be rejected."""
 
@@ -84,48 +83,40 @@ class CommandBar(Painted):
         self.repaint()
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
-        state = self.state
-        if state is None or state.plan is None:
+        plan = self.state.plan if self.state else None
+        if plan is None:
             return [(("$ ", "strong"), ("no plan yet", "dim")), _first_keys(width)]
-        line = command_line(state)
-        if line is None:
+        if plan.command is None:
             first: Row = (("x ", "bad"), ("the plan cannot become a command: v says why", "bad"))
         else:
-            first = self._command(state, line, width)
-        return [first, self._checks(state, width)]
+            first = self._command(plan.command, width)
+        return [first, self._checks(plan, width)]
 
     @staticmethod
-    def _command(state: SessionState, line: str, width: int) -> Row:
+    def _command(command: Command, width: int) -> Row:
         """Return the whole line if it fits, else the command with the number of its environment variables in front."""
-        command = state.plan.command if state.plan else None
-        if len(line) <= width - 2 or command is None or not command.env:
-            return (("$ ", "strong"), (cut(line, width - 2), "text"))
-        count = f"[{len(command.env)} env] "
-        from dataclasses import replace
+        line, count = command.shell(), ""
+        if len(line) > width - 2 and command.env:
+            line, count = replace(command, env={}).shell(), f"[{len(command.env)} env] "
+        return (("$ ", "strong"), (count, "dim"), (cut(line, width - 2 - len(count)), "text"))
 
-        rest = replace(command, env={}).shell()
-        return (("$ ", "strong"), (count, "dim"), (cut(rest, width - 2 - len(count)), "text"))
-
-    def _checks(self, state: SessionState, width: int) -> Row:
-        plan = state.plan
-        assert plan is not None
-        errors = sum(f.level is Level.ERROR for f in plan.findings)
-        warnings = sum(f.level is Level.WARN for f in plan.findings)
-        left: list[tuple[str, str]] = [
-            (f"x {errors} error{'s' * (errors != 1)}", "bad") if errors else ("ok 0 errors", "good"),
-            ("   ", "text"),
-            (f"! {warnings} warning{'s' * (warnings != 1)}", "warn") if warnings else ("0 warnings", "dim"),
+    @staticmethod
+    def _checks(plan: PlanView, width: int) -> Row:
+        """Return the numbers of errors and warnings, the memory estimate, and the first error."""
+        errors = [f for f in plan.findings if f.level is Level.ERROR]
+        warnings = [f for f in plan.findings if f.level is Level.WARN]
+        checks: list[Run] = [
+            (f"x {len(errors)} error{'s' * (len(errors) != 1)}", "bad") if errors else ("ok 0 errors", "good"),
+            (f"! {len(warnings)} warning{'s' * (len(warnings) != 1)}", "warn") if warnings else ("0 warnings", "dim"),
         ]
         if plan.memory and not errors:
-            warned = any(f.level is Level.WARN and f.text.startswith(plan.memory) for f in plan.findings)
-            left += [("   ", "text"), (plan.memory, "warn" if warned else "text")]
+            warned = any(f.text.startswith(plan.memory) for f in warnings)
+            checks.append((plan.memory, "warn" if warned else "text"))
         if plan.installed_problem:
-            left += [("   ", "text"), (f"! {plan.installed_problem.partition(';')[0]}", "warn")]
-        worst = next((f for f in plan.findings if f.level is Level.ERROR), None)
-        if worst:
-            left += [("   ", "text"), (worst.text, "bad")]
+            checks.append((f"! {plan.installed_problem.partition(';')[0]}", "warn"))
+        checks += [(f.text, "bad") for f in errors[:1]]
         right: Row = (("   v ", "key"), ("full command", "dim"), ("   y ", "key"), ("copy", "dim"))
-        return spread(tuple(left), right, width)
+        return spread(joined([(check,) for check in checks], ("   ", "text")), right, width)
 
 
 def _first_keys(width: int) -> Row:
@@ -146,8 +137,7 @@ def notice_rows(notice: Notice, width: int, most: int | None = None) -> list[Row
         after = after[: most - 1]
         lines = lines[: most - len(after)]
         lines[-1] = (*fit(lines[-1], room - 1), (G.more, "text"))
-    lines += after
-    return [((sign if not i else "  ", role), *line) for i, line in enumerate(lines)]
+    return beside(sign, role, [*lines, *after])
 
 
 class NoticeBar(Painted):

@@ -9,7 +9,7 @@ from workbench.bench.experiment import order
 from workbench.model.bench import half_width
 from workbench.model.experiment import ExperimentRun
 from workbench.model.metrics import short_title
-from workbench.tui.cells import Row, Run, cell, pad, paragraph, spread
+from workbench.tui.cells import Row, Run, beside, cell, pad, paragraph, spread
 from workbench.tui.formats import countdown, elapsed, figure, whole
 from workbench.tui.glyphs import G
 from workbench.tui.interval_trails import Trail
@@ -65,7 +65,7 @@ def experiment_rows(
     rows = [_state_row(e, width, left_s, now)]
     for arm, words, role in (("A", arm_words(e.spec.a), "a"), ("B", arm_words(e.spec.b), "b")):
         text = "  ".join(words) or "the plan as it is loaded"
-        rows += [((f"{arm} " if not n else "  ", role), *line) for n, line in enumerate(paragraph(text, width - 2))]
+        rows += beside(f"{arm} ", role, paragraph(text, width - 2))
     rows += [(), *_verdict(e, width), ()]
     rows += _forest(e, width, trail or {})
     rows += [(), *_runs(e, width), (), *paragraph(design_text(e), width, "dim")]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from workbench.session.state import SessionState
-from workbench.tui.cells import Painted, Row, cut, fit, pad, row_width, spread, wrap
+from workbench.tui.cells import Painted, Row, cut, fit, joined, pad, row_width, spread, wrap
 from workbench.tui.formats import GIB, NA, setting_name, setting_text
 from workbench.tui.glyphs import G
 from workbench.tui.widgets.gpu_metrics import LAYOUTS, SPARE, UTIL, Metric, gpu_title, limit_w, total_bytes
@@ -124,15 +124,7 @@ class GpuStrip(Painted):
         columns, gap = self._columns(width, count), 2
         each = (width - gap * (count - 1)) // count
         blocks = [self._block(telemetry, sample, each, columns) for sample in telemetry.gpus]
-        rows: list[Row] = []
-        for parts in zip(*blocks, strict=True):
-            row: list[tuple[str, str]] = []
-            for index, part in enumerate(parts):
-                row += part
-                if index + 1 < count:
-                    row.append((" " * gap, "text"))
-            rows.append(tuple(row))
-        return rows
+        return [joined(parts, (" " * gap, "text")) for parts in zip(*blocks, strict=True)]
 
     def _block(self, telemetry: Telemetry, sample: GpuSample, width: int, columns: int) -> list[Row]:
         info = telemetry.info(sample.index)
@@ -146,14 +138,9 @@ class GpuStrip(Painted):
             if not sample.live:
                 rows.append(((pad(lost[number] if number < len(lost) else "", width), "text"),))
                 continue
-            row: list[tuple[str, str]] = []
-            for index, metric in enumerate(metrics):
-                last = index + 1 == columns
-                size = width - (each + gap) * index if last else each
-                row += self._cell(metric, sample, info, size)
-                if not last:
-                    row.append((" " * gap, "text"))
-            rows.append(fit(tuple(row), width))
+            sizes = [each] * (columns - 1) + [width - (each + gap) * (columns - 1)]
+            cells = [self._cell(metric, sample, info, size) for metric, size in zip(metrics, sizes, strict=False)]
+            rows.append(fit(joined(cells, (" " * gap, "text")), width))
         if self._settings_shown():
             rows.append(((pad(self._settings(sample), width), "warn"),))
         return rows

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from workbench.tui.cells import Row, Run
+from workbench.tui.cells import Row, Run, merged
 from workbench.tui.glyphs import ASCII, G
 
 ENDS = ("├", "─", "┤") if G is not ASCII else ("[", "-", "]")
@@ -73,14 +73,4 @@ def bar(axis: Axis, change_pct: float, half_pct: float | None, role: str) -> Row
         cells[at] = (G.on, role)
     else:
         cells[0 if at < 0 else -1] = ("<" if at < 0 else ">", role)
-    return _joined(cells)
-
-
-def _joined(cells: Sequence[Run]) -> Row:
-    runs: list[Run] = []
-    for text, role in cells:
-        if runs and runs[-1][1] == role:
-            runs[-1] = (runs[-1][0] + text, role)
-        else:
-            runs.append((text, role))
-    return tuple(runs)
+    return merged(cells)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from workbench.session.state import BenchRow
-from workbench.tui.cells import Row, Run, cut
+from workbench.tui.cells import Row, cut, merged
 from workbench.tui.formats import figure as number
 from workbench.tui.glyphs import ASCII, G
 
@@ -142,13 +142,6 @@ def positions(values: Sequence[float | None]) -> tuple[list[float], bool]:
 
 def _coloured(line: str, role: str) -> Row:
     """Return the line with the curve in the role, the points in their own roles, and the rest dim."""
-    runs: list[Run] = []
     signs = {POINT: "strong", KNEE: "warnb", "A": "a", "B": "b"}
     inside = any(c in line for c in "│┤|+")  # not the row of labels
-    for c in line:
-        of = (role if c in CURVE else signs.get(c, "dim")) if inside else "dim"
-        if runs and runs[-1][1] == of:
-            runs[-1] = (runs[-1][0] + c, of)
-        else:
-            runs.append((c, of))
-    return tuple(runs)
+    return merged((c, (role if c in CURVE else signs.get(c, "dim")) if inside else "dim") for c in line)

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 
 from workbench.model.server_run import ServerState, ServerStatus
 from workbench.session.state import SessionState
-from workbench.tui.cells import Painted, Row, cut_middle, fit, row_width
+from workbench.tui.cells import Painted, Row, cut_middle, fit, joined, row_width
 from workbench.tui.countdown import Countdown
 from workbench.tui.formats import clock, countdown, elapsed, figure, is_checking, preset_name, progress_text
 from workbench.tui.glyphs import G
 
 LEAST_HOST_CELLS = 14
+BETWEEN = (f" {G.rule} ", "faint")  # two parts of the row
 STALE_AFTER_S = 3.5  # three readings of 1 s are missing
 
 SERVER_WORDS: dict[ServerState, tuple[str, str, str]] = {
@@ -187,23 +188,14 @@ class StatusBar(Painted):
         if state.simulated:
             tail += [(" ", "text"), (" SIMULATED ", "reverse")]
         room = max(0, width - row_width(tail))
-        row = _joined(self.parts(state))
+        row = joined(self.parts(state), BETWEEN)
         if row_width(row) > room:
             brief = self.parts(state, brief=True)
-            row = _joined(brief)
+            row = joined(brief, BETWEEN)
             needed = brief[: -1 if state.plan else None]  # the preset's name may be cut, the work may not
-            if (state.alterations or self.work(state)) and row_width(_joined(needed)) > room:
-                row = _joined(self.parts(state, brief=True, least=True))
+            if (state.alterations or self.work(state)) and row_width(joined(needed, BETWEEN)) > room:
+                row = joined(self.parts(state, brief=True, least=True), BETWEEN)
         return [(*fit(row, room), *tail)]
-
-
-def _joined(parts: list[Row]) -> Row:
-    row: list[tuple[str, str]] = []
-    for part in parts:
-        if row:
-            row.append((f" {G.rule} ", "faint"))
-        row += part
-    return tuple(row)
 
 
 def stale_age_s(state: SessionState) -> float | None:

@@ -24,8 +24,8 @@ class BenchController(Controller):
             return
 
         def decided(values: Values | None) -> None:
-            made = overrides(values) if values else None
-            if isinstance(made, dict):
+            if values is not None:
+                made = overrides(values)
                 self.go("results")
                 self.attempt(lambda: self.session.bench.run(**made))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from workbench.model.errors import WorkbenchError
+from workbench.model.errors import InputError, WorkbenchError
 from workbench.model.experiment import Arm, Experiment
 from workbench.model.findings import Level
 from workbench.model.plan import PlanChange
@@ -71,12 +71,12 @@ class ExperimentController(SeriesController[Experiment]):
                 new = {f.name: f.value for f in state.plan.plan.flags}
                 changes = _flag_changes(result.conditions.flags, new)
                 about = f"A is the configuration of result #{state.mark_a}, B the plan under edit."
-        arms = arms_of(changes)
-        if isinstance(arms, str):
-            return Arm(), Arm(), f"A and B start from the plan. What runs now cannot be A: {arms}."
-        if changes:
-            return *arms, about
-        return Arm(), Arm(), "A is the plan as it is loaded. Write what B changes."
+        if not changes:
+            return Arm(), Arm(), "A is the plan as it is loaded. Write what B changes."
+        try:
+            return *arms_of(changes), about
+        except InputError as error:
+            return Arm(), Arm(), f"A and B start from the plan. What runs now cannot be A: {error.message}."
 
     def _ask(self, a: Arm, b: Arm, about: str) -> None:
         spec, shape = self.session.bench.defaults(), dict(self.session.bench.shape())
@@ -89,8 +89,8 @@ class ExperimentController(SeriesController[Experiment]):
                 return None
 
         async def decided(values: Values | None) -> None:
-            wanted = parse(values) if values else None
-            if isinstance(wanted, Wanted) and values:
+            if values is not None:
+                wanted = parse(values)
                 self.session.memory.keep_form("experiment", values)
                 await self.begin(
                     lambda: self.session.experiments.run(wanted.a, wanted.b, bench=shape, **wanted.options)

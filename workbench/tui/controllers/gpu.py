@@ -50,7 +50,6 @@ class GpuController(Controller):
 
         async def look_up(values: Values) -> None:
             wanted = parse(values, count)
-            assert isinstance(wanted, Wanted)
             self.services.working = True  # a key that is typed before the commands are shown is not meant for the pane
             try:
                 report = await self.session.gpu.apply(wanted.settings, wanted.gpu, dry_run=True)

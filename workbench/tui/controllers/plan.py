@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from workbench.model.errors import InputError
 from workbench.model.findings import Level
 from workbench.model.flags import FlagRow
 from workbench.session.state import PlanView, PresetEntry
@@ -48,9 +49,10 @@ class PlanController(Controller):
                 rows += paragraph(f"{name}: {variable.description}", width)
             return [*rows, ()]
 
-        def check(values: Values) -> str | None:
+        def check(values: Values) -> None:
             empty = [n for n, v in values.items() if not v]
-            return f"{', '.join(empty)}: a value is needed" if empty else None
+            if empty:
+                raise InputError(f"{', '.join(empty)}: a value is needed")
 
         def decided(values: Values | None) -> None:
             if values is not None:
@@ -76,8 +78,9 @@ class PlanController(Controller):
             path = await self.session.plans.save_preset(values["id"], values["title"])
             self.say(f"saved: {path}")
 
-        def check(values: Values) -> str | None:
-            return None if values["id"] and values["title"] else "an id and a title are needed"
+        def check(values: Values) -> None:
+            if not values["id"] or not values["title"]:
+                raise InputError("an id and a title are needed")
 
         fields = [Field("id", "id", f"{base}-mine"), Field("title", "title", plan.title or base)]
         form = Form("Save the plan as a preset", fields, check=check, accept="save", submit=submit, doing="saving")
@@ -150,10 +153,10 @@ class PlanController(Controller):
             self.session.plans.set_env(values["name"], values["value"])
             self._edited(True, values["name"])
 
-        def check(values: Values) -> str | None:
+        def check(values: Values) -> None:
             name = values["name"]
-            valid = name.isascii() and name.isidentifier()
-            return None if valid else f"expected a variable's name, got “{name}”"
+            if not name.isascii() or not name.isidentifier():
+                raise InputError(f"expected a variable's name, got “{name}”")
 
         fields = [Field("name", "name"), Field("value", "value")]
         await self.app.push_screen(Form("Environment variable", fields, check=check, accept="set", submit=submit))

@@ -44,8 +44,8 @@ class SweepController(SeriesController[Sweep]):
         count = len(state.telemetry.gpus) if state.telemetry else 0
 
         async def decided(values: Values | None) -> None:
-            wanted = parse(values, count) if values else None
-            if isinstance(wanted, Wanted) and values:
+            if values is not None:
+                wanted = parse(values, count)
                 self.session.memory.keep_form("sweep", values)
                 await self.begin(lambda: self._run(wanted))
 

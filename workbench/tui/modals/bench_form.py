@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from workbench.model.bench import BenchSpec
+from workbench.model.errors import InputError
 from workbench.tui.cells import Row, paragraph
-from workbench.tui.modals.form import Field, Form, Values
+from workbench.tui.modals.form import Field, Form, Values, positive, whole_number
 
 Profiles = Mapping[str, tuple[str, Mapping[str, Any]]]
 STANDING = {  # source of the first values -> its description
@@ -39,23 +40,15 @@ def text_of(value: object) -> str:
     return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def overrides(values: Values) -> dict[str, Any] | str:
-    """Return the values as fields of BenchSpec, or a text on an invalid value."""
+def overrides(values: Values) -> dict[str, Any]:
+    """Return the values as fields of BenchSpec. InputError for an invalid field."""
     made: dict[str, Any] = {}
     if values.get("profile", "as before") not in STANDING:
         made["profile"] = values["profile"]
     for name, label, _ in NUMBERS:
-        low = 0 if name == "warmup" else 1
-        if not values[name].isdecimal() or int(values[name]) < low:
-            return f"{label}: expected a whole number of at least {low}, got “{values[name]}”"
-        made[name] = int(values[name])
+        made[name] = whole_number(values, name, label, 0 if name == "warmup" else 1)
     for name, label, _ in OPTIONAL:
-        try:
-            made[name] = float(values[name]) if values[name] else None
-        except ValueError:
-            made[name] = 0.0
-        if made[name] is not None and made[name] <= 0:
-            return f"{label}: expected a number above 0, got “{values[name]}”"
+        made[name] = positive(values, name, label)
     for name, *_ in SWITCHES:
         made[name] = values[name] == "on"
     if made["rate"] is not None:
@@ -86,7 +79,7 @@ class BenchForm(Form):
         """Return the purpose of the profile, and a summary of the folded fields."""
         chosen = values.get("profile", "")
         title = STANDING[chosen] if chosen in STANDING else self.profiles.get(chosen, ("",))[0]
-        return [(), *paragraph(title, width), *_summary(values, width)]
+        return [*paragraph(title, width), *_summary(values, width)]
 
     def changed(self, name: str) -> None:
         if name == "profile":
@@ -112,23 +105,20 @@ def _fields(spec: BenchSpec, profiles: Profiles, standing: str) -> tuple[Field, 
     )
 
 
-def _check(values: Values) -> str | None:
-    """Return a text on invalid values, or None."""
+def _check(values: Values) -> None:
     made = overrides(values)
-    if isinstance(made, str):
-        return made
     streams, requests = made["concurrency"], made["requests"]
     if made["rate"] is None and streams > requests:
-        return (
-            f"{requests} requests cannot keep {streams} streams busy: ask for {streams} or more, or for fewer streams"
+        raise InputError(
+            f"{requests} requests cannot keep {streams} streams busy: set {streams} requests or more, or fewer streams"
         )
-    return None
 
 
 def _summary(values: Values, width: int) -> list[Row]:
     """Return a summary of the folded fields."""
-    made = overrides(values)
-    if isinstance(made, str):
+    try:
+        made = overrides(values)
+    except InputError:  # enter shows the error
         return []
     what = made.get("prompts_file") or f"{made['input_tokens']} prompt tokens"
     loop = f"{made['rate']:g} requests a second, {made['arrival']}" if made["rate"] is not None else "closed loop"

@@ -14,7 +14,7 @@ from workbench.model.settings import GpuSettings, parse_word
 from workbench.tui.cells import Row, paragraph
 from workbench.tui.formats import elapsed, value_text
 from workbench.tui.glyphs import G
-from workbench.tui.modals.form import Field, Form, Values, filled
+from workbench.tui.modals.form import Field, Form, Values, filled, positive, whole_number
 from workbench.tui.widgets.experiment import arm_words
 
 METRICS = {"tok/s": "output_tok_s", "tok/J": "tok_per_joule", "TTFT p50": "ttft_ms.p50", "ITL mean": "itl_ms.mean"}
@@ -26,13 +26,14 @@ class Wanted(NamedTuple):
     options: dict[str, Any]
 
 
-def arms_of(changes: Sequence[PlanChange]) -> tuple[Arm, Arm] | str:
-    """Return A (the running values) and B (the edited ones), or a text if an experiment cannot make the difference."""
+def arms_of(changes: Sequence[PlanChange]) -> tuple[Arm, Arm]:
+    """Return A (the running values) and B (the edited ones). InputError if an experiment cannot make a change."""
     a: dict[str, list[str]] = {"sets": [], "unsets": [], "envs": []}
     b: dict[str, list[str]] = {"sets": [], "unsets": [], "envs": []}
     for change in changes:
         if change.kind not in ("flag", "env"):
-            return f"they differ in {change.kind} too: {value_text(change.a)} > {value_text(change.b)}"
+            text = f"{value_text(change.a)} > {value_text(change.b)}"
+            raise InputError(f"they differ in {change.kind} too: {text}")
         for arm, value in ((a, change.a), (b, change.b)):
             if change.kind == "env":
                 arm["envs"].append(f"{change.name}={'' if value is None else value}")
@@ -51,24 +52,24 @@ def line_of(arm: Arm) -> str:
     return " ".join(shlex.quote(word) if any(c in word for c in " \t\"'\\") else word for word in arm_words(arm))
 
 
-def parse_arm(text: str) -> Arm | str:
-    """Parse words such as "@vllm-any max-num-seqs=512 -enforce-eager gpu.power-limit=400". Return text on an error."""
+def parse_arm(text: str) -> Arm:
+    """Parse words such as "@vllm-any max-num-seqs=512 -enforce-eager gpu.power-limit=400"."""
     try:
         words = shlex.split(text)
     except ValueError as error:
-        return f"{error}: “{text}”"
+        raise InputError(f"{error}: “{text}”") from None
     arm = Arm()
     for word in words:
         name, equals, value = word.partition("=")
         if "://" in word or (word.startswith("@") and word[1:]):
             if arm.target is not None:
-                return f"one target each: {arm.target.name} and “{word}”"
+                raise InputError(f"one target each: {arm.target.name} and “{word}”")
             arm = replace(arm, target=Target(word.removeprefix("@")))
         elif name.startswith("gpu."):
             try:
                 arm = replace(arm, gpu=GpuSettings({**arm.gpu, **parse_word(word.removeprefix("gpu."))}))
             except InputError as error:
-                return f"{name}: {error.message}"
+                raise InputError(f"{name}: {error.message}") from None
         elif word.startswith("$") and equals:
             arm = replace(arm, envs=(*arm.envs, word[1:]))
         elif word.startswith("-") and not equals:
@@ -76,38 +77,30 @@ def parse_arm(text: str) -> Arm | str:
         elif equals and name.strip("-"):
             arm = replace(arm, sets=(*arm.sets, f"{name.lstrip('-')}={value}"))
         else:
-            return f"expected flag=value, -flag, $NAME=value, gpu.power-limit=W, @PRESET or a URL, got “{word}”"
+            expected = "flag=value, -flag, $NAME=value, gpu.power-limit=W, @PRESET or a URL"
+            raise InputError(f"expected {expected}, got “{word}”")
     return arm
 
 
-def parse(values: Values) -> Wanted | str:
-    arms: list[Arm] = []
-    for name in ("a", "b"):
-        arm = parse_arm(values[name])
-        if isinstance(arm, str):
-            return f"{name.upper()}: {arm}"
-        arms.append(arm)
-    if arms[0] == arms[1]:
-        return "A and B are the same: write what B changes"
-    if not values["pairs"].isdecimal() or int(values["pairs"]) < 2:
-        return f"pairs: expected a whole number of at least 2, got “{values['pairs']}”"
-    options: dict[str, Any] = {"pairs": int(values["pairs"]), "metric": METRICS[values["metric"]]}
-    for name, option, unit in (
-        ("until", "until_pct", "% "),
-        ("minutes", "max_minutes", "min "),
-        ("temperature", "match_temperature_c", "°C "),
-    ):
-        text = values[name].rstrip(unit)
-        if not text:
-            continue
-        try:
-            number = float(text)
-        except ValueError:
-            number = 0.0
-        if number <= 0:
-            return f"{name}: expected a number above 0, got “{values[name]}”"
-        options[option] = number
-    return Wanted(arms[0], arms[1], options)
+def parse(values: Values) -> Wanted:
+    """Return the arms and the options of the experiment. InputError for an invalid field."""
+    a, b = _arm_of(values, "a"), _arm_of(values, "b")
+    if a == b:
+        raise InputError("A and B are the same: write what B changes")
+    options: dict[str, Any] = {"pairs": whole_number(values, "pairs", "pairs", 2), "metric": METRICS[values["metric"]]}
+    limits = {
+        "until_pct": positive(values, "until", "until", "%"),
+        "max_minutes": positive(values, "minutes", "minutes", "min"),
+        "match_temperature_c": positive(values, "temperature", "temperature", "°C"),
+    }
+    return Wanted(a, b, options | {name: value for name, value in limits.items() if value is not None})
+
+
+def _arm_of(values: Values, name: str) -> Arm:
+    try:
+        return parse_arm(values[name])
+    except InputError as error:
+        raise InputError(f"{name.upper()}: {error.message}") from None
 
 
 def experiment_form(
@@ -132,24 +125,18 @@ def experiment_form(
 
     fields = filled(fields, last or {})
 
-    def check(values: Values) -> str | None:
-        outcome = parse(values)
-        return outcome if isinstance(outcome, str) else None
-
     def hints(values: Values) -> Mapping[str, str]:
         listed = ", ".join(f"{n} pairs {pct:g} %" for n, pct in SHOWS_PCT.items())
         return {"pairs": f"smallest difference shown: {listed}", "until": "stop at this interval; pairs: at most"}
 
     def tail(values: Values, width: int) -> list[Row]:
         wanted = parse(values)
-        if isinstance(wanted, str):
-            return [(), *paragraph(wanted, width, "dim")]
         seconds, count = estimate(wanted), 2 * wanted.options["pairs"]
         most = "at most " if "until_pct" in wanted.options else ""
         unknown = "the time is known after a first benchmark of this load"
         time = f"about {elapsed(seconds)}" if seconds is not None else unknown
         said = f"{most}{count} runs of {load}, and a first run that is discarded"
-        return [(), *paragraph(f"{said}: {time}", width, "strong", "  ")]
+        return paragraph(f"{said}: {time}", width, "strong", "  ")
 
     def intro(width: int) -> list[Row]:
         text = (
@@ -162,7 +149,7 @@ def experiment_form(
         "A/B experiment",
         fields,
         intro=intro,
-        check=check,
+        check=parse,
         hints=hints,
         tail=tail,
         accept="start",

@@ -11,7 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.widget import Widget
 
-from workbench.model.errors import WorkbenchError
+from workbench.model.errors import InputError, WorkbenchError
 from workbench.store.crash_files import defect_text
 from workbench.tui.cells import Painted, Row, pad, paragraph
 from workbench.tui.modals.base import Label, Make, Modal, Text
@@ -104,10 +104,9 @@ class _Hint(Text):
 class Form(Modal[Values]):
     """A form whose outcome is the values of its fields. Enter accepts all of them.
 
-    `check` returns a text if the values are invalid; the form stays open and shows the text. `hints` returns texts for
+    `check` raises InputError for invalid values; the form stays open and shows the message. `hints` returns texts for
     the places beside the fields, `tail` rows below them. `submit` acts on the values while the form is open, with
-    `doing` in its border; its error is shown like a text of `check`. Until `submit` has ended, keys other than escape
-    are dropped.
+    `doing` in its border; its error is shown likewise. Until `submit` has ended, keys other than escape are dropped.
     """
 
     HINT_ROLE: ClassVar[str] = "dim"
@@ -124,7 +123,7 @@ class Form(Modal[Values]):
         fields: Sequence[Field],
         *,
         intro: Make | None = None,
-        check: Callable[[Values], str | None] | None = None,
+        check: Callable[[Values], object] | None = None,
         hints: Callable[[Values], Mapping[str, str]] | None = None,
         tail: Callable[[Values, int], list[Row]] | None = None,
         accept: str = "accept",
@@ -146,9 +145,18 @@ class Form(Modal[Values]):
         self.known: Mapping[str, str] = {}  # the present hints
         self.inputs: dict[str, Entry | Cycle] = {f.name: self._input(f) for f in fields}
         self.complaint = Text(lambda w: paragraph(f"x {self.problem}", w, "bad") if self.problem else [])
-        # A problem is shown once: by the tail while the user types, by the complaint after enter.
-        self.tail = Text(lambda w: [] if self.problem else tail(self.values, w)) if tail else None
+        self.make_tail = tail
+        self.tail = Text(self._tail) if tail else None
         self.lines: dict[str, Horizontal] = {}
+
+    def _tail(self, width: int) -> list[Row]:
+        """Return the rows below the fields. A problem is shown here while the user types, above after enter."""
+        if self.problem or self.make_tail is None:
+            return []
+        try:
+            return [(), *self.make_tail(self.values, width)]
+        except InputError as error:
+            return [(), *paragraph(error.message, width, "dim")]
 
     def _input(self, field: Field) -> Entry | Cycle:
         if field.options:
@@ -234,10 +242,13 @@ class Form(Modal[Values]):
 
     def _accept(self, _: str = "") -> None:
         values = self.values
-        problem = (self.check(values) if self.check else None) or ""
-        if problem:
-            self.complain(problem)
-        elif self.submit is None:
+        try:
+            if self.check is not None:
+                self.check(values)
+        except InputError as error:
+            self.complain(error.message)
+            return
+        if self.submit is None:
             self.dismiss(values)
         elif not self.working:
             self.working = True
@@ -270,3 +281,33 @@ def _field_of(problem: str, fields: Sequence[Field]) -> Field | None:
     exact = [f for name, label, f in named if subject in (name, label)]
     partly = [f for name, label, f in named if subject.startswith(f"{name} ") or label.startswith(f"{subject} ")]
     return next(iter([*exact, *partly]), None)
+
+
+# values of fields, for `check`
+def whole_number(values: Values, name: str, label: str, least: int = 1) -> int:
+    text = values[name]
+    if not text.isdecimal() or int(text) < least:
+        raise InputError(f"{label}: expected a whole number of at least {least}, got “{text}”")
+    return int(text)
+
+
+def positive(values: Values, name: str, label: str, unit: str = "") -> float | None:
+    """Return a number above 0, typed with or without its unit; None for an empty field."""
+    text = values.get(name, "").rstrip(f"{unit} ")
+    try:
+        number = float(text) if text else None
+    except ValueError:
+        number = 0.0
+    if number is not None and number <= 0:
+        raise InputError(f"{label}: expected a number above 0, got “{values[name]}”")
+    return number
+
+
+def gpu_index(values: Values, count: int) -> int | None:
+    """Return the chosen GPU; None for all GPUs."""
+    text = values.get("gpu", "all").lower()
+    if text in ("", "all"):
+        return None
+    if not text.isdecimal() or int(text) >= count:
+        raise InputError(f"GPU: expected all or 0..{count - 1}, got {text}")
+    return int(text)

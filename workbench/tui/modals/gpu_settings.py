@@ -13,7 +13,7 @@ from workbench.model.settings import HOST_INDEX, SETTINGS, ClockSetting, GpuSett
 from workbench.session.state import SessionState
 from workbench.tui.cells import Row, pad, paragraph
 from workbench.tui.formats import NA, setting_value
-from workbench.tui.modals.form import Field, Form, Submit, Values
+from workbench.tui.modals.form import Field, Form, Submit, Values, gpu_index, positive
 
 LABEL, ENTRY, NOW, ALLOWED = 18, 12, 14, 18
 
@@ -24,30 +24,13 @@ class Wanted(NamedTuple):
     trial_s: float | None = None
 
 
-def parse(values: Values, count: int) -> Wanted | str:
-    """Return the form's settings, or what is wrong with a field. An empty field leaves its setting alone."""
-    which = values.get("gpu", "all").lower()
-    gpu: int | None = None
-    if which not in ("", "all"):
-        if not which.isdecimal() or int(which) >= count:
-            return f"GPU: expected all or 0..{count - 1}, got {values['gpu']}"
-        gpu = int(which)
-    trial = _seconds(values.get("trial", ""))
-    if isinstance(trial, str):
-        return trial
-    try:
-        settings = GpuSettings({s.key: s.parse(text) for s in SETTINGS if (text := values.get(s.name, "").strip())})
-    except InputError as error:
-        return error.message
-    return Wanted(settings, gpu, trial) if settings else "no setting is given: fill in at least one field"
-
-
-def _seconds(text: str) -> float | str | None:
-    try:
-        seconds = float(text.strip().rstrip("s ")) if text else None
-    except ValueError:
-        seconds = 0.0
-    return seconds if seconds is None or seconds > 0 else f"trial: expected seconds, got {text}"
+def parse(values: Values, count: int) -> Wanted:
+    """Return the settings. An empty field leaves its setting alone. InputError for an invalid field."""
+    gpu, trial_s = gpu_index(values, count), positive(values, "trial", "trial", "s")
+    settings = GpuSettings({s.key: s.parse(text) for s in SETTINGS if (text := values.get(s.name, "").strip())})
+    if not settings:
+        raise InputError("no setting is given: fill in at least one field")
+    return Wanted(settings, gpu, trial_s)
 
 
 class Suggestion(NamedTuple):
@@ -74,13 +57,12 @@ class SettingsForm(Form):
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+l", "empty", show=False, priority=True)]
 
+    HINT_ROLE = "text"
+
     def action_empty(self) -> None:
         for field in self.fields:
             if field.name != "gpu":
                 self.put(field.name, "")
-
-    def hint_role(self, field: Field) -> str:
-        return "text"
 
 
 def each_alone(settings: GpuSettings) -> list[tuple[str, GpuSettings]]:
@@ -98,10 +80,6 @@ def settings_form(
     if given.get("gpu", "all") != "all" and not (given["gpu"].isdecimal() and int(given["gpu"]) < len(gpus)):
         given["gpu"] = "all"
 
-    def check(values: Values) -> str | None:
-        outcome = parse(values, len(gpus))
-        return outcome if isinstance(outcome, str) else None
-
     def intro(width: int) -> list[Row]:
         rows: list[Row] = []
         if suggested is not None:
@@ -118,7 +96,7 @@ def settings_form(
         "GPU settings",
         _fields(len(gpus), given),
         intro=intro if suggested or state.host.can_change_gpus else None,
-        check=check,
+        check=lambda values: parse(values, len(gpus)),
         hints=_hints(state),
         heading=heading,
         accept="show commands",

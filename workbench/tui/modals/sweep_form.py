@@ -13,7 +13,7 @@ from workbench.model.settings import DEFAULT, SWEPT, ClockSetting, NumberSetting
 from workbench.session.state import SessionState
 from workbench.tui.cells import Row, paragraph
 from workbench.tui.formats import value_text
-from workbench.tui.modals.form import Field, Form, Values, filled
+from workbench.tui.modals.form import Field, Form, Values, filled, gpu_index
 
 STREAMS, FLAG = "concurrency", "flag"
 SETTING = {s.label: s for s in SWEPT}
@@ -72,32 +72,31 @@ def around(row: FlagRow | None) -> str:
     return ",".join(f"{value * f:g}" for f in (0.5, 1, 2))
 
 
-def parse(values: Values, count: int) -> Wanted | str:
-    what = values["what"]
-    gpu = None
-    which = values.get("gpu", "all").lower()
-    if which not in ("", "all"):
-        if not which.isdecimal() or int(which) >= count:
-            return f"GPU: expected all or 0..{count - 1}, got {which}"
-        gpu = int(which)
+def parse(values: Values, count: int) -> Wanted:
+    """Return the quantity of the sweep and its values. InputError for an invalid field."""
+    what, gpu = values["what"], gpu_index(values, count)
     if what == FLAG:
-        flags = {}
-        for word in re.split(r"\s+", values["flags"]) if values["flags"] else []:
-            name, equals, listed = word.partition("=")
-            found = [v for v in listed.split(",") if v]
-            if not equals or not name or len(found) < 2:
-                return f"expected flag=v1,v2,…, got “{word}”"
-            flags[name.lstrip("-")] = found
-        if not 1 <= len(flags) <= 2:
-            return "one or two flags are swept: flag=v1,v2,…"
-        return Wanted(KINDS[what], [], gpu, flags)
+        return Wanted(KINDS[what], [], gpu, _flags(values["flags"]))
     listed = re.split(r"[,\s]+", values["values"].strip(", "))
     bad = [v for v in listed if not _is_value(what, v)]
     if bad:
-        return f"values: expected numbers with commas between them, got “{bad[0]}”"
+        raise InputError(f"values: expected numbers with commas between them, got “{bad[0]}”")
     if len(listed) < 2:
-        return "values: at least two"
+        raise InputError("values: at least two")
     return Wanted(KINDS[what], listed, gpu, {})
+
+
+def _flags(text: str) -> dict[str, list[str]]:
+    flags = {}
+    for word in text.split():
+        name, _, listed = word.partition("=")
+        values = [v for v in listed.split(",") if v]
+        if not name or len(values) < 2:
+            raise InputError(f"expected flag=v1,v2,…, got “{word}”")
+        flags[name.lstrip("-")] = values
+    if not 1 <= len(flags) <= 2:
+        raise InputError("one or two flags are swept: flag=v1,v2,…")
+    return flags
 
 
 def _is_value(what: str, text: str) -> bool:
@@ -128,17 +127,13 @@ def sweep_form(
     given = {**(last or {}), **({"flags": flag_text} if flag_text else {})}
     fields = filled(fields, given)
 
-    def check(values: Values) -> str | None:
-        outcome = parse(values, count)
-        return outcome if isinstance(outcome, str) else None
-
     def tail(values: Values, width: int) -> list[Row]:
-        return [(), *paragraph(_about(values, count, load), width, "dim", "  ")]
+        return paragraph(_about(parse(values, count), load), width, "dim", "  ")
 
     return _SweepForm(
         "Sweep",
         fields,
-        check=check,
+        check=lambda values: parse(values, count),
         tail=tail,
         accept="start",
         label_cells=10,
@@ -148,10 +143,8 @@ def sweep_form(
     )
 
 
-def _about(values: Values, count: int, load: BenchSpec) -> str:
-    wanted = parse(values, count)
-    if isinstance(wanted, str):
-        return wanted
+def _about(wanted: Wanted, load: BenchSpec) -> str:
+    """Return what the sweep does."""
     if wanted.kind == "flag":
         points = 1
         for listed in wanted.flags.values():

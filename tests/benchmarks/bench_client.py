@@ -42,9 +42,9 @@ from truth_server import TruthProcess  # noqa: E402
 
 from workbench.bench import runner  # noqa: E402
 from workbench.bench.records import BenchOutcome  # noqa: E402
-from workbench.bench.summary import quantile  # noqa: E402
 from workbench.bench.workload import request_mark  # noqa: E402
 from workbench.model.bench import BenchSpec  # noqa: E402
+from workbench.model.distribution import quantile  # noqa: E402
 
 Figures = dict[str, float]
 ASKED = {  # row, figure -> the limit

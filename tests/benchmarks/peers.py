@@ -22,7 +22,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from workbench.bench.summary import quantile
+from workbench.model.distribution import quantile
 from workbench.report import imports
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 
 from workbench.bench.records import RequestRecord, total
 from workbench.bench.result_validity import ClientFacts, marks, notes_of, refusals
 from workbench.bench.steady_window import Window, mean_in_flight, requests_in, tokens_in, window_of
 from workbench.model.bench import BenchSpec, BenchSummary, Distribution
+from workbench.model.distribution import distribution
 
 _NO_TELEMETRY = "no telemetry of the server's GPUs was merged into this result"
 _FROM_CHUNKS = ("ttft_ms", "itl_ms", "tpot_ms", "tokens_per_chunk", "per_stream_tok_s")
@@ -24,26 +25,6 @@ _FROM_USAGE = (
     "tpot_ms",
     "per_stream_tok_s",
 )
-
-
-def quantile(ordered: Sequence[float], p: float) -> float:
-    """Return the p-quantile (0..1) of an ascending, non-empty sequence by linear interpolation, as numpy's default."""
-    at = p * (len(ordered) - 1)
-    low = int(at)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
-
-
-def distribution(values: Iterable[float], unit: float = 1.0) -> Distribution | None:
-    """Return statistics of `values` divided by `unit`, or None if there are none. (Dividing each of a million gaps
-    first would take longer than sorting them.)"""
-    ordered = sorted(values)
-    if not ordered:
-        return None
-    p50, p90, p95, p99 = (round(quantile(ordered, p) / unit, 4) for p in (0.5, 0.9, 0.95, 0.99))
-    mean = round(sum(ordered) / len(ordered) / unit, 4)
-    low, high = round(ordered[0] / unit, 4), round(ordered[-1] / unit, 4)
-    return Distribution(mean=mean, p50=p50, p90=p90, p99=p99, min=low, max=high, count=len(ordered), p95=p95)
 
 
 def tpot_ms(record: RequestRecord, first_tokens: float | None = None) -> float | None:

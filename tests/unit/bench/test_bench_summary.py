@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from workbench.bench.records import SHORT, RequestRecord, total
 from workbench.bench.result_validity import ClientFacts
-from workbench.bench.summary import distribution, quantile, summarize, tpot_ms
+from workbench.bench.summary import summarize, tpot_ms
 from workbench.model.bench import BenchSpec, BenchSummary
+from workbench.model.distribution import distribution, quantile
 from workbench.model.json_records import from_json, to_json
 
 SPEC = BenchSpec("http://127.0.0.1:1", "m", concurrency=2, requests=2, max_tokens=5, input_tokens=10)

@@ -21,9 +21,9 @@ from truth_server import TruthProcess
 from workbench.bench import runner
 from workbench.bench.records import BenchOutcome
 from workbench.bench.runner import BenchCancelled, run
-from workbench.bench.summary import quantile
 from workbench.bench.workload import request_mark
 from workbench.model.bench import BenchProgress, BenchSpec
+from workbench.model.distribution import quantile
 from workbench.model.errors import BenchError
 from workbench.model.json_records import to_json
 

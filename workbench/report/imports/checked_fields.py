@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from workbench.model.bench import BenchSpec, BenchSummary, Conditions, Distribution
+from workbench.model.bench import BenchSpec, BenchSummary, Conditions
 from workbench.model.errors import InputError
 from workbench.model.metrics import METRICS
 from workbench.report.format_values import NOT_IN_FILE
@@ -143,24 +142,6 @@ def _usable(value: float) -> bool:
         return math.isfinite(value) and value >= 0
     except OverflowError:  # an integer beyond any float
         return False
-
-
-def distribution(values: Iterable[float]) -> Distribution | None:
-    """Return the mean and percentiles of the values, by linear interpolation as in all of Workbench; None if there are
-    none."""
-    known = sorted(values)
-    if not known:
-        return None
-    cuts = statistics.quantiles(known, n=100, method="inclusive") if len(known) > 1 else known * 99
-    return Distribution(
-        mean=statistics.fmean(known),
-        p50=cuts[49],
-        p90=cuts[89],
-        p99=cuts[98],
-        min=known[0],
-        max=known[-1],
-        count=len(known),
-    )
 
 
 def conditions(tool: str, options: ImportOptions, model: str, workload: Sequence[str], **known: Any) -> Conditions:

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from workbench.model.bench import BenchSpec, Distribution
+from workbench.model.distribution import distribution
 from workbench.report.imports.checked_fields import (
     Fields,
     Imported,
     ImportOptions,
     conditions,
-    distribution,
     model_of,
     summary,
 )

@@ -1,0 +1,27 @@
+"""Statistics of measured values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from workbench.model.bench import Distribution
+
+
+def quantile(ordered: Sequence[float], p: float) -> float:
+    """Return the p-quantile (0..1) of an ascending, non-empty sequence by linear interpolation, as numpy's default."""
+    at = p * (len(ordered) - 1)
+    low = int(at)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
+
+
+def distribution(values: Iterable[float], unit: float = 1.0) -> Distribution | None:
+    """Return statistics of `values` divided by `unit`, or None if there are none. (Dividing each of a million gaps
+    first would take longer than sorting them.)"""
+    ordered = sorted(values)
+    if not ordered:
+        return None
+    p50, p90, p95, p99 = (round(quantile(ordered, p) / unit, 4) for p in (0.5, 0.9, 0.95, 0.99))
+    mean = round(sum(ordered) / len(ordered) / unit, 4)
+    low, high = round(ordered[0] / unit, 4), round(ordered[-1] / unit, 4)
+    return Distribution(mean=mean, p50=p50, p90=p90, p99=p99, min=low, max=high, count=len(ordered), p95=p95)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from workbench.cli.registry import Option, option, repeatable
 from workbench.model.errors import InputError
-from workbench.model.experiment import Arm, Target
 from workbench.model.settings import GpuSettings, parse_word
+
+if TYPE_CHECKING:
+    from workbench.model.experiment import Arm, Target
 
 
 def _options_of(arm: str) -> Iterator[Option]:
@@ -30,6 +33,7 @@ ARM_OPTIONS = (*_options_of("a"), *_options_of("b"))
 
 def arm_of(arguments: argparse.Namespace, name: str) -> Arm:
     """Return arm "a" or "b" as the command line describes it. Raises InputError."""
+    from workbench.model.experiment import Arm
 
     def words(option: str) -> tuple[str, ...]:
         try:
@@ -52,6 +56,8 @@ def arm_of(arguments: argparse.Namespace, name: str) -> Arm:
 
 def _target(arguments: argparse.Namespace, words: Sequence[str], name: str) -> Target:
     """Return the base, or without a base the first word of the arm, on the arm's own host and program."""
+    from workbench.model.experiment import Target
+
     host = getattr(arguments, f"host_{name}")
     executable = getattr(arguments, f"executable_{name}") or arguments.executable
     if arguments.base is not None:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from workbench.cli.output import note
-from workbench.model.experiment import Arm, Experiment, ExperimentRun, ExperimentSpec
 
 if TYPE_CHECKING:
+    from workbench.model.experiment import Arm, Experiment, ExperimentRun, ExperimentSpec
     from workbench.session.state import SessionState
 
 UNKNOWN_DURATION = "the duration is known after the first run: there is no earlier start or benchmark like this one"

@@ -39,20 +39,23 @@ if TYPE_CHECKING:
     from workbench.session.session import Session
 
 
-def _option_of(setting: Setting) -> Option:
-    names = " ".join(f"--{name}" for name in (setting.name, *setting.aliases))
-    if setting.choices:
-        return option(names, setting.help, choices=setting.choices, dest=setting.key)
-    return option(f"{names} {setting.metavar}", setting.help, dest=setting.key)
+def setting_option(setting: Setting, metavar: str, help: str, **keywords: Any) -> Option:
+    """Return the option of a setting, with all names of the setting."""
+    names = " ".join(f"--{name}" for name in setting.names)
+    return option(f"{names} {metavar}", help, dest=setting.key, **keywords)
 
 
 def _options_of(setting: Setting) -> Option | OneOf:
     """Return the options that set and reset a setting; only one of them may be given."""
+    if setting.choices:
+        return setting_option(setting, "", setting.help, choices=setting.choices)
+    set_it = setting_option(setting, setting.metavar, setting.help)
     if not setting.reset_name:
-        return _option_of(setting)
+        return set_it
     text = f"reset the {setting.label} to the driver's default"
-    reset = option(f"--{setting.reset_name}", text, action="store_const", const=DEFAULT, dest=setting.key)
-    return one_of(_option_of(setting), reset)
+    return one_of(
+        set_it, option(f"--{setting.reset_name}", text, action="store_const", const=DEFAULT, dest=setting.key)
+    )
 
 
 SETTING_OPTIONS = tuple(_options_of(setting) for setting in SETTINGS)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from workbench.cli.gpu_settings import NEXT_STEP_UNATTENDED
+from workbench.cli.gpu_settings import NEXT_STEP_UNATTENDED, setting_option
 from workbench.cli.gpu_text import affected_by, affected_lines, affected_text, command_lines
 from workbench.cli.gpu_verify import TARGET, check_one_target
 from workbench.cli.load_options import CONCURRENCY, SIZE, load_of
@@ -34,11 +34,7 @@ if TYPE_CHECKING:
     "benchmark the running server at several values of a GPU setting, then restore the current value",
     *TARGET,
     one_of(
-        *(
-            option(f"{names} {s.metavar.replace('|reset', '')},…", f"values of the {s.label}", dest=s.key)
-            for s in SWEPT
-            for names in [" ".join(f"--{name}" for name in (s.name, *s.aliases))]
-        ),
+        *(setting_option(s, f"{s.metavar.removesuffix('|reset')},…", f"values of the {s.label}") for s in SWEPT),
         required=True,
     ),
     option("--gpu I|UUID", "GPU by index or UUID (default: the GPUs that the server uses)"),
@@ -54,8 +50,7 @@ if TYPE_CHECKING:
 async def sweep_setting(arguments: argparse.Namespace) -> int:
     check_one_target(arguments)
     setting = next(s for s in SWEPT if getattr(arguments, s.key) is not None)
-    text = str(getattr(arguments, setting.key))
-    values = [part.strip() for part in text.split(",") if part.strip()]
+    values = [part.strip() for part in getattr(arguments, setting.key).split(",") if part.strip()]
     async with connected(arguments) as session, cancelled_by_signals():
         run_id = await ready_run(session, arguments.run)
         password = None

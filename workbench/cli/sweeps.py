@@ -18,7 +18,6 @@ from workbench.cli.registry import command, option, repeatable
 from workbench.cli.shared_options import CHANGES, MAX_MINUTES_LEFT, PRESET, TRUST, WAIT_TURN, YES
 from workbench.cli.stop_signals import cancelled_by_signals
 from workbench.model.errors import InputError
-from workbench.model.experiment import Arm
 
 if TYPE_CHECKING:
     from workbench.model.sweep import Sweep
@@ -97,6 +96,8 @@ async def _confirm_stop(session: Session, arguments: argparse.Namespace, own_run
 
 def _plan_lines(session: Session, flags: Mapping[str, Sequence[str]], arguments: argparse.Namespace) -> Iterator[str]:
     """Yield the number of runs and the expected duration, estimated from earlier starts and benchmarks."""
+    from workbench.model.experiment import Arm
+
     configurations = 1 + math.prod(len(set(values)) for values in flags.values())
     runs, pair_runs = configurations * arguments.runs, 2 * arguments.pairs
     each = "one run" if arguments.runs == 1 else f"{arguments.runs} runs"

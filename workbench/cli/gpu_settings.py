@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 
 def setting_option(setting: Setting, metavar: str, help: str, **keywords: Any) -> Option:
-    """Return the option of a setting, with all names of the setting."""
-    names = " ".join(f"--{name}" for name in setting.names)
+    """Return the option of a setting, with the aliases of the setting."""
+    names = " ".join(f"--{name}" for name in (setting.name, *setting.aliases))
     return option(f"{names} {metavar}", help, dest=setting.key, **keywords)
 
 
@@ -53,9 +53,8 @@ def _options_of(setting: Setting) -> Option | OneOf:
     if not setting.reset_name:
         return set_it
     text = f"reset the {setting.label} to the driver's default"
-    return one_of(
-        set_it, option(f"--{setting.reset_name}", text, action="store_const", const=DEFAULT, dest=setting.key)
-    )
+    reset = option(f"--{setting.reset_name}", text, action="store_const", const=DEFAULT, dest=setting.key)
+    return one_of(set_it, reset)
 
 
 SETTING_OPTIONS = tuple(_options_of(setting) for setting in SETTINGS)

@@ -115,7 +115,7 @@ def test_help_and_readme_agree_on_the_difference_that_pairs_detect() -> None:
     reference = (Path(__file__).parents[3] / "docs" / "REFERENCE.md").read_text()
     assert f"3 pairs are for {three}, 5 for {five}, 8 for {eight}." in reference
     told = " ".join(dict(parsers(tree()))["experiment"].format_help().split())
-    assert f"3 pairs detect {three}, 5 pairs detect {five}, 8 pairs detect {eight} (3)" in told
+    assert f"3 detect a difference of {three}, 5 of {five}, 8 of {eight} (3)" in told
 
 
 def test_a_result_of_a_users_own_command_shows_no_concurrency() -> None:

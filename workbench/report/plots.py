@@ -26,7 +26,7 @@ Sample = Mapping[str, Any]
 
 
 def throughput(samples: Sequence[Sample], summary: BenchSummary) -> PlotBlock | None:
-    """Return output tokens per second over the run, from the times of the chunks."""
+    """Return a plot of the output tokens per second over the run, computed from the times of the chunks."""
     arrivals = [arrival for sample in samples for arrival in _arrivals(sample)]
     first = min((s["start_s"] for s in samples if s.get("start_s") is not None), default=0.0)
     duration = max((at_s for at_s, _ in arrivals), default=0.0) - first
@@ -67,7 +67,7 @@ def _rounded_up(step: float) -> float:
 
 
 def latencies(samples: Sequence[Sample]) -> list[PlotBlock]:
-    """Return the cumulative distributions of TTFT and of the gaps between chunks, over all counted requests."""
+    """Return plots of the cumulative distributions of TTFT and of the gaps between chunks, of all counted requests."""
     counted = [s for s in samples if not s.get("error") and not s.get("warmup")]
     ttfts = [s["ttft_us"] / 1000 for s in counted if s.get("ttft_us") is not None]
     gaps = [gap / 1000 for s in counted for gap in s.get("gaps_us", ())]
@@ -99,7 +99,7 @@ def _cumulative(title: str, values: list[float], what: str) -> PlotBlock | None:
 
 
 def changes(metrics: Sequence[MetricChange]) -> PlotBlock | None:
-    """Return the change of each metric with its interval."""
+    """Return a plot of the change of each metric with its interval."""
     claims = {"better": True, "worse": False}
     rows = [
         svg.Interval(
@@ -119,7 +119,7 @@ def changes(metrics: Sequence[MetricChange]) -> PlotBlock | None:
 
 
 def raw_pairs(metric: MetricChange) -> PlotBlock | None:
-    """Return the two values of each complete pair."""
+    """Return a plot of the two values of each complete pair."""
     pairs = [(a, b) for a, b in metric.pairs if a is not None and b is not None]
     if not pairs:
         return None
@@ -129,7 +129,7 @@ def raw_pairs(metric: MetricChange) -> PlotBlock | None:
 
 
 def sweep(swept: Sweep) -> list[PlotBlock]:
-    """Return throughput and, if they were measured, efficiency and latencies at each point, with the knee marked."""
+    """Return plots of throughput and of the measured efficiency and latencies at each point. The knee is marked."""
     done = [point for point in swept.points if point.state == "done" and point.tok_s is not None]
     if len(done) < 2:
         return []

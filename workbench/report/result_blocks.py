@@ -78,7 +78,7 @@ def subtitle_of(result: BenchResult) -> str:
 
 
 def result_blocks(result: BenchResult, samples: Sequence[Mapping[str, Any]] = ()) -> list[Block]:
-    """Return everything that is known of one result, the most important first. Its secrets must be masked already."""
+    """Return the blocks of one result, the most important first. Its secrets must be masked already."""
     summary = result.summary
     throughput = plots.throughput(samples, summary)
     return [
@@ -214,7 +214,7 @@ def _record_rows(
 
 
 def condition_blocks(result: BenchResult) -> list[Block]:
-    """Return the conditions of a result, with the command that started the server."""
+    """Return the blocks of a result's conditions, with the command that started the server."""
     conditions = result.conditions
     gpus = ", ".join(str(gpu.get("name") or "unknown GPU") for gpu in conditions.gpus)
     model_files = f"{conditions.model_digest or NA} ({conditions.model_bytes})" if conditions.model_bytes else NA

@@ -25,7 +25,7 @@ _POINT_COLUMNS = (  # field of SweepPoint, column head
 
 
 def comparison_blocks(comparison: Comparison) -> list[Block]:
-    """Return the differences in configuration, the change of each metric, and how far the runs support a claim."""
+    """Return the blocks of a comparison: differences in configuration, then the changes of the metrics with verdicts."""
     blocks: list[Block] = [Heading("What differs between A and B")]
     if comparison.differences:
         rows = tuple(
@@ -54,8 +54,8 @@ def _change_table(metrics: Sequence[MetricChange]) -> Table:
 
 
 def experiment_blocks(experiment: Experiment, results: Sequence[BenchResult]) -> list[Block]:
-    """Return an experiment with the results of its runs, which are in the order of measurement. Secrets must be masked
-    already."""
+    """Return the blocks of an experiment. `results` are those of its runs, in the order of measurement. Secrets must be
+    masked already."""
     spec, comparison = experiment.spec, experiment.comparison
     blocks: list[Block] = [SIMULATED] if experiment.simulated else []
     if experiment.verdict:
@@ -138,7 +138,7 @@ def _runs(experiment: Experiment) -> Table:
 
 
 def sweep_blocks(sweep: Sweep, results: Sequence[BenchResult]) -> list[Block]:
-    """Return a sweep with the results of its points, in order. Secrets must be masked already."""
+    """Return the blocks of a sweep. `results` are those of its points, in order. Secrets must be masked already."""
     blocks: list[Block] = [SIMULATED] if sweep.simulated else []
     knee = plots.knee_of(sweep)
     if knee is not None:

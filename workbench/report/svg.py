@@ -130,7 +130,8 @@ def chart(
     marks: Sequence[TickName] = (),
     x_names: Sequence[TickName] = (),
 ) -> str:
-    """Return lines over an x axis. `marks` are vertical lines with labels; `x_names` replace the ticks of the axis."""
+    """Return an SVG plot of lines over an x axis. `marks` are vertical lines with labels; `x_names` replace the ticks
+    of the axis."""
     plot = _Plot(title, x, top=26.0, left=58.0, right=WIDTH - 96.0, bottom=height - 42.0)
     up = y.scale(plot.bottom, plot.top)
     for value in y.ticks():
@@ -187,7 +188,7 @@ class Interval:
 
 
 def forest(title: str, rows: Sequence[Interval], x_title: str) -> str:
-    """Return intervals around zero, one row each; the dot is hollow if nothing is claimed."""
+    """Return an SVG plot of intervals around zero, one row each. The dot is hollow if nothing is claimed."""
     reach = max((abs(row.change) + row.half for row in rows), default=1.0) * 1.08 or 1.0
     x = SvgAxis(x_title, -reach, reach)
     plot = _Plot(title, x, top=14.0, left=178.0, right=WIDTH - 190.0, bottom=14.0 + 26.0 * len(rows))
@@ -208,7 +209,7 @@ def forest(title: str, rows: Sequence[Interval], x_title: str) -> str:
 
 
 def dumbbells(title: str, pairs: Sequence[Point], x_title: str) -> str:
-    """Return pairs of values, at least one, a row each: A hollow, B filled."""
+    """Return an SVG plot of pairs of values, a row each: A hollow, B filled. There must be at least one pair."""
     values = [value for pair in pairs for value in pair]
     low, high = min(values), max(values)
     margin = (high - low) * 0.08 or abs(high) * 0.02 or 1.0

@@ -24,7 +24,7 @@ _NEXT_STEPS = (  # words in SQLite's error, next step
 
 
 class Database:
-    """Opens the file for each call and closes it afterwards, so that any thread may call it.
+    """An SQLite file that is opened for each call and closed afterwards, so that any thread may use it.
 
     `migrations` has one SQL script for each format version: a file of version n gets the scripts from n on. Methods
     raise StoreError, and InputError for a number or text that SQLite cannot store.

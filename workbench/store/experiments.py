@@ -34,8 +34,8 @@ _TABLE = """
 
 
 class ExperimentsDb:
-    """Methods raise StoreError, and InputError for an id that does not exist. The `comparison` of an experiment is not
-    stored, because it follows from the results."""
+    """The stored experiments. Methods raise StoreError, and InputError for an unknown id. The `comparison` of an
+    experiment is not stored, because it follows from the results."""
 
     def __init__(self, path: Path, *, busy_s: float = BUSY_S) -> None:
         self.path = path

@@ -102,7 +102,7 @@ def migrations() -> tuple[str, ...]:
 
 
 class ResultsDb:
-    """Methods raise StoreError, and InputError for an id that does not exist. Any thread may call them.
+    """The stored results. Methods raise StoreError, and InputError for an unknown id. Any thread may call them.
 
     The file and its directory (mode 0700) are created at the first write.
     """
@@ -344,8 +344,8 @@ def _no_such(result_id: int) -> InputError:
 
 
 def _result(row: tuple[Any, ...]) -> BenchResult:
-    """Return a row of the columns _READ as a result, its texts cleaned: an older version may have stored them as they
-    came from a stranger."""
+    """Return a row of the columns _READ as a result. Its texts are cleaned, because an older version may have stored
+    hostile text. Raises StoreError for a damaged row."""
     values = dict(zip(_READ, row, strict=True))
     try:
         for column in _COLUMNS:

@@ -21,7 +21,7 @@ from workbench.store.text_files import write_atomic
 
 
 class SweepStore:
-    """Methods raise StoreError, and InputError for an id that does not exist."""
+    """The stored sweeps. Methods raise StoreError, and InputError for an unknown id."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

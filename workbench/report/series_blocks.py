@@ -25,7 +25,7 @@ _POINT_COLUMNS = (  # field of SweepPoint, column head
 
 
 def comparison_blocks(comparison: Comparison) -> list[Block]:
-    """Return the blocks of a comparison: differences in configuration, then the changes of the metrics with verdicts."""
+    """Return the blocks of a comparison: differences in configuration, then the changes of metrics with verdicts."""
     blocks: list[Block] = [Heading("What differs between A and B")]
     if comparison.differences:
         rows = tuple(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from workbench.sim import driver_state, physics
@@ -263,16 +263,16 @@ def _table(devices: list[Device], library: SimulatedNvml) -> None:
 
 
 def _set(setter: str, value: str, devices: list[Device]) -> None:
-    change = {
+    changes: dict[str, Callable[[Device, str], object]] = {
         "--persistence-mode": _persistence,
         "--power-limit": _power_limit,
-        "--lock-gpu-clocks": _lock_gpu,
-        "--lock-memory-clocks": _lock_memory,
-        "--reset-gpu-clocks": _reset_gpu,
-        "--reset-memory-clocks": _reset_memory,
-    }[setter]
+        "--lock-gpu-clocks": lambda d, value: _lock(d, "Gpu", value),
+        "--lock-memory-clocks": lambda d, value: _lock(d, "Memory", value),
+        "--reset-gpu-clocks": lambda d, _: _apply_clocks(d, "nvmlDeviceResetGpuLockedClocks", "Gpu"),
+        "--reset-memory-clocks": lambda d, _: _apply_clocks(d, "nvmlDeviceResetMemoryLockedClocks", "Memory"),
+    }
     for device in _alive(devices):
-        change(device, value)
+        changes[setter](device, value)
     print("All done.")
 
 
@@ -345,26 +345,14 @@ def _clocks(value: str) -> tuple[int, int]:
     return low, high
 
 
-def _lock_gpu(device: Device, value: str) -> None:
+def _lock(device: Device, kind: str, value: str) -> None:
+    """Lock the clocks of `kind`, "Gpu" or "Memory"."""
     low, high = _clocks(value)
-    if _apply_clocks(device, "nvmlDeviceSetGpuLockedClocks", "Gpu", low, high):
-        print(f'GPU clocks set to "(gpuClkMin {low}, gpuClkMax {high})" for GPU {device.bus_id}')
+    if _apply_clocks(device, f"nvmlDeviceSet{kind}LockedClocks", kind, low, high):
+        name = {"Gpu": "GPU", "Memory": "Memory"}[kind]
+        short = name[:3].lower()
+        print(f'{name} clocks set to "({short}ClkMin {low}, {short}ClkMax {high})" for GPU {device.bus_id}')
         _warn_persistence(device)
-
-
-def _lock_memory(device: Device, value: str) -> None:
-    low, high = _clocks(value)
-    if _apply_clocks(device, "nvmlDeviceSetMemoryLockedClocks", "Memory", low, high):
-        print(f'Memory clocks set to "(memClkMin {low}, memClkMax {high})" for GPU {device.bus_id}')
-        _warn_persistence(device)
-
-
-def _reset_gpu(device: Device, _value: str) -> None:
-    _apply_clocks(device, "nvmlDeviceResetGpuLockedClocks", "Gpu")
-
-
-def _reset_memory(device: Device, _value: str) -> None:
-    _apply_clocks(device, "nvmlDeviceResetMemoryLockedClocks", "Memory")
 
 
 def _apply_clocks(device: Device, function: str, kind: str, *arguments: int) -> bool:
@@ -376,10 +364,10 @@ def _apply_clocks(device: Device, function: str, kind: str, *arguments: int) -> 
     )
 
 
-def _apply(device: Device, change: object, *, denied: str, unsupported: str) -> bool:
+def _apply(device: Device, change: Callable[[], object], *, denied: str, unsupported: str) -> bool:
     """Make a change and return whether it succeeded. NOT_SUPPORTED is a warning; other errors raise Exit."""
     try:
-        change()  # type: ignore[operator]
+        change()
     except NvmlError as refused:
         if refused.code == 3:
             print(f"{unsupported}\n{WARNING}")

@@ -12,7 +12,7 @@ from workbench.model.errors import InputError
 from workbench.model.settings import GpuSettings, parse_word
 
 if TYPE_CHECKING:
-    from workbench.model.experiment import Arm, Target
+    from workbench.model.experiment import Arm, ArmTarget
 
 
 def _options_of(arm: str) -> Iterator[Option]:
@@ -54,20 +54,20 @@ def arm_of(arguments: argparse.Namespace, name: str) -> Arm:
     return Arm(sets, unsets, envs, gpu_settings_of(words(f"gpu_{name}"), name), target)
 
 
-def _target(arguments: argparse.Namespace, words: Sequence[str], name: str) -> Target:
+def _target(arguments: argparse.Namespace, words: Sequence[str], name: str) -> ArmTarget:
     """Return the base, or without a base the first word of the arm, on the arm's own host and program."""
-    from workbench.model.experiment import Target
+    from workbench.model.experiment import ArmTarget
 
     host = getattr(arguments, f"host_{name}")
     executable = getattr(arguments, f"executable_{name}") or arguments.executable
     if arguments.base is not None:
-        return Target(arguments.base, host, executable)
+        return ArmTarget(arguments.base, host, executable)
     if not words or ("=" in words[0] and "://" not in words[0]):
         raise InputError(
             f"--{name} does not begin with a target, and no common PRESET|RUN is given",
             next_step='for example experiment vllm-any --b "max-num-seqs=64", or experiment --a http://… --b http://…',
         )
-    return Target(words[0], host, executable)
+    return ArmTarget(words[0], host, executable)
 
 
 def gpu_settings_of(words: Sequence[str], arm: str) -> GpuSettings:

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
-from workbench.cli.registry import FILES, GROUPS, Command, commands_of
+from workbench.cli.registry import FILES, GROUPS, CommandEntry, commands_of
 
 USAGE = """workbench [--host NAME | --simulate PROFILE] [--json] COMMAND …
        workbench [HOST]             open the screen (HOST: a name from your ssh config; default: this machine)
@@ -103,7 +103,7 @@ def tree(words: Iterable[str] = FILES, stubs: Iterable[str] = ()) -> argparse.Ar
     return root
 
 
-def _add_command(subparsers: _Subparsers, name: str, found: Command) -> None:
+def _add_command(subparsers: _Subparsers, name: str, found: CommandEntry) -> None:
     parser = _add_parser(subparsers, name, found.summary, found.examples)
     parser.usage = found.usage
     for argument in found.arguments:

@@ -99,7 +99,7 @@ class OneOf(NamedTuple):
             each.add_to(group)
 
 
-class Command(NamedTuple):
+class CommandEntry(NamedTuple):
     """A command: its words, one line of help, arguments, examples and handler."""
 
     name: str
@@ -110,7 +110,7 @@ class Command(NamedTuple):
     handler: Handler
 
 
-_COMMANDS: dict[str, Command] = {}
+_COMMANDS: dict[str, CommandEntry] = {}
 
 
 def one_of(*options: Option, required: bool = False) -> OneOf:
@@ -123,13 +123,13 @@ def command(
     """Register the decorated handler as the command `name`. Each example is a command line that the parser accepts."""
 
     def register(handler: Handler) -> Handler:
-        _COMMANDS[name] = Command(name, summary, arguments, examples, usage, handler)
+        _COMMANDS[name] = CommandEntry(name, summary, arguments, examples, usage, handler)
         return handler
 
     return register
 
 
-def commands_of(word: str) -> list[Command]:
+def commands_of(word: str) -> list[CommandEntry]:
     """Import the files of a command's first word and return the commands that begin with the word, in file order."""
     for file in FILES[word]:
         importlib.import_module(f"workbench.cli.{file}")

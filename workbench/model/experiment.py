@@ -13,7 +13,7 @@ SHOWS_PCT = {3: 5.0, 5: 2.0, 8: 1.3}  # pairs -> the difference that they can sh
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ArmTarget:
     """What an arm is measured on if the arms have no common base: a URL, a run, or a preset, with `name` as the user
     typed it.
 
@@ -52,7 +52,7 @@ class Arm:
     unsets: tuple[str, ...] = ()
     envs: tuple[str, ...] = ()
     gpu: GpuSettings = field(default_factory=GpuSettings)
-    target: Target | None = None
+    target: ArmTarget | None = None
 
     @property
     def relaunches(self) -> bool:

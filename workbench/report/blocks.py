@@ -14,7 +14,7 @@ class Heading:
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class TextBlock:
     """A paragraph. `lead` marks the one sentence that states the outcome."""
 
     text: str
@@ -83,7 +83,7 @@ class Fold:
     blocks: Sequence[Block] = field(default=())
 
 
-Block: TypeAlias = Heading | Text | Alert | KeyMetrics | Table | Facts | CodeBlock | PlotBlock | Items | Fold
+Block: TypeAlias = Heading | TextBlock | Alert | KeyMetrics | Table | Facts | CodeBlock | PlotBlock | Items | Fold
 
 
 @dataclass(frozen=True, slots=True)

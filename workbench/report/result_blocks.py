@@ -13,7 +13,7 @@ from workbench.model.bench_cli_options import options
 from workbench.model.metrics import ENERGY, LATENCY, METRICS, PARTS, RUN, SummaryMetric, metrics_of, value_of
 from workbench.model.secrets import SERVER_KEY_VARIABLE
 from workbench.report import plots
-from workbench.report.blocks import Alert, Block, CodeBlock, Facts, Fold, Heading, Items, KeyMetrics, Table, Text
+from workbench.report.blocks import Alert, Block, CodeBlock, Facts, Fold, Heading, Items, KeyMetrics, Table, TextBlock
 from workbench.report.format_values import (
     NA,
     NOT_IN_FILE,
@@ -288,7 +288,7 @@ def _notes(result: BenchResult) -> list[Block]:
     lines = [*([result.note] if result.note else []), *result.summary.notes]
     blocks: list[Block] = [Heading("Notes"), Items(tuple(lines))] if lines else []
     if result.tags:
-        blocks.append(Text(f"Tags: {', '.join(result.tags)}"))
+        blocks.append(TextBlock(f"Tags: {', '.join(result.tags)}"))
     return blocks
 
 

@@ -9,7 +9,7 @@ from workbench.model.experiment import Arm, Experiment
 from workbench.model.metrics import metric_title
 from workbench.model.sweep import Sweep, SweepPoint
 from workbench.report import plots
-from workbench.report.blocks import Alert, Block, Facts, Heading, Items, Table, Text
+from workbench.report.blocks import Alert, Block, Facts, Heading, Items, Table, TextBlock
 from workbench.report.format_values import NA, change, number, setting_text
 from workbench.report.result_blocks import SIMULATED, condition_blocks, overview, workload_facts
 
@@ -33,7 +33,7 @@ def comparison_blocks(comparison: Comparison) -> list[Block]:
         )
         blocks.append(Table(("kind", "name", "A", "B"), rows))
     else:
-        blocks.append(Text("Nothing: the configurations are the same."))
+        blocks.append(TextBlock("Nothing: the configurations are the same."))
     if comparison.warnings:
         blocks.append(Alert("warning", "Not like for like", comparison.warnings))
     blocks.append(Heading("Effect"))
@@ -59,7 +59,7 @@ def experiment_blocks(experiment: Experiment, results: Sequence[BenchResult]) ->
     spec, comparison = experiment.spec, experiment.comparison
     blocks: list[Block] = [SIMULATED] if experiment.simulated else []
     if experiment.verdict:
-        blocks.append(Text(experiment.verdict, lead=True))
+        blocks.append(TextBlock(experiment.verdict, lead=True))
     if experiment.state != "done":
         pairs = f"{experiment.pairs_done} of at most {spec.pairs} pairs are complete."
         lines = (pairs, experiment.error) if experiment.error else (pairs,)
@@ -142,18 +142,18 @@ def sweep_blocks(sweep: Sweep, results: Sequence[BenchResult]) -> list[Block]:
     blocks: list[Block] = [SIMULATED] if sweep.simulated else []
     knee = plots.knee_of(sweep)
     if knee is not None:
-        blocks.append(Text(f"Knee at {knee.label}: {sweep.knee_text.removeprefix(f'{knee.label}: ')}", lead=True))
+        blocks.append(TextBlock(f"Knee at {knee.label}: {sweep.knee_text.removeprefix(f'{knee.label}: ')}", lead=True))
     elif sweep.knee_text:
-        blocks.append(Text(sweep.knee_text, lead=True))
+        blocks.append(TextBlock(sweep.knee_text, lead=True))
     if sweep.state != "done":
         blocks.append(Alert("warning", f"The sweep is {sweep.state}", (sweep.error,) if sweep.error else ()))
     blocks += [*plots.sweep(sweep), Heading("Points"), _points(sweep)]
     if sweep.notes:
         blocks.append(Items(sweep.notes))
     if sweep.experiment_id is not None or sweep.confirmed is not None:
-        blocks.append(Text(_confirmation(sweep)))
+        blocks.append(TextBlock(_confirmation(sweep)))
     elif sweep.kind == "flag":
-        blocks.append(Text("One screening run each: differences between points are not confirmed."))
+        blocks.append(TextBlock("One screening run each: differences between points are not confirmed."))
     return [*blocks, *_first_conditions(results, "point")] if results else blocks
 
 

@@ -12,7 +12,7 @@ from workbench.bench import experiment as design
 from workbench.engines import with_executable
 from workbench.engines.preset_trust import untrusted
 from workbench.model.errors import InputError, PlanError, SettingsError, WorkbenchError
-from workbench.model.experiment import Target
+from workbench.model.experiment import ArmTarget
 from workbench.model.json_records import from_json
 from workbench.model.plan import LaunchPlan
 from workbench.model.secrets import MASK, mask_plan
@@ -77,7 +77,7 @@ class ArmTargets:
         for name, arm in (("A", a), ("B", b)):
             plan: LaunchPlan | None
             if arm.target is None:
-                target, plan = Target(self._plans.editor.title), self._plans.editor.plan
+                target, plan = ArmTarget(self._plans.editor.title), self._plans.editor.plan
             elif arm.target.known:
                 found.append(arm)
                 continue
@@ -90,8 +90,8 @@ class ArmTargets:
         return found[0], found[1], bases
 
     async def _find(
-        self, arm: Arm, target: Target, variables: Mapping[str, str] | None
-    ) -> tuple[Target, LaunchPlan | None]:
+        self, arm: Arm, target: ArmTarget, variables: Mapping[str, str] | None
+    ) -> tuple[ArmTarget, LaunchPlan | None]:
         """Find a URL, a run or a preset by its name. Return the plan to start, or None for a server that stays."""
         name, session = target.name, await self._hosts.session_of(target.host)
         if "://" in name:

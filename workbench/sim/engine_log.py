@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 
-from workbench.sim.launch_options import Launch
+from workbench.sim.launch_options import LaunchOptions
 
 _PHRASES = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 503: "Service Unavailable"}
 
@@ -13,7 +13,7 @@ _PHRASES = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found"
 class EngineLog:
     """Writes each line in the engine's format, with one write per line, so that readers can follow it."""
 
-    def __init__(self, launch: Launch) -> None:
+    def __init__(self, launch: LaunchOptions) -> None:
         self.engine = launch.engine
         self.started = time.monotonic()
         self.ranks = launch.tp > 1 or launch.dp > 1  # lines name the rank that they come from

@@ -6,7 +6,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 
-from workbench.sim.launch_options import Launch
+from workbench.sim.launch_options import LaunchOptions
 from workbench.sim.scheduler import Replica
 
 BUCKETS = {
@@ -46,7 +46,7 @@ class Histogram:
 class Metrics:
     """The values of all replicas since the start. `throughput` is in output tokens per second."""
 
-    def __init__(self, launch: Launch, replicas: Sequence[Replica], kv_tokens: int) -> None:
+    def __init__(self, launch: LaunchOptions, replicas: Sequence[Replica], kv_tokens: int) -> None:
         self.launch = launch
         self.replicas = replicas
         self.kv_tokens = kv_tokens

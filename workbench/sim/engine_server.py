@@ -34,7 +34,7 @@ from workbench.sim.engine_log import EngineLog
 from workbench.sim.engine_metrics import Metrics
 from workbench.sim.flag_parser import ArgumentsRejected, Catalog
 from workbench.sim.http_server import ClientConnection
-from workbench.sim.launch_options import Launch
+from workbench.sim.launch_options import LaunchOptions
 from workbench.sim.memory_fit import Failure, Fit
 from workbench.sim.openai_api import Api
 from workbench.sim.scheduler import Replica
@@ -54,7 +54,7 @@ class Stop(Exception):
 class EngineServer:
     """One server process from its command line to its end."""
 
-    def __init__(self, plan: Launch) -> None:
+    def __init__(self, plan: LaunchOptions) -> None:
         self.plan = plan
         self.engine = plan.engine
         self.state = driver_state.from_environment()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Launch:
+class LaunchOptions:
     """One server. `memory_share` is the share of each GPU's memory that weights and KV cache may fill."""
 
     engine: SimulatedEngine
@@ -45,7 +45,7 @@ class Launch:
     warnings: tuple[str, ...] = ()
 
 
-def read(engine: SimulatedEngine, argv: Sequence[str], version: str | None = None) -> Launch:
+def read(engine: SimulatedEngine, argv: Sequence[str], version: str | None = None) -> LaunchOptions:
     """Return the launch that `argv` (without the program's own words) describes. Raises ArgumentsRejected."""
     catalog = Catalog(engine, version)
     flags, positional = flag_parser.parse(catalog, argv)
@@ -59,13 +59,13 @@ def read(engine: SimulatedEngine, argv: Sequence[str], version: str | None = Non
 
 def of_flags(
     catalog: Catalog, flags: Mapping[str, Any], model: SimulatedModel, *, served: tuple[str, ...], **options: Any
-) -> Launch:
+) -> LaunchOptions:
     """Return a launch with host and port from the flags.
 
     The default host is loopback for every engine, also for those that really listen on all addresses.
     """
     host, port = str(flags.get("host") or "127.0.0.1"), int(flags.get("port") or catalog.engine.default_port)
-    return Launch(catalog.engine, catalog.version, flags, model, served, host, port, **options)
+    return LaunchOptions(catalog.engine, catalog.version, flags, model, served, host, port, **options)
 
 
 def after_serve(engine: SimulatedEngine, words: list[str]) -> list[str]:

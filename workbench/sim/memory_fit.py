@@ -11,7 +11,7 @@ from workbench.sim import models
 
 if TYPE_CHECKING:
     from workbench.sim.driver_state import SimState
-    from workbench.sim.launch_options import Launch
+    from workbench.sim.launch_options import LaunchOptions
 
 GIB = float(1 << 30)
 MODELS_ROOT = "/simulated/"  # every model path below it exists on a simulated host, and every path with a known name
@@ -68,7 +68,7 @@ def visible_gpus(state: SimState) -> tuple[int, ...]:
     return tuple(found)
 
 
-def place(launch: Launch, state: SimState) -> Fit:
+def place(launch: LaunchOptions, state: SimState) -> Fit:
     """Check model path, GPUs and memory like an engine that loads, and return the placement. Raises Failure."""
     path = launch.engine.model_path(launch)
     if path is not None and not _exists(path):
@@ -89,7 +89,7 @@ def _exists(path: str) -> bool:
     return known or path.startswith(MODELS_ROOT) or Path(path).expanduser().exists()
 
 
-def _fit(launch: Launch, state: SimState, gpus: tuple[int, ...]) -> Fit:
+def _fit(launch: LaunchOptions, state: SimState, gpus: tuple[int, ...]) -> Fit:
     gpu, model, engine = state.profile.gpu, launch.model, launch.engine
     context, total = CONTEXT_GIB * GIB, float(gpu.memory_bytes)
     working = (0.4 + launch.batched_tokens * model.hidden * 24 / GIB) * GIB

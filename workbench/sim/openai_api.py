@@ -12,7 +12,7 @@ from typing import Any
 from workbench.sim.engine_log import EngineLog
 from workbench.sim.engine_metrics import Metrics
 from workbench.sim.http_server import Request
-from workbench.sim.launch_options import Launch
+from workbench.sim.launch_options import LaunchOptions
 from workbench.sim.scheduler import Replica, Sequence
 
 WORDS = (  # noqa: SIM905
@@ -47,7 +47,9 @@ def bad_request(message: str, param: str | None = None) -> ApiError:
 class Api:
     """Routes of one server. Until `ready`, only /health has an answer."""
 
-    def __init__(self, launch: Launch, replicas: list[Replica], metrics: Metrics, log: EngineLog, max_len: int) -> None:
+    def __init__(
+        self, launch: LaunchOptions, replicas: list[Replica], metrics: Metrics, log: EngineLog, max_len: int
+    ) -> None:
         self.launch = launch
         self.engine = launch.engine
         self.replicas = replicas
@@ -155,7 +157,7 @@ class Api:
         if self.engine.checks_model and model is not None and model not in self.launch.served:
             raise ApiError(404, "NotFoundError", f"The model `{model}` does not exist.", "model")
         length = self._length(body, len(prompt), chat)
-        reply = Reply(self, request, body, chat, length)
+        reply = ApiReply(self, request, body, chat, length)
         sequence = Sequence(prompt, length, reply.deliver)
         reply.sequence = sequence
         replica = min(self.replicas, key=lambda r: r.load)
@@ -230,7 +232,7 @@ def _prompt_text(body: dict[str, Any]) -> str:
     return prompt
 
 
-class Reply:
+class ApiReply:
     """One reply, streamed or complete. `deliver` receives the tokens of its sequence."""
 
     def __init__(self, api: Api, request: Request, body: dict[str, Any], chat: bool, length: int) -> None:

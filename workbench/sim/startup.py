@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from workbench.sim.engine_log import EngineLog
-    from workbench.sim.launch_options import Launch
+    from workbench.sim.launch_options import LaunchOptions
     from workbench.sim.memory_fit import Fit
 
 START_S = 2.0  # for a small model; large ones take up to three times as long
@@ -29,7 +29,7 @@ class StartupPhase:
     raw: bool = False
 
 
-def start_seconds(launch: Launch) -> float:
+def start_seconds(launch: LaunchOptions) -> float:
     """Return the seconds from the first line to ready. WORKBENCH_SIM_START_S sets them."""
     given = os.environ.get("WORKBENCH_SIM_START_S")
     if given:
@@ -38,7 +38,7 @@ def start_seconds(launch: Launch) -> float:
     return seconds * (0.6 if launch.eager else 1.0)
 
 
-def banner(log: EngineLog, launch: Launch, profile: str) -> None:
+def banner(log: EngineLog, launch: LaunchOptions, profile: str) -> None:
     """Write the first line of every simulated engine."""
     log.line(
         f"SIMULATED engine ({launch.engine.name} {launch.version} on simulated host {profile}): no model is loaded, no "
@@ -50,7 +50,7 @@ def banner(log: EngineLog, launch: Launch, profile: str) -> None:
         log.line(f"SIMULATED engine: {launch.model.id} is not a known model; taken as {size:g}B", level="WARNING")
 
 
-def no_custom_all_reduce(launch: Launch, fit: Fit) -> str | None:
+def no_custom_all_reduce(launch: LaunchOptions, fit: Fit) -> str | None:
     """Return why the engine uses NCCL between its GPUs, else None. None as well if a flag asks for NCCL."""
     if launch.tp == 1 or not launch.custom_all_reduce:
         return None

@@ -9,14 +9,14 @@ import pytest
 
 from workbench.sim import engines, flag_parser, launch_options, memory_fit
 from workbench.sim.flag_parser import ArgumentsRejected
-from workbench.sim.launch_options import Launch
+from workbench.sim.launch_options import LaunchOptions
 from workbench.sim.memory_fit import Failure
 
 MISTRAL = "mistralai/Mistral-Large-Instruct-2411-AWQ"
 QWEN = "Qwen/Qwen2.5-7B-Instruct"
 
 
-def read(engine: str, argv: Sequence[str], version: str | None = None) -> Launch:
+def read(engine: str, argv: Sequence[str], version: str | None = None) -> LaunchOptions:
     return launch_options.read(engines.load(engine), argv, version)
 
 

@@ -18,7 +18,7 @@ from workbench.report.blocks import (
     KeyMetrics,
     PlotBlock,
     Table,
-    Text,
+    TextBlock,
 )
 from workbench.report.content import Report
 from workbench.report.document import document_of
@@ -42,7 +42,7 @@ def _block(block: Block) -> str:
     match block:
         case Heading():
             return f"<h{block.level}>{escape(block.text)}</h{block.level}>"
-        case Text():
+        case TextBlock():
             return f'<p class="lead">{escape(block.text)}</p>' if block.lead else f"<p>{escape(block.text)}</p>"
         case Alert():
             lines = "".join(f"<li>{escape(line)}</li>" for line in block.lines)

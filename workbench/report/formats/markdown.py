@@ -17,7 +17,7 @@ from workbench.report.blocks import (
     KeyMetrics,
     PlotBlock,
     Table,
-    Text,
+    TextBlock,
 )
 from workbench.report.content import Report
 from workbench.report.document import document_of
@@ -47,7 +47,7 @@ def _block(block: Block) -> Iterable[str]:
     match block:
         case Heading():
             return [f"{'#' * block.level} {plain(block.text)}"]
-        case Text():
+        case TextBlock():
             return [f"**{plain(block.text)}**" if block.lead else plain(block.text)]
         case Alert():
             lines = "".join(f"\n> - {plain(line)}" for line in block.lines)

@@ -16,7 +16,7 @@ from workbench.report.blocks import (
     KeyMetrics,
     PlotBlock,
     Table,
-    Text,
+    TextBlock,
 )
 from workbench.report.content import Report
 from workbench.report.document import document_of
@@ -39,7 +39,7 @@ def _lines(block: Block) -> Iterable[str]:
     match block:
         case Heading():
             return ["", block.text]
-        case Text():
+        case TextBlock():
             return [_INDENT + block.text]
         case Alert():
             return ["", block.title, *(f"{_INDENT}{line}" for line in block.lines)]

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from workbench.sim.engine_metrics import Metrics
     from workbench.sim.engine_server import EngineServer
     from workbench.sim.http_server import Request
-    from workbench.sim.launch_options import Launch
-    from workbench.sim.openai_api import Api, ApiError, Reply
+    from workbench.sim.launch_options import LaunchOptions
+    from workbench.sim.openai_api import Api, ApiError, ApiReply
     from workbench.sim.scheduler import Replica
     from workbench.sim.scheduler import Sequence as RequestSequence
 
@@ -87,12 +87,12 @@ class SimulatedEngine:
         return self.reject(f"argument {title}: invalid {kind} value: {text!r}")
 
     @abstractmethod
-    def launch(self, catalog: Catalog, flags: dict[str, Any], positional: list[str]) -> Launch:
+    def launch(self, catalog: Catalog, flags: dict[str, Any], positional: list[str]) -> LaunchOptions:
         """Return the server that the parsed flags describe. Raises ArgumentsRejected."""
 
     # -- memory --------------------------------------------------------------------------------------------------
 
-    def model_path(self, launch: Launch) -> str | None:
+    def model_path(self, launch: LaunchOptions) -> str | None:
         """Return the path that the model is loaded from, or None for a name."""
         name = launch.model.id
         return name if name.startswith(("/", "./", "../", "~")) else None
@@ -101,7 +101,7 @@ class SimulatedEngine:
         """Return the failure for a model path that does not exist."""
         return Failure(f"FileNotFoundError: Model path {path} does not exist.")
 
-    def gpus_per_replica(self, launch: Launch, state: SimState, gpus: tuple[int, ...]) -> int:
+    def gpus_per_replica(self, launch: LaunchOptions, state: SimState, gpus: tuple[int, ...]) -> int:
         """Return the number of GPUs over which one replica is split."""
         return launch.tp * launch.pp
 
@@ -109,7 +109,7 @@ class SimulatedEngine:
         """Return the failure for more ranks than visible GPUs."""
         return Failure("torch.AcceleratorError: CUDA error: invalid device ordinal")
 
-    def cache_bytes(self, launch: Launch, memory: GpuMemory) -> float:
+    def cache_bytes(self, launch: LaunchOptions, memory: GpuMemory) -> float:
         """Return the size of the KV cache per GPU. Raises Failure if weights and cache do not fit."""
         if memory.weights > memory.free:
             raise self.out_of_memory(memory.weights, memory)
@@ -120,7 +120,7 @@ class SimulatedEngine:
             raise self.out_of_memory(memory.weights + cache, memory)
         return cache
 
-    def wanted_cache(self, launch: Launch, memory: GpuMemory) -> float:
+    def wanted_cache(self, launch: LaunchOptions, memory: GpuMemory) -> float:
         """Return the bytes per GPU of the KV cache size that the flags ask for."""
         return (launch.kv_tokens or 0) * memory.per_token
 
@@ -146,12 +146,12 @@ class SimulatedEngine:
         """Return the log line for one request from uvicorn's text, or None if the engine logs no requests."""
         return None
 
-    def before_loading(self, launch: Launch) -> Iterator[StartupPhase]:
+    def before_loading(self, launch: LaunchOptions) -> Iterator[StartupPhase]:
         """Yield the lines from the banner to the first look at the model and the memory."""
         return iter(())
 
     @abstractmethod
-    def loading(self, launch: Launch, fit: Fit, workers: list[int], address: str) -> Iterator[StartupPhase]:
+    def loading(self, launch: LaunchOptions, fit: Fit, workers: list[int], address: str) -> Iterator[StartupPhase]:
         """Yield the lines of the start until the server is ready. `workers` are the process ids of the workers."""
 
     @abstractmethod
@@ -213,7 +213,7 @@ class SimulatedEngine:
         """Return the top-level fields of a finished reply that only this engine has."""
         return {}
 
-    def stream_end(self, reply: Reply, sequence: RequestSequence) -> str:
+    def stream_end(self, reply: ApiReply, sequence: RequestSequence) -> str:
         """Return the events after the last content: finish_reason unless it came with the content, usage, [DONE]."""
         fields, text = self.more_fields(sequence), ""
         if not self.finish_on_content:

@@ -11,7 +11,7 @@ from workbench.sim import launch_options, models
 from workbench.sim.engine_metrics import Metrics, samples
 from workbench.sim.engines.base import SimulatedEngine
 from workbench.sim.flag_parser import ArgumentsRejected, Catalog
-from workbench.sim.launch_options import Launch, first_of
+from workbench.sim.launch_options import LaunchOptions, first_of
 from workbench.sim.memory_fit import Failure, Fit, GpuMemory
 from workbench.sim.startup import StartupPhase
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _CONTEXT_TOKENS = 32768  # without --ctx-size, at most
 
 
-class Llamacpp(SimulatedEngine):
+class SimulatedLlamacpp(SimulatedEngine):
     """One process that splits a model over all visible GPUs."""
 
     name = "llamacpp"
@@ -52,7 +52,7 @@ class Llamacpp(SimulatedEngine):
     def invalid_value(self, title: str, kind: str, text: str) -> ArgumentsRejected:
         return self.reject(f'error while handling argument "{title}": stoi')
 
-    def launch(self, catalog: Catalog, flags: dict[str, Any], positional: list[str]) -> Launch:
+    def launch(self, catalog: Catalog, flags: dict[str, Any], positional: list[str]) -> LaunchOptions:
         if positional:
             raise self.reject(f"invalid argument: {positional[0]}")
         name = flags.get("model") or flags.get("hf-repo") or os.environ.get("LLAMA_ARG_MODEL")
@@ -80,7 +80,7 @@ class Llamacpp(SimulatedEngine):
 
     # -- memory --------------------------------------------------------------------------------------------------
 
-    def model_path(self, launch: Launch) -> str | None:
+    def model_path(self, launch: LaunchOptions) -> str | None:
         return str(launch.flags.get("model") or "") or None
 
     def missing_model(self, path: str) -> Failure:
@@ -91,7 +91,7 @@ class Llamacpp(SimulatedEngine):
             "srv  llama_server: exiting due to model loading error",
         )
 
-    def gpus_per_replica(self, launch: Launch, state: SimState, gpus: tuple[int, ...]) -> int:
+    def gpus_per_replica(self, launch: LaunchOptions, state: SimState, gpus: tuple[int, ...]) -> int:
         return len(gpus)
 
     def out_of_memory(self, wanted: float, memory: GpuMemory) -> Failure:
@@ -109,12 +109,12 @@ class Llamacpp(SimulatedEngine):
         elapsed = f"{seconds // 60}.{seconds % 60:02d}.{micros // 1000:03d}.{micros % 1000:03d}"
         return f"{elapsed} {level[0]} {text}"
 
-    def before_loading(self, launch: Launch) -> Iterator[StartupPhase]:
+    def before_loading(self, launch: LaunchOptions) -> Iterator[StartupPhase]:
         yield StartupPhase(0.0, "srv  llama_server: initializing ...")
         yield StartupPhase(0.0, f"cmn  common_param: build_info: {launch.version}")
         yield StartupPhase(0.05, f"srv    load_model: loading model '{launch.model.id}'")
 
-    def loading(self, launch: Launch, fit: Fit, workers: list[int], address: str) -> Iterator[StartupPhase]:
+    def loading(self, launch: LaunchOptions, fit: Fit, workers: list[int], address: str) -> Iterator[StartupPhase]:
         layers, slots = launch.model.layers + 1, launch.max_sequences
         yield StartupPhase(0.3, f"load_tensors: offloaded {layers if launch.on_gpu else 0}/{layers} layers to GPU")
         text = f"srv    load_model: initializing, n_slots = {slots}, n_ctx_slot = {fit.max_len // slots}, "
@@ -202,4 +202,4 @@ class Llamacpp(SimulatedEngine):
         return samples(totals, "counter") + samples(gauges, "gauge")
 
 
-ENGINE = Llamacpp()
+ENGINE = SimulatedLlamacpp()

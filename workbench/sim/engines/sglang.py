@@ -10,7 +10,7 @@ from workbench.sim import launch_options, models
 from workbench.sim.engine_metrics import Metrics, samples
 from workbench.sim.engines.base import SimulatedEngine
 from workbench.sim.flag_parser import Catalog
-from workbench.sim.launch_options import Launch, first_of
+from workbench.sim.launch_options import LaunchOptions, first_of
 from workbench.sim.memory_fit import GIB, GRAPHS_GIB, Failure, Fit, GpuMemory
 from workbench.sim.startup import StartupPhase, no_custom_all_reduce, shard_progress, start_seconds
 
@@ -30,7 +30,7 @@ _HISTOGRAMS = {
 }
 
 
-class Sglang(SimulatedEngine):
+class SimulatedSglang(SimulatedEngine):
     """A server process that listens while it loads, and a worker process "sglang::schedul"."""
 
     name = "sglang"
@@ -49,7 +49,7 @@ class Sglang(SimulatedEngine):
     def arguments(self, words: list[str]) -> list[str]:
         return launch_options.after_serve(self, words)
 
-    def launch(self, catalog: Catalog, flags: dict[str, Any], positional: list[str]) -> Launch:
+    def launch(self, catalog: Catalog, flags: dict[str, Any], positional: list[str]) -> LaunchOptions:
         if positional:
             raise self.reject("unrecognized arguments: " + " ".join(positional))
         name = flags.get("model-path")
@@ -89,7 +89,7 @@ class Sglang(SimulatedEngine):
             "model identifier on the hub",
         )
 
-    def wanted_cache(self, launch: Launch, memory: GpuMemory) -> float:
+    def wanted_cache(self, launch: LaunchOptions, memory: GpuMemory) -> float:
         room = min(memory.budget, memory.free) - memory.weights
         if launch.memory_share > 0.95:
             room -= memory.working
@@ -104,17 +104,17 @@ class Sglang(SimulatedEngine):
     def access_line(self, text: str) -> str | None:
         return f"[{time.strftime('%Y-%m-%d %H:%M:%S')}] {text}"
 
-    def before_loading(self, launch: Launch) -> Iterator[StartupPhase]:
+    def before_loading(self, launch: LaunchOptions) -> Iterator[StartupPhase]:
         given = {k.replace("-", "_"): v for k, v in launch.flags.items() if "api-key" not in k}
         yield StartupPhase(0.0, f"server_args={given}")
 
-    def loading(self, launch: Launch, fit: Fit, workers: list[int], address: str) -> Iterator[StartupPhase]:
+    def loading(self, launch: LaunchOptions, fit: Fit, workers: list[int], address: str) -> Iterator[StartupPhase]:
         for share, text, raw in self._rank_lines(launch, fit):
             yield StartupPhase(share, text, {} if raw else {"process": "TP0"}, raw=raw)
         yield StartupPhase(0.02, f"INFO:     Uvicorn running on {address} (Press CTRL+C to quit)")
         yield StartupPhase(0.1, 'INFO:     127.0.0.1:0 - "GET /model_info HTTP/1.1" 200 OK')
 
-    def _rank_lines(self, launch: Launch, fit: Fit) -> Iterator[tuple[float, str, bool]]:
+    def _rank_lines(self, launch: LaunchOptions, fit: Fit) -> Iterator[tuple[float, str, bool]]:
         """Yield share, text and whether the text has no prefix, of the lines of the first rank."""
         model = launch.model
         yield 0.15, "Init torch distributed begin.", False
@@ -223,4 +223,4 @@ class Sglang(SimulatedEngine):
         return out
 
 
-ENGINE = Sglang()
+ENGINE = SimulatedSglang()

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 from workbench.sim import driver_state, launch_options, models
 from workbench.sim.engines.base import SimulatedEngine
 from workbench.sim.flag_parser import Catalog, small_yaml
-from workbench.sim.launch_options import Launch
+from workbench.sim.launch_options import LaunchOptions
 from workbench.sim.memory_fit import Fit
 from workbench.sim.startup import StartupPhase
 
 if TYPE_CHECKING:
     from workbench.sim.driver_state import SimState
     from workbench.sim.engine_log import EngineLog
-    from workbench.sim.openai_api import Api, Reply
+    from workbench.sim.openai_api import Api, ApiReply
     from workbench.sim.scheduler import Sequence as RequestSequence
 
 _KEY_FILE = "api_tokens.yml"
@@ -25,7 +25,7 @@ _FILLED_SHARE = 0.96  # of a GPU's memory before autosplit goes on to the next G
 _CONTEXT_TOKENS = 32768  # without max-seq-len, at most
 
 
-class Tabbyapi(SimulatedEngine):
+class SimulatedTabbyapi(SimulatedEngine):
     """One process that is started in its source directory, and has an API key unless told otherwise."""
 
     name = "tabbyapi"
@@ -36,7 +36,7 @@ class Tabbyapi(SimulatedEngine):
     port_attempts = 10
     tokenize_path, tokenize_field = "/v1/token/encode", "text"
 
-    def launch(self, catalog: Catalog, flags: dict[str, Any], positional: list[str]) -> Launch:
+    def launch(self, catalog: Catalog, flags: dict[str, Any], positional: list[str]) -> LaunchOptions:
         if positional:
             raise self.reject("unrecognized arguments: " + " ".join(positional))
         name = str(flags.get("model-name") or "none")
@@ -62,13 +62,13 @@ class Tabbyapi(SimulatedEngine):
 
     # -- memory --------------------------------------------------------------------------------------------------
 
-    def model_path(self, launch: Launch) -> str | None:
+    def model_path(self, launch: LaunchOptions) -> str | None:
         name, directory = launch.model.id, str(launch.flags.get("model-dir") or "")
         if directory.startswith("/"):
             return f"{directory.rstrip('/')}/{name}"
         return name if name.startswith("/") else None
 
-    def gpus_per_replica(self, launch: Launch, state: SimState, gpus: tuple[int, ...]) -> int:
+    def gpus_per_replica(self, launch: LaunchOptions, state: SimState, gpus: tuple[int, ...]) -> int:
         if launch.tp > 1:
             return super().gpus_per_replica(launch, state, gpus)
         need = launch.model.weight_bytes + (launch.kv_tokens or 0) * launch.model.kv_bytes_per_token
@@ -80,7 +80,7 @@ class Tabbyapi(SimulatedEngine):
     def log_line(self, log: EngineLog, text: str, *, source: str, process: str, pid: int, level: str) -> str:
         return f"{level + ':':<10}{text}"
 
-    def loading(self, launch: Launch, fit: Fit, workers: list[int], address: str) -> Iterator[StartupPhase]:
+    def loading(self, launch: LaunchOptions, fit: Fit, workers: list[int], address: str) -> Iterator[StartupPhase]:
         model = launch.model
         yield StartupPhase(0.1, f"tabbyAPI {launch.version} with ExLlamaV3 (SIMULATED)")
         yield StartupPhase(0.05, f"Loading model: {model.id}")
@@ -119,7 +119,7 @@ class Tabbyapi(SimulatedEngine):
             "completion_tokens_per_sec": sequence.generated / max(decode_s, 1e-9),
         }
 
-    def stream_end(self, reply: Reply, sequence: RequestSequence) -> str:
+    def stream_end(self, reply: ApiReply, sequence: RequestSequence) -> str:
         """Return one event with finish_reason and usage, and [DONE]."""
         usage = {"usage": reply.usage(sequence)} if reply.usage_chunk else {}
         return reply.finish_event(usage) + "data: [DONE]\n\n"
@@ -155,4 +155,4 @@ def _stored_key() -> str:
     return key
 
 
-ENGINE = Tabbyapi()
+ENGINE = SimulatedTabbyapi()

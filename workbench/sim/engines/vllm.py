@@ -12,7 +12,7 @@ from workbench.sim import launch_options, models
 from workbench.sim.engine_metrics import Metrics, samples
 from workbench.sim.engines.base import SimulatedEngine
 from workbench.sim.flag_parser import ArgumentsRejected, Catalog
-from workbench.sim.launch_options import Launch, first_of
+from workbench.sim.launch_options import LaunchOptions, first_of
 from workbench.sim.memory_fit import CONTEXT_GIB, GIB, GRAPHS_GIB, Failure, Fit, GpuMemory
 from workbench.sim.startup import StartupPhase, no_custom_all_reduce, shard_progress, start_seconds
 
@@ -32,7 +32,7 @@ _HISTOGRAMS = {
 _WARNING = {"level": "WARNING"}
 
 
-class Vllm(SimulatedEngine):
+class SimulatedVllm(SimulatedEngine):
     """An API server process, and a worker process "VLLM::EngineCore" that outlives it."""
 
     name = "vllm"
@@ -68,7 +68,7 @@ class Vllm(SimulatedEngine):
         program = "vllm" if why.startswith("unrecognized") else self.program
         return ArgumentsRejected(f"usage: {self.program} [-h] [options]\n{program}: error: {why}", 2)
 
-    def launch(self, catalog: Catalog, flags: dict[str, Any], positional: list[str]) -> Launch:
+    def launch(self, catalog: Catalog, flags: dict[str, Any], positional: list[str]) -> LaunchOptions:
         if len(positional) > 1:
             raise self.reject("unrecognized arguments: " + " ".join(positional[1:]))
         name = str(positional[0] if positional else flags.get("model") or "Qwen/Qwen3-0.6B")
@@ -121,7 +121,7 @@ class Vllm(SimulatedEngine):
             "input_type=ArgsKwargs]",
         )
 
-    def cache_bytes(self, launch: Launch, memory: GpuMemory) -> float:
+    def cache_bytes(self, launch: LaunchOptions, memory: GpuMemory) -> float:
         share, context = launch.memory_share, CONTEXT_GIB * GIB
         free = memory.free + context
         if free < memory.budget:
@@ -160,7 +160,7 @@ class Vllm(SimulatedEngine):
     def access_line(self, text: str) -> str | None:
         return text
 
-    def before_loading(self, launch: Launch) -> Iterator[StartupPhase]:
+    def before_loading(self, launch: LaunchOptions) -> Iterator[StartupPhase]:
         source = {"source": "api_utils.py:347"}
         yield StartupPhase(0.0, f"  █▄█▀ █     █     █     █  version {launch.version}", source)
         yield StartupPhase(0.0, f"   ▀▀  ▀▀▀▀▀ ▀▀▀▀▀ ▀     ▀  model   {launch.model.id}", source)
@@ -170,7 +170,7 @@ class Vllm(SimulatedEngine):
         for text in launch.warnings:
             yield StartupPhase(0.0, text, {"source": "envs.py:2231", **_WARNING})
 
-    def loading(self, launch: Launch, fit: Fit, workers: list[int], address: str) -> Iterator[StartupPhase]:
+    def loading(self, launch: LaunchOptions, fit: Fit, workers: list[int], address: str) -> Iterator[StartupPhase]:
         model = launch.model
         yield StartupPhase(0.12, f"Resolved architecture: {model.architecture}", {"source": "model.py:733"})
         yield StartupPhase(0.0, f"Using max model len {fit.max_len}", {"source": "model.py:2152"})
@@ -196,7 +196,7 @@ class Vllm(SimulatedEngine):
         yield StartupPhase(0.02, f"INFO:     Started server process [{os.getpid()}]", raw=True)
         yield StartupPhase(0.0, "INFO:     Waiting for application startup.", raw=True)
 
-    def _core_lines(self, launch: Launch, fit: Fit, config: str) -> Iterator[tuple[float, str, str, str]]:
+    def _core_lines(self, launch: LaunchOptions, fit: Fit, config: str) -> Iterator[tuple[float, str, str, str]]:
         """Yield share, text, source and level of the worker's lines; no source for lines without a prefix."""
         model, whole_s = launch.model, start_seconds(launch)
         yield 0.08, config, "core.py:133", "INFO"
@@ -304,4 +304,4 @@ class Vllm(SimulatedEngine):
         return out
 
 
-ENGINE = Vllm()
+ENGINE = SimulatedVllm()

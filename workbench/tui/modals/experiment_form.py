@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from workbench.model.errors import InputError
-from workbench.model.experiment import SHOWS_PCT, Arm, Target
+from workbench.model.experiment import SHOWS_PCT, Arm, ArmTarget
 from workbench.model.plan import PlanChange
 from workbench.model.settings import GpuSettings, parse_word
 from workbench.tui.cells import Row, paragraph
@@ -64,7 +64,7 @@ def parse_arm(text: str) -> Arm:
         if "://" in word or (word.startswith("@") and word[1:]):
             if arm.target is not None:
                 raise InputError(f"one target each: {arm.target.name} and “{word}”")
-            arm = replace(arm, target=Target(word.removeprefix("@")))
+            arm = replace(arm, target=ArmTarget(word.removeprefix("@")))
         elif name.startswith("gpu."):
             try:
                 arm = replace(arm, gpu=GpuSettings({**arm.gpu, **parse_word(word.removeprefix("gpu."))}))

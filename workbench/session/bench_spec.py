@@ -1,4 +1,4 @@
-"""What a benchmark asks: a profile or a preset's suggestion, changed by what the person gave."""
+"""The spec of a benchmark: a profile or a preset's suggestion, changed by the user's options."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from workbench.model.bench import BenchSpec
     from workbench.model.preset import Benchmark
 
-ROUNDS = 8  # requests per stream where only the concurrency was given
-OPEN_STREAMS = 256  # at most in flight at a rate: a cap that is met falsifies it
-OPEN_S = 30.0  # of a rate for which no end was given
+ROUNDS = 8  # requests per stream if only the concurrency is given
+OPEN_STREAMS = 256  # limit of requests in flight at a rate; reaching it distorts the rate
+OPEN_S = 30.0  # duration of a rate without a given end
 UNCOUNTED = 1_000_000  # requests of a run that ends by time
 LIMITS = ("timeout_s", "stall_s", "deadline_s")
-# What makes a benchmark the same one again: not where it went, nor what is made anew for each run.
+# The fields that a repeated benchmark has in common with the first: not its server, nor what is new in each run.
 SHAPE = (
     "profile",
     "concurrency",
@@ -43,7 +43,7 @@ SHAPE = (
     "command",
     *LIMITS,
 )
-_OPTIONS = {  # fields of a request that the client counts on
+_OPTIONS = {  # fields of a request that only these options may set
     "model": "--model NAME",
     "messages": "--prompts FILE",
     "prompt": "--prompts FILE",
@@ -55,8 +55,8 @@ _COUNTS = ("concurrency", "requests", "max_tokens", "input_tokens")
 
 
 def spec_from(suggested: Benchmark | None, overrides: Mapping[str, Any]) -> BenchSpec:
-    """`overrides` are fields of BenchSpec (None: not given) and `prompts_file`, a path. A profile among them stands for
-    all that `suggested` says. Raises InputError for what no run can be made of."""
+    """Return the spec of a benchmark. `overrides`: fields of BenchSpec (None: not given), and `prompts_file`, a path. A
+    profile among them replaces `suggested`. Raises InputError for a spec that cannot be run."""
     from workbench.bench import profiles
     from workbench.model.bench import BenchSpec
 
@@ -79,7 +79,8 @@ def spec_from(suggested: Benchmark | None, overrides: Mapping[str, Any]) -> Benc
 
 
 def _check_streams(merged: dict[str, Any], given: Mapping[str, Any]) -> None:
-    """A closed loop has a request for each stream at least. Streams that nobody asked for become fewer."""
+    """Check that a closed loop has at least one request per stream. A concurrency that the user did not give is
+    lowered."""
     streams, requests = merged.get("concurrency", 1), merged.get("requests", 1)
     if merged.get("rate") is not None or merged.get("command") or streams <= requests:
         return
@@ -92,7 +93,7 @@ def _check_streams(merged: dict[str, Any], given: Mapping[str, Any]) -> None:
 
 
 def _as_many(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Requests and streams that fit what was given, where they were not."""
+    """Return requests and streams that fit the options that were given."""
     fitting: dict[str, Any] = {}
     if "rate" in given:
         fitting = {"requests": max(16, ceil(OPEN_S * given["rate"])), "concurrency": OPEN_STREAMS}
@@ -102,7 +103,7 @@ def _as_many(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _profile_of(suggested: Benchmark) -> dict[str, Any]:
-    """A preset may name a profile of ours, or a word of its own."""
+    """Return the fields of the profile that a preset names; {} for a name of the preset's own."""
     from workbench.bench import profiles
 
     return profiles.fields(suggested.profile) if suggested.profile in profiles.NAMES else {}

@@ -27,57 +27,61 @@ class StartFailed(ServerError):
 
 
 class NothingServed(BenchError):
-    """Not one request of a run succeeded."""
+    """No request of a run succeeded."""
 
 
 class NotMeasured(BenchError):
-    """A run has no value of the metric that decides."""
+    """A run has no value of the metric that decides the experiment."""
 
 
-_HOPELESS = (StartFailed, NothingServed, NotMeasured)  # of an arm that has not yet shown that it can
+_HOPELESS = (StartFailed, NothingServed, NotMeasured)  # repeating does not help if the arm never succeeded
 
 
 class Stopped(WorkbenchError):
-    """The person ended what the experiment was doing, or its time was up too early."""
+    """The user stopped the experiment, or its time was up."""
 
 
 class TestBed(Protocol):
-    """What the runs are made on. Methods raise WorkbenchError; `ready` StartFailed for a server that did not start."""
+    """The servers, GPU settings and benchmarks of an experiment. Methods raise WorkbenchError."""
 
     @property
     def started(self) -> str | None:
-        """The run that is on and was started here."""
+        """The run that the experiment started and that is on now."""
         ...
 
     async def compiles_first(self, arm: str) -> bool:
-        """Whether this arm's first start does what later ones find done (compiling), and none is known."""
+        """Return whether the arm's server compiles at its next start, because no earlier start is known."""
         ...
 
     async def server(self, arm: str) -> str:
-        """A server, a fresh one where the arms differ in what a restart changes. Its run id; it need not be READY."""
+        """Return the run id of the arm's server, which need not be READY. It is a new one if the arms differ in what
+        only a restart changes."""
         ...
 
     async def ready(self, arm: str, run_id: str) -> None:
-        """Waits until it is, and makes the GPU settings those of the arm."""
+        """Wait until the server is READY, and apply the arm's GPU settings. Raises StartFailed if it does not start."""
         ...
 
     async def clear(self) -> None:
-        """End the server that is on, GPU settings first."""
+        """Revert the GPU settings, then stop the server that is on."""
         ...
 
     async def settle(self, target_c: float | None, within_c: float, tell: Tell) -> float | None:
-        """The temperature at which the run begins, after a bounded wait for the target."""
+        """Wait, for a limited time, until the GPUs are within `within_c` of `target_c`. Return the temperature in
+        °C."""
         ...
 
-    async def measure(self, arm: str, run: ExperimentRun, seed: int) -> BenchResult: ...
+    async def measure(self, arm: str, run: ExperimentRun, seed: int) -> BenchResult:
+        """Benchmark the arm\'s server."""
+        ...
 
     async def give_back(self, experiment: Experiment) -> Sequence[str]:
-        """GPU settings and servers as they were, whatever fails on the way; what a person must know of it."""
+        """Restore GPU settings and servers, whatever fails. Return notes for the user."""
         ...
 
 
 class ExperimentConduct:
-    """One experiment from here to its end; `experiment` is replaced, `tell` hears of every change."""
+    """Carries out one experiment. Each change replaces `experiment`, and `tell` is called with the new one."""
 
     def __init__(
         self,
@@ -94,14 +98,13 @@ class ExperimentConduct:
         self._save = save
         self._tell = tell
         self._results = {result.id: result for result in results}
-        self._told_s = left_s  # the estimate from before the start
+        self._told_s = left_s  # the estimate before the first run
         self._began = time.monotonic()
 
     async def carry_out(self) -> Experiment:
-        """The experiment as it ended: done, failed, or stopped when this task was cancelled or the link was lost.
-
-        A cancellation ends here, because what was measured is the answer. Raises StoreError where it cannot be kept.
-        """
+        """Return the experiment as it ended: done, failed, or stopped because this task was cancelled or the link was
+        lost. A cancellation does not propagate: the caller gets what was measured. Raises StoreError if that cannot be
+        stored."""
         state: str = "failed"
         error: str | None = None
         try:
@@ -140,7 +143,7 @@ class ExperimentConduct:
             self._note(why)
 
     def _late(self) -> str | None:
-        """Before a pair for which the time is too short."""
+        """Return why no further pair can begin in time, or None."""
         limit, done = self.experiment.spec.max_minutes, self.experiment.pairs_done
         took = [r.took_s for r in self.experiment.runs if r.took_s is not None]
         in_pair = any(r.pair == done and r.state == "done" for r in self.experiment.runs)
@@ -153,8 +156,8 @@ class ExperimentConduct:
     # ---- one run
 
     async def _warm_up(self) -> None:
-        """Make what is discarded: one run, since a cold machine is slower, and one of each arm whose first start
-        compiles. A resumed experiment begins on a machine that is cold again."""
+        """Make the runs that are discarded: one, since a cold machine is slower, or one of each arm whose server
+        compiles at its next start. The machine of a resumed experiment is cold again."""
         wanted = self.experiment.spec.throw_away
         if wanted is False:
             return
@@ -167,8 +170,8 @@ class ExperimentConduct:
                 pass
 
     async def _server(self, arm: str) -> str:
-        """Server and settings are written down before they are on: what a crash leaves can be cleared by whoever
-        resumes."""
+        """Return the run id of the arm's server once it is READY. Server and settings are stored before they are on, so
+        that whoever resumes after a crash can clear them."""
         run_id = await self._bench.server(arm)
         settings = design.changes_gpus(self.experiment.spec)
         now = replace(self.experiment, server=self._bench.started, settings_on=settings)
@@ -179,7 +182,7 @@ class ExperimentConduct:
         return run_id
 
     async def _make(self, run: ExperimentRun) -> ExperimentRun:
-        """The run as it ended: "done", "discarded", or "failed" where it may be tried again."""
+        """Make one run and return it as it ended: "done", "discarded", or "failed" if it may be repeated."""
         began = time.monotonic()
         title = f"{_which(run)}, {run.arm}"
         run = await self._put(replace(run, state="starting"), f"{title}: starting")
@@ -220,8 +223,8 @@ class ExperimentConduct:
         return temperature
 
     async def _failed(self, run: ExperimentRun, why: str, failure: WorkbenchError) -> ExperimentRun:
-        """Raises BenchError after a failure that repeating will not mend; else the run is made again, with its
-        partner."""
+        """Record a failed run; it is repeated together with its partner. Raises BenchError if repeating would not
+        help."""
         run = await self._put(replace(run, state="failed", error=why))
         never = not any(r.arm == run.arm and r.state in _MEASURED for r in self.experiment.runs)
         if isinstance(failure, _HOPELESS) and never:
@@ -276,6 +279,6 @@ def _which(run: ExperimentRun) -> str:
 
 
 def _told(failure: WorkbenchError) -> str:
-    """All that it says, in one line."""
+    """Return a failure's message, command and next step in one line."""
     command = f"; command: {failure.command}" if failure.command else ""
     return failure.message + command + (f" ({failure.next_step})" if failure.next_step else "")

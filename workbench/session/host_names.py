@@ -1,4 +1,4 @@
-"""Which host a name means: this machine, one behind ssh, or a simulated one."""
+"""The names of hosts: this machine, hosts behind ssh, and simulated hosts."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ SIMULATED = "sim:"
 
 
 def host_called(name: str | None, simulate: str | None = None) -> Host:
-    """`name`: None or "local", an ssh name, or "sim:PROFILE". `simulate` puts a simulated driver and stand-in engines
-    on that host (its files must be this machine's). Raises InputError for a profile that is not there."""
+    """Return the host of a name: None or "local", an ssh name, or "sim:PROFILE". `simulate` adds a simulated driver and
+    engines to that host. Raises InputError for an unknown profile."""
     if name and name.startswith(SIMULATED):
         simulate, name = name.removeprefix(SIMULATED), None
     inner = open_host(name)
@@ -22,12 +22,12 @@ def host_called(name: str | None, simulate: str | None = None) -> Host:
         return inner
     from workbench.sim.simulated_host import SimulatedHost
 
-    shared = os.environ.get("WORKBENCH_SIM_STATE")  # the simulated GPUs, for several users of one simulated host
+    shared = os.environ.get("WORKBENCH_SIM_STATE")  # the GPUs of a simulated host that several users share
     return SimulatedHost(inner, simulate, str(paths.state_dir() / "sim" / simulate), shared)
 
 
 def known_names() -> tuple[str, ...]:
-    """For the host picker: this machine, the aliases of the person's ssh config, the simulated profiles."""
+    """Return the names for the host picker: this machine, the aliases of the ssh config, and the simulated profiles."""
     from workbench.sim.profiles import PROFILES
 
     return (*hosts.known_names(), *(SIMULATED + name for name in PROFILES))

@@ -1,4 +1,4 @@
-"""The launch editor without a screen: one plan, its history, and everything derived from it."""
+"""The launch editor without a screen: one plan, its undo history, and everything derived from it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HISTORY_KEPT = 200
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a plan is checked against besides itself."""
+    """What a plan is checked against: GPUs, the installed engine, trusted presets, and facts about models."""
 
     gpus: tuple[GpuInfo, ...] = ()
     installed_version: str | None = None
@@ -29,16 +29,16 @@ class Surroundings:
     installed_problem: str | None = None
     executables: tuple[str, ...] = ()  # of the plan's engine, found on the host
     trusted: frozenset[str] = frozenset()  # digests of what this user agreed to run
-    models: Found = field(default_factory=dict)  # figures read from the host
+    models: Found = field(default_factory=dict)  # facts read from the host
 
 
 class PlanEditor:
-    """Edits one LaunchPlan. No I/O; an edit that does not hold raises InputError and changes nothing."""
+    """Edits one LaunchPlan without I/O. An invalid edit raises InputError and changes nothing."""
 
     def __init__(self, plan: LaunchPlan, title: str = "") -> None:
         self.title = title
         self.engine = engines.get(plan.engine)
-        self.base = plan  # as the preset gave it
+        self.base = plan  # before the edits
         self.plan = plan
         self.around = Surroundings()
         self._undo: list[LaunchPlan] = []
@@ -46,18 +46,19 @@ class PlanEditor:
 
     @property
     def catalog(self) -> FlagCatalog:
-        """Of the installed version when it is known, else the newest; the nearest there is."""
+        """The flag catalog of the installed version, or of the version nearest to it. The newest if none is
+        installed."""
         return self.engine.catalog(self.around.installed_version)
 
     @property
     def effective(self) -> LaunchPlan:
-        """The plan as the installed version is to be given it."""
+        """The plan as the installed version of the engine gets it."""
         version = self.around.installed_version or self.plan.engine_version
         return replace(self.plan, engine_version=version, model_facts=facts_of(self.plan, self.around.models))
 
     @property
     def needs_look(self) -> bool:
-        """Whether the host is still to be asked for figures of the plan's model."""
+        """Whether the size of the plan's model must still be read from the host."""
         return needs_look(self.plan, self.around.models)
 
     def set_flag(self, name: str, text: str) -> None:
@@ -80,7 +81,7 @@ class PlanEditor:
         self._change(self.plan.without_env(name))
 
     def assign(self, sets: Sequence[str], unsets: Sequence[str], envs: Sequence[str]) -> None:
-        """`--set flag=value`, `--unset flag` and `--env K=V` of the command line, as one step of the history."""
+        """Apply `--set flag=value`, `--unset flag` and `--env K=V` of the command line as one step of the history."""
         self._change(engines.apply_assignments(self.plan, self.catalog, sets, unsets, envs))
 
     def undo(self) -> None:
@@ -101,18 +102,20 @@ class PlanEditor:
         self.plan = plan
 
     def command(self) -> Command:
-        """Raises PlanError when the plan cannot become one. On several nodes: the first one's."""
+        """Return the command of the plan; with several nodes, that of the first. Raises PlanError if the plan has
+        none."""
         node = self.plan.nodes[0] if self.plan.nodes else None
         return self.engine.command(self.effective, node)
 
     def node_commands(self) -> tuple[tuple[Node, Command], ...]:
-        """What each node is to run; empty for a plan of one host, and for one that cannot become a command."""
+        """Return the command of each node; () for a plan of one host, or if the plan has no command."""
         try:
             return tuple((node, self.engine.command(self.effective, node)) for node in self.plan.nodes)
         except WorkbenchError:
             return ()
 
     def findings(self) -> tuple[Finding, ...]:
+        """Return what is wrong or unusual about the plan."""
         found = engines.validate(
             self.effective, self.catalog, installed_version=self.around.installed_version, gpus=self.around.gpus
         )
@@ -125,11 +128,11 @@ class PlanEditor:
         return found
 
     def untrusted(self) -> tuple[ForeignPart, ...]:
-        """What the plan's preset makes run and its user has not agreed to."""
+        """Return what the plan's preset runs besides its engine without the user's consent."""
         return untrusted(self.plan, self.around.trusted)
 
     def _about_executable(self) -> Iterator[Finding]:
-        """Which program is meant, where that is not the engine's own, and that the host has none."""
+        """Return findings about the program that starts the engine: one that config.toml names, or a missing one."""
         plan, title = self.plan, self.engine.title
         if plan.executable_from == "config.toml":
             text = f"{title} is started by {plan.executable[0]}, which config.toml names for this host"
@@ -141,21 +144,22 @@ class PlanEditor:
             yield Finding(Level.WARN, "engine.missing", self.around.installed_problem, engines.EXECUTABLE, fix)
 
     def rows(self, view: str = "changed", query: str = "") -> Sequence[FlagRow]:
-        """view "changed": what is set; "all": the whole catalog. A query looks through all of it, best hit first."""
+        """Return rows of flags. `view`: "changed" (flags that are set) or "all" (the whole catalog). A query searches
+        the catalog; the best match comes first."""
         rows = self._rows(self.findings(), "all" if query else view)
         if not query:
             return rows
         wanted = query.lower()
         names = [spec.name for spec in engines.search(self.catalog, query)]
         names += [spec.name for spec in engines.search_env(self.catalog, query)]
-        own = (self.engine.model_flags[0], engines.EXECUTABLE)  # not all of these stand in a catalog
+        own = (self.engine.model_flags[0], engines.EXECUTABLE)  # a catalog may lack these
         names = [*(name for name in own if name.startswith(wanted)), *names]
         place = {name: number for number, name in enumerate(dict.fromkeys(names))}
         found = [row for row in rows if row.name in place or wanted in row.name.lower()]
         return sorted(found, key=lambda row: place.get(row.name, len(place)))
 
     def _rows(self, findings: tuple[Finding, ...], view: str) -> tuple[FlagRow, ...]:
-        """The model first, then the executable: they are set like flags, though the plan keeps them apart."""
+        """Return the model, the executable, then the flags. The plan stores the first two apart from its flags."""
         name = self.engine.model_flags[0]
         origin = Origin.EDITED if self.plan.model != self.base.model else Origin.PRESET
         rows = engines.rows(self.effective, self.catalog, findings, view=view)
@@ -180,7 +184,7 @@ class PlanEditor:
         )
 
     def view(self) -> PlanView:
-        """Return everything that a person is shown of the plan: its secrets are masked here, once for every place."""
+        """Return the plan as it is shown, with every secret masked."""
         findings = self.findings()
         try:
             command: Command | None = self.command()
@@ -207,10 +211,8 @@ class PlanEditor:
 
 
 def script_of(command: Command, nodes: Sequence[tuple[Node, Command]] = ()) -> str:
-    """A POSIX script that starts the same server from an empty directory; secrets are masked.
-
-    Of several nodes it starts the one that its argument names.
-    """
+    """Return a POSIX script, with masked secrets, that starts the server from an empty directory. With several nodes,
+    the script's argument names the node to start."""
     import shlex
 
     lines = ["#!/bin/sh", "# Written by Workbench. Secrets are masked: put them in before use.", "set -eu", "umask 077"]

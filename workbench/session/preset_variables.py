@@ -1,4 +1,4 @@
-"""Values of a preset's variables: given, remembered from a READY run of the same preset and host, or example."""
+"""The values of a preset's variables: given, remembered from a READY run of the preset on this host, or examples."""
 
 from __future__ import annotations
 
@@ -20,11 +20,9 @@ Known = dict[str, tuple[str, VariableSource]]
 def known_variables(
     preset: Preset, host: Host, remembered: Mapping[str, Remembered], given: Mapping[str, str] | None = None
 ) -> Known:
-    """Return what is known of each variable, best source first: given, remembered, this host's own, its default.
-
-    A remembered value stands beside a preset's own default and never replaces it. Only a simulated host, where no file
-    is looked at, takes the examples.
-    """
+    """Return the known value of each variable, from the best source: given, the preset's default, remembered, or this
+    host's. A simulated host, where no file is read, also takes examples. A remembered value does not replace a default,
+    but is shown beside it."""
     given = given or {}
     simulated = host.simulated is not None
     of_host = host.preset_variables
@@ -47,7 +45,7 @@ def known_variables(
 
 
 def worth_remembering(plan: LaunchPlan) -> dict[str, str]:
-    """Return the given values that the plan still uses; a masked one cannot be used again."""
+    """Return the given values that the plan still uses, without masked ones, which cannot be used again."""
     return {
         name: plan.variables[name]
         for name, source in plan.sources.items()

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 
 def rows_of(results: Sequence[BenchResult]) -> tuple[BenchRow, ...]:
-    """Lines for the list, newest first as given. Each is called by what differs from the one made before it."""
+    """Return rows in the given order (newest first). Each is labelled by its difference from the earlier result of the
+    same host, engine and model."""
     rows = []
     for place, result in enumerate(results):
         before = next((r for r in results[place + 1 :] if _same_family(r, result)), None)
@@ -31,7 +32,8 @@ def _same_family(a: BenchResult, b: BenchResult) -> bool:
 
 
 def label_of(result: BenchResult, before: BenchResult | None) -> str:
-    """ "max-num-seqs=512", "power 500 W", "again", or the preset's name for the first of its kind."""
+    """Return a label such as "max-num-seqs=512", "power 500 W" or "again". The first result of its kind is labelled by
+    its preset."""
     if result.conditions.imported:
         return f"imported: {result.conditions.imported}"
     if before is None:
@@ -41,9 +43,9 @@ def label_of(result: BenchResult, before: BenchResult | None) -> str:
         *_changed(before.conditions.env, result.conditions.env),
         *_changed_settings(before.conditions.gpu_settings, result.conditions.gpu_settings),
     ]
-    timed = result.spec.seconds is not None  # the number of requests is then but a bound that is never met
+    timed = result.spec.seconds is not None  # its number of requests is a limit that is never reached
     shape = (("concurrency", "c"), ("max_tokens", "out"), ("input_tokens", "in"), ("requests", "n"))
-    for name, word in () if result.spec.command else shape:  # a command of the user's own has its own
+    for name, word in () if result.spec.command else shape:  # a command of the user's own has no such shape
         if getattr(result.spec, name) != getattr(before.spec, name) and not (timed and name == "requests"):
             parts.append(f"{word}={getattr(result.spec, name)}")
     return " ".join(parts) or "again"

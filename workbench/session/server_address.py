@@ -1,4 +1,4 @@
-"""Servers that others started, known by a URL: what the address says, and what answers there."""
+"""Servers that others started: what their URL says, and which model answers there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from workbench.model.errors import BenchError, InputError
 from workbench.model.untrusted_text import clean_json
 
 _ASK_S = 10.0
-# What clients are told to use, and what lies under it.
+# Paths below the base URL that users may have copied.
 _ENDPOINT = re.compile(r"(/v1(/chat/completions|/completions|/models)?)?/*$")
 
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Address:
+    """A parsed base URL."""
+
     base: str  # without /v1 and what follows it
     hostname: str
     port: int
@@ -32,7 +34,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """The first model that /v1/models names; None with the `problem` where it names none."""
+    """The first model that /v1/models names; None with the `problem` if it names none."""
 
     model: str | None
     simulated: bool = False
@@ -40,7 +42,7 @@ class Served:
 
 
 def parse(url: str) -> Address:
-    """Raises InputError for what is no base URL."""
+    """Parse the base URL of a server. Raises InputError if `url` is not one."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -62,8 +64,8 @@ def _loopback(hostname: str) -> bool:
 
 
 async def ask(base: str, spec: BenchSpec) -> Served:
-    """What is served at `base`, asked with the key and the certificates of `spec`. BenchError when nothing answers
-    there."""
+    """Return what is served at `base`, using the key and the certificates of `spec`. Raises BenchError if nothing
+    answers."""
     import httpx
 
     from workbench.bench import tls

@@ -1,11 +1,11 @@
-"""What the application knows, as one frozen value. Front ends draw it and never change it."""
+"""The state of a session as one frozen value. Front ends draw it and never change it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # generating the model's dataclasses costs a tenth of the time to the first frame
+if TYPE_CHECKING:  # generating the model's dataclasses takes a tenth of the time to the first frame
     from workbench.model.bench import BenchProgress, BenchSpec, Comparison
     from workbench.model.experiment import Experiment
     from workbench.model.findings import Finding, Level
@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # generating the model's dataclasses costs a tenth of the tim
 
 @dataclass(frozen=True, slots=True)
 class HostView:
-    """The host of this session. `link`: "connecting", "connected", "lost" (retrying), "failed" (needs the person)."""
+    """The host of the session."""
 
     name: str
     kind: str = "local"
@@ -32,13 +32,13 @@ class HostView:
     simulated: str | None = None  # profile name
     user: str | None = None
     can_change_gpus: str | None = None  # None: yes; else why not
-    sudo_password: bool = False  # a password for sudo would do
-    unknown_key: str | None = None  # fingerprint to ask the person about (a changed key is refused, not asked)
+    sudo_password: bool = False  # whether a password for sudo is enough
+    unknown_key: str | None = None  # fingerprint of an unknown key; a changed key is rejected instead
 
 
 @dataclass(frozen=True, slots=True)
 class PresetEntry:
-    """One line of the preset list. `problem` is set when the file does not hold: shown, never loaded."""
+    """A line of the preset list. A preset with a `problem` is listed but cannot be loaded."""
 
     id: str
     title: str
@@ -50,13 +50,13 @@ class PresetEntry:
     summary: str = ""
     problem: str | None = None
     baseline: str | None = None
-    fits: bool | None = None  # against the GPUs seen; None: not known yet
+    fits: bool | None = None  # whether the host's GPUs are sufficient; None: not known yet
     caveats: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class BenchRow:
-    """One line of the results list."""
+    """A line of the results list."""
 
     id: int
     unix_s: float
@@ -76,30 +76,30 @@ class BenchRow:
     preset_id: str | None = None
     note: str = ""
     tags: tuple[str, ...] = ()
-    refused: tuple[str, ...] = ()  # why its figures may not be used
+    refused: tuple[str, ...] = ()  # why the result is invalid
     imported: bool = False  # measured by another tool
 
 
 @dataclass(frozen=True, slots=True)
 class BenchState:
-    """The benchmark that is running or waits to; None and False without one."""
+    """The benchmark that is running or queued."""
 
     running: bool = False
-    queued: bool = False  # pressed while the server was starting: runs when it is READY
+    queued: bool = False  # waits until the server is READY
     spec: BenchSpec | None = None
     progress: BenchProgress | None = None
     error: str | None = None
-    last_id: int | None = None  # the newest result of this host that may be used: what "." repeats
+    last_id: int | None = None  # the newest valid result of this host, which "." repeats
 
 
 @dataclass(frozen=True, slots=True)
 class PlanView:
-    """The launch editor: the plan with everything derived from it, its secrets masked: none of this can be started."""
+    """The plan under edit with everything derived from it. Its secrets are masked, so it cannot be started."""
 
     plan: LaunchPlan
-    rows: tuple[FlagRow, ...]  # set flags, then environment; the whole catalog through Session.flag_rows("all")
+    rows: tuple[FlagRow, ...]  # set flags, then environment; the whole catalog: plans.flag_rows("all")
     findings: tuple[Finding, ...]
-    command: Command | None  # None when the plan cannot become a command (findings say why)
+    command: Command | None  # None if the plan has no command (`findings` has the reason)
     catalog_version: str
     total_flags: int
     installed: str | None = None  # "vllm 0.33.0", or None while not known
@@ -110,10 +110,10 @@ class PlanView:
     can_redo: bool = False
     title: str = ""
     help: str = ""
-    nodes: tuple[tuple[Node, Command], ...] = ()  # what each node runs, where there are several
+    nodes: tuple[tuple[Node, Command], ...] = ()  # of a plan for several nodes
 
     def shell(self) -> str:
-        """Return what is to be typed: one line, or one for each node below its name."""
+        """Return the command to type: one line, or one for each node below the node's name."""
         if self.nodes:
             return "\n".join(f"# {node.name} (rank {node.rank})\n{its.shell()}" for node, its in self.nodes)
         return self.command.shell() if self.command else ""
@@ -121,7 +121,7 @@ class PlanView:
 
 @dataclass(frozen=True, slots=True)
 class CeilingView:
-    """Where the newest single-stream result lies against what the memory bandwidth allows."""
+    """The newest single-stream result beside the limit that the memory bandwidth sets."""
 
     tok_s: float
     measured_tok_s: float | None
@@ -131,7 +131,7 @@ class CeilingView:
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """One thing done to a host, as the command that a person could have typed."""
+    """An action on a host, as the command that a user could have typed."""
 
     unix_s: float
     host: str
@@ -141,7 +141,7 @@ class Activity:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A message for the person; `number` grows so that the same text twice is two notices."""
+    """A message for the user. `number` grows, so that the same text twice is two notices."""
 
     number: int
     level: Level
@@ -151,45 +151,48 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class SessionState:
-    """Everything that a front end draws. Each change makes a new one."""
+    """Everything that a front end draws."""
 
     host: HostView
     telemetry: Telemetry | None = None
-    telemetry_monotonic_s: float | None = None  # this machine's time.monotonic() when it came; age = now - this
+    telemetry_monotonic_s: float | None = None  # this machine's time.monotonic() at its arrival
     telemetry_problem: str | None = None
     alterations: tuple[Alteration, ...] = ()
-    others: tuple[Alteration, ...] = ()  # what other users' Workbenches changed here; extra["by"] says whose they are
-    others_problem: str | None = None  # why that cannot be told
-    drift: tuple[Drift, ...] = ()  # of `alterations`, what someone else has changed since
-    gpu_findings: tuple[tuple[int, str], ...] = ()  # (gpu index, "lock ▲ no effect"): stands on the GPU's row
+    others: tuple[Alteration, ...] = ()  # changed by other users' Workbenches; extra["by"] names them
+    others_problem: str | None = None  # why `others` is not known
+    drift: tuple[Drift, ...] = ()  # `alterations` that someone else has changed since
+    gpu_findings: tuple[tuple[int, str], ...] = ()  # (gpu index, "lock ▲ no effect") on the GPU's row
     unapplied: tuple[str, ...] = ()  # GPU settings of the loaded preset that are not in force
-    guard: GuardView | None = None  # of this host; None: not asked yet, or none was ever started
+    guard: GuardView | None = None  # of this host; None: not read yet, or never started
     presets: tuple[PresetEntry, ...] = ()
-    presets_read: bool = False  # the library has been looked at: no presets are then none
+    presets_read: bool = False  # whether the library was read
     plan: PlanView | None = None
     servers: tuple[ServerStatus, ...] = ()
     run_id: str | None = None  # the selected run, whose log is followed
-    log_revision: int = 0  # grows when Session.log has new lines
+    log_revision: int = 0  # grows when `Session.log` has new lines
     bench: BenchState = BenchState()
     results: tuple[BenchRow, ...] = ()
-    results_search: str = ""  # words that `results` are narrowed to
+    results_search: str = ""  # words that all of `results` contain
     mark_a: int | None = None
     mark_b: int | None = None
     comparison: Comparison | None = None
     ceiling: CeilingView | None = None
-    experiment: Experiment | None = None  # the one that runs, or was looked at last
+    experiment: Experiment | None = None  # the one that runs, or was shown last
     sweep: Sweep | None = None  # likewise
     measured_by: Turn | None = None  # another Workbench that measures on this host now
     activity: tuple[Activity, ...] = ()  # newest last, at most 500
     notice: Notice | None = None
     busy: tuple[str, ...] = ()  # what is under way now: "starting", "applying GPU settings", …
-    offers: tuple[str, ...] = field(default=())  # things to ask at start, e.g. an unreverted journal
+    offers: tuple[str, ...] = field(
+        default=()
+    )  # questions at the start, such as settings that a dead Workbench left on
 
     @property
     def server(self) -> ServerStatus | None:
-        """The selected run."""
+        """The status of the selected run."""
         return next((s for s in self.servers if s.run_id == self.run_id), None)
 
     @property
     def simulated(self) -> bool:
+        """Whether the host or its GPUs are simulated."""
         return self.host.simulated is not None or bool(self.telemetry and self.telemetry.simulated)

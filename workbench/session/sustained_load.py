@@ -1,4 +1,4 @@
-"""A load on a server for its own sake: no result is stored of it."""
+"""A load on a server for its own sake: no result of it is stored."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from workbench.model.errors import BenchError, WorkbenchError
 if TYPE_CHECKING:
     from workbench.model.bench import BenchProgress, BenchSpec
 
-REQUESTS = 20_000  # more than are ended by the time: 2,000 a second for ten seconds
+REQUESTS = 20_000  # more than a server answers in the time: 2,000 per second for 10 s
 _LOOK_S = 0.1
-_FIRST_TOKEN_S = 120.0  # a server that answers nothing for so long is told of
+_FIRST_TOKEN_S = 120.0  # without a token for this long, the load is given up
 
 
 @dataclass(frozen=True, slots=True)
 class Driven:
-    """Begin and end in time.monotonic() of this process, and what the server gave meanwhile."""
+    """A load that was sent. `t0_s` and `t1_s` are times of time.monotonic() of this process."""
 
     t0_s: float
     t1_s: float
@@ -36,10 +36,9 @@ async def drive(
     enough: Callable[[float], bool],
     on_progress: Callable[[BenchProgress], None] = lambda progress: None,
 ) -> Driven:
-    """Load the server with `spec`'s shape until `enough(seconds under load)`; then its requests are dropped.
-
-    BenchCancelled when `cancel` is set, BenchError when the server answers nothing or the load ends by itself.
-    """
+    """Load the server with the shape of `spec` until `enough(seconds under load)` is true, then drop its requests.
+    Raises BenchCancelled when `cancel` is set, and BenchError if the server answers nothing or the load ends by
+    itself."""
     from workbench.bench import runner
 
     newest: list[BenchProgress] = []
@@ -73,11 +72,12 @@ async def drive(
         return Driven(began[0], time.monotonic(), last.output_tok_s, last.failed)
     finally:
         end.set()
-        with suppress(WorkbenchError):  # BenchCancelled: that is how it ends
+        with suppress(WorkbenchError):  # BenchCancelled: the normal end
             await load
 
 
 def _give_up_when_silent(spec: BenchSpec, progress: BenchProgress | None, waited_s: float) -> None:
+    """Raise BenchError if the server gives no token."""
     if progress is not None and (progress.output_tokens or progress.streaming):
         return
     if progress is not None and progress.failed >= spec.concurrency and not progress.done:

@@ -31,8 +31,11 @@ from workbench.bench.metric_changes import BETTER, LEVEL, WORSE, average, metric
 from workbench.bench.student_t import detectable_shift, t_quantile
 from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, MetricChange, half_width
 from workbench.model.errors import InputError
-from workbench.model.experiment import INTERRUPTED, WARM_UP, Arm, Experiment, ExperimentRun, ExperimentSpec
+from workbench.model.experiment import INTERRUPTED, WARM_UP, Arm, Experiment, ExperimentRun, ExperimentSpec, RunState
+from workbench.model.series_state import SeriesState
 
+MEASURED = (RunState.DONE, RunState.DROPPED, RunState.DISCARDED)
+_UNFINISHED = (RunState.PLANNED, RunState.STARTING, RunState.MEASURING)
 UNTIL_LEVEL = 0.965  # nominal; the interval at the end then contains the truth in 94 to 96.5 %, whatever the width
 UNTIL_PAIRS = 5  # the spread of fewer pairs is too often too small by chance
 EXTENDED = 4.0  # each extension divides the chance of a false alarm by this
@@ -128,7 +131,7 @@ def seed_of(spec: ExperimentSpec, pair: int) -> int:
 def next_run(experiment: Experiment) -> ExperimentRun:
     """Return the next run to make: the first missing run of the pair that is not complete."""
     pair = experiment.pairs_done
-    done = {r.arm for r in experiment.runs if r.pair == pair and r.state == "done"}
+    done = {r.arm for r in experiment.runs if r.pair == pair and r.state == RunState.DONE}
     arm = next(name for name in order(experiment.spec, pair) if name not in done)
     return ExperimentRun(len(experiment.runs), pair, arm)
 
@@ -142,19 +145,19 @@ def with_run(experiment: Experiment, run: ExperimentRun) -> Experiment:
     """Return the experiment with the run at its place. If the run failed, its partner is dropped too, since the pair is
     made again."""
     runs = (*experiment.runs[: run.place], run, *experiment.runs[run.place + 1 :])
-    if run.state == "failed":
+    if run.state == RunState.FAILED:
         why = f"its partner failed (run {run.place + 1})"
-        runs = tuple(_dropped(r, why) if (r.pair, r.state) == (run.pair, "done") else r for r in runs)
+        runs = tuple(_dropped(r, why) if (r.pair, r.state) == (run.pair, RunState.DONE) else r for r in runs)
     return replace(experiment, runs=runs)
 
 
 def _dropped(run: ExperimentRun, why: str) -> ExperimentRun:
-    return replace(run, state="dropped", error=why)
+    return replace(run, state=RunState.DROPPED, error=why)
 
 
 def tries(experiment: Experiment, pair: int) -> int:
     """Return how many runs of the pair failed by themselves, without being interrupted."""
-    return sum(r.pair == pair and r.state == "failed" and r.error != INTERRUPTED for r in experiment.runs)
+    return sum(r.pair == pair and r.state == RunState.FAILED and r.error != INTERRUPTED for r in experiment.runs)
 
 
 def resumed(experiment: Experiment) -> Experiment:
@@ -164,16 +167,16 @@ def resumed(experiment: Experiment) -> Experiment:
 
     def now(run: ExperimentRun) -> ExperimentRun:
         run = cut_off(run, INTERRUPTED)
-        if run.pair == pair and run.state == "done":
+        if run.pair == pair and run.state == RunState.DONE:
             return _dropped(run, "interrupted before its partner")
         return run
 
-    return replace(experiment, runs=tuple(map(now, experiment.runs)), state="running", error=None)
+    return replace(experiment, runs=tuple(map(now, experiment.runs)), state=SeriesState.RUNNING, error=None)
 
 
 def cut_off(run: ExperimentRun, why: str) -> ExperimentRun:
     """Return a run in progress as failed, and any other run unchanged."""
-    return replace(run, state="failed", error=why) if run.state in ("planned", "starting", "measuring") else run
+    return replace(run, state=RunState.FAILED, error=why) if run.state in _UNFINISHED else run
 
 
 def unmeasured(summary: BenchSummary, metric: str) -> str | None:
@@ -230,13 +233,13 @@ def pairs_wanted(experiment: Experiment) -> int:
 
 def runs_left(experiment: Experiment) -> int:
     pair = experiment.pairs_done
-    half = any(r.pair == pair and r.state == "done" for r in experiment.runs)
+    half = any(r.pair == pair and r.state == RunState.DONE for r in experiment.runs)
     return max(0, 2 * (pairs_wanted(experiment) - pair) - half)
 
 
 def left_s(experiment: Experiment) -> float | None:
     """Return the estimated time left, from the durations of the runs so far; None before the first run has ended."""
-    took = [r.took_s for r in experiment.runs if r.took_s is not None and r.state in ("done", "dropped", "discarded")]
+    took = [r.took_s for r in experiment.runs if r.took_s is not None and r.state in MEASURED]
     return runs_left(experiment) * average(took) if took else None
 
 
@@ -251,7 +254,7 @@ def level(experiment: Experiment) -> float:
 
 def complete_pairs(experiment: Experiment) -> list[tuple[ExperimentRun, ExperimentRun]]:
     """Return the complete pairs as (A, B), in order."""
-    done = {(r.pair, r.arm): r for r in experiment.runs if r.state == "done"}
+    done = {(r.pair, r.arm): r for r in experiment.runs if r.state == RunState.DONE}
     return [(run, done[pair, "B"]) for (pair, arm), run in sorted(done.items()) if arm == "A" and (pair, "B") in done]
 
 
@@ -274,7 +277,7 @@ def judged(experiment: Experiment, results: Mapping[int, BenchResult]) -> Experi
     experiment = replace(experiment, comparison=comparison)
     change = comparison.metrics[0]
     experiment = replace(experiment, smallest_pct=_smallest(change, level(experiment)))
-    if experiment.state != "done":
+    if experiment.state != SeriesState.DONE:
         comparison = replace(comparison, metrics=unclaimed(comparison.metrics))
     return replace(experiment, comparison=comparison, verdict=_sentence(experiment, change))
 
@@ -332,14 +335,14 @@ def _sentence(experiment: Experiment, change: MetricChange | None) -> str:
     """Return what the user may conclude, and nothing more."""
     done = experiment.pairs_done
     if change is None or change.change_pct is None:
-        return "" if experiment.state == "running" else "no claim: no pair is complete"
+        return "" if experiment.state == SeriesState.RUNNING else "no claim: no pair is complete"
     if change.interval_pct is None:
         pairs = "1 pair" if done == 1 else f"{done} pairs"
         return f"no claim: {pairs} cannot be distinguished from the noise between runs"
     seen = f"{change.change_pct:+.1f} % ± {half_width(change.interval_pct)} ({_named(change)}, {done} pairs)"
-    if experiment.state == "running":
+    if experiment.state == SeriesState.RUNNING:
         return f"so far {seen}"
-    if experiment.state != "done":
+    if experiment.state != SeriesState.DONE:
         return f"no claim: the experiment was not finished; so far {seen}"
     comparison = experiment.comparison
     if len(change.pairs) < done:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from workbench.model.bench import Comparison
+from workbench.model.series_state import SeriesState
 from workbench.model.settings import GpuSettings
 
 SHOWS_PCT = {3: 5.0, 5: 2.0, 8: 1.3}  # pairs -> the difference that they can show (docs/REFERENCE.md)
@@ -97,18 +99,27 @@ WARM_UP = -1
 INTERRUPTED = "interrupted"
 
 
+class RunState(StrEnum):
+    """State of a run. The pair of a dropped run was made again, because its partner failed or was interrupted; a
+    discarded run is a first run of a cold machine."""
+
+    PLANNED = "planned"
+    STARTING = "starting"
+    MEASURING = "measuring"
+    DONE = "done"
+    FAILED = "failed"
+    DROPPED = "dropped"
+    DISCARDED = "discarded"
+
+
 @dataclass(frozen=True, slots=True)
 class ExperimentRun:
-    """One run of one arm.
-
-    `state` is "planned", "starting", "measuring", "done", "failed"; "dropped" for a run whose pair was made again,
-    since its partner failed or was interrupted; "discarded" for a first run of a cold machine.
-    """
+    """One run of one arm."""
 
     place: int  # position from 0, in the order in which the runs are made
     pair: int  # WARM_UP for a run that belongs to no pair and is discarded
     arm: str  # "A" or "B"
-    state: str = "planned"
+    state: RunState = RunState.PLANNED
     result_id: int | None = None
     value: float | None = None  # value of the spec's metric
     took_s: float | None = None  # duration, including the server's start
@@ -119,15 +130,15 @@ class ExperimentRun:
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """An experiment and its runs so far. `state` is "running", "stopped" or "failed" (both can be resumed), or "done".
-    `comparison` covers the complete pairs, with their raw values for each metric."""
+    """An experiment and its runs so far. `comparison` covers the complete pairs, with their raw values for each
+    metric."""
 
     id: int
     unix_s: float
     host: str
     spec: ExperimentSpec
     runs: tuple[ExperimentRun, ...] = ()
-    state: str = "running"
+    state: SeriesState = SeriesState.RUNNING
     comparison: Comparison | None = None
     verdict: str = ""  # one sentence for the user
     smallest_pct: float | None = None  # the smallest difference that this design could have shown
@@ -148,9 +159,9 @@ class Experiment:
 
     @property
     def discarded(self) -> tuple[ExperimentRun, ...]:
-        return tuple(r for r in self.runs if r.state == "discarded")
+        return tuple(r for r in self.runs if r.state == RunState.DISCARDED)
 
     @property
     def pairs_done(self) -> int:
-        done = [(r.pair, r.arm) for r in self.runs if r.state == "done"]
+        done = [(r.pair, r.arm) for r in self.runs if r.state == RunState.DONE]
         return sum((pair, "B") in done for pair, arm in done if arm == "A")

@@ -4,17 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import Any
+
+from workbench.model.series_state import SeriesState
+
+
+class PointState(StrEnum):
+    PLANNED = "planned"
+    MEASURING = "measuring"
+    DONE = "done"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+UNFINISHED = (PointState.PLANNED, PointState.MEASURING)
 
 
 @dataclass(frozen=True, slots=True)
 class SweepPoint:
-    """One value of a sweep and its results. `state` is "planned", "measuring", "done", "failed" (`error`) or "skipped".
-    `x` is the value as a number, None if it is a word. Metrics that were not measured are None."""
+    """One value of a sweep and its results. `x` is the value as a number, None if it is a word. Metrics that were not
+    measured are None."""
 
     label: str  # "400 W", "c=16", "max-num-seqs=512 kv-cache-dtype=fp8"
     x: float | None
-    state: str = "planned"
+    state: PointState = PointState.PLANNED
     result_ids: tuple[int, ...] = ()
     tok_s: float | None = None
     tok_per_joule: float | None = None
@@ -54,7 +68,7 @@ class SweepSpec:
 class Sweep:
     """A sweep and its points.
 
-    `kind` is the key of a GPU setting, "concurrency" or "flag"; `state` is "running", "done", "stopped" or "failed".
+    `kind` is the key of a GPU setting, "concurrency" or "flag".
     `knee` is the index of the point beyond which a higher value gains little; `knee_text` states the rule that found
     it.
     """
@@ -66,7 +80,7 @@ class Sweep:
     name: str  # axis title: "power limit", "concurrency", "max-num-seqs"
     unit: str  # "W", "MHz", ""
     points: tuple[SweepPoint, ...]
-    state: str = "running"
+    state: SeriesState = SeriesState.RUNNING
     knee: int | None = None
     knee_text: str = ""
     simulated: bool = False
@@ -85,19 +99,21 @@ class Sweep:
     @property
     def resumable(self) -> bool:
         """Whether something is left to measure and the design is known."""
-        left = self.state in ("stopped", "failed") or any(p.state != "done" for p in self.points)
-        return self.spec is not None and self.state != "running" and left
+        left = self.state in (SeriesState.STOPPED, SeriesState.FAILED) or any(
+            p.state != PointState.DONE for p in self.points
+        )
+        return self.spec is not None and self.state != SeriesState.RUNNING and left
 
     @property
     def values_done(self) -> int:
-        return sum(p.state == "done" for p in self.points)
+        return sum(p.state == PointState.DONE for p in self.points)
 
 
 def resumed(sweep: Sweep) -> Sweep:
     """Return the sweep to resume: measured points keep their results and notes, all other points are planned again."""
-    points = tuple(p if p.state == "done" else SweepPoint(p.label, p.x) for p in sweep.points)
-    of_values = tuple(f"{p.label}: " for p in points if p.state == "done")
+    points = tuple(p if p.state == PointState.DONE else SweepPoint(p.label, p.x) for p in sweep.points)
+    of_values = tuple(f"{p.label}: " for p in points if p.state == PointState.DONE)
     notes = tuple(note for note in sweep.notes if note.startswith(of_values))
     notes += (f"resumed: {sweep.values_done} of {len(points)} values had been measured before",)
-    fresh = replace(sweep, state="running", knee=None, knee_text="", left_s=None, error=None, confirmed=None)
+    fresh = replace(sweep, state=SeriesState.RUNNING, knee=None, knee_text="", left_s=None, error=None, confirmed=None)
     return replace(fresh, points=points, notes=notes)

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Protocol
 from workbench.bench import experiment as design
 from workbench.bench.metric_changes import average, metric_called
 from workbench.model.errors import BenchError, HostError, ServerError, WorkbenchError
-from workbench.model.experiment import INTERRUPTED, WARM_UP, Experiment, ExperimentRun
+from workbench.model.experiment import INTERRUPTED, WARM_UP, Experiment, ExperimentRun, RunState
+from workbench.model.series_state import SeriesState
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchResult
 
 Tell = Callable[[str], None]
-_MEASURED = ("done", "dropped", "discarded")
 
 
 class StartFailed(ServerError):
@@ -105,15 +105,15 @@ class ExperimentConduct:
         """Return the experiment as it ended: done, failed, or stopped because this task was cancelled or the link was
         lost. A cancellation does not propagate: the caller gets what was measured. Raises StoreError if that cannot be
         stored."""
-        state: str = "failed"
+        state: SeriesState = SeriesState.FAILED
         error: str | None = None
         try:
             await self._runs()
-            state = "done"
+            state = SeriesState.DONE
         except asyncio.CancelledError:
-            state, error = "stopped", INTERRUPTED
+            state, error = SeriesState.STOPPED, INTERRUPTED
         except (Stopped, HostError) as ending:
-            state, error = "stopped", _told(ending)
+            state, error = SeriesState.STOPPED, _told(ending)
         except WorkbenchError as failure:
             error = _told(failure)
         finally:
@@ -122,8 +122,8 @@ class ExperimentConduct:
         await self._save(self.experiment)
         return self.experiment
 
-    def _ended(self, state: str, error: str | None, notes: Sequence[str]) -> None:
-        why = error if state == "failed" and error is not None else INTERRUPTED
+    def _ended(self, state: SeriesState, error: str | None, notes: Sequence[str]) -> None:
+        why = error if state == SeriesState.FAILED and error is not None else INTERRUPTED
         runs = tuple(design.cut_off(run, why) for run in self.experiment.runs)
         ended = replace(self.experiment, runs=runs, state=state, error=error, phase="", server=None, settings_on=False)
         self.experiment = ended
@@ -146,7 +146,7 @@ class ExperimentConduct:
         """Return why no further pair can begin in time, or None."""
         limit, done = self.experiment.spec.max_minutes, self.experiment.pairs_done
         took = [r.took_s for r in self.experiment.runs if r.took_s is not None]
-        in_pair = any(r.pair == done and r.state == "done" for r in self.experiment.runs)
+        in_pair = any(r.pair == done and r.state == RunState.DONE for r in self.experiment.runs)
         if limit is None or not took or in_pair:
             return None
         if time.monotonic() - self._began + 2 * average(took) <= 60 * limit:
@@ -166,7 +166,7 @@ class ExperimentConduct:
             compiling = [a for a in arms if self.experiment.restarts and await self._bench.compiles_first(a)]
             arms = tuple(compiling) or arms[:1]
         for arm in arms:
-            while (await self._make(design.warm_up(self.experiment, arm))).state == "failed":
+            while (await self._make(design.warm_up(self.experiment, arm))).state == RunState.FAILED:
                 pass
 
     async def _server(self, arm: str) -> str:
@@ -185,11 +185,11 @@ class ExperimentConduct:
         """Make one run and return it as it ended: "done", "discarded", or "failed" if it may be repeated."""
         began = time.monotonic()
         title = f"{_which(run)}, {run.arm}"
-        run = await self._put(replace(run, state="starting"), f"{title}: starting")
+        run = await self._put(replace(run, state=RunState.STARTING), f"{title}: starting")
         try:
             run = replace(run, run_id=await self._server(run.arm))
             run = replace(run, start_temperature_c=await self._settled(run, title))
-            run = await self._put(replace(run, state="measuring"), f"{title}: measuring")
+            run = await self._put(replace(run, state=RunState.MEASURING), f"{title}: measuring")
             result = await self._bench.measure(run.arm, run, design.seed_of(self.experiment.spec, max(0, run.pair)))
         except HostError:
             raise
@@ -207,9 +207,9 @@ class ExperimentConduct:
                 return await self._failed(run, why, BenchError(why))
         run = replace(run, value=metric_called(metric).of(result.summary))
         if run.pair == WARM_UP:
-            return await self._put(replace(run, state="discarded", error=why))
+            return await self._put(replace(run, state=RunState.DISCARDED, error=why))
         self._results[result.id] = result
-        return await self._put(replace(run, state="done"))
+        return await self._put(replace(run, state=RunState.DONE))
 
     async def _settled(self, run: ExperimentRun, title: str) -> float | None:
         within = self.experiment.spec.match_temperature_c
@@ -225,8 +225,8 @@ class ExperimentConduct:
     async def _failed(self, run: ExperimentRun, why: str, failure: WorkbenchError) -> ExperimentRun:
         """Record a failed run; it is repeated together with its partner. Raises BenchError if repeating would not
         help."""
-        run = await self._put(replace(run, state="failed", error=why))
-        never = not any(r.arm == run.arm and r.state in _MEASURED for r in self.experiment.runs)
+        run = await self._put(replace(run, state=RunState.FAILED, error=why))
+        never = not any(r.arm == run.arm and r.state in design.MEASURED for r in self.experiment.runs)
         if isinstance(failure, _HOPELESS) and never:
             raise BenchError(f"{run.arm}: {failure.message}", next_step=failure.next_step)
         tries = design.tries(self.experiment, run.pair)
@@ -241,10 +241,10 @@ class ExperimentConduct:
 
     async def _put(self, run: ExperimentRun, phase: str = "") -> ExperimentRun:
         self.experiment = replace(design.with_run(self.experiment, run), phase=phase)
-        if run.state == "done" and self.experiment.pairs_done > run.pair:
+        if run.state == RunState.DONE and self.experiment.pairs_done > run.pair:
             self._judge()
         self._left()
-        if run.state in ("done", "discarded", "failed"):
+        if run.state in (RunState.DONE, RunState.DISCARDED, RunState.FAILED):
             await self._keep()
         else:
             self._tell(self.experiment)
@@ -255,7 +255,7 @@ class ExperimentConduct:
 
     def _left(self) -> None:
         left = None
-        if self.experiment.state == "running":
+        if self.experiment.state == SeriesState.RUNNING:
             known = design.left_s(self.experiment)
             told = self._told_s - (time.monotonic() - self._began) if self._told_s is not None else None
             left = known if known is not None else max(0.0, told) if told is not None else None

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.bench import experiment as design
 from workbench.model.errors import BenchError, InputError, WorkbenchError
-from workbench.model.experiment import Experiment, ExperimentSpec
+from workbench.model.experiment import Experiment, ExperimentSpec, RunState
 from workbench.model.secrets import mask_argv, mask_plan
+from workbench.model.series_state import SeriesState
 from workbench.session.arm_targets import ArmTargets, with_secrets
 from workbench.session.experiment_arms import Arms
 from workbench.session.experiment_run import ExperimentConduct
@@ -80,7 +81,7 @@ class Experiments:
         def read() -> Sequence[BenchResult]:
             found = []
             for run in experiment.runs:
-                if run.state == "done" and run.result_id is not None:
+                if run.state == RunState.DONE and run.result_id is not None:
                     try:
                         found.append(self._results.db.get(run.result_id))
                     except InputError:  # deleted
@@ -201,7 +202,7 @@ class Experiments:
         stored = await self.get(experiment_id)
         spec = replace(stored.spec, max_minutes=max_minutes, pairs=stored.spec.pairs if pairs is None else pairs)
         experiment = self._resumable(replace(stored, spec=design.checked(spec)))
-        if experiment.state == "done" or (spec.pairs != stored.spec.pairs and experiment.pairs_done >= 2):
+        if experiment.state == SeriesState.DONE or (spec.pairs != stored.spec.pairs and experiment.pairs_done >= 2):
             experiment = replace(experiment, extensions=experiment.extensions + 1)
         a, b, bases = with_secrets(self._presets, experiment.spec)
         if a.target is None:
@@ -220,9 +221,9 @@ class Experiments:
                 host=host,
                 next_step=f"resume it there: workbench --host {experiment.host} …",
             )
-        if experiment.state == "running":
+        if experiment.state == SeriesState.RUNNING:
             raise InputError(f"{which} is being carried out", next_step="wait for it")
-        if experiment.state == "done" and design.enough(experiment) is not None:
+        if experiment.state == SeriesState.DONE and design.enough(experiment) is not None:
             narrower, more = "start one with a narrower --until", "give --pairs with a higher number to make more"
             raise InputError(
                 f"{which} is finished: {experiment.verdict}",
@@ -276,7 +277,7 @@ class Experiments:
             try:
                 await arms.prepare(experiment)
             except WorkbenchError as error:
-                failed = replace(experiment, state="failed", error=error.message, left_s=None)
+                failed = replace(experiment, state=SeriesState.FAILED, error=error.message, left_s=None)
                 await self._save(failed)
                 self._show(failed)
                 raise

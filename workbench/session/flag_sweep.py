@@ -14,7 +14,9 @@ from workbench.bench.runner import BenchCancelled
 from workbench.model.errors import WorkbenchError
 from workbench.model.experiment import Arm
 from workbench.model.secrets import mask_argv
+from workbench.model.series_state import SeriesState
 from workbench.model.server_run import ServerState
+from workbench.model.sweep import PointState
 from workbench.session.servers import LIVE
 from workbench.session.sweep_progress import SweepProgress, TimeUp
 from workbench.session.uninterrupted import uninterrupted
@@ -95,7 +97,7 @@ class FlagSweep:
         return None if self.max_minutes is None else 60 * self.max_minutes - self.progress.elapsed_s
 
     async def _screen(self, index: int, combination: Combination) -> None:
-        self.progress.point(index, state="measuring")
+        self.progress.point(index, state=PointState.MEASURING)
         try:
             self.parts.servers.check_startable(combination.editor.effective, combination.editor)
             run_id = await self._start(combination.editor)
@@ -155,7 +157,11 @@ class FlagSweep:
         if self.pairs < 1:
             return self.progress.note("nothing was compared in pairs: --pairs 0")
         if best is None:
-            why = "the start was not measured" if points[0].state != "done" else "no value was faster than the start"
+            why = (
+                "the start was not measured"
+                if points[0].state != PointState.DONE
+                else "no value was faster than the start"
+            )
             return self.progress.note(f"nothing was compared in pairs: {why}")
         label = points[best].label
         self._check_time(0.0)
@@ -167,12 +173,14 @@ class FlagSweep:
         except WorkbenchError as error:
             return self.progress.note(f"{label} was not compared in pairs: {error.message}")
         verdict = experiment.comparison.metrics[0].verdict if experiment.comparison else ""
-        self.progress.change(experiment_id=experiment.id, confirmed=experiment.state == "done" and verdict == BETTER)
+        self.progress.change(
+            experiment_id=experiment.id, confirmed=experiment.state == SeriesState.DONE and verdict == BETTER
+        )
         task = asyncio.current_task()
         if task is not None and task.cancelling():  # a cancelled experiment ends in order, and returns
             raise asyncio.CancelledError
         self.progress.check_stop()
-        if experiment.state == "stopped":
+        if experiment.state == SeriesState.STOPPED:
             raise TimeUp(f"the pairs of {label} were stopped: {experiment.error}")
         outcome = experiment.verdict or experiment.error or experiment.state
         return self.progress.note(f"{label} against the start: {outcome}")
@@ -186,7 +194,7 @@ class FlagSweep:
         if begun is not None:
             earlier = await self.parts.experiments.get(begun)
             if earlier.spec.b.sets == mask_argv(sets):
-                if earlier.state == "done":
+                if earlier.state == SeriesState.DONE:
                     return earlier
                 return await self.parts.experiments.resume(begun, max_minutes=minutes)
         options: dict[str, Any] = {"pairs": self.pairs, "bench": dict(self.bench)}
@@ -214,8 +222,8 @@ class FlagSweep:
 
 def _best(points: Sequence[SweepPoint]) -> int | None:
     """Return the index of the fastest point if it is faster than the first, else None."""
-    known = [(p.tok_s, i) for i, p in enumerate(points) if p.state == "done" and p.tok_s is not None]
-    if not known or points[0].state != "done":
+    known = [(p.tok_s, i) for i, p in enumerate(points) if p.state == PointState.DONE and p.tok_s is not None]
+    if not known or points[0].state != PointState.DONE:
         return None
     return max(known)[1] or None
 

@@ -19,6 +19,7 @@ from workbench.model.errors import BenchError, HostError, SettingsError, Workben
 from workbench.model.findings import Level
 from workbench.model.server_run import ServerState
 from workbench.model.settings import POWER_LIMIT, GpuSettings, InForce, label_of, setting_of
+from workbench.model.sweep import PointState
 from workbench.session.gpu_meter import Meter
 from workbench.session.paired_runs import compare_in_pairs
 from workbench.session.previous_settings import Previous, restore
@@ -135,7 +136,7 @@ class GpuSweep:
         return await self.parts.gpu.apply_each(by_gpu, password=self.password)
 
     async def _one(self, index: int, value: GpuValue) -> None:
-        self.progress.point(index, state="measuring")
+        self.progress.point(index, state=PointState.MEASURING)
         if self.settle_s > 0:
             try:
                 moving = await self._settle()
@@ -266,7 +267,7 @@ class GpuSweep:
                 kept = present is None or equal(self.setting, present, asked)
             if not kept:
                 why = f"GPU{gpu}: the setting was reverted while it was measured (by its guard, or somebody else)"
-                self.progress.point(index, state="failed", error=why)
+                self.progress.point(index, state=PointState.FAILED, error=why)
                 raise EndedEarly(why)
 
     # ---- back to the previous values

@@ -11,7 +11,7 @@ from workbench.bench.experiment import MOST_PAIRS
 from workbench.gpu.settings.plan import select
 from workbench.model.errors import InputError, ServerError, SettingsError, WorkbenchError
 from workbench.model.settings import SWEPT, ClockRange, GpuSettings, Setting, setting_of
-from workbench.model.sweep import Sweep, SweepSpec
+from workbench.model.sweep import PointState, Sweep, SweepSpec
 from workbench.session.conditions import gpus_of
 from workbench.session.gpu_sweep import PAIRS, SETTLE_S, GpuSweep, GpuValue
 from workbench.session.previous_settings import Previous, previous_of
@@ -94,7 +94,7 @@ class GpuSweepPlanner:
     async def resumed_commands(self, sweep: Sweep, spec: SweepSpec) -> Mapping[str, Sequence[SettingCommand]]:
         """Return the same for the values of a sweep that are missing."""
         wanted, previous = await self._present(sweep, spec)
-        missing = [v for v, point in zip(wanted, sweep.points, strict=True) if point.state != "done"]
+        missing = [v for v, point in zip(wanted, sweep.points, strict=True) if point.state != PointState.DONE]
         return await self._commands(missing or wanted, previous, None)
 
     def _planned(

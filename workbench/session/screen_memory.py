@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.model.errors import WorkbenchError
 from workbench.model.secrets import mask_argv
+from workbench.model.series_state import SeriesState
 from workbench.session.result_rows import last_usable
 from workbench.session.state import Activity, SessionState
 from workbench.session.state_holder import ACTIVITY_KEPT
@@ -55,12 +56,12 @@ class ScreenMemory:
 
     async def _resume_series(self) -> None:
         """Show the newest experiment and sweep of this host, unless another Workbench carries it out."""
-        experiment = next((e for e in await self._experiments.list() if e.state != "running"), None)
+        experiment = next((e for e in await self._experiments.list() if e.state != SeriesState.RUNNING), None)
         if experiment is not None and self._core.state.experiment is None:
             self._core.update(experiment=await self._experiments.get(experiment.id))
         host = self._core.host.name
         sweeps = await asyncio.to_thread(self._sweeps.store.list)
-        sweep = next((s for s in sweeps if s.host == host and s.state != "running"), None)
+        sweep = next((s for s in sweeps if s.host == host and s.state != SeriesState.RUNNING), None)
         if sweep is not None and self._core.state.sweep is None:
             self._core.update(sweep=sweep)
 

@@ -14,6 +14,7 @@ from workbench.bench.runner import BenchCancelled
 from workbench.model.errors import StoreError, WorkbenchError
 from workbench.model.findings import Level
 from workbench.model.secrets import mask_data
+from workbench.model.sweep import UNFINISHED, PointState
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchResult, BenchSummary
@@ -54,7 +55,7 @@ class SweepProgress:
     @property
     def missing(self) -> Sequence[int]:
         """The indices of the points that are not measured yet."""
-        return [index for index, point in enumerate(self.sweep.points) if point.state != "done"]
+        return [index for index, point in enumerate(self.sweep.points) if point.state != PointState.DONE]
 
     def check_stop(self) -> None:
         """Raise BenchCancelled if the user has cancelled the sweep."""
@@ -80,8 +81,8 @@ class SweepProgress:
     def skip_rest(self, why: str) -> None:
         """Mark the points that are not measured as skipped."""
         for index, point in enumerate(self.sweep.points):
-            if point.state in ("planned", "measuring"):
-                self.point(index, state="skipped", error=why)
+            if point.state in UNFINISHED:
+                self.point(index, state=PointState.SKIPPED, error=why)
 
     def pair_run_done(self) -> None:
         """Count one run of a pair."""
@@ -91,7 +92,7 @@ class SweepProgress:
     def _estimate(self, runs: int) -> None:
         """Estimate the time that is left from the runs so far, `runs` of them new."""
         self._runs += runs
-        left = self._runs_each * sum(p.state == "planned" for p in self.sweep.points) + self.pair_runs
+        left = self._runs_each * sum(p.state == PointState.PLANNED for p in self.sweep.points) + self.pair_runs
         self.change(left_s=left * self.elapsed_s / self._runs)
 
     async def save(self) -> None:
@@ -106,13 +107,13 @@ class SweepProgress:
 
     async def fail(self, index: int, why: str) -> None:
         """Mark a point as failed, and save."""
-        self.point(index, state="failed", error=why)
+        self.point(index, state=PointState.FAILED, error=why)
         await self.save()
 
     async def measure(self, index: int, bench: Callable[[], Awaitable[int]], runs: int = 1) -> Sequence[BenchResult]:
         """Measure one point in `runs` runs; a run with an invalid result is repeated once. Return the results, or () if
         the point failed. Raises BenchCancelled."""
-        self.point(index, state="measuring")
+        self.point(index, state=PointState.MEASURING)
         found: list[BenchResult] = []
         try:
             while len(found) < runs and not (found and _useless(found[-1])):
@@ -158,7 +159,7 @@ def point_values(results: Sequence[BenchResult]) -> dict[str, Any]:
     error = next(filter(None, map(_useless, results)), None)
     each = [_values(result.summary) for result in results]
     return {
-        "state": "failed" if error else "done",
+        "state": PointState.FAILED if error else PointState.DONE,
         "error": error,
         "result_ids": tuple(result.id for result in results),
         **{name: _mean([one[name] for one in each]) for name in each[0]},

@@ -13,7 +13,8 @@ from workbench.bench import knee
 from workbench.bench.runner import BenchCancelled
 from workbench.model.errors import BenchError, InputError, WorkbenchError
 from workbench.model.secrets import MASK
-from workbench.model.sweep import Sweep, SweepPoint, SweepSpec, resumed
+from workbench.model.series_state import SeriesState
+from workbench.model.sweep import PointState, Sweep, SweepPoint, SweepSpec, resumed
 from workbench.session.concurrency_sweep import plan_concurrency_sweep
 from workbench.session.flag_sweep_plan import FlagSweepPlanner
 from workbench.session.gpu_sweep_plan import GpuSweepPlanner
@@ -176,35 +177,37 @@ class Sweeps:
         try:
             with core.busy(what), servers.reserve(f"a {what}"):
                 await planned.carry_out(progress)
-            self._end(progress, "done")
+            self._end(progress, SeriesState.DONE)
         except EndedEarly as why:
             progress.skip_rest(str(why))
-            measured = any(p.state == "done" for p in progress.sweep.points)
-            self._end(progress, "done" if measured else "failed", str(why))
+            measured = any(p.state == PointState.DONE for p in progress.sweep.points)
+            self._end(progress, SeriesState.DONE if measured else SeriesState.FAILED, str(why))
         except TimeUp as why:
-            self._end(progress, "stopped", str(why))
+            self._end(progress, SeriesState.STOPPED, str(why))
         except BenchCancelled:
-            self._end(progress, "stopped", "cancelled")
+            self._end(progress, SeriesState.STOPPED, "cancelled")
         except WorkbenchError as error:
-            self._end(progress, "failed", error.message)
+            self._end(progress, SeriesState.FAILED, error.message)
         except BaseException as error:
             cancelled = isinstance(error, asyncio.CancelledError)
-            self._end(progress, "stopped", "cancelled" if cancelled else repr(error))
+            self._end(progress, SeriesState.STOPPED, "cancelled" if cancelled else repr(error))
             raise
         finally:
             await progress.save()
         return progress.sweep
 
-    def _end(self, progress: SweepProgress, state: str, why: str | None = None) -> None:
+    def _end(self, progress: SweepProgress, state: SeriesState, why: str | None = None) -> None:
         """Give a sweep its last state, and name its best value."""
         progress.skip_rest(why or "not reached")
         sweep = progress.sweep
-        error = "; ".join(dict.fromkeys(filter(None, (sweep.error, why if state != "done" else None)))) or None
-        if state == "done" and sweep.kind == "flag" and all(p.state != "done" for p in sweep.points[1:]):
-            state, why = "failed", why or "none of the values could be measured"
-        if state == "done" and sweep.error:
-            state = "failed"  # all is measured, but a GPU or server is not as it was
-        if state == "done" and why:
+        causes = (sweep.error, why if state != SeriesState.DONE else None)
+        error = "; ".join(dict.fromkeys(filter(None, causes))) or None
+        values = sweep.points[1:] if sweep.kind == "flag" else sweep.points
+        if state == SeriesState.DONE and all(p.state != PointState.DONE for p in values):
+            state, why = SeriesState.FAILED, why or "none of the values could be measured"
+        if state == SeriesState.DONE and sweep.error:
+            state = SeriesState.FAILED  # all is measured, but a GPU or server is not as it was
+        if state == SeriesState.DONE and why:
             progress.note(f"ended early: {why}")
         progress.change(state=state, left_s=None, error=error, **_best_value(sweep))
         outcome = progress.sweep.knee_text or error or state
@@ -219,7 +222,7 @@ class Sweeps:
                 host=host,
                 next_step=f"resume it there: workbench --host {sweep.host} …",
             )
-        if sweep.state == "running":
+        if sweep.state == SeriesState.RUNNING:
             raise InputError(f"another Workbench is running {which}", next_step="wait, or stop it there")
         if sweep.spec is None:
             why = "of a concurrency" if sweep.kind == "concurrency" else "of an older Workbench, which kept no inputs"

@@ -16,6 +16,7 @@ from workbench.model.errors import InputError, StoreError
 from workbench.model.experiment import Experiment
 from workbench.model.json_records import from_json, to_json, with_tuples
 from workbench.model.secrets import mask_data
+from workbench.model.series_state import SeriesState
 from workbench.model.untrusted_text import clean_json
 from workbench.store.database import BUSY_S, Database
 from workbench.store.results_db import migrations
@@ -77,9 +78,11 @@ class ExperimentsDb:
         return self.path.parent / "experiments" / f"{experiment_id}.lock"
 
     def _with_present_state(self, experiment: Experiment) -> Experiment:
-        if experiment.state != "running" or is_held(self._lock(experiment.id)):
+        if experiment.state != SeriesState.RUNNING or is_held(self._lock(experiment.id)):
             return experiment
-        return replace(experiment, state="stopped", phase="", left_s=None, error=experiment.error or INTERRUPTED)
+        return replace(
+            experiment, state=SeriesState.STOPPED, phase="", left_s=None, error=experiment.error or INTERRUPTED
+        )
 
     def _write(self, work: Callable[[sqlite3.Connection], int | None]) -> int | None:
         def with_table(db: sqlite3.Connection) -> int | None:

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from workbench.model.errors import InputError, StoreError
 from workbench.model.json_records import from_json, to_json, with_tuples
-from workbench.model.sweep import Sweep, SweepPoint, SweepSpec
+from workbench.model.series_state import SeriesState
+from workbench.model.sweep import PointState, Sweep, SweepPoint, SweepSpec
 from workbench.model.untrusted_text import clean_json
 from workbench.store.series_lock import INTERRUPTED, held, is_held
 from workbench.store.text_files import write_atomic
@@ -50,7 +51,7 @@ class SweepStore:
     def get(self, sweep_id: int) -> Sweep:
         """Return a sweep. One that was running when its Workbench ended is "stopped"."""
         sweep = self._read(sweep_id)
-        return sweep if sweep.state != "running" or is_held(self._lock(sweep_id)) else _interrupted(sweep)
+        return sweep if sweep.state != SeriesState.RUNNING or is_held(self._lock(sweep_id)) else _interrupted(sweep)
 
     def held(self, sweep_id: int) -> AbstractContextManager[None]:
         """Return the lock that lets only one Workbench run a sweep."""
@@ -62,7 +63,7 @@ class SweepStore:
         self._read(sweep_id)  # an unknown id must not create a lock file
         with self.held(sweep_id):
             sweep = self._read(sweep_id)
-            yield _interrupted(sweep) if sweep.state == "running" else sweep
+            yield _interrupted(sweep) if sweep.state == SeriesState.RUNNING else sweep
 
     def list(self) -> tuple[Sweep, ...]:
         """Return the sweeps, newest first, without those that cannot be read; `get` says what is wrong with these."""
@@ -98,13 +99,15 @@ class SweepStore:
 def _interrupted(sweep: Sweep) -> Sweep:
     """Return a running sweep as it is after its Workbench has ended."""
     points = tuple(
-        replace(p, state="skipped", error=INTERRUPTED) if p.state in ("planned", "measuring") else p
+        replace(p, state=PointState.SKIPPED, error=INTERRUPTED)
+        if p.state in (PointState.PLANNED, PointState.MEASURING)
+        else p
         for p in sweep.points
     )
     error = sweep.error or INTERRUPTED
     if sweep.server:
         error += f"; run {sweep.server} may still be on (workbench stop {sweep.server})"
-    return replace(sweep, state="stopped", points=points, left_s=None, error=error)
+    return replace(sweep, state=SeriesState.STOPPED, points=points, left_s=None, error=error)
 
 
 def empty(

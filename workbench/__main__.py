@@ -6,7 +6,7 @@ import gc
 import os
 import sys
 
-# A frame waits up to a period: 40 per second answers a key in time, and figures do not pass through frames (compat.py).
+# Textual draws at most this many frames per second. 40 answer a key in time.
 _DEFAULTS = {
     "TEXTUAL_FPS": "20" if "SSH_CONNECTION" in os.environ else "40",
     "TEXTUAL_ANIMATIONS": "none",
@@ -17,10 +17,10 @@ _DEFAULTS = {
 def main() -> int:
     for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
-    # httpx loads its own command line where rich and click are installed: 0.1 s for what nobody here calls.
+    # httpx would import its own command line, which Workbench never uses, and that takes 0.1 s.
     sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
-    # Collecting garbage while modules load finds none and costs a tenth of the time to the first frame. The command
-    # line switches it on again before a command works; the screen does when it stands.
+    # While modules load there is no garbage, but looking for it takes a tenth of the time to the first frame.
+    # cli/run.py enables the collection before a command runs, and the screen does after its first frame.
     gc.disable()
     from workbench.cli import main as run
     from workbench.cli.streams import prepare

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Examination(NamedTuple):
-    """What `workbench doctor` found out about a host."""
+    """Facts about a host, as `workbench doctor` reports them."""
 
     facts: HostFacts
     driver: DriverInfo

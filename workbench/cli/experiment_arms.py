@@ -55,7 +55,7 @@ def arm_of(arguments: argparse.Namespace, name: str) -> Arm:
 
 
 def _target(arguments: argparse.Namespace, words: Sequence[str], name: str) -> ArmTarget:
-    """Return the base, or without a base the first word of the arm, on the arm's own host and program."""
+    """Return the target of an arm: the base, or the first word of the arm if no base is given."""
     from workbench.model.experiment import ArmTarget
 
     host = getattr(arguments, f"host_{name}")
@@ -71,7 +71,7 @@ def _target(arguments: argparse.Namespace, words: Sequence[str], name: str) -> A
 
 
 def gpu_settings_of(words: Sequence[str], arm: str) -> GpuSettings:
-    """Parse the settings of an arm: "power-limit=400 gpu-clocks=210-2400". InputError if invalid."""
+    """Parse the settings of an arm: "power-limit=400 gpu-clocks=210-2400". Raises InputError."""
     found = GpuSettings()
     for word in words:
         try:

@@ -102,7 +102,7 @@ async def set_gpu(arguments: argparse.Namespace) -> int:
 
 
 def settings_of(arguments: argparse.Namespace) -> GpuSettings:
-    """Return the settings that the options give, none with --preset. Raises InputError."""
+    """Parse the settings on the command line. Raises InputError if there are none, or any beside --preset."""
     texts = {s: getattr(arguments, s.key) for s in SETTINGS}
     settings = GpuSettings({s.key: s.parse(text) for s, text in texts.items() if text is not None})
     if not settings and arguments.preset is None:

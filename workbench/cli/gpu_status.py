@@ -69,7 +69,7 @@ async def status(arguments: argparse.Namespace) -> int:
 
 
 def _gpu_json(info: GpuInfo | None, sample: GpuSample) -> dict[str, Any]:
-    """Return the constant facts and the readings of a GPU in one object, with the reasons of both under `absent`."""
+    """Return the facts and readings of a GPU as one object; `absent` has the reasons for missing values."""
     static = asdict(info) if info else {}
     live = asdict(sample)
     both = {**static, **{k: v for k, v in live.items() if v is not None or k not in static}}

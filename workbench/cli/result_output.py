@@ -35,6 +35,7 @@ def result_json(result: BenchResult) -> dict[str, Any]:
 
 
 def result_lines(result: BenchResult) -> Iterator[str]:
+    """Yield the summary that `bench` prints: load, throughput, latencies, energy, the engine's counters and notes."""
     from workbench.engines.roofline import against_limit
 
     summary, spec = result.summary, result.spec
@@ -99,7 +100,7 @@ def _percentiles(found: Distribution | None) -> str:
 
 def _energy(summary: BenchSummary) -> Iterator[str]:
     yield f"  power      {_number(summary, 'power_w')}{_watts_of_each(summary.gpu)}"
-    idle = "" if summary.idle_power_w is None else f", {summary.idle_power_w:,.0f} W of it idle power"
+    idle = "" if summary.idle_power_w is None else f", idle power {summary.idle_power_w:,.0f} W"
     energy = "" if summary.energy_j is None else f"  ({summary.energy_j:,.0f} J{idle})"
     yield f"  efficiency {_number(summary, 'tok_per_joule')}{energy}"
     if summary.tok_per_joule is not None:

@@ -73,7 +73,7 @@ def _current_task() -> asyncio.Task[None]:
 
 @contextmanager
 def _handled(numbers: tuple[signal.Signals, ...], handler: Callable[[signal.Signals], None]) -> Iterator[None]:
-    """Call `handler` at these signals meanwhile. Outside the main thread nothing is changed."""
+    """Call `handler` at these signals inside the context. Do nothing outside the main thread."""
     loop = asyncio.get_running_loop()
     with suppress(ValueError, RuntimeError):
         for number in numbers:

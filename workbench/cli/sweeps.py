@@ -62,9 +62,7 @@ async def sweep_flags(arguments: argparse.Namespace) -> int:
     async with connected(arguments) as session, cancelled_by_signals():
         await load_plan(session, arguments)
         await session.servers.adopt()
-        combinations_of(
-            session.plans.editor, flags
-        )  # raises InputError for an invalid value, before the plan is printed
+        combinations_of(session.plans.editor, flags)  # an invalid value is an error before the plan is printed
         for line in _plan_lines(session, flags, arguments):
             note(line)
         await _confirm_stop(session, arguments)

@@ -23,7 +23,7 @@ MODULES = ("telemetry.clock_event_reasons", "telemetry.nvml", "telemetry.reading
 REGISTER = ("settings.remote_settings", "settings.register")
 MEASUREMENT_LOCK = (*REGISTER, "measurement_lock_holder")
 GUARD = (
-    *("settings.remote_settings", "settings.claims", "settings.register"),
+    *("settings.remote_settings", "settings.root_owned", "settings.claims", "settings.register"),
     *("guard.temperatures", "guard.files", "guard.privileges", "guard.due_reverts", "guard.guard", "guard.start"),
 )
 TOO_OLD = 78  # exit status: this python3 cannot run it

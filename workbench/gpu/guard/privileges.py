@@ -26,7 +26,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from workbench.gpu.guard.files import uids_of
-from workbench.gpu.settings import claims, remote_settings
+from workbench.gpu.settings import claims, remote_settings, root_owned
 
 COMMAND_S = 60.0  # as in settings/command_runner.py
 ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}  # of a root that serves a user
@@ -174,15 +174,6 @@ def served(sudo_uid: str) -> pwd.struct_passwd | None:
     return user if user.pw_uid != 0 else None
 
 
-def only_roots(uid: int, gid: int, mode: int) -> bool:
-    """Return whether only root can change a file, a link, or a directory's names with this owner and mode."""
-    others = stat.S_IWOTH if gid == 0 else stat.S_IWOTH | stat.S_IWGRP
-    if stat.S_ISLNK(mode):
-        return uid == 0  # only the directory decides who can replace a link
-    sticky = stat.S_ISDIR(mode) and mode & stat.S_ISVTX  # only root moves root's files in a sticky directory
-    return uid == 0 and (not mode & others or bool(sticky))
-
-
 def unchangeable(program: str) -> str:
     """Return the real path of a program. Unsafe if anybody but root could change the file or a directory on its
     path."""
@@ -192,7 +183,7 @@ def unchangeable(program: str) -> str:
             found = os.stat(here)
         except OSError as error:
             raise Unsafe(f"{program}: {error.strerror}") from None
-        if not only_roots(found.st_uid, found.st_gid, found.st_mode):
+        if not root_owned.only_roots(found.st_uid, found.st_gid, found.st_mode):
             raise Unsafe(f"as root the guard runs only files that nobody else can change, and others can change {here}")
         if here == "/":
             return real

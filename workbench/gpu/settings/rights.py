@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
-from workbench.gpu.guard.privileges import only_roots
+from workbench.gpu.settings.root_owned import only_roots
 from workbench.gpu.settings.sudoers import PATH as SUDOERS
 from workbench.hosts.base import Completed, Host, HostFacts
 from workbench.hosts.shell_scripts import sh

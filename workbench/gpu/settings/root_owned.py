@@ -1,0 +1,14 @@
+"""Whether a file belongs to root alone. Sent to the host with the guard: standard library only, Python 3.8."""
+
+from __future__ import annotations
+
+import stat
+
+
+def only_roots(uid: int, gid: int, mode: int) -> bool:
+    """Return whether only root can change a file, a link, or a directory's names with this owner and mode."""
+    others = stat.S_IWOTH if gid == 0 else stat.S_IWOTH | stat.S_IWGRP
+    if stat.S_ISLNK(mode):
+        return uid == 0  # only the directory decides who can replace a link
+    sticky = stat.S_ISDIR(mode) and mode & stat.S_ISVTX  # only root moves root's files in a sticky directory
+    return uid == 0 and (not mode & others or bool(sticky))

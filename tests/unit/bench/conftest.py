@@ -1,4 +1,4 @@
-"""Makes tests/support importable for the tests of this room."""
+"""Make tests/support importable for the tests of this room."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""B against A, and never more than the runs can carry."""
+"""Tests of comparisons: no claim beyond what the runs support."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def metric(comparison: Comparison, name: str) -> MetricChange:
 
 
 def test_two_addresses_are_never_the_same_configuration() -> None:
-    """Of servers that others started; ports of forwarded runs are another each time, and tell nothing."""
+    """For servers that others started. Ports of forwarded runs differ each time and mean nothing."""
 
     def at(port: int, **conditions: Any) -> BenchResult:
         one = result(port, **conditions)
@@ -117,7 +117,7 @@ def test_what_is_compared_is_no_reproach() -> None:
 
 
 def test_answers_that_end_earlier_are_less_work_whoever_gave_them() -> None:
-    """Half the tokens per request are twice the requests per second, and no faster server."""
+    """Half the tokens per request give twice the requests per second, not a faster server."""
     a, b = ([result(n, 100.0 + n / 10, model=m) for n in (1, 2, 3)] for m in ("m", "other"))
     shorter = [replace(r, summary=replace(r.summary, output_tokens=r.summary.output_tokens // 2)) for r in b]  # type: ignore[operator]
     for paired in (False, True):
@@ -128,7 +128,7 @@ def test_answers_that_end_earlier_are_less_work_whoever_gave_them() -> None:
 
 
 def test_rates_of_different_windows_are_not_compared() -> None:
-    """A rate over the whole run has ramp and tail in it: 0.79 to 0.96 of the steady one."""
+    """A rate over the whole run includes ramp and tail: it is 0.79 to 0.96 of the steady rate."""
     steady, whole = (
         [result(n, speed + n / 10, summary={"window": window}) for n in (1, 2, 3)]
         for window, speed in (("steady", 100.0), ("whole run", 80.0))
@@ -153,7 +153,7 @@ def test_groups_have_welch_s_interval() -> None:
 
 
 def test_a_spread_below_the_resolution_is_no_precision() -> None:
-    """Three times 100.00 against three times 100.01 tok/s are no difference of 0.0 % ± 0.0."""
+    """Three times 100.00 against three times 100.01 tok/s is not a difference of 0.0 % ± 0.0."""
     for paired in (False, True):
         same = compare([result(n, 100.0) for n in (1, 2, 3)], [result(n, 100.01) for n in (4, 5, 6)], paired=paired)
         assert {m.verdict for m in same.metrics} == {"no difference shown"}
@@ -212,7 +212,7 @@ def test_the_tail_is_p99_only_where_there_are_samples_for_it() -> None:
 
 
 def test_at_a_rate_the_wait_before_a_stream_was_free_is_compared_too() -> None:
-    """The server alone seems as fast as before: the schedule tells."""
+    """The server alone seems as fast as before; times from the schedule show the wait."""
     waits = {"ttft_from_schedule_ms": replace(result(1).summary.ttft_ms, p50=900.0), "e2e_from_schedule_ms": None}
     c = compare(result(1), result(2, summary=waits))
     assert metric(c, "ttft_from_schedule_ms.p50").b == 900.0
@@ -254,7 +254,7 @@ def test_not_like_for_like(other: dict[str, Any], said: str) -> None:
 
 
 def test_what_the_prefix_cache_gave_both_alike_is_no_fault() -> None:
-    """A chat template's first tokens are in every prompt, and every engine caches them."""
+    """The first tokens of a chat template are in every prompt, and every engine caches them."""
     alike = {"cached_tokens": 640}
     assert compare(result(1, summary=alike), result(2, summary=alike)).like_for_like
     unknown = {"cached_tokens": None}
@@ -365,8 +365,8 @@ def test_sides_that_make_no_comparison(a: list[int], b: list[int], paired: bool)
 @pytest.mark.slow
 @pytest.mark.parametrize("paired", [False, True])
 def test_the_interval_holds_the_truth_as_often_as_it_says(paired: bool) -> None:
-    """400 experiments of 4 + 4 runs with 1 % noise and a true change of +3 %: 95 % of intervals hold it (+-3
-    standard errors of that share), and where there is none as few see one."""
+    """Of 400 experiments of 4 + 4 runs with 1 % noise and a true change of +3 %, 95 % of the intervals contain it (± 3
+    standard errors of that share). Without a true change, as few experiments show one."""
     source = random.Random(7)
     held = false_alarms = 0
     for _ in range(400):

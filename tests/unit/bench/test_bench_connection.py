@@ -1,4 +1,4 @@
-"""Where requests go, and what a receive stamp means."""
+"""Tests of endpoints (where requests go) and of receive stamps."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""An experiment's interval holds the truth as often as it says, also where it ends by its own width or is extended.
+"""An experiment's interval contains the truth as often as its level says, also if the experiment ends by its own width
+or is extended.
 
-Order, stopping and interval are the product's; runs are figures of tests/support/simulated_runs.py. Whole experiments:
-tests/unit/session/test_session_conduct.py; the table of docs/REFERENCE.md: tests/benchmarks/bench_experiments.py.
+Order, stopping and interval are the product's; the values of the runs come from tests/support/simulated_runs.py. Whole
+experiments: tests/unit/session/test_session_conduct.py. The table of docs/REFERENCE.md:
+tests/benchmarks/bench_experiments.py.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ def changed(experiment: Experiment) -> MetricChange:
 
 
 def made(experiment: Experiment, runs: SimulatedRuns) -> Experiment:
-    """To its end by the product's own rules."""
+    """Return an experiment that ran to its end by the product's own rules."""
     while design.enough(experiment) is None:
         for _ in "AB":
             run = design.next_run(experiment)
@@ -40,8 +42,8 @@ def made(experiment: Experiment, runs: SimulatedRuns) -> Experiment:
 def shares(
     count: int, effect: float = 0.0, noise: Noise = REALISTIC, more: int | None = None, **options: Any
 ) -> list[float]:
-    """In percent: of intervals that hold the truth, of experiments that show a difference. `more`: so many pairs where
-    the first ones showed none."""
+    """Return the percentage of intervals that contain the truth, and of experiments that show a difference. `more`
+    pairs are added if the first ones showed none."""
     held = shown = 0
     for seed in range(count):
         order = {"order_seed": seed, **options}
@@ -99,13 +101,14 @@ def test_under_other_noise_too(kind: dict[str, float]) -> None:
 
 
 def test_the_fixed_order_keeps_step_with_a_wave_of_four_runs() -> None:
-    """Why the order is drawn."""
+    """This is why the order is drawn."""
     held, _ = shares(300, noise=replace(REALISTIC, wave=0.01), pairs=5, order_seed=None)
     assert held < 75.0
 
 
 def test_what_is_drawn_once_per_arm_no_design_sees() -> None:
-    """A compile cache: said in a sentence (diagnosis.compiled_once), since no number of pairs shows it."""
+    """A compile cache, for example. A note says so (experiment_diagnosis.compiled_once), since no number of pairs shows
+    it."""
     held, _ = shares(300, noise=replace(REALISTIC, arm=0.01), pairs=5)
     assert held < 80.0
 

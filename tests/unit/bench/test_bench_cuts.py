@@ -1,4 +1,4 @@
-"""One exchange fed with bytes cut anywhere, without sockets: every single cut, and many at a time."""
+"""One exchange, without sockets, fed with bytes that are cut anywhere: every single cut, and many at a time."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def lf(event: bytes) -> bytes:
 
 
 def busy_stream(line_end: Callable[[bytes], bytes]) -> list[bytes]:
-    """All at once: keep-alives, a role-only chunk, empty deltas, reasoning, a tool call, odd text, usage at the end.
-    Eight chunks with content, of which the reasoning is the first."""
+    """Return a stream with everything at once: keep-alives, a role-only chunk, empty deltas, reasoning, a tool call,
+    odd text, usage at the end. It has eight chunks with content; the reasoning is the first."""
     call = [{"index": 0, "id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
     events = [
         b": keep-alive\n\n",
@@ -77,7 +77,7 @@ def busy_stream(line_end: Callable[[bytes], bytes]) -> list[bytes]:
 
 
 def fed(pieces: list[bytes], *, stream: bool = True, eof: bool = False) -> tuple[Exchange, str | None]:
-    """The exchange after these pieces at one nanosecond each, and how it failed."""
+    """Return the exchange after these pieces, received one nanosecond apart, and how it failed."""
     exchange = Exchange(0, False, b"{}", stream=stream)
     exchange.began_ns = exchange.sent_ns = 1
     complete = False
@@ -138,7 +138,7 @@ def test_many_cuts(data: st.DataObject) -> None:
 @pytest.mark.parametrize("form", ["chunked", "sized"])
 @pytest.mark.parametrize("line_end", LINE_ENDS)
 def test_every_early_end(form: str, line_end: Callable[[bytes], bytes]) -> None:
-    """Closed after any number of bytes: never ok, never more chunks than were sent."""
+    """Closed after any number of bytes: never a success, and never more chunks than were sent."""
     whole = whole_reply(form, line_end)
     for at in range(len(whole)):
         exchange, error = fed([whole[:at]], eof=True)
@@ -163,7 +163,7 @@ def test_a_body_until_close_ends_well_only_after_its_finish_reason() -> None:
 @settings(deadline=None)
 @given(data=st.data())
 def test_bytes_turned_over_never_break_the_client(data: st.DataObject) -> None:
-    """Any byte of a reply changed: some outcome of those there are, no exception."""
+    """With any byte of a reply changed, the outcome is a known kind, never an exception."""
     whole = bytearray(chunked(chat_events(9)))
     for _ in range(data.draw(st.integers(1, 4))):
         whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
@@ -210,7 +210,7 @@ def _tls(factory: pytest.TempPathFactory) -> tuple[ssl.SSLContext, Path]:
 
 
 def _through_tls(context: ssl.SSLContext, pem: Path, pieces: list[bytes], cuts: list[int]) -> list[bytes]:
-    """What the client's TLS hands on when the records of `pieces` come in segments of other sizes."""
+    """Return the bytes that the client's TLS yields if the records of `pieces` arrive in segments of other sizes."""
     from types import SimpleNamespace
 
     from workbench.bench.connection import _Tls

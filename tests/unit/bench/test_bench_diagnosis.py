@@ -1,4 +1,4 @@
-"""What the runs of an experiment say of the machine: found where it is there, and seldom where it is not."""
+"""Observations about the machine: reported if they are real, and seldom otherwise."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def pairs_of(seed: int, noise: Noise, pairs: int) -> list[tuple[MeasuredRun, Mea
 
 
 def share(word: str, noise: Noise, pairs: int = 8, count: int = 300) -> float:
-    """Percent of experiments in which a sentence with this word was said."""
+    """Return the percentage of experiments in which an observation contains this word."""
     said = [" ".join(diagnosed(pairs_of(seed, noise, pairs))) for seed in range(count)]
     return 100 * sum(word in text for text in said) / count
 
@@ -41,7 +41,7 @@ def test_a_quiet_machine_is_seldom_accused(word: str, pairs: int) -> None:
 
 @pytest.mark.parametrize("pairs", [5, 8, pytest.param(12, marks=pytest.mark.slow)])
 def test_runs_that_wander_together_are_seldom_called_a_trend(pairs: int) -> None:
-    """Neighbours correlated by 0.8 look like one: it was said of 6 to 12 % of such experiments."""
+    """Runs whose neighbours are correlated by 0.8 look like a trend: 6 to 12 % of such experiments were reported."""
     assert share("trend", replace(QUIET, correlation=0.8), pairs) <= 5.0
 
 
@@ -82,7 +82,7 @@ def test_a_step_is_told_from_servers_that_alternate() -> None:
 
 @pytest.mark.parametrize("pairs", [3, 5, 8])
 def test_a_first_run_like_the_others_is_seldom_called_cold(pairs: int) -> None:
-    """By what so few runs can tell of their spread: four times that of three runs is no cold start."""
+    """Few runs tell little about their spread: four times the spread of three runs is not a cold start."""
 
     def told_pct(noise: Noise) -> float:
         told = 0

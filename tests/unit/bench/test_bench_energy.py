@@ -1,4 +1,4 @@
-"""Tokens per joule, gross and net; profiles; repeats."""
+"""Tests of tokens per joule, gross and net, and of profiles and repeated runs."""
 
 from __future__ import annotations
 

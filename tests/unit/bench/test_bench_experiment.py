@@ -1,4 +1,4 @@
-"""The design of an experiment: order, repetition, when it is enough, sentences that claim no more than was shown."""
+"""Tests of an experiment's design: order, repetition, the end, and verdicts that claim no more than was shown."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def spec(**options: Any) -> ExperimentSpec:
 
 
 def experiment(*states: str, **options: Any) -> Experiment:
-    """With runs made as the design says, in these states."""
+    """Return an experiment whose runs follow the design and have these states."""
     one = Experiment(1, 0.0, "box", spec(**options))
     for state in states:
         error = "lost" if state == "failed" else None
@@ -35,7 +35,7 @@ def experiment(*states: str, **options: Any) -> Experiment:
 
 
 def measured(speeds: list[tuple[float, float]], state: str = "done", **options: Any) -> Experiment:
-    """An experiment whose pairs gave these factors of speed, A and B."""
+    """Return an experiment whose pairs have these speed factors of A and B."""
     results: dict[int, BenchResult] = {}
     runs = []
     for pair, factors in enumerate(speeds):
@@ -47,7 +47,7 @@ def measured(speeds: list[tuple[float, float]], state: str = "done", **options: 
 
 
 def test_runs_without_spread_could_not_have_shown_less_than_a_metric_tells() -> None:
-    """Never "one of 0.0 % or more would have been shown"."""
+    """The verdict never says that a difference of 0.0 % or more would have been shown."""
     same, close = measured([(1.0, 1.0)] * 5), measured([(1.0, 1.0), (1.0, 1.0003)] * 3)
     for one in (same, close):
         assert one.comparison is not None and one.smallest_pct is not None
@@ -173,7 +173,7 @@ def test_runs_that_are_not_compared() -> None:
 
 
 def wobble(count: int, spread: float, change: float = 1.0) -> list[tuple[float, float]]:
-    """Pairs whose log ratios have exactly this standard deviation (for an even count)."""
+    """Return pairs whose log ratios have exactly this standard deviation (for an even count)."""
     size = spread * ((count - 1) / count) ** 0.5
     return [(1.0, change * (1 + (size if i % 2 else -size))) for i in range(count)]
 
@@ -282,7 +282,8 @@ def test_more_pairs_after_a_look_and_looking_until_cost_width() -> None:
 
 
 def test_other_metrics_are_claimed_only_after_correction_for_their_number() -> None:
-    """One metric of 16 outside its own interval is what chance gives; so far outside as Holm asks, it is claimed."""
+    """One metric of 16 outside its own interval is expected by chance; one as far outside as Holm's procedure requires
+    is claimed."""
     verdicts = {}
     for change in (1.013, 1.4):
         one = measured(wobble(4, 0.004, change))

@@ -1,8 +1,8 @@
-"""The whole list of what servers do wrong, over plain and TLS sockets: which replies of a run fail, how, and where
-their bytes are cut is hypothesis's choice. Each is counted under its own kind and once, no token is lost or counted
-twice, the run ends, and no comparison with it is silent.
+"""Every fault of a server, over plain and TLS sockets. Hypothesis chooses which replies of a run fail, how, and where
+their bytes are cut.
 
-Silence has a test of its own, since only there a limit of time decides.
+Each fault is counted once under its own kind, no token is lost or counted twice, the run ends, and a comparison with it
+has a warning. Silence has its own test, since only there a time limit decides.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ OK = None
 
 
 class Played(NamedTuple):
-    """What one request is answered with, and what its record must say. `chunks` and `tokens`: exactly; None: up to
-    those that were sent (a reset may take bytes along), or unknown."""
+    """The answer to one request, and what its record must contain. `chunks` and `tokens` are exact; None means at most
+    as many as were sent (a reset may lose bytes), or unknown."""
 
     steps: tuple[Step, ...]
     kind: str | None
@@ -73,7 +73,7 @@ def good(data: bytes, end: tuple[Step, ...] = ()) -> Played:
 
 
 def after(n: int, kind: str, *more: bytes, end: tuple[Step, ...] = (), chunks: int | None = -1) -> Played:
-    """`n` chunks with content, then what goes wrong."""
+    """Return `n` chunks with content, followed by the fault."""
     data = chunked([*EVENTS[: 1 + n], *more], end=not end)
     return Played((data, *end), kind, n if chunks == -1 else chunks)
 
@@ -92,7 +92,7 @@ def odd_text(text: str) -> Played:
 
 
 def other_kinds() -> Played:
-    """Reasoning, a tool call, a refusal and text: content of any kind."""
+    """Return content of every kind: reasoning, a tool call, a refusal and text."""
     call = [{"index": 0, "id": "c", "type": "function", "function": {"name": "f", "arguments": "{"}}]
     deltas: list[dict[str, Any]] = [
         {"reasoning_content": "hm"},
@@ -204,7 +204,7 @@ def tls(
 
 
 def in_segments(steps: Iterable[Step], points: list[int]) -> list[Step]:
-    """The same bytes in pieces of their own each, cut at these places of every piece."""
+    """Return the same bytes in separate pieces, each piece cut at these places."""
     pieces: list[Step] = []
     for step in steps:
         if not isinstance(step, bytes):
@@ -216,7 +216,7 @@ def in_segments(steps: Iterable[Step], points: list[int]) -> list[Step]:
 
 
 def run(scripts: list[list[Step]], tls: ssl.SSLContext | None = None, **fields: Any) -> list[RequestRecord]:
-    """One request for each script, in order."""
+    """Make one request for each script, in order."""
     given = {"concurrency": 3, "timeout_s": 30.0, "stall_s": 30.0, **fields}
     marks = {request_mark("ab", f"r/{i}"): script for i, script in enumerate(scripts)}
 
@@ -251,7 +251,7 @@ def summary_of(found: list[RequestRecord]) -> BenchSummary:
 
 
 def compared_warnings(summary: BenchSummary) -> str:
-    """What a comparison of this run with a clean one warns of."""
+    """Return the warnings of a comparison of this run with a clean one."""
     clean = made_results.result(1)
     comparison = compare(clean, replace(made_results.result(2), summary=summary))
     assert comparison.like_for_like == (not comparison.warnings)
@@ -292,7 +292,7 @@ def test_any_mixture_of_faults_cut_anywhere(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted({**FAULTS, **ODD}))
 def test_each_of_them(name: str, tls: ssl.SSLContext | None) -> None:
-    """Every item after every number of tokens, each reply in one piece and in bytes."""
+    """Every fault after every number of tokens, each reply in one piece and byte by byte."""
     played = [{**FAULTS, **ODD}[name](n) for n in range(TOKENS + 1)]
     scripts = [in_segments(one.steps, points) for one in played for points in ([], list(range(400)))]
     for record, one in zip(run(scripts, tls), [one for one in played for _ in range(2)], strict=True):
@@ -315,7 +315,8 @@ def test_what_is_odd_but_right_is_told() -> None:
 )
 @given(where=st.lists(st.integers(0, 10**6), min_size=12, max_size=24))
 def test_silence_after_any_byte(tls: ssl.SSLContext | None, where: list[int]) -> None:
-    """A stall once content has come, else the request's timeout; all at once, so that one limit is waited for."""
+    """A stall once content has arrived, otherwise the request's timeout. All run at once, so that the limit passes only
+    once."""
     whole = chunked(EVENTS)
     first = whole.index(b"\n\n", whole.index(b'"content":" t0"')) + 2  # where the first content is complete
     counted = [at % len(whole) for at in where]
@@ -328,7 +329,7 @@ def test_silence_after_any_byte(tls: ssl.SSLContext | None, where: list[int]) ->
 
 
 def test_keep_alives_for_ever_do_not_hold_up_a_run(tls: ssl.SSLContext | None) -> None:
-    """Bytes come all the time, an answer never: the request's limit ends it, whatever came before."""
+    """Bytes arrive all the time but never an answer: the request's limit ends it."""
     drip: list[Step] = [HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + b"5\r\n: hm\n\r\n" * 3]
 
     class Endless(list[Step]):
@@ -344,7 +345,7 @@ def test_keep_alives_for_ever_do_not_hold_up_a_run(tls: ssl.SSLContext | None) -
 
 
 def test_a_reply_without_end_is_ended(tls: ssl.SSLContext | None) -> None:
-    """Content for ever, no finish: counted as far as it came, and failed."""
+    """Content without end and without a finish reason: counted as far as it came, and failed."""
 
     class Endless(list[Step]):
         def __iter__(self) -> Any:

@@ -1,4 +1,4 @@
-"""The client against servers that do wrong, at the byte level and over real sockets."""
+"""The client against faulty servers, at the byte level and over real sockets."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ OK = chunked(chat_events(3))
 
 
 def bench(url: str, **fields: Any) -> Client:
-    """Run a small benchmark in this thread; at the end every request has one record and none is left open."""
+    """Run a small benchmark in this thread. At its end every request has one record, and no connection is open."""
     given = {
         "concurrency": 1,
         "requests": 1,
@@ -69,7 +69,7 @@ def bench(url: str, **fields: Any) -> Client:
 
 
 def one(steps: Iterable[Step], **fields: Any) -> RequestRecord:
-    """The record of a single request that is answered with `steps`."""
+    """Return the record of a single request that is answered with `steps`."""
     with ScriptedServer(lambda request, n: steps) as server:
         (record,) = bench(server.url, **fields).counted
     return record
@@ -144,7 +144,7 @@ def test_a_reply_cut_into_segments_anywhere(data: st.DataObject) -> None:
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_a_reply_that_ends_anywhere_is_never_ok(data: st.DataObject) -> None:
-    """FIN or RST after any number of bytes: one record, not ok, and no more tokens than were told."""
+    """FIN or RST after any number of bytes: one record, not a success, and no more tokens than the server reported."""
     form = data.draw(st.sampled_from(["chunked", "sized"]))
     (whole,) = FORMS[form](chat_events(3))
     assert isinstance(whole, bytes)
@@ -248,7 +248,7 @@ def test_a_hopeless_run_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_server_that_falls_silent_for_good_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As behind a link that was lost: each request would take its whole time."""
+    """As behind a lost link: each request would use up its whole time limit."""
     monkeypatch.setattr(client_module, "_HOPELESS_AFTER_NS", 300_000_000)
     with ScriptedServer(lambda request, n: [OK] if n < 10 else [SILENCE]) as server:
         client = bench(server.url, requests=100, concurrency=2, timeout_s=0.2)
@@ -257,7 +257,7 @@ def test_a_server_that_falls_silent_for_good_is_given_up(monkeypatch: pytest.Mon
 
 
 def test_a_server_that_dies_in_the_middle() -> None:
-    """The counts stay whole: each request ends once, ok or under a kind."""
+    """The counts are complete: each request ends once, as a success or with a kind of failure."""
     with ScriptedServer(lambda request, n: die(server) if n == 10 else [OK]) as server:
         client = bench(server.url, requests=40, concurrency=4)
     kinds = {r.error for r in client.counted if r.error}
@@ -297,7 +297,7 @@ def test_connections_are_kept() -> None:
 
 @pytest.mark.parametrize("end", [FIN, RST])
 def test_a_kept_connection_that_the_server_closes_costs_no_request(end: str) -> None:
-    """llama.cpp closes after 100 requests, and after 5 s of silence."""
+    """llama.cpp closes connections after 100 requests, and after 5 s of silence."""
     answered: dict[int, int] = {}
 
     def answer(request: Request, n: int) -> list[Step]:

@@ -1,4 +1,4 @@
-"""One HTTP/1.1 response from bytes cut anywhere."""
+"""Tests of the HTTP/1.1 parser with bytes cut anywhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Knees of sweeps: the published power sweep of a bare-metal card, and what must hold on any curve."""
+"""Tests of knees: the published power sweep of a bare-metal card, and properties that any curve must have."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_without_power_no_setting_is_called_thrifty() -> None:
 
 
 def test_a_flat_curve_has_no_knee() -> None:
-    """Limits that do not bind: what differs is noise, and the most tok/J of it would be a name for noise."""
+    """Limits that do not bind: the differences are noise, and so is the value with the most tok/J."""
     drawn = of_setting([point(w, t, 370) for w, t in ((400, 712.0), (500, 715.0), (600, 709.0))])
     assert drawn.index is None and "tok/s is flat within 2 % from 400 W to 600 W" in drawn.text
     assert "tok/J is within 5 % at all values" in drawn.text
@@ -68,7 +68,7 @@ def test_a_flat_curve_has_no_knee() -> None:
 
 
 def test_a_value_that_had_no_effect_is_not_a_point_of_the_curve() -> None:
-    """Locks up to 3000 MHz on a card that holds 2790: the highest is not the best of the curve."""
+    """Locks up to 3000 MHz on a card that reaches 2790: the highest value is not the best of the curve."""
     curve = [point(x, t, w, " MHz") for x, t, w in ((1200, 530, 185), (2000, 690, 250), (2400, 700, 300))]
     ignored = replace(point(3000, 900, 430, " MHz"), in_force="no effect")
     found = of_setting([*curve, ignored])
@@ -128,7 +128,7 @@ def test_concurrency_knee_on_any_curve(points: list[SweepPoint], faster: float) 
 
 
 def test_where_no_value_limited_anything_none_is_named() -> None:
-    """150, 200 and 250 W on cards that draw 99 W each: what differs is noise."""
+    """150, 200 and 250 W on cards that draw 99 W each: the differences are noise."""
     points = [point(w, t, p) for w, t, p in ((150, 412.2, 382), (200, 390.7, 397), (250, 405.9, 397))]
     free = of_setting([replace(p, bound=False) for p in points])
     assert free.index is None and "no value limited anything" in free.text

@@ -1,4 +1,5 @@
-"""A command of the person's own: its end, its last lines, its secrets, and that nothing of it is left."""
+"""Tests of a command of the user as the workload: its end, its last lines, its secrets, and that no process of it is
+left."""
 
 from __future__ import annotations
 
@@ -102,7 +103,7 @@ def test_ended_by_a_signal() -> None:
 
 
 def with_child(tmp_path: Path, *, ignores_term: bool) -> tuple[str, ...]:
-    """A command whose child would sleep for a minute; both write their ids."""
+    """Return a command whose child sleeps for a minute; both write their process ids."""
     ignore = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN);" if ignores_term else ""
     child = f"{ignore} import os, time; open({str(tmp_path / 'child')!r}, 'w').write(str(os.getpid())); time.sleep(60)"
     return python(f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child.strip()!r}])")
@@ -167,7 +168,7 @@ print('left')"""
 def test_a_child_in_a_session_of_its_own_is_ended_with_it(
     tmp_path: Path, end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A daemon: setsid, and its parent is gone."""
+    """A daemon: it called setsid, and its parent has ended."""
     monkeypatch.setattr(own_command, "_TERM_WAIT_S", 0.5)
     code = f"import os, time; open({str(tmp_path / 'child')!r}, 'w').write(str(os.getpid())); time.sleep(60)"
     stays = "" if end == "its own end" else "; time.sleep(60)"

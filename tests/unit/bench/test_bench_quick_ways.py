@@ -1,4 +1,4 @@
-"""The quick ways of the client against the slow ones: whatever comes, in whatever pieces, both say the same."""
+"""The client's fast paths against its general code: both give the same results for any bytes in any pieces."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CUTS = st.lists(st.integers(0, 10**6), max_size=10)
 
 
 def broken_in_places(draw: Callable[..., Any], data: bytes) -> bytes:
-    """A few bytes changed, put in or left out."""
+    """Return bytes with a few of them changed, inserted or removed."""
     for _ in range(draw(st.integers(0, 3))):
         at = draw(st.integers(0, len(data)))
         what = draw(st.sampled_from([b"", b"\n", b"\r", b"0", b'"', b"\\", b"\xff"]))
@@ -41,7 +41,7 @@ def broken_in_places(draw: Callable[..., Any], data: bytes) -> bytes:
 
 
 class Plodding(ResponseReader):
-    """Without the way for chunks that are all there."""
+    """A reader without the fast path for complete chunks."""
 
     @staticmethod
     def _whole_chunks(data: bytes, out: list[bytes]) -> int:
@@ -93,7 +93,8 @@ BLOCK = st.one_of(
 
 
 def plain_events(stream: bytes) -> list[tuple[bytes, bytes]]:
-    """The standard line by line, on the whole stream; unfinished events and `error` fields as the decoder has them."""
+    """Parse the whole stream line by line as the standard says, with unfinished events and `error` fields as in
+    SseDecoder."""
     events, name, data, errors = [], b"", [], []
     lines = stream.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
     for line in [*lines, b""]:
@@ -125,7 +126,7 @@ def test_events(data: st.DataObject, blocks: list[bytes], points: list[int], end
 
 
 class Forgetful(Reply):
-    """Parses every event."""
+    """A reply that parses every event."""
 
     def _learn(self, data: bytes) -> None:
         pass
@@ -168,7 +169,7 @@ def heard(reply: Reply, events: list[tuple[bytes, bytes]], batch: int) -> tuple[
 @settings(deadline=None, max_examples=100)
 @given(data=st.data(), pool=st.lists(EVENT, min_size=1, max_size=5), batch=st.integers(1, 4))
 def test_content_chunks(data: st.DataObject, pool: list[bytes], batch: int) -> None:
-    """Few forms of events that come again and again, as in a real stream, some of them changed inside."""
+    """A few forms of events that occur again and again, as in a real stream, some of them changed inside."""
     chosen = data.draw(st.lists(st.tuples(NAME, st.sampled_from(pool)), max_size=14))
     events = [(name, broken_in_places(data.draw, e) if data.draw(st.booleans()) else e) for name, e in chosen]
     assert heard(Reply(), events, batch) == heard(Forgetful(), events, batch)

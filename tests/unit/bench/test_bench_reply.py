@@ -1,4 +1,4 @@
-"""What a streamed reply says."""
+"""Tests of the content of a streamed reply."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TEXT = st.text(max_size=20)
 
 
 def fed(*events: Any, asked: int | None = None) -> Reply:
-    """A reply that was given one event per nanosecond, the first at 1."""
+    """Return a reply that got one event per nanosecond, the first at 1."""
     reply = Reply()
     for at, data in enumerate(events, start=1):
         raw = data if isinstance(data, bytes) else json.dumps(data).encode()

@@ -1,4 +1,4 @@
-"""When requests start, when warming up is enough, and what makes a run's figures unusable."""
+"""Tests of when requests start, when the warm-up is long enough, and what makes a result invalid."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_requests_start_when_they_are_due_whatever_the_server_does() -> None:
 
 
 def test_queueing_behind_the_cap_is_not_hidden() -> None:
-    """One stream, answers of 50 ms, due every 10 ms: the server seems to take 50 ms, a user would wait 400."""
+    """One stream, answers of 50 ms, due every 10 ms: the server seems to take 50 ms, but a user would wait 400."""
     with ScriptedServer(slow(0.05)) as server:
         client = bench(server.url, requests=10, concurrency=1, rate=100.0, arrival="constant")
         assert server.connections == 1
@@ -114,7 +114,7 @@ def test_queueing_behind_the_cap_is_not_hidden() -> None:
 
 
 def test_requests_that_a_hanging_server_kept_from_being_sent_are_not_forgotten() -> None:
-    """Both streams hang until the time is over: what was sent looks fine, and a user would have waited."""
+    """Both streams hang until the time is over: the requests that were sent look fine, but a user would have waited."""
     with ScriptedServer(lambda request, n: [OK] if n < 10 else slow(0.7)(request, n)) as server:
         client = bench(server.url, requests=1000, concurrency=2, rate=100.0, arrival="constant", seconds=0.5)
     due = len(client.counted) + client.unsent
@@ -314,7 +314,7 @@ def test_own_load_is_that_of_the_window() -> None:
 
 
 def test_a_client_that_is_kept_from_its_core_sees_idle_streams() -> None:
-    """The check looks at what happened, whatever the reason: here a reader of records that takes its time."""
+    """The check looks at the streams in flight, whatever the cause: here a slow reader of records."""
     with ScriptedServer(slow(0.02)) as server:
         spec = BenchSpec(server.url, "m", concurrency=2, requests=16, warmup=2, max_tokens=3)
         client = Client(spec, resolve(spec), None, lambda r: time.sleep(0.02))

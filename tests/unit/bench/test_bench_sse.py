@@ -1,4 +1,4 @@
-"""Server-sent events from bytes cut anywhere, against a decoder that sees the whole stream at once."""
+"""Tests of server-sent events cut anywhere, against a decoder that gets the whole stream at once."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ STREAM = st.lists(st.tuples(LINE, st.sampled_from(["\n", "\r\n", "\r"])), max_si
 
 
 def reference(text: str) -> list[tuple[bytes, bytes]]:
-    """The standard's algorithm on a whole stream, line by line; `error` fields and an unfinished event as ours."""
+    """Apply the standard's algorithm to a whole stream, line by line, with `error` fields and an unfinished event as in
+    SseDecoder."""
     events, name, data, errors = [], "", [], []
     lines = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n")
     for line in [*lines, ""]:

@@ -1,4 +1,4 @@
-"""From request records to figures."""
+"""Tests of the metrics computed from request records."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FLOATS = st.lists(st.floats(0, 1e6), min_size=2, max_size=60)
 
 
 def record(index: int = 0, **fields: Any) -> RequestRecord:
-    """5 tokens: TTFT 100 ms, then 4 gaps of 10 ms, ended 5 ms after the last chunk."""
+    """Return a record of 5 tokens: TTFT 100 ms, then 4 gaps of 10 ms, ended 5 ms after the last chunk."""
     base = RequestRecord(
         index=index,
         warmup=False,

@@ -1,4 +1,4 @@
-"""https: the certificate is checked, and the figures are those of http."""
+"""Tests of https: the certificate is checked, and the results equal those of http."""
 
 from __future__ import annotations
 

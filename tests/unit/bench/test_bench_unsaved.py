@@ -1,4 +1,4 @@
-"""A benchmark whose result cannot be stored: its samples are kept and the person is told, all the way through."""
+"""A benchmark whose result cannot be stored: its samples are kept and the user is informed."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_database_that_is_held_while_a_benchmark_ends(monkeypatch: pytest.Monk
 
 
 def test_a_place_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Neither database nor file beside it: the file goes where temporary files do."""
+    """Neither the database nor a file beside it can be written: the file goes to the directory for temporary files."""
     import tempfile
 
     (tmp_path / "tmp").mkdir()

@@ -1,4 +1,4 @@
-"""Which results may be used: failures, stalls, overload, drift and length."""
+"""Tests of which results are valid: failures, stalls, overload, drift and length."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_the_cause_of_idle_streams_is_the_server_where_requests_failed() -> None
 
 
 def test_a_stalled_stream_is_not_in_flight_and_its_window_is_not_steady() -> None:
-    """One of four streams stalls for 60 s: it was in flight for as long as it spoke."""
+    """One of four streams stalls for 60 s. It counts as in flight only until its last byte."""
     stalled = reply(0, 0.0, 60.1, error=STALL, silent_us=60_000_000)
     made = [stalled, *(reply(i, 0.1 * i, 0.1) for i in range(1, 600))]
     summary = judged(made, concurrency=4)
@@ -85,7 +85,7 @@ def test_a_stalled_stream_is_not_in_flight_and_its_window_is_not_steady() -> Non
 
 
 def test_a_server_that_stalls_now_and_then_is_rejected() -> None:
-    """The trial: every fifth reply stops after three tokens."""
+    """Every fifth reply stops after three tokens."""
     whole, part = [chunked(chat_events(20))], [chunked(chat_events(20)[:4], end=False), SILENCE]
     with ScriptedServer(lambda request, n: part if n % 5 == 0 else whole) as server:
         spec = BenchSpec(server.url, "m", concurrency=4, requests=32, warmup=0, max_tokens=20, stall_s=0.2)
@@ -113,7 +113,8 @@ def test_a_server_that_fails_most_requests_is_rejected(steps: list[bytes | str])
 
 
 def open_loop(rate: float, capacity: float, seconds: float, base_s: float, seed: int = 0) -> list[RequestRecord]:
-    """Poisson arrivals at a server that ends at most `capacity` requests/s, each `base_s` after its turn."""
+    """Return records of Poisson arrivals at a server that completes at most `capacity` requests/s, each `base_s` after
+    its turn."""
     draw, at, free, made = random.Random(seed), 0.0, 0.0, []
     while at < seconds:
         free = max(free, at) + 1 / capacity
@@ -155,7 +156,7 @@ def test_a_short_measurement_is_marked() -> None:
 
 
 def test_halves_that_disagree_are_marked() -> None:
-    """The trial: the server is cold for 20 of the 32 counted requests."""
+    """The server is cold for 20 of the 32 measured requests."""
     cold = closed_loop([0.34] * 20 + [0.045] * 60, streams=2)
     (why,) = judged(cold, concurrency=2).marked
     assert why.startswith("the two halves of the run differ:") and "--until-steady" in why

@@ -1,4 +1,5 @@
-"""The steady window: nothing is counted by whole requests, and the rate is that of the server under all streams."""
+"""Tests of the steady window: nothing is counted by whole requests, and the rate is the server's with all streams in
+flight."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ def reply(index: int, start_s: float, tokens: int, **fields: Any) -> RequestReco
 
 
 def closed_loop(streams: int, lengths: list[int], stagger: float) -> list[RequestRecord]:
-    """What a server with a fixed pace gives: each stream starts its next request when its last one has ended."""
+    """Return records of a server with a fixed pace: each stream starts its next request when the previous one has
+    ended."""
     free = [stagger * i / streams for i in range(streams)]
     made = []
     for index, tokens in enumerate(lengths):
@@ -62,7 +64,7 @@ def rate(spec: BenchSpec, made: list[RequestRecord], ramp_end_s: float = 0.0) ->
 @pytest.mark.parametrize("rounds", [4, 8, 16])
 @pytest.mark.parametrize("spread", [0.0, 0.2, 0.5])
 def test_the_rate_is_the_steady_one_and_unbiased(rounds: int, spread: float) -> None:
-    """Against the pace that was simulated, over many seeds; the whole run is 3 to 25 % below it."""
+    """Compared with the simulated pace, over many seeds. The rate over the whole run is 3 to 25 % below it."""
     streams, mean_length, seeds = 16, 100, 40
     truth = streams * mean_length / (TTFT_S + (mean_length - 1) * ITL_S)
     spec = replace(SPEC, concurrency=streams, requests=rounds * streams)
@@ -79,7 +81,7 @@ def test_the_rate_is_the_steady_one_and_unbiased(rounds: int, spread: float) -> 
 
 
 def test_requests_per_second_do_not_depend_on_who_ends_inside() -> None:
-    """Streams in step: three rounds end within the window's ends, two lie in it."""
+    """Streams in step: three rounds end inside the window, but two rounds fit into it."""
     made = closed_loop(4, [100] * 16, 0.0)
     spec = replace(SPEC, requests=16)
     window = window_of(spec, made)
@@ -98,7 +100,7 @@ PARTS = st.lists(st.floats(0, 20), min_size=1, max_size=6, unique=True)
     form=st.sampled_from(["chunks", "one chunk", "no chunks"]),
 )
 def test_no_token_is_lost_or_counted_twice(cuts: list[float], tokens: int, first: int | None, form: str) -> None:
-    """Windows side by side hold all tokens and requests of the run together, wherever they are cut."""
+    """Adjacent windows together contain all tokens and requests of the run, wherever they are cut."""
     made = [reply(i, float(i), tokens, first_tokens=first) for i in range(3)]
     if form == "one chunk":
         made = [replace(r, gaps_us=(), chunks=1) for r in made]
@@ -153,7 +155,7 @@ def test_first_starts_are_spread_over_one_request_where_the_ramp_is_not_counted(
 
 @pytest.mark.slow
 def test_the_server_s_own_record_of_the_window() -> None:
-    """Tokens that the server wrote between the window's ends, and the rate that its pace gives."""
+    """Tokens that the server wrote inside the window, and the rate that follows from its pace."""
     options = ("--ttft-ms", "40", "--itl-ms", "10")
     with TruthProcess(*options) as server:
         spec = BenchSpec(server.url, "m", concurrency=8, requests=64, warmup=8, max_tokens=30, length_spread=0.3)

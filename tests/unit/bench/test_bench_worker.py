@@ -1,4 +1,4 @@
-"""The benchmark's own process: what it says, and how it ends."""
+"""Tests of the benchmark's own process: its messages, and how it ends."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_run_from_start_to_end() -> None:
 
 
 def four_a_chunk(request: Request, n: int, *, offered: bool) -> Iterator[Step]:
-    """32 tokens in 8 chunks, 20 ms apart. Usage is in each chunk where that is offered and asked for."""
+    """Answer with 32 tokens in 8 chunks, 20 ms apart. Usage is in each chunk if it is offered and requested."""
     asked = request.body["stream_options"].get("continuous_usage_stats")
     head = chat_events(1)[0]
     yield chunked([head], end=False)
@@ -158,7 +158,7 @@ def test_the_key_goes_into_the_header_and_nowhere_else(monkeypatch: pytest.Monke
 
 
 def test_a_worker_that_started_ahead_gets_the_key_when_it_is_known_and_ends_with_its_block() -> None:
-    """By its stdin: its environment is made before, and stays without it."""
+    """The key comes on its stdin: its environment is set before the key is known."""
 
     async def scenario(server: ScriptedServer) -> int:
         async with runner.ahead() as worker:
@@ -346,7 +346,7 @@ def test_a_specification_that_is_none(worker: subprocess.Popen[bytes], line: byt
 
 
 def test_a_reader_that_pauses_does_not_hold_up_the_run(worker: subprocess.Popen[bytes]) -> None:
-    """More output than a pipe holds while nobody reads: the requests go on, and nothing of it is lost."""
+    """More output than a pipe can buffer while nobody reads: the requests continue, and no output is lost."""
     events = chunked(chat_events(400))
     with ScriptedServer(lambda request, n: [events]) as server:
         tell(worker, spec_for(server.url, requests=200, max_tokens=400))
@@ -378,7 +378,7 @@ def test_progress_comes_at_most_five_times_a_second(worker: subprocess.Popen[byt
 
 
 def test_it_imports_nothing_heavy() -> None:
-    """Standard library and plain data only; no event loop, no TLS before it is needed."""
+    """Standard library and plain data only; no event loop, and no TLS before it is needed."""
     code = "import sys, workbench.bench.worker; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
@@ -413,8 +413,8 @@ def test_it_goes_before_others_where_it_may() -> None:
 
 
 def test_times_agree_with_the_server_s_own_record() -> None:
-    """TTFT and gaps against when the server wrote them. Bounds for a shared machine; the benchmark script gives the
-    real figures."""
+    """TTFT and gaps against the times at which the server wrote. The bounds are for a shared machine; bench_client.py
+    gives the real values."""
     with TruthProcess("--ttft-ms", "30", "--itl-ms", "5", "--jitter", "0.3") as server:
         spec = spec_for(server.url, concurrency=8, requests=24, warmup=8, max_tokens=20)
         outcome = asyncio.run(run(spec))

@@ -1,4 +1,4 @@
-"""What each request asks: lengths, marks, the person's own prompts, the body."""
+"""Tests of the content of requests: lengths, marks, the user's own prompts, the body."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_a_length_is_exact_where_the_server_is_asked_for_it(fields: dict[str, An
 
 
 def test_natural_lengths_end_where_the_model_ends_them() -> None:
-    """Answers of two to five tokens, of eight that were allowed: all are ok, and a note says so."""
+    """Answers of two to five tokens, although eight were allowed: all succeed, and a note says so."""
     spec_fields = {"concurrency": 1, "requests": 4, "warmup": 0, "max_tokens": 8, "ignore_eos": False}
     with ScriptedServer(lambda request, n: [chunked(chat_events(2 + n))]) as server:
         spec = BenchSpec(server.url, "m", **spec_fields)

@@ -1,4 +1,4 @@
-"""Files of prompts: every form that is taken, and what is told of lines that hold none."""
+"""Tests of prompt files: every accepted form, and the messages for invalid lines."""
 
 from __future__ import annotations
 

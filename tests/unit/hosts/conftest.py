@@ -1,4 +1,4 @@
-"""Local hosts whose sh and tools are dash's and GNU's, bash's, or busybox's alone."""
+"""Local hosts whose shell and tools are dash's and GNU's, bash's, or only busybox's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Detached processes: what survives, what is ended, and what is never touched."""
+"""Tests of detached processes: which survive, which are ended, and which are never touched."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def stop(run_dir: Path, grace_s: float = 5.0) -> detached_process.StopReport:
 
 @pytest.fixture
 def bystander() -> Iterator[int]:
-    """A living session leader that is nobody's server."""
+    """A living session leader that belongs to no server."""
     with subprocess.Popen(["sleep", "63.9"], start_new_session=True) as process:
         yield process.pid
         assert process.poll() is None, "a process that is not ours was ended"
@@ -89,7 +89,7 @@ def test_no_secret_on_any_command_line(tmp_path: Path) -> None:
 
 
 def test_survives_the_terminal_and_the_starter(tmp_path: Path) -> None:
-    """Its starter gets SIGHUP and then SIGKILL, as whole process groups."""
+    """The starter gets SIGHUP and then SIGKILL, each for its whole process group."""
     code = (
         "import asyncio, sys, time\nfrom workbench.hosts import detached_process\n"
         "from workbench.hosts.local import LocalHost\n"
@@ -153,7 +153,7 @@ def test_a_directory_without_a_run_says_so(tmp_path: Path) -> None:
 
 
 def test_orphans_are_found_when_server_and_leader_are_killed(tmp_path: Path) -> None:
-    """The worst case: both recorded processes are gone at once, before anyone looked."""
+    """The worst case: both recorded processes are killed at once, before any look."""
     process = start(tmp_path / "run", "sh", "-c", "sleep 63.005 & sh -c 'sleep 63.005 & exit' ; wait")
     eventually(lambda: len(with_argument("63.005")) == 2, "both children")
     for pid in (process.sid, process.pid):
@@ -167,7 +167,7 @@ def test_orphans_are_found_when_server_and_leader_are_killed(tmp_path: Path) -> 
 
 
 def test_orphans_that_hide_their_environment_are_found_once_seen(tmp_path: Path) -> None:
-    """As with setproctitle: /proc/PID/environ is gone, they have left the session, and every parent is dead."""
+    """As with setproctitle: /proc/PID/environ is empty, they have left the session, and every parent has ended."""
     script = "env -i setsid sleep 63.006 & sleep 63.0061"
     process = start(tmp_path / "run", "sh", "-c", script)
     eventually(lambda: with_argument("63.006"), "the child")
@@ -191,7 +191,7 @@ def test_the_exit_is_recorded_also_when_everything_had_to_be_killed(tmp_path: Pa
 
 @pytest.mark.slow
 def test_nobody_gets_term_twice(tmp_path: Path) -> None:
-    """Some servers take a second TERM as "exit at once"."""
+    """Some servers treat a second TERM as "exit at once"."""
     count = "import signal, time\nsignal.signal(15, lambda *a: print('term', flush=True))\nprint('up', flush=True)\n"
     code = f"{count}\nend = time.time() + 1.5\nwhile time.time() < end: time.sleep(.1)"
     start(tmp_path / "run", sys.executable, "-c", code)
@@ -209,7 +209,7 @@ def test_stop_again_does_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("names", [("pid",), ("sid",), ("pid", "sid")])
 def test_a_reused_process_id_is_never_taken_for_ours(tmp_path: Path, bystander: int, names: tuple[str, ...]) -> None:
-    """The run ended; its numbers now belong to somebody else's process or session."""
+    """The run has ended; its numbers now belong to another process or session."""
     start(tmp_path / "run", "true")
     eventually(lambda: (tmp_path / "run" / "exit").exists(), "its end")
     for name in names:
@@ -242,7 +242,7 @@ def test_alive_compares_the_start_time(bystander: int) -> None:
 
 @pytest.mark.slow
 def test_twenty_starters_killed_twenty_stops_nothing_left(tmp_path: Path) -> None:
-    """The starter dies by SIGKILL as soon as the server is up; a new one stops it."""
+    """SIGKILL ends the starter as soon as the server runs; another process stops the server."""
     child = (
         "import asyncio, os, sys\nfrom workbench.hosts import detached_process\n"
         "from workbench.hosts.local import LocalHost\n"
@@ -273,7 +273,7 @@ time.sleep(60)
 
 @pytest.fixture
 def shared_names(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
-    """One name for the server to make in /dev/shm, and one file that somebody put there before."""
+    """Yield a name that the server creates in /dev/shm, and a file that existed there before."""
     if not os.access("/dev/shm", os.W_OK):
         pytest.skip("no /dev/shm here")
     made, before = (Path(f"/dev/shm/workbench-test-{os.getpid()}-{kind}") for kind in ("made", "before"))

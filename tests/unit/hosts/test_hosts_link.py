@@ -1,4 +1,4 @@
-"""The link that comes back, and the port that stays, without any ssh."""
+"""Tests of the link that is restored and the port that stays, without ssh."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from workbench.hosts.reconnecting_link import Link, LinkEvent
 
 
 class Line:
-    """What `dial` gives; fails as often as `failures` says."""
+    """The connections that `dial` returns. It fails once for each entry in `failures`."""
 
     def __init__(self) -> None:
         self.failures: list[Exception] = []

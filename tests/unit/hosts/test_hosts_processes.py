@@ -1,4 +1,4 @@
-"""Which processes are a run's: rules on made-up process tables."""
+"""Tests of the rules by which processes belong to a run, on invented process tables."""
 
 from __future__ import annotations
 
@@ -70,7 +70,8 @@ def test_an_unfinished_start_has_no_members() -> None:
     )
 )
 def test_nobody_without_proof_is_ever_a_member(table: list[tuple[int, int, int, int, str]]) -> None:
-    """No row has our start times, our token or an earlier sighting: whatever the numbers, none is ours."""
+    """No row has the run's start times, its token, or an earlier sighting, so none is a member, whatever its
+    numbers."""
     rows = [row(pid, parent, session, 200 + start, state) for pid, parent, session, start, state in table]
     assert pids(RUN, survey(*rows)) == ()
 

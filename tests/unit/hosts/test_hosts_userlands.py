@@ -1,4 +1,4 @@
-"""Every script of hosts/script.py under dash, bash and busybox, with their own tools."""
+"""Every script of hosts/shell_scripts.py under dash, bash and busybox, with their own tools."""
 
 from __future__ import annotations
 

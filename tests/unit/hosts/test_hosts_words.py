@@ -1,4 +1,4 @@
-"""Names, quoting, known_hosts, facts and the fake host: what needs no process or hardly one."""
+"""Tests of names, quoting, known_hosts, facts and the fake host, which need hardly any process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=6
 @settings(max_examples=40)
 @given(st.lists(TEXT, min_size=1, max_size=3), TEXT)
 def test_arguments_and_variables_arrive_as_they_are(words: list[str], value: str) -> None:
-    """Through the line that only sh reads, with the rest of stdin left to the command."""
+    """Through the line that only sh reads; the rest of stdin goes to the command."""
     order = shell_scripts.order(["sh", "-c", 'printf "%s|" "$A" "$@"; cat', "sh", *words], {"A": value})
     assert order.count(b"\n") == 1
     done = subprocess.run(["sh", "-c", shell_scripts.LINE], input=order + b"rest\n", capture_output=True, check=True)
@@ -34,7 +34,7 @@ def test_arguments_and_variables_arrive_as_they_are(words: list[str], value: str
 
 
 def test_the_line_for_the_login_shell_means_the_same_in_every_shell() -> None:
-    """csh allows no newline within quotes and expands "!" there; fish reads a backslash there."""
+    """csh allows no newline within quotes and expands "!" there; fish interprets a backslash there."""
     assert not set(shell_scripts.LINE) & set("\n!\\`")
 
 

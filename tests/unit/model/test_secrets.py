@@ -1,4 +1,4 @@
-"""Nothing that is a key may be shown; nothing that is not may be hidden."""
+"""No key may be shown, and nothing else may be hidden."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ VALUES = st.text(st.characters(categories=("Lu", "Ll", "Nd"), max_codepoint=127)
 
 @given(st.sampled_from([n for n in SECRET if not n.startswith("-")]), VALUES.map(lambda v: f"Zq{v}"), st.data())
 def test_a_secret_is_in_no_form_of_a_plan_that_is_shown(name: str, value: str, data: st.DataObject) -> None:
-    """As flag, as `--flag=value`, as variable, inside JSON, in a container's `-e`, in a URL."""
+    """As a flag, as `--flag=value`, as a variable, inside JSON, in a container's `-e`, in a URL."""
     forms: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
         "flag": ((f"--{name}", value), {}),
         "equals": ((f"--{name}={value}",), {}),
@@ -150,7 +150,7 @@ def test_a_url_shows_no_secret_in_its_query_or_before_its_host(text: str) -> Non
     ],
 )
 def test_a_key_in_a_command_is_masked_and_nothing_else(argv: tuple[str, ...], hidden: bool) -> None:
-    """curl's -k (--insecure) takes no value: what follows it is masked only where it looks like a key."""
+    """curl's -k (--insecure) has no value, so the word after it is masked only if it looks like a key."""
     assert (mask_argv(argv) != argv) is hidden
     if argv[1] == "-k" and not hidden:
         assert mask_text(" ".join(argv)) == " ".join(argv)

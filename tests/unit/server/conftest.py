@@ -1,4 +1,4 @@
-"""Servers for these tests: the fake engine under a Supervisor that looks more often than a person needs."""
+"""Servers for these tests: the fake engine under a Supervisor that looks more often than usual."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from workbench.server import supervisor as module
 
 @pytest.fixture(autouse=True)
 def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Look more often than a person needs."""
+    """Look more often than usual."""
     for name in ("_BUSY_S", "_STARTING_S", "_READY_S", "_LOST_S", "_ASK_STARTING_S"):
         monkeypatch.setattr(module, name, 0.1)
 
 
 @pytest.fixture
 def make(tmp_path: Path) -> Make:
-    """A plan and its command for the fake engine, behaving as the words say."""
+    """Return a plan and its command for the fake engine, which behaves as the words say."""
     launcher = fake_engine.install(tmp_path / "bin")
 
     def plan(behaviour: str = "", port: int | None = None, **env: str) -> Made:

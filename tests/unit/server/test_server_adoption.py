@@ -1,4 +1,4 @@
-"""Servers outlive the one who started them: adoption, a lost link, logs that flood, keys, a port that moves."""
+"""Servers outlive the program that started them: adoption, a lost link, logs that flood, keys, a port that moves."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ asyncio.run(main())
 @pytest.mark.slow
 @pytest.mark.parametrize("cycles", [pytest.param(2), pytest.param(20, marks=pytest.mark.long)])
 def test_servers_outlive_a_killed_workbench_and_nothing_outlives_a_stop(tmp_path: Path, cycles: int) -> None:
-    """kill -9 of the one who started it: at once after the start, or once ready; the next one adopts and stops it."""
+    """kill -9 of the starter, at once after the start or once ready; the next Workbench adopts and stops the server."""
     launcher = fake_engine.install(tmp_path / "bin")
     support = str(Path(__file__).parents[2])
     shm_before = set(os.listdir("/dev/shm"))

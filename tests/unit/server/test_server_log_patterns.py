@@ -1,7 +1,7 @@
-"""Known lines are found, healthy logs stay silent, and the line that matters comes out of the noise.
+"""Known lines are found, healthy logs give no finding, and the decisive line is found among the noise.
 
-tests/fixtures/logs holds excerpts of runs made for this project; failures that need a GPU are written by hand here, in
-the shape that the engines print them.
+tests/fixtures/logs contains excerpts of runs made for this project. Failures that need a GPU are written by hand here,
+in the form in which the engines print them.
 """
 
 from __future__ import annotations
@@ -188,7 +188,8 @@ def test_evidence_is_plain_and_short() -> None:
 
 
 def test_two_thousand_lines_a_second_cost_little() -> None:
-    """A twentieth of a second of CPU for a second's worth of a very busy log, in batches as the follower gives them."""
+    """One second's worth of a very busy log, in batches as the follower makes them, takes a twentieth of a second of
+    CPU."""
     busy = (lines("vllm-healthy") * 20)[:2000]
     match(busy[:10], "vllm")  # loads the patterns
     spent = []

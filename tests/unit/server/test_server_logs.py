@@ -1,4 +1,4 @@
-"""Logs: bytes in any pieces become clean, complete lines in bounded memory."""
+"""Tests of logs: bytes in any pieces become clean, complete lines in bounded memory."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_find_goes_both_ways_and_ignores_case() -> None:
 
 
 def test_a_flood_stays_flat_in_memory() -> None:
-    """200 MB through the follower: what is kept does not grow with what came."""
+    """200 MB through the follower: the memory does not grow with the input."""
     line = b"(EngineCore pid=1) INFO 11-20 23:21:16 [loggers.py:1] " + b"x" * 400 + b"\n"
     block = line * (READ_BYTES // len(line))
     follower = LogFollower("run")

@@ -1,4 +1,4 @@
-"""Engine counters: matched by name, summed over labels, absent with a reason."""
+"""Tests of engine counters: matched by name, summed over labels, absent with a reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures of a model from its files on a real host: a directory, the hub's cache, a single file."""
+"""Tests of facts about a model from its files on a real host: a directory, the hub's cache, a single file."""
 
 from __future__ import annotations
 

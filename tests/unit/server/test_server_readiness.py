@@ -1,4 +1,4 @@
-"""Readiness: health, the model's name and one real token, in this order, against a real HTTP server."""
+"""Tests of readiness: health, the model's name and one real token, in this order, against a real HTTP server."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ GOOD: dict[str, tuple[int, Any]] = {
 
 
 class Server:
-    """Answers each path as told; keeps what it was asked."""
+    """An HTTP server with a set answer for each path, which keeps the requests."""
 
     def __init__(self) -> None:
         self.replies: dict[str, tuple[int, Any]] = dict(GOOD)
@@ -145,7 +145,7 @@ def test_nobody_listening_is_not_ready() -> None:
 
 
 def test_plain_http_loads_no_certificates(monkeypatch: pytest.MonkeyPatch) -> None:
-    """0.06 s that stood between a command and its first request."""
+    """They delayed a command's first request by 0.06 s."""
     import ssl
 
     def loaded(*_: object, **__: object) -> ssl.SSLContext:
@@ -158,7 +158,7 @@ def test_plain_http_loads_no_certificates(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def _without_end(piece: bytes) -> Iterator[bytes]:
-    """Bytes for ever, a little at a time: no single read takes long."""
+    """Write bytes without end, a few at a time, so that no single read takes long."""
     while True:
         yield piece
         time.sleep(0.05)

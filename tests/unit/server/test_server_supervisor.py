@@ -1,4 +1,4 @@
-"""The supervisor against real detached processes that fail in every way a server does."""
+"""The supervisor against real detached processes that fail in every way in which a server does."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def test_a_server_that_stops_answering_is_unresponsive(make: Make, monkeypatch: 
 
 
 def test_a_frozen_server_is_not_ready_for_who_looks_first(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`servers` trusted ready.json, half a minute after a SIGSTOP."""
+    """`servers` once trusted ready.json half a minute after a SIGSTOP."""
     monkeypatch.setattr(module, "_ASK_NOW_S", 0.2)
 
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
@@ -311,7 +311,7 @@ def test_shared_memory_that_a_killed_server_left_is_removed(make: Make, kind: st
 
 @pytest.mark.slow
 def test_a_stop_that_cannot_be_written_down_is_still_made(make: Make) -> None:
-    """A full disk of the state directory kept the server alive, and its GPU memory taken."""
+    """A full disk of the state directory once kept the server alive, and its GPU memory occupied."""
 
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
         status = await ready(supervisor, make("worker"))

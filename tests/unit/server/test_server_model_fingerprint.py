@@ -1,4 +1,4 @@
-"""Which model files a server was started with: by real files, through a real shell."""
+"""Tests of model fingerprints with real files, through a real shell."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def model(directory: Path, weights: bytes = b"w" * 3 * MIB) -> Path:
 
 
 def hub(root: Path, commit: str = "5a1b") -> Path:
-    """A cache as huggingface_hub lays it out; its root."""
+    """Create a cache in huggingface_hub's layout and return its root."""
     folder = root / "models--org--tiny"
     blobs = model(folder / "blobs")
     snapshot = folder / "snapshots" / commit

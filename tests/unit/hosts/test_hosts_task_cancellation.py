@@ -1,4 +1,4 @@
-"""A task that loses its cancellation ends all the same."""
+"""A task that loses its cancellation is ended nevertheless."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_loop_that_loses_a_cancellation_is_told_again(monkeypatch: pytest.Monk
 
 
 def test_our_own_cancellation_is_not_lost_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever ends a task that is slow to end may be cancelled as well, and is then not told that all is well."""
+    """A caller that is cancelled while it ends a slow task gets its own CancelledError."""
 
     async def slow() -> None:
         try:

@@ -1,4 +1,4 @@
-"""Servers that somebody started by hand: found, read, asked for their models, and left alone."""
+"""Servers that someone started by hand: found, queried for their models, and otherwise left alone."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def found_at(port: int) -> list[FoundServer]:
 
 @pytest.fixture
 def by_hand(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A vllm in its own words, with its output in a file and a key on its command line."""
+    """Start a server that calls itself vllm, with its output in a file and a key on its command line."""
     port = free_port()
     argv = fake_engine.by_hand(tmp_path, "org/a model", "--port", str(port), "--api-key", "sk-verysecret")
     with (tmp_path / "out.txt").open("wb") as log:
@@ -59,7 +59,7 @@ def test_a_run_of_workbench_is_none(by_hand: subprocess.Popen[bytes]) -> None:
 
 @pytest.mark.slow
 def test_what_only_listens_is_not_a_server() -> None:
-    """A process with vllm in its command line, and a port that speaks no HTTP."""
+    """A process with vllm in its command line, and a port that does not speak HTTP."""
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()

@@ -1,4 +1,4 @@
-"""The engine's view of a run, and the tokenizer endpoints of the engines."""
+"""Tests of the engine's counters around a run, and of the tokenizer endpoints of the engines."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ TEXT = {"prompt": "a b"}
 
 
 def ask(engine: str, asked: Mapping[str, Any], replies: Mapping[str, Any]) -> tuple[int | None, Tokenizer, list[Any]]:
-    """The count, and what was sent; `replies` by path, a number for a status."""
+    """Return the count and the requests made. `replies` are answers by path; a number is a status."""
     sent: list[Any] = []
 
     def answer(request: httpx.Request) -> httpx.Response:

@@ -1,4 +1,4 @@
-"""Text from outside: what `clean` takes out, and that JSON for scripts holds it only as escapes."""
+"""Text from other programs: what `clean` removes, and that JSON for scripts contains it only as escapes."""
 
 from __future__ import annotations
 

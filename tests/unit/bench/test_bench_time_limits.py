@@ -1,4 +1,4 @@
-"""How long a request, a silence and a run may last, by a clock that the tests set."""
+"""Tests of the time limits of a request, a silence and a run, with a clock that the tests set."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_reply_without_end_is_ended() -> None:
 
 @given(needs_s=st.floats(100, 100_000))
 def test_a_run_has_the_time_that_its_pace_asks_for(needs_s: float) -> None:
-    """A run that goes on at an even pace ends, unless it took longer than four hours."""
+    """A run at an even pace is not cut off, unless it would take longer than four hours."""
     limits = Limits(spec())
     at = 0.0
     while at < needs_s:
@@ -108,7 +108,7 @@ def test_a_run_by_time_has_that_time_and_its_tail() -> None:
 
 @contextmanager
 def scaled(factor: float) -> Iterator[None]:
-    """All times a fraction of what they are."""
+    """Multiply all time limits by a factor."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("FIRST_TOKEN_S", "STALL_S", "RUN_S"):
             patch.setattr(limits_module, name, getattr(limits_module, name) / factor)
@@ -116,7 +116,7 @@ def scaled(factor: float) -> Iterator[None]:
 
 
 def slow(tokens: int) -> Any:
-    """Token by token, 20 ms apart."""
+    """Answer token by token, 20 ms apart."""
 
     def steps(*_: object) -> Iterator[bytes | str]:
         head, *events = chat_events(tokens)
@@ -130,7 +130,7 @@ def slow(tokens: int) -> Any:
 
 
 def test_a_slow_server_finishes_the_document_profile() -> None:
-    """Scaled by 1000: a request takes 0.24 s of the old 0.12 s, the run 2.4 s of 1.8 s."""
+    """Scaled by 1000: a request takes 0.24 s where the old limit was 0.12 s, and the run 2.4 s instead of 1.8 s."""
     with scaled(1000), ScriptedServer(slow(10)) as server:
         asked = replace(spec_from(None, {"profile": "document", "max_tokens": 10}), url=server.url, model="m")
         client = Client(asked, resolve(asked), None, lambda record: None)

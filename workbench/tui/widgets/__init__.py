@@ -1,0 +1,8 @@
+"""Rows of the main screen, and what panes and pages draw.
+
+status_bar, bars                the first row; tabs, command, message and keys
+gpu_strip, gpu_metrics, sparks  the live metrics of the GPUs, as text and as sparklines
+pick_list, entry, scrolled      a list with a cursor, an input of one line, a text that scrolls
+experiment, sweep               an experiment and a sweep as rows
+interval, plot                  intervals on one axis; plots by plotext
+"""

@@ -114,7 +114,9 @@ def experiment_lines(experiment: Experiment) -> Iterator[str]:
         yield f"{experiment.state}: {experiment.error}"
     if experiment.verdict:
         yield experiment.verdict
-    if experiment.smallest_pct is not None and "would have been seen" not in experiment.verdict:
-        yield f"the smallest difference that this experiment could detect is {experiment.smallest_pct:.1f} %"
+    if experiment.smallest_pct is not None:
+        smallest = f"{experiment.smallest_pct:.1f} %"
+        if smallest not in experiment.verdict:  # a verdict without a difference names it already
+            yield f"the smallest difference that this experiment could detect is {smallest}"
     if experiment.state in ("stopped", "failed"):
         yield f"to resume it: workbench experiment resume {experiment.id}"

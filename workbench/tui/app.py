@@ -73,7 +73,6 @@ class WorkbenchApp(PlainEnd):
         self.register_theme(THEME)
         self.set_reactive(App.theme, "workbench")  # without its watcher, which would parse all CSS a second time
         self.stylesheet.set_variables(self.get_css_variables())
-        self._opening: asyncio.Task[None] | None = None
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Textual's own answer to NO_COLOR is grey, which is a colour too."""

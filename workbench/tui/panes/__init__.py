@@ -1,6 +1,11 @@
 """The panes of the main screen, in the order of their numbers, and the table of all keys.
 
 A pane is one file: a class of `Pane` (base.py) with its title, its keys, and the state fields that it draws.
+
+base, frame                the interface of a pane, and the border around it
+presets, launch, log       panes 1 to 3; log_lines shortens lines for a narrow log
+results, compare, gpus     panes 4 to 6
+search                     the input row above a pane
 """
 
 from __future__ import annotations

@@ -79,6 +79,11 @@ def compared_engines(path: Path) -> list[str]:
     return [str(part.value) for part in constants if part.value in registry.names()]
 
 
+def test_digits_are_those_that_int_reads() -> None:
+    """`"²".isdigit()` is True, and `int("²")` raises ValueError. `isdecimal` and `int` agree."""
+    assert not [str(path.relative_to(ROOT)) for path in SOURCES if ".isdig" + "it()" in path.read_text()]
+
+
 def test_few_tests_may_run_again() -> None:
     """At most 10 tests carry the `flaky` mark, each with one rerun."""
     marks = [

@@ -129,7 +129,7 @@ class ResponseReader:
     def _parse_head(self, head: bytes) -> int:
         lines = head.decode("latin-1").split("\r\n")
         parts = lines[0].split(" ", 2)
-        if len(parts) < 2 or not parts[0].startswith("HTTP/1.") or not (parts[1].isdigit() and len(parts[1]) == 3):
+        if len(parts) < 2 or not parts[0].startswith("HTTP/1.") or not (parts[1].isdecimal() and len(parts[1]) == 3):
             raise HttpError(f"not an HTTP/1.x status line: {lines[0][:60]!r}")
         self.headers = {}
         for line in lines[1:]:
@@ -148,7 +148,7 @@ class ResponseReader:
         elif "chunked" in self.headers.get("transfer-encoding", "").lower():
             self._chunked, self._left = True, 0
         elif length is not None:
-            if not (length.isascii() and length.isdigit()):
+            if not (length.isascii() and length.isdecimal()):
                 raise HttpError(f"Content-Length is {length[:40]!r}")
             self._left = int(length)
             self.complete = self._left == 0

@@ -67,7 +67,7 @@ def _version(text: str | None) -> str | None:
 
 
 def _number(text: str | None) -> int | None:
-    return int(text) if text and text.isdigit() else None
+    return int(text) if text and text.isdecimal() else None
 
 
 def _initial_namespace(uid_map: str | None) -> bool | None:

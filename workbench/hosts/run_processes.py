@@ -146,7 +146,7 @@ def _run(run_dir: str, values: Mapping[str, str], files: dict[str, bytes]) -> Ru
 
 
 def _int(text: str | None) -> int | None:
-    return int(text) if text and text.isdigit() else None
+    return int(text) if text and text.isdecimal() else None
 
 
 def members(run: RunFiles, survey: Survey) -> Members:

@@ -96,7 +96,7 @@ def after_mark(errors: str) -> str:
 def marked_pid(errors: str) -> int | None:
     """Return the process id that PRELUDE printed, or None."""
     word = errors.partition(MARK)[2].split("\n")[0].strip()
-    return int(word) if word.isdigit() else None
+    return int(word) if word.isdecimal() else None
 
 
 # Prints the absolute path of the state directory, created with mode 0700 if it is missing.

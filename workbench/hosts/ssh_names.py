@@ -33,7 +33,7 @@ def parse_jump_host(text: str) -> tuple[str, dict[str, Any]]:
     """Parse a ProxyJump host, [ssh://][user@]host[:port]. Return the host, and "username" and "port" if given."""
     user, _, rest = text.strip().removeprefix("ssh://").rpartition("@")
     host, colon, port = rest.rpartition(":")
-    if not colon or not port.isdigit() or (":" in host and not host.endswith("]")):
+    if not colon or not port.isdecimal() or (":" in host and not host.endswith("]")):
         host, port = rest, ""
     given: dict[str, Any] = {"username": user} if user else {}
     return host.strip("[]"), given | ({"port": int(port)} if port else {})

@@ -202,4 +202,4 @@ async def _from_itself(host: Host, engine: Engine, path: str, python: str | None
     if done.returncode or found is None:
         return InstalledEngine(engine.name, path, None, python, f"{how} printed no version")
     version = found.group(1)
-    return InstalledEngine(engine.name, path, f"b{version}" if version.isdigit() else version, python, how)
+    return InstalledEngine(engine.name, path, f"b{version}" if version.isdecimal() else version, python, how)

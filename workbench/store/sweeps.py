@@ -87,7 +87,7 @@ class SweepStore:
         return replace(sweep, spec=replace(sweep.spec, bench=with_tuples(sweep.spec.bench)))
 
     def _ids(self) -> Sequence[int]:
-        return [int(path.stem) for path in self.directory.glob("*.json") if path.stem.isdigit()]
+        return [int(path.stem) for path in self.directory.glob("*.json") if path.stem.isdecimal()]
 
     def _lock(self, sweep_id: int) -> Path:
         return self.directory / f"{sweep_id}.lock"

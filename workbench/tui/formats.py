@@ -165,8 +165,8 @@ def settings_texts(settings: Mapping[str, object]) -> list[str]:
     for name, value in settings.items():
         gpu, _, setting = name.partition(".")
         index = gpu.removeprefix("gpu")
-        text = setting_text(setting if index.isdigit() else name, value)
-        groups.setdefault(text, []).extend([int(index)] if index.isdigit() else [])
+        text = setting_text(setting if index.isdecimal() else name, value)
+        groups.setdefault(text, []).extend([int(index)] if index.isdecimal() else [])
     return [f"{gpus_text(indexes)} {text}" if indexes else text for text, indexes in groups.items()]
 
 

@@ -319,7 +319,7 @@ class Files:
         """Return whether a lock is void: after LEASE_S, or if its process has ended or does not belong to the user who
         made the link."""
         boot, pid, start, who = [*owner.split(":", 3), "", "", "", ""][:4]
-        ours = boot == self.boot_id and pid.isdigit() and who.endswith("@" + self.node)
+        ours = boot == self.boot_id and pid.isdecimal() and who.endswith("@" + self.node)
         if ours and (start_of(int(pid)) != start or uid not in uids_of(int(pid))):
             return True
         return time.monotonic() - self.waiting[1] > LEASE_S

@@ -149,7 +149,7 @@ class Programs:
         """Yield (core, governor) for each core that has a governor."""
         root = self.sysfs + "/devices/system/cpu"
         for name in os.listdir(root):
-            if name[:3] == "cpu" and name[3:].isdigit():
+            if name[:3] == "cpu" and name[3:].isdecimal():
                 with contextlib.suppress(OSError), open(f"{root}/{name}/cpufreq/scaling_governor") as file:
                     yield int(name[3:]), file.read().strip()
 
@@ -166,7 +166,7 @@ def unlimited() -> None:
 def served(sudo_uid: str) -> pwd.struct_passwd | None:
     """Return the user whom a guard as root serves, the caller of sudo; None: root. Unsafe if the user is unknown."""
     try:
-        user = pwd.getpwuid(int(sudo_uid)) if sudo_uid.isascii() and sudo_uid.isdigit() else None
+        user = pwd.getpwuid(int(sudo_uid)) if sudo_uid.isascii() and sudo_uid.isdecimal() else None
     except (KeyError, OverflowError):
         user = None
     if user is None:

@@ -380,7 +380,7 @@ async def is_being_changed(host: Host) -> bool:
 
 def _is_dead(lines: Sequence[str]) -> bool:
     """Return whether the owner that ACQUIRE or HOLDER printed has ended."""
-    age_s, up_s = (int(w) if w.lstrip("-").isdigit() else None for w in [*lines[1:], "", ""][:2])
+    age_s, up_s = (int(w) if w.lstrip("-").isdecimal() else None for w in [*lines[1:], "", ""][:2])
     return "gone" in lines[1:] or lock_is_dead(lines[0].removeprefix("held "), age_s or 0, LEASE_S, up_s)
 
 

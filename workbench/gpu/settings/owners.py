@@ -55,7 +55,7 @@ def lock_is_dead(token: str, age_s: int, lease_s: int, host_up_s: int | None = N
     another machine's process, if the host started after the lock was made. A lock dated ahead of the host's clock is as
     old as one dated back by the same time."""
     boot_id, pid, start, name, *_ = [*token.split(":", 3), "", "", "", ""]
-    if boot_id == _own_boot_id() and pid.isdigit() and name.endswith(f"@{platform.node()}"):
+    if boot_id == _own_boot_id() and pid.isdecimal() and name.endswith(f"@{platform.node()}"):
         return _start_of(int(pid)) != start or abs(age_s) > lease_s
     return abs(age_s) > lease_s or (host_up_s is not None and age_s > host_up_s)
 

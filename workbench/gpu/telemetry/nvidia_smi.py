@@ -128,7 +128,7 @@ def parse_row(columns: Sequence[str], line: str) -> dict[str, str] | None:
     """Cells by column; None when the line is no row of this query. A GPU's name may hold commas."""
     cells = [cell.strip() for cell in line.split(",")]
     extra = len(cells) - len(columns)
-    if extra < 0 or not cells[0].isdigit():
+    if extra < 0 or not cells[0].isdecimal():
         return None
     if extra and "name" in columns:
         at = columns.index("name")
@@ -222,9 +222,9 @@ def parse_processes(text: str) -> dict[str, tuple[GpuProcess, ...]]:
     found: dict[str, list[GpuProcess]] = {}
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.split(",", 3)]
-        if len(cells) != 4 or not cells[1].isdigit():
+        if len(cells) != 4 or not cells[1].isdecimal():
             continue
-        memory = int(cells[2]) * MIB if cells[2].isdigit() else None
+        memory = int(cells[2]) * MIB if cells[2].isdecimal() else None
         name = None if absent_reason(cells[3]) else cells[3].rsplit("/", 1)[-1]
         found.setdefault(cells[0], []).append(GpuProcess(pid=int(cells[1]), memory_bytes=memory, name=name))
     return {uuid: tuple(rows) for uuid, rows in found.items()}

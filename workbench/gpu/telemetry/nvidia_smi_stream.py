@@ -71,7 +71,7 @@ class SmiFollower:
                     yield await self._tick(rows, lost)
                     rows, lost = {}, []
                 rows[int(row["index"])] = row
-            count = next((int(r["count"]) for r in rows.values() if r["count"].isdigit()), 0)
+            count = next((int(r["count"]) for r in rows.values() if r["count"].isdecimal()), 0)
             if rows and len(rows) + len(lost) >= count:
                 yield await self._tick(rows, lost)
                 rows, lost = {}, []

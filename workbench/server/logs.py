@@ -253,4 +253,8 @@ async def search(
     if done.returncode > 1:
         raise CommandFailed(f"cannot search {path}: {done.problem}", done, host=host.name)
     found = (line.partition(b":") for line in done.stdout.splitlines() if line)
-    return tuple(LogMatch(int(number), log_line(rest, secrets)) for number, _, rest in found if number.isdecimal())
+    return tuple(
+        LogMatch(int(number), log_line(rest, secrets))
+        for number, _, rest in found
+        if number.decode("ascii", "replace").isdecimal()
+    )

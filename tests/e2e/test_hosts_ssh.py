@@ -57,7 +57,7 @@ def test_commands_answer_as_they_do_locally(server: Sshd) -> None:
     on(server, work)
 
 
-def test_what_is_not_there_is_not_found(server: Sshd) -> None:
+def test_a_missing_model_is_not_found(server: Sshd) -> None:
     async def work(host: SshHost) -> None:
         for argv in (["no-such-thing"], ["/no/such/thing"], [str(server.known_hosts_path)], [""], ["-x"]):
             with pytest.raises(CommandNotFound):

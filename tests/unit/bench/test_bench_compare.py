@@ -104,7 +104,7 @@ def test_two_builds_of_an_engine_are_never_the_same_configuration() -> None:
     assert "the runs of A differ among themselves in configuration: executable" in compare([*a, *b], b).warnings
 
 
-def test_what_is_compared_is_no_reproach() -> None:
+def test_the_subject_of_a_comparison_causes_no_warning() -> None:
     a, b = result(1), result(2, speed=80, model="other", engine="sglang")
     assert compare(a, b).warnings[:2] == ("different models: m and other", "different engines: vllm and sglang")
     assert compare(a, b, arms=("model", "engine")).like_for_like
@@ -219,7 +219,7 @@ def test_at_a_rate_the_wait_before_a_stream_was_free_is_compared_too() -> None:
     assert not any("from_schedule" in m.metric for m in compare(result(1), result(2)).metrics)
 
 
-def test_an_absent_figure_is_not_measured() -> None:
+def test_a_missing_value_is_not_measured() -> None:
     c = compare(result(1), result(2, summary={"tok_per_joule": None, "itl_ms": None}))
     for name, a in (("tok_per_joule", 0.2), ("itl_ms.mean", 10.0)):
         m = metric(c, name)
@@ -253,7 +253,7 @@ def test_not_like_for_like(other: dict[str, Any], said: str) -> None:
     assert not back.like_for_like
 
 
-def test_what_the_prefix_cache_gave_both_alike_is_no_fault() -> None:
+def test_equal_prefix_cache_hits_cause_no_warning() -> None:
     """The first tokens of a chat template are in every prompt, and every engine caches them."""
     alike = {"cached_tokens": 640}
     assert compare(result(1, summary=alike), result(2, summary=alike)).like_for_like
@@ -261,7 +261,7 @@ def test_what_the_prefix_cache_gave_both_alike_is_no_fault() -> None:
     assert compare(result(1, summary=unknown), result(2, summary=alike)).like_for_like
 
 
-def test_a_single_figure_is_compared_as_it_is() -> None:
+def test_a_single_value_is_compared_unchanged() -> None:
     c = compare(result(1, summary={"output_tok_s": 94.0144}), result(2, summary={"output_tok_s": 92.8976}))
     assert (metric(c, "output_tok_s").a, metric(c, "output_tok_s").b) == (94.0144, 92.8976)
 
@@ -324,7 +324,7 @@ def test_runs_that_are_not_alike_claim_nothing_however_many() -> None:
     assert speed.verdict == "hint only" and speed.change_pct == pytest.approx(10, abs=0.1)
 
 
-def test_what_is_not_measured_says_why() -> None:
+def test_unmeasured_metrics_have_reasons() -> None:
     why = dict.fromkeys(("tok_per_joule", "power_w"), "too short")
     c = compare(result(1), result(2, summary={"tok_per_joule": None, "power_w": None, "absent": why}))
     assert "not measured: tok_per_joule, power_w (too short)" in c.notes
@@ -342,7 +342,7 @@ def test_pairs_see_through_a_drift_that_both_share() -> None:
 
 
 @pytest.mark.parametrize(("half", "text"), [(0.04, "0.0"), (9.25, "9.2"), (401.2, "401.2"), (18429183.4, ">999")])
-def test_a_width_that_says_nothing_is_not_spelled_out(half: float, text: str) -> None:
+def test_a_meaningless_width_is_shown_as_above_999(half: float, text: str) -> None:
     assert half_width(half) == text
 
 
@@ -364,7 +364,7 @@ def test_sides_that_make_no_comparison(a: list[int], b: list[int], paired: bool)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("paired", [False, True])
-def test_the_interval_holds_the_truth_as_often_as_it_says(paired: bool) -> None:
+def test_the_interval_contains_the_truth_as_often_as_its_level_says(paired: bool) -> None:
     """Of 400 experiments of 4 + 4 runs with 1 % noise and a true change of +3 %, 95 % of the intervals contain it (± 3
     standard errors of that share). Without a true change, as few experiments show one."""
     source = random.Random(7)

@@ -27,7 +27,7 @@ def test_urls(url: str, endpoint: str, path: str, header: str) -> None:
     assert (found.path, found.host_header, found.tls is not None) == (path, header, url.startswith("https"))
 
 
-def test_of_several_addresses_the_one_that_answers_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_several_addresses_the_one_that_answers_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """localhost is ::1 and 127.0.0.1, and most engines listen on one of them."""
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_server(("127.0.0.1", 0)) as closed:
         port, other = server.getsockname()[1], closed.getsockname()[1]

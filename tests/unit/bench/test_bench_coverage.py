@@ -106,7 +106,7 @@ def test_the_fixed_order_keeps_step_with_a_wave_of_four_runs() -> None:
     assert held < 75.0
 
 
-def test_what_is_drawn_once_per_arm_no_design_sees() -> None:
+def test_an_effect_drawn_once_per_arm_is_invisible_to_any_design() -> None:
     """A compile cache, for example. A note says so (experiment_diagnosis.compiled_once), since no number of pairs shows
     it."""
     held, _ = shares(300, noise=replace(REALISTIC, arm=0.01), pairs=5)

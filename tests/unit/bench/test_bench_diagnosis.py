@@ -45,7 +45,7 @@ def test_runs_that_wander_together_are_seldom_called_a_trend(pairs: int) -> None
     assert share("trend", replace(QUIET, correlation=0.8), pairs) <= 5.0
 
 
-def test_what_is_there_is_said() -> None:
+def test_facts_of_a_host_are_reported() -> None:
     assert share("two speeds", replace(QUIET, two_speeds=0.03)) > 80.0
     assert share("and stayed", replace(QUIET, step=0.06)) > 50.0
     assert share("trend", replace(QUIET, drift=0.01)) > 90.0
@@ -73,7 +73,7 @@ def test_the_run_that_did_it_is_named() -> None:
     assert said.startswith("pair 4 is an outlier: +28.8 %, the others +3.0 % with") and "run 7 (A) is -20.0 %" in said
 
 
-def test_a_step_is_told_from_servers_that_alternate() -> None:
+def test_a_step_is_distinguished_from_servers_that_alternate() -> None:
     (step,) = diagnosed(exact([(100, 100.1), (100.2, 99.9), (100, 100.1), (95, 95.2), (94.9, 95), (95.1, 95)]))
     assert "came before run 7 and stayed" in step
     (dice,) = diagnosed(exact([(100, 95.1), (95, 100), (95.2, 95), (100.2, 100.1), (99.9, 94.9), (95, 100)]))
@@ -96,7 +96,7 @@ def test_a_first_run_like_the_others_is_seldom_called_cold(pairs: int) -> None:
     assert told_pct(replace(QUIET, two_speeds=0.03)) <= 3.0
 
 
-def test_a_cold_first_run_is_told() -> None:
+def test_a_cold_first_run_is_reported() -> None:
     first = [MeasuredRun(ExperimentRun(0, WARM_UP, "A"), 90.0)]
     assert list(diagnosed(exact([(100, 103), (100.2, 103.3)]), first)) == [
         "the discarded first run is -10.1 % from the other runs of A: a cold start"
@@ -104,7 +104,7 @@ def test_a_cold_first_run_is_told() -> None:
     assert not list(diagnosed(exact([(100, 103), (100.2, 103.3)]), [replace(first[0], value=100.4)]))
 
 
-def test_a_compile_cache_is_told_of_the_arms_that_have_one() -> None:
+def test_a_compile_cache_is_reported_for_the_arms_that_have_one() -> None:
     both = compiled_once(["vllm", "vllm"], [False, False])
     assert both is not None and both.startswith("all runs of A and all of B share the code compiled at the first start")
     one = compiled_once(["vllm", "vllm"], [False, True])

@@ -90,7 +90,7 @@ def test_power_alone_gives_energy() -> None:
         ),
     ],
 )
-def test_what_is_not_known_says_why(during: GpuDuring, idle: Idle, name: str, why: str) -> None:
+def test_an_unknown_energy_has_a_reason(during: GpuDuring, idle: Idle, name: str, why: str) -> None:
     s = with_energy(BASE, during, idle, seconds=10.0)
     assert getattr(s, name) is None and why in s.absent[name]
     figures = ("power_w", "energy_j", "tok_per_joule", "net_tok_per_joule", "energy_per_request_j", "idle_power_w")
@@ -104,12 +104,12 @@ def test_no_energy_at_all_keeps_the_idle_power_that_was_read() -> None:
 
 
 @pytest.mark.parametrize(("integrated", "told"), [(3120.0, False), (3200.0, True), (2800.0, True), (None, False)])
-def test_counter_and_integration_that_are_apart_are_told(integrated: float | None, told: bool) -> None:
+def test_a_difference_of_counter_and_integration_is_noted(integrated: float | None, told: bool) -> None:
     s = with_energy(BASE, gpu(energy_counter_j=3000.0, energy_integrated_j=integrated), IDLE, seconds=10.0)
     assert any("counter gives 3,000 J" in note for note in s.notes) is told
 
 
-def test_per_gpu_figures_survive_json() -> None:
+def test_per_gpu_values_survive_json() -> None:
     during = gpu(gpus=(0, 2), power_w_each=(100.0, None), energy_j_each=(1000.0, None), energy_counter_j=None)
     s = with_energy(BASE, during, IDLE, seconds=10.0)
     assert from_json(BenchSummary, to_json(s)) == s
@@ -149,7 +149,7 @@ def test_the_spread_of_repeats() -> None:
     assert found["output_tok_s"].cv_pct == pytest.approx(10.0) and "ttft_p50_ms" not in found
 
 
-def test_a_refused_run_is_no_part_of_it_and_one_run_has_no_spread() -> None:
+def test_an_invalid_run_is_left_out_and_one_run_has_no_spread() -> None:
     found = {one.metric: one for one in spread([BASE, replace(BASE, output_tok_s=1.0, refused=("cached",))])}
     assert found["output_tok_s"].values == (90.0,) and found["output_tok_s"].cv_pct is None
     assert spread([]) == ()

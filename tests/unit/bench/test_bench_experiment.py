@@ -117,7 +117,7 @@ def test_restarts_follow_from_what_differs() -> None:
     assert design.changes_gpus(spec(b=gpu)) and not design.changes_gpus(spec())
 
 
-def test_gpu_settings_in_words_are_what_gpu_set_takes() -> None:
+def test_gpu_settings_in_words_are_accepted_by_gpu_set() -> None:
     from workbench.cli.experiment_arms import gpu_settings_of
 
     words = "power-limit=412.5 gpu-clocks=210-2400 memory-clocks=810-9001 persistence=on"
@@ -229,7 +229,7 @@ def test_no_difference_comes_with_the_smallest_that_would_have_been_seen() -> No
     )
 
 
-def test_nothing_is_claimed_of_what_is_not_finished_or_not_alike() -> None:
+def test_no_claim_about_unfinished_or_incomparable_runs() -> None:
     pairs = wobble(4, 0.004, 1.1)
     assert measured(pairs, "running").verdict.startswith("so far +10.")
     for state in ("stopped", "failed"):
@@ -258,7 +258,7 @@ def test_equal_configurations_that_differ_are_a_fault_of_the_setup() -> None:
     assert "something other than the configuration" in measured(wobble(4, 0.001, 1.05), a=KNOB).verdict
 
 
-def test_clocks_that_an_arm_brings_about_are_told_and_not_held_against_it() -> None:
+def test_clocks_that_an_arm_causes_are_a_note_and_no_warning() -> None:
     from workbench.model.bench import GpuDuring
 
     def with_clock(result: BenchResult, mhz: float) -> BenchResult:

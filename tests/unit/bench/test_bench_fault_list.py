@@ -299,7 +299,7 @@ def test_each_of_them(name: str, tls: ssl.SSLContext | None) -> None:
         check(record, one)
 
 
-def test_what_is_odd_but_right_is_told() -> None:
+def test_unusual_but_valid_replies_give_notes() -> None:
     found = run([list(ODD[name](0).steps) for name in ("missing [DONE]", "no usage at all", "plain")])
     notes = summary_of(found).notes
     assert "1 of 3 replies had no [DONE], but their bodies were complete" in notes

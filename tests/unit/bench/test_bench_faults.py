@@ -337,7 +337,7 @@ def prompts(server: ScriptedServer) -> list[str]:
     return [r.body["messages"][0]["content"] for r in server.requests]
 
 
-def test_what_a_request_says() -> None:
+def test_the_body_of_a_request() -> None:
     with ScriptedServer(lambda request, n: [OK]) as server:
         bench(server.url + "/v1/", extra_body={"top_k": 3})
         (request,) = server.requests
@@ -395,7 +395,7 @@ def test_prompt_length_follows_the_tokens_that_the_warm_up_measured() -> None:
 
 
 @pytest.mark.parametrize("status", ["400 Bad Request", "422 Unprocessable Entity"])
-def test_refused_fields_are_dropped_and_said(status: str) -> None:
+def test_rejected_fields_are_dropped_with_a_note(status: str) -> None:
     def answer(request: Request, n: int) -> list[Step]:
         for name in ("ignore_eos", "min_tokens"):
             if name in request.body:
@@ -416,7 +416,7 @@ def test_a_400_about_something_else_is_a_failure() -> None:
     assert (client.counted[0].error, client.counted[0].detail) == ("http 400", "context too long")
 
 
-def test_a_server_that_refuses_what_is_no_longer_sent_fails_in_bounded_time() -> None:
+def test_a_server_that_rejects_a_dropped_field_fails_in_bounded_time() -> None:
     with ScriptedServer(lambda request, n: [plain("400 Bad Request", {"error": "ignore_eos"})]) as server:
         client = bench(server.url)
         assert len(server.requests) == 3
@@ -462,7 +462,9 @@ def test_a_compressed_reply_is_read(name: str, window: int, cut: int) -> None:
         ("gzip", [gzip.compress(b"".join(chat_events(3)))[:-20]], records.TRUNCATED, "the gzip data ended early"),
     ],
 )
-def test_a_body_that_is_not_what_its_encoding_says(name: str, body: list[bytes], kind: str, said: str) -> None:
+def test_a_body_that_does_not_match_its_encoding_is_malformed(
+    name: str, body: list[bytes], kind: str, said: str
+) -> None:
     record = one([chunked(body, extra=f"Content-Encoding: {name}\r\n".encode())])
     assert record.error == kind and said in str(record.detail)
 

@@ -117,7 +117,7 @@ def test_connection_close_is_heard() -> None:
         b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 20000,
     ],
 )
-def test_what_is_not_http(data: bytes) -> None:
+def test_answers_that_are_not_http_are_malformed(data: bytes) -> None:
     with pytest.raises(HttpError) as caught:
         read([data])
     assert not caught.value.truncated

@@ -43,7 +43,7 @@ def test_throughput_that_saturates_and_falls() -> None:
 
 
 @pytest.mark.parametrize("rule", [of_setting, of_concurrency])
-def test_what_was_not_measured_is_no_value(rule: object) -> None:
+def test_an_unmeasured_metric_has_no_value(rule: object) -> None:
     assert callable(rule)
     failed = [replace(p, state="failed", tok_s=None) for p in PUBLISHED[:3]]
     found = rule([*failed, *PUBLISHED[3:]])

@@ -52,7 +52,7 @@ def test_a_line_without_end_does_not_fill_the_memory() -> None:
     assert len(done.output) == 1 and len(done.output[0]) == 500
 
 
-def test_what_a_terminal_would_obey_is_left_out() -> None:
+def test_control_sequences_are_removed() -> None:
     done, _ = ran(python(r"print('\x1b[31mred\x1b[0m\x1b]0;title\x07 end')"))
     assert done.output == ("red end",)
 
@@ -71,7 +71,7 @@ def test_the_endpoint_is_in_its_environment_and_the_key_in_none_of_its_output() 
     assert own_command.environment("u", "m", None)["OPENAI_API_KEY"] == "none"
 
 
-def test_the_servers_address_and_model_stand_where_they_are_asked_for() -> None:
+def test_the_servers_address_and_model_replace_placeholders() -> None:
     argv = own_command.filled(["x", "--url={base_url}", "{model}", '{"a": 1}', "$HOME"], "http://h/v1", "tiny")
     assert argv == ("x", "--url=http://h/v1", "tiny", '{"a": 1}', "$HOME")
 
@@ -91,7 +91,7 @@ def test_it_reads_nothing_and_is_no_shell() -> None:
         (("a\0b",), "did not start"),
     ],
 )
-def test_what_does_not_start(argv: tuple[str, ...], said: str) -> None:
+def test_a_command_that_does_not_start_is_an_error(argv: tuple[str, ...], said: str) -> None:
     with pytest.raises(BenchError, match=said):
         asyncio.run(own_command.run(argv, {}))
 
@@ -153,7 +153,7 @@ def test_the_deadline_and_a_cancelled_task_end_it_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_it_leaves_running_is_ended_with_it(tmp_path: Path) -> None:
+def test_processes_that_a_command_leaves_are_ended(tmp_path: Path) -> None:
     code = f"import os, time; open({str(tmp_path / 'child')!r}, 'w').write(str(os.getpid())); time.sleep(60)"
     leaver = f"""import os, subprocess, sys, time
 subprocess.Popen([sys.executable, '-c', {code!r}])

@@ -176,7 +176,7 @@ def test_content_chunks(data: st.DataObject, pool: list[bytes], batch: int) -> N
 
 
 @pytest.mark.parametrize("data", [b"\0abc", b"\0", b"abc", b"\r"])
-def test_what_comes_before_any_chunk_is_looked_at(data: bytes) -> None:
+def test_first_events_before_any_content(data: bytes) -> None:
     reply = Reply()
     reply.feed([(b"", data)], 1)
     assert not reply.stamps_ns and reply.error == (None if data == b"\r" else records.MALFORMED)

@@ -59,7 +59,7 @@ def test_completions_text_counts() -> None:
     key=st.sampled_from(["content", "reasoning_content", "text"]),
     spaced=st.booleans(),
 )
-def test_the_quick_way_sees_what_parsing_sees(texts: list[str], ascii_only: bool, key: str, spaced: bool) -> None:
+def test_the_fast_path_gives_the_results_of_parsing(texts: list[str], ascii_only: bool, key: str, spaced: bool) -> None:
     separators = (", ", ": ") if spaced else (",", ":")
 
     def line(text: str) -> bytes:
@@ -132,7 +132,7 @@ def test_a_token_count_that_is_no_count_is_unknown(value: Any) -> None:
         ([chunk({"content": "a"}, "length"), {"choices": [], "usage": usage(5, 2)}], None),
     ],
 )
-def test_what_makes_a_request_fail(events: list[Any], kind: str | None) -> None:
+def test_faults_that_make_a_request_fail(events: list[Any], kind: str | None) -> None:
     assert fed(*events, asked=2).error == kind
 
 

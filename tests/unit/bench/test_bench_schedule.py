@@ -125,7 +125,7 @@ def test_requests_that_a_hanging_server_kept_from_being_sent_are_not_forgotten()
 
 
 @pytest.mark.parametrize("fields", [{"rate": 100.0, "requests": 20}, {"seconds": 0.2, "requests": 1000}])
-def test_what_was_never_due_is_not_missed(fields: dict[str, Any]) -> None:
+def test_requests_that_were_never_due_are_not_missing(fields: dict[str, Any]) -> None:
     with ScriptedServer(lambda request, n: [OK]) as server:
         client = bench(server.url, concurrency=4, warmup=4, **fields)
     assert client.unsent == 0
@@ -133,7 +133,7 @@ def test_what_was_never_due_is_not_missed(fields: dict[str, Any]) -> None:
     assert not any("never sent" in reason for reason in reasons)
 
 
-def test_a_backlog_that_was_worked_off_is_told_and_not_refused() -> None:
+def test_a_backlog_that_was_worked_off_gives_a_note_and_a_valid_result() -> None:
     made = [record(i, due_s=i / 10, start_s=i / 10 + (0.3 if 3 < i < 8 else 0.0), end_us=50_000) for i in range(30)]
     spec = replace(SPEC, rate=10.0)
     assert refusals(spec, made, ClientFacts(), Window("whole run", 0, 3)) == ()
@@ -164,7 +164,7 @@ def test_first_starts_are_spread_over_one_request() -> None:
     assert client.ramp_end_s == pytest.approx(due[3] - began, abs=1e-6)
 
 
-def test_a_run_ends_by_time_and_says_what_it_has() -> None:
+def test_a_run_ends_by_time_and_reports_its_requests() -> None:
     with ScriptedServer(slow(0.05)) as server:
         began = time.monotonic()
         client = bench(server.url, requests=10_000, concurrency=2, seconds=0.5)
@@ -204,7 +204,7 @@ def test_warming_up_ends_when_two_windows_agree() -> None:
     assert warmup.note() == "warmed up by 6 requests, until two windows of 2 agreed within 3 %"
 
 
-def test_it_takes_at_least_the_asked_requests_and_gives_up_in_the_end() -> None:
+def test_a_warmup_makes_at_least_the_requested_requests_and_gives_up_in_the_end() -> None:
     assert ended(Warmup(replace(SPEC, until_steady=True, warmup=7)), *[500] * 7) == [False] * 6 + [True]
     never = Warmup(replace(SPEC, until_steady=True, warmup=0))
     assert never.limit == 16
@@ -251,7 +251,7 @@ def test_a_warm_up_that_fails_throughout_ends() -> None:
     assert len(client.warmups) == 16 and client.notes == ["the server had not become steady after 16 warm-up requests"]
 
 
-def test_progress_of_a_warm_up_says_so() -> None:
+def test_progress_names_the_warm_up_phase() -> None:
     phases: list[tuple[str, int]] = []
     with ScriptedServer(slow(0.03)) as server:
         spec = BenchSpec(server.url, "m", concurrency=1, requests=20, warmup=10, max_tokens=3, until_steady=True)
@@ -264,7 +264,7 @@ def test_progress_of_a_warm_up_says_so() -> None:
 # -- the client's own load -------------------------------------------------------------------------------------------
 
 
-def test_idle_streams_are_refused_only_in_a_closed_loop_s_steady_window() -> None:
+def test_idle_streams_are_invalid_only_in_a_closed_loops_steady_window() -> None:
     made = [record(i, start_s=float(i // 2), end_us=960_000) for i in range(16)]
     steady, whole = Window("steady", 1.0, 7.0), Window("whole run", 0.0, 8.0)
     (said,) = refusals(SPEC, made, ClientFacts(), steady)
@@ -276,7 +276,7 @@ def test_idle_streams_are_refused_only_in_a_closed_loop_s_steady_window() -> Non
 
 
 @pytest.mark.parametrize(("pct", "refused"), [(69.9, False), (70.1, True), (None, False)])
-def test_a_busy_client_is_refused(pct: float | None, refused: bool) -> None:
+def test_a_busy_client_makes_the_result_invalid(pct: float | None, refused: bool) -> None:
     facts = ClientFacts(client_cpu_pct=pct)
     assert bool(refusals(SPEC, [record()], facts, Window("whole run", 0, 1))) == refused
 
@@ -294,13 +294,15 @@ def test_a_busy_client_is_refused(pct: float | None, refused: bool) -> None:
         ((None, None), {}, False),
     ],
 )
-def test_a_cache_that_answers_is_refused(cached: tuple[int | None, ...], spec: dict[str, Any], refused: bool) -> None:
+def test_a_cache_that_answers_makes_the_result_invalid(
+    cached: tuple[int | None, ...], spec: dict[str, Any], refused: bool
+) -> None:
     made = [record(i, cached_tokens=c) for i, c in enumerate(cached)]
     facts = ClientFacts(prompt_words=80)
     assert bool(refusals(replace(SPEC, **spec), made, facts, Window("whole run", 0, 1))) == refused
 
 
-def test_template_hits_are_told() -> None:
+def test_template_hits_give_a_note() -> None:
     s = summarize(SPEC, [record(cached_tokens=16)], (), ClientFacts(prompt_words=80))
     assert "16 prompt tokens of each came from the prefix cache: no more than a chat template can have" in s.notes
 

@@ -66,7 +66,7 @@ def test_a_distribution_is_in_order(values: list[float]) -> None:
     assert distribution([]) is None
 
 
-def test_the_figures_of_a_run() -> None:
+def test_the_metrics_of_a_run() -> None:
     s = summary(record(0), record(1, start_s=1.055))
     assert (s.requests_ok, s.requests_failed, s.errors) == (2, 0, {})
     assert (s.prompt_tokens, s.output_tokens, s.cached_tokens) == (20, 10, 0)
@@ -89,7 +89,7 @@ def test_several_tokens_in_a_chunk_are_no_faster_gaps() -> None:
     assert tpot_ms(replace(r, first_tokens=None)) == pytest.approx(20 / 8)
 
 
-def test_failed_requests_are_in_no_figure_but_the_time() -> None:
+def test_failed_requests_count_only_in_the_duration() -> None:
     bad = record(1, error="http 503", detail="busy", end_us=500_000, output_tokens=3, gaps_us=(1,), ttft_us=5)
     s = summary(record(0), bad)
     assert (s.requests_ok, s.requests_failed, s.errors) == (1, 1, {"http 503": 1})
@@ -122,7 +122,7 @@ def test_without_usage_tokens_are_unknown() -> None:
         max_size=5,
     )
 )
-def test_every_absent_figure_has_a_reason_and_json_keeps_all(values: list[RequestRecord]) -> None:
+def test_every_missing_value_has_a_reason_and_json_keeps_all(values: list[RequestRecord]) -> None:
     s = summary(*values)
     data = to_json(s)
     elsewhere = {"gpu", "client_cpu_pct", "idle_power_w", "net_tok_per_joule", "energy_per_request_j", "engine"}
@@ -134,7 +134,7 @@ def test_every_absent_figure_has_a_reason_and_json_keeps_all(values: list[Reques
     assert from_json(BenchSummary, data) == s
 
 
-def test_notes_say_what_bends_the_figures() -> None:
+def test_notes_name_what_distorts_the_metrics() -> None:
     facts = ClientFacts(
         notes=("x",),
         dropped=("ignore_eos",),
@@ -163,7 +163,7 @@ def test_notes_say_what_bends_the_figures() -> None:
     )
 
 
-def test_a_cache_that_was_asked_for_is_no_note() -> None:
+def test_a_requested_cache_gives_no_note() -> None:
     s = summary(record(cached_tokens=8), shared_prefix=True)
     assert not any("prefix cache" in n for n in (*s.notes, *s.refused))
 

@@ -49,7 +49,7 @@ def test_a_connection_that_ends_early(pem: Path, monkeypatch: pytest.MonkeyPatch
     assert {r.error for r in bench(pem, [LONG[:9000], FIN])} == {records.TRUNCATED}
 
 
-def test_an_unknown_certificate_is_refused(pem: Path) -> None:
+def test_an_unknown_certificate_is_rejected(pem: Path) -> None:
     counted = bench(pem, [LONG])
     assert {r.error for r in counted} == {records.CONNECT}
     assert "certificate" in str(counted[0].detail).lower()
@@ -63,7 +63,7 @@ def test_a_certificate_of_the_users_choice(pem: Path, by: str) -> None:
 
 
 @pytest.mark.parametrize("content", [None, "no certificate"])
-def test_a_file_that_holds_no_certificate(tmp_path: Path, content: str | None) -> None:
+def test_a_file_without_a_certificate_is_an_input_error(tmp_path: Path, content: str | None) -> None:
     path = tmp_path / "ca.pem"
     if content is not None:
         path.write_text(content)

@@ -125,7 +125,7 @@ def test_tpot_does_not_depend_on_how_usage_is_reported(offered: bool, warmup: in
 
 
 @pytest.mark.parametrize("said", ["stream_options.continuous_usage_stats: extra", "bad stream_options", "bad request"])
-def test_a_server_that_rejects_usage_in_chunks_is_asked_without(said: str) -> None:
+def test_a_server_that_rejects_usage_in_chunks_gets_requests_without(said: str) -> None:
     def answer(request: Request, n: int) -> list[Step]:
         asked = "continuous_usage_stats" in request.body["stream_options"]
         return [plain("400 Bad Request", {"error": said})] if asked else [OK]
@@ -193,7 +193,7 @@ def test_a_worker_that_started_ahead_gets_the_key_when_it_is_known_and_ends_with
         ({"timeout_s": 0}, "must be above 0"),
     ],
 )
-def test_what_no_run_can_be_made_of(fields: dict[str, Any], said: str) -> None:
+def test_specs_without_a_possible_run_are_rejected(fields: dict[str, Any], said: str) -> None:
     with pytest.raises(BenchError, match=said):
         asyncio.run(run(BenchSpec(**{"url": "http://127.0.0.1:1", "model": "m", **fields})))
 
@@ -221,7 +221,7 @@ def test_cancel_keeps_what_was_measured_as_partial() -> None:
     assert not any("client" in why for why in outcome.summary.refused[:1])
 
 
-def test_progress_says_for_how_long_the_server_has_been_silent() -> None:
+def test_progress_contains_the_servers_silence() -> None:
     async def waited(server: ScriptedServer) -> float:
         cancel = asyncio.Event()
         seen: list[BenchProgress] = []
@@ -295,7 +295,7 @@ def test_a_worker_that_is_killed_is_an_error_with_its_signal() -> None:
         ("import sys; sys.stdin.close(); print('[1]')", "an invalid message"),
     ],
 )
-def test_a_worker_that_says_something_else(monkeypatch: pytest.MonkeyPatch, code: str, said: str) -> None:
+def test_an_invalid_message_of_the_worker_is_an_error(monkeypatch: pytest.MonkeyPatch, code: str, said: str) -> None:
     monkeypatch.setattr(runner, "_WORKER", ("-c", code))
     with pytest.raises(BenchError, match=said.replace("[", r"\[")):
         asyncio.run(run(spec_for("http://127.0.0.1:1")))
@@ -321,7 +321,7 @@ def test_it_ends_when_its_parent_is_gone(worker: subprocess.Popen[bytes]) -> Non
         assert worker.wait(5) == 143
 
 
-def test_it_ends_when_nobody_reads(worker: subprocess.Popen[bytes]) -> None:
+def test_the_worker_ends_when_its_reader_is_gone(worker: subprocess.Popen[bytes]) -> None:
     with ScriptedServer(lambda request, n: [SILENCE]) as server:
         tell(worker, spec_for(server.url))
         until(worker, "progress")
@@ -330,7 +330,7 @@ def test_it_ends_when_nobody_reads(worker: subprocess.Popen[bytes]) -> None:
         assert worker.wait(5) == 143
 
 
-def test_it_ends_before_it_was_told_anything(worker: subprocess.Popen[bytes]) -> None:
+def test_the_worker_ends_on_a_signal_before_its_input(worker: subprocess.Popen[bytes]) -> None:
     assert worker.stdin is not None
     worker.stdin.close()
     assert worker.wait(5) == 143
@@ -387,7 +387,7 @@ def test_it_imports_nothing_heavy() -> None:
     assert not loaded & {"asyncio", "ssl", "httpx", "msgspec", "numpy", "pydantic", "textual", "sqlite3", "subprocess"}
 
 
-def test_it_goes_before_others_where_it_may() -> None:
+def test_the_worker_raises_its_priority_if_allowed() -> None:
     """By its session's own weight, since Linux weighs sessions: nice alone changes nothing between two of them."""
     autogroup = Path("/proc/self/autogroup")
 

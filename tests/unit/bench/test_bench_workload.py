@@ -42,7 +42,7 @@ def test_marks_are_as_long_in_every_prompt() -> None:
     assert len(marks) == 2000 and all(re.fullmatch(r"\d{12}", mark) for mark in marks)
 
 
-def test_as_many_words_as_the_tokenizer_said_and_no_calibration_changes_them() -> None:
+def test_the_tokenizers_number_of_words_is_not_changed_by_calibration() -> None:
     workload = Workload(replace(SPEC, prompt_words=17))
     before = workload.prompt(0, warmup=False)
     workload.calibrate(5000)
@@ -55,7 +55,7 @@ def test_the_same_words_for_a_and_b_and_another_front() -> None:
     assert a != b and a.partition("] ")[2] == b.partition("] ")[2]
 
 
-def test_lengths_spread_around_the_asked_one_and_are_those_of_the_seed() -> None:
+def test_lengths_spread_around_the_requested_one_and_depend_on_the_seed() -> None:
     spec = replace(SPEC, length_spread=0.2)
     lengths = [body(spec, i)["max_tokens"] for i in range(400)]
     assert {min(lengths), max(lengths)} == {80, 120} and 98 < sum(lengths) / 400 < 102
@@ -131,7 +131,7 @@ def test_a_server_that_does_not_count() -> None:
 
 
 @pytest.mark.parametrize("endpoint", ["chat", "completions"])
-def test_what_is_counted_is_what_is_sent(endpoint: str) -> None:
+def test_counted_prompts_equal_sent_prompts(endpoint: str) -> None:
     seen: list[Mapping[str, Any]] = []
 
     async def count(asked: Mapping[str, Any]) -> int | None:
@@ -152,7 +152,7 @@ def test_what_is_counted_is_what_is_sent(endpoint: str) -> None:
         ({"extra_body": {"ignore_eos": False, "min_tokens": 0}}, False),
     ],
 )
-def test_a_length_is_exact_where_the_server_is_asked_for_it(fields: dict[str, Any], exact: bool) -> None:
+def test_a_length_is_exact_if_the_server_counts_tokens(fields: dict[str, Any], exact: bool) -> None:
     workload = Workload(BenchSpec("u", "m", max_tokens=8, salt="ab", **fields))
     sent = json.loads(workload.body(0, warmup=False))
     assert bool(sent.get("ignore_eos")) == exact and (sent.get("min_tokens") == 8) == exact

@@ -50,7 +50,7 @@ def test_forms(tmp_path: Path, line: Any, prompt: Any) -> None:
     assert found.with_messages == isinstance(prompt, list)
 
 
-def test_a_name_with_count_and_digest_is_what_a_result_keeps(tmp_path: Path) -> None:
+def test_a_result_keeps_name_count_and_digest_of_a_prompt_file(tmp_path: Path) -> None:
     path = write(tmp_path, {"prompt": "very private"}, b"", b"   ", {"prompt": "b"})
     found = prompt_file.read(path)
     assert found.name.startswith("prompts.jsonl (2 prompts, sha256 ") and "private" not in found.name
@@ -137,7 +137,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
 
 
 @given(data=st.binary(max_size=300))
-def test_any_bytes_are_read_or_refused(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+def test_any_bytes_are_parsed_or_rejected(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     path = tmp_path_factory.mktemp("any") / "p"
     path.write_bytes(data)
     try:

@@ -87,7 +87,7 @@ def test_it_ends_at_once_even_while_the_driver_hangs(agent: Callable[..., Child]
     assert child.close() == 0
 
 
-def test_it_ends_when_nobody_reads(agent: Callable[..., Child], driver: Driver) -> None:
+def test_the_worker_ends_when_its_reader_is_gone(agent: Callable[..., Child], driver: Driver) -> None:
     child = agent()
     child.sample()
     assert child.process.stdout is not None

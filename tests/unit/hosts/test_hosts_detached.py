@@ -47,7 +47,7 @@ def start_time(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[19]
 
 
-def test_what_is_on_disk_is_private(tmp_path: Path) -> None:
+def test_files_on_disk_are_private(tmp_path: Path) -> None:
     start(tmp_path / "run", "sleep", "63.001")
     assert (tmp_path / "run").stat().st_mode & 0o777 == 0o700
     assert {f.stat().st_mode & 0o777 for f in (tmp_path / "run").iterdir()} == {0o600}
@@ -112,7 +112,7 @@ def test_survives_the_terminal_and_the_starter(tmp_path: Path) -> None:
     assert stop(tmp_path / "run").clean
 
 
-def test_exit_codes_and_signals_are_told_apart(tmp_path: Path) -> None:
+def test_exit_codes_and_signals_are_distinguished(tmp_path: Path) -> None:
     for name, script, expected in (
         ("zero", "exit 0", (0, None)),
         ("seven", "exit 7", (7, None)),
@@ -128,7 +128,7 @@ def test_exit_codes_and_signals_are_told_apart(tmp_path: Path) -> None:
         assert abs(seen.ended_unix_s - time.time()) < 5
 
 
-def test_all_runs_in_one_round_trip_with_the_files_asked_for(tmp_path: Path) -> None:
+def test_all_runs_in_one_round_trip_with_the_requested_files(tmp_path: Path) -> None:
     for name in ("b", "a"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "plan.json").write_text(f'{{"name":\n"{name}"}}\n')
@@ -146,7 +146,7 @@ def test_all_runs_in_one_round_trip_with_the_files_asked_for(tmp_path: Path) -> 
     stop(tmp_path / "b")
 
 
-def test_a_directory_without_a_run_says_so(tmp_path: Path) -> None:
+def test_a_directory_without_a_run_is_an_error(tmp_path: Path) -> None:
     assert status(tmp_path).lost == "the server was never started"
     with pytest.raises(HostError, match="no run directory"):
         status(tmp_path / "none")
@@ -208,7 +208,7 @@ def test_stop_again_does_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("names", [("pid",), ("sid",), ("pid", "sid")])
-def test_a_reused_process_id_is_never_taken_for_ours(tmp_path: Path, bystander: int, names: tuple[str, ...]) -> None:
+def test_a_reused_process_id_never_belongs_to_the_run(tmp_path: Path, bystander: int, names: tuple[str, ...]) -> None:
     """The run has ended; its numbers now belong to another process or session."""
     start(tmp_path / "run", "true")
     eventually(lambda: (tmp_path / "run" / "exit").exists(), "its end")
@@ -221,7 +221,7 @@ def test_a_reused_process_id_is_never_taken_for_ours(tmp_path: Path, bystander: 
     assert stop(tmp_path / "run").pids_signalled == ()
 
 
-def test_after_a_reboot_nothing_is_ours(tmp_path: Path, bystander: int) -> None:
+def test_after_a_reboot_no_process_belongs_to_the_run(tmp_path: Path, bystander: int) -> None:
     start(tmp_path / "run", "sleep", "63.011")
     assert stop(tmp_path / "run").clean
     for name, value in (("pid", bystander), ("starttime", start_time(bystander)), ("boot_id", "another")):
@@ -312,7 +312,7 @@ def test_shared_memory_made_anew_under_the_same_name_stays(tmp_path: Path, share
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small file system")
-def test_a_full_disk_is_said_at_the_start_and_does_not_cost_the_exit_code(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_at_the_start_and_keeps_the_exit_code(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)], capture_output=True).returncode:

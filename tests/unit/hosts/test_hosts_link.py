@@ -77,7 +77,7 @@ def test_comes_back_by_itself_and_tells() -> None:
     asyncio.run(main())
 
 
-def test_who_waits_too_long_is_told_since_when_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_too_long_raises_with_duration_and_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link, "PATIENCE_S", 0.1)
 
     async def main() -> None:
@@ -94,7 +94,7 @@ def test_who_waits_too_long_is_told_since_when_and_why(monkeypatch: pytest.Monke
     asyncio.run(main())
 
 
-def test_a_changed_key_ends_the_retries_until_the_person_connects() -> None:
+def test_a_changed_key_ends_the_retries_until_the_user_connects() -> None:
     async def main() -> None:
         line, told = Line(), list[LinkEvent]()
         subject = Link("box", line.dial)
@@ -156,7 +156,7 @@ def test_relay_carries_both_ways_and_passes_the_end_on() -> None:
     asyncio.run(main())
 
 
-def test_relay_resets_when_there_is_no_way_and_works_when_there_is_again() -> None:
+def test_relay_resets_without_a_link_and_works_again_with_it() -> None:
     async def main() -> None:
         server, port = await echo_server()
         ways: list[Exception] = [HostUnreachable("lost")]

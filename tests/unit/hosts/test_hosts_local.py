@@ -26,7 +26,7 @@ ARGUMENT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_si
 )
 
 
-def test_is_a_host_and_is_what_no_name_and_local_open() -> None:
+def test_local_host_is_opened_by_no_name_and_by_local() -> None:
     for name in (None, "local"):
         assert isinstance(open_host(name), LocalHost)
     assert isinstance(LocalHost(), Host)
@@ -65,7 +65,7 @@ def test_the_path_of_the_environment_given_is_searched(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("argv", [["no-such-thing"], ["/no/such/thing"], [__file__], [], [""], ["-x"]])
-def test_what_is_not_there_is_not_found(argv: list[str]) -> None:
+def test_a_missing_model_is_not_found(argv: list[str]) -> None:
     for attempt in (LocalHost().run(argv), LocalHost().stream(argv)):
         with pytest.raises(CommandNotFound):
             asyncio.run(attempt)
@@ -192,7 +192,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("path", ["/no/such/file", "/proc"])
-def test_what_cannot_be_read_is_a_file_error(path: str) -> None:
+def test_an_unreadable_file_is_a_file_error(path: str) -> None:
     with pytest.raises(FileError, match="cannot read"):
         asyncio.run(LocalHost().read_file(path))
 
@@ -217,7 +217,7 @@ def test_facts_are_of_this_machine() -> None:
     assert facts.python3 is not None and facts.python3_version is not None
 
 
-def test_nothing_of_ours_is_left() -> None:
+def test_no_process_of_the_benchmark_is_left() -> None:
     eventually(lambda: not any(with_argument(f"61.00{i}") for i in range(1, 5)), "every sleep of this module to end")
     assert alive(os.getpid())
 

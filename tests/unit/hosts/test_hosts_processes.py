@@ -27,15 +27,15 @@ def test_leader_server_and_their_children_in_any_session() -> None:
     assert pids(RUN, seen) == (11, 12, 13, 10)
 
 
-def test_a_session_whose_leader_is_another_is_not_ours() -> None:
+def test_a_session_with_another_leader_is_not_the_runs() -> None:
     assert pids(RUN, survey(row(10, start=500), row(12, 10, start=501))) == ()
 
 
-def test_a_leaderless_session_is_ours_by_one_known_member() -> None:
+def test_a_session_without_leader_belongs_to_the_run_by_one_known_member() -> None:
     assert pids(RUN, survey(row(11, start=101), row(12))) == (11, 12)
 
 
-def test_a_leaderless_session_is_ours_by_one_that_is_older_than_the_exit() -> None:
+def test_a_session_without_leader_belongs_to_the_run_by_a_member_older_than_the_exit() -> None:
     ended = RunFiles("/r", pid=11, start=101, sid=10, sid_start=100, boot_id="boot", exit_ticks=300)
     assert pids(ended, survey(row(12, start=299), row(13, start=900))) == (12, 13)
     assert pids(ended, survey(row(12, start=301))) == ()

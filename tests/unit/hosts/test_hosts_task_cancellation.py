@@ -9,7 +9,7 @@ import pytest
 from workbench.hosts import task_cancellation as ending
 
 
-def test_a_loop_that_loses_a_cancellation_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loop_that_loses_a_cancellation_is_cancelled_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ending, "AGAIN_S", 0.01)
     lost = 0
 
@@ -54,7 +54,7 @@ def test_our_own_cancellation_is_not_lost_meanwhile(monkeypatch: pytest.MonkeyPa
     asyncio.run(main())
 
 
-def test_what_it_raised_is_raised_and_an_ended_one_is_no_matter() -> None:
+def test_end_raises_the_tasks_error_and_accepts_an_ended_task() -> None:
     async def failing() -> None:
         raise ValueError("broken")
 

@@ -87,7 +87,7 @@ def test_prelude_sets_the_environment_from_stdin_only(userland: UserlandHost) ->
 
 
 @pytest.mark.parametrize("missing", ["no-such-tool", "/no/such/tool", "/etc/passwd"])
-def test_prelude_says_what_is_missing(userland: UserlandHost, missing: str) -> None:
+def test_prelude_reports_a_missing_command(userland: UserlandHost, missing: str) -> None:
     done = asyncio.run(userland.run(shell_scripts.sh(shell_scripts.PRELUDE, "", missing)))
     assert (done.returncode, done.out, done.err) == (127, "", f"{shell_scripts.MARK} missing\n")
 

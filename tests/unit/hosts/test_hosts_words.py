@@ -39,7 +39,7 @@ def test_the_line_for_the_login_shell_means_the_same_in_every_shell() -> None:
 
 
 @pytest.mark.parametrize("env", [{"A B": ""}, {"1A": ""}, {"A=B": ""}, {"": ""}, {"A": "nul\0"}, {"A;id": ""}])
-def test_what_a_shell_cannot_have_as_a_variable_is_rejected(env: dict[str, str]) -> None:
+def test_names_that_no_shell_variable_can_have_are_rejected(env: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="environment"):
         shell_scripts.order(["true"], env)
 
@@ -140,7 +140,7 @@ def answer(call: Call) -> Any:
     }[call.argv[0]]
 
 
-def test_fake_host_answers_as_it_was_told_and_remembers() -> None:
+def test_fake_host_answers_by_its_handler_and_records_calls() -> None:
     async def main() -> None:
         host = FakeHost(answer)
         assert isinstance(host, Host)

@@ -95,7 +95,7 @@ def test_argv_masks_every_value_under_a_secret_flag() -> None:
     assert mask_argv(argv) == ("vllm", "serve", "m", "--api-key", MASK, MASK, "--port", "8000", f"--hf-token={MASK}")
 
 
-def test_command_masks_the_value_wherever_it_stands() -> None:
+def test_command_masks_the_value_wherever_it_occurs() -> None:
     command = Command(("sglang", "serve", "--api-key", "s3cret", "--alias", "with-s3cret-inside"), {"HF_TOKEN": "tok"})
     masked = mask_command(command)
     assert "s3cret" not in masked.shell() and "tok" not in masked.env.values()

@@ -29,11 +29,11 @@ from workbench.model.untrusted_text import UNSAFE, clean, clean_data, escaped
         ("Modell für 推理 🙂", "Modell für 推理 🙂"),
     ],
 )
-def test_what_steers_a_terminal_or_a_reader_goes_and_the_rest_stays(raw: str | bytes, shown: str) -> None:
+def test_clean_removes_control_characters_and_keeps_the_rest(raw: str | bytes, shown: str) -> None:
     assert clean(raw) == shown
 
 
-def test_lines_are_kept_where_they_are_asked_for_and_long_text_is_cut() -> None:
+def test_lines_are_kept_on_request_and_long_text_is_cut() -> None:
     assert clean("a\r\nb\rc\x1b[1m", lines=True) == "a\nb\nc"
     assert clean("x" * 20, 10) == "x" * 10 + " … 10 more characters"
 
@@ -49,7 +49,7 @@ def test_no_text_keeps_anything_unsafe(text: str, lines: bool) -> None:
 
 @pytest.mark.slow
 @given(st.recursive(hostile_texts(), lambda inner: st.lists(inner) | st.dictionaries(hostile_texts(), inner)))
-def test_json_for_scripts_holds_the_texts_as_escapes_only(data: object) -> None:
+def test_json_for_scripts_contains_control_characters_only_as_escapes(data: object) -> None:
     text = escaped(json.dumps(data, ensure_ascii=False))
     assert not UNSAFE.search(text)
     assert json.loads(text) == json.loads(json.dumps(data))

@@ -231,7 +231,7 @@ def test_a_key_in_the_environment_is_used_and_not_stored(make: Make) -> None:
 
 
 @pytest.mark.slow
-def test_a_key_that_nobody_knows_is_said(make: Make) -> None:
+def test_an_unknown_key_is_reported(make: Make) -> None:
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
         run_id = await start(supervisor, make("key=unknown-to-us"), ready_timeout_s=1)
         status = await supervisor.wait_ready(run_id, READY_S)

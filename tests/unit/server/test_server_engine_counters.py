@@ -51,7 +51,7 @@ def test_differences_means_and_maxima() -> None:
     assert e.absent == {}
 
 
-def test_what_was_not_read_is_absent_with_the_reason() -> None:
+def test_an_unread_counter_is_absent_with_the_reason() -> None:
     e = engine_counters.summarize(metrics.nothing("/metrics answers 404"), [], AFTER)
     assert e.prompt_tokens is None and e.absent["prompt_tokens"] == "/metrics answers 404"
     assert e.running_mean is None and "shorter than the time" in e.absent["running_mean"]

@@ -58,7 +58,7 @@ def test_a_run_of_workbench_is_none(by_hand: subprocess.Popen[bytes]) -> None:
 
 
 @pytest.mark.slow
-def test_what_only_listens_is_not_a_server() -> None:
+def test_a_process_that_only_listens_is_not_a_server() -> None:
     """A process with vllm in its command line, and a port that does not speak HTTP."""
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))

@@ -176,7 +176,7 @@ def test_shapes_of_errors(text: list[str], expected: str) -> None:
         ['INFO:     127.0.0.1:1 - "POST /v1/chat/completions HTTP/1.1" 404 Not Found'],
     ],
 )
-def test_what_is_no_error(text: list[str]) -> None:
+def test_lines_that_are_no_errors(text: list[str]) -> None:
     assert first_error(text) is None and match(text) == ()
 
 

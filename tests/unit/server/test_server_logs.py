@@ -70,7 +70,7 @@ def test_a_line_without_end_is_given_out_in_pieces() -> None:
         (b"bad \xff byte", "bad \ufffd byte"),
     ],
 )
-def test_what_could_steer_the_terminal_is_gone(raw: bytes, shown: str) -> None:
+def test_control_sequences_of_a_command_are_removed(raw: bytes, shown: str) -> None:
     assert log_line(raw) == shown
 
 
@@ -91,7 +91,7 @@ def test_secrets_are_masked_by_value_by_name_and_by_shape() -> None:
     assert mask_text("token usage: 0.08, #token: 5383") == "token usage: 0.08, #token: 5383"
 
 
-def test_a_command_is_masked_wherever_the_secret_stands() -> None:
+def test_a_command_is_masked_wherever_the_secret_occurs() -> None:
     command = Command(
         argv=("vllm", "serve", "m", "--api-key", "one-key", "two-key", "--port", "8000", "--hf-token=three-key"),
         env={"HF_TOKEN": "four-key", "VLLM_LOGGING_LEVEL": "INFO", "COPY": "say one-key"},
@@ -128,7 +128,7 @@ def test_levels_are_read_from_each_engine_s_own_lines(line: str, level: str) -> 
     assert level_of(line) == level
 
 
-def test_the_ring_keeps_the_first_and_the_last_lines_and_says_what_is_gone() -> None:
+def test_the_ring_keeps_the_first_and_last_lines_and_counts_the_dropped() -> None:
     ring = LogRing(head_lines=3, tail_lines=4)
     ring.extend(f"line {n}" for n in range(20))
     assert list(ring.lines(0, 3)) == ["line 0", "line 1", "line 2"]
@@ -171,7 +171,7 @@ def test_a_flood_stays_flat_in_memory() -> None:
     assert kept < 8_000_000 + 2_000 * len(line) + 200
 
 
-def test_skipping_starts_at_a_whole_line_and_is_said() -> None:
+def test_skipping_starts_at_a_whole_line_and_is_reported() -> None:
     follower = LogFollower("run")
     follower.feed(b"first\nsecond\nunfini", 0)
     batch = follower.feed(b"tial\nlater\nlast\n", 1_000)

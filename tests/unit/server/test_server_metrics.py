@@ -53,7 +53,7 @@ def test_older_names_are_known() -> None:
     assert metrics.parse(page, engines.get("vllm")).kv_use_pct == 50.0
 
 
-def test_what_an_engine_does_not_count_is_absent_not_zero() -> None:
+def test_a_quantity_that_an_engine_does_not_count_is_absent_not_zero() -> None:
     page = "# TYPE llamacpp:requests_processing gauge\nllamacpp:requests_processing 2\n"
     read = metrics.parse(page, engines.get("llamacpp"))
     assert read.running == 2

@@ -77,7 +77,7 @@ def test_other_bytes_differ(tmp_path: Path, change: str) -> None:
     assert after is not None and after != before
 
 
-def test_what_is_no_part_of_a_model_does_not_count(tmp_path: Path) -> None:
+def test_files_that_are_no_part_of_a_model_do_not_count(tmp_path: Path) -> None:
     before = look(str(model(tmp_path / "m"))).digest
     (tmp_path / "m" / "README.md").write_text("rewritten")
     assert look(str(tmp_path / "m")).digest == before
@@ -120,7 +120,7 @@ def test_files_changed_since_the_start_prove_nothing(tmp_path: Path) -> None:
     assert found.digest is None and "changed after the server started" in found.basis
 
 
-def test_reasons_where_there_is_none(tmp_path: Path) -> None:
+def test_missing_metrics_have_reasons(tmp_path: Path) -> None:
     missing = look("org/tiny; touch here", HF_HUB_CACHE=str(tmp_path))
     assert missing.digest is None
     assert missing.basis == f"no model files of org/tiny; touch here were found on local, not in {tmp_path}"

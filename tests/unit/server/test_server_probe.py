@@ -92,7 +92,7 @@ def test_the_plan_s_executable_goes_before_the_path(bin_dir: Path, python_with_v
     assert missing.problem is not None and missing.problem == "/nowhere/vllm on local does not exist"
 
 
-def test_no_metadata_is_said_and_not_guessed(bin_dir: Path) -> None:
+def test_missing_metadata_is_reported_and_no_version_guessed(bin_dir: Path) -> None:
     program(bin_dir / "sglang", f"#!{sys.executable}\n")
     found = look("sglang")
     assert (found.path is not None, found.version) == (True, None)
@@ -140,7 +140,7 @@ def test_others_in_venvs_and_conda_are_listed_and_not_started(bin_dir: Path, tmp
     assert not started.exists()
 
 
-def test_not_found_says_where_it_looked_and_where_it_is(bin_dir: Path) -> None:
+def test_not_found_names_the_searched_path_and_other_places(bin_dir: Path) -> None:
     elsewhere = program(Path(os.environ["HOME"]) / "venv-vllm/bin/vllm", "#!/bin/sh\n")
     found = look("vllm")
     assert (found.path, found.elsewhere) == (None, (str(elsewhere),))
@@ -155,7 +155,7 @@ def test_a_version_that_hangs_or_fails_is_not_a_version(bin_dir: Path) -> None:
     assert "printed no version" in found.how
 
 
-def test_tabbyapi_is_where_its_checkout_is_and_not_where_a_python_is(bin_dir: Path, tmp_path: Path) -> None:
+def test_tabbyapi_is_found_by_its_checkout_not_by_a_python(bin_dir: Path, tmp_path: Path) -> None:
     program(bin_dir / "python", f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     found = look("tabbyapi")
     assert found.path is None and "a preset names" in (found.problem or "")

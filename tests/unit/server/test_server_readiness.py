@@ -109,7 +109,7 @@ def test_the_first_unanswered_question_is_named(server: Server, path: str, reply
     assert server.asked[-1][0] == path
 
 
-def test_an_engine_without_plain_completions_is_asked_as_a_chat(server: Server) -> None:
+def test_an_engine_without_plain_completions_gets_a_chat_request(server: Server) -> None:
     server.replies["/v1/completions"] = (404, {"detail": "Not Found"})
     assert server.ask().ready
     server.replies["/v1/chat/completions"] = (400, {"error": {"message": "no chat template"}})
@@ -125,7 +125,7 @@ def test_a_token_that_never_comes_is_not_ready(server: Server) -> None:
     assert "no answer within" in (answer.reason or "")
 
 
-def test_a_server_that_wants_a_key_says_so_and_gets_it(server: Server) -> None:
+def test_a_server_that_requires_a_key_gets_it(server: Server) -> None:
     server.replies["/v1/models"] = (401, {"error": "Unauthorized"})
     answer = server.ask()
     assert (answer.ready, answer.needs_key) == (False, True)
@@ -134,7 +134,7 @@ def test_a_server_that_wants_a_key_says_so_and_gets_it(server: Server) -> None:
     assert server.asked[-1][2] == "Bearer geheim"
 
 
-def test_nobody_listening_is_not_ready() -> None:
+def test_a_port_without_listener_is_not_ready() -> None:
     async def go() -> Answer:
         async with readiness.client("http://127.0.0.1:9") as http:
             return await readiness.check(http, engines.get("vllm"), token_timeout_s=1)

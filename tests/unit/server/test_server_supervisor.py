@@ -24,7 +24,7 @@ from workbench.server.supervisor import Event, Supervisor
 # ---- before a start
 
 
-def test_a_taken_port_names_the_one_who_has_it(make: Make) -> None:
+def test_a_port_in_use_names_the_process_that_uses_it(make: Make) -> None:
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
         with socket.socket() as other:
             other.bind(("127.0.0.1", 0))
@@ -51,7 +51,7 @@ def test_a_port_of_our_own_server_names_the_run_even_while_it_loads(
     supervised(scenario)
 
 
-def test_a_run_whose_end_nobody_recorded_holds_no_port(make: Make) -> None:
+def test_a_run_without_recorded_end_blocks_no_port(make: Make) -> None:
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
         port = free_port()
         run_id = await start(supervisor, make("never", port))
@@ -65,7 +65,7 @@ def test_a_run_whose_end_nobody_recorded_holds_no_port(make: Make) -> None:
     supervised(scenario)
 
 
-def test_what_is_missing_is_said_before_anything_runs(make: Make, tmp_path: Path) -> None:
+def test_missing_files_are_reported_before_anything_runs(make: Make, tmp_path: Path) -> None:
     plan, _ = make()
     text = tmp_path / "no-program"
     text.write_text("hello")
@@ -146,7 +146,7 @@ def test_dies_after_it_was_ready(make: Make, path: str, code: int, by_signal: st
 
 
 @pytest.mark.slow
-def test_never_ready_is_said_and_the_process_is_left_alone(make: Make) -> None:
+def test_a_server_that_is_never_ready_fails_and_its_process_is_left_running(make: Make) -> None:
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
         status = await supervisor.wait_ready(await start(supervisor, make("never bar"), ready_timeout_s=1), READY_S)
         assert (status.state, status.exit_code) == (ServerState.FAILED, None)

@@ -72,7 +72,7 @@ def test_a_file_of_prompts(tmp_path: Path) -> None:
         ({"profile": "fast"}, "no benchmark profile 'fast'"),
     ],
 )
-def test_what_no_run_can_be_made_of(options: dict[str, Any], said: str) -> None:
+def test_specs_without_a_possible_run_are_rejected(options: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
         spec_from(None, options)
 

@@ -512,11 +512,11 @@ class Client:
 
 
 def _socket_kind(error: OSError, *, connecting: bool) -> tuple[str, str]:
-    said = error.strerror or str(error)
+    detail = error.strerror or str(error)
     if isinstance(error, ConnectionRefusedError):
-        return records.REFUSED, said
+        return records.REFUSED, detail
     if connecting:
-        return records.CONNECT, said
+        return records.CONNECT, detail
     if isinstance(error, ConnectionError):
-        return records.RESET, said
-    return records.RESET, f"{type(error).__name__}: {said}"
+        return records.RESET, detail
+    return records.RESET, f"{type(error).__name__}: {detail}"

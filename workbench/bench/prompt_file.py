@@ -91,7 +91,7 @@ def _objects(path: Path, data: bytes) -> Iterator[tuple[str, Any]]:
             usable = ((i, one) for i, one in enumerate(array, start=1) if not _answer_alone(one))
             yield from ((f"{path}: entry {i}", one) for i, one in usable)
             return
-    for number, line in enumerate(data.split(b"\n"), start=1):  # not splitlines: U+2028 may stand in a JSON text
+    for number, line in enumerate(data.split(b"\n"), start=1):  # not splitlines: a JSON text may contain U+2028
         if line.strip():
             try:
                 yield f"{path}:{number}", json.loads(line.removeprefix(_BOM))

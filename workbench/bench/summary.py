@@ -58,7 +58,7 @@ def summarize(
     duration_s = max((r.start_s + r.end_us / 1e6 for r in counted), default=0.0) - min(
         (r.start_s for r in counted), default=0.0
     )
-    figures = _figures(good, duration_s, facts.first_tokens) | _window_figures(good, window)
+    metrics = _run_metrics(good, duration_s, facts.first_tokens) | _window_metrics(good, window)
     return BenchSummary(
         requests_ok=len(good),
         requests_failed=len(counted) - len(good),
@@ -68,7 +68,7 @@ def summarize(
         energy_j=None,
         tok_per_joule=None,
         client_cpu_pct=facts.client_cpu_pct,
-        absent=_absent(spec, good, figures),
+        absent=_absent(spec, good, metrics),
         notes=notes_of(spec, counted, facts, window),
         warmup_requests=len(warm),
         warmup_prompt_tokens=total([r.prompt_tokens for r in warm]),
@@ -80,11 +80,11 @@ def summarize(
         refused=refusals(spec, counted, facts, window),
         marked=marks(spec, counted, window),
         **_from_schedule(good),  # type: ignore[arg-type]
-        **figures,  # type: ignore[arg-type]
+        **metrics,  # type: ignore[arg-type]
     )
 
 
-def _figures(good: Sequence[RequestRecord], duration_s: float, first_tokens: float | None) -> dict[str, object]:
+def _run_metrics(good: Sequence[RequestRecord], duration_s: float, first_tokens: float | None) -> dict[str, object]:
     """Return the metrics of the whole run."""
     output = total([r.output_tokens for r in good])
     tpot = distribution(t for r in good if (t := tpot_ms(r, first_tokens)) is not None)
@@ -103,7 +103,7 @@ def _figures(good: Sequence[RequestRecord], duration_s: float, first_tokens: flo
     }
 
 
-def _window_figures(good: Sequence[RequestRecord], window: Window) -> dict[str, object]:
+def _window_metrics(good: Sequence[RequestRecord], window: Window) -> dict[str, object]:
     tokens, requests = tokens_in(window, good), requests_in(window, good)
     seconds = window.seconds
     return {
@@ -125,10 +125,10 @@ def _from_schedule(good: Sequence[RequestRecord]) -> dict[str, Distribution | No
     }
 
 
-def _absent(spec: BenchSpec, good: list[RequestRecord], figures: Mapping[str, object]) -> dict[str, str]:
+def _absent(spec: BenchSpec, good: list[RequestRecord], metrics: Mapping[str, object]) -> dict[str, str]:
     """Return a reason for every metric that is None."""
     reasons = dict.fromkeys(("power_w", "energy_j", "tok_per_joule"), _NO_TELEMETRY)
-    for name, value in figures.items():
+    for name, value in metrics.items():
         if value is None:
             reasons[name] = _why(spec, name, good)
     return reasons

@@ -130,17 +130,17 @@ class Workload:
         wanted = (warmup or not self.spec.warmup) and _IN_CHUNKS not in self.dropped
         return {_IN_CHUNKS: True} if wanted else {}
 
-    def drop_refused(self, status: int, said: str, sent: Mapping[str, Any]) -> bool:
+    def drop_refused(self, status: int, message: str, sent: Mapping[str, Any]) -> bool:
         """Leave out optional fields from now on that a 400 or 422 answer names. `sent` is the parsed body. Return
         whether the request should be sent again."""
         if status not in (400, 422):
             return False
-        if "max_completion_tokens" in said and "max_tokens" in sent:
+        if "max_completion_tokens" in message and "max_tokens" in sent:
             self._length_field = "max_completion_tokens"
             return True
-        named = [f for f in _DROPPABLE if f in sent and re.search(rf"(?<![a-z_]){f}(?![a-z_])", said)]
+        named = [f for f in _DROPPABLE if f in sent and re.search(rf"(?<![a-z_]){f}(?![a-z_])", message)]
         in_chunks = _IN_CHUNKS in (sent.get("stream_options") or ())
-        if in_chunks and (_IN_CHUNKS in said or "stream_options" in named or not named):
+        if in_chunks and (_IN_CHUNKS in message or "stream_options" in named or not named):
             named = [_IN_CHUNKS]
         self.dropped += [f for f in named if f not in self.dropped]
         return bool(named)

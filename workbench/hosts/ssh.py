@@ -351,11 +351,11 @@ class SshHost(BaseHost):
         step = "check the host once the connection is back: the operation may have continued there"
         return HostUnreachable("the connection was lost", host=self.name, next_step=step)
 
-    def not_begun(self, argv: Sequence[str], said: str) -> HostError:
+    def not_begun(self, argv: Sequence[str], output: str) -> HostError:
         """Return the error for a command that ended before it printed its mark."""
-        if f"{shell_scripts.MARK} missing" in said:
+        if f"{shell_scripts.MARK} missing" in output:
             return not_found(argv, self.name)
-        last = said.splitlines()[-1:] or ["no output"]
+        last = output.splitlines()[-1:] or ["no output"]
         return HostError(f"the user's login shell does not run commands: {last[0]}", host=self.name)
 
     async def _exec(self, argv: Sequence[str], env: Mapping[str, str] | None, guard: bool) -> tuple[_Process, bytes]:
@@ -385,19 +385,19 @@ class SshHost(BaseHost):
         started = time.monotonic()
         async with self._sessions:
             process, first = await self._exec(argv, env, guard=False)
-            said = CommandOutput()
+            output = CommandOutput()
             try:
                 with contextlib.suppress(asyncssh.Error, OSError):  # the command may have ended without reading
                     process.stdin.write(first + (input or b""))
                     process.stdin.write_eof()
                 async with asyncio.timeout(timeout_s):
-                    await said.read(process.stdout, process.stderr)
+                    await output.read(process.stdout, process.stderr)
                     await process.wait_closed()
             except TimeoutError:
-                await self._kill(said)
+                await self._kill(output)
                 raise timed_out(argv, timeout_s, self.name) from None
             except TooMuch:
-                await self._kill(said)
+                await self._kill(output)
                 raise too_much(argv, self.name) from None
             except (asyncssh.Error, OSError):
                 raise self.cut() from None
@@ -405,16 +405,16 @@ class SshHost(BaseHost):
                 process.close()
         if process.returncode is None:
             raise self.cut()
-        out, err = bytes(said.out), bytes(said.err)
+        out, err = bytes(output.out), bytes(output.err)
         if _MARK + b"\n" not in out:
             raise self.not_begun(argv, err.decode("utf-8", "replace"))
         errors = shell_scripts.after_mark(err.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
         own_out = out.partition(_MARK + b"\n")[2]
         return Completed(tuple(argv), process.returncode, own_out, errors, time.monotonic() - started)
 
-    async def _kill(self, said: CommandOutput) -> None:
+    async def _kill(self, output: CommandOutput) -> None:
         """End the session of a command that was given up: closing its channel would leave it running."""
-        pid = shell_scripts.marked_pid(said.err.decode("utf-8", "replace"))
+        pid = shell_scripts.marked_pid(output.err.decode("utf-8", "replace"))
         if pid is None or not self.connected:
             return
         connection = await self._link.get()
@@ -508,7 +508,7 @@ def _explain(error: Exception, name: str) -> HostError:
         return HostError(f"cannot read your ssh configuration: {error}", host=name)
     if isinstance(error, TimeoutError):
         return HostUnreachable("the host does not answer", host=name, next_step=f"check with: ssh {name} true")
-    said = getattr(error, "reason", "") or getattr(error, "strerror", None) or str(error) or type(error).__name__
+    reason = getattr(error, "reason", "") or getattr(error, "strerror", None) or str(error) or type(error).__name__
     if isinstance(error, ConnectionError) and error.errno:
-        said = os.strerror(error.errno)  # asyncio's own text is "Connect call failed" and a tuple
-    return HostUnreachable(f"no connection: {said}", host=name, next_step=f"check with: ssh {name} true")
+        reason = os.strerror(error.errno)  # asyncio's own text is "Connect call failed" and a tuple
+    return HostUnreachable(f"no connection: {reason}", host=name, next_step=f"check with: ssh {name} true")

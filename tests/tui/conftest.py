@@ -1,4 +1,4 @@
-"""Makes tests/support importable, and gives the application on a scripted session."""
+"""Fixtures for the application on a scripted session."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def driven(
 
 @pytest.fixture(autouse=True)
 def frames_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half of a test's time went into frames that nobody looks at. Rows are made all the same, `text` draws them all;
+    """Draw no frames, which would take half of a test's time. Rows are made nevertheless, and `text` draws them all;
     frames as they go to a terminal are for test_tui_terminal.py, whose screens are processes of their own."""
 
     def nothing(self: Any, *_: Any, **__: Any) -> None:
@@ -76,7 +76,7 @@ def frames_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def drive() -> Callable[..., Any]:
-    """`drive(scenario, **how)`: run `async scenario(driven)` in a loop of its own."""
+    """Return `drive(scenario, **how)`, which runs the coroutine `scenario(driven)` in a loop of its own."""
 
     def run(scenario: Callable[[Driven], Awaitable[None]], **how: Any) -> None:
         async def main() -> None:

@@ -1,4 +1,4 @@
-"""One table of keys: complete, explained, without keys that others own."""
+"""The table of keys: every key has a help text, and none belongs to tmux or the terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The private names of Textual that compat.py uses: these fail when an update moves them."""
+"""The private names of Textual that textual_private.py uses: a test fails if an update of Textual moves one."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_frame_of_ours_is_a_frame_of_textual() -> None:
     assert hasattr(CompositorUpdate, "render_segments")
 
 
-def test_cells_sent_directly_are_also_what_the_compositor_draws_later(drive: Any) -> None:
+def test_cells_sent_directly_equal_those_that_the_compositor_draws_later(drive: Any) -> None:
     async def scenario(d: Any) -> None:
         sent: list[Any] = []
         display = d.app._display
@@ -77,7 +77,7 @@ def test_a_covered_widget_is_left_to_the_compositor(drive: Any) -> None:
 
 
 @given(st.lists(st.text("ab ▁█日本", max_size=6), max_size=6), st.integers(0, 30), st.integers(0, 30))
-def test_a_part_of_a_strip_is_what_crop_gives(texts: list[str], start: int, size: int) -> None:
+def test_part_of_equals_crop(texts: list[str], start: int, size: int) -> None:
     strip = Strip([Segment(text, Style(color=f"color({n})")) for n, text in enumerate(texts) if text])
     ours, theirs = part_of(strip, start, start + size), strip.crop(start, start + size)
     assert [s for s in ours if s.text] == [s for s in theirs if s.text]

@@ -31,7 +31,7 @@ from workbench.store.results_db import ResultsDb
 def test_a_server_started_elsewhere_appears_and_one_by_hand_can_be_read(
     clean_environment: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run of the command line was not seen for minutes, a server by hand never."""
+    """The screen listed a run of the command line after minutes, and a server started by hand never."""
     monkeypatch.setattr("workbench.session.session._ELSEWHERE_S", 0.1)
     monkeypatch.setenv("FAKE_ENGINE", "")
     launcher, port, other_port = fake_engine.install(tmp_path / "bin"), free_port(), free_port()
@@ -95,7 +95,7 @@ def test_a_frozen_server_is_not_ready_on_the_screen(
 
 
 @pytest.mark.slow
-def test_a_measurement_of_another_workbench_is_on_the_first_row_and_on_what_would_disturb_it(
+def test_another_workbenchs_measurement_is_shown_on_the_first_row_and_before_a_disturbance(
     clean_environment: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first row said "bench idle", and s and g said nothing, while another Workbench swept."""
@@ -130,7 +130,7 @@ def test_a_measurement_of_another_workbench_is_on_the_first_row_and_on_what_woul
 def test_an_open_screen_shows_results_that_a_command_has_stored(
     clean_environment: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They were not there before its next own benchmark."""
+    """An open screen listed them only after its next own benchmark."""
     monkeypatch.setattr("workbench.session.session._ELSEWHERE_S", 0.1)
 
     async def go() -> None:

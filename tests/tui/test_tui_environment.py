@@ -1,4 +1,4 @@
-"""What differs from terminal to terminal: 256 colours, ASCII, the clipboard in and out of tmux."""
+"""Differences between terminals: 256 colours, ASCII, the clipboard inside and outside tmux."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ async def _copied(env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> tuple
         ({"TMUX": "/nowhere,1,0"}, clipboard.IN_MULTIPLEXER),
     ],
 )
-def test_what_became_of_a_copy_is_said(env: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_reports_its_outcome(env: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import asyncio
 
     monkeypatch.setitem(os.environ, "TMUX", "/nowhere,1,0")

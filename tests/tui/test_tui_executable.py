@@ -24,7 +24,7 @@ async def choose(screen: RealScreen) -> None:
 def test_a_host_without_the_engine_says_so_everywhere_and_takes_another_program(
     clean_environment: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A catalog's version stood in the title as if it were installed, v said none, and no field took a path."""
+    """The title showed the catalog's version as if it were installed, and no field accepted a path."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     program = tmp_path / "venv-vllm" / "bin" / "vllm"

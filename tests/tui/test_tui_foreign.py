@@ -27,7 +27,7 @@ WIRE = json.dumps(EVIL)[1:-1].encode()  # as a host writes it into its JSON
 
 
 class HostileStream:
-    """What the host's agent says, with its GPU's name and driver replaced."""
+    """Return the agent's messages with another GPU name and driver version."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
@@ -61,7 +61,7 @@ def drive(scenario: Callable[[Driven], Awaitable[None]], session: Session) -> No
 
 
 def safe(d: Driven) -> None:
-    """Everything that is on its way to the terminal, also what stands in borders."""
+    """Return everything that is sent to the terminal, with the texts in borders."""
     text = grid(d.app)
     assert_safe(text)
     assert not any(line.startswith("FORGED") for line in text.splitlines())
@@ -70,7 +70,7 @@ def safe(d: Driven) -> None:
 
 
 def evil_results() -> None:
-    """A result as a version without any cleaning stored it."""
+    """Store a result as an early version did, which cleaned no text."""
     db = ResultsDb(paths.results_db())
     made = made_results.result()
     number = db.add(made.spec, replace(made.conditions, host="sim:rtx-pro-6000"), made.summary)

@@ -1,4 +1,4 @@
-"""GPU settings by keys: the form, whom a change concerns, rights and passwords, trial, guard, proof, leaving."""
+"""GPU settings by keys: the form, the processes on the GPUs, rights and passwords, trial, guard, proof, leaving."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_a_password_is_dots_goes_to_the_session_and_stays_nowhere(drive: Any) ->
     drive(scenario, session=session)
 
 
-def test_what_failed_was_given_back_and_is_unchecked_stands_on_a_page(drive: Any) -> None:
+def test_a_page_lists_failed_reverted_and_unchecked_settings(drive: Any) -> None:
     def outcome(setting: str, ok: bool, message: str = "", **more: Any) -> SettingOutcome:
         command = SettingCommand(0, "GPU-0000", setting, ("nvidia-smi",))
         return SettingOutcome(command, ok, message=message, **more)
@@ -220,7 +220,7 @@ def test_a_trial_counts_down_and_is_kept_with_one_key(drive: Any) -> None:
     drive(scenario, stage="ready")
 
 
-def test_a_change_without_a_guard_and_what_a_guard_did_are_told(drive: Any) -> None:
+def test_a_missing_guard_and_the_guards_last_action_are_shown(drive: Any) -> None:
     async def scenario(d: Any) -> None:
         d.session.push(guard=guard(running=False, problem="python3 is not on the host"))
         await d.until(lambda: "! no guard" in d.row(0))
@@ -238,7 +238,7 @@ def test_a_change_without_a_guard_and_what_a_guard_did_are_told(drive: Any) -> N
     drive(scenario, stage="altered")
 
 
-def test_verify_counts_the_seconds_and_shows_what_the_load_showed(drive: Any) -> None:
+def test_verify_counts_the_seconds_and_shows_the_findings(drive: Any) -> None:
     async def scenario(d: Any) -> None:
         await d.press("V")
         await d.until(lambda: "What the load showed" in d.text)
@@ -251,7 +251,7 @@ def test_verify_counts_the_seconds_and_shows_what_the_load_showed(drive: Any) ->
 
 
 def test_a_page_of_proof_loses_its_keys_with_the_settings(drive: Any) -> None:
-    """It went on to offer r and V for settings that were reverted while it lay open."""
+    """The page still offered r and V after its settings were reverted."""
 
     async def scenario(d: Any) -> None:
         await d.press("V")
@@ -313,7 +313,7 @@ def test_quitting_can_stop_the_server_and_leave_the_gpus_as_they_are(drive: Any)
     drive(scenario, stage="altered")
 
 
-def test_what_could_not_be_left_on_keeps_the_screen_open(drive: Any) -> None:
+def test_an_error_while_leaving_settings_on_keeps_the_screen_open(drive: Any) -> None:
     async def scenario(d: Any) -> None:
         d.session.fail["keep_gpu"] = SettingsError("the guard does not answer")
         await d.press("q", "right", "enter")
@@ -346,7 +346,7 @@ def test_settings_can_be_changed_when_the_processes_are_not_known(drive: Any) ->
     drive(scenario, stage="ready", session=Poor())
 
 
-def test_what_a_command_lacks_stands_once_in_the_box() -> None:
+def test_a_missing_right_is_shown_once() -> None:
     right = "needs root (ada is not, and sudo asks for a password); the file allows it"
     command = SettingCommand(0, "GPU-a", "power_limit_w", ("sudo", "-n", "/usr/bin/nvidia-smi"), right, 400.0)
     planned = [SettingOutcome(command, False, 600.0, 400.0, None, InForce.NOT_CHECKED, f"{right}; it is volatile")]

@@ -1,4 +1,4 @@
-"""Keys to session calls: the whole loop in 40 keys, and every intent on its own."""
+"""From keys to session calls: the whole loop in 40 keys, and each action by itself."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_the_whole_loop_in_forty_keys(drive: Any) -> None:
 
 
 def test_keys_in_one_packet_act_in_order(drive: Any) -> None:
-    """p, then letters that are keys of their own (q quits, w saves): they must meet the filter that p opened."""
+    """Letters after p that are keys too (q quits, w saves) must reach the filter that p opened."""
 
     async def scenario(d: Any) -> None:
         for key in ("p", "q", "w", "e", "n", "3"):
@@ -109,7 +109,7 @@ def test_an_unknown_flag_can_be_set(drive: Any) -> None:
     drive(scenario, stage="plan")
 
 
-def test_variables_of_a_preset_are_asked_for(drive: Any) -> None:
+def test_loading_asks_for_the_variables_of_a_preset(drive: Any) -> None:
     from workbench.model.preset import Variable
 
     session = FakeSession()
@@ -274,7 +274,7 @@ def test_host_picker_takes_a_listed_or_a_typed_name(drive: Any) -> None:
     drive(scenario)
 
 
-def test_an_unknown_host_key_is_asked_about_and_a_changed_one_is_not(drive: Any) -> None:
+def test_the_screen_asks_about_an_unknown_host_key_but_not_about_a_changed_one(drive: Any) -> None:
     from workbench.session.state import HostView
 
     async def scenario(d: Any) -> None:
@@ -344,7 +344,7 @@ def test_telemetry_is_not_drawn_while_the_terminal_is_behind(drive: Any, monkeyp
     drive(scenario)
 
 
-def test_a_suggested_value_is_replaced_by_what_is_typed_in_one_go(drive: Any) -> None:
+def test_typing_replaces_a_suggested_value(drive: Any) -> None:
     async def scenario(d: Any) -> None:
         for key in ("b", "tab", "tab", "2", "0", "0", "enter"):
             character = {"tab": "\t", "enter": "\r"}.get(key, key)
@@ -356,8 +356,8 @@ def test_a_suggested_value_is_replaced_by_what_is_typed_in_one_go(drive: Any) ->
 
 
 # the mouse
-def test_a_click_goes_where_it_points_and_the_wheel_moves_what_is_under_it(drive: Any) -> None:
-    """Nothing needs it; where there is one it does what is expected."""
+def test_a_click_moves_the_cursor_and_the_wheel_scrolls_the_pane_under_it(drive: Any) -> None:
+    """No action needs the mouse, but a click and the wheel work."""
 
     async def scenario(d: Any) -> None:
         rows = d.text.splitlines()

@@ -1,4 +1,4 @@
-"""On the real session: a stopped sweep is gone on with, and a lock that a load proved nothing of is probed."""
+"""A stopped sweep is resumed, and a lock without proof is probed, on the real session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The screen on the real session: what a newcomer with simulated GPUs met, tried key by key."""
+"""Defects that a newcomer met on simulated GPUs, repeated key by key on the real session."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def shown(scenario: Callable[[RealScreen], Awaitable[None]], **how: Any) -> None
 
 @pytest.mark.parametrize("pane", ["1", "2", "3", "4"])
 def test_half_a_tag_may_be_searched(pane: str) -> None:
-    """A title in a border was read as markup: `b]x[/` in a filter was a defect of the screen."""
+    """Borders interpreted markup: `b]x[/` in a filter ended the screen."""
 
     async def scenario(s: RealScreen) -> None:
         await s.load()
@@ -65,7 +65,7 @@ def test_a_value_that_is_being_reverted_is_nobody_elses() -> None:
 
 @pytest.mark.slow
 def test_processes_that_outlived_their_server_are_stopped_by_x() -> None:
-    """The log said that they hold GPU memory, and x that no server of Workbench was running."""
+    """x said that no server of Workbench was running, although processes of the server occupied GPU memory."""
     on_free_port()
 
     async def scenario(s: RealScreen) -> None:
@@ -84,7 +84,7 @@ def test_processes_that_outlived_their_server_are_stopped_by_x() -> None:
 
 
 @pytest.mark.slow
-def test_what_the_guard_did_stands_in_the_activity() -> None:
+def test_the_activity_lists_the_guards_actions() -> None:
     async def scenario(s: RealScreen) -> None:
         await s.until("GPU3")
         await s.session.gpu.apply(GpuSettings(power_limit_w=200.0), 0, trial_s=5.0)
@@ -110,7 +110,7 @@ def test_the_bench_pane_of_an_adopted_server_says_that_b_measures_now() -> None:
     shown(scenario)
 
 
-def test_more_streams_than_requests_are_told_in_the_form() -> None:
+def test_the_bench_form_rejects_more_streams_than_requests() -> None:
     on_free_port()
 
     async def scenario(s: RealScreen) -> None:
@@ -136,7 +136,7 @@ def test_the_next_step_stays_below_a_long_message() -> None:
     shown(scenario, size=(80, 24))
 
 
-def test_what_was_said_of_another_host_goes_with_it() -> None:
+def test_a_change_of_host_removes_the_message_about_the_old_host() -> None:
     async def scenario(s: RealScreen) -> None:
         await s.until("/250W")
         await s.session.switch_host("no-such-host.invalid")
@@ -148,8 +148,8 @@ def test_what_was_said_of_another_host_goes_with_it() -> None:
     shown(scenario, size=(80, 24))
 
 
-def test_what_is_measured_is_in_the_header_while_a_server_starts() -> None:
-    """The phase of the start pushed it out of 120 columns."""
+def test_the_header_shows_a_measurement_while_a_server_starts() -> None:
+    """The phase of the start left no room for the measurement in 120 columns."""
 
     async def scenario(s: RealScreen) -> None:
         from support.made_results import experiment

@@ -1,4 +1,4 @@
-"""Rows: widths are exact, and the spans sent are enough to turn what was drawn into what is to be drawn."""
+"""Rows have exact widths, and the changed spans turn the old row into the new one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROW = st.lists(st.tuples(TEXT, st.sampled_from(["text", "dim", "good"])), max_si
 
 
 def cells(row: tuple[tuple[str, str], ...]) -> list[tuple[str, str]]:
-    """One entry per terminal cell; a wide character takes two."""
+    """Return one entry per terminal cell; a wide character has two."""
     from rich.cells import cell_len
 
     out: list[tuple[str, str]] = []

@@ -29,7 +29,7 @@ def shown(scenario: Callable[[RealScreen], Awaitable[None]], **how: Any) -> None
 
 
 class Unreachable:
-    """A host whose link fails until it is let through."""
+    """A host whose link fails until the test lets it connect."""
 
     def __init__(self, host: Any) -> None:
         self.host, self.tries, self.closed = host, 0, True
@@ -64,8 +64,8 @@ def test_a_host_out_of_reach_keeps_the_library_says_so_and_is_tried_again_by_a_k
 
 
 @pytest.mark.slow
-def test_what_a_card_does_not_take_is_put_right_in_its_field() -> None:
-    """The form stands, with the cursor where the mistake is."""
+def test_an_error_of_the_driver_is_shown_at_its_field() -> None:
+    """The form stays open, with the cursor in the wrong field."""
 
     async def scenario(s: RealScreen) -> None:
         await s.until("GPU3")
@@ -87,7 +87,7 @@ def test_what_a_card_does_not_take_is_put_right_in_its_field() -> None:
 
 @pytest.mark.slow
 def test_keys_typed_while_the_commands_are_looked_up_go_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """root-guard 12: enter went to the pane below and opened a result."""
+    """Enter went to the pane below and opened a result (root-guard 12)."""
 
     async def scenario(s: RealScreen) -> None:
         await s.until("GPU3")
@@ -112,7 +112,7 @@ def test_keys_typed_while_the_commands_are_looked_up_go_nowhere(monkeypatch: pyt
     shown(scenario)
 
 
-def test_a_bad_id_keeps_what_was_typed() -> None:
+def test_an_invalid_id_keeps_the_typed_values() -> None:
     async def scenario(s: RealScreen) -> None:
         await s.load()
         await s.press("w")
@@ -152,7 +152,7 @@ def test_a_trial_counts_down_on_the_pages_over_it() -> None:
 
 @pytest.mark.slow
 def test_the_log_is_searched_in_its_whole_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    """architecture 2: the pane promised it and searched what it kept."""
+    """The pane searched only the lines that it kept (architecture 2)."""
     monkeypatch.setenv("WORKBENCH_SIM_START_S", "0.2")
     on_free_port()
 
@@ -176,7 +176,7 @@ def test_the_log_is_searched_in_its_whole_file(monkeypatch: pytest.MonkeyPatch) 
     shown(scenario)
 
 
-def test_news_of_the_link_do_not_take_away_what_became_of_an_action() -> None:
+def test_a_message_about_the_link_does_not_replace_an_error() -> None:
     """root-guard 11."""
 
     async def scenario(s: RealScreen) -> None:
@@ -242,7 +242,7 @@ def test_progress_is_whole_in_the_header_beside_a_long_host_name() -> None:
     shown(scenario, size=(80, 24))
 
 
-def test_what_is_pressed_before_the_first_reading_is_answered_truly() -> None:
+def test_the_gpu_key_before_the_first_reading_says_that_there_is_none() -> None:
     async def scenario(s: RealScreen) -> None:
         s.session.core.update(telemetry=None, host=replace(s.state.host, link="connecting"))
         s.app.main.services.attempt(s.app.main.controllers.gpu.edit())

@@ -1,4 +1,4 @@
-"""A screen that is opened again goes on where the last one was left; an invalid result is nobody's default."""
+"""A reopened screen continues where the last one ended, and an invalid result is no default."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_the_last_benchmark_marks_experiment_and_sweep_are_there() -> None:
     screens(first, second)
 
 
-def test_what_was_done_is_read_from_disk_and_holds_no_secret() -> None:
+def test_the_activity_is_read_from_disk_and_contains_no_secret() -> None:
     async def first(s: RealScreen) -> None:
         s.session.core.record("vllm serve m --api-key sesame123", "run 1")
         with pytest.raises(SettingsError), s.session.core.busy("reverting GPU settings"):
@@ -79,7 +79,7 @@ def test_what_was_done_is_read_from_disk_and_holds_no_secret() -> None:
     assert "sesame123" not in activity.path().read_text() and activity.path().stat().st_mode & 0o777 == 0o600
 
 
-def test_the_log_of_what_was_done_stays_short(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_activity_log_stays_short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(activity, "MOST_BYTES", 2000)
     for n in range(200):
         activity.keep({"unix_s": float(n), "host": "box", "command": f"command {n}", "outcome": ""})
@@ -90,7 +90,7 @@ def test_the_log_of_what_was_done_stays_short(monkeypatch: pytest.MonkeyPatch) -
     assert activity.kept("box", 500) == kept
 
 
-def test_forms_are_filled_with_what_was_accepted_last_unless_it_is_secret() -> None:
+def test_forms_begin_with_the_values_accepted_last_except_secrets() -> None:
     async def first(s: RealScreen) -> None:
         await s.until(lambda: s.session.memory.resumed)
         s.session.memory.keep_form("experiment", {"a": "", "b": "max-num-seqs=64", "pairs": "5", "metric": "TTFT p50"})
@@ -108,7 +108,7 @@ def test_forms_are_filled_with_what_was_accepted_last_unless_it_is_secret() -> N
 
 
 @pytest.mark.slow
-def test_a_refused_benchmark_is_not_what_is_suggested_next(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_benchmark_is_not_the_next_suggestion(monkeypatch: pytest.MonkeyPatch) -> None:
     """D4: streams 9999999 became the default of the sweep and of A/B."""
     monkeypatch.setenv("WORKBENCH_SIM_START_S", "0.1")
     monkeypatch.setenv("WORKBENCH_SIM_SPEEDUP", "8")

@@ -57,7 +57,7 @@ def test_grid_of_pages(drive: Any, monkeypatch: pytest.MonkeyPatch, name: str, s
 
 
 # experiments
-def test_an_experiment_is_of_what_runs_against_the_plan(drive: Any) -> None:
+def test_an_experiment_compares_the_running_server_with_the_plan(drive: Any) -> None:
     async def scenario(d: Any) -> None:
         d.session.plans.set_flag("max-num-seqs", "777")
         await d.press("X")
@@ -106,7 +106,7 @@ def test_a_running_experiment_narrows_under_the_eyes_and_can_be_stopped(drive: A
     drive(scenario, stage="experiment")
 
 
-def test_k_stops_from_anywhere_and_quitting_says_what_is_kept(drive: Any) -> None:
+def test_k_stops_from_anywhere_and_quitting_says_which_runs_are_kept(drive: Any) -> None:
     async def scenario(d: Any) -> None:
         await d.press("q")
         assert "! experiment 7 is running: its complete runs are kept" in d.text
@@ -117,7 +117,7 @@ def test_k_stops_from_anywhere_and_quitting_says_what_is_kept(drive: Any) -> Non
 
 
 @pytest.mark.slow
-def test_experiments_are_listed_and_gone_on_with(drive: Any) -> None:
+def test_experiments_are_listed_and_resumed(drive: Any) -> None:
     async def scenario(d: Any) -> None:
         await d.press("5", "o")
         await d.until(lambda: "max-num-seqs=256 > max-num-seqs=512" in d.text)
@@ -142,7 +142,7 @@ def test_pane_five_shows_the_newer_of_comparison_and_experiment(drive: Any) -> N
     drive(scenario, stage="compare", size=(200, 60))
 
 
-def test_arms_of_what_differs() -> None:
+def test_arms_are_made_from_the_differences() -> None:
     changes = [PlanChange("flag", "a", 1, 2), PlanChange("flag", "b", None, True), PlanChange("env", "E", "x", None)]
     assert arms_of(changes) == (Arm(("a=1",), ("b",), ("E=x",)), Arm(("a=2", "b=on"), (), ("E=",)))
     with pytest.raises(InputError, match="model"):
@@ -225,8 +225,8 @@ def test_invalid_values_of_a_sweep_are_named(what: str, values: str, wrong: str)
         sweep_form.parse({"what": what, "values": values, "flags": "", "gpu": "all"}, 4)
 
 
-def test_the_next_key_meets_the_page_of_what_was_started(drive: Any) -> None:
-    """Nothing opens by itself later: keys that are typed on go to the page, before the session has answered."""
+def test_the_next_key_reaches_the_page_of_a_started_measurement(drive: Any) -> None:
+    """The page opens at once: keys typed before the session answers go to the page."""
     answer = asyncio.Event()
 
     async def scenario(d: Any) -> None:
@@ -249,7 +249,7 @@ def test_the_next_key_meets_the_page_of_what_was_started(drive: Any) -> None:
 
 
 @pytest.mark.parametrize(("method", "keys"), [("gpu_sweep", "S enter"), ("experiment", "X enter")])
-def test_what_is_refused_leaves_no_page_and_a_message(drive: Any, method: str, keys: str) -> None:
+def test_a_rejected_start_leaves_a_message_and_no_page(drive: Any, method: str, keys: str) -> None:
     async def scenario(d: Any) -> None:
         d.session.plans.set_flag("max-num-seqs", "777")
         d.session.fail[method] = SettingsError("GPU0: no right to change it", host="box", next_step="ask root")
@@ -261,7 +261,7 @@ def test_what_is_refused_leaves_no_page_and_a_message(drive: Any, method: str, k
 
 
 def test_header_and_page_count_the_same_down(drive: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also when the page is opened long after the session has told how long it takes."""
+    """A page that is opened late shows the time left since the session's estimate."""
     now = SimpleNamespace(s=50.0)
     monkeypatch.setattr("workbench.tui.countdown.time", SimpleNamespace(monotonic=lambda: now.s))
 
@@ -300,8 +300,8 @@ def test_nothing_is_cancelled_when_nothing_is_measured(drive: Any) -> None:
     drive(scenario, stage="ready")
 
 
-def test_the_state_of_measuring_is_redrawn_at_most_for_what_changed(drive: Any) -> None:
-    """A second that passes draws no plot again."""
+def test_a_measurement_redraws_only_the_fields_that_changed(drive: Any) -> None:
+    """The clock does not draw the plots again."""
 
     async def scenario(d: Any) -> None:
         await d.press("S")
@@ -334,7 +334,7 @@ def test_a_narrower_interval_is_drawn_narrower() -> None:
     assert wide[axis.middle] == "│"
 
 
-def test_an_axis_holds_the_chosen_metric_and_cuts_off_what_is_far() -> None:
+def test_an_axis_contains_the_deciding_metric_and_cuts_off_distant_ones() -> None:
     assert axis_for([(15.0, 6.0), (40.0, 22.0)], 60).limit_pct == 40.0
     assert axis_for([(2.0, 1.0), (400.0, 9.0)], 60).limit_pct == 3.0
     assert axis_for([(0.1, 0.1)], 60).limit_pct == 2.0

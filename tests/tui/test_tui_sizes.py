@@ -1,4 +1,4 @@
-"""No size, page or state ends the screen: every page with data in it, on the real session, at every size."""
+"""No size, page or state ends the screen: every page with data, at every size, on the real session."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ PAGES: dict[str, tuple[str, ...]] = {
 
 
 def stored() -> None:
-    """Results and an experiment of this host, as an earlier screen left them."""
+    """Store results and an experiment of this host, as an earlier screen did."""
     db, experiments = ResultsDb(paths.results_db()), ExperimentsDb(paths.results_db())
     made = result(host=HOST)
     ids = [db.add(made.spec, made.conditions, made.summary, samples()) for _ in range(6)]
@@ -126,8 +126,8 @@ def test_no_size_of_many_ends_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
     through_all(monkeypatch, lambda: tuple(dice.sample(grid, 40)))
 
 
-def test_an_experiment_stands_at_every_width() -> None:
-    """D1: the page that a resize to 60 columns ended."""
+def test_an_experiment_is_drawn_at_every_width() -> None:
+    """A resize to 60 columns ended the page (D1)."""
     stored()
 
     async def scenario() -> None:
@@ -155,7 +155,7 @@ def test_the_words_of_a_narrow_axis_do_not_touch() -> None:
     assert Axis(300, 13).head().split() == ["0"] and Axis(300, 31).head().split() == ["-300", "%", "0", "+300", "%"]
 
 
-def test_what_cannot_be_drawn_says_so_and_the_rest_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_defect_in_drawing_is_shown_and_the_screen_continues(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any) -> Any:
         raise IndexError("--api-key sesame")
 

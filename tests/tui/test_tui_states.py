@@ -1,4 +1,4 @@
-"""What a person reads in each state, as text grids; and what must never be missing from the screen."""
+"""The screen in each state, as text grids."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_grid_of_modals(drive: Any, name: str, keys: str) -> None:
     drive(scenario, stage="plan", size=(80, 24))
 
 
-def test_simulated_stands_on_the_status_bar_at_every_size(drive: Any) -> None:
+def test_the_status_bar_says_simulated_at_every_size(drive: Any) -> None:
     async def scenario(d: Any) -> None:
         for size in [*SIZES.values(), (79, 23), (40, 12), (100, 20), (99, 60)]:
             await d.pilot.resize_terminal(*size)
@@ -196,7 +196,7 @@ def test_zoom_and_back(drive: Any) -> None:
     drive(scenario, stage="compare")
 
 
-def test_failed_requests_are_told_beside_the_figures(drive: Any) -> None:
+def test_failed_requests_are_shown_beside_the_metrics(drive: Any) -> None:
     async def scenario(d: Any) -> None:
         d.session.push(results=(d.session.row(1, "x", 10.0, requests_ok=500, requests_failed=12),))
         await d.until(lambda: "12/512" in d.text)

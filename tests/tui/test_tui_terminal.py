@@ -53,7 +53,7 @@ sys.exit(code)
 
 
 class Terminal:
-    """A child in a pty of 120x40, and what it has written."""
+    """A child in a pty of 120x40, and its output."""
 
     def __init__(
         self, tmp_path: Path, interval: float = 0.1, flood: bool = False, program: str = "", **env: str
@@ -161,7 +161,7 @@ def test_the_real_screen_ends_with_its_terminal(tmp_path: Path, terminals: list[
 def test_a_terminal_that_hangs_up_while_it_is_not_read_ends_the_screen(
     tmp_path: Path, terminals: list[Terminal]
 ) -> None:
-    """Frames that nobody takes fill a queue on which the event loop would wait for ever."""
+    """Frames that the terminal does not take fill a queue, on which the event loop would wait for ever."""
     t = Terminal(tmp_path, interval=0.02)
     terminals.append(t)
     t.read_until(b"Compare")
@@ -217,7 +217,7 @@ def test_a_key_is_answered_while_the_log_floods(tmp_path: Path, terminals: list[
 
 
 @pytest.mark.slow
-def test_a_burst_of_keys_meets_what_the_first_one_opened(tmp_path: Path, terminals: list[Terminal]) -> None:
+def test_a_burst_of_keys_reaches_the_page_that_the_first_key_opens(tmp_path: Path, terminals: list[Terminal]) -> None:
     t = Terminal(tmp_path, interval=1.0)
     terminals.append(t)
     t.read_until(b"Compare")

@@ -1,4 +1,4 @@
-"""What goes wrong stays on the screen as a message, where it can be seen and put right; never as a traceback."""
+"""Errors are messages on the screen, never tracebacks."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_sweep_that_fails_says_why_on_its_page(drive: Any) -> None:
     drive(scenario, stage="ready")
 
 
-def test_what_a_card_does_not_take_is_put_right_in_the_form(drive: Any) -> None:
+def test_an_error_of_the_driver_keeps_the_form_open(drive: Any) -> None:
     async def scenario(d: Any) -> None:
         d.session.fail["plan_gpu"] = InputError("GPU 0: 900 W is above the maximum", next_step="300 to 600 W")
         await d.press("g", *"900", "enter")
@@ -182,7 +182,7 @@ def _planned(gpu: int, setting: str, before: Any, known: str, value: Any, messag
     return SettingOutcome(command, True, before, value, message=message, before_known=known)
 
 
-def test_gpus_that_change_alike_stand_in_one_row_with_what_was_before() -> None:
+def test_gpus_that_change_alike_share_a_row() -> None:
     volatile = "persistence mode is off: the setting is lost when the last program ends"
     planned = [
         *(_planned(n, "power_limit_w", 250.0, "read", 200.0, volatile) for n in range(4)),
@@ -195,14 +195,14 @@ def test_gpus_that_change_alike_stand_in_one_row_with_what_was_before() -> None:
 
 
 def test_one_process_on_many_gpus_is_named_once() -> None:
-    """Else four GPUs push the commands off a screen of 24 rows."""
+    """With a row each, four GPUs would leave no room for the commands on 24 rows."""
     processes = [*((n, 4242, "vllm", True) for n in range(4)), (2, 991, "train.py", False)]
     text = said(concerned_rows(FakeSession(4).state, [0, 1, 2, 3], processes, 72))
     assert text.count("4242") == 1 and "4242 vllm on GPU0-3: a server of Workbench" in text
     assert "991 train.py on GPU2: not started by Workbench" in text and "! Other programs use these GPUs" in text
 
 
-def test_what_a_load_showed_of_gpus_alike_is_said_once_and_the_worst_first() -> None:
+def test_gpus_with_the_same_finding_share_a_paragraph_and_the_worst_comes_first() -> None:
     held = "power limit 200 W is in force: 99 W drawn; it did not bind; nothing changes"
     findings = [
         *(f"GPU{n}: {held}" for n in range(3)),
@@ -214,7 +214,7 @@ def test_what_a_load_showed_of_gpus_alike_is_said_once_and_the_worst_first() -> 
 
 
 def test_noise_does_not_fill_a_plot() -> None:
-    """Two tenths of a percent must not look like a slope."""
+    """A difference of 0.2 % must not look like a slope."""
     points = [Point(float(n), y, str(n)) for n, y in enumerate((424.4, 425.2, 424.9))]
     rows = [n for n, line in enumerate(said(curve(points, 60, 16, "tok/s")).splitlines()) if "●" in line]
     assert rows[-1] - rows[0] <= 1

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from workbench.hosts.base import Host
 
 MODULES = ("telemetry.clock_event_reasons", "telemetry.nvml", "telemetry.readings", "telemetry.agent")
-REGISTER = ("settings.remote_settings", "settings.register")
+REGISTER = ("process_facts", "settings.remote_settings", "settings.register")
 MEASUREMENT_LOCK = (*REGISTER, "measurement_lock_holder")
 GUARD = (
-    *("settings.remote_settings", "settings.root_owned", "settings.claims", "settings.register"),
+    *("process_facts", "settings.remote_settings", "settings.root_owned", "settings.claims", "settings.register"),
     *("guard.temperatures", "guard.files", "guard.privileges", "guard.due_reverts", "guard.guard", "guard.start"),
 )
 TOO_OLD = 78  # exit status: this python3 cannot run it

@@ -266,7 +266,7 @@ def test_without_python_nvidia_smi_is_read(fake: Smi, code: int) -> None:
         assert last.driver.source == "nvidia-smi" and last.driver.driver_version == "590.48.01"
         assert [g.uuid for g in last.gpus] == ["GPU-0", "GPU-1"] and last.gpus[0].power_w == 512.25
         assert last.gpus[0].processes[0].pid == 4242 and last.gpus[1].processes == ()
-        assert last.host.memory_total_bytes and source.history.series(1, "sm_mhz", 1) == [2790]
+        assert last.host.memory_total_bytes and last.gpus[1].sm_mhz == 2790
         assert sum("-lms" in call for call in fake.calls) == 1  # one process for all readings
 
     run(work())

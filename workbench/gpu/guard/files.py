@@ -30,6 +30,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from workbench.gpu.process_facts import boot_id, start_of, uids_of
 from workbench.gpu.settings import claims, register, remote_settings
 
 VERSION = 1  # of journal.json, as journal.py has it
@@ -43,33 +44,6 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 class Broken(Exception):
     """The journal cannot be read; the text says why."""
-
-
-def boot_id() -> str:
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
-
-
-def start_of(pid: int) -> str:
-    """Return a process's start time, field 22 of /proc/PID/stat; "" if the process has ended."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            words = file.read().rpartition(")")[2].split()
-    except OSError:
-        return ""
-    return "" if words[0] in "ZX" else words[19]
-
-
-def uids_of(pid: int) -> set[int]:
-    """Return the real, effective, saved and file system uid of a process; empty if it has ended."""
-    try:
-        with open(f"/proc/{pid}/status") as file:
-            return {int(word) for line in file if line.startswith("Uid:") for word in line.split()[1:]}
-    except OSError:
-        return set()
 
 
 def directory(path: str) -> int:

@@ -25,7 +25,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from workbench.gpu.guard.files import uids_of
+from workbench.gpu.process_facts import uids_of
 from workbench.gpu.settings import claims, remote_settings, root_owned
 
 COMMAND_S = 60.0  # as in settings/command_runner.py

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
-from workbench.gpu.telemetry.history import BenchmarkReading, Moment
+from workbench.gpu.telemetry.moments import BenchmarkReading, Moment
 from workbench.model.gpu import Telemetry
 from workbench.model.settings import LOCKS, MEMORY_CLOCKS, Alteration, ClockRange, ClockSetting
 

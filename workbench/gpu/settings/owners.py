@@ -6,8 +6,9 @@ import getpass
 import os
 import platform
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
+
+from workbench.gpu.process_facts import boot_id, start_of
 
 THIS, ALIVE, DEAD, ELSEWHERE = "this", "alive", "dead", "elsewhere"
 
@@ -16,9 +17,9 @@ def owner_facts() -> dict[str, Any]:
     """Return the facts of this process, as the journal keeps them."""
     return {
         "machine": platform.node(),
-        "boot_id": _own_boot_id(),
+        "boot_id": boot_id(),
         "pid": os.getpid(),
-        "start": _start_of(os.getpid()),
+        "start": start_of(os.getpid()),
     }
 
 
@@ -42,10 +43,10 @@ def state_of(owner: Mapping[str, Any]) -> str:
     another machine's, whose state is unknown here."""
     if owner.get("machine") != platform.node():
         return ELSEWHERE
-    if owner.get("boot_id") != _own_boot_id():
+    if owner.get("boot_id") != boot_id():
         return DEAD  # this machine has restarted since
     pid = owner.get("pid")
-    if not isinstance(pid, int) or _start_of(pid) != owner.get("start"):
+    if not isinstance(pid, int) or start_of(pid) != owner.get("start"):
         return DEAD
     return THIS if pid == os.getpid() else ALIVE
 
@@ -54,9 +55,9 @@ def lock_is_dead(token: str, age_s: int, lease_s: int, host_up_s: int | None = N
     """Return whether a journal's lock is void: after the lease, or if its process of this machine has ended, or, for
     another machine's process, if the host started after the lock was made. A lock dated ahead of the host's clock is as
     old as one dated back by the same time."""
-    boot_id, pid, start, name, *_ = [*token.split(":", 3), "", "", "", ""]
-    if boot_id == _own_boot_id() and pid.isdecimal() and name.endswith(f"@{platform.node()}"):
-        return _start_of(int(pid)) != start or abs(age_s) > lease_s
+    boot, pid, start, name, *_ = [*token.split(":", 3), "", "", "", ""]
+    if boot == boot_id() and pid.isdecimal() and name.endswith(f"@{platform.node()}"):
+        return start_of(int(pid)) != start or abs(age_s) > lease_s
     return abs(age_s) > lease_s or (host_up_s is not None and age_s > host_up_s)
 
 
@@ -64,19 +65,3 @@ def described(token: str) -> str:
     """Return the user and the process that a token names."""
     _, pid, _, name, *_ = [*token.split(":", 3), "", "", "", ""]
     return f"{name}, process {pid}" if name else "unknown"
-
-
-def _own_boot_id() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
-
-
-def _start_of(pid: int) -> str:
-    """Return a process's start time, field 22 of /proc/PID/stat; "" if the process has ended."""
-    try:
-        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return ""
-    return "" if len(words) < 20 or words[0] in "ZX" else words[19]

@@ -32,7 +32,7 @@ from workbench.gpu.settings.contrast import (
     within,
 )
 from workbench.gpu.settings.setting_traps import Trap, trap
-from workbench.gpu.telemetry.history import BenchmarkReading, Moment
+from workbench.gpu.telemetry.moments import BenchmarkReading, Moment
 from workbench.model.gpu import GpuInfo, Telemetry
 from workbench.model.settings import (
     GPU_CLOCKS,

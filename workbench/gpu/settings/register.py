@@ -11,7 +11,7 @@ journal the newer counts.
 Sent to the host, for the session and within the guard: standard library only, Python 3.8.
 """
 
-# ruff: noqa: PTH101, PTH102, PTH108, PTH123, PTH208
+# ruff: noqa: PTH101, PTH102, PTH108, PTH208
 # (pathlib is slow to import, and this runs on every host)
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from workbench.gpu.process_facts import boot_id, start_of, uids_of
 from workbench.gpu.settings import remote_settings
 
 PLACES = ("/run/lock", "/var/tmp")  # the first usable one is the same for every user of a host
@@ -189,14 +190,7 @@ def _changing(entry: Mapping[str, Any], file: os.stat_result) -> bool:
 
 
 def _lives(pid: Any, start: Any, uid: int) -> bool:
-    try:
-        with open(f"/proc/{int(pid)}/stat") as file:
-            words = file.read().rpartition(")")[2].split()
-        with open(f"/proc/{int(pid)}/status") as file:
-            uids = next(line for line in file if line.startswith("Uid:")).split()[1:]
-    except (OSError, ValueError, TypeError, StopIteration):
-        return False
-    return words[0] not in "ZX" and words[19] == start and str(uid) in uids
+    return isinstance(pid, int) and bool(start) and start_of(pid) == start and uid in uids_of(pid)
 
 
 def user_name(uid: int) -> str:
@@ -266,12 +260,10 @@ def main() -> None:
     journal = name_of(orders["root"])
     try:
         directory = place(orders.get("register") or os.environ.get("WORKBENCH_GPU_REGISTER"))
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            boot_id = file.read().strip()
         if orders.get("publish"):
             with open(0, "rb", closefd=False) as given:
-                publish(directory, journal, boot_id, json.loads(given.read().decode()))
-        found = read(directory, boot_id)
+                publish(directory, journal, boot_id(), json.loads(given.read().decode()))
+        found = read(directory, boot_id())
         answer: dict[str, Any] = {"directory": directory, "uid": os.geteuid(), "journal": journal, "found": found}
     except OSError as error:
         answer = {"problem": f"{error.filename or 'the register'}: {error.strerror}"}

@@ -11,7 +11,7 @@ from typing import Any
 
 from workbench.gpu import remote_programs
 from workbench.gpu.telemetry.agent_messages import Decoder
-from workbench.gpu.telemetry.history import MetricHistory, Moment
+from workbench.gpu.telemetry.moments import Moment, Moments
 from workbench.hosts.base import CommandNotFound, Host, Stream
 from workbench.hosts.task_cancellation import end
 from workbench.model.errors import HostError
@@ -38,7 +38,7 @@ class DriverHung(Abandoned):
 
 
 class TelemetrySource:
-    """`latest`, `history` and `during` of one host. `on_telemetry` is called in the event loop with each reading."""
+    """The readings of one host. `on_telemetry` is called in the event loop with each reading."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class TelemetrySource:
     ) -> None:
         self.host = host
         self.interval_s = interval_s
-        self.history = MetricHistory()
+        self._moments = Moments()
         self.latest: Telemetry | None = None
         self._on_telemetry = on_telemetry
         self._agent_options = {"hung_s": hung_s, **(agent_options or {})}
@@ -111,7 +111,7 @@ class TelemetrySource:
 
     def during(self, t0_s: float, t1_s: float) -> tuple[Moment, ...]:
         """Readings between two time.monotonic() of this process, with one before and one after where there are."""
-        return self.history.during(t0_s, t1_s)
+        return self._moments.during(t0_s, t1_s)
 
     async def first(self, timeout_s: float = 20.0) -> Telemetry:
         """The first whole reading, or what is wrong with the driver. HostError when nothing came in time."""
@@ -291,7 +291,7 @@ class TelemetrySource:
         self._arrived = time.monotonic()
         self._problem = None
         self._abandon_s = self._abandon_first_s
-        self.history.push(reading, at_s)
+        self._moments.push(reading, at_s)
         self._changed.set()
         if self._on_telemetry is not None:
             self._on_telemetry(reading)

@@ -1,4 +1,4 @@
-"""Rings for the sparklines and the summary of a benchmark's time."""
+"""The moments that are kept of a benchmark, and their summary."""
 
 from __future__ import annotations
 
@@ -10,65 +10,39 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.gpu.telemetry.benchmark_readings import summarize
-from workbench.gpu.telemetry.history import BenchmarkReading, MetricHistory, Moment
-from workbench.model.gpu import DriverInfo, GpuSample, GpuState, HostSample, Telemetry
+from workbench.gpu.telemetry.moments import BenchmarkReading, Moment, Moments
+from workbench.model.gpu import DriverInfo, GpuSample, HostSample, Telemetry
 
 
 def reading_of(*gpus: GpuSample) -> Telemetry:
     return Telemetry(0.0, 0.0, DriverInfo(), HostSample(), (), gpus)
 
 
-def test_a_ring_keeps_the_newest_values_oldest_first() -> None:
-    history = MetricHistory(ring=4)
-    assert history.series(0, "power_w", 3) == []
-    for n in range(6):
-        history.push(reading_of(GpuSample(0, "a", power_w=float(n))), float(n))
-    assert history.series(0, "power_w", 3) == [3.0, 4.0, 5.0]
-    assert history.series(0, "power_w", 99) == [2.0, 3.0, 4.0, 5.0]
-    assert history.series(7, "power_w", 2) == [None, None]
-    assert history.series(0, "no such metric", 2) == [None, None]
-
-
-def test_a_gap_is_none_not_the_value_before() -> None:
-    history = MetricHistory(ring=3)
-    for gpus in ([GpuSample(0, "a", sm_mhz=1)], [GpuSample(0, "a", GpuState.LOST)], [], [GpuSample(0, "a", sm_mhz=4)]):
-        history.push(reading_of(*gpus), 0.0)
-    assert history.series(0, "sm_mhz", 3) == [None, None, 4.0]
-
-
-def test_another_gpu_at_an_index_starts_anew() -> None:
-    history = MetricHistory(ring=8)
-    history.push(reading_of(GpuSample(0, "a", sm_mhz=1)), 0.0)
-    history.push(reading_of(GpuSample(0, "b", sm_mhz=2)), 1.0)
-    assert history.series(0, "sm_mhz", 5) == [None, 2.0]
-
-
 def test_memory_does_not_grow() -> None:
-    history = MetricHistory(ring=10, moments=20)
+    moments = Moments(most=20)
     for n in range(200):
-        history.push(reading_of(GpuSample(0, "a", power_w=1.0)), float(n))
-    assert len(history.series(0, "power_w", 1000)) == 10
-    kept = [m.at_s for m in history.during(-1.0, 1000.0)]
+        moments.push(reading_of(GpuSample(0, "a", power_w=1.0)), float(n))
+    kept = [m.at_s for m in moments.during(-1.0, 1000.0)]
     assert len(kept) <= 21
     assert kept == [*range(0, 199, 16), 199]  # evenly over the whole time, and the newest
 
 
 def test_a_long_run_keeps_its_beginning_and_its_end() -> None:
-    history = MetricHistory(moments=50)
+    moments = Moments(most=50)
     for n in range(36_000):  # an hour at 10 Hz
-        history.push(reading_of(GpuSample(0, "a", power_w=200.0, energy_j=20.0 * n)), n / 10)
-    got = summarize(history.during(0.0, 3599.9), [0], 0.0, 3599.9, interval_s=0.1)
+        moments.push(reading_of(GpuSample(0, "a", power_w=200.0, energy_j=20.0 * n)), n / 10)
+    got = summarize(moments.during(0.0, 3599.9), [0], 0.0, 3599.9, interval_s=0.1)
     assert got.power_w == pytest.approx(200.0)
     assert got.samples > 25
 
 
 def test_during_has_the_reading_before_and_after() -> None:
-    history = MetricHistory()
+    moments = Moments()
     for n in range(10):
-        history.push(reading_of(GpuSample(0, "a")), float(n))
-    assert [m.at_s for m in history.during(2.5, 4.5)] == [2.0, 3.0, 4.0, 5.0]
-    assert [m.at_s for m in history.during(3.0, 3.0)] == [3.0, 4.0]
-    assert [m.at_s for m in history.during(8.5, 99.0)] == [8.0, 9.0]
+        moments.push(reading_of(GpuSample(0, "a")), float(n))
+    assert [m.at_s for m in moments.during(2.5, 4.5)] == [2.0, 3.0, 4.0, 5.0]
+    assert [m.at_s for m in moments.during(3.0, 3.0)] == [3.0, 4.0]
+    assert [m.at_s for m in moments.during(8.5, 99.0)] == [8.0, 9.0]
 
 
 def moment(

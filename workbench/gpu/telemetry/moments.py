@@ -1,0 +1,78 @@
+"""The readings of a benchmark, of which a bounded number is kept for its means."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from workbench.model.gpu import GpuSample, Telemetry
+
+MOST = 1200  # two minutes of a benchmark at 10 Hz; of a longer one every second, every fourth … reading
+
+
+class BenchmarkReading(NamedTuple):
+    """The part of one GPU's sample that a benchmark's summary needs."""
+
+    gpu_index: int
+    power_w: float | None
+    energy_j: float | None
+    sm_mhz: int | None
+    memory_mhz: int | None
+    temperature_c: float | None
+    gpu_util_pct: float | None
+    event_reasons: tuple[str, ...] | None
+    limit_w: float | None = None  # the requested power limit
+
+
+class Moment(NamedTuple):
+    """One reading of all GPUs. `at_s` is this machine's time.monotonic(), whichever host the reading comes from."""
+
+    at_s: float
+    gpus: tuple[BenchmarkReading, ...]
+
+
+def reading(sample: GpuSample) -> BenchmarkReading:
+    """Return the part of a sample that is kept."""
+    return BenchmarkReading(
+        sample.index,
+        sample.power_w,
+        sample.energy_j,
+        sample.sm_mhz,
+        sample.memory_mhz,
+        sample.temperature_c,
+        sample.gpu_util_pct,
+        None if "event_reasons" in sample.absent or sample.message else sample.event_reasons,
+        sample.power_limit_w,
+    )
+
+
+class Moments:
+    """At most `most` moments, evenly spread over the whole time, and the newest one. When there are more, every second
+    one is dropped, and from then on only every second one is kept."""
+
+    def __init__(self, most: int = MOST) -> None:
+        self._most, self._every, self._count = most, 1, 0
+        self._kept: list[Moment] = []
+        self._newest: Moment | None = None
+
+    def push(self, telemetry: Telemetry, at_s: float) -> None:
+        """Add a reading."""
+        self._newest = Moment(at_s, tuple(reading(sample) for sample in telemetry.gpus))
+        if self._count % self._every == 0:
+            self._kept.append(self._newest)
+        if len(self._kept) > self._most:
+            del self._kept[1::2]
+            self._every *= 2
+        self._count += 1
+
+    def during(self, t0_s: float, t1_s: float) -> tuple[Moment, ...]:
+        """Return the moments from t0 to t1 (time.monotonic() here), with the one before and the one after them."""
+        found: list[Moment] = []
+        newest = [self._newest] if self._newest and self._newest is not self._kept[-1] else []
+        for moment in (*self._kept, *newest):
+            if moment.at_s <= t0_s:
+                found = [moment]
+            else:
+                found.append(moment)
+                if moment.at_s >= t1_s:
+                    break
+        return tuple(found)

@@ -91,7 +91,7 @@ def test_the_password_reaches_sudo_and_nothing_else(cli: Cli, ada: Sudoer, typed
     shown = []
     with Watched() as watched:
         for secret, wanted, said in (
-            (f"not {SECRET}", None, "sudo does not take this password; nothing was changed"),
+            (f"not {SECRET}", None, "sudo rejects this password; nothing was changed"),
             (SECRET, 400.0, "in force: yes"),
         ):
             screen = typed(*ASKED)

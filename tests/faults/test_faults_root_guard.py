@@ -324,7 +324,7 @@ def test_the_file_for_sudoers_is_all_that_is_needed(ada: SudoAccount) -> None:
 
 def test_sudos_own_reasons_are_passed_on(ada: SudoAccount) -> None:
     code, shown = ada.typed(*SET, secret="not " + SECRET)
-    assert code == 1 and "sudo does not take this password; nothing was changed" in shown
+    assert code == 1 and "sudo rejects this password; nothing was changed" in shown
     ada.allow(f"Defaults:{ada.name} requiretty\n{ada.name} ALL=(ALL) ALL\n")
     right = ada.run(*SET)[1]["outcomes"][0]["right"]
     assert "sudo says: sorry, you must have a tty to run sudo" in right and "gpu sudoers" not in right
@@ -334,4 +334,4 @@ def test_sudos_own_reasons_are_passed_on(ada: SudoAccount) -> None:
         code, shown = ada.typed(*SET)
     finally:
         subprocess.run(["chage", "-d", "20000", ada.name], check=True)
-    assert code == 1 and "expired" in shown and "does not take this password" not in shown and ada.calls == []
+    assert code == 1 and "expired" in shown and "rejects this password" not in shown and ada.calls == []

@@ -269,7 +269,7 @@ def test_a_password_goes_to_sudos_stdin_and_nowhere_else(bench: Bench, tmp_path:
         session = Session(bench.host)
         with pytest.raises(SettingsError) as wrong:
             await session.gpu.apply(BOTH, 0, password="not " + SECRET)
-        assert "does not take this password; nothing was changed" in str(wrong.value)
+        assert "rejects this password; nothing was changed" in str(wrong.value)
         assert bench.smi.setters == [] and not bench.journal.exists()
         with Watched(every_s=0.002) as watched:
             done = await session.gpu.apply(BOTH, 0, password=SECRET)
@@ -342,7 +342,7 @@ def test_a_password_that_no_line_can_hold(bench: Bench) -> None:
     async def work() -> None:
         known = await rights_on(bench.host)
         before = len(bench.sudo.calls)
-        with pytest.raises(SettingsError, match="does not take this password"):
+        with pytest.raises(SettingsError, match="rejects this password"):
             await with_password(bench.host, known, f"{SECRET}\nperformance")
         assert len(bench.sudo.calls) == before
 

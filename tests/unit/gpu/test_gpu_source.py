@@ -109,7 +109,6 @@ def test_lost_gpu_keeps_no_old_values(driver: Driver) -> None:
             gpu = reading.gpus[1]
             assert gpu.message and gpu.fan_pct is None and gpu.sm_mhz is None and gpu.processes is None
             assert reading.gpus[0].sm_mhz == 2790
-            assert watched.source.history.series(1, "sm_mhz", 1) == [None]
             driver.set("lost 1 0", "epoch 1 1")
             await watched.until(lambda t: t.gpus[1].sm_mhz == 2790)
 

@@ -1,4 +1,4 @@
-"""Who may change GPU settings on a host, how it is done with those rights, and what to do without them."""
+"""The rights to change GPU settings on a host: how commands run with them, and the next step without them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CAP_SYS_ADMIN = 1 << 21  # include/uapi/linux/capability.h; the driver asks for 
 SUDO = ("sudo", "-n")
 # Reads the password from stdin, says nothing, and takes no credentials of before: the line is read, whatever was.
 SUDO_ASKED = ("sudo", "-k", "-S", "-p", "")
-ENGLISH = {"LC_ALL": "C"}  # sudo's words are looked at
+ENGLISH = {"LC_ALL": "C"}  # sudo's messages are parsed
 WANTS_PASSWORD = "a password is required"
 
 SECURE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -57,41 +57,42 @@ ADVICE = f"the file that `workbench gpu sudoers` prints allows every set and rev
 _RULE = re.compile(r"^\s+\(([^)]*)\)\s+(.*)$")
 _NOT_IN = "is not in the sudoers file"
 _WRONG_PASSWORD = re.compile(rf"{WANTS_PASSWORD}|incorrect password|no password was provided|try again\.$")
-_STEPS = {  # by a word of sudo's reason, where no rule helps
+_STEPS = {  # next steps that a rule cannot replace, by a word of sudo's reason
     "expired": "log in there and change the password, or ask who administers it",
     "tty": "ask who administers it for `Defaults !requiretty`",
 }
-_PARTS = re.compile(r"(?:\^.*?\$(?=\s*(?:,|$))|\\.|[^,\\])+")  # between commas that are not of an expression
+_PARTS = re.compile(r"(?:\^.*?\$(?=\s*(?:,|$))|\\.|[^,\\])+")  # between commas, but not those of an expression
 _ON = re.compile(r"on (\d+) (\d+) ([0-9a-f]+) /")
 _TAG = re.compile(r"^((?:NO)?[A-Z_]+):\s*")
 
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """`prefix` goes before each command; `refusal` says why none can be run, None when some can."""
+    """What this user may run on a host. `prefix` goes before each command; `refusal` says why no command can run, or
+    None."""
 
     nvidia_smi: str = "nvidia-smi"
     prefix: tuple[str, ...] = ()
     refusal: str | None = None
     user: str = "you"
     by_sudoers: bool = False  # sudo decides, by `rules`
-    advice: str = ADVICE  # what would make it allow a command
+    advice: str = ADVICE  # the step that would allow a command
     tee: str = "tee"
-    python3: str | None = "python3"  # None: none that root may run
+    python3: str | None = "python3"  # None: there is none that root may run
     rules: str = ""  # what `sudo -l` lists
-    unasked: bool = False  # sudo asks for no password now, whatever the rule says
-    sudo_password: bool = False  # a password for sudo would do
-    password: str | None = field(default=None, repr=False)  # goes to sudo's stdin and nowhere else
+    unasked: bool = False  # sudo asks for no password now, whatever its rules say
+    sudo_password: bool = False  # a password for sudo would be enough
+    password: str | None = field(default=None, repr=False)  # only ever written to sudo's stdin
 
     def argv(self, command: Sequence[str]) -> tuple[str, ...]:
-        """The command as it is run here; sudo wants the whole path."""
+        """Return the command as it runs here: sudo needs whole paths."""
         if not self.prefix:
             return tuple(command)
         path = {"nvidia-smi": self.nvidia_smi, "tee": self.tee}.get(command[0], command[0])
         return (*self.prefix, path, *command[1:])
 
     def needed_for(self, argv: Sequence[str]) -> str | None:
-        """What right a command from `argv()` lacks, and what would give it; None: it may run."""
+        """Return the right that a command from `argv()` lacks, and how to get it; None if the command may run."""
         if not self.by_sudoers:
             return self.refusal
         how = granted(self.rules, argv[len(self.prefix) :])
@@ -103,7 +104,7 @@ class Rights:
 
 
 async def rights_on(host: Host) -> Rights:
-    """Looked at, not tried: uid, capability and user namespace, then what sudo would run."""
+    """Find the user's rights without trying a command: uid, capability and user namespace, then sudo's rules."""
     facts = await host.facts()
     if facts.nvidia_smi is None:
         return Rights(refusal="nvidia-smi is not on this host's PATH: settings are made with it")
@@ -118,20 +119,21 @@ async def rights_on(host: Host) -> Rights:
 
 
 async def with_password(host: Host, rights: Rights, password: str) -> Rights:
-    """`rights` that use this password, once sudo has taken it. SettingsError, and nothing changed, when it does not."""
+    """Return `rights` with this password, after sudo has accepted it. SettingsError, and nothing changed, if it rejects
+    it."""
     if not rights.by_sudoers:
         return rights
     wrong = SettingsError(
-        "sudo does not take this password; nothing was changed",
+        "sudo rejects this password; nothing was changed",
         host=host.name,
-        next_step="try again; the password is the one of your own account there",
+        next_step="try again with the password of your own account on that host",
     )
     if "\n" in password or "\0" in password:
         raise wrong
     try:
         done = await host.run((*SUDO_ASKED, "-l"), input=f"{password}\n".encode(), env=ENGLISH, timeout_s=30)
     except HostError as error:
-        raise SettingsError(f"sudo cannot be asked: {error.message}; nothing was changed", host=host.name) from None
+        raise SettingsError(f"sudo cannot be run: {error.message}; nothing was changed", host=host.name) from None
     if done.returncode == 0:
         return replace(rights, rules=done.out, password=password, refusal=None, sudo_password=False)
     reason = reason_of(done.err)
@@ -141,7 +143,7 @@ async def with_password(host: Host, rights: Rights, password: str) -> Rights:
 
 
 def reason_of(said: str) -> str | None:
-    """Why sudo does not run anything, in its own words; None when it only wants a password, or another one."""
+    """Return why sudo runs nothing, in its own words; None if it only asks for a password, or for another one."""
     lines = [line.strip() for line in said.splitlines()]
     told = [
         line.removeprefix("sudo: ") for line in lines if line.startswith(("sudo:", "Sorry, user")) or _NOT_IN in line
@@ -157,15 +159,15 @@ def _next_step(reason: str) -> str:
 async def run_allowed(
     host: Host, argv: Sequence[str], rights: Rights, *, stdin: str | None = None, timeout_s: float = 60.0
 ) -> Completed:
-    """Run a command from `Rights.argv`. Where sudo wants the password it gets it on stdin, before what the command
-    itself reads. HostError as of Host.run."""
+    """Run a command from `Rights.argv`. If sudo asks for the password, sudo reads it from stdin, before the command's
+    own input. Raises HostError as Host.run does."""
     data = None if stdin is None else stdin.encode()
     if tuple(argv[: len(SUDO)]) != SUDO:
         return await host.run(argv, input=data, timeout_s=timeout_s)
     done = await host.run(argv, input=data, timeout_s=timeout_s, env=ENGLISH)
     if rights.password is None or done.returncode == 0 or WANTS_PASSWORD not in done.err:
         return done
-    # Only where sudo has just refused for want of it: under a rule that asks for none, the command would read it.
+    # Only after sudo has asked for it: under a rule without a password the command itself would read it.
     first = f"{rights.password}\n".encode()
     return await host.run(
         (*SUDO_ASKED, *argv[len(SUDO) :]), input=first + (data or b""), timeout_s=timeout_s, env=ENGLISH
@@ -173,8 +175,8 @@ async def run_allowed(
 
 
 def granted(rules: str, command: Sequence[str]) -> str:
-    """How `sudo -l`'s rules let root run a command: "free", "asks" (for a password), or "" (not). The last one that
-    matches decides, as in sudoers(5)."""
+    """Return how the rules of `sudo -l` allow a command as root: "free", "asks" (for a password), or "" (not allowed).
+    The last rule that matches decides, as in sudoers(5)."""
     found = ""
     for line in rules.splitlines():
         rule = _RULE.match(line)
@@ -205,7 +207,7 @@ def _matches(pattern: str, command: Sequence[str]) -> bool:
 
 
 def _usr(path: str) -> str:
-    """/bin is /usr/bin."""
+    """Return /bin/x as /usr/bin/x."""
     return re.sub(r"^/(s?bin)/", r"/usr/\1/", path)
 
 
@@ -266,7 +268,8 @@ async def _by_sudo(host: Host, smi: str, user: str) -> Rights:
 
 
 def _programs(looked: str) -> tuple[dict[str, str], dict[str, str]]:
-    """What LOOK found: paths that root may run, by name; of the other names what another than root can change."""
+    """Parse the output of LOOK: the programs that root may run, by name, and for the others the path that others can
+    change."""
     safe: dict[str, str] = {}
     unsafe: dict[str, str] = {}
     name = path = wrong = ""

@@ -1,4 +1,4 @@
-"""The file for sudoers that lets a user change and revert every GPU setting without a password, and nothing else.
+"""The sudoers file that lets a user change and revert every GPU setting without a password, and nothing else.
 
 A pattern of sudoers matches words joined by blanks, so a `*` would let other options through: each pattern below says
 how many digits it takes. They work with any sudo; regular expressions need 1.9.10.
@@ -21,7 +21,7 @@ CLOCK_MHZ = {"gpu": ((1, 3, 4), (3, 4)), "memory": ((1, 3, 4, 5), (3, 4, 5))}
 def sudoers(
     user: str, nvidia_smi: str, tee: str, uuids: Sequence[str], cores: Sequence[int] = (), sysfs: str = "/sys"
 ) -> str:
-    """Write the whole file: every set and every revert of these GPUs, and of the governor of these cores."""
+    """Return the whole file: every set and every revert for these GPUs, and for the governor of these cores."""
     commands = [f"{nvidia_smi} -i {word(uuid)} {change}" for uuid in uuids for change in changes()]
     if cores:
         files = [word(GOVERNOR_FILES.format(root=sysfs, cpu=cpu)) for cpu in cores]
@@ -32,7 +32,7 @@ def sudoers(
 
 
 def changes() -> Iterator[str]:
-    """What follows `-i UUID`, as restore.change_of writes it."""
+    """Yield the arguments after `-i UUID`, as remote_settings.py writes them."""
     yield "-pm [01]"
     for whole, part in POWER_W:
         yield f"-pl {DIGIT * whole}" + (f".{DIGIT * part}" if part else "")
@@ -43,5 +43,5 @@ def changes() -> Iterator[str]:
 
 
 def word(text: str) -> str:
-    """A word of a command as sudoers(5) wants it."""
+    """Return a word of a command escaped for sudoers(5)."""
     return "".join("\\" + c if c in ",:=\\" else c for c in text)

@@ -55,7 +55,7 @@ GOVERNORS = os.environ.get("WORKBENCH_SIM_SYSFS", "/sys") + "/devices/system/cpu
 
 
 class HostReader:
-    """Memory, governor, load and process names of the machine we run on."""
+    """Reads memory, governor, load and process names of this machine."""
 
     def __init__(self, nvml: Nvml) -> None:
         self.nvml = nvml
@@ -88,7 +88,7 @@ class HostReader:
         return out
 
     def read_governor(self) -> None:
-        """Of all cores: one name, or "mixed: powersave 30, performance 2"."""
+        """Read the governor of all cores into `governor`: one name, or "mixed: powersave 30, performance 2"."""
         counts: dict[str, int] = {}
         for path in glob.glob(GOVERNORS) or [GOVERNORS.replace("[0-9]*", "0")]:
             name = (self.nvml.host_file(path) or "").strip()
@@ -101,7 +101,7 @@ class HostReader:
             self.governor = ordered[0] if ordered else None
 
     def process_name(self, pid: int) -> str | None:
-        """None in a container with PIDs of its own: NVML gives the host's, and ours may be other processes."""
+        """Return a process's name; None in a container with its own PIDs, since NVML returns the host's PIDs."""
         if self.own_pids:
             return None
         try:
@@ -112,7 +112,7 @@ class HostReader:
 
 
 class MessageWriter:
-    """Whole lines on stdout from two threads. When nobody reads any more, the agent ends."""
+    """Writes whole lines to stdout from two threads. The agent ends when its reader has gone."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -153,7 +153,7 @@ class Agent:
         self.said_infos: list[dict[str, Any]] | None = None
 
     def run(self) -> None:
-        """Sample for ever. A fault of ours ends the agent with a line for the one who started it: never half alive."""
+        """Sample until the end of stdin. A defect ends the agent with a message to its reader."""
         try:
             self.sample_for_ever()
         except Exception as fault:
@@ -161,7 +161,8 @@ class Agent:
             os._exit(70)  # EX_SOFTWARE, sysexits.h
 
     def sample_for_ever(self) -> None:
-        """Each interval is counted from the start, so that it does not drift; missed ones are skipped."""
+        """Sample at each interval. Intervals count from the start, so that the pace does not drift; missed ones are
+        skipped."""
         due = time.monotonic()
         while True:
             self.tick()
@@ -275,7 +276,7 @@ class Agent:
         return out
 
     def stale(self) -> bool:
-        """Whether a GPU came or went, or none answers any more: then only a fresh start of NVML can tell."""
+        """Return whether a GPU was added or removed, or none answers: then only a fresh start of NVML helps."""
         try:
             count = self.nvml.call("nvmlDeviceGetCount")
         except NVMLError as error:
@@ -283,7 +284,7 @@ class Agent:
         return count != len(self.gpus) or all(gpu.down is not None for gpu in self.gpus)
 
     def look_again(self, now: float) -> None:
-        """What changes slowly."""
+        """Read the facts that change slowly, and start NVML anew if GPUs were added or removed."""
         if now >= self.reopen_at and self.stale():
             self.nvml.maybe("nvmlShutdown")
             self.open_driver()
@@ -302,7 +303,7 @@ class Agent:
             self.output.write({"infos": infos})
 
     def watch(self) -> None:
-        """The other thread: control lines from stdin, and a word when a driver call does not return."""
+        """Read control lines from stdin in a second thread, and report a driver call that does not return."""
         pending = b""
         said_at = 0.0
         while True:
@@ -336,7 +337,7 @@ class Agent:
 
 
 def device_refused() -> bool:
-    """Whether the kernel forbids the control device: Unknown Error at start in a container means that."""
+    """Return whether the kernel forbids the control device, which an Unknown Error at start in a container means."""
     try:
         os.close(os.open("/dev/nvidiactl", os.O_RDWR))
     except PermissionError:

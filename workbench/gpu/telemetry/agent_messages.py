@@ -19,7 +19,7 @@ from workbench.model.gpu import (
 
 
 class Decoder:
-    """Keeps what the agent says seldom (driver, infos, slow readings) and makes whole readings of it."""
+    """Combines the agent's rare messages (driver, infos, slow readings) with its frequent ones into whole readings."""
 
     def __init__(self) -> None:
         self.driver = DriverInfo()
@@ -29,7 +29,7 @@ class Decoder:
         self._slow: dict[int, dict[str, Any]] = {}
 
     def feed(self, document: Mapping[str, Any]) -> Telemetry | None:
-        """A reading, when the document is one."""
+        """Return a reading, or None if the document is not one."""
         if "t" in document:
             self.last = Telemetry(
                 t_s=document["t"],
@@ -52,8 +52,8 @@ class Decoder:
         return None
 
     def hung(self, message: str, gpu_index: int | None = None) -> Telemetry:
-        """The last reading with nothing in it: what a hung driver does not tell is not shown as if it were fresh.
-        `gpu_index`: the GPU whose call hangs; None where the call is of the driver as a whole."""
+        """Return the last reading without values, so that a hung driver's old values do not look fresh. `gpu_index`:
+        the GPU whose call hangs; None if the call is of the driver as a whole."""
 
         def sample(gpu: GpuSample) -> GpuSample:
             if gpu_index in (None, gpu.index):

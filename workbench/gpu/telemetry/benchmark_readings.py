@@ -18,7 +18,7 @@ Point = tuple[float, float]
 def summarize(
     moments: Sequence[Moment], gpu_indices: Sequence[int], t0_s: float, t1_s: float, *, interval_s: float = 1.0
 ) -> GpuDuring:
-    """Means over [t0, t1] (time.monotonic() of this machine) of the GPUs named.
+    """Return the means of these GPUs over [t0, t1] (time.monotonic() of this machine).
 
     Energy is the difference of the driver's counters where every GPU has one, else power integrated by trapezoids;
     power is that energy over the time. None with the reason where a GPU gave no reading for it.
@@ -74,7 +74,7 @@ def _mean(
 
 
 class Energy(NamedTuple):
-    """Of one GPU over a time, each way; None where the readings do not give it."""
+    """The energy of one GPU over a time, measured in two ways; None if the readings do not give it."""
 
     counter_j: float | None
     integrated_j: float | None
@@ -92,7 +92,7 @@ def _energy_of(moments: Sequence[Moment], index: int, t0_s: float, t1_s: float, 
 
 
 def _sum(values: Sequence[float | None]) -> float | None:
-    """None for none at all, and where one is not known: a part is no total."""
+    """Return the sum; None without values, or if one is unknown, since a part is not a total."""
     known = [v for v in values if v is not None]
     return sum(known) if known and len(known) == len(values) else None
 
@@ -100,7 +100,7 @@ def _sum(values: Sequence[float | None]) -> float | None:
 def _from_counter(
     counter: Sequence[Point], power: Sequence[Point], t0_s: float, t1_s: float, reach_s: float
 ) -> float | None:
-    """Counter at t1 less counter at t0; None when it is not there, stands still, or went backwards (driver reload)."""
+    """Return the counter at t1 less the one at t0; None if it is missing, constant, or went back (driver reload)."""
     if any(later < earlier for (_, earlier), (_, later) in itertools.pairwise(counter)):
         return None
     ends = [_counter_at(counter, power, at, reach_s) for at in (t0_s, t1_s)]
@@ -125,7 +125,7 @@ def _interpolate(points: Sequence[Point], at_s: float) -> float | None:
 
 
 def _from_power(power: Sequence[Point], t0_s: float, t1_s: float, reach_s: float) -> float | None:
-    """Trapezoids through the readings, level at the ends; None where the readings leave a gap longer than `reach_s`."""
+    """Integrate the power by trapezoids, level at the ends; None if the readings have a gap longer than `reach_s`."""
     if not power or t1_s <= t0_s:
         return None
     known = [at for at, _ in power]

@@ -16,7 +16,7 @@ REASONS = (
 
 
 def names(mask: int) -> list[str]:
-    """Of the bits that are set; those without a name together as one."""
+    """Return the names of the set bits; all bits without a name give one."""
     known = [name for bit, name in enumerate(REASONS) if mask >> bit & 1]
     rest = mask >> len(REASONS) << len(REASONS)
     return [*known, f"unknown (0x{rest:x})"] if rest else known

@@ -1,4 +1,4 @@
-"""nvidia-smi's text as readings: the fallback where python3 or NVML cannot be used.
+"""Readings from nvidia-smi's text: the fallback on hosts without a usable python3 or NVML.
 
 One `nvidia-smi --query-gpu=… -lms N` runs for as long as it is looked at, so that the driver is not initialised anew
 for each reading. Whatever is in brackets, `N/A` or `ERR!` is absent with its reason, never 0.
@@ -88,7 +88,7 @@ DRIVER_PROBLEMS = (
 
 
 def absent_reason(text: str) -> str | None:
-    """Why a cell holds no value; None when it holds one."""
+    """Return why a cell has no value; None if it has one."""
     bare = text.strip()
     if bare.startswith("[") and bare.endswith("]"):
         inner = bare[1:-1].strip().lower()
@@ -102,7 +102,7 @@ def query_argv(columns: Sequence[str], interval_s: float | None = None) -> list[
 
 
 def without_invalid(columns: Sequence[str], text: str) -> tuple[str, ...] | None:
-    """The columns that an older nvidia-smi knows, from its complaint about one of them; None without a complaint."""
+    """Return the columns that an older nvidia-smi knows, from its error about one of them; None without an error."""
     found = INVALID_FIELD.search(text)
     if not found or found[1] not in columns:
         return None
@@ -111,7 +111,7 @@ def without_invalid(columns: Sequence[str], text: str) -> tuple[str, ...] | None
 
 
 def driver_problem(text: str, returncode: int) -> DriverInfo | None:
-    """What is wrong with the driver, from what nvidia-smi said instead of readings; None when nothing was said."""
+    """Return the driver's problem from the text that nvidia-smi printed instead of readings; None without a text."""
     said = " ".join(text.split())
     for words, status in DRIVER_PROBLEMS:
         if words in said.lower():
@@ -125,7 +125,7 @@ def driver_problem(text: str, returncode: int) -> DriverInfo | None:
 
 
 def parse_row(columns: Sequence[str], line: str) -> dict[str, str] | None:
-    """Cells by column; None when the line is no row of this query. A GPU's name may hold commas."""
+    """Return a row's cells by column; None if the line is not a row of this query. A GPU's name can contain commas."""
     cells = [cell.strip() for cell in line.split(",")]
     extra = len(cells) - len(columns)
     if extra < 0 or not cells[0].isdecimal():
@@ -157,7 +157,7 @@ def fields_of(
 
 
 def _value(name: str, text: str, factor: float | None) -> Any:
-    """None when the text is not what the column should hold."""
+    """Return a cell's value; None if the text is not valid for the column."""
     if name in ("persistence", "ecc"):
         return {"enabled": True, "on": True, "disabled": False, "off": False}.get(text.lower())
     if name == "pstate":
@@ -173,7 +173,8 @@ def _value(name: str, text: str, factor: float | None) -> Any:
 
 
 def gpu_of(row: Mapping[str, str], host: HostSample, used: int | None = None) -> tuple[GpuInfo, GpuSample]:
-    """One GPU from its row. `used` is the sum of its processes' bytes, which stands in where memory is the host's."""
+    """Build GpuInfo and GpuSample from one row. On GPUs that share the host's memory, `used` (bytes of all the GPU's
+    processes) replaces the missing memory value."""
     index, uuid = int(row["index"]), row["uuid"]
     info, info_absent = fields_of(row, INFO_COLUMNS)
     values, absent = fields_of(row, SAMPLE_COLUMNS)
@@ -206,7 +207,7 @@ def gpu_of(row: Mapping[str, str], host: HostSample, used: int | None = None) ->
 
 
 def lost_line(line: str) -> str | None:
-    """The message of a line that stands where a GPU's row should be."""
+    """Return the message of a line in the place of a GPU's row."""
     return line.strip() if LOST_DEVICE.search(line) else None
 
 
@@ -218,7 +219,7 @@ PROCESS_ARGV = [
 
 
 def parse_processes(text: str) -> dict[str, tuple[GpuProcess, ...]]:
-    """By GPU UUID. The name is last because it may hold commas."""
+    """Return the processes by GPU UUID. The name is the last column because it can contain commas."""
     found: dict[str, list[GpuProcess]] = {}
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.split(",", 3)]
@@ -231,7 +232,7 @@ def parse_processes(text: str) -> dict[str, tuple[GpuProcess, ...]]:
 
 
 def parse_host(text: str) -> HostSample:
-    """From `cat /proc/meminfo /proc/loadavg`."""
+    """Parse the output of `cat /proc/meminfo /proc/loadavg`."""
     found = {name: int(kib) * 1024 for name, kib in re.findall(r"^(Mem\w+):\s+(\d+) kB", text, re.MULTILINE)}
     load = re.search(r"^(\d+\.\d+) \d+\.\d+ \d+\.\d+ \d+/\d+", text, re.MULTILINE)
     absent = {"cpu_governor": "not read without python3 on the host"}

@@ -25,7 +25,7 @@ SLOW_S = 10.0  # host memory and process list: a command each
 
 
 class SmiFollower:
-    """`readings()` yields until nvidia-smi ends; `stream` is there to be abandoned."""
+    """A running nvidia-smi. `readings()` yields until it ends; `stream` lets the caller abandon it."""
 
     def __init__(self, host: Host, interval_s: float, simulated: bool = False) -> None:
         self.host, self.interval_s, self.simulated = host, interval_s, simulated
@@ -36,7 +36,7 @@ class SmiFollower:
         self._slow_at = 0.0
 
     async def probe(self) -> DriverInfo | None:
-        """Settle which columns this nvidia-smi knows. What is wrong with the driver, or None; CommandNotFound."""
+        """Find the columns that this nvidia-smi knows. Return the driver's problem, or None. Raises CommandNotFound."""
         for _ in range(len(nvidia_smi.COLUMNS)):
             done = await self.host.run(nvidia_smi.query_argv(self._columns), timeout_s=60)
             text = done.out + done.err
@@ -50,7 +50,7 @@ class SmiFollower:
         return nvidia_smi.driver_problem(text, done.returncode) or _nothing_understood(done)
 
     async def readings(self, streaming: Callable[[object], None]) -> AsyncIterator[Telemetry]:
-        """One Telemetry per tick. `streaming` is told the Stream, so that a silent one can be abandoned."""
+        """Yield one Telemetry per tick. `streaming` receives the Stream, so that a silent one can be abandoned."""
         problem = await self.probe()
         if problem is not None:
             await self._slow()

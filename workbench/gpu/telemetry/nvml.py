@@ -110,7 +110,7 @@ STATE_MESSAGES = {
 
 
 class GpuDown(Exception):
-    """This GPU cannot be read now; the others can."""
+    """One GPU cannot be read now; the others can."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
@@ -118,7 +118,7 @@ class GpuDown(Exception):
 
 
 class DriverGone(Exception):
-    """The driver went away under us."""
+    """The driver was unloaded while it was in use."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
@@ -126,7 +126,7 @@ class DriverGone(Exception):
 
 
 class Nvml:
-    """pynvml's functions called by name. `doing` and `since` are read by the watching thread."""
+    """Calls pynvml's functions by name. The watching thread reads `doing` and `since`."""
 
     def __init__(self) -> None:
         self.doing: str | None = None
@@ -135,7 +135,7 @@ class Nvml:
         self.host_file: Callable[[str], str | None] = read_text
 
     def open(self) -> None:
-        """Load the library and start it. NVMLError when there is none or it does not start."""
+        """Load and initialize the library. NVMLError if it is missing or does not start."""
         if pynvml.nvmlLib is None:
             self.load()
         try:
@@ -148,7 +148,7 @@ class Nvml:
                 raise NVMLError(code) from None
 
     def load(self) -> None:
-        """Another library than the one that pynvml finds by itself."""
+        """Load the library that the environment names, if it names one: the simulated driver, or a test's."""
         path = os.environ.get("WORKBENCH_NVML_LIBRARY")
         if self.simulated:
             self.load_simulated(os.environ["WORKBENCH_SIM_DRIVER"])
@@ -168,8 +168,8 @@ class Nvml:
             self.host_file = lambda name: stand_in(name) or read_text(name)
 
     def unload(self) -> None:
-        """Forget the library, which pynvml never does. After an upgrade of the driver only a fresh mapping can agree
-        with the kernel module."""
+        """Unload the library, which pynvml never does. After an upgrade of the driver only a fresh mapping matches the
+        kernel module."""
         if pynvml.nvmlLib is not None and not self.simulated:
             import _ctypes
 
@@ -178,7 +178,7 @@ class Nvml:
         pynvml._nvmlGetFunctionPointer_cache.clear()
 
     def call(self, name: str, *args: Any) -> Any:
-        """What pynvml's function of that name gives. NVMLError when the driver refuses or does not know it."""
+        """Call pynvml's function of that name. NVMLError if the driver rejects the call or lacks the function."""
         self.since = time.monotonic()  # before `doing`, so that the watching thread never sees an old time
         self.doing = name
         try:
@@ -187,7 +187,7 @@ class Nvml:
             self.doing = None
 
     def maybe(self, name: str, *args: Any) -> Any:
-        """None where `call` raises, and for a name that is no text: pynvml decodes it."""
+        """Call a function; None if it raises, or if pynvml cannot decode a name."""
         try:
             return self.call(name, *args)
         except (NVMLError, UnicodeDecodeError):

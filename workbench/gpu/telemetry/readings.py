@@ -1,4 +1,4 @@
-"""What the agent reads from one GPU, and which of it the driver refuses. Sent to the host: see agent.py.
+"""The readings of one GPU, and the reasons for missing values. Sent to the host: see agent.py.
 
 A value that is not given is left out and its reason stands under `absent`, by the names of model.gpu's fields.
 """
@@ -29,7 +29,7 @@ PCIE_MB_S_PER_LANE = {1: 250.0, 2: 500.0, 3: 985.0, 4: 1969.0, 5: 3938.0, 6: 756
 
 
 def field_value(slot: Any) -> tuple[Any, int]:
-    """The value of a field and its kind. (Every look into pynvml's structures costs; this one is hot.)"""
+    """Return the value of a field and its kind. Each access to pynvml's structures is slow, so there are few here."""
     kind = slot.valueType
     return getattr(slot.value, VALUE_KINDS[kind] if kind < len(VALUE_KINDS) else "ullVal"), kind
 
@@ -41,7 +41,7 @@ class HostMemory(Protocol):
 
 
 class GpuReader:
-    """One GPU: its handle, what it refuses to tell, and its readings."""
+    """One GPU: its handle, the values that it lacks, and its readings."""
 
     def __init__(self, nvml: Nvml, index: int, host: HostMemory) -> None:
         self.nvml, self.index, self.host = nvml, index, host
@@ -63,7 +63,7 @@ class GpuReader:
         self.clocks: dict[str, list[int]] | None = None  # the supported ones: read once, they do not change
 
     def find(self) -> None:
-        """A fresh handle, by UUID once that is known: indices may move."""
+        """Get a fresh handle, by UUID once that is known, since indices can change."""
         try:
             if self.uuid:
                 self.handle = self.nvml.call("nvmlDeviceGetHandleByUUID", self.uuid.encode())
@@ -81,7 +81,8 @@ class GpuReader:
         self.unified = self.shares_host_memory()
 
     def shares_host_memory(self) -> bool:
-        """GB10 by name: its memory calls fail or tell nonsense. Others: memory is refused and addressing is ATS."""
+        """Return whether the GPU shares the host's memory: GB10 by name, since its memory calls fail or return
+        nonsense; others if the driver rejects memory calls and addressing is ATS."""
         if "GB10" in self.name:
             return True
         try:
@@ -93,7 +94,7 @@ class GpuReader:
         return False
 
     def refuse(self, field: str, code: int) -> None:
-        """The reason for a missing value goes under `absent`, or the GPU or the driver is gone."""
+        """Note the reason of a missing value, or raise if the GPU or the driver is lost."""
         if code in GPU_GONE:
             raise GpuDown(code)
         if code in DRIVER_GONE:
@@ -105,7 +106,8 @@ class GpuReader:
         self.absent[field] = reason(code)
 
     def ask(self, field: str, name: str, *args: Any) -> Any:
-        """What the driver tells, or None with the reason. What it has refused for good is not asked at every tick."""
+        """Return a value, or None with the reason. A value that the driver rejects for good is not requested at every
+        tick."""
         code = self.refused.get(field)
         if code is not None:
             self.absent[field] = reason(code)
@@ -117,7 +119,7 @@ class GpuReader:
         return None
 
     def ask_either(self, field: str, newer: tuple[Any, ...], older: tuple[Any, ...]) -> Any:
-        """The newer function's answer, or the older one's where this driver or board will never give the newer."""
+        """Return the newer function's value, or the older one's if this driver or board will never have the newer."""
         mark = "newer " + field
         if mark not in self.refused:
             value = self.ask(mark, *newer)
@@ -136,7 +138,7 @@ class GpuReader:
             self.out[field] = round(value * scale, 3) if scale else value
 
     def gather(self, read: Callable[[], None]) -> dict[str, Any]:
-        """What `read` leaves in `out`, with the reasons for what is missing."""
+        """Return the values that `read` puts in `out`, with the reasons of missing ones."""
         self.out, self.absent = {}, {}
         read()
         if self.absent:
@@ -144,7 +146,7 @@ class GpuReader:
         return self.out
 
     def sample(self, now: float, slow: bool) -> dict[str, Any]:
-        """One reading; with `slow`, what is read seldom stands under "slow" with reasons of its own."""
+        """Read the GPU once; with `slow`, also the rare values, under "slow" with their own reasons."""
         self.bad = 0
         seldom = self.gather(self.slow) if slow else None
         if seldom is not None:
@@ -172,7 +174,7 @@ class GpuReader:
         self.events()
 
     def batch(self, now: float) -> None:
-        """The field values, in one call; each has a return code of its own."""
+        """Read the field values in one call. Each value has its own return code."""
         values: dict[int, tuple[Any, int]] = {}
         slots = self.ask("fields", "nvmlDeviceGetFieldValues", FAST_FIELDS_OF_GPU)
         why = dict.fromkeys(FAST_FIELDS, self.absent.pop("fields", ""))
@@ -209,7 +211,8 @@ class GpuReader:
             self.out["energy_j"] = round(energy_mj * 0.001, 3)
 
     def traffic(self, field: str, value: tuple[int, int] | None, why: str, now: float) -> None:
-        """Megabytes per second from a byte counter that may wrap; silent where it could have wrapped unseen."""
+        """Write the rate of a byte counter in MB/s, or the reason of its absence: the 32-bit counter can wrap
+        unseen."""
         if value is None:
             self.absent[field] = why
             return
@@ -241,10 +244,8 @@ class GpuReader:
             self.out[field], self.out["memory_util_pct"] = rates.gpu, rates.memory
 
     def memory(self) -> Any:
-        """v2 without the driver's reserved part where known, else v1; the host's memory where it is shared.
-
-        What NVML gave, None where it gave nothing.
-        """
+        """Read the GPU's memory with version 2, which leaves out the driver's reserved part, or with version 1; the
+        host's memory if the GPU shares it. Return NVML's structure, or None."""
         if self.unified:
             self.out["memory_total_bytes"] = self.host.memory_total_bytes
             if self.process_bytes is None:
@@ -339,7 +340,7 @@ class GpuReader:
             self.out["temperature_slowdown_c"] = self.slowdown_c
 
     def supported_clocks(self) -> dict[str, list[int]]:
-        """What a lock can be set to, ascending; the SM's at the highest memory clock, which is the longest list."""
+        """Return the clocks that a lock can have, ascending; the SM's at the highest memory clock, the longest list."""
         memory = self.nvml.maybe("nvmlDeviceGetSupportedMemoryClocks", self.handle)
         if not memory:
             return {}
@@ -372,7 +373,8 @@ class GpuReader:
             self.out["ecc"] = bool(ecc[0])
 
     def slowdown(self) -> float | None:
-        """Degrees at which the hardware slows itself: the threshold, or from the margin left on Ada and later."""
+        """Return the temperature at which the hardware slows itself: the threshold, or from the margin on Ada and
+        later."""
         limit = self.nvml.maybe("nvmlDeviceGetFieldValues", self.handle, ((SLOWDOWN_T_LIMIT, 0),))
         if limit is not None and limit[0].nvmlReturn == NVML_SUCCESS:
             margin = self.nvml.maybe("nvmlDeviceGetMarginTemperature", self.handle)

@@ -1,4 +1,4 @@
-"""Telemetry of one host: starts the agent, keeps what it says, restarts it, and never waits for one that hangs."""
+"""The telemetry of one host: starts the agent, keeps its readings, restarts it, and never waits for a hung one."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ CLOCK_DRIFT = 0.0005  # seconds per second by which the host's clock may run apa
 
 
 class Abandoned(Exception):
-    """The agent was left behind; the text says why."""
+    """The agent was abandoned; the text says why."""
 
 
 class DriverHung(Abandoned):
-    """For so long that another agent may be tried."""
+    """A driver call has hung for so long that another agent may be tried."""
 
 
 class TelemetrySource:
@@ -75,7 +75,7 @@ class TelemetrySource:
             self._task = asyncio.create_task(self._run(), name=f"telemetry {self.host.name}")
 
     async def close(self) -> None:
-        """End the agent. One that does not end at once is left to itself: its stdin is closed."""
+        """End the agent by closing its stdin. Do not wait for one that does not end at once."""
         task, self._task = self._task, None
         if task is not None:
             await end(task)
@@ -85,12 +85,12 @@ class TelemetrySource:
 
     @property
     def age_s(self) -> float | None:
-        """Seconds since the last reading arrived; None before the first."""
+        """Return the seconds since the last reading arrived; None before the first."""
         return None if self._arrived is None else time.monotonic() - self._arrived
 
     @property
     def problem(self) -> str | None:
-        """Why readings are stale or missing, for a person; None when they come as they should."""
+        """Return why readings are stale or missing, for the user; None if they arrive on time."""
         if self._problem is not None:
             return self._problem
         age = self.age_s
@@ -106,15 +106,15 @@ class TelemetrySource:
             await self._order({"interval_s": interval_s})
 
     async def refresh(self) -> None:
-        """Read everything now, what is read seldom too: after a setting was changed."""
+        """Read everything now, also the values that are read rarely, for example after a change of a setting."""
         await self._order({"refresh": True})
 
     def during(self, t0_s: float, t1_s: float) -> tuple[Moment, ...]:
-        """Readings between two time.monotonic() of this process, with one before and one after where there are."""
+        """Return the readings between two time.monotonic() of this process, with the one before and the one after."""
         return self._moments.during(t0_s, t1_s)
 
     async def first(self, timeout_s: float = 20.0) -> Telemetry:
-        """The first whole reading, or what is wrong with the driver. HostError when nothing came in time."""
+        """Return the first whole reading, or the driver's problem. HostError if nothing arrives in time."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while not _whole(self.latest) and not self._hopeless:
@@ -194,7 +194,7 @@ class TelemetrySource:
         return await self._ended(stream)
 
     async def _take(self, document: dict[str, Any], decoder: Decoder) -> bool:
-        """Whether to leave this agent for nvidia-smi."""
+        """Return whether to use nvidia-smi instead of this agent."""
         if "hung" in document:
             self._hung(document, decoder)
             return False
@@ -223,7 +223,8 @@ class TelemetrySource:
             raise DriverHung(message + "; its agent was left behind")
 
     async def _ended(self, stream: Stream) -> None:
-        """The agent's stdout ended: a python3 that cannot run it means nvidia-smi, anything else a new start."""
+        """Handle the end of the agent's output: use nvidia-smi if python3 cannot run the agent, else start the agent
+        again."""
         try:
             code = await asyncio.wait_for(stream.wait(), 2)
             said = (await stream.stderr_tail()).strip().splitlines()
@@ -239,7 +240,7 @@ class TelemetrySource:
         self._problem = f"{why}: reading with nvidia-smi"
 
     async def _smi_works(self) -> bool:
-        """nvidia-smi may work where the library was not found, as in some containers. Asked once."""
+        """Try nvidia-smi once if the library is missing: it can work in some containers."""
         if self._fallback_tried:
             return False
         from workbench.gpu.telemetry.nvidia_smi_stream import SmiFollower
@@ -276,8 +277,8 @@ class TelemetrySource:
         return (await self.host.facts()).simulated is not None
 
     def _arrival(self, agent_s: float) -> float:
-        """The reading's moment on our monotonic clock: by the fastest delivery seen, so that our own delays do not
-        count; let go slowly, since two machines' clocks drift apart."""
+        """Return a reading's time on this process's monotonic clock. The fastest delivery so far sets the offset, so
+        that delays here do not count; the offset decays slowly, since two machines' clocks drift apart."""
         now = time.monotonic()
         offset = now - agent_s
         if self._offset is not None:
@@ -304,7 +305,7 @@ def _whole(reading: Telemetry | None) -> bool:
 
 
 def _document(line: bytes) -> dict[str, Any] | None:
-    """None for what a login script may print before the agent starts."""
+    """Parse a line; None for text that a login script printed before the agent's start."""
     if not line.startswith(b"{"):
         return None
     try:
@@ -320,7 +321,7 @@ async def _close_quietly(stream: Stream) -> None:
 
 
 async def read_once(host: Host, timeout_s: float = 20.0) -> Telemetry:
-    """One reading of a host, for a command. The driver's state when it is hung; HostError when nothing came."""
+    """Read a host once, for a command. A hung driver gives its state only; HostError if nothing arrives."""
     source = TelemetrySource(host)
     await source.start()
     try:

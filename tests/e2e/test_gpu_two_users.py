@@ -180,7 +180,7 @@ def test_whoever_was_not_told_of_a_change_does_not_become_the_way_back_from_it(d
     shutil.rmtree(directories.register)
     b.ok(*power("b"))
     code, document = a.run("revert")
-    assert code == 1 and "reverting that gives 450 W, and not 600 W" in document["outcomes"][0]["message"]
+    assert code == 1 and "its revert sets 450 W, and not 600 W" in document["outcomes"][0]["message"]
     b.ok("revert")
     a.ok("revert")
     assert directories.power_w == ORIGINAL_W and a.ok("status")["guard"]["problem"] is None
@@ -200,7 +200,7 @@ def test_a_value_that_only_another_told_is_not_set_without_asking(directories: T
     a.ok(*power("a"))
     file.unlink()
     code, document = a.run("revert")
-    assert code == 1 and "told that 200 W was there before" in document["outcomes"][0]["message"]
+    assert code == 1 and "reports that 200 W was set before" in document["outcomes"][0]["message"]
     assert directories.power_w == A_W and len(a.entries) == 1
 
 

@@ -96,7 +96,7 @@ def test_a_link_in_place_of_the_state_directory_is_not_followed(ada: SudoAccount
     ada.sh(f"mkdir -p {ada.gpu.parent} && chmod 700 {ada.gpu.parent} && ln -s {elsewhere} {ada.gpu}")
     ada.sh(f"mkdir {elsewhere}/guard; ln -s {victim} {elsewhere}/guard/pid; ln -s {victim} {elsewhere}/guard/log")
     code, shown = ada.typed(*SET)
-    assert "NO GUARD WATCHES" in shown, shown
+    assert "guard: NOT RUNNING" in shown, shown
     assert "is a link, which is not followed" in shown and ada.guards == []
     code, shown = ada.typed(*SET, "--trial", "1")
     assert code == 1 and "a trial needs one" in shown and "None" not in shown
@@ -151,7 +151,7 @@ def test_asked_to_make_way_for_nobody_it_stays(ada: SudoAccount) -> None:
     guard = on_trial(ada)
     ada.sh(f"touch {ada.gpu}/guard/leave")
     eventually(lambda: ada.power_w() == DEFAULT_W, "the end of the trial", 15)
-    assert "nobody took over" in (ada.gpu / "guard" / "log").read_text() and not (ada.gpu / "guard" / "leave").exists()
+    assert "no guard took over" in (ada.gpu / "guard" / "log").read_text() and not (ada.gpu / "guard" / "leave").exists()
     eventually(lambda: not alive(guard), "the guard to end")
 
 
@@ -311,7 +311,7 @@ def test_the_file_for_sudoers_is_all_that_is_needed(ada: SudoAccount) -> None:
     ada.allow(ada.ok("sudoers")["sudoers"])
     for words in (SET, ("set", "--lock-gpu-clocks", "600,1200", "--yes"), ("set", "--persistence", "off", "--yes")):
         done = ada.ok(*words)
-        assert done["guard"]["running"] and not any("given back" in o["message"] for o in done["outcomes"]), done
+        assert done["guard"]["running"] and not any("cannot be reverted" in o["message"] for o in done["outcomes"]), done
     assert status_words(guard_of(ada), "Uid") == [str(ada.home.stat().st_uid)] * 4, "it needs no root for that"
     assert ada.ok("revert")["ok"] and ada.power_w() == DEFAULT_W and ada.sim.settings()[0].gpu_lock_mhz is None
     ada.ok(*SET, "--trial", "2")

@@ -216,7 +216,7 @@ def test_a_setting_that_does_nothing_takes_its_plan_back_with_it(bench: Bench) -
     async def work() -> None:
         report = await bench.set(GpuSettings(persistence=True, power_limit_w=450.0))
         first, second = report.outcomes
-        assert first.in_force is InForce.NO_EFFECT and not second.ok and "given back" in second.message
+        assert first.in_force is InForce.NO_EFFECT and not second.ok and "rolled back" in second.message
         assert [(o.command.setting, o.ok, o.read_back) for o in report.rolled_back] == [("power_limit_w", True, 600.0)]
         assert bench.entries() == []
 

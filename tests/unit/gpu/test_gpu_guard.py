@@ -65,7 +65,7 @@ def test_silence_gives_back_and_is_told(box: GuardedHost) -> None:
     assert not view.running and view.problem is None
     assert view.did == "reverted GPU0 gpu_clocks, GPU0 power_limit_w: no heartbeat for 1 s"
     assert abs((view.did_unix_s or 0) - time.time()) < 30
-    assert "giving back" in box.log and "ending" in box.log
+    assert "reverting: " in box.log and "ending" in box.log
 
 
 @pytest.mark.slow
@@ -262,7 +262,7 @@ def test_told_to_end_it_gives_back_what_waits(box: GuardedHost, terms: dict[str,
     box.ended()
     assert box.in_force() == left and bool(run(alterations.alterations(box.host))) == (left == ON)
     view = run(box.look()).view
-    assert not view.running and (left == ON or (view.did or "").endswith("the guard was told to end"))
+    assert not view.running and (left == ON or (view.did or "").endswith("the guard was asked to end"))
 
 
 @pytest.mark.slow

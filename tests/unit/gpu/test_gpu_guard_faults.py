@@ -71,7 +71,7 @@ def test_a_gpu_that_cannot_be_given_back_does_not_hold_up_another(tmp_path: Path
         run(box.change(GpuSettings(power_limit_w=200.0), "1"))
         run(box.change(GpuSettings(power_limit_w=200.0), "0", trial_s=1.0))
         box.sim.set_faults(lost=[0])
-        eventually(lambda: box.log.count("giving back: GPU0") == 3, "three attempts", 20)  # the next one in 4 s
+        eventually(lambda: box.log.count("reverting: GPU0") == 3, "three attempts", 20)  # the next one in 4 s
         box.sim.set_faults(lost=[0], celsius={"1": 99})
         eventually(lambda: box.in_force(1)[0] == 180.0, "the other one", 3)
         assert len(box.altered) >= 1, "GPU 0's"

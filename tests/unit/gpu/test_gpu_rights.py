@@ -365,7 +365,7 @@ def test_rights_that_allow_a_change_and_not_its_undoing_are_warned_of(bench: Ben
         session = Session(bench.host)
         for dry_run in (True, False):
             (outcome,) = (await session.gpu.apply(GpuSettings(power_limit_w=450.0), 0, dry_run=dry_run)).outcomes
-            assert outcome.ok and "with these rights it cannot be given back" in outcome.message
+            assert outcome.ok and "with these rights it cannot be reverted" in outcome.message
             assert "the file that `workbench gpu sudoers` prints" in outcome.message
         back = await session.gpu.revert()
         assert not back.ok and back.outcomes[0].command.right and "By hand" in back.outcomes[0].message

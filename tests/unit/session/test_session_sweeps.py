@@ -320,7 +320,7 @@ def test_settings_that_are_given_back_behind_its_back_are_not_measured_as_set() 
 
         session.measured = the_guard_comes
         sweep = await session.sweeps.run_gpu("power_limit_w", ["500", "300"], **QUICK)
-        assert states(sweep) == ["failed", "skipped"] and "given back while it was measured" in str(sweep.error)
+        assert states(sweep) == ["failed", "skipped"] and "was reverted while it was measured" in str(sweep.error)
 
     settings_only(scenario)
 

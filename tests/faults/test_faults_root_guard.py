@@ -151,7 +151,8 @@ def test_asked_to_make_way_for_nobody_it_stays(ada: SudoAccount) -> None:
     guard = on_trial(ada)
     ada.sh(f"touch {ada.gpu}/guard/leave")
     eventually(lambda: ada.power_w() == DEFAULT_W, "the end of the trial", 15)
-    assert "no guard took over" in (ada.gpu / "guard" / "log").read_text() and not (ada.gpu / "guard" / "leave").exists()
+    assert "no guard took over" in (ada.gpu / "guard" / "log").read_text()
+    assert not (ada.gpu / "guard" / "leave").exists()
     eventually(lambda: not alive(guard), "the guard to end")
 
 
@@ -311,7 +312,8 @@ def test_the_file_for_sudoers_is_all_that_is_needed(ada: SudoAccount) -> None:
     ada.allow(ada.ok("sudoers")["sudoers"])
     for words in (SET, ("set", "--lock-gpu-clocks", "600,1200", "--yes"), ("set", "--persistence", "off", "--yes")):
         done = ada.ok(*words)
-        assert done["guard"]["running"] and not any("cannot be reverted" in o["message"] for o in done["outcomes"]), done
+        assert done["guard"]["running"], done
+        assert not any("cannot be reverted" in o["message"] for o in done["outcomes"]), done
     assert status_words(guard_of(ada), "Uid") == [str(ada.home.stat().st_uid)] * 4, "it needs no root for that"
     assert ada.ok("revert")["ok"] and ada.power_w() == DEFAULT_W and ada.sim.settings()[0].gpu_lock_mhz is None
     ada.ok(*SET, "--trial", "2")

@@ -199,7 +199,7 @@ class Trial:
     def shoot_guard(self, kill: Kill) -> None:
         """Kill the guard in the middle of a revert."""
         log, home = self.box.gpu / "guard" / "log", self.box.gpu / "guard"
-        eventually(lambda: "giving back" in log.read_text(), "the guard to begin", PATIENCE_S)
+        eventually(lambda: "reverting: " in log.read_text(), "the guard to begin", PATIENCE_S)
         time.sleep(self.chance.random() * 0.6)
         link = Path(f"{self.box.journal}.lock")
         pid = int((home / "pid").read_text().split()[0])

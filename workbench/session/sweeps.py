@@ -202,8 +202,8 @@ class Sweeps:
         sweep = progress.sweep
         causes = (sweep.error, why if state != SeriesState.DONE else None)
         error = "; ".join(dict.fromkeys(filter(None, causes))) or None
-        values = sweep.points[1:] if sweep.kind == "flag" else sweep.points
-        if state == SeriesState.DONE and all(p.state != PointState.DONE for p in values):
+        tried = any(p.state == PointState.DONE for p in sweep.points[1:])
+        if state == SeriesState.DONE and sweep.kind == "flag" and not tried:
             state, why = SeriesState.FAILED, why or "none of the values could be measured"
         if state == SeriesState.DONE and sweep.error:
             state = SeriesState.FAILED  # all is measured, but a GPU or server is not as it was

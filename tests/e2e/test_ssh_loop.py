@@ -333,14 +333,14 @@ def test_readings_get_old_and_come_back(far: Box) -> None:
         pid = (await ready(session)).pid
         await far.cut(session)
         at = session.state.telemetry_monotonic_s
-        await eventually(lambda: session.state.telemetry_problem, SOON_S, "a word about stale readings")
-        assert "connect" in (session.state.telemetry_problem or "")
+        await eventually(lambda: session.state.host.telemetry_problem, SOON_S, "a word about stale readings")
+        assert "connect" in (session.state.host.telemetry_problem or "")
         assert session.state.telemetry is not None and session.state.telemetry_monotonic_s == at  # kept, with its age
         await far.restore(session)
         began = time.monotonic()
         await eventually(lambda: session.state.telemetry_monotonic_s != at, SOON_S, "new readings")
         assert time.monotonic() - began < 20
-        await eventually(lambda: session.state.telemetry_problem is None, SOON_S, "no problem any more")
+        await eventually(lambda: session.state.host.telemetry_problem is None, SOON_S, "no problem any more")
         await eventually(lambda: state_of(session) is ServerState.READY, SOON_S, "the server as it was")
         assert session.state.server is not None and session.state.server.pid == pid
 

@@ -119,10 +119,10 @@ def test_another_workbenchs_measurement_is_shown_on_the_first_row_and_before_a_d
                 await screen.press("enter")  # cancel is chosen
                 await screen.until(lambda: len(screen.app.screen_stack) == 1)
                 assert not screen.state.alterations
-            await screen.until("bench idle", lambda: screen.state.measured_by is None)
+            await screen.until("bench idle", lambda: screen.state.host.measured_by is None)
             async with screen.session.turn.take("ours"):
                 await screen.session.turn.look()
-                assert screen.state.measured_by is None, "our own measurement is shown as that"
+                assert screen.state.host.measured_by is None, "our own measurement is shown as that"
 
     asyncio.run(asyncio.wait_for(go(), 60))
 

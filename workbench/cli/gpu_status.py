@@ -49,7 +49,7 @@ async def status(arguments: argparse.Namespace) -> int:
         "altered": [a.as_json() for a in state.alterations],
         "drift": [d.as_json() for d in drift],
         "others": [a.as_json() for a in state.others],
-        "others_problem": state.others_problem,
+        "others_problem": state.host.others_problem,
         "guard": asdict(guard) if guard else None,
         "journal_problem": journal_problem.message if journal_problem else None,
         "simulated": telemetry.simulated,
@@ -139,7 +139,7 @@ async def journal(arguments: argparse.Namespace) -> int:
             "simulated": session.state.simulated,
             "entries": [_entry_json(r, sysfs) for r in records],
             "others": [a.as_json() for a in session.state.others],
-            "others_problem": session.state.others_problem,
+            "others_problem": session.state.host.others_problem,
             "log": list(log),
         }
     return emit_or_say(

@@ -48,8 +48,8 @@ def other_changes_lines(state: SessionState) -> Iterator[str]:
     for (by, setting), count in counts.items():
         if count > OTHERS_SHOWN:
             yield f"altered by {by}: {label_of(setting)}, and {count - OTHERS_SHOWN} more (--json lists them)"
-    if state.others_problem:
-        yield f"  {state.others_problem}"
+    if state.host.others_problem:
+        yield f"  {state.host.others_problem}"
 
 
 async def affected_by(session: Session, commands: Sequence[SettingCommand]) -> dict[str, Any]:

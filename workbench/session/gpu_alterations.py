@@ -59,11 +59,11 @@ class GpuAlterations:
         self._core.update(
             alterations=found,
             others=tuple(alteration_of(claim) for claim in state.others),
-            others_problem=state.register.problem,
             drift=tuple(d for d in self._core.state.drift if d.setting in {a.setting for a in found}),
             offers=offers(records),
             gpu_findings=findings,
         )
+        self._core.update_host(others_problem=state.register.problem)
         self.read_monotonic_s, self.lock_changes = time.monotonic(), state.register.changes
         if gone := [r for r in records if r.gone is not None]:
             await self._report_gone(gone)

@@ -30,7 +30,7 @@ class MeasurementTurn:
         turn = measurement_lock.turn_on(self._core.host, what, wait=self.wait, tell=tell)
         async with nullcontext() if self._depth else turn:
             self._depth += 1
-            self._core.update(measured_by=None)
+            self._core.update_host(measured_by=None)
             try:
                 yield
             finally:
@@ -44,4 +44,4 @@ class MeasurementTurn:
         found = None
         if not self._depth and directory is not None:
             found = await measurement_lock.holder(self._core.host, directory)
-        self._core.update(measured_by=None if self._depth else found)
+        self._core.update_host(measured_by=None if self._depth else found)

@@ -33,6 +33,9 @@ class HostView:
     user: str | None = None
     can_change_gpus: str | None = None  # None: yes; else why not
     sudo_password: bool = False  # whether a password for sudo is enough
+    telemetry_problem: str | None = None  # why the GPUs are not read
+    others_problem: str | None = None  # why the changes of other users' Workbenches are not known
+    measured_by: Turn | None = None  # another Workbench that measures on this host now
     unknown_key: str | None = None  # fingerprint of an unknown key; a changed key is rejected instead
 
 
@@ -156,10 +159,8 @@ class SessionState:
     host: HostView
     telemetry: Telemetry | None = None
     telemetry_monotonic_s: float | None = None  # this machine's time.monotonic() at its arrival
-    telemetry_problem: str | None = None
     alterations: tuple[Alteration, ...] = ()
     others: tuple[Alteration, ...] = ()  # changed by other users' Workbenches; extra["by"] names them
-    others_problem: str | None = None  # why `others` is not known
     drift: tuple[Drift, ...] = ()  # `alterations` that someone else has changed since
     gpu_findings: tuple[tuple[int, str], ...] = ()  # (gpu index, "lock ▲ no effect") on the GPU's row
     unapplied: tuple[str, ...] = ()  # GPU settings of the loaded preset that are not in force
@@ -179,7 +180,6 @@ class SessionState:
     ceiling: CeilingView | None = None
     experiment: Experiment | None = None  # the one that runs, or was shown last
     sweep: Sweep | None = None  # likewise
-    measured_by: Turn | None = None  # another Workbench that measures on this host now
     activity: tuple[Activity, ...] = ()  # newest last, at most 500
     notice: Notice | None = None
     busy: tuple[str, ...] = ()  # what is under way now: "starting", "applying GPU settings", …

@@ -82,7 +82,8 @@ class TelemetryWatch:
     def _take(self, telemetry: Telemetry) -> None:
         before = self._core.state.telemetry
         known = before is not None and before.infos == telemetry.infos
-        self._core.update(telemetry=telemetry, telemetry_monotonic_s=time.monotonic(), telemetry_problem=None)
+        self._core.update(telemetry=telemetry, telemetry_monotonic_s=time.monotonic())
+        self._core.update_host(telemetry_problem=None)
         if not known and telemetry.infos:
             for listener in self.on_gpus_changed:
                 listener()
@@ -91,5 +92,5 @@ class TelemetryWatch:
 
     async def _watch_age(self) -> None:
         while self._source is not None:
-            self._core.update(telemetry_problem=self._source.problem)
+            self._core.update_host(telemetry_problem=self._source.problem)
             await asyncio.sleep(_AGE_S)

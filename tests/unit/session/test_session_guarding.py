@@ -83,7 +83,7 @@ def test_a_screen_that_is_not_drawn_holds_nothing_and_is_told_later(box: Guarded
         await until(lambda: session.state.alterations == (), "no alteration")
         await until(lambda: session.state.notice is not None, "a notice")
         assert session.state.notice is not None
-        assert "the guard reverted GPU0 power_limit_w: no heartbeat for 2 s" in session.state.notice.text
+        assert "the guard reverted GPU0 power limit: no heartbeat for 2 s" in session.state.notice.text
 
     attended(box, scenario)
 

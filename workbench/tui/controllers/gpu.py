@@ -40,10 +40,12 @@ class GpuController(Controller):
         """Ask for settings, then show their commands."""
         state = self.state
         if state.telemetry is None or not state.telemetry.gpus:
-            if state.telemetry is None and not state.telemetry_problem and state.host.link != "failed":
+            if state.telemetry is None and not state.host.telemetry_problem and state.host.link != "failed":
                 self.say("the GPUs have not been read yet", Level.WARN, "press g again after the first reading")
             else:
-                self.say("no GPU can be set here", Level.WARN, state.telemetry_problem or "h works on another host")
+                self.say(
+                    "no GPU can be set here", Level.WARN, state.host.telemetry_problem or "h works on another host"
+                )
             return
         count = len(state.telemetry.gpus)
         found: list[tuple[Wanted, Sequence[SettingOutcome], Sequence[Process] | None]] = []
@@ -105,7 +107,7 @@ class GpuController(Controller):
         indexes = sorted({c.gpu_index for c in commands})
 
         def text(width: int) -> list[Row]:
-            rows = [*disturbed_rows(state.measured_by, width)]
+            rows = [*disturbed_rows(state.host.measured_by, width)]
             rows += [*concerned_rows(state, indexes, processes, width), (), *change_rows(planned, width), ()]
             rows += [*command_rows(commands, width, state.host.sudo_password), (), *note_rows(planned, width)]
             after = "The previous values are written to disk first; r restores them."
@@ -119,7 +121,7 @@ class GpuController(Controller):
                 lambda report: self.show_report("GPU settings", report),
             )
 
-        default_no = any(c.right for c in commands) or state.measured_by is not None
+        default_no = any(c.right for c in commands) or state.host.measured_by is not None
         self._ask("These commands change the GPUs", text, "run them", agreed, default_no=default_no)
 
     # revert
@@ -130,13 +132,13 @@ class GpuController(Controller):
             self.say("no GPU setting is altered")
             return
         texts = [f"{gpus}: {now} back to {there_before(b)}" for gpus, now, b in alteration_texts(state.alterations)]
-        disturbs = state.bench.running or state.measured_by is not None
+        disturbs = state.bench.running or state.host.measured_by is not None
         if not disturbs and not state.host.sudo_password:
             self._revert(texts)
             return
 
         def text(width: int) -> list[Row]:
-            rows = disturbed_rows(state.measured_by, width)
+            rows = disturbed_rows(state.host.measured_by, width)
             if state.bench.running:
                 rows += paragraph("! A benchmark is running: its result would mix both settings.", width, "warn")
             return [*rows, *(row for line in texts for row in paragraph(line, width))]

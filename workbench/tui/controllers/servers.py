@@ -50,7 +50,7 @@ class ServerController(Controller):
                     lambda _: self.go("log") if self.services.panes.active == before else None,
                 )
 
-        await self.app.push_screen(StartPlan(state.plan, in_the_way, changes or (), state.measured_by), decided)
+        await self.app.push_screen(StartPlan(state.plan, in_the_way, changes or (), state.host.measured_by), decided)
 
     async def _ask_trust(self, untrusted: Sequence[Finding]) -> None:
         """Show what a foreign preset runs before its first start."""
@@ -70,7 +70,7 @@ class ServerController(Controller):
         await self.app.push_screen(box, decided)
 
     async def stop(self) -> None:
-        server, measured_by = self.state.server, self.state.measured_by
+        server, measured_by = self.state.server, self.state.host.measured_by
         if server is None or not (server.state in ALIVE or server.outlived):
             self.say("no server of Workbench is running here")
             return

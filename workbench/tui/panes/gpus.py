@@ -43,7 +43,7 @@ class GpuPane(Pane, Scrolled):
         state = self.state
         telemetry = state.telemetry if state else None
         if state is None or telemetry is None:
-            text = state.telemetry_problem if state and state.telemetry_problem else "No reading yet."
+            text = state.host.telemetry_problem if state and state.host.telemetry_problem else "No reading yet."
             return paragraph(text, width, "dim")
         rows = self._driver(state, telemetry, width)
         for sample in telemetry.gpus:
@@ -75,8 +75,8 @@ class GpuPane(Pane, Scrolled):
 
             rows += guard_rows(state.guard, self.trial.left(state.guard, state.guard.trial_left_s), width)
         rows += _changed_rows(state, -1, width)  # the host's own
-        if state.others_problem and (state.alterations or state.host.can_change_gpus is None):
-            rows += paragraph(f"! {state.others_problem}", width, "warn")
+        if state.host.others_problem and (state.alterations or state.host.can_change_gpus is None):
+            rows += paragraph(f"! {state.host.others_problem}", width, "warn")
         return rows
 
     def _gpu(self, state: SessionState, telemetry: Telemetry, sample: GpuSample, width: int) -> list[Row]:

@@ -27,11 +27,10 @@ class GpuStrip(Painted):
         {
             "telemetry",
             "telemetry_monotonic_s",
-            "telemetry_problem",
+            "host",
             "alterations",
             "drift",
             "others",
-            "others_problem",
             "gpu_findings",
             "guard",
         }
@@ -108,8 +107,8 @@ class GpuStrip(Painted):
             driver = telemetry.driver
             head = (f"x GPUs: {driver.status}", "bad")
             return [(head,), *(((line, "text"),) for line in wrap(driver.message or "", width)[:3])]
-        if state is not None and state.telemetry_problem:
-            lines = wrap(f"x GPUs: {state.telemetry_problem}", width, "  ")[:3]
+        if state is not None and state.host.telemetry_problem:
+            lines = wrap(f"x GPUs: {state.host.telemetry_problem}", width, "  ")[:3]
             return [(("x GPUs:", "bad"), (lines[0][7:], "text")), *(((line, "text"),) for line in lines[1:])]
         if telemetry is not None:
             return [(("GPUs: none seen by the driver", "warn"),), (("h another host", "dim"),)]

@@ -74,7 +74,7 @@ def link_runs(state: SessionState, now_s: float) -> Row:
 
 def measured_elsewhere(state: SessionState, *, brief: bool = False) -> Row:
     """Return the other Workbench that measures on this host; () if there is none."""
-    by = state.measured_by
+    by = state.host.measured_by
     if by is None:
         return ()
     since = f" since {clock(by.since_unix_s)}"

@@ -195,7 +195,7 @@ def test_a_power_sweep_starts_between_the_limits(drive: Any) -> None:
 @pytest.mark.slow
 def test_sweeps_of_the_concurrency_and_of_a_flag(drive: Any) -> None:
     async def scenario(d: Any) -> None:
-        await d.press("2", "down", "S", "right", "right")
+        await d.press("2", "down", "S", "c")
         assert "< concurrency >" in d.text and sweep_form.LEVELS in d.text
         await d.press("tab", *"1,4,16", "enter")
         shape = {"max_tokens": 128, "input_tokens": 128}

@@ -1,4 +1,4 @@
-"""The terminal front end: draws the session's state, and calls the session's parts. It holds no state of a host itself.
+"""The terminal front end: draws the session's state, and calls the session's parts. It keeps no state of a host itself.
 
 app, screen     the application and its main screen
 bindings        the table of keys; controllers/ has the methods that they call

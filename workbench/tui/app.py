@@ -138,7 +138,7 @@ class WorkbenchApp(PlainEnd):
             return False
         try:
             return await self._run_key(event, self.screen.working)
-        except Exception as error:  # of an action: a message shows it, and the screen goes on
+        except Exception as error:  # of an action: a message shows it, and the screen continues
             self.main.services.explain(error)
             return True
 

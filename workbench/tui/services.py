@@ -135,7 +135,7 @@ class Services:
         from workbench.store.crash_files import defect_text
 
         text, details = defect_text(error)
-        self.say(text, Level.ERROR, f"the screen goes on; {details}")
+        self.say(text, Level.ERROR, f"the screen continues; {details}")
 
     def _fail(self, error: WorkbenchError) -> None:
         where = f"{error.host}: " if error.host else ""

@@ -78,7 +78,7 @@ def change_rows(planned: Sequence[SettingOutcome], width: int) -> list[Row]:
             o.command.gpu_index
         )
     cells = (9, 17, 15, 15) if width >= 90 else (8, 17, 13, 13)
-    heads = zip(("", "setting", "before", "asked for"), cells, strict=True)
+    heads = zip(("", "setting", "before", "requested"), cells, strict=True)
     rows: list[Row] = [(("".join(pad(text, size) for text, size in heads), "head"),)]
     for (word, before, wanted, known), indexes in alike.items():
         row = [cell(text, size) for text, size in zip((gpus_text(indexes), word, before, wanted), cells, strict=True)]
@@ -193,7 +193,7 @@ def report_rows(report: SettingsReport, width: int) -> list[Row]:
     """
     rows: list[Row] = []
     if report.outcomes:
-        rows.append(((_columns(width, "", "setting", "before", "asked for", "reads", "in force"), "head"),))
+        rows.append(((_columns(width, "", "setting", "before", "requested", "reads", "in force"), "head"),))
     rows += _outcomes(report.outcomes, width)
     if not report.outcomes:
         rows += paragraph("Nothing to do: no setting was altered.", width, "dim")

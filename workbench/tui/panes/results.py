@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from workbench.session.session import Session
     from workbench.tui.controllers import Controllers
 
-PLOT_FROM = (110, 12)  # columns and rows from which the plot stands beside the table
+PLOT_FROM = (110, 12)  # columns and rows from which the plot is beside the table
 TABLE_BESIDE_PLOT = 64
 
 
@@ -117,13 +117,13 @@ class Results(Pane, PickList):
             rows.append(((self._columns(width, "", "#", "change", *heads), "head"),))
         return rows
 
-    def _columns(self, width: int, mark: str, number: str, label: str, *figures: str) -> str:
+    def _columns(self, width: int, mark: str, number: str, label: str, *values: str) -> str:
         sizes = [8, 13, 7, 6, 7]
         if width < 50:
-            sizes, figures = sizes[:3], figures[:3]
+            sizes, values = sizes[:3], values[:3]
         elif width < 64:
-            sizes, figures = [7, 10, 7, 5], figures[:4]
-        tail = "".join(pad(f, s, right=True) for f, s in zip(figures, sizes, strict=True))
+            sizes, values = [7, 10, 7, 5], values[:4]
+        tail = "".join(pad(f, s, right=True) for f, s in zip(values, sizes, strict=True))
         return f"{mark:<2}{number:>3} {pad(label, max(6, width - 6 - sum(sizes)))}{tail}"
 
     def item_row(self, item: BenchRow, width: int) -> Row:
@@ -142,14 +142,14 @@ class Results(Pane, PickList):
             label = f"{item.requests_failed}/{item.requests_ok + item.requests_failed} failed {label}"
             role = "bad" if not mark else role
         ttft = f"{figure(item.ttft_p50_ms, 0)}/{figure(item.ttft_p99_ms, 0)}".replace(",", "")  # 10 cells for both
-        figures = (
+        values = (
             figure(item.output_tok_s),
             ttft,
             figure(item.itl_mean_ms, 1),
             figure(item.power_w, 0),
             figure(item.tok_per_joule),
         )
-        return ((self._columns(width, mark, str(item.id), label, *figures), role),)
+        return ((self._columns(width, mark, str(item.id), label, *values), role),)
 
     def _progress(self, width: int) -> list[Row]:
         bench = self.state.bench if self.state else None
@@ -188,8 +188,8 @@ class Results(Pane, PickList):
         share = ceiling.measured_tok_s / ceiling.tok_s if ceiling.tok_s else 0.0
         text = f" {share * 100:.0f} % of {limit}"
         cells = max(12, min(30, width - 6 - len(text)))
-        figures = cut(text, width - 6 - cells)
-        return [(("limit ", "dim"), (gauge(share, cells), "good"), (figures, "bad" if share > 1.0 else "text"))]
+        values = cut(text, width - 6 - cells)
+        return [(("limit ", "dim"), (gauge(share, cells), "good"), (values, "bad" if share > 1.0 else "text"))]
 
     def empty_rows(self, width: int) -> list[Row]:
         server = self.state.server if self.state else None

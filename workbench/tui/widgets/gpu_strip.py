@@ -191,7 +191,7 @@ class GpuStrip(Painted):
         total, limit = total_bytes(sample, info), limit_w(sample, info)
         used = NA if sample.memory_used_bytes is None else f"{sample.memory_used_bytes / GIB:.1f}"
         watts = NA if sample.power_w is None else f"{sample.power_w:.0f}"
-        figures = (
+        values = (
             pad(UTIL.text(sample, info), 6, right=True)
             + pad(used + (f"/{total / GIB:.0f}G" if total else ""), 11, right=True)
             + pad(watts + (f"/{limit:.0f}W" if limit else "W" if watts != NA else ""), 10, right=True)
@@ -201,12 +201,12 @@ class GpuStrip(Painted):
         sign = self._sign(sample)
         right = 14 if width < 110 else 30
         name = pad(gpu_title(sample, info).split(" ", 1)[-1], 22) if width >= 110 else ""
-        cells = max(4, width - 2 - len(name) - len(figures) - right)
+        cells = max(4, width - 2 - len(name) - len(values) - right)
         role = "dim" if self.stale is not None else "text"
         spark = self._sparks[sample.index, UTIL.label].text(cells, 0.0, 100.0)
         text = sign[0][0]
         if len(text) > right and G.alert in text:  # the verdict matters more than its values
             text = " " + text[text.index(G.alert) :]
         fitted = (cut(text, right), sign[0][1])
-        row: Row = (index, (name, "dim"), (spark, "dim" if role == "dim" else "spark"), (figures, role), fitted)
+        row: Row = (index, (name, "dim"), (spark, "dim" if role == "dim" else "spark"), (values, role), fitted)
         return row if row_width(row) <= width else spread(row[:-1], (fitted,), width)

@@ -109,8 +109,8 @@ def _table(s: Sweep, width: int) -> list[Row]:
         sign, role = signs.get(p.state, ("  ", "dim"))
         if n == s.knee:
             sign, role = f"{KNEE} ", "warnb"
-        figures = "".join(pad(text(p) if p.state == "done" else "", cells, True) for _, cells, text in columns)
-        row: Row = ((f" {sign}", role), (pad(p.label, label), "text" if p.state == "done" else role), (figures, "text"))
+        values = "".join(pad(text(p) if p.state == "done" else "", cells, True) for _, cells, text in columns)
+        row: Row = ((f" {sign}", role), (pad(p.label, label), "text" if p.state == "done" else role), (values, "text"))
         held = {"yes": "in force"}.get(p.in_force or "", p.in_force)
         said = p.error or held or ("" if p.state in ("done", "planned") else p.state)
         role = "bad" if p.error and p.state != "skipped" else "warn" if held and p.in_force != "yes" else "dim"

@@ -237,7 +237,7 @@ class Trial:
     async def next_start(self, kill: Kill) -> None:
         found, _ = await alterations.records(self.box.host)
         altered = self.altered()
-        names = {"governor": "governor", "gpu_lock_mhz": "gpu_clocks", "memory_lock_mhz": "memory_clocks"}
+        names = {"limit_w": "power_limit_w", "gpu_lock_mhz": "gpu_clocks", "memory_lock_mhz": "memory_clocks"}
         off = {names.get(k, k) for k, v in self.now().items() if v != self.before[k]}
         told = {r.entry.setting for r in found}
         assert off <= told, f"{off - told} is altered, and the next start does not say so"

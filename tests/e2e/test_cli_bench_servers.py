@@ -184,5 +184,5 @@ def test_a_silent_server_is_reported_at_growing_intervals(capsys: pytest.Capture
         session.core.update(bench=BenchState(running=True, progress=progress))
         tell(session.state, frozenset({"bench"}))
     told = capsys.readouterr().err.splitlines()
-    assert [line.split(" for ")[1] for line in told] == [f"{n} s, 2 requests are waiting" for n in (10, 20, 41, 11)]
+    assert [line.split(" for ")[1] for line in told] == [f"{n} s, 2 requests waiting" for n in (10, 20, 41, 11)]
     assert told[0].startswith("measuring: no byte from the server")

@@ -262,6 +262,18 @@ def test_the_palette_finds_presets(drive: Any) -> None:
     drive(scenario)
 
 
+def test_the_palette_lists_an_action_of_two_keys_once(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        await d.press("ctrl+p", *"plot")
+        await d.until(lambda: "results: plot" in d.text)
+        assert "compare: plot" not in d.text
+        await d.press(*["backspace"] * 4, *"settings")
+        await d.until(lambda: "GPU (g)" in d.text)
+        assert "gpu: settings" not in d.text
+
+    drive(scenario)
+
+
 @pytest.mark.slow
 def test_host_picker_takes_a_listed_or_a_typed_name(drive: Any) -> None:
     async def scenario(d: Any) -> None:

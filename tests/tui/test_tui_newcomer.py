@@ -74,9 +74,9 @@ def test_processes_that_outlived_their_server_are_stopped_by_x() -> None:
         await s.until("x CRASHED", "1 process of the server", "x, or workbench stop")
         assert s.state.server.outlived
         await s.press("s")
-        await s.until("Processes that outlived", "are stopped first", "enter restart")
+        await s.until("1 process that outlived", "is stopped first", "enter restart")
         await s.press("escape", "x")
-        await s.until("processes outlived it", "stop it")
+        await s.until("1 process outlived it", "stop it")
         await s.press("enter")
         await s.until(lambda: not s.state.server.outlived)
 

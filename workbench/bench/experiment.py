@@ -30,6 +30,7 @@ from workbench.bench.experiment_diagnosis import MeasuredRun, compiled_once, dia
 from workbench.bench.metric_changes import BETTER, LEVEL, WORSE, average, metric_called, unclaimed, variance
 from workbench.bench.student_t import detectable_shift, t_quantile
 from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, MetricChange, half_width
+from workbench.model.counts import count_of
 from workbench.model.errors import InputError
 from workbench.model.experiment import INTERRUPTED, WARM_UP, Arm, Experiment, ExperimentRun, ExperimentSpec, RunState
 from workbench.model.series_state import SeriesState
@@ -337,8 +338,7 @@ def _sentence(experiment: Experiment, change: MetricChange | None) -> str:
     if change is None or change.change_pct is None:
         return "" if experiment.state == SeriesState.RUNNING else "no claim: no pair is complete"
     if change.interval_pct is None:
-        pairs = "1 pair" if done == 1 else f"{done} pairs"
-        return f"no claim: {pairs} cannot be distinguished from the noise between runs"
+        return f"no claim: {count_of(done, 'pair')} cannot be distinguished from the noise between runs"
     seen = f"{change.change_pct:+.1f} % ± {half_width(change.interval_pct)} ({_named(change)}, {done} pairs)"
     if experiment.state == SeriesState.RUNNING:
         return f"so far {seen}"

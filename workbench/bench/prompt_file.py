@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from workbench.model.counts import count_of
 from workbench.model.errors import InputError
 
 MOST_BYTES = 1024 * 1024 * 1024  # ShareGPT has 640 MB
@@ -66,8 +67,7 @@ def read(path: str | Path) -> Prompts:
     if not found:
         raise InputError(f"{path} contains no prompt", next_step=_EXPECTED)
     digest = hashlib.sha256(data).hexdigest()[:12]
-    plural = "" if len(found) == 1 else "s"
-    return Prompts(tuple(found), f"{path.name} ({len(found)} prompt{plural}, sha256 {digest})", with_messages)
+    return Prompts(tuple(found), f"{path.name} ({count_of(len(found), 'prompt')}, sha256 {digest})", with_messages)
 
 
 def _with_length(prompt: str | list[dict[str, Any]], line: Any) -> Any:

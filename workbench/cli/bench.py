@@ -18,6 +18,7 @@ from workbench.cli.servers import ready_run
 from workbench.cli.shared_options import WAIT_TURN
 from workbench.cli.stop_signals import benchmark_stopped_by_signals, raise_for
 from workbench.cli.sweeps import sweep_lines
+from workbench.model.counts import count_of
 from workbench.model.errors import InputError
 from workbench.model.untrusted_text import clean
 
@@ -194,7 +195,7 @@ def _counts(progress: BenchProgress) -> str:
 
 
 def _silence(progress: BenchProgress) -> str:
-    return f"no byte from the server for {progress.silent_s:.0f} s, {progress.in_flight} requests are waiting"
+    return f"no byte from the server for {progress.silent_s:.0f} s, {count_of(progress.in_flight, 'request')} waiting"
 
 
 def report_silence() -> Callable[[SessionState, frozenset[str]], None]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.cli.open_session import local_session
 from workbench.cli.output import emit, emit_or_say, finding_line, note, say
 from workbench.cli.registry import command, option
+from workbench.model.counts import count_of
 from workbench.model.settings import label_of, text_of
 
 if TYPE_CHECKING:
@@ -65,7 +66,8 @@ def _preset_lines(preset: Preset) -> Iterator[str]:
     yield f"hardware  {hardware.count} x {', '.join(hardware.gpu_names) or 'any NVIDIA GPU'}"
     yield f"platform  {hardware.platform or 'any'}"
     yield f"baseline  {preset.baseline or 'none'}"
-    yield f"benchmark {benchmark.profile}, {benchmark.requests} requests, concurrency {benchmark.concurrency}"
+    requests = count_of(benchmark.requests, "request")
+    yield f"benchmark {benchmark.profile}, {requests}, concurrency {benchmark.concurrency}"
     yield f"from      {source.document} ({source.status}) {source.note or ''}"
     yield from _setting_lines(preset.flags, preset.env)
     for node in preset.nodes:

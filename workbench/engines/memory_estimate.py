@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from workbench.engines import registry
 from workbench.engines.plan_context import Situation
+from workbench.model.counts import count_of
 from workbench.model.gpu import GpuInfo
 from workbench.model.plan import LaunchPlan
 
@@ -155,4 +156,4 @@ def _kv_text(used: float, total: float, tokens: int | None, sequences: int | Non
         return f"est. {memory}, KV cache {tokens:,} tokens"
     if sequences == 0:
         return f"est. {memory}, KV cache {tokens:,} tokens: not one sequence of {length:,}"
-    return f"est. {memory}, KV fits {sequences:,} full-length sequences ({tokens:,} tokens)"
+    return f"est. {memory}, KV fits {count_of(sequences, 'full-length sequence')} ({tokens:,} tokens)"

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from workbench.engines.catalog import satisfies
 from workbench.engines.memory_estimate import MemoryFit, fit
 from workbench.engines.plan_context import Situation
+from workbench.model.counts import count_of
 from workbench.model.findings import Finding, Level
 from workbench.model.secrets import is_secret_name
 
@@ -36,7 +37,7 @@ def enough_gpus(here: Situation) -> Iterator[Finding]:
     need, have = here.gpus_needed, here.gpus_visible
     each = " on each node" if here.nodes > 1 else ""
     if need > have:
-        text = f"needs {need} GPUs{each} (tensor x pipeline x data parallel), {have} visible"
+        text = f"needs {count_of(need, 'GPU')}{each} (tensor x pipeline x data parallel), {have} visible"
         fix = "lower tensor-parallel-size or data-parallel-size, or make more GPUs visible in CUDA_VISIBLE_DEVICES"
         yield Finding(Level.ERROR, "gpus.too-few", text, "tensor-parallel-size", fix)
     elif need < have and not here.engine.uses_all_gpus:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from workbench.model.bench import BenchResult, Comparison
+from workbench.model.counts import count_of
 from workbench.model.experiment import Experiment
 from workbench.model.sweep import Sweep
 from workbench.report.blocks import Block, Document, Fold, Heading
@@ -57,9 +58,9 @@ def _document_of_several(report: Report) -> Document:
 
 def _title_of_several(comparison: Comparison | None, results: Sequence[BenchResult]) -> str:
     if comparison is None:
-        return f"{len(results)} benchmarks"
+        return count_of(len(results), "benchmark")
     if len(results) > 2:
-        return f"B ({comparison.runs_b} runs) against A ({comparison.runs_a} runs)"
+        return f"B ({count_of(comparison.runs_b, 'run')}) against A ({count_of(comparison.runs_a, 'run')})"
     return f"B #{comparison.b} against A #{comparison.a}"
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from workbench.engines.roofline import against_limit
 from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, EngineDuring, GpuDuring
 from workbench.model.bench_cli_options import options
+from workbench.model.counts import count_of
 from workbench.model.metrics import ENERGY, LATENCY, METRICS, PARTS, RUN, SummaryMetric, metrics_of, value_of
 from workbench.model.secrets import SERVER_KEY_VARIABLE
 from workbench.report import plots
@@ -113,7 +114,7 @@ def _alerts(result: BenchResult) -> list[Block]:
         alerts.append(Alert("warning", f"Measured by {conditions.imported}, not by Workbench", (text,)))
     if summary.requests_failed:
         kinds = ", ".join(f"{count} × {kind}" for kind, count in summary.errors.items())
-        alerts.append(Alert("warning", f"{summary.requests_failed} requests failed", (kinds,)))
+        alerts.append(Alert("warning", f"{count_of(summary.requests_failed, 'request')} failed", (kinds,)))
     return alerts
 
 
@@ -156,7 +157,7 @@ def _run_metrics(summary: BenchSummary) -> tuple[Row, ...]:
     failed = "".join(f", {count} {kind}" for kind, count in summary.errors.items())
     rows = [("requests", f"{summary.requests_ok:,} ok, {_failed(summary)}{failed}"), *_metric_rows(summary, RUN)]
     if summary.warmup_requests:
-        rows.append(("warm-up, not counted", f"{summary.warmup_requests:,} requests"))
+        rows.append(("warm-up, not counted", count_of(summary.warmup_requests, "request")))
     if any(is_missing_in_file(summary, metric.name) for metric in metrics_of(RUN)):
         rows.append(("all else", NOT_IN_FILE))
     return tuple(rows)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from workbench.model.bench import BenchResult, Comparison, MetricChange
+from workbench.model.counts import count_of
 from workbench.model.experiment import Arm, Experiment
 from workbench.model.metrics import metric_title
 from workbench.model.sweep import Sweep, SweepPoint
@@ -101,7 +102,7 @@ def _design(experiment: Experiment) -> tuple[tuple[str, str], ...]:
     if experiment.discarded:
         rows.append(("first runs discarded", ", ".join(run.arm for run in experiment.discarded)))
     if experiment.extensions:
-        rows.append(("extended after the outcome was seen", f"{experiment.extensions} times"))
+        rows.append(("extended after the outcome was seen", count_of(experiment.extensions, "time")))
     return tuple(rows)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from workbench.model.counts import count_of
 from workbench.model.findings import Finding, Level
 from workbench.model.server_run import ServerState, ServerStatus
 from workbench.model.untrusted_text import clean
@@ -88,6 +89,7 @@ def _findings(facts: RunFacts) -> tuple[Finding, ...]:
     if facts.record.problem:
         found.append(Finding(Level.WARN, "run.record", facts.record.problem, fix="stop the run, or end it by hand"))
     if facts.members and not facts.alive:
-        text = f"{facts.members} processes of the server are still alive and may occupy GPU memory"
+        alive = f"{count_of(facts.members, 'process', 'processes')} of the server"
+        text = f"{alive} {'is' if facts.members == 1 else 'are'} still alive and may occupy GPU memory"
         found.append(Finding(Level.ERROR, "run.orphans", text, fix=f"x, or workbench stop {facts.record.run_id}"))
     return tuple(found)

@@ -7,6 +7,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from workbench.bench.workload import has_messages
+from workbench.model.counts import count_of
 from workbench.model.errors import InputError
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def _check_streams(merged: dict[str, Any], given: Mapping[str, Any]) -> None:
         return
     if "concurrency" in given:
         raise InputError(
-            f"{requests} requests cannot keep {streams} streams busy",
+            f"{count_of(requests, 'request')} cannot keep {streams} streams busy",
             next_step=f"ask for {ROUNDS * streams} requests (--requests), or for fewer streams",
         )
     merged["concurrency"] = requests

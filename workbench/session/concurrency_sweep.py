@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from workbench.model.counts import count_of
 from workbench.model.errors import InputError
 from workbench.session.sustained_load import REQUESTS
 from workbench.session.sweep_parts import PlannedSweep, SweepParts, Target, target_of
@@ -76,7 +77,7 @@ class ConcurrencySweep:
                 raise EndedEarly(f"{point.label} failed: {point.error}")
             best_tok_s = max(best_tok_s, point.tok_s or 0.0)
             if failed := results[0].summary.requests_failed:
-                self.progress.note(f"{point.label}: {failed} requests failed")
+                self.progress.note(f"{point.label}: {count_of(failed, 'request')} failed")
 
     def fields(self, level: int) -> dict[str, Any]:
         """Return the fields of BenchSpec at one level."""

@@ -17,6 +17,7 @@ from workbench.gpu.settings.disturbance import Watch
 from workbench.gpu.settings.proof import Proof, judge_all
 from workbench.gpu.telemetry.benchmark_readings import summarize
 from workbench.gpu.telemetry.source import TelemetrySource
+from workbench.model.counts import count_of
 from workbench.model.errors import HostError
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ class Meter:
             return Idle(why="no GPU of the server is known")
         before, began_s = await requests(), time.monotonic()
         if before.in_flight:
-            return Idle(why=f"{before.in_flight} requests of others were in flight before the run")
+            return Idle(why=f"before the run, {count_of(before.in_flight, 'request')} of other clients in flight")
         await asyncio.sleep(IDLE_S)
         while True:
             at_s = time.monotonic()

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from workbench.model.counts import count_of
 from workbench.model.errors import BenchError, NotTrusted, PlanError, ServerError
 from workbench.model.findings import Level
 from workbench.model.plan import diff
@@ -213,7 +214,7 @@ class Servers:
         errors = [f for f in editor.findings() if f.level is Level.ERROR]
         if errors:
             raise PlanError(
-                f"the plan has {len(errors)} error{'s' * (len(errors) > 1)}: {errors[0].text}",
+                f"the plan has {count_of(len(errors), 'error')}: {errors[0].text}",
                 next_step=errors[0].fix or "correct the flag, then start again",
                 findings=errors,
             )

@@ -44,6 +44,15 @@ class Key:
         return f"{self.where or 'screen'} {self.key}"
 
 
+# two keys each
+def change_gpu_settings(controllers: Controllers) -> Awaitable[None]:
+    return controllers.gpu.edit()
+
+
+def plot_results(controllers: Controllers) -> Awaitable[None]:
+    return controllers.results.plot()
+
+
 SCREEN_KEYS: tuple[Key, ...] = (
     Key("p", "Preset", "pick a preset: type letters of its name, enter loads it", lambda c: c.search.presets(), 1),
     Key("slash", "Find", "find a flag by name; filter the presets; search the log", lambda c: c.search.find(), 2),
@@ -52,7 +61,7 @@ SCREEN_KEYS: tuple[Key, ...] = (
     Key("b", "Bench", "benchmark the server; while it starts: as soon as it is READY", lambda c: c.bench.run(), 4),
     Key("c", "Compare", "compare the marked results A and B, else the last two", lambda c: c.results.compare(), 10),
     Key("full_stop", "Again", "restart with the plan, bench, compare", lambda c: c.bench.again(), 5),
-    Key("g", "GPU", "power limit, clocks and other GPU settings: shows the commands", lambda c: c.gpu.edit(), 8),
+    Key("g", "GPU", "power limit, clocks and other GPU settings: shows the commands", change_gpu_settings, 8),
     Key("r", "Revert", "restore every GPU setting to its previous value, at once", lambda c: c.gpu.revert(), 11),
     Key("T", "Keep trial", "keep the GPU settings that are on trial until r", lambda c: c.gpu.keep_trial()),
     Key("V", "Verify", "put load on the server: which GPU settings are in force?", lambda c: c.gpu.verify(), 15),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from workbench.model.counts import count_of
 from workbench.model.errors import InputError, WorkbenchError
 from workbench.model.experiment import Arm, Experiment
 from workbench.model.findings import Level
@@ -80,7 +81,7 @@ class ExperimentController(SeriesController[Experiment]):
 
     def _ask(self, a: Arm, b: Arm, about: str) -> None:
         spec, shape = self.session.bench.defaults(), dict(self.session.bench.shape())
-        load = f"{spec.requests} requests at {spec.concurrency} streams"
+        load = f"{count_of(spec.requests, 'request')} at {count_of(spec.concurrency, 'stream')}"
 
         def estimate(wanted: Wanted) -> float | None:
             try:
@@ -131,4 +132,4 @@ def _flag_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[PlanCh
 
 def _line(e: Experiment) -> str:
     a, b = (" ".join(arm_words(arm)) or "plan" for arm in (e.spec.a, e.spec.b))
-    return f"{e.id:>4} {pad(e.state, 8)} {clock(e.unix_s)}  {e.pairs_done} pairs  {a} > {b}  {e.verdict}"
+    return f"{e.id:>4} {pad(e.state, 8)} {clock(e.unix_s)}  {count_of(e.pairs_done, 'pair'):<7}  {a} > {b}  {e.verdict}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from workbench.model.counts import count_of
 from workbench.model.errors import InputError
 from workbench.model.findings import Level
 from workbench.model.server_run import ServerState, ServerStatus
@@ -177,8 +178,7 @@ class GpuController(Controller):
         trial = report.guard.trial_left_s if report.guard and not texts else None
         problem = report.guard.problem if report.guard and not texts else None
         if in_force and not problem:
-            count = len(report.outcomes)
-            counted = f"{count} setting{'s' * (count != 1)} read back and in force"
+            counted = f"{count_of(len(report.outcomes), 'setting')} read back and in force"
             next_step = "r reverts them; l lists the commands"
             if trial is not None:
                 next_step = f"on trial for {trial:.0f} s: T keeps them, r reverts them"

@@ -38,8 +38,12 @@ class PaletteController(Controller):
         await self.app.push_screen(PickModal("Actions", items, filter=True, free=False).add_class("-wide"), chosen)
 
     def _entries(self) -> Iterator[Entry]:
-        """Yield the actions in the order of the table, then the presets, then the hosts."""
-        for key in (key for key in ALL_KEYS if key.key not in LEFT_OUT):
+        """Yield each action once, in the order of the key table, then the presets, then the hosts."""
+        actions: dict[object, Key] = {}  # two keys may run one action
+        for key in ALL_KEYS:
+            if key.key not in LEFT_OUT:
+                actions.setdefault(key.run, key)
+        for key in actions.values():
             name = f"{key.where}: {key.label}" if key.where else f"{key.label} ({key.shown})"
             yield Entry(name, key.help, partial(self._run, key))
         yield Entry("Save a picture", "the screen as SVG in the working directory", self.controllers.view.save_picture)

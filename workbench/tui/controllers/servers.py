@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from workbench.model.counts import count_of
 from workbench.model.findings import Finding, Level
 from workbench.tui.cells import Row, beside, paragraph
 from workbench.tui.controllers.base import Controller
@@ -77,7 +78,7 @@ class ServerController(Controller):
 
         def text(width: int) -> list[Row]:
             about = f"{server.run_id}: {server.engine} {server.model} on {server.host}, pid {server.pid}"
-            about += f"; {server.outlived} processes outlived it" if server.outlived else ""
+            about += f"; {count_of(server.outlived, 'process', 'processes')} outlived it" if server.outlived else ""
             how = "TERM to its process group, KILL to what is left after the grace time."
             return [*disturbed_rows(measured_by, width), *paragraph(about, width), *paragraph(how, width, "dim")]
 
@@ -136,7 +137,7 @@ class ServerController(Controller):
         if not lines:
             self.say(f"“{self.searched}” is not in the log", Level.WARN)
             return
-        count = f"{len(lines)} line{'s' * (len(lines) != 1)}" + (" or more" if len(lines) >= MOST_MATCHES else "")
+        count = count_of(len(lines), "line") + (" or more" if len(lines) >= MOST_MATCHES else "")
         if hit:
             self.say(f"“{self.searched}”: {count} of the whole log", next_step="enter goes to the next, m lists all")
         else:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from workbench.model.bench import BenchSpec
+from workbench.model.counts import count_of
 from workbench.model.errors import InputError
 from workbench.tui.cells import Row, paragraph
 from workbench.tui.modals.form import Field, Form, Values, positive, whole_number
@@ -110,7 +111,8 @@ def _check(values: Values) -> None:
     streams, requests = made["concurrency"], made["requests"]
     if made["rate"] is None and streams > requests:
         raise InputError(
-            f"{requests} requests cannot keep {streams} streams busy: set {streams} requests or more, or fewer streams"
+            f"{count_of(requests, 'request')} cannot keep {streams} streams busy: set {streams} requests or more, or "
+            "fewer streams"
         )
 
 

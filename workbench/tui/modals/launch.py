@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.binding import Binding, BindingType
 from textual.widget import Widget
 
+from workbench.model.counts import count_of
 from workbench.model.findings import Finding, Level
 from workbench.model.plan import Command, PlanChange
 from workbench.model.server_run import ServerState, ServerStatus
@@ -120,8 +121,10 @@ class StartPlan(Modal[bool]):
         if self.rejected:
             rows += paragraph("x This plan cannot start until the errors below are fixed.", width, "bad")
         elif self.restart and self.server is not None:
-            which = "Processes left over from {} are" if self.server.outlived else "The running server {} is"
-            rows += paragraph(f"{which.format(self.server.run_id)} stopped first.", width, "warn")
+            run_id, left = self.server.run_id, self.server.outlived
+            outlived = f"{count_of(left, 'process', 'processes')} that outlived the server {run_id}"
+            which = f"{outlived} {'is' if left == 1 else 'are'}" if left else f"The running server {run_id} is"
+            rows += paragraph(f"{which} stopped first.", width, "warn")
         rows += [(("model   ", "dim"), (plan.plan.model, "text"))]
         checked = f"checked against {plan.plan.engine} {plan.catalog_version}"
         about = [plan.installed or plan.installed_problem or "", checked]
@@ -134,8 +137,8 @@ class StartPlan(Modal[bool]):
         else:
             findings = list(plan.findings)
         if self.restart and self.server is not None and not self.server.outlived:
-            count = len(self.changes)
-            rows += [(), ((f"{count} change{'s' * (count != 1)} against what runs now", "strong"),)]
+            count = count_of(len(self.changes), "change")
+            rows += [(), ((f"{count} against the running server", "strong"),)]
             rows += change_rows(self.changes, width)
         serious = [f for f in findings if f.level in (Level.ERROR, Level.WARN)]
         rows += [(), *finding_rows(serious, width)] if serious else []

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from workbench.engines.roofline import against_limit
 from workbench.model.bench import BenchResult, BenchSummary, Distribution
+from workbench.model.counts import count_of
 from workbench.model.plan import Command
 from workbench.model.secrets import mask_argv, mask_env
 from workbench.tui.cells import Row, beside, pad, paragraph
@@ -51,7 +52,7 @@ def _facts(facts: list[tuple[str, str]], width: int) -> list[Row]:
 def _figures(s: BenchSummary, width: int) -> list[Row]:
     failed = f", {s.requests_failed} failed" if s.requests_failed else ""
     tokens = f"{value_text(s.output_tokens)} output tokens in {s.duration_s:.1f} s"
-    rows = paragraph(f"{s.requests_ok} requests{failed}, {tokens}", width)
+    rows = paragraph(f"{count_of(s.requests_ok, 'request')}{failed}, {tokens}", width)
     if s.errors:
         rows += paragraph("errors: " + ", ".join(f"{k} {v}" for k, v in s.errors.items()), width, "bad")
     over = s.window + (f" window of {s.window_s:.1f} s" if s.window_s is not None and s.window != "whole run" else "")
@@ -136,7 +137,7 @@ def _engine(s: BenchSummary, width: int) -> list[Row]:
     if e.prefix_hit_pct is not None:
         facts.append(("prefix hits", f"{e.prefix_hit_pct:.1f} % of the prompt tokens"))
     if e.preemptions is not None:
-        facts.append(("preempted", f"{e.preemptions} times"))
+        facts.append(("preempted", count_of(e.preemptions, "time")))
     if e.spec_accepted_pct is not None:
         facts.append(("drafts", f"{e.spec_accepted_pct:.0f} % accepted"))
     rows: list[Row] = [(), (("The engine's own counters", "title"),), *_facts(facts, width)] if facts else []
@@ -155,8 +156,9 @@ def load_text(result: BenchResult) -> str:
     loop = f"{spec.rate:g} requests/s {spec.arrival}, " if spec.rate is not None else ""
     end = f", at most {spec.seconds:g} s" if spec.seconds is not None else ""
     warm = f"{result.summary.warmup_requests or spec.warmup} warm-up" + (" until steady" if spec.until_steady else "")
+    size = f"{count_of(spec.concurrency, 'stream')}, {count_of(spec.requests, 'request')}"
     return (
-        f"{spec.profile}: {loop}{spec.concurrency} streams, {spec.requests} requests{end}, {prompts} / "
+        f"{spec.profile}: {loop}{size}{end}, {prompts} / "
         f"{spec.max_tokens}{spread} out, {warm}, client {result.conditions.client}"
     )
 

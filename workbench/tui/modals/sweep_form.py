@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from workbench.model.bench import BenchSpec
+from workbench.model.counts import count_of
 from workbench.model.errors import InputError
 from workbench.model.flags import FlagKind, FlagRow
 from workbench.model.settings import DEFAULT, SWEPT, ClockSetting, NumberSetting
@@ -144,22 +146,20 @@ def sweep_form(
 
 
 def _about(wanted: Wanted, load: BenchSpec) -> str:
-    """Return what the sweep does."""
+    streams = count_of(load.concurrency, "stream")
     if wanted.kind == "flag":
-        points = 1
-        for listed in wanted.flags.values():
-            points *= len(listed)
+        starts = count_of(math.prod(map(len, wanted.flags.values())), "start")
         return (
-            f"{points} starts of the server, each with {load.requests} requests at {load.concurrency} streams; the "
-            "best is then compared with the present values in an A/B experiment. There is no claim about the others."
+            f"{starts} of the server, each with {count_of(load.requests, 'request')} at {streams}. An A/B experiment "
+            "then compares the best values with the present ones. The other values get no verdict."
         )
-    count_of = f"{len(wanted.values)} points"
+    points = count_of(len(wanted.values), "point")
     tokens = f"{load.input_tokens} prompt and {load.max_tokens} output tokens"
     if wanted.kind == "concurrency":
-        return f"{count_of} of {tokens} for each request. Errors end the sweep early. The knee is marked."
+        return f"{points} of {tokens} for each request. Errors end the sweep early. The knee is marked."
     return (
-        f"{count_of}, each settled under load and then measured for the same time at {load.concurrency} streams of "
-        f"{tokens}. The previous setting is restored at the end and after any failure."
+        f"{points}, each settled under load and then measured for the same time at {streams} of {tokens}. The previous "
+        "setting is restored at the end and after any failure."
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from workbench.session.state import SessionState
-from workbench.tui.bindings import Key, bindings_for, keys_of
+from workbench.tui.bindings import Key, bindings_for, change_gpu_settings, keys_of
 from workbench.tui.cells import Row, pad, paragraph
 from workbench.tui.countdown import Countdown
 from workbench.tui.formats import NA, alteration_texts, clock, gib, whole
@@ -13,6 +13,7 @@ from workbench.tui.glyphs import G
 from workbench.tui.panes.base import Pane
 from workbench.tui.widgets.gpu_metrics import gpu_title
 from workbench.tui.widgets.gpu_strip import GpuStrip
+from workbench.tui.widgets.guard_state import guard_rows
 from workbench.tui.widgets.scrolled import Scrolled
 from workbench.tui.widgets.status_bar import stale_age_s
 
@@ -29,7 +30,7 @@ class GpuPane(Pane, Scrolled):
     DRAWN_WHEN_HIDDEN = False
     KEYS = keys_of(
         "gpu",
-        Key("enter", "settings", "change GPU settings", lambda c: c.gpu.edit()),
+        Key("enter", "settings", "change GPU settings", change_gpu_settings),
         Key("L", "leave on", "leave the settings on when Workbench ends", lambda c: c.gpu.leave_on()),
     )
     HINTS = ("enter", "r", "V", "L")
@@ -71,8 +72,6 @@ class GpuPane(Pane, Scrolled):
         if right:
             rows += paragraph(f"! settings are read-only: {right}", width, "warn")
         if state.guard is not None and (state.alterations or state.guard.did or state.guard.problem):
-            from workbench.tui.modals.gpu_confirm import guard_rows
-
             rows += guard_rows(state.guard, self.trial.left(state.guard, state.guard.trial_left_s), width)
         rows += _changed_rows(state, -1, width)  # the host's own
         if state.host.others_problem and (state.alterations or state.host.can_change_gpus is None):

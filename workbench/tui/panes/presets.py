@@ -6,6 +6,7 @@ from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
 
 from workbench.model import fuzzy
+from workbench.model.counts import count_of
 from workbench.session.state import PresetEntry, SessionState
 from workbench.tui.bindings import Key, bindings_for, keys_of
 from workbench.tui.cells import Row, cut, cut_middle, pad, paragraph, row_width
@@ -117,8 +118,7 @@ class Presets(Pane, PickList):
         if item.fits is False:
             lines += paragraph("! does not fit the GPUs here", width, "warn")[:1]
         if item.caveats:
-            plural = "s" if item.caveats > 1 else ""
-            lines += paragraph(f"! {item.caveats} caveat{plural} (i: read)", width, "warn")[:1]
+            lines += paragraph(f"! {count_of(item.caveats, 'caveat')} (i: read)", width, "warn")[:1]
         if item.summary and height >= 26:
             lines += [(), *paragraph(item.summary, width, "text")[:5]]
         return lines if all(row_width(r) <= width for r in lines) else [r[:1] for r in lines]

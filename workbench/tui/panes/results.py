@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.model.server_run import ServerState
 from workbench.session.state import BenchRow, SessionState
-from workbench.tui.bindings import Key, bindings_for, keys_of
+from workbench.tui.bindings import Key, bindings_for, keys_of, plot_results
 from workbench.tui.cells import Row, cut, fit, pad, paragraph
 from workbench.tui.formats import elapsed, figure, gauge, is_checking, preset_name
 from workbench.tui.glyphs import G
@@ -33,7 +33,7 @@ class Results(Pane, PickList):
         Key("B", "mark B", "mark the result as B", lambda c: c.results.mark("B")),
         Key("d", "delete", "delete the result", lambda c: c.results.delete()),
         Key("e", "export", "write the result as JSON, CSV or Markdown", lambda c: c.results.export()),
-        Key("t", "plot", "plot the results", lambda c: c.results.plot()),
+        Key("t", "plot", "plot the results", plot_results),
         Key(
             "f", "filter", "only results that have these words: flags, notes, tags, dates", lambda c: c.search.results()
         ),

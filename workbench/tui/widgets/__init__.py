@@ -3,6 +3,7 @@
 status_bar, bars                the first row; tabs, command, message and keys
 gpu_strip, gpu_metrics, sparks  the live metrics of the GPUs, as text and as sparklines
 pick_list, entry, scrolled      a list with a cursor, an input of one line, a text that scrolls
-experiment, sweep               an experiment and a sweep as rows
+comparison, experiment, sweep   a comparison, an experiment and a sweep as rows
+guard_state                     the state of the guard as rows
 interval, plot                  intervals on one axis; plots by plotext
 """

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from textual import events
 from textual.geometry import Offset
 
+from workbench.model.counts import count_of
 from workbench.model.findings import Level
 from workbench.session.state import Notice, PlanView, SessionState
 from workbench.tui.bindings import SCREEN_KEYS, footer_keys
@@ -106,8 +107,8 @@ class CommandBar(Painted):
         errors = [f for f in plan.findings if f.level is Level.ERROR]
         warnings = [f for f in plan.findings if f.level is Level.WARN]
         checks: list[Run] = [
-            (f"x {len(errors)} error{'s' * (len(errors) != 1)}", "bad") if errors else ("ok 0 errors", "good"),
-            (f"! {len(warnings)} warning{'s' * (len(warnings) != 1)}", "warn") if warnings else ("0 warnings", "dim"),
+            (f"x {count_of(len(errors), 'error')}", "bad") if errors else ("ok 0 errors", "good"),
+            (f"! {count_of(len(warnings), 'warning')}", "warn") if warnings else ("0 warnings", "dim"),
         ]
         if plan.memory and not errors:
             warned = any(f.text.startswith(plan.memory) for f in warnings)

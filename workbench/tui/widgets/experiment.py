@@ -13,7 +13,7 @@ from workbench.tui.cells import Row, Run, beside, cell, pad, paragraph, spread
 from workbench.tui.formats import countdown, elapsed, figure, whole
 from workbench.tui.glyphs import G
 from workbench.tui.interval_trails import Trail
-from workbench.tui.panes.compare import FIRST, VERDICTS
+from workbench.tui.widgets.comparison import FIRST, VERDICTS
 from workbench.tui.widgets.interval import Axis, axis_for, bar
 
 if TYPE_CHECKING:

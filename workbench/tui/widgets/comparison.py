@@ -1,0 +1,135 @@
+"""The rows of a comparison: the two results, their differences, and each metric with its change and verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from workbench.model.counts import count_of
+from workbench.model.metrics import short_title
+from workbench.tui.cells import Row, cut, pad, paragraph, row_width, width_of
+from workbench.tui.formats import NA, figure, setting_text, setting_value, value_text
+from workbench.tui.glyphs import G
+
+if TYPE_CHECKING:
+    from workbench.model.bench import Comparison, MetricChange
+
+CHANGE = 14
+SINGLE = "single pair"
+VERDICTS = {
+    "better": ("BETTER", "goodb"),
+    "worse": ("worse", "bad"),
+    "no difference shown": ("= none shown", "dim"),
+    "hint only": ("? hint only", "dim"),
+}
+# the order of the metrics; the other metrics follow
+FIRST = (
+    "output_tok_s",
+    "tok_per_joule",
+    "ttft_ms.p50",
+    "ttft_ms.p90",
+    "ttft_ms.p99",
+    "itl_ms.mean",
+    "tpot_ms.mean",
+)
+
+
+def comparison_rows(comparison: Comparison, width: int, height: int = 1000) -> list[Row]:
+    """Return the whole comparison. If `height` is small, the differences share one row and are listed at the end."""
+    rows = _heading(comparison, width, height)
+    single = all(m.interval_pct is None for m in comparison.metrics)
+    said = f"{SINGLE}: no interval" if single and width >= 78 else SINGLE if single else ""
+    rows.append(((_line(width, "metric", "A", "B", "change", said), "head"),))
+    metrics = sorted(
+        comparison.metrics,
+        key=lambda m: FIRST.index(m.metric) if m.metric in FIRST else len(FIRST),
+    )
+    rows += [_metric_row(metric, width, single) for metric in metrics]
+    if comparison.like_for_like:
+        paired = any(m.pairs for m in comparison.metrics)
+        runs = f"  n={comparison.runs_a}+{comparison.runs_b}" + (" pairs" if paired else "")
+        rows.append((("like for like", "good"), (runs, "dim")))
+    else:
+        rows.append((("! not like for like", "warnb"),))
+    for warning in comparison.warnings:
+        rows += paragraph(f"! {warning}", width, "warn", "  ")
+    for note in comparison.notes:
+        rows += paragraph(note, width, "dim", "  ")
+    texts = _differences(comparison)
+    if len(texts) > 1 and not _listed_first(texts, height):
+        rows += [((f"all {len(texts)} differences", "head"),)]
+        for text in texts:
+            rows += paragraph(f"  {text}", width, "text", "    ")
+    return rows
+
+
+def _differences(comparison: Comparison) -> list[str]:
+    """Return the tuned differences first, then preset and port, which matter least."""
+    chosen = sorted(comparison.differences, key=lambda d: d["name"] in ("preset_id", "port"))
+    return [_difference(d) for d in chosen]
+
+
+def _difference(d: Mapping[str, Any]) -> str:
+    if d.get("kind") == "gpu setting" and None not in (d.get("a"), d.get("b")):
+        return f"{setting_text(d['name'], d['a'])} > {setting_value(d['name'], d['b'])}"
+    return f"{d['name']} {value_text(d.get('a'))} > {value_text(d.get('b'))}"
+
+
+def _listed_first(texts: Sequence[str], height: int) -> bool:
+    """Return whether there is room for a row of each difference above the metrics."""
+    return len(texts) + 14 <= height
+
+
+def _heading(comparison: Comparison, width: int, height: int) -> list[Row]:
+    """Return the two results and their differences: one per row if there is room, else those that fit in one row."""
+    texts = _differences(comparison)
+    count = count_of(len(texts), "difference")
+    head: Row = (("A ", "a"), (f"#{comparison.a}", "a"), (" vs ", "dim"), ("B ", "b"), (f"#{comparison.b}", "b"))
+    if comparison.simulated:
+        head += (("  SIMULATED", "warnb"),)
+    if not comparison.like_for_like:
+        head += (("  ! not like for like", "warnb"),)
+    if len(texts) == 1 and row_width(head) + len(texts[0]) + 3 <= width:
+        return [(*head, ("   ", "dim"), (texts[0], "text"))]
+    rows: list[Row] = [(*head, (f"  {count}", "dim"))]
+    if _listed_first(texts, height):
+        for text in texts:
+            rows += paragraph(f"  {text}", width, "text", "    ")
+        return rows
+    shown = list(texts)
+    while len(shown) > 1 and width_of(_joined(shown, texts)) > width - 2:
+        shown.pop()
+    return [*rows, ((cut(f"  {_joined(shown, texts)}", width), "text"),)] if texts else rows
+
+
+def _joined(shown: Sequence[str], texts: Sequence[str]) -> str:
+    more = len(texts) - len(shown)
+    return ", ".join(shown) + (f", +{more} more below" if more else "")
+
+
+def _line(width: int, name: str, a: str, b: str, change: str, verdict: str) -> str:
+    label, size = _sizes(width)
+    return f"{pad(name, label)}{pad(a, size, True)}{pad(b, size, True)}{pad(change, CHANGE, True)}  {verdict}"
+
+
+def _sizes(width: int) -> tuple[int, int]:
+    """Return the cells of the metric's name and of each value."""
+    return (18, 10) if width >= 66 else (14, 7)
+
+
+def _metric_row(metric: MetricChange, width: int, single: bool) -> Row:
+    from workbench.model.bench import half_width
+
+    change = NA if metric.change_pct is None else f"{metric.change_pct:+.1f}%"
+    if metric.interval_pct is not None:
+        change += f" {G.plus_minus}{half_width(metric.interval_pct)}"
+    word, role = VERDICTS.get(metric.verdict, ("" if single and metric.verdict == SINGLE else metric.verdict, "dim"))
+    label, size = _sizes(width)
+    return (
+        (pad(short_title(metric.metric, metric.unit), label), "text"),
+        (pad(figure(metric.a), size, True), "text"),
+        (pad(figure(metric.b), size, True), "text"),
+        (pad(change, CHANGE, True), role if role != "dim" else "text"),
+        ("  ", "text"),
+        (word, role),
+    )

@@ -1,0 +1,46 @@
+"""The state of the guard as rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from workbench.tui.cells import Row, paragraph
+from workbench.tui.formats import clock, elapsed
+from workbench.tui.glyphs import G
+
+if TYPE_CHECKING:
+    from workbench.model.settings import GuardView
+
+
+def guard_rows(guard: GuardView, trial_left_s: float | None, width: int) -> list[Row]:
+    """Return the state of the guard, which reverts settings by itself: its conditions, and its last action."""
+    if guard.problem and not guard.running:
+        return paragraph(f"! no guard: {guard.problem}", width, "warn", "  ")
+    rows: list[Row] = []
+    for text in filter(None, (guard.problem, guard.note)):
+        rows += paragraph(f"! guard: {text}", width, "warn", "  ")
+    left = trial_left_s if trial_left_s is not None else guard.trial_left_s
+    if left is not None:
+        rows += paragraph(f"{G.alert} on trial: reverted in {left:.0f} s unless T keeps it", width, "warnb", "  ")
+    if guard.running:
+        conditions = []
+        if guard.heartbeat_s is not None:
+            conditions.append(f"Workbench is silent for {guard.heartbeat_s:g} s")
+        limits = sorted(set(guard.temperature_limits_c.values()))
+        if limits:
+            conditions.append(f"a GPU passes {'/'.join(f'{t:g}' for t in limits)} C")
+        pid = f" (pid {guard.pid})" if guard.pid else ""
+        when = " or ".join(conditions) or "never by itself: left on deliberately"
+        said = f" reverts the settings if {when}" if conditions else f": {when}"
+        rows += paragraph(f"guard{pid}{said}", width, "text", "  ")
+    if guard.did:
+        rows += paragraph(did_text(guard), width, "warn", "  ")
+    heard = guard.heartbeat_age_s if guard.heartbeat_s is not None else None
+    more = [f"heard from Workbench {elapsed(heard)} ago"] if heard is not None else []
+    more += [f"log {guard.log}"] if guard.log else []
+    return rows + (paragraph(f"  {', '.join(more)}", width, "dim", "    ") if more else [])
+
+
+def did_text(guard: GuardView) -> str:
+    at = f" at {clock(guard.did_unix_s)}" if guard.did_unix_s else ""
+    return f"{G.alert} the guard{at}: {guard.did or ''}"

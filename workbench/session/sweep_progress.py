@@ -129,9 +129,11 @@ class SweepProgress:
         return found
 
     async def _run(self, index: int, bench: Callable[[], Awaitable[int]]) -> BenchResult:
+        self.check_stop()
         result = await self._results.get(await bench())
         if result.summary.refused and not broken(result):
             self.note(f"{self.sweep.points[index].label}: measured again ({result.summary.refused[0]})")
+            self.check_stop()
             result = await self._results.get(await bench())
         return result
 

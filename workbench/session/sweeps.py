@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from workbench.session.measurement_turn import MeasurementTurn
     from workbench.session.sweep_parts import PlannedSweep, SweepParts
 
+_LOOK_S = 0.1  # between two looks for a load of a sweep that is being cancelled
+
 
 class Sweeps:
     """Carries out one sweep at a time. Its progress is `state.sweep`. A sweep that was stopped or failed keeps its
@@ -127,8 +129,16 @@ class Sweeps:
         if self._stop is None:
             return
         self._stop.set()
-        await self._parts.experiments.stop()
-        await self._parts.bench.cancel()
+        ended = asyncio.ensure_future(self._wait_for_end())
+        try:
+            while not ended.done():  # a load that was about to begin can be cancelled only once it has begun
+                await self._parts.experiments.stop()
+                await self._parts.bench.cancel()
+                await asyncio.wait({ended}, timeout=_LOOK_S)
+        finally:
+            ended.cancel()
+
+    async def _wait_for_end(self) -> None:
         async with self._one:
             pass
 

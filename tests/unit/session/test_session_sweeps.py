@@ -280,6 +280,29 @@ def test_cancelled_while_it_measures(how: str) -> None:
     settings_only(scenario)
 
 
+def test_a_load_that_begins_after_the_cancel_is_cancelled_too() -> None:
+    """The cancel must not miss a load that is only about to begin, and wait until it has run to its end."""
+
+    async def scenario(session: Scripted) -> None:
+        measuring = asyncio.Event()
+
+        async def begins_late() -> None:
+            measuring.set()
+            assert session.sweeps._stop is not None
+            await session.sweeps._stop.wait()
+            async with session.load._alone("a benchmark", "run", None, gpus_known=False) as (cancel, _):
+                await cancel.wait()
+            raise BenchCancelled("cancelled")
+
+        session.measured = begins_late
+        work = asyncio.create_task(session.sweeps.run_gpu("power_limit_w", ["500", "300"], **QUICK))
+        await asyncio.wait_for(measuring.wait(), 20)
+        await asyncio.wait_for(session.sweeps.cancel(), 20)
+        assert (await work).state == "stopped" and limit_w() in (600.0, None)
+
+    settings_only(scenario)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("back_after", [3, None])
 def test_a_link_that_is_cut_when_the_setting_is_to_be_given_back(

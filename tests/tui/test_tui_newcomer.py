@@ -180,3 +180,37 @@ def test_an_estimate_counts_the_runs_that_follow_the_points() -> None:
     assert 79 < (run.sweep.left_s or 0) < 85  # two runs took 20 s; two of the last point and six in pairs are left
     run.pair_run_done()
     assert 46 < (run.sweep.left_s or 0) < 50
+
+
+def test_the_host_is_left_only_on_a_yes_while_it_is_measured() -> None:
+    """A key and a name stopped a sweep, and its half-restored GPU settings were left to the guard."""
+
+    async def scenario(s: RealScreen) -> None:
+        from support.made_results import experiment
+
+        await s.until("/250W")
+        s.session.core.update(experiment=replace(experiment(), state="running"))
+        await s.press("h", *"sim:gb10", "enter")
+        await s.until("Leave sim:four-pcie", "is running: it ends", "work on sim:gb10")
+        await s.press("enter")
+        await s.until(lambda: s.app.screen is s.app.main)
+        assert s.session.host.name == "sim:four-pcie"
+        s.session.core.update(experiment=None)
+        await s.press("h", *"sim:gb10", "enter")
+        await s.until(lambda: s.session.host.name == "sim:gb10")
+
+    shown(scenario)
+
+
+def test_a_page_about_the_host_before_is_closed() -> None:
+    """The plan of one host was still open, and enter started it on the other."""
+
+    async def scenario(s: RealScreen) -> None:
+        await s.load()
+        await s.press("s")
+        await s.until("enter start")
+        await s.session.switch_host("sim:gb10")
+        await s.until(lambda: s.app.screen is s.app.main, "sim:gb10")
+        assert not s.state.servers
+
+    shown(scenario)

@@ -109,7 +109,7 @@ def test_a_running_experiment_narrows_under_the_eyes_and_can_be_stopped(drive: A
 def test_k_stops_from_anywhere_and_quitting_says_which_runs_are_kept(drive: Any) -> None:
     async def scenario(d: Any) -> None:
         await d.press("q")
-        assert "! experiment 7 is running: its complete runs are kept" in d.text
+        assert "! experiment 7 is running: it ends, and its complete runs are kept" in d.text
         await d.press("escape", "2", "K")
         await d.until(lambda: d.session.called("stop_experiment"))
 

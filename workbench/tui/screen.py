@@ -148,6 +148,7 @@ class MainScreen(Screen[None]):
         if state.host.name != self._host_name:  # the message is about the host before
             self._host_name = state.host.name
             self.services.hush()
+            self._close_pages()
         if state.host.link != "failed" or not message or message == self._host_message:
             return
         self._host_message = message
@@ -155,6 +156,15 @@ class MainScreen(Screen[None]):
             self.call_later(self.controllers.hosts.ask_host_key)
         else:
             self.services.say(f"{state.host.name}: {message}", Level.ERROR, "R connects again, h works on another host")
+
+    def _close_pages(self) -> None:
+        """Close the pages about the host before, unanswered: a yes to them would act on the new host."""
+        from workbench.tui.modals.login import Login
+
+        for page in reversed(self.app.screen_stack[1:]):
+            if isinstance(page, Login):  # of the new host
+                return
+            page.dismiss(None)
 
     def _server_changed(self, state: SessionState) -> None:
         """Ring the bell when the server is READY or has failed, and show the first error of a failure in the log."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from workbench.tui.cells import paragraph
+from workbench.tui.cells import Row, paragraph
 from workbench.tui.controllers.base import Controller
-from workbench.tui.modals.ask import Confirm
+from workbench.tui.glyphs import G
+from workbench.tui.modals.ask import Confirm, running_rows
 from workbench.tui.modals.base import PickModal
 
 
@@ -14,14 +15,32 @@ class HostController(Controller):
         now = self.state.host.name
         items = [(n, n + ("  (now)" if n == now else ""), "text") for n in names]
 
-        def chosen(name: str | None) -> None:
+        async def chosen(name: str | None) -> None:
             if name and name != now:
-                self.switch(name)
+                await self.switch(name)
 
         await self.app.push_screen(PickModal("Work on another host", items, chosen=now, filter=True), chosen)
 
-    def switch(self, name: str) -> None:
-        self.attempt(self.session.switch_host(name))
+    async def switch(self, name: str) -> None:
+        """Work on the host with this name. Ask first if leaving this one ends a measurement or reverts GPU settings."""
+        now = self.state.host.name
+
+        def text(width: int) -> list[Row]:
+            rows = running_rows(self.state, width)
+            if any(a.state != "kept" and not a.by for a in self.state.alterations):
+                about = f"{G.alert} GPU settings of {now} are altered: the guard reverts them when Workbench has left."
+                rows += paragraph(f"{about} L in pane 6 leaves them in force.", width, "warn")
+            return rows
+
+        def decided(yes: bool | None) -> None:
+            if yes:
+                self.say(f"leaving {now} …")
+                self.attempt(self.session.switch_host(name))
+
+        if text(80):
+            await self.app.push_screen(Confirm(f"Leave {now}", text, yes=f"work on {name}", no="stay"), decided)
+        else:
+            decided(True)
 
     def try_again(self) -> None:
         self.attempt(self.session.try_again())

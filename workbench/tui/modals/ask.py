@@ -90,6 +90,17 @@ def foreign_settings(outcomes: Sequence[SettingOutcome]) -> Question[str]:
     return Question(title, text, items, str, keys=keys)
 
 
+def running_rows(state: SessionState, width: int) -> list[Row]:
+    """Return what runs and ends when Workbench leaves the host."""
+    rows: list[Row] = []
+    for name, one in (("experiment", state.experiment), ("sweep", state.sweep)):
+        if one is not None and one.state == "running":
+            rows += paragraph(f"! {name} {one.id} is running: it ends, and its complete runs are kept", width, "warn")
+    if state.bench.running and not rows:
+        rows += paragraph("! a benchmark is running: it ends, and its result is lost", width, "warn")
+    return rows
+
+
 class _Toggles(PickList):
     """Rows of a label and two options. Space, left and right change the option under the cursor."""
 
@@ -144,11 +155,7 @@ class Quit(Modal[dict[str, bool]]):
         rows: list[Row] = []
         for gpus, now, before in alteration_texts(self.state.alterations):
             rows += paragraph(f"{G.alert} {gpus}: {now}, was {before}", width, "warn")
-        if self.state.bench.running:
-            rows += paragraph("! a benchmark is running: it ends with the screen, its result is lost", width, "warn")
-        for name, one in (("experiment", self.state.experiment), ("sweep", self.state.sweep)):
-            if one is not None and one.state == "running":
-                rows += paragraph(f"! {name} {one.id} is running: its complete runs are kept", width, "warn")
+        rows += running_rows(self.state, width)
         return [*rows, ()] if rows else []
 
     def action_accept(self) -> None:

@@ -214,3 +214,25 @@ def test_a_page_about_the_host_before_is_closed() -> None:
         assert not s.state.servers
 
     shown(scenario)
+
+
+@pytest.mark.slow
+def test_a_benchmark_that_the_user_leaves_keeps_what_it_has_measured() -> None:
+    async def scenario(s: RealScreen) -> None:
+        on_free_port()
+        await s.serve()
+        await s.press("b")
+        await s.until("enter run")
+        await s.press("enter")
+        await s.until(lambda: (p := s.state.bench.progress) is not None and p.done > 4)
+        await s.press("x")
+        await s.until("a benchmark is running: it ends", "KILL to those that still run after")
+        await s.press("escape")
+        await s.until(lambda: s.app.screen is s.app.main)
+        await s.press("q")
+        await s.until("is kept as a partial result")
+        await s.press("enter")
+        await s.until(lambda: s.app._exit)
+        assert any("partial" in why for why in (await s.session.results.get(1)).summary.refused)
+
+    shown(scenario)

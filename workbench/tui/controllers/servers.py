@@ -9,7 +9,7 @@ from workbench.model.counts import count_of
 from workbench.model.findings import Finding, Level
 from workbench.tui.cells import Row, beside, paragraph
 from workbench.tui.controllers.base import Controller
-from workbench.tui.modals.ask import Confirm
+from workbench.tui.modals.ask import Confirm, bench_rows
 from workbench.tui.modals.base import PickModal, TextModal
 from workbench.tui.modals.launch import ALIVE, StartPlan, command_rows, disturbed_rows, finding_rows, found_rows
 from workbench.tui.panes.log import LogPane
@@ -75,12 +75,14 @@ class ServerController(Controller):
         if server is None or not (server.state in ALIVE or server.outlived):
             self.say("no server of Workbench is running here")
             return
+        from workbench.server.supervisor import STOP_GRACE_S  # loads modules that the first frame does not need
 
         def text(width: int) -> list[Row]:
             about = f"{server.run_id}: {server.engine} {server.model} on {server.host}, pid {server.pid}"
             about += f"; {count_of(server.outlived, 'process', 'processes')} outlived it" if server.outlived else ""
-            how = "TERM to its process group, KILL to what is left after the grace time."
-            return [*disturbed_rows(measured_by, width), *paragraph(about, width), *paragraph(how, width, "dim")]
+            how = f"Workbench sends TERM to its processes, and KILL to those that still run after {STOP_GRACE_S:.0f} s."
+            rows = [*disturbed_rows(measured_by, width), *bench_rows(self.state, width)]
+            return [*rows, *paragraph(about, width), *paragraph(how, width, "dim")]
 
         def decided(yes: bool | None) -> None:
             if yes:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
+
 from workbench.model.findings import Level
 from workbench.tui.cells import paragraph
 from workbench.tui.controllers.base import Controller
@@ -12,6 +15,8 @@ from workbench.tui.modals.info import activity_rows, help_rows
 from workbench.tui.modals.launch import ALIVE
 from workbench.tui.panes import ALL_KEYS, PANES
 from workbench.tui.panes.search import Search
+
+BENCH_END_S = 10.0  # for a benchmark to store what it has measured, when the user leaves
 
 
 class ViewController(Controller):
@@ -93,6 +98,10 @@ class ViewController(Controller):
 
     async def leave(self, *, stop: bool, keep: bool, password: str | None = None) -> None:
         """Do what was chosen, then end the screen. An error keeps the screen open."""
+        if self.state.bench.running:
+            self.say("ending the benchmark …")
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.session.bench.cancel(), BENCH_END_S)
         if stop:
             self.say("stopping the server …")
             await self.session.servers.stop()

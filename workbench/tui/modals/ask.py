@@ -96,9 +96,15 @@ def running_rows(state: SessionState, width: int) -> list[Row]:
     for name, one in (("experiment", state.experiment), ("sweep", state.sweep)):
         if one is not None and one.state == "running":
             rows += paragraph(f"! {name} {one.id} is running: it ends, and its complete runs are kept", width, "warn")
-    if state.bench.running and not rows:
-        rows += paragraph("! a benchmark is running: it ends, and its result is lost", width, "warn")
-    return rows
+    return rows or bench_rows(state, width)
+
+
+def bench_rows(state: SessionState, width: int) -> list[Row]:
+    """Return a warning about the benchmark that runs; [] if there is none."""
+    if not state.bench.running:
+        return []
+    text = "! a benchmark is running: it ends, and what it has measured is kept as a partial result"
+    return paragraph(text, width, "warn", "  ")
 
 
 class _Toggles(PickList):

@@ -46,7 +46,8 @@ def test_two_configurations_end_to_end(cli: Cli, base: tuple[str, ...]) -> None:
     words = r"(B is slower by |no difference that 2 pairs can show: -)\d+\.\d % ± \S+ \(output tok/s, 2 pairs\)"
     said = re.search(words, ran.out)
     assert said, ran.out
-    assert "SIMULATED" in ran.out and len(re.findall(r"^  pair \d", ran.out, re.M)) == 2
+    pairs = ran.out.partition("\nPairs\n")[2]
+    assert "SIMULATED" in ran.out and re.findall(r"^  (?:throughput, tok/s)? +(\d) ", pairs, re.M) == ["1", "2"]
     assert "a fresh server for each run" in ran.err and "so far" in ran.err and "pair 2 B" in ran.err
     shown = cli("experiment", "show", "1", "--json").document
     assert (shown["state"], shown["pairs_done"], shown["restarts"]) == ("done", 2, True)
@@ -197,7 +198,7 @@ def until_runs(line: CommandLine, process: subprocess.Popen[str], done: int) -> 
     deadline = time.monotonic() + 100
     while time.monotonic() < deadline:
         assert process.poll() is None, process.communicate()
-        found = kept.experiments() if kept.path.exists() else ()
+        found = kept.list() if kept.path.exists() else ()
         if found and sum(r.state == "done" for r in found[0].runs) >= done and found[0].server:
             return found[0]
         time.sleep(0.2)

@@ -136,11 +136,11 @@ def test_a_host_on_which_another_user_measures_is_rejected(cli: Cli) -> None:
     """The command is rejected before anything is stored or started."""
     import asyncio
 
-    from workbench.gpu.measurement_lock import turn_on
+    from workbench.gpu.measurement_lock import locked_for_measurement
     from workbench.session.host_names import host_called
 
     async def meanwhile(*words: str) -> Any:
-        async with turn_on(host_called(None, "four-pcie"), "experiment 7", wait=False, tell=print):
+        async with locked_for_measurement(host_called(None, "four-pcie"), "experiment 7", wait=False, tell=print):
             return await asyncio.to_thread(cli, *FOUR, *words, "--json")
 
     for words in (

@@ -17,7 +17,7 @@ from support.real_screen import on_free_port, real_screen
 from support.serving import free_port
 
 from workbench import engines
-from workbench.gpu.measurement_lock import turn_on
+from workbench.gpu.measurement_lock import locked_for_measurement
 from workbench.hosts.local import LocalHost
 from workbench.model.plan import LaunchPlan
 from workbench.server import supervisor
@@ -107,7 +107,7 @@ def test_another_workbenchs_measurement_is_shown_on_the_first_row_and_before_a_d
             await screen.load()
             await screen.until("bench idle", lambda: screen.session.gpu.alterations.register_dir is not None)
             warning = "This host is being measured: a sweep of power limits, by"
-            async with turn_on(screen.session.host, "a sweep of power limits", wait=False, tell=print):
+            async with locked_for_measurement(screen.session.host, "a sweep of power limits", wait=False, tell=print):
                 await screen.until(f"{getpass.getuser()} measures since", "a sweep of power limits")
                 assert "bench idle" not in screen.row(0)
                 await screen.press("s")

@@ -11,14 +11,16 @@ from typing import Any
 from workbench.gpu import measurement_lock_holder, remote_programs
 from workbench.hosts.base import CommandNotFound, Host, HostUnreachable
 from workbench.model.errors import BenchError, HostError
-from workbench.model.turn import Turn
+from workbench.model.measurement_owner import MeasurementOwner
 from workbench.model.untrusted_text import clean
 
 _LOOK_S = 10.0
 
 
 @asynccontextmanager
-async def turn_on(host: Host, what: str, *, wait: bool, tell: Callable[[str], None]) -> AsyncIterator[None]:
+async def locked_for_measurement(
+    host: Host, what: str, *, wait: bool, tell: Callable[[str], None]
+) -> AsyncIterator[None]:
     """Own the host's measurement lock. Raise BenchError if another user has it, or, with `wait`, report that user
     through `tell` and wait. If the host cannot have the lock (no python3, no common directory), report why and go on
     without."""
@@ -42,7 +44,7 @@ async def turn_on(host: Host, what: str, *, wait: bool, tell: Callable[[str], No
             answer = json.loads(line)
             if answer.get("held"):
                 break
-            text = f"is being measured: {_turn(answer.get('by')) or 'by an unknown user'}"
+            text = f"is being measured: {_owner(answer.get('by')) or 'by an unknown user'}"
             if not wait:
                 next_step = "wait until that measurement ends; on the command line use --wait"
                 raise BenchError(f"this host {text}", host=host.name, next_step=next_step)
@@ -54,7 +56,7 @@ async def turn_on(host: Host, what: str, *, wait: bool, tell: Callable[[str], No
         await stream.close()
 
 
-async def holder(host: Host, directory: str) -> Turn | None:
+async def holder(host: Host, directory: str) -> MeasurementOwner | None:
     """Return the owner of the lock, or None. `directory`: the host's register; its file names alone show whether the
     lock can have an owner."""
     names = (await host.run(["ls", "-1", "--", directory])).out.split()
@@ -66,7 +68,7 @@ async def holder(host: Host, directory: str) -> Turn | None:
         argv, input=remote_programs.payload(local, remote_programs.MEASUREMENT_LOCK), timeout_s=_LOOK_S
     )
     try:
-        return _turn(json.loads(done.out).get("by"))
+        return _owner(json.loads(done.out).get("by"))
     except (ValueError, TypeError, KeyError, RecursionError):  # no usable python3
         return None
 
@@ -79,7 +81,7 @@ def _problem(line: bytes) -> str | None:
         return "its program gave an invalid answer"
 
 
-def _turn(by: Any) -> Turn | None:
+def _owner(by: Any) -> MeasurementOwner | None:
     if not isinstance(by, dict):
         return None
-    return Turn(clean(by["what"]), clean(by["user"]), clean(by["machine"]), by["since_unix_s"], by["pid"])
+    return MeasurementOwner(clean(by["what"]), clean(by["user"]), clean(by["machine"]), by["since_unix_s"], by["pid"])

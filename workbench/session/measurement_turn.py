@@ -27,7 +27,7 @@ class MeasurementTurn:
     async def take(self, what: str) -> AsyncIterator[None]:
         """Own the turn while the block runs. Raises BenchError if another Workbench has it and `wait` is False."""
         tell = self.tell or (lambda text: self._core.record(f"# {text}"))
-        turn = measurement_lock.turn_on(self._core.host, what, wait=self.wait, tell=tell)
+        turn = measurement_lock.locked_for_measurement(self._core.host, what, wait=self.wait, tell=tell)
         async with nullcontext() if self._depth else turn:
             self._depth += 1
             self._core.update_host(measured_by=None)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # generating the model's dataclasses takes a tenth of the tim
     from workbench.model.server_run import ServerStatus
     from workbench.model.settings import Alteration, Drift, GuardView
     from workbench.model.sweep import Sweep
-    from workbench.model.turn import Turn
+    from workbench.model.measurement_owner import MeasurementOwner
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class HostView:
     sudo_password: bool = False  # whether a password for sudo is enough
     telemetry_problem: str | None = None  # why the GPUs are not read
     others_problem: str | None = None  # why the changes of other users' Workbenches are not known
-    measured_by: Turn | None = None  # another Workbench that measures on this host now
+    measured_by: MeasurementOwner | None = None  # another Workbench that measures on this host now
     unknown_key: str | None = None  # fingerprint of an unknown key; a changed key is rejected instead
 
 

@@ -46,7 +46,7 @@ from workbench.gpu.guard.due_reverts import (
 )
 from workbench.gpu.guard.files import Broken, Files, owner_id, owner_token
 from workbench.gpu.guard.privileges import Programs
-from workbench.gpu.guard.temperatures import Heat
+from workbench.gpu.guard.temperatures import TemperatureReader
 from workbench.gpu.settings import claims, remote_settings
 from workbench.gpu.settings.remote_settings import COOLING, HOST
 
@@ -64,7 +64,7 @@ class Guard:
 
     def __init__(self, files: Files, programs: Programs, tick_s: float = TICK_S, heat_s: float = HEAT_S) -> None:
         self.files, self.programs, self.tick_s = files, programs, tick_s
-        self.heat = Heat(heat_s)
+        self.temperatures = TemperatureReader(heat_s)
         self.stamp: list[int] | None = None
         self.entries: list[Entry] = []
         self.broken: str | None = None
@@ -95,7 +95,7 @@ class Guard:
 
     def run(self, ready: Callable[[], None]) -> None:
         """Watch until no setting is left. A defect in one turn does not end the guard. Call `ready` after each turn."""
-        self.heat.start()
+        self.temperatures.start()
         self.files.say_pid()
         self.files.log(f"watching, process {os.getpid()}")
         while True:
@@ -212,11 +212,11 @@ class Guard:
         """Note the GPUs at their thermal limit. They stay noted until the settings that heat them are reverted, even if
         the GPUs cool down."""
         gpus = {e["gpu_uuid"]: e["gpu_index"] for e in self.entries if e["gpu_uuid"] != HOST}
-        self.heat.watch(tuple(sorted(gpus)))
+        self.temperatures.watch(tuple(sorted(gpus)))
         heated = {e["gpu_uuid"] for e in self.entries if self.heats(e)}
         hot = {}
         for uuid, index in gpus.items():
-            celsius, limit = self.heat.celsius.get(uuid), self.heat.limits.get(uuid)
+            celsius, limit = self.temperatures.celsius.get(uuid), self.temperatures.limits.get(uuid)
             if celsius is not None and limit is not None and celsius >= limit:
                 hot[uuid] = self.hot.get(uuid) or f"GPU{index} reached {celsius} °C, its limit is {limit:g} °C"
             elif uuid in self.hot and uuid in heated:
@@ -233,8 +233,8 @@ class Guard:
 
     def heats(self, entry: Entry) -> bool:
         """Return whether reverting the entry makes its GPU cooler."""
-        top_mhz = self.heat.tops_mhz.get((entry["gpu_uuid"], entry["setting"]))
-        return remote_settings.heats(entry["setting"], entry["now"], target(Due(entry, "", False)), top_mhz)
+        highest_mhz = self.temperatures.highest_mhz.get((entry["gpu_uuid"], entry["setting"]))
+        return remote_settings.heats(entry["setting"], entry["now"], target(Due(entry, "", False)), highest_mhz)
 
     def silent(self, entry: Entry) -> bool:
         limit_s = entry["watch"].get("heartbeat_s")
@@ -404,7 +404,7 @@ class Guard:
 
     def tell(self, running: bool = True) -> None:
         wall, now = time.time(), time.monotonic()
-        limits = {u: self.heat.limits[u] for u in self.heat.wanted if u in self.heat.limits}
+        limits = {u: self.temperatures.limits[u] for u in self.temperatures.watched if u in self.temperatures.limits}
         known = self.told.get("trials_until_unix_s", {})  # written anew only after the clock has jumped
         until = {trial: round(wall + at - now, 1) for trial, at in self.trials.items()}
         until = {t: known[t] if abs(known.get(t, 0.0) - at) < JUMP_S else at for t, at in until.items()}
@@ -431,4 +431,4 @@ class Guard:
 
     def problem(self) -> str | None:
         later = f"{', '.join(self.unseen)}: the journal changed after the guard's start, so the guard does not set this"
-        return self.broken or (later if self.unseen else None) or self.heat.problem
+        return self.broken or (later if self.unseen else None) or self.temperatures.problem

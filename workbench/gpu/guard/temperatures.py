@@ -140,7 +140,7 @@ class Sensors:
         self.call("nvmlDeviceGetTemperatureThreshold", self.handle(uuid), THRESHOLD_SLOWDOWN, ctypes.byref(value))
         return float(value.value)
 
-    def top_mhz(self, uuid: str, clock: int) -> float | None:
+    def highest_mhz(self, uuid: str, clock: int) -> float | None:
         value = ctypes.c_uint()
         try:
             self.call("nvmlDeviceGetMaxClockInfo", self.handle(uuid), clock, ctypes.byref(value))
@@ -149,16 +149,16 @@ class Sensors:
         return float(value.value)
 
 
-class Heat:
+class TemperatureReader:
     """The thread that reads temperatures. `wanted`: the UUIDs to read; `celsius` and `limits`: results by UUID;
-    `tops_mhz`: the highest clocks by UUID and setting; `problem`: why some GPUs are not read."""
+    `highest_mhz`: the highest clocks by UUID and setting; `problem`: why some GPUs are not read."""
 
     def __init__(self, pace_s: float) -> None:
         self.pace_s = pace_s
-        self.wanted: tuple[str, ...] = ()
+        self.watched: tuple[str, ...] = ()
         self.celsius: dict[str, int] = {}
         self.limits: dict[str, float] = {}
-        self.tops_mhz: dict[tuple[str, str], float | None] = {}
+        self.highest_mhz: dict[tuple[str, str], float | None] = {}
         self.refusal: str | None = None
         self.wake = threading.Event()
         self.sensors: Sensors | None = None
@@ -169,8 +169,8 @@ class Heat:
         threading.Thread(target=self.run, name="temperatures", daemon=True).start()
 
     def watch(self, uuids: tuple[str, ...]) -> None:
-        if uuids != self.wanted:
-            self.wanted = uuids
+        if uuids != self.watched:
+            self.watched = uuids
             for uuid in [u for u in self.celsius if u not in uuids]:
                 self.celsius.pop(uuid, None)
             self.wake.set()
@@ -180,23 +180,25 @@ class Heat:
         since = self.asking_since
         if since and time.monotonic() - since > RETRY_S:
             return "temperatures are not watched: the driver does not answer"
-        return self.refusal if self.wanted else None
+        return self.refusal if self.watched else None
 
     def run(self) -> None:
         while True:
-            told = self.read() if self.wanted else False
-            self.wake.wait(self.pace_s if told else RETRY_S if self.wanted else None)
+            answered = self.read() if self.watched else False
+            self.wake.wait(self.pace_s if answered else RETRY_S if self.watched else None)
             self.wake.clear()
 
     def read(self) -> bool:
         """Read all GPUs once. Return whether any answered, so that a lost GPU does not delay the others."""
         self.asking_since, problem = time.monotonic(), None
-        for uuid in self.wanted:
+        for uuid in self.watched:
             try:
                 self.sensors = self.sensors or Sensors()
                 self.celsius[uuid] = self.sensors.celsius(uuid)
                 if uuid not in self.limits:
-                    self.tops_mhz.update({(uuid, lock): self.sensors.top_mhz(uuid, CLOCKS[lock]) for lock in CLOCKS})
+                    self.highest_mhz.update(
+                        {(uuid, lock): self.sensors.highest_mhz(uuid, CLOCKS[lock]) for lock in CLOCKS}
+                    )
                     self.limits[uuid] = self.sensors.limit(uuid)
             except (NvmlFailure, OSError) as why:
                 self.celsius.pop(uuid, None)

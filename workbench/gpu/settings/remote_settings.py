@@ -74,7 +74,7 @@ class RemoteSetting:
     def format(self, value: Any) -> str:
         return str(value)
 
-    def heats(self, now: Any, back: Any, top_mhz: float) -> bool:
+    def heats(self, now: Any, back: Any, highest_mhz: float) -> bool:
         """Return whether going from `now` to `back` lets the GPU run cooler."""
         return False
 
@@ -101,13 +101,13 @@ class _ClockLock(RemoteSetting):
         low, comma, high = str(value).partition(",")
         return str(value) if not comma else f"{low} MHz" if low == high else f"{low}-{high} MHz"
 
-    def heats(self, now: Any, back: Any, top_mhz: float) -> bool:
-        return self._bounds(back, top_mhz) < self._bounds(now, top_mhz)
+    def heats(self, now: Any, back: Any, highest_mhz: float) -> bool:
+        return self._bounds(back, highest_mhz) < self._bounds(now, highest_mhz)
 
-    def _bounds(self, lock: Any, top_mhz: float) -> tuple[float, float]:
+    def _bounds(self, lock: Any, highest_mhz: float) -> tuple[float, float]:
         """Return the ceiling and the floor of a lock in MHz."""
         low, comma, high = str(lock).partition(",")
-        return (min(float(high), top_mhz), min(float(low), top_mhz)) if comma else (top_mhz, 0.0)
+        return (min(float(high), highest_mhz), min(float(low), highest_mhz)) if comma else (highest_mhz, 0.0)
 
 
 class _PowerLimit(RemoteSetting):
@@ -134,7 +134,7 @@ class _PowerLimit(RemoteSetting):
     def format(self, value: Any) -> str:
         return f"{value:g} W" if is_number(value) else str(value)
 
-    def heats(self, now: Any, back: Any, top_mhz: float) -> bool:
+    def heats(self, now: Any, back: Any, highest_mhz: float) -> bool:
         return bool(now - back > WATTS_EQUAL)
 
 
@@ -291,10 +291,10 @@ def by_hand(uuid: str, key: str, value: Any, sysfs: str = SYSFS) -> str:
     return " && ".join(typed)
 
 
-def heats(key: str, now: Any, back: Any, top_mhz: float | None) -> bool:
-    """Return whether going from `now` to `back` lets a GPU run cooler. `top_mhz`: the highest clock of a lock's kind;
+def heats(key: str, now: Any, back: Any, highest_mhz: float | None) -> bool:
+    """Return whether going from `now` to `back` lets a GPU run cooler. `highest_mhz`: the highest clock of a lock's kind;
     if it is unknown, the driver's default counts as higher than any lock."""
-    return SETTINGS[key].heats(now, wanted_back(back), math.inf if top_mhz is None else top_mhz)
+    return SETTINGS[key].heats(now, wanted_back(back), math.inf if highest_mhz is None else highest_mhz)
 
 
 def gone(entry: Mapping[str, Any], boot_id: str, energy_j: float | None = None) -> str | None:

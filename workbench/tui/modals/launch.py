@@ -21,7 +21,7 @@ from workbench.tui.modals.base import Modal, TextBody
 from workbench.tui.panes.launch import LEVELS
 
 if TYPE_CHECKING:
-    from workbench.model.turn import Turn
+    from workbench.model.measurement_owner import MeasurementOwner
     from workbench.server.external_servers import FoundServer
 
 ALIVE = frozenset({ServerState.STARTING, ServerState.READY, ServerState.UNRESPONSIVE, ServerState.STOPPING})
@@ -74,7 +74,7 @@ def found_rows(server: FoundServer, width: int) -> list[Row]:
     return [*rows, (), (("Command", "strong"),), *command_rows(Command(server.argv), width)]
 
 
-def disturbed_rows(by: Turn | None, width: int) -> list[Row]:
+def disturbed_rows(by: MeasurementOwner | None, width: int) -> list[Row]:
     """Return a warning about another Workbench's measurement on this host; [] if there is none."""
     if by is None:
         return []
@@ -99,7 +99,7 @@ class StartPlan(Modal[bool]):
         plan: PlanView,
         server: ServerStatus | None,
         changes: Sequence[PlanChange],
-        measured_by: Turn | None = None,
+        measured_by: MeasurementOwner | None = None,
     ) -> None:
         self.rejected = plan.command is None or any(f.level is Level.ERROR for f in plan.findings)
         self.restart = server is not None and (server.state in ALIVE or bool(server.outlived))

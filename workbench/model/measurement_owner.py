@@ -1,4 +1,4 @@
-"""Who measures on a host. Only one Workbench at a time may measure on one host."""
+"""The owner of a host's measurement lock: the one Workbench that may measure on that host now."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """What the Workbench that measures wrote about itself. `machine` is where it runs."""
+class MeasurementOwner:
+    """The Workbench that measures on a host, as described by itself in the host's lock file.
 
-    what: str
+    `machine` is the machine on which that Workbench runs, `pid` its process there, `since_unix_s` the start of the
+    measurement."""
+
+    what: str  # the measurement: "a benchmark", "experiment 7"
     user: str
     machine: str
     since_unix_s: float

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from workbench.gpu import remote_programs
-from workbench.gpu.measurement_lock import turn_on
+from workbench.gpu.measurement_lock import locked_for_measurement
 from workbench.hosts.local import LocalHost
 from workbench.model.errors import BenchError
 
@@ -56,13 +56,15 @@ def held(place: Path, **how: object) -> Iterator[subprocess.Popen[bytes]]:
 
 async def taken(wait: bool = False, told: list[str] | None = None) -> bool:
     """Whether it is to be had."""
-    async with turn_on(LocalHost(), "a benchmark", wait=wait, tell=(told if told is not None else []).append):
+    async with locked_for_measurement(
+        LocalHost(), "a benchmark", wait=wait, tell=(told if told is not None else []).append
+    ):
         return True
 
 
 def test_a_second_one_is_refused_with_who_what_and_since(place: Path) -> None:
     async def scenario() -> None:
-        async with turn_on(LocalHost(), "a sweep of \x1b[31mpower", wait=False, tell=print):
+        async with locked_for_measurement(LocalHost(), "a sweep of \x1b[31mpower", wait=False, tell=print):
             with pytest.raises(
                 BenchError, match=f"is being measured: a sweep of .*power, by {getpass.getuser()} since"
             ) as e:
@@ -78,7 +80,7 @@ def test_a_second_one_is_refused_with_who_what_and_since(place: Path) -> None:
 def test_one_that_waits_begins_when_the_first_ends(place: Path) -> None:
     async def scenario() -> None:
         told: list[str] = []
-        async with turn_on(LocalHost(), "the first", wait=False, tell=print):
+        async with locked_for_measurement(LocalHost(), "the first", wait=False, tell=print):
             second = asyncio.create_task(taken(True, told))
             while not told:
                 await asyncio.sleep(0.01)

@@ -11,11 +11,11 @@ if TYPE_CHECKING:  # generating the model's dataclasses takes a tenth of the tim
     from workbench.model.findings import Finding, Level
     from workbench.model.flags import FlagRow
     from workbench.model.gpu import Telemetry
+    from workbench.model.measurement_owner import MeasurementOwner
     from workbench.model.plan import Command, LaunchPlan, Node
     from workbench.model.server_run import ServerStatus
     from workbench.model.settings import Alteration, Drift, GuardView
     from workbench.model.sweep import Sweep
-    from workbench.model.measurement_owner import MeasurementOwner
 
 
 @dataclass(frozen=True, slots=True)

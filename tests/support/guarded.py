@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from support.procs import alive, eventually
 
 from workbench.gpu.guard import client
-from workbench.gpu.guard.client import Terms
+from workbench.gpu.guard.client import GuardTerms
 from workbench.gpu.settings import apply, plan, rights
 from workbench.gpu.telemetry.source import read_once
 from workbench.hosts.base import Host
@@ -61,7 +61,7 @@ class GuardedHost:
         """As guarding.Guarding does it."""
         mine = await rights.rights_on(self.host)
         commands = plan.plan({gpu: wanted}, await read_once(self.host), mine)
-        terms = Terms(mine, heartbeat_s, trial_s)
+        terms = GuardTerms(mine, heartbeat_s, trial_s)
 
         async def guard() -> Any:
             view = await client.start(self.host, terms, **FAST)
@@ -82,10 +82,10 @@ class GuardedHost:
             await asyncio.sleep(0.05)
 
     async def beat(self) -> client.GuardStatus:
-        return await client.look(self.host, client.owner_id())
+        return await client.read_status(self.host, client.owner_id())
 
     async def look(self) -> client.GuardStatus:
-        return await client.look(self.host)
+        return await client.read_status(self.host)
 
     # ---- what is there
     def in_force(self, gpu: int = 0) -> tuple[float | None, tuple[int, int] | None]:

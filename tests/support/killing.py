@@ -31,7 +31,7 @@ from support.guarded import FAST, GuardedHost, run  # noqa: E402
 from support.procs import alive, eventually  # noqa: E402
 
 from workbench.gpu.guard import client  # noqa: E402
-from workbench.gpu.guard.client import Terms  # noqa: E402
+from workbench.gpu.guard.client import GuardTerms  # noqa: E402
 from workbench.gpu.settings import alterations, apply, current_values, journal, plan, revert, rights  # noqa: E402
 from workbench.gpu.telemetry.source import read_once  # noqa: E402
 from workbench.hosts.base import Completed, Stream  # noqa: E402
@@ -146,7 +146,7 @@ class Trial:
         wanted = GpuSettings(**{name: CHOICES[name] for name in kill.settings})
         governors = await current_values.governors_on(box.host)
         commands = plan.plan({"0": wanted}, self.reading, mine, governors)
-        terms = Terms(
+        terms = GuardTerms(
             mine, HEARTBEAT_S if kill.terms == "heartbeat" else None, TRIAL_S if kill.terms == "trial" else None
         )
         signs = asyncio.create_task(box.signs_of_life())

@@ -262,6 +262,6 @@ def _outcome_json(o: SettingOutcome) -> dict[str, Any]:
         "foreign": o.foreign,
         "message": o.message,
         "right": o.command.right,
-        "command": o.command.typed,
+        "command": o.command.shell_line,
         "note": o.command.note,
     }

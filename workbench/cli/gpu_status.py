@@ -152,7 +152,7 @@ def _entry_json(record: Record, sysfs: str) -> dict[str, Any]:
 
     entry = record.entry.as_json()
     hand = by_hand(record.entry.gpu_uuid, record.entry.setting, record.entry.before, sysfs)
-    return {**entry, "owner_state": record.owner, "gone": record.gone, "by_hand": None if record.gone else hand}
+    return {**entry, "owner_state": record.owner, "gone": record.why_lost, "by_hand": None if record.why_lost else hand}
 
 
 def _journal_lines(document: Mapping[str, Any]) -> Iterator[str]:

@@ -89,7 +89,7 @@ def affected_text(affected: Mapping[str, Any], commands: Sequence[SettingCommand
 
 def command_lines(commands: Sequence[SettingCommand]) -> Iterator[str]:
     for command in commands:
-        yield f"$ {command.typed}"
+        yield f"$ {command.shell_line}"
         if command.note:
             yield f"  {command.note}"
 

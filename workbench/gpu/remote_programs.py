@@ -102,7 +102,7 @@ def _pynvml() -> Path:
     return Path(spec.origin)
 
 
-def argv(python: str, **options: float) -> list[str]:
+def agent_argv(python: str, **options: float) -> list[str]:
     """Return the agent's command. Isolated and without site, Python starts in a third of the time, and no file of the
     host can change it. `options` as in agent.py."""
     return [python, "-I", "-S", "-u", "-c", BOOTSTRAP, json.dumps(options)]

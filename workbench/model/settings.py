@@ -485,7 +485,7 @@ class SettingCommand:
     note: str = ""  # a warning before the run: "nvidia-smi takes the closest SM clock: 1005 MHz for 1003"
 
     @property
-    def typed(self) -> str:
+    def shell_line(self) -> str:
         """Return the command line as the user would type it in a shell."""
         if self.stdin is None:
             return shlex.join(self.argv)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from workbench.bench.energy import Idle
     from workbench.bench.prompt_length import Length
     from workbench.gpu.settings.contrast import Clock, ContrastEvidence
-    from workbench.gpu.settings.disturbance import Watch
+    from workbench.gpu.settings.disturbance import DisturbanceWatch
     from workbench.gpu.settings.proof import Proof
     from workbench.hosts.base import Host
     from workbench.model.bench import BenchSummary, EngineDuring
@@ -134,7 +134,7 @@ class Measurement:
         )
         return Measured(outcome, summary, gpus, telemetry, proofs, idle, clocks=clocks)
 
-    async def _disturbances(self, watch: Watch) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    async def _disturbances(self, watch: DisturbanceWatch) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return what changed on the GPUs during the run, and which other programs used them throughout. A command of
         the user's own may use them itself."""
         status = self._server.status
@@ -144,7 +144,7 @@ class Measurement:
         if (watch.came or watch.running) and status is not None:
             runs = await detached_process.list_runs(self._host, f"{await self._host.state_dir()}/runs")
             ours = frozenset(pid for run in runs if run.run_dir == status.run_dir for pid in run.members)
-        return watch.changes(ours), watch.beside(ours)
+        return watch.changes(ours), watch.programs_beside(ours)
 
     # ---- before the load
 

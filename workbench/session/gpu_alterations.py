@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from workbench.gpu.settings import journal
-from workbench.gpu.settings.alterations import alteration, alteration_of, drifts, forget_gone, locks_on
+from workbench.gpu.settings.alterations import alteration, alteration_of, drifts, forget_lost, locks_on
 from workbench.gpu.settings.proof_files import kept_findings
 from workbench.gpu.telemetry.source import read_once
 from workbench.model.errors import WorkbenchError
@@ -51,7 +51,7 @@ class GpuAlterations:
         """Read the altered settings, their owners and those that a restart removed into the state."""
         state, records = await self._journal()
         self.register_dir = state.register.directory
-        found = tuple(alteration(r) for r in records if r.gone is None)
+        found = tuple(alteration(r) for r in records if r.why_lost is None)
         changed = {a.gpu_index for a in _difference(found, self._core.state.alterations)}
         findings = tuple(f for f in self._core.state.gpu_findings if f[0] not in changed)
         if found and self._findings_of is not self._core.host:  # what an earlier session, or a command, has found
@@ -65,7 +65,7 @@ class GpuAlterations:
         )
         self._core.update_host(others_problem=state.register.problem)
         self.read_monotonic_s, self.lock_changes = time.monotonic(), state.register.changes
-        if gone := [r for r in records if r.gone is not None]:
+        if gone := [r for r in records if r.why_lost is not None]:
             await self._report_gone(gone)
 
     async def journal(self) -> tuple[Sequence[Record], Sequence[Mapping[str, Any]]]:
@@ -77,7 +77,7 @@ class GpuAlterations:
         """Return the journal, with the claims of other Workbenches that are still in force, and its records."""
         state, energy_j = await journal.read(self._core.host), _energies_j(self._core.state.telemetry)
         records = state.records(energy_j)
-        if any(r.gone is not None for r in records):  # the reading may be older than the setting
+        if any(r.why_lost is not None for r in records):  # the reading may be older than the setting
             state, energy_j = await journal.read(self._core.host), await self._energies_now_j()
             records = state.records(energy_j)
         return replace(state, others=state.without_gone(energy_j).others), records
@@ -85,9 +85,9 @@ class GpuAlterations:
     async def _report_gone(self, gone: Sequence[Record]) -> None:
         """Report settings that a restart removed, once: the journal forgets them."""
         what = ", ".join(r.entry.text for r in gone)
-        self._core.notify(Level.INFO, f"earlier GPU settings are lost, since {gone[0].gone}: {what}")
+        self._core.notify(Level.INFO, f"earlier GPU settings are lost, since {gone[0].why_lost}: {what}")
         with suppress(WorkbenchError):
-            await forget_gone(self._core.host, await self._energies_now_j())
+            await forget_lost(self._core.host, await self._energies_now_j())
 
     async def _energies_now_j(self) -> dict[str, float]:
         """Read the energy counters. A counter that is behind the journal's was reset since."""
@@ -141,7 +141,7 @@ def gpu_name(gpu_index: int) -> str:
 def offers(records: Sequence[Record]) -> tuple[str, ...]:
     """Return what to ask or report at the start: settings that a dead Workbench left on, and those of others. Settings
     that were kept deliberately are not among them."""
-    on = [r for r in records if r.gone is None and r.entry.state != "kept" and r.owner != "this"]
+    on = [r for r in records if r.why_lost is None and r.entry.state != "kept" and r.owner != "this"]
     found = []
     if any(r.owner == "dead" for r in on):
         found.append(OFFER)

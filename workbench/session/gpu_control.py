@@ -119,7 +119,7 @@ class GpuControl:
     async def _after(self, report: SettingsReport) -> None:
         """Record a change, and read what it left."""
         for outcome in (*report.outcomes, *report.rolled_back):
-            self._core.record(outcome.command.typed, "ok" if outcome.ok else outcome.message)
+            self._core.record(outcome.command.shell_line, "ok" if outcome.ok else outcome.message)
         with suppress(HostError):  # the link was lost; the report is shown anyway
             await self.alterations.read()
             self._core.update(offers=())  # the user has just seen to them

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from workbench.gpu.guard import client
-from workbench.gpu.guard.client import Terms
+from workbench.gpu.guard.client import GuardTerms
 from workbench.gpu.settings import journal
 from workbench.gpu.settings.apply import apply
 from workbench.model.errors import HostError, InputError, SettingsError, WorkbenchError
@@ -84,7 +84,7 @@ class GpuGuard:
 
     async def read(self) -> GuardView:
         """Read the guard's state from the host. Raises HostError."""
-        seen = await client.look(self._core.host)
+        seen = await client.read_status(self._core.host)
         await self._take(seen)
         return seen.view
 
@@ -109,7 +109,7 @@ class GpuGuard:
 
     async def apply(self, commands: Sequence[SettingCommand], rights: Rights, trial_s: float | None) -> SettingsReport:
         """Apply planned commands under a guard. The guard reverts them after `trial_s` unless they are confirmed."""
-        terms = Terms(rights, await self.heartbeat_s() if self._attended else None, trial_s)
+        terms = GuardTerms(rights, await self.heartbeat_s() if self._attended else None, trial_s)
 
         async def guard() -> GuardView:
             view = await client.start(self._core.host, terms, **self.options)
@@ -149,7 +149,7 @@ class GpuGuard:
         """Look at the guard, with a heartbeat if it waits for this session's."""
         host, owner = self._core.host, client.owner_id()
         try:
-            seen = await client.look(host, owner if self._ours and self._is_drawn(heartbeat_s) else "")
+            seen = await client.read_status(host, owner if self._ours and self._is_drawn(heartbeat_s) else "")
             if host is self._core.host:
                 self._ours = self._applying or owner in seen.owners or await self._replace_lost(host, seen)
                 await self._take(seen)
@@ -171,12 +171,12 @@ class GpuGuard:
             await self._alterations.read()
             if not stale and self._telemetry.running:
                 await self._telemetry.refresh()
-        if acted and self._attended and seen.told != str(view.did_unix_s):
+        if acted and self._attended and seen.seen_act != str(view.did_unix_s):
             host = self._core.host
             self._core.notify(Level.WARN, f"{host.name}: the guard {view.did}", f"its log is {view.log}")
             self._core.record(f"# the guard {view.did}")
             with suppress(HostError):
-                await client.was_told(host, view.did_unix_s or 0.0)
+                await client.mark_act_seen(host, view.did_unix_s or 0.0)
 
     async def _replace_lost(self, host: Host, seen: GuardStatus) -> bool:
         """Start another guard if the one of this session's settings was killed. Return whether such settings are
@@ -188,7 +188,7 @@ class GpuGuard:
         if all(a.state == "kept" for a in ours):
             return False
         async with journal.locked(host):
-            terms = Terms(await self._rights.get(), await self.heartbeat_s())
+            terms = GuardTerms(await self._rights.get(), await self.heartbeat_s())
             view = await client.start(host, terms, **self.options)
         if view.running:
             self._start_problem = None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from workbench.bench.energy import Idle, with_energy, without_energy
 from workbench.gpu.settings.alterations import locks_on
 from workbench.gpu.settings.contrast import Clock, ContrastEvidence, clocks_of
-from workbench.gpu.settings.disturbance import Watch
+from workbench.gpu.settings.disturbance import DisturbanceWatch
 from workbench.gpu.settings.proof import Proof, judge_all
 from workbench.gpu.telemetry.benchmark_readings import summarize
 from workbench.gpu.telemetry.source import TelemetrySource
@@ -54,7 +54,7 @@ class Meter:
     def __init__(self, host: Host, *, wait: bool = True) -> None:
         self._source = TelemetrySource(host, INTERVAL_S, self._take, agent_options={"slow_s": PROGRAMS_S})
         self._wait = wait
-        self._watch: Watch | None = None
+        self._watch: DisturbanceWatch | None = None
 
     async def __aenter__(self) -> Meter:
         await self._source.start()
@@ -74,9 +74,9 @@ class Meter:
         if self._watch is not None:
             self._watch.see(telemetry)
 
-    def watch(self, gpus: Sequence[int]) -> Watch:
+    def watch(self, gpus: Sequence[int]) -> DisturbanceWatch:
         """Return a record of what changes on these GPUs from now on."""
-        self._watch = Watch(gpus)
+        self._watch = DisturbanceWatch(gpus)
         self._watch.see(self.latest)
         return self._watch
 

@@ -49,7 +49,7 @@ async def previous_of(host: Host, telemetry: Telemetry, setting: str, gpus: Sequ
     found = {}
     for gpu in gpus:
         info = telemetry.info(gpu)
-        ours = next((r.entry for r in records if info and not r.gone and r.entry.key == (info.uuid, setting)), None)
+        ours = next((r.entry for r in records if info and not r.why_lost and r.entry.key == (info.uuid, setting)), None)
         unknown = info is not None and is_lock(setting) and state.known_lock(info.uuid, setting)[0] == UNKNOWN
         value = _present_lock(ours) if is_lock(setting) else _present(host, telemetry, setting_of(setting), gpu)
         found[gpu] = Previous(GpuSettings({setting: value}), ours, unknown)

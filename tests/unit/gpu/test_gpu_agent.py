@@ -97,7 +97,7 @@ def test_the_worker_ends_when_its_reader_is_gone(agent: Callable[..., Child], dr
 
 def test_a_frame_that_is_cut_short_ends_it(driver: Driver) -> None:
     done = subprocess.run(
-        remote_programs.argv(sys.executable),
+        remote_programs.agent_argv(sys.executable),
         input=remote_programs.payload(False)[:1000],
         capture_output=True,
         timeout=10,

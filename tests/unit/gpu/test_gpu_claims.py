@@ -91,7 +91,7 @@ HALF = "performance=0-2 powersave=3"
     ],
 )
 def test_the_way_back(ours: dict[str, Any], live: Any, others: list[SettingClaim], do: str, value: Any) -> None:
-    way = claims.way_back(ours, live, others)
+    way = claims.decide_revert(ours, live, others)
     assert (way.do, way.value) == (do, value)
 
 
@@ -145,10 +145,10 @@ class Gpu:
     def set(self, user: str, value: Any) -> None:
         self.at += 1
         others, old, key = self.others(user), self.entries.get(user), (UUID, self.setting)
-        by = claims.explains(others, key, self.told(), old)
+        by = claims.explaining_claim(others, key, self.told(), old)
         before = by.before if by else self.live
         made = entry(setting=self.setting, before=before, now=value, set_unix_s=self.at)
-        made["over"] = claims.lies_under(others, key, self.told(), old)
+        made["over"] = claims.values_underneath(others, key, self.told(), old)
         if old is not None:
             made["before"] = old["before"]
         self.entries[user], self.live = made, value
@@ -156,7 +156,7 @@ class Gpu:
     def revert(self, user: str) -> None:
         if user not in self.entries:
             return
-        way = claims.way_back(self.entries[user], self.told(), self.others(user))
+        way = claims.decide_revert(self.entries[user], self.told(), self.others(user))
         assert way.do != ASK  # there is nobody here but Workbenches
         if way.do == RESTORE:
             self.live = way.value

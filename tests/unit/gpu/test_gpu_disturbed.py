@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_gpu_proof import told
 
-from workbench.gpu.settings.disturbance import Watch, locks_changed
+from workbench.gpu.settings.disturbance import DisturbanceWatch, locks_changed
 from workbench.gpu.settings.register_client import LockChange
 from workbench.model.gpu import GpuProcess, Telemetry
 from workbench.model.settings import Alteration, ClockRange
@@ -23,7 +23,7 @@ def reading(limit_w: float | None = 300.0, *pids: int, kind: str = "compute", **
 
 
 def watched(*readings: Telemetry, gpus: tuple[int, ...] = (0,), ours: frozenset[int] = frozenset()) -> tuple[str, ...]:
-    watch = Watch(gpus)
+    watch = DisturbanceWatch(gpus)
     for one in readings:
         watch.see(one)
     return watch.changes(ours)
@@ -54,13 +54,13 @@ def test_programs_that_come_or_leave_are_named_but_for_the_servers_own() -> None
 
 
 def test_programs_that_were_there_all_the_time_are_named_beside_the_servers() -> None:
-    watch = Watch((0,))
+    watch = DisturbanceWatch((0,))
     for _ in range(3):
         watch.see(reading(300.0, 1, 7, 8))
-    (said,) = watch.beside(frozenset([1]))
+    (said,) = watch.programs_beside(frozenset([1]))
     assert said == "other programs were on the GPU all the time: p7 (7) on GPU0, p8 (8) on GPU0"
-    assert watch.beside(frozenset([1, 7, 8])) == ()
-    assert watch.beside(frozenset([99])) == (), "a container's own numbers tell nothing"
+    assert watch.programs_beside(frozenset([1, 7, 8])) == ()
+    assert watch.programs_beside(frozenset([99])) == (), "a container's own numbers tell nothing"
 
 
 @given(st.lists(st.sampled_from([200.0, 300.0, 300.00004, None]), max_size=12))

@@ -231,7 +231,7 @@ def test_a_clock_that_jumps_back_changes_nothing_of_it(bench: Bench) -> None:
             line["unix_s"] += 86400 * 365
         (bench.directory / "gpu" / "journal.json").write_text(json.dumps(data))
         records, _ = await alterations.records(bench.host)
-        assert [r.gone for r in records] == [None]
+        assert [r.why_lost for r in records] == [None]
         assert (await revert.revert(bench.host)).ok and bench.power() == [None] * 4
 
     run(work)
@@ -245,10 +245,12 @@ def test_what_a_restart_took_away_is_told_until_it_is_written_down(bench: Bench)
         (bench.directory / "gpu" / "journal.json").write_text(json.dumps(text))
         uuid = text["entries"][0]["gpu_uuid"]
         before, energy = {uuid: 900.0}, {uuid: 400.0}
-        assert [r.gone for r in (await alterations.records(bench.host))[0]] == [None]
-        assert [r.gone for r in (await alterations.records(bench.host, before))[0]] == [None], "a reading of before it"
-        assert [r.gone for r in (await alterations.records(bench.host, energy))[0]] == ["the driver was reloaded"]
-        await alterations.forget_gone(bench.host, energy)
+        assert [r.why_lost for r in (await alterations.records(bench.host))[0]] == [None]
+        assert [r.why_lost for r in (await alterations.records(bench.host, before))[0]] == [None], (
+            "a reading of before it"
+        )
+        assert [r.why_lost for r in (await alterations.records(bench.host, energy))[0]] == ["the driver was reloaded"]
+        await alterations.forget_lost(bench.host, energy)
         assert bench.brief() == [] and bench.journal["log"][-1]["what"] == "gone: the driver was reloaded"
 
     run(work)

@@ -276,7 +276,7 @@ def test_killed_it_is_missed_and_the_next_one_goes_on(box: GuardedHost) -> None:
 
     async def again() -> None:
         async with journal.locked(box.host):
-            assert (await client.start(box.host, client.Terms(await rights.rights_on(box.host)), **FAST)).running
+            assert (await client.start(box.host, client.GuardTerms(await rights.rights_on(box.host)), **FAST)).running
 
     run(again())
     assert box.pid != pid and next(iter(box.state["trials"].values())) == deadline, "the trial does not begin anew"
@@ -299,7 +299,7 @@ def test_there_is_one_however_many_ask(box: GuardedHost) -> None:
     run(box.change(heartbeat_s=20.0))
 
     async def ask() -> list[Any]:
-        terms = client.Terms(await rights.rights_on(box.host))
+        terms = client.GuardTerms(await rights.rights_on(box.host))
         return await asyncio.gather(*(client.start(box.host, terms, **FAST) for _ in range(4)))
 
     assert {view.pid for view in run(ask())} == {box.pid}
@@ -327,12 +327,12 @@ def test_its_sources_are_all_that_another_machine_needs(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_governor_is_given_back(box: GuardedHost) -> None:
     async def change() -> None:
-        from workbench.gpu.guard.client import Terms, start
+        from workbench.gpu.guard.client import GuardTerms, start
 
         mine = await rights.rights_on(box.host)
         governors = await current_values.governors_on(box.host)
         commands = plan.plan({"all": GpuSettings(governor="powersave")}, await read_once(box.host), mine, governors)
-        terms = Terms(mine, None, 1.0)
+        terms = GuardTerms(mine, None, 1.0)
         report = await apply.apply(
             box.host, commands, rights=mine, guard=lambda: start(box.host, terms, **FAST), watch=terms.watch
         )

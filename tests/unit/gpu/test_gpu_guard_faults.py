@@ -99,11 +99,11 @@ def test_a_flood_of_heartbeats_and_a_fifo_hold_up_no_look(box: GuardedHost) -> N
 
     async def looked() -> client.GuardStatus:
         async with asyncio.timeout(10):
-            await client.was_told(box.host, 1.0)
+            await client.mark_act_seen(box.host, 1.0)
             return await box.beat()
 
     seen = run(looked())
-    assert seen.view.heartbeat_age_s is not None and seen.view.heartbeat_age_s < 10 and seen.told == "1.0"
+    assert seen.view.heartbeat_age_s is not None and seen.view.heartbeat_age_s < 10 and seen.seen_act == "1.0"
 
 
 def test_settings_of_another_boot_are_gone_with_it(box: GuardedHost) -> None:

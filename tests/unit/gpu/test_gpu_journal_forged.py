@@ -108,7 +108,7 @@ def test_whatever_it_holds_commands_are_of_one_form(changes: dict[str, Any]) -> 
     if remote_settings.unfit(made) is None:
         for value in (made["before"], made["now"]):
             for step in remote_settings.steps(
-                made["gpu_uuid"], made["setting"], remote_settings.wanted_back(value), cores=(0, 1)
+                made["gpu_uuid"], made["setting"], remote_settings.value_to_restore(value), cores=(0, 1)
             ):
                 words = " ".join(step.argv)
                 assert words.isascii() and all(c.isalnum() or c in " -_./=," for c in words) and ".." not in words, (

@@ -146,10 +146,10 @@ def test_the_order_of_giving_back() -> None:
 
 def test_settings_that_a_restart_took_away() -> None:
     entry = {"boot_id": "b1", "energy_j": 500.0}
-    assert remote_settings.gone(entry, "b1", 600.0) is None and remote_settings.gone(entry, "b1") is None
-    assert remote_settings.gone(entry, "b2", 600.0) == "the host was restarted"
-    assert remote_settings.gone(entry, "b1", 3.0) == "the driver was reloaded"
-    assert remote_settings.gone({"boot_id": "b1", "energy_j": None}, "b1", 3.0) is None
+    assert remote_settings.why_lost(entry, "b1", 600.0) is None and remote_settings.why_lost(entry, "b1") is None
+    assert remote_settings.why_lost(entry, "b2", 600.0) == "the host was restarted"
+    assert remote_settings.why_lost(entry, "b1", 3.0) == "the driver was reloaded"
+    assert remote_settings.why_lost({"boot_id": "b1", "energy_j": None}, "b1", 3.0) is None
 
 
 def test_words_for_a_shell_stay_words() -> None:

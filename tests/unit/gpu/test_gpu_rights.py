@@ -20,7 +20,7 @@ from support.procs import Watched
 from tests.support.fake_sudo import Sudo
 from workbench.gpu.settings import apply, current_values, remote_settings
 from workbench.gpu.settings.plan import plan
-from workbench.gpu.settings.rights import SECURE_PATH, Rights, granted, reason_of, rights_on, with_password
+from workbench.gpu.settings.rights import SECURE_PATH, Rights, granted, rights_on, sudo_refusal, with_password
 from workbench.gpu.settings.sudoers import sudoers
 from workbench.gpu.telemetry.source import read_once
 from workbench.hosts.base import Completed, HostFacts
@@ -219,7 +219,7 @@ def test_rules_as_sudo_lists_them(rules: str, command: str, how: str) -> None:
     ],
 )
 def test_sudos_own_reasons_are_passed_on(said: str, reason: str | None) -> None:
-    assert reason_of(said) == reason
+    assert sudo_refusal(said) == reason
 
 
 # ---- a password

@@ -63,7 +63,7 @@ def test_both_tables_agree_about_a_setting(setting: Setting) -> None:
         assert sent.valid(kept), "a journal with this value is one that Workbench wrote"
         assert sent.format(kept) == sent.format(value) == setting.format(value)
         assert sent.equal(kept, kept) and sent.equal(value, kept) and sent.equal(value, value)
-        assert remote_settings.wanted_back(value) == (DEFAULT if value == UNKNOWN else value)
+        assert remote_settings.value_to_restore(value) == (DEFAULT if value == UNKNOWN else value)
         if value != UNKNOWN:
             steps = [remote_settings.steps("GPU-a", setting.key, v, cores=(0,)) for v in (kept, value)]
             assert [s.argv for s in steps[0]] == [s.argv for s in steps[1]] and steps[0][0].argv
@@ -138,7 +138,7 @@ def test_claims_compare_typed_and_stored_values() -> None:
         entry = {"gpu_uuid": "GPU-a", "setting": key, "since_unix_s": 1.0, "state": "applied"}
         for value in values:
             for form in (value, stored(value)):
-                way = claims.way_back({**entry, "before": form, "now": values[0]}, value, [])
+                way = claims.decide_revert({**entry, "before": form, "now": values[0]}, value, [])
                 assert stored(way.value) in (stored(value), stored(values[0]))
                 assert value_from(key, stored(form)) == value and setting_of(key).format(value)
 

@@ -63,7 +63,7 @@ def owner_id() -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class GuardTerms:
     """The guard's orders for one change. `heartbeat_s` None: this Workbench ends after the change and sends no
     heartbeat."""
 
@@ -92,15 +92,15 @@ class GuardStatus:
     heartbeats the guard expects."""
 
     view: GuardView
-    told: str = "-"
+    seen_act: str = "-"
     owners: tuple[str, ...] = ()
 
 
-async def home_on(host: Host) -> str:
+async def guard_directory(host: Host) -> str:
     return f"{await host.state_dir()}/gpu/guard"
 
 
-async def start(host: Host, terms: Terms, **options: float) -> GuardView:
+async def start(host: Host, terms: GuardTerms, **options: float) -> GuardView:
     """Start the guard, or wait until the running one has read the journal. The caller has locked the journal. A failure
     is the view's `problem`, not an exception."""
     root, rights = f"{await host.state_dir()}/gpu", terms.rights
@@ -138,7 +138,7 @@ async def start(host: Host, terms: Terms, **options: float) -> GuardView:
         return GuardView(False, problem=f"the guard could not be started: {said[0]}", log=log)
     if "error" in answer:
         return GuardView(False, problem=answer["error"], log=log)
-    view = (await look(host)).view
+    view = (await read_status(host)).view
     if not view.running and view.problem is None:
         why = f"the guard (process {answer.get('pid')}) left no state that can be read in {root}/guard"
         view = replace(view, problem=why, log=log)
@@ -155,7 +155,7 @@ def _as_root(rights: Rights, journal: Journal, argv: Sequence[str]) -> tuple[tup
         for entry in journal.entries
         if entry.watch and entry.gpu_uuid != HOST
         for step in remote_settings.steps(
-            entry.gpu_uuid, entry.setting, remote_settings.wanted_back(entry.before), nvidia_smi=rights.nvidia_smi
+            entry.gpu_uuid, entry.setting, remote_settings.value_to_restore(entry.before), nvidia_smi=rights.nvidia_smi
         )
     ]
     if back and all(granted(rights.rules, command) == "free" for command in back):
@@ -168,10 +168,10 @@ def _as_root(rights: Rights, journal: Journal, argv: Sequence[str]) -> tuple[tup
     return (), "sudo allows no revert: the guard needs python3 as root, or a rule for the commands that revert"
 
 
-async def look(host: Host, beat: str = "") -> GuardStatus:
+async def read_status(host: Host, beat: str = "") -> GuardStatus:
     """Read the state of the guard; with `beat`, renew the heartbeat of that owner. HostError if the host is out of
     reach."""
-    home = await home_on(host)
+    home = await guard_directory(host)
     done = await host.run(sh(LOOK, home, beat))
     head, _, state = done.out.partition("\n\n")
     if done.returncode == 3 or not state.strip():
@@ -233,8 +233,8 @@ def _seen(
     )
 
 
-async def was_told(host: Host, did_unix_s: float) -> None:
-    await host.run(sh(TOLD, await home_on(host), str(did_unix_s)))
+async def mark_act_seen(host: Host, did_unix_s: float) -> None:
+    await host.run(sh(TOLD, await guard_directory(host), str(did_unix_s)))
 
 
 async def confirm(host: Host, heartbeat_s: float | None = None) -> GuardView:
@@ -280,11 +280,11 @@ async def keep(host: Host) -> GuardView:
 
 
 def _living(journal: Journal) -> list[JournalEntry]:
-    return [e for e in journal.entries if journal.gone(e) is None]
+    return [e for e in journal.entries if journal.why_lost(e) is None]
 
 
 async def _what_became(host: Host) -> str:
-    view = (await look(host)).view
+    view = (await read_status(host)).view
     return f"the guard {view.did}" if view.did else "`workbench gpu status` shows the altered settings"
 
 
@@ -292,7 +292,7 @@ async def _until(host: Host, done: Any) -> GuardView:
     """Wait until `done`: the guard reads the journal four times a second."""
     until = time.monotonic() + NOTICED_S
     while True:
-        view = (await look(host)).view
+        view = (await read_status(host)).view
         if done(view) or view.problem or time.monotonic() > until:
             return view
         await asyncio.sleep(0.1)

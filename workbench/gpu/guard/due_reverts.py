@@ -43,7 +43,7 @@ def key_of(entry: Entry) -> tuple[str, str]:
     return entry["gpu_uuid"], entry["setting"]
 
 
-def set_by(entry: Entry) -> tuple[Any, ...]:
+def guarded_values(entry: Entry) -> tuple[Any, ...]:
     """Return all values that this entry lets a guard set, or take for Workbench's own."""
     return entry["before"], entry["now"], entry.get("over"), entry["watch"].get("back", {}).get("now")
 
@@ -103,7 +103,7 @@ def noted(journal: Mapping[str, Any], results: Sequence[Result], boot_id: str) -
                 "what": f"guard {'reverted' if way in SET else 'left alone'}: " + due.why,
                 "gpu_uuid": key[0],
                 "setting": key[1],
-                "now": remote_settings.wanted_back(target(due)) if way in SET else due.entry["now"],
+                "now": remote_settings.value_to_restore(target(due)) if way in SET else due.entry["now"],
             }
         )
         if not ok:

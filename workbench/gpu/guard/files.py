@@ -42,11 +42,11 @@ LEASE_S = 600.0  # an older lock counts as abandoned
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
-class Broken(Exception):
+class UnreadableJournal(Exception):
     """The journal cannot be read; the text says why."""
 
 
-def directory(path: str) -> int:
+def open_directory(path: str) -> int:
     """Open a directory without following a link anywhere on its path."""
     here, name = os.open("/", _DIRECTORY), "/"
     try:
@@ -62,7 +62,7 @@ def directory(path: str) -> int:
     return here
 
 
-def regular(name: str, flags: int, at: int) -> int:
+def open_regular(name: str, flags: int, at: int) -> int:
     """Open a regular file. OSError for anything else: a link, a FIFO, a device."""
     handle = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600, dir_fd=at)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
@@ -71,9 +71,9 @@ def regular(name: str, flags: int, at: int) -> int:
     return handle
 
 
-def content(name: str, at: int) -> bytes:
+def read_regular(name: str, at: int) -> bytes:
     """Read a regular file of at most MOST_BYTES."""
-    with open(regular(name, os.O_RDONLY, at), "rb") as file:
+    with open(open_regular(name, os.O_RDONLY, at), "rb") as file:
         found = b"" if os.fstat(file.fileno()).st_size > MOST_BYTES else file.read(MOST_BYTES + 1)
         if len(found) > MOST_BYTES or os.fstat(file.fileno()).st_size > MOST_BYTES:
             raise OSError(errno.EFBIG, f"larger than {MOST_BYTES >> 20} MiB", name)
@@ -88,7 +88,7 @@ class Files:
         """`root`: the state directory's gpu/; `shared`: the directory of the host's register, if there is one."""
         self.root, self.shared = root, shared
         above, name = os.path.split(root)
-        self.at = directory(
+        self.at = open_directory(
             os.path.join(os.path.realpath(above), name)
         )  # the home directory may be behind links, the journal not
         found = os.fstat(self.at)
@@ -113,7 +113,7 @@ class Files:
         self.home = self.below("guard", self.at)
         self.beats = self.below("beats", self.home)
         for name in ("lock", "log"):
-            os.close(self.opened(name, os.O_RDWR))
+            os.close(self.open_file(name, os.O_RDWR))
 
     def below(self, name: str, at: int) -> int:
         """Open one of the guard's directories, created if missing. Anything else of that name is renamed."""
@@ -122,21 +122,21 @@ class Files:
             os.mkdir(name, 0o700, dir_fd=at)
         return os.open(name, _DIRECTORY, dir_fd=at)
 
-    def opened(self, name: str, flags: int) -> int:
+    def open_file(self, name: str, flags: int) -> int:
         """Open one of the guard's files, created if missing. A link or a FIFO of that name is renamed."""
         self.clear(name, self.home, stat.S_IFREG)
-        return regular(name, flags | os.O_CREAT, self.home)
+        return open_regular(name, flags | os.O_CREAT, self.home)
 
     def clear(self, name: str, at: int, kind: int) -> None:
         with contextlib.suppress(OSError):
             if stat.S_IFMT(os.stat(name, dir_fd=at, follow_symlinks=False).st_mode) != kind:
                 os.rename(name, f"{name}.bad", src_dir_fd=at, dst_dir_fd=at)
 
-    def only_one(self) -> bool:
+    def take_guard_lock(self) -> bool:
         """Become the only guard, with all processes forked from here. Return False if another guard runs."""
         if self.held is not None:
             return True
-        handle = self.opened("lock", os.O_RDWR)
+        handle = self.open_file("lock", os.O_RDWR)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -148,7 +148,7 @@ class Files:
     def ask_to_leave(self, wanted: bool) -> None:
         """Ask the running guard to leave, or withdraw that."""
         if wanted:
-            with open(self.opened("leave", os.O_WRONLY | os.O_TRUNC), "w") as file:
+            with open(self.open_file("leave", os.O_WRONLY | os.O_TRUNC), "w") as file:
                 file.write(str(os.getpid()))
         else:
             with contextlib.suppress(OSError):
@@ -158,25 +158,25 @@ class Files:
         """Return the process that asks the guard to leave; 0 if its id is missing, None if nobody asks."""
         try:
             os.stat("leave", dir_fd=self.home, follow_symlinks=False)
-            return int(content("leave", self.home))
+            return int(read_regular("leave", self.home))
         except FileNotFoundError:
             return None
         except (OSError, ValueError):
             return 0
 
-    def let_go(self) -> None:
+    def release_guard_lock(self) -> None:
         if self.held is not None:
             os.close(self.held)
             self.held = None
 
-    def made_way(self, asking: int) -> bool:
+    def make_way(self, asking: int) -> bool:
         """Release the lock for the process that asks; return whether it took over. This process stays the guard if that
         one was killed first, or if another program took the lock in its place."""
         until = time.monotonic() + TAKE_OVER_S
         while time.monotonic() < until:
-            self.let_go()
+            self.release_guard_lock()
             time.sleep(TAKE_OVER_S / 20)
-            if not self.only_one() and self.holder() == asking:
+            if not self.take_guard_lock() and self.holder() == asking:
                 return True
         return False
 
@@ -201,19 +201,19 @@ class Files:
         return [found.st_mtime_ns, found.st_ino, found.st_size]
 
     def load(self) -> dict[str, Any]:
-        """Read the journal. Broken if it is missing, incomplete, or of a newer version."""
+        """Read the journal. UnreadableJournal if it is missing, incomplete, or of a newer version."""
         try:
-            found = json.loads(content(self.journal, self.at).decode())
+            found = json.loads(read_regular(self.journal, self.at).decode())
             if not isinstance(found["version"], int) or found["version"] > VERSION:
-                raise Broken(f"the journal is of version {found['version']!r}")
+                raise UnreadableJournal(f"the journal is of version {found['version']!r}")
             for entry in found["entries"]:
                 if why := remote_settings.unfit(entry):
-                    raise Broken(f"the journal has a value that no Workbench writes ({why})")
+                    raise UnreadableJournal(f"the journal has a value that no Workbench writes ({why})")
             found["log"] = list(found["log"])
         except OSError as error:
-            raise Broken(f"the journal cannot be read: {error.strerror}") from None
+            raise UnreadableJournal(f"the journal cannot be read: {error.strerror}") from None
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise Broken(f"the journal is damaged ({error!r})") from None
+            raise UnreadableJournal(f"the journal is damaged ({error!r})") from None
         return dict(found)
 
     def save(self, journal: Mapping[str, Any]) -> None:
@@ -234,13 +234,13 @@ class Files:
 
     def others(self) -> tuple[claims.SettingClaim, ...]:
         """Return the claims of other Workbenches; () if the register cannot be read."""
-        return self.heard()[0]
+        return self.read_register()[0]
 
-    def untold(self) -> bool:
+    def is_unpublished(self) -> bool:
         """Return whether the register has nothing of this journal."""
-        return self.shared is not None and not self.heard()[1]
+        return self.shared is not None and not self.read_register()[1]
 
-    def heard(self) -> tuple[tuple[claims.SettingClaim, ...], tuple[Mapping[str, Any], ...]]:
+    def read_register(self) -> tuple[tuple[claims.SettingClaim, ...], tuple[Mapping[str, Any], ...]]:
         if self.shared is None:
             return (), ()
         try:
@@ -254,7 +254,7 @@ class Files:
         try:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(new, dir_fd=at)
-            with open(regular(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, at), "w") as file:
+            with open(open_regular(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, at), "w") as file:
                 file.write(text)
                 file.flush()
                 if at == self.at:
@@ -285,11 +285,11 @@ class Files:
             return False
         if owner != self.waiting[0]:
             self.waiting = (owner, time.monotonic())
-        if self.gone(owner, found.st_uid) or owner.startswith(tuple(name + ":" for name in silent)):
+        if self.lock_is_void(owner, found.st_uid) or owner.startswith(tuple(name + ":" for name in silent)):
             self.release(owner)
         return False
 
-    def gone(self, owner: str, uid: int) -> bool:
+    def lock_is_void(self, owner: str, uid: int) -> bool:
         """Return whether a lock is void: after LEASE_S, or if its process has ended or does not belong to the user who
         made the link."""
         boot, pid, start, who = [*owner.split(":", 3), "", "", "", ""][:4]
@@ -320,22 +320,22 @@ class Files:
     def state(self) -> dict[str, Any]:
         """Return the state that the last guard wrote; {} if it cannot be read."""
         try:
-            found = json.loads(content("state.json", self.home).decode())
+            found = json.loads(read_regular("state.json", self.home).decode())
         except (OSError, ValueError, RecursionError):
             return {}
         return found if isinstance(found, dict) and remote_settings.plain(found) else {}
 
-    def tell(self, state: Mapping[str, Any]) -> None:
+    def write_state(self, state: Mapping[str, Any]) -> None:
         with contextlib.suppress(OSError):  # a full disk must not end the guard
             self.replace("state.json", json.dumps(state, indent=1), self.home)
 
-    def say_pid(self) -> None:
+    def write_pid(self) -> None:
         with contextlib.suppress(OSError):
             self.replace("pid", f"{os.getpid()} {start_of(os.getpid())}\n", self.home)
 
     def log(self, text: str) -> None:
         line = time.strftime("%Y-%m-%dT%H:%M:%SZ ", time.gmtime()) + " ".join(text.split()) + "\n"
-        with contextlib.suppress(OSError), open(self.opened("log", os.O_WRONLY | os.O_APPEND), "a") as file:
+        with contextlib.suppress(OSError), open(self.open_file("log", os.O_WRONLY | os.O_APPEND), "a") as file:
             if os.fstat(file.fileno()).st_size > LOG_BYTES:
                 os.replace("log", "log.1", src_dir_fd=self.home, dst_dir_fd=self.home)
             file.write(line)

@@ -36,15 +36,15 @@ from workbench.gpu.guard.due_reverts import (
     Result,
     back_of,
     ends_at,
+    guarded_values,
     key_of,
     named,
     noted,
     restricted,
-    set_by,
     summed_up,
     target,
 )
-from workbench.gpu.guard.files import Broken, Files, owner_id, owner_token
+from workbench.gpu.guard.files import Files, UnreadableJournal, owner_id, owner_token
 from workbench.gpu.guard.privileges import Programs
 from workbench.gpu.guard.temperatures import TemperatureReader
 from workbench.gpu.settings import claims, remote_settings
@@ -52,7 +52,7 @@ from workbench.gpu.settings.remote_settings import COOLING, HOST
 
 TICK_S = 0.25
 HEAT_S = 1.0
-TOLD_S = 1.0  # interval of the checks that the host's register has the changes
+PUBLISHED_CHECK_S = 1.0  # interval of the checks that the host's register has the changes
 BACKOFF_S = (1.0, 60.0)
 ASLEEP_S = 2.0  # after such a pause of its own the guard cannot say that others were silent
 APPLYING_S = 10.0  # a trial's owner that still locks the journal this long after its end counts as frozen
@@ -72,7 +72,7 @@ class Guard:
             None  # of a root that serves a user: the entries that it may set
         )
         self.unseen: list[str] = []
-        self.untold: dict[tuple[str, str], Result] = {}  # reverted, but the journal could not be written yet
+        self.unrecorded: dict[tuple[str, str], Result] = {}  # reverted, but the journal could not be written yet
         self.beats: dict[str, tuple[int, float]] = {}  # by owner: the last heartbeat, and when the guard saw it
         self.others: tuple[claims.SettingClaim, ...] = ()
         self.hot: dict[str, str] = {}  # by GPU: the text of its temperature
@@ -86,7 +86,7 @@ class Guard:
         self.tried: set[tuple[str, str]] = set()  # only these wait until retry_at
         self.ran_at = time.monotonic()
         self.since_unix_s = time.time()
-        self.told: dict[str, Any] = {}
+        self.written_state: dict[str, Any] = {}
         self.to_end = False
         self.publish_again_at = 0.0
 
@@ -96,25 +96,25 @@ class Guard:
     def run(self, ready: Callable[[], None]) -> None:
         """Watch until no setting is left. A defect in one turn does not end the guard. Call `ready` after each turn."""
         self.temperatures.start()
-        self.files.say_pid()
+        self.files.write_pid()
         self.files.log(f"watching, process {os.getpid()}")
         while True:
             try:
-                if not self.turn():
+                if not self.check_once():
                     return
-                self.tell()
+                self.write_state()
                 ready()
             except Exception:
                 self.files.log("a defect in the guard: " + traceback.format_exc())
                 time.sleep(BACKOFF_S[0])
             time.sleep(self.tick_s)
 
-    def turn(self) -> bool:
+    def check_once(self) -> bool:
         """Check everything once. Return False when nothing is left to watch."""
-        self.files.only_one()  # take the lock again if another program took the place that was offered
+        self.files.take_guard_lock()  # take the lock again if another program took the place that was offered
         asking = self.files.asked_to_leave()
         if asking is not None:
-            if self.programs.is_guard(asking) and self.files.made_way(asking):
+            if self.programs.is_guard(asking) and self.files.make_way(asking):
                 self.files.log("ending: another guard takes over")
                 return False
             self.files.ask_to_leave(False)
@@ -128,14 +128,14 @@ class Guard:
             self.revert(due)
             self.ran_at = time.monotonic()
         if not due:
-            self.calm()
+            self.forget_failures()
             if self.to_end:
                 self.files.log("ending on SIGTERM")
-                self.tell(running=False)
+                self.write_state(running=False)
                 return False
         return bool(self.entries) or not self.end()
 
-    def calm(self) -> None:
+    def forget_failures(self) -> None:
         """Forget failures: none waits for another try."""
         self.failed, self.retry_at, self.backoff_s, self.tried = None, 0.0, BACKOFF_S[0], set()
 
@@ -147,7 +147,7 @@ class Guard:
         try:
             self.entries = self.watched(self.files.load())
             self.broken = None
-        except Broken as why:
+        except UnreadableJournal as why:
             if self.seen is None and self.programs.user is not None:
                 self.seen = {}
             if self.broken is None and self.entries:
@@ -159,9 +159,9 @@ class Guard:
         and if the journal is lost as well, the guard has the only copy."""
         if not self.entries or time.monotonic() < self.publish_again_at:
             return
-        self.publish_again_at = time.monotonic() + TOLD_S
+        self.publish_again_at = time.monotonic() + PUBLISHED_CHECK_S
         try:
-            if not self.files.untold() or not self.files.take(()):
+            if not self.files.is_unpublished() or not self.files.take(()):
                 return
         except OSError:
             return
@@ -169,7 +169,7 @@ class Guard:
             self.read()
             self.files.publish(self.entries if self.broken else self.files.load()["entries"])
             self.files.log("the register of the host had lost the settings; they are published again")
-        except Broken:
+        except UnreadableJournal:
             self.stamp = None  # the journal broke just now
         finally:
             self.files.release()
@@ -187,7 +187,9 @@ class Guard:
             self.seen = by_key
         self.seen = {key: self.seen[key] for key in self.seen if key in by_key}
         self.unseen = [
-            named(e) for key, e in by_key.items() if key not in self.seen or set_by(e) != set_by(self.seen[key])
+            named(e)
+            for key, e in by_key.items()
+            if key not in self.seen or guarded_values(e) != guarded_values(self.seen[key])
         ]
         return [restricted(by_key[key], self.seen[key]) for key in self.seen]
 
@@ -278,7 +280,7 @@ class Guard:
             self.check_heartbeats()
             due = sorted(self.due(), key=lambda d: (d.entry["gpu_index"], remote_settings.order(d.entry["setting"])))
             if not due:
-                self.calm()
+                self.forget_failures()
                 return
             self.files.log("reverting: " + "; ".join(f"{named(d.entry)} ({d.why})" for d in due))
             keys = {one.key for one in due}
@@ -318,20 +320,20 @@ class Guard:
 
     def restore(self, due: Due) -> Result:
         programs, uuid, setting, failed = self.programs, due.entry["gpu_uuid"], due.entry["setting"], None
-        untold = self.untold.get(due.key)
+        untold = self.unrecorded.get(due.key)
         if untold is not None and untold.due.entry == due.entry:  # unless another program has set it since
             return untold
         try:
             back = back_of(due)
-            live = programs.told(uuid, setting)
-            way = claims.way_back(due.entry, live, self.others, back["now"] if back else None)
+            live = programs.current_value(uuid, setting)
+            way = claims.decide_revert(due.entry, live, self.others, back["now"] if back else None)
             if way.do != claims.RESTORE:
                 return Result(due, True, way.why, way.do)
             cores = sorted(dict(programs.governors())) if setting == "governor" else ()
             for step in remote_settings.steps(
                 uuid,
                 setting,
-                remote_settings.wanted_back(way.value),
+                remote_settings.value_to_restore(way.value),
                 nvidia_smi=programs.nvidia_smi,
                 tee=programs.tee,
                 cores=cores,
@@ -339,7 +341,9 @@ class Guard:
             ):
                 code, said = programs.set(step)
                 failed = remote_settings.failure(code, said, "tee" if setting == "governor" else "nvidia-smi") or failed
-            return Result(due, *remote_settings.restored(setting, way.value, programs.told(uuid, setting), failed))
+            return Result(
+                due, *remote_settings.restored(setting, way.value, programs.current_value(uuid, setting), failed)
+            )
         except Exception as error:
             return Result(due, False, f"a defect in the guard: {error!r}")
 
@@ -359,14 +363,14 @@ class Guard:
         else:
             try:
                 self.files.save(noted(self.files.load(), results, self.files.boot_id))
-                self.untold = {}
-            except (OSError, Broken) as error:
-                self.untold.update({r.due.key: r for r in results if r.ok})
+                self.unrecorded = {}
+            except (OSError, UnreadableJournal) as error:
+                self.unrecorded.update({r.due.key: r for r in results if r.ok})
                 left = "; ".join(filter(None, (left, f"the journal could not be brought up to date: {error}")))
         if left:
             self.fail(left)
         else:
-            self.calm()
+            self.forget_failures()
         self.read()
 
     def failure_text(self, due: Due, message: str) -> str:
@@ -397,15 +401,15 @@ class Guard:
         if not self.entries:
             self.files.log("nothing is left to watch; ending")
             self.files.forget_beats()
-            self.tell(running=False)
-            self.files.let_go()
+            self.write_state(running=False)
+            self.files.release_guard_lock()
         self.files.release()
         return not self.entries
 
-    def tell(self, running: bool = True) -> None:
+    def write_state(self, running: bool = True) -> None:
         wall, now = time.time(), time.monotonic()
         limits = {u: self.temperatures.limits[u] for u in self.temperatures.watched if u in self.temperatures.limits}
-        known = self.told.get("trials_until_unix_s", {})  # written anew only after the clock has jumped
+        known = self.written_state.get("trials_until_unix_s", {})  # written anew only after the clock has jumped
         until = {trial: round(wall + at - now, 1) for trial, at in self.trials.items()}
         until = {t: known[t] if abs(known.get(t, 0.0) - at) < JUMP_S else at for t, at in until.items()}
         state = {
@@ -425,9 +429,9 @@ class Guard:
             "unseen": self.unseen,
             "problem": self.failed or (self.problem() if running or self.entries else None),
         }
-        if state != self.told:
-            self.told = state
-            self.files.tell(state)
+        if state != self.written_state:
+            self.written_state = state
+            self.files.write_state(state)
 
     def problem(self) -> str | None:
         later = f"{', '.join(self.unseen)}: the journal changed after the guard's start, so the guard does not set this"

@@ -43,12 +43,12 @@ class Programs:
         """`orders`: the paths "nvidia_smi" and "tee", and "sudo", the words before them for a guard that is not
         root."""
         self.root = os.geteuid() == 0
-        self.user = served(os.environ.get("SUDO_UID", "0")) if self.root else None
+        self.user = user_served(os.environ.get("SUDO_UID", "0")) if self.root else None
         self.sudo = () if self.root else tuple(orders.get("sudo", ()))
         self.nvidia_smi, self.tee = orders.get("nvidia_smi", "nvidia-smi"), orders.get("tee", "tee")
         self.files: dict[str, str] = {}  # real files of the programs, so that a changed path has no effect
         if self.user is not None:
-            unlimited()
+            lift_limits()
             os.environ.clear()
             os.environ.update(ENVIRONMENT)
             os.initgroups(self.user.pw_name, self.user.pw_gid)  # the groups may give access to the GPU's device files
@@ -116,7 +116,7 @@ class Programs:
             return False  # sudo does nothing for an account that has no name
         with self.as_root():
             for step in remote_settings.steps(
-                *claim.key, remote_settings.wanted_back(claim.now), nvidia_smi=self.nvidia_smi
+                *claim.key, remote_settings.value_to_restore(claim.now), nvidia_smi=self.nvidia_smi
             ):
                 code, said = self.run(("sudo", "-n", "-l", "-U", name, *step.argv))
                 if code == 1 and not said.strip():  # sudo prints nothing if the answer is no
@@ -135,7 +135,7 @@ class Programs:
         except OSError:
             return False
 
-    def told(self, uuid: str, setting: str) -> Any:
+    def current_value(self, uuid: str, setting: str) -> Any:
         """Return the current value of a setting; None if the host does not report it, as for a lock."""
         if setting == "governor":
             return remote_settings.governor_value(dict(self.governors()))
@@ -154,7 +154,7 @@ class Programs:
                     yield int(name[3:]), file.read().strip()
 
 
-def unlimited() -> None:
+def lift_limits() -> None:
     """Lift the limits that a program of the user may have set before sudo: CPU time, file sizes, priority."""
     for limit in (resource.RLIMIT_CPU, resource.RLIMIT_FSIZE, resource.RLIMIT_AS, resource.RLIMIT_DATA):
         with contextlib.suppress(OSError, ValueError):
@@ -163,7 +163,7 @@ def unlimited() -> None:
         os.setpriority(os.PRIO_PROCESS, 0, 0)
 
 
-def served(sudo_uid: str) -> pwd.struct_passwd | None:
+def user_served(sudo_uid: str) -> pwd.struct_passwd | None:
     """Return the user whom a guard as root serves, the caller of sudo; None: root. Unsafe if the user is unknown."""
     try:
         user = pwd.getpwuid(int(sudo_uid)) if sudo_uid.isascii() and sudo_uid.isdecimal() else None

@@ -26,7 +26,7 @@ def serve(guard: Guard, answers: int) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, guard.request_end)
     os.chdir("/")
-    null, log = os.open(os.devnull, os.O_RDWR), guard.files.opened("log", os.O_WRONLY | os.O_APPEND)
+    null, log = os.open(os.devnull, os.O_RDWR), guard.files.open_file("log", os.O_WRONLY | os.O_APPEND)
     for number, handle in ((0, null), (1, log), (2, log)):
         os.dup2(handle, number)
     pipes = [answers]
@@ -70,7 +70,7 @@ def begin(files: Files, programs: Programs, options: Mapping[str, float]) -> dic
     files.prepare()
     until = time.monotonic() + READY_S
     while time.monotonic() < until:
-        if files.only_one():
+        if files.take_guard_lock():
             files.ask_to_leave(False)
             return detach(Guard(files, programs, **options))
         state = files.state()

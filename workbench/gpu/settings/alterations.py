@@ -36,10 +36,10 @@ async def records(
 async def alterations(host: Host) -> tuple[Alteration, ...]:
     """Return the settings that Workbench changed on this host, without those that a restart has reset."""
     found, _ = await records(host)
-    return tuple(alteration(record) for record in found if record.gone is None)
+    return tuple(alteration(record) for record in found if record.why_lost is None)
 
 
-async def forget_gone(host: Host, energy_j: Mapping[str, float]) -> None:
+async def forget_lost(host: Host, energy_j: Mapping[str, float]) -> None:
     """Remove the entries that a restart has reset from the journal, so that they are reported once."""
     async with journals.locked(host) as held:
         kept = held.journal.without_gone(energy_j)
@@ -93,7 +93,7 @@ def locks_on(alterations: Sequence[Alteration], others: Sequence[Alteration]) ->
     ours = {(a.gpu_uuid, a.setting): a for a in alterations if is_lock(a.setting)}
     found = []
     for key in sorted({*ours, *(claim.key for claim in by_claim)}):
-        by = claims.explains(list(by_claim), key, None, _entry(ours[key]) if key in ours else None)
+        by = claims.explaining_claim(list(by_claim), key, None, _entry(ours[key]) if key in ours else None)
         found.append(ours[key] if by is None else by_claim[by])
     return tuple(found)
 

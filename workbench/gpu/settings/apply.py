@@ -23,7 +23,7 @@ from workbench.gpu.settings import outcomes as judged
 from workbench.gpu.settings.claims import SettingClaim
 from workbench.gpu.settings.command_runner import Ran
 from workbench.gpu.settings.current_values import CurrentValues, read_values, read_values_again
-from workbench.gpu.settings.journal import Held, Journal, JournalEntry
+from workbench.gpu.settings.journal import Journal, JournalEntry, LockedJournal
 from workbench.gpu.settings.outcomes import joined
 from workbench.gpu.settings.plan import commands_for
 from workbench.gpu.settings.remote_settings import equal, is_lock
@@ -84,8 +84,8 @@ async def apply(
         if all(o.ok for o in outcomes):
             unseen = _unpublished(held.journal)
             for index, one in enumerate(outcomes):
-                no_way_back = _no_way_back(one.command, before[one.command], rights, now)
-                message = joined(one.message, no_way_back, unseen if index == 0 else "")
+                revert_warning = _revert_warning(one.command, before[one.command], rights, now)
+                message = joined(one.message, revert_warning, unseen if index == 0 else "")
                 outcomes[index] = replace(one, message=message)
             return SettingsReport(tuple(await _settle(held, outcomes)), path, guard=watching)
         outcomes, back = await _roll_back(held, was, outcomes, ran, rights, now)
@@ -103,7 +103,7 @@ async def _planned(
     for one in _with_notes(commands, state, now):
         known = _present(one, state, now)
         lost = "" if one.gpu_uuid in stays_loaded else judged.volatile(one, now)
-        found.append(judged.planned(one, known, dry_run, joined(_no_way_back(one, known, rights, now), lost)))
+        found.append(judged.planned(one, known, dry_run, joined(_revert_warning(one, known, rights, now), lost)))
     return found
 
 
@@ -111,7 +111,7 @@ async def _planned(
 
 
 async def _announce(
-    held: Held, commands: Sequence[SettingCommand], watch: Watch | None
+    held: LockedJournal, commands: Sequence[SettingCommand], watch: Watch | None
 ) -> tuple[CurrentValues, Journal, dict[SettingCommand, KnownValue]]:
     """Write the new entries to disk and publish them; return the present values, the earlier journal and the previous
     values. If another Workbench has announced a change of the same setting, withdraw the announcement and wait, so that
@@ -177,7 +177,7 @@ def _entry(one: SettingCommand, before: KnownValue, state: Journal, now: Current
     key, live = (one.gpu_uuid, one.setting), now.value(one.gpu_uuid, one.setting)
     entry = state.get(*key)
     old = entry.facts if entry is not None else None
-    by = claims.explains(state.others, key, live, old)
+    by = claims.explaining_claim(state.others, key, live, old)
     if by is not None:
         before = (by.before, str(DEFAULT) if _is_default(one, by.before, info) else claims.TOLD)
     return JournalEntry(
@@ -196,7 +196,7 @@ def _entry(one: SettingCommand, before: KnownValue, state: Journal, now: Current
         energy_j=now.energy_j.get(one.gpu_uuid),
         state="pending",
         set_unix_s=now.telemetry.unix_s,
-        over=tuple(claims.lies_under(state.others, key, live, old)),
+        over=tuple(claims.values_underneath(state.others, key, live, old)),
         origin=by.by if by is not None else "",
     )
 
@@ -206,7 +206,7 @@ def _is_default(one: SettingCommand, value: SettingValue, info: GpuInfo | None) 
     return value == UNKNOWN or equal(one.setting, setting_of(one.setting).default(info), value)
 
 
-async def _save_first(held: Held, state: Journal) -> None:
+async def _save_first(held: LockedJournal, state: Journal) -> None:
     try:
         await held.save(state)
     except HostError as error:
@@ -217,7 +217,7 @@ async def _save_first(held: Held, state: Journal) -> None:
         ) from None
 
 
-async def _start_guard(held: Held, was: Journal, guard: StartGuard | None) -> GuardView | None:
+async def _start_guard(held: LockedJournal, was: Journal, guard: StartGuard | None) -> GuardView | None:
     """Start the guard before the first command, so that no change is ever without one."""
     if guard is None:
         return None
@@ -248,7 +248,7 @@ def _with_notes(commands: Sequence[SettingCommand], state: Journal, now: Current
         key, live = (one.gpu_uuid, one.setting), now.value(one.gpu_uuid, one.setting)
         entry = state.get(*key)
         ours = entry.facts if entry else None
-        by = claims.explains(state.others, key, live, ours)
+        by = claims.explaining_claim(state.others, key, live, ours)
         note = (claims.drift(ours, live, state.others) if ours else None) or (by and f"now {by.text}") or ""
         noted_commands.append(replace(one, note=joined(one.note, note)))
     return noted_commands
@@ -259,11 +259,11 @@ def _unpublished(state: Journal) -> str:
     return f"{problem}; nor can they see this change" if problem else ""
 
 
-def _no_way_back(one: SettingCommand, before: KnownValue, rights: Rights, now: CurrentValues) -> str:
+def _revert_warning(one: SettingCommand, before: KnownValue, rights: Rights, now: CurrentValues) -> str:
     """Return a warning if these rights allow a change but not its revert; else ""."""
     if one.right is not None or before[0] is None:
         return ""
-    value = remote_settings.wanted_back(before[0])
+    value = remote_settings.value_to_restore(before[0])
     commands = commands_for(one.gpu_index, one.gpu_uuid, one.setting, value, rights, now.governors)
     lacking = [c.right for c in commands if c.right]
     return f"with these rights it cannot be reverted: {lacking[0]}" if lacking else ""
@@ -272,7 +272,7 @@ def _no_way_back(one: SettingCommand, before: KnownValue, rights: Rights, now: C
 # -- after the commands ----------------------------------------------------------------------------------------------
 
 
-async def _settle(held: Held, outcomes: Sequence[SettingOutcome]) -> list[SettingOutcome]:
+async def _settle(held: LockedJournal, outcomes: Sequence[SettingOutcome]) -> list[SettingOutcome]:
     """Mark the entries as applied, and drop those whose setting is as it was before."""
     state = held.journal
     for outcome in outcomes:
@@ -289,7 +289,7 @@ async def _settle(held: Held, outcomes: Sequence[SettingOutcome]) -> list[Settin
 
 
 async def _roll_back(
-    held: Held,
+    held: LockedJournal,
     was: Journal,
     outcomes: Sequence[SettingOutcome],
     ran: Mapping[SettingCommand, Ran],

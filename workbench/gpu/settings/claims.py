@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from workbench.gpu.settings.remote_settings import SETTINGS, UNKNOWN, cut_off, equal, is_lock, is_number, shown
+from workbench.gpu.settings.remote_settings import SETTINGS, UNKNOWN, equal, is_lock, is_number, shown, was_interrupted
 
 RESTORE = "restore"  # set `value`
 DONE = "done"  # the value is in force already
@@ -52,7 +52,7 @@ class SettingClaim(NamedTuple):
         return f"{shown(self.setting, self.now)}, set by {self.by} with Workbench at {clock(self.set_unix_s)}"
 
 
-class WayBack(NamedTuple):
+class RevertDecision(NamedTuple):
     """How to revert a setting: one of RESTORE, DONE, LEAVE and ASK, the value, and the reason."""
 
     do: str
@@ -96,7 +96,7 @@ def _claim(entry: Entry, by: str, uid: int) -> SettingClaim:
     )
 
 
-def on(claims: Sequence[SettingClaim], key: tuple[str, str]) -> list[SettingClaim]:
+def claims_on(claims: Sequence[SettingClaim], key: tuple[str, str]) -> list[SettingClaim]:
     """Return the claims on one setting of one GPU, oldest first."""
     return sorted((c for c in claims if c.key == key), key=lambda c: c.set_unix_s)
 
@@ -112,13 +112,13 @@ def credible(
     return tuple(c for c in claims if (c.uid, c.key) not in forged)
 
 
-def explains(
+def explaining_claim(
     claims: Sequence[SettingClaim], key: tuple[str, str], live: Any, entry: Entry | None
 ) -> SettingClaim | None:
     """Return the newest claim that explains the value `live`; None if `entry`, this Workbench's own, explains it.
     Nobody can read a lock (`live` is None), so the newest claim explains it."""
     setting = key[1]
-    matching = [c for c in on(claims, key) if is_lock(setting) or equal(setting, live, c.now)]
+    matching = [c for c in claims_on(claims, key) if is_lock(setting) or equal(setting, live, c.now)]
     by = matching[-1] if matching else None
     if by is None or entry is None or not _is_own(entry, live):
         return by
@@ -129,11 +129,13 @@ def _is_own(entry: Entry, live: Any) -> bool:
     return is_lock(entry["setting"]) or equal(entry["setting"], live, entry["now"])
 
 
-def lies_under(claims: Sequence[SettingClaim], key: tuple[str, str], live: Any, entry: Entry | None) -> list[Any]:
+def values_underneath(
+    claims: Sequence[SettingClaim], key: tuple[str, str], live: Any, entry: Entry | None
+) -> list[Any]:
     """Return `over` of a change that is made now. `entry` is the previous one for the same setting."""
-    by = explains(claims, key, live, entry)
+    by = explaining_claim(claims, key, live, entry)
     if by is not None:
-        return [c.now for c in on(claims, key) if c.set_unix_s <= by.set_unix_s]
+        return [c.now for c in claims_on(claims, key) if c.set_unix_s <= by.set_unix_s]
     return list(entry.get("over") or ()) if entry is not None and _is_own(entry, live) else []
 
 
@@ -142,50 +144,50 @@ def set_at(entry: Entry) -> float:
     return float(entry.get("set_unix_s") or entry["since_unix_s"])
 
 
-def under(entry: Entry, claims: Sequence[SettingClaim]) -> Any:
+def remaining_value(entry: Entry, claims: Sequence[SettingClaim]) -> Any:
     """Return the value that remains without this entry: the newest of `over` that is still claimed, else `before`."""
-    lasting = [c.now for c in on(claims, (entry["gpu_uuid"], entry["setting"]))]
+    lasting = [c.now for c in claims_on(claims, (entry["gpu_uuid"], entry["setting"]))]
     for value in reversed(entry.get("over") or ()):
         if any(equal(entry["setting"], value, now) for now in lasting):
             return value
     return entry["before"]
 
 
-def way_back(entry: Entry, live: Any, claims: Sequence[SettingClaim], target: Any = None) -> WayBack:
+def decide_revert(entry: Entry, live: Any, claims: Sequence[SettingClaim], target: Any = None) -> RevertDecision:
     """Return how to revert a setting. `live`: the host's value now, None if unknown; `target`: the value to go back to,
     by default the one that `under` returns."""
-    setting, value = entry["setting"], under(entry, claims) if target is None else target
-    by = explains(claims, (entry["gpu_uuid"], setting), live, entry)
+    setting, value = entry["setting"], remaining_value(entry, claims) if target is None else target
+    by = explaining_claim(claims, (entry["gpu_uuid"], setting), live, entry)
     if by is not None:
-        return _beside(entry, by)
-    cut = cut_off(setting, live, entry["now"], entry["before"])
+        return _decide_for_claim(entry, by)
+    cut = was_interrupted(setting, live, entry["now"], entry["before"])
     if live is None or cut or _is_own(entry, live) or entry.get("state") == "pending":
         if live is not None and equal(setting, live, value):
-            return WayBack(DONE, value, "it is as it was before already")
+            return RevertDecision(DONE, value, "it is as it was before already")
         if target is None and entry.get("before_known") == TOLD and equal(setting, value, entry["before"]):
             origin = entry.get("origin") or "another user"
-            return WayBack(ASK, live, f"only {origin} reports that {shown(setting, value)} was set before")
-        return WayBack(RESTORE, value)
+            return RevertDecision(ASK, live, f"only {origin} reports that {shown(setting, value)} was set before")
+        return RevertDecision(RESTORE, value)
     if equal(setting, live, value) or equal(setting, live, entry["before"]):
-        return WayBack(DONE, live, "it is as it was before already")
-    return WayBack(ASK, live, drift(entry, live, claims) or "")
+        return RevertDecision(DONE, live, "it is as it was before already")
+    return RevertDecision(ASK, live, drift(entry, live, claims) or "")
 
 
-def _beside(entry: Entry, by: SettingClaim) -> WayBack:
+def _decide_for_claim(entry: Entry, by: SettingClaim) -> RevertDecision:
     """Return what to do with a setting that another Workbench has set since."""
     setting = entry["setting"]
     back = "the driver's default" if by.before == UNKNOWN else shown(setting, by.before)
     if equal(setting, by.before, entry["before"]):
-        return WayBack(LEAVE, by.now, f"left alone: it is {by.text}; its revert sets {back}")
+        return RevertDecision(LEAVE, by.now, f"left alone: it is {by.text}; its revert sets {back}")
     # Only this journal knows the value before ours.
     ours = shown(setting, entry["before"])
-    return WayBack(ASK, by.now, f"it is {by.text}; its revert sets {back}, and not {ours} as before ours")
+    return RevertDecision(ASK, by.now, f"it is {by.text}; its revert sets {back}, and not {ours} as before ours")
 
 
 def drift(entry: Entry, live: Any, claims: Sequence[SettingClaim] = ()) -> str | None:
     """Return a message if the host's value is not the journal's; None if it is, or if the value is unknown."""
     setting, now = entry["setting"], entry["now"]
-    by = explains(claims, (entry["gpu_uuid"], setting), live, entry)
+    by = explaining_claim(claims, (entry["gpu_uuid"], setting), live, entry)
     ours = f"set to {shown(setting, now)} by Workbench"
     if is_lock(setting):
         return f"{ours}, now {by.text}" if by is not None else None
@@ -196,7 +198,7 @@ def drift(entry: Entry, live: Any, claims: Sequence[SettingClaim] = ()) -> str |
         whose = f"set by {by.by} with Workbench at {clock(by.set_unix_s)}"
     elif equal(setting, live, entry["before"]):
         whose = "as it was before; someone else or a reload of the driver reset it"
-    elif cut_off(setting, live, now, entry["before"]):
+    elif was_interrupted(setting, live, now, entry["before"]):
         whose = "a change or revert that was cut off"
     return f"{ours}, now {shown(setting, live)}: {whose}"
 

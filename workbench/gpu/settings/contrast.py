@@ -47,7 +47,7 @@ class Clock:
     limiter: str | None = None  # what may have lowered the clock: "power", or UNNAMED
     unix_s: float = 0.0
 
-    def beside(self, other: Clock) -> bool:
+    def differs_only_in_lock(self, other: Clock) -> bool:
         """Return whether only the lock differs."""
         mine, theirs = ((c.gpu_uuid, c.setting, c.load, c.circumstances) for c in (self, other))
         return mine == theirs and self.lock != other.lock
@@ -140,14 +140,14 @@ def within(mhz: float, lock: ClockRange) -> bool:
 def contrast(clock: Clock, known: Iterable[Clock]) -> Clock | None:
     """Return a clock with another lock, or without one, that proves that the lock moved `clock`; None if there is
     none."""
-    return next((other for other in known if clock.beside(other) and _moved(clock, other)), None)
+    return next((other for other in known if clock.differs_only_in_lock(other) and _moved(clock, other)), None)
 
 
 def raised(clock: Clock, known: Iterable[Clock]) -> Clock | None:
     """Return a clock without a lock that proves that the lock raised `clock`, though not to its minimum; or None."""
     if clock.lock is None or clock.mhz >= clock.lock.min_mhz:
         return None
-    free = (o for o in known if o.lock is None and o.limiter is None and clock.beside(o))
+    free = (o for o in known if o.lock is None and o.limiter is None and clock.differs_only_in_lock(o))
     return next((other for other in free if clock.mhz - other.mhz >= CONTRAST_MHZ), None)
 
 
@@ -156,7 +156,7 @@ def ignored(clock: Clock, known: Iterable[Clock]) -> Clock | None:
     is in force, so locks have no effect here."""
     for other in known:
         above = other.lock is not None and other.mhz > other.lock.max_mhz + SLACK_MHZ
-        if clock.beside(other) and above and abs(clock.mhz - other.mhz) < CONTRAST_MHZ:
+        if clock.differs_only_in_lock(other) and above and abs(clock.mhz - other.mhz) < CONTRAST_MHZ:
             return other
     return None
 
@@ -165,14 +165,14 @@ def _moved(clock: Clock, other: Clock) -> bool:
     asked, theirs = clock.lock, other.lock
     if asked is None or abs(clock.mhz - other.mhz) < CONTRAST_MHZ or not within(clock.mhz, asked):
         return False
-    if explained(clock, other):
+    if limiter_of_difference(clock, other):
         return False
     if theirs is None:
         return not within(other.mhz, asked)
     return within(other.mhz, theirs) and not (within(other.mhz, asked) and within(clock.mhz, theirs))
 
 
-def explained(clock: Clock, other: Clock) -> str | None:
+def limiter_of_difference(clock: Clock, other: Clock) -> str | None:
     """Return the limiter that explains the lower of the two clocks without a lock, or None. A power limit on both
     explains no difference of the memory's clock, which has few steps and does not wander."""
     if clock.setting == MEMORY_CLOCKS.key and clock.limiter == other.limiter == POWER:

@@ -12,7 +12,7 @@ from workbench.model.settings import SETTINGS, Alteration, Setting, SettingValue
 MOST_NAMED = 4
 
 
-class Watch:
+class DisturbanceWatch:
     """The readings of one benchmark. Pass every reading from before the load to after it to `see`; `changes` then names
     the differences. Only programs that compute count, not a desktop's windows."""
 
@@ -58,7 +58,7 @@ class Watch:
     def running(self) -> bool:
         return any(self._first.values())
 
-    def beside(self, ours: frozenset[int]) -> tuple[str, ...]:
+    def programs_beside(self, ours: frozenset[int]) -> tuple[str, ...]:
         """Return a warning about programs that used the GPUs all the time beside the server; () if none of the
         server's own processes is known, since a container's processes have other numbers here."""
         found = {pid: name for running in self._first.values() for pid, name in running.items()}

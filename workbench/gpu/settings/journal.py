@@ -34,7 +34,7 @@ MOST_BYTES = 4 << 20  # of the file: Workbench writes no larger one
 LEASE_S = 600  # an older lock of another machine's Workbench is broken: no plan takes that long
 WAIT_S = 5.0
 
-__all__ = ["Held", "Journal", "JournalEntry", "Record", "owner_facts", "owner_token", "who"]
+__all__ = ["Journal", "JournalEntry", "LockedJournal", "Record", "owner_facts", "owner_token", "who"]
 
 _ours: Counter[str] = Counter()  # locks that this process owns or waits for, by path
 
@@ -157,7 +157,7 @@ class Record:
 
     entry: JournalEntry
     owner: str
-    gone: str | None = None
+    why_lost: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,23 +196,24 @@ class Journal:
         """Move the entries of an earlier boot or driver load, which are lost, to the log. `energy_j` by GPU UUID."""
         kept = self
         for entry in self.entries:
-            why = self.gone(entry, energy_j.get(entry.gpu_uuid))
+            why = self.why_lost(entry, energy_j.get(entry.gpu_uuid))
             if why:
                 kept = kept.drop(entry.key).note(f"gone: {why}", gpu_uuid=entry.gpu_uuid, setting=entry.setting)
         return replace(kept, others=tuple(c for c in self.others if not self._over(c, energy_j.get(c.gpu_uuid))))
 
     def _over(self, one: SettingClaim, energy_j: float | None) -> bool:
         return (
-            remote_settings.gone({"boot_id": one.boot_id, "energy_j": one.energy_j}, self.boot_id, energy_j) is not None
+            remote_settings.why_lost({"boot_id": one.boot_id, "energy_j": one.energy_j}, self.boot_id, energy_j)
+            is not None
         )
 
-    def gone(self, entry: JournalEntry, energy_j: float | None = None) -> str | None:
-        return remote_settings.gone({"boot_id": entry.boot_id, "energy_j": entry.energy_j}, self.boot_id, energy_j)
+    def why_lost(self, entry: JournalEntry, energy_j: float | None = None) -> str | None:
+        return remote_settings.why_lost({"boot_id": entry.boot_id, "energy_j": entry.energy_j}, self.boot_id, energy_j)
 
     def records(self, energy_j: Mapping[str, float] | None = None) -> tuple[Record, ...]:
         """Return the entries with their owners' states; `energy_j` by GPU UUID, if known."""
         now = energy_j or {}
-        return tuple(Record(e, state_of(e.owner), self.gone(e, now.get(e.gpu_uuid))) for e in self.entries)
+        return tuple(Record(e, state_of(e.owner), self.why_lost(e, now.get(e.gpu_uuid))) for e in self.entries)
 
     def back_to(self, key: tuple[str, str], entry: JournalEntry | None) -> Journal:
         """Replace the setting's entry by an earlier one, or remove it if `entry` is None."""
@@ -223,7 +224,7 @@ class Journal:
         """Return the present clock lock and the source of that knowledge. No driver call returns a lock: the value is
         another user's claim, this Workbench's last change since the boot, or UNKNOWN."""
         entry = self.get(uuid, setting)
-        claim = claims.explains(self.others, (uuid, setting), None, entry.facts if entry else None)
+        claim = claims.explaining_claim(self.others, (uuid, setting), None, entry.facts if entry else None)
         if claim is not None:
             return claim.now, "claim"
         if entry is not None and entry.now is not None and entry.boot_id == self.boot_id:
@@ -237,7 +238,7 @@ class Journal:
 
 
 @dataclass(slots=True)
-class Held:
+class LockedJournal:
     """The journal while this process owns its lock."""
 
     host: Host
@@ -287,7 +288,7 @@ async def read(host: Host) -> Journal:
         if len(text) > MOST_BYTES:
             raise _broken(f"is larger than {MOST_BYTES >> 20} MiB", path, host.name)
         found = parse(text, boot_id, path, host.name)
-    except Damaged as error:
+    except DamagedJournal as error:
         recovered = _recovered(known, error.why)
         if recovered is None:
             raise
@@ -307,25 +308,25 @@ def _recovered(known: Journal, why: str) -> Journal | None:
     return found.note(f"recovered from the host's register: {why}")
 
 
-class Damaged(SettingsError):
+class DamagedJournal(SettingsError):
     """The journal's file is damaged; `why` says how."""
 
     why = ""
 
 
-def _broken(why: str, path: str, host: str | None, kind: type[SettingsError] = Damaged) -> SettingsError:
+def _broken(why: str, path: str, host: str | None, kind: type[SettingsError] = DamagedJournal) -> SettingsError:
     error = kind(
         f"the journal of GPU settings {path} {why}; nothing was changed",
         host=host,
         next_step=f"the previous values are in it; `mv {path} {path}.bad` lets Workbench begin a new one",
     )
-    if isinstance(error, Damaged):
+    if isinstance(error, DamagedJournal):
         error.why = f"it {why}"
     return error
 
 
 def parse(text: str, boot_id: str, path: str = "journal", host: str | None = None) -> Journal:
-    """Parse the journal's file. Damaged if it is; SettingsError if a newer version wrote it."""
+    """Parse the journal's file. DamagedJournal if it is; SettingsError if a newer version wrote it."""
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -349,7 +350,7 @@ def parse(text: str, boot_id: str, path: str = "journal", host: str | None = Non
 
 
 @asynccontextmanager
-async def locked(host: Host) -> AsyncIterator[Held]:
+async def locked(host: Host) -> AsyncIterator[LockedJournal]:
     """Lock and read the journal. SettingsError if another Workbench owns the lock or the file is damaged."""
     path = await path_on(host)
     link, owner = f"{path}.lock", owner_token()
@@ -357,7 +358,7 @@ async def locked(host: Host) -> AsyncIterator[Held]:
     try:
         await _acquire(host, link, owner)
         try:
-            held = Held(host, path, await read(host))
+            held = LockedJournal(host, path, await read(host))
             if held.journal.recovered:
                 await host.run(["mv", "-f", "--", path, f"{path}.damaged"])  # the file may be missing
                 with suppress(HostError):

@@ -98,7 +98,7 @@ def of_restoring(
     return SettingOutcome(one, ok, from_value, one.value, found, in_force, message, known)
 
 
-def of_leaving(one: SettingCommand, entry: JournalEntry, way: claims.WayBack) -> SettingOutcome:
+def of_leaving(one: SettingCommand, entry: JournalEntry, way: claims.RevertDecision) -> SettingOutcome:
     """Return the outcome of a setting of this user's that is left alone."""
     asks = way.do == claims.ASK
     message = joined(way.why, "left alone until someone chooses") if asks else way.why

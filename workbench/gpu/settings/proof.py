@@ -25,8 +25,8 @@ from workbench.gpu.settings.contrast import (
     clock_of,
     clocks_of,
     contrast,
-    explained,
     ignored,
+    limiter_of_difference,
     loaded,
     raised,
     within,
@@ -164,10 +164,10 @@ def _contrasted(proof: Proof, one: Alteration, clock: Clock | None, known: Contr
 
 
 def _why_unshown(clock: Clock | None, known: ContrastEvidence) -> str:
-    other = next((c for c in reversed(known.clocks) if clock and clock.beside(c)), None)
+    other = next((c for c in reversed(known.clocks) if clock and clock.differs_only_in_lock(c)), None)
     if clock is None or other is None:
         return "how the card clocks without it is not known"
-    why = explained(clock, other) if abs(clock.mhz - other.mhz) >= CONTRAST_MHZ else None
+    why = limiter_of_difference(clock, other) if abs(clock.mhz - other.mhz) >= CONTRAST_MHZ else None
     return f"the clock was {_beside(other)}" + (f", and {why} may explain that" if why else " too")
 
 

@@ -238,7 +238,7 @@ def steps(
     return tuple(made)
 
 
-def wanted_back(before: Any) -> Any:
+def value_to_restore(before: Any) -> Any:
     """Return the value that a revert sets. An unknown lock can only go back to the driver's default."""
     return type(before)(DEFAULT) if before == UNKNOWN else before
 
@@ -255,7 +255,7 @@ def failure(returncode: int, said: str, program: str = "nvidia-smi") -> str | No
 def restored(key: str, before: Any, found: Any, failed: str | None) -> tuple[bool, str]:
     """Return whether a setting is reverted, and a message. `found`: the host's value afterwards (None for a lock, or if
     the host did not answer); `failed`: from `failure`."""
-    value = wanted_back(before)
+    value = value_to_restore(before)
     if failed and not equal(key, found, value):
         return False, failed
     if is_lock(key):
@@ -282,7 +282,7 @@ def no_effect(key: str, value: Any, found: Any) -> str:
 def by_hand(uuid: str, key: str, value: Any, sysfs: str = SYSFS) -> str:
     """Return the shell command that sets `value`, for the user; "unknown" gives the driver's default."""
     typed = []
-    for step in steps(uuid, key, wanted_back(value), cores=(), sysfs=sysfs):
+    for step in steps(uuid, key, value_to_restore(value), cores=(), sysfs=sysfs):
         if step.stdin is None:
             typed.append(shlex.join(("sudo", *step.argv)))
             continue
@@ -292,12 +292,14 @@ def by_hand(uuid: str, key: str, value: Any, sysfs: str = SYSFS) -> str:
 
 
 def heats(key: str, now: Any, back: Any, highest_mhz: float | None) -> bool:
-    """Return whether going from `now` to `back` lets a GPU run cooler. `highest_mhz`: the highest clock of a lock's kind;
-    if it is unknown, the driver's default counts as higher than any lock."""
-    return SETTINGS[key].heats(now, wanted_back(back), math.inf if highest_mhz is None else highest_mhz)
+    """Return whether changing a setting from `now` to `back` lets a GPU run cooler.
+
+    `highest_mhz` is the highest clock of the kind that a lock limits. If it is None, the driver's default counts as
+    higher than any lock."""
+    return SETTINGS[key].heats(now, value_to_restore(back), math.inf if highest_mhz is None else highest_mhz)
 
 
-def gone(entry: Mapping[str, Any], boot_id: str, energy_j: float | None = None) -> str | None:
+def why_lost(entry: Mapping[str, Any], boot_id: str, energy_j: float | None = None) -> str | None:
     """Return why a journalled setting is no longer in force, or None. Settings end with the boot and with the driver.
     A reloaded driver's energy counter (`energy_j` now) starts again from 0, so it is less than half; a counter that is
     a little lower is a reading from before the change."""
@@ -379,7 +381,7 @@ def split_governor(value: str) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def cut_off(key: str, found: Any, now: Any, before: Any) -> bool:
+def was_interrupted(key: str, found: Any, now: Any, before: Any) -> bool:
     """Return whether a change from `before` to `now`, or its revert, stopped between two cores, so that each core has
     one value or the other."""
     if key != "governor" or found is None:

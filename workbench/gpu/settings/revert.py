@@ -15,7 +15,7 @@ from typing import TypeAlias
 from workbench.gpu.settings import claims, command_runner, outcomes, remote_settings
 from workbench.gpu.settings import journal as journals
 from workbench.gpu.settings.current_values import CurrentValues, read_values, read_values_again
-from workbench.gpu.settings.journal import Held, Journal, JournalEntry
+from workbench.gpu.settings.journal import Journal, JournalEntry, LockedJournal
 from workbench.gpu.settings.outcomes import joined
 from workbench.gpu.settings.owners import ALIVE
 from workbench.gpu.settings.plan import commands_for, select
@@ -76,7 +76,7 @@ async def revert(
         return SettingsReport(tuple(await save_last(held, state, report)), path)
 
 
-async def _wait_for_rivals(held: Held) -> None:
+async def _wait_for_rivals(held: LockedJournal) -> None:
     """Wait until no other Workbench is changing the same settings, at most QUIET_S: a revert must not hang."""
     keys = {e.key for e in held.journal.entries}
     until = time.monotonic() + QUIET_S
@@ -87,21 +87,21 @@ async def _wait_for_rivals(held: Held) -> None:
 
 def _ways(
     entries: Sequence[JournalEntry], state: Journal, now: CurrentValues, foreign: Foreign | None
-) -> list[tuple[JournalEntry, claims.WayBack]]:
+) -> list[tuple[JournalEntry, claims.RevertDecision]]:
     """Return how to revert each entry, in the order of reverting."""
     found = []
     for entry in _in_order(entries):
-        way = claims.way_back(entry.facts, now.value(entry.gpu_uuid, entry.setting), state.others)
+        way = claims.decide_revert(entry.facts, now.value(entry.gpu_uuid, entry.setting), state.others)
         if way.do in (claims.ASK, claims.LEAVE) and foreign is not None:
             if foreign == "keep":
-                way = claims.WayBack(claims.LEAVE, way.value, "left as it is")
+                way = claims.RevertDecision(claims.LEAVE, way.value, "left as it is")
             else:
-                way = claims.WayBack(claims.RESTORE, entry.now if foreign == "ours" else entry.before)
+                way = claims.RevertDecision(claims.RESTORE, entry.now if foreign == "ours" else entry.before)
         found.append((entry, way))
     return found
 
 
-def _left(entry: JournalEntry, way: claims.WayBack, now: CurrentValues) -> SettingCommand:
+def _left(entry: JournalEntry, way: claims.RevertDecision, now: CurrentValues) -> SettingCommand:
     """Return an empty command for the report of a setting that is left alone."""
     index = now.index(entry.gpu_uuid, entry.gpu_index)
     return SettingCommand(index, entry.gpu_uuid, entry.setting, (), value=way.value)
@@ -148,7 +148,7 @@ def _in_order(entries: Sequence[JournalEntry]) -> list[JournalEntry]:
 
 
 def _commands(entry: JournalEntry, rights: Rights, now: CurrentValues) -> tuple[SettingCommand, ...]:
-    value = remote_settings.wanted_back(entry.before)
+    value = remote_settings.value_to_restore(entry.before)
     index = now.index(entry.gpu_uuid, entry.gpu_index)
     return commands_for(index, entry.gpu_uuid, entry.setting, value, rights, now.governors)
 
@@ -183,7 +183,7 @@ def noted(state: Journal, what: str, done: Collection[SettingOutcome]) -> Journa
     return state
 
 
-async def save_last(held: Held, state: Journal, done: Sequence[SettingOutcome]) -> list[SettingOutcome]:
+async def save_last(held: LockedJournal, state: Journal, done: Sequence[SettingOutcome]) -> list[SettingOutcome]:
     """Save the journal after a change. A failure is a message of the outcomes: the old journal still has every previous
     value, and the report matters more."""
     try:

@@ -136,13 +136,13 @@ async def with_password(host: Host, rights: Rights, password: str) -> Rights:
         raise SettingsError(f"sudo cannot be run: {error.message}; nothing was changed", host=host.name) from None
     if done.returncode == 0:
         return replace(rights, rules=done.out, password=password, refusal=None, sudo_password=False)
-    reason = reason_of(done.err)
+    reason = sudo_refusal(done.err)
     if reason is None:
         raise wrong
     raise SettingsError(f"{reason}; nothing was changed", host=host.name, next_step=_next_step(reason))
 
 
-def reason_of(said: str) -> str | None:
+def sudo_refusal(said: str) -> str | None:
     """Return why sudo runs nothing, in its own words; None if it only asks for a password, or for another one."""
     lines = [line.strip() for line in said.splitlines()]
     told = [
@@ -262,7 +262,7 @@ async def _by_sudo(host: Host, smi: str, user: str) -> Rights:
     if how == "no":
         why, step = "there is no sudo", "set it there as root"
     elif not found.sudo_password:
-        why = reason_of(rules) or "sudo does not allow it"
+        why = sudo_refusal(rules) or "sudo does not allow it"
         step = _next_step(why)
     return replace(found, refusal=f"needs root on {host.name} ({user} is not, and {why})", advice=step)
 

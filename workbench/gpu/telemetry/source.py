@@ -168,7 +168,7 @@ class TelemetrySource:
 
     async def _follow_agent(self) -> None:
         python, here = remote_programs.python_on(self.host)
-        argv = remote_programs.argv(python, interval_s=self.interval_s, **self._agent_options)
+        argv = remote_programs.agent_argv(python, interval_s=self.interval_s, **self._agent_options)
         try:
             stream = await self.host.stream(argv, input=remote_programs.payload(here))
         except CommandNotFound:

@@ -48,7 +48,7 @@ def test_two_configurations_end_to_end(cli: Cli, base: tuple[str, ...]) -> None:
     assert said, ran.out
     pairs = ran.out.partition("\nPairs\n")[2]
     assert "SIMULATED" in ran.out and re.findall(r"^  (?:throughput, tok/s)? +(\d) ", pairs, re.M) == ["1", "2"]
-    assert "a fresh server for each run" in ran.err and "so far" in ran.err and "pair 2 B" in ran.err
+    assert "each run on a fresh server" in ran.err and "so far" in ran.err and "pair 2 B" in ran.err
     shown = cli("experiment", "show", "1", "--json").document
     assert (shown["state"], shown["pairs_done"], shown["restarts"]) == ("done", 2, True)
     assert [r["arm"] for r in shown["runs"]] == list("ABBA") and len({r["run_id"] for r in shown["runs"]}) == 4

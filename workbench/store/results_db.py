@@ -14,8 +14,9 @@ import sqlite3
 import tempfile
 import time
 import uuid
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +26,22 @@ from workbench.model.json_records import from_json, to_json
 from workbench.model.secrets import mask_data
 from workbench.model.untrusted_text import clean, clean_json
 from workbench.store.database import BUSY_S, Database
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """The fields of a raw request (bench/records.py) that reports compute with."""
+
+    start_s: float | None = None
+    end_us: float = 0
+    ttft_us: float | None = None
+    gaps_us: tuple[float, ...] = ()
+    output_tokens: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Tags:
+    tags: tuple[str, ...]
 
 
 class Column(NamedTuple):
@@ -201,9 +218,13 @@ class ResultsDb:
         path = self.samples_dir / name
         try:
             with gzip.open(path, "rt", encoding="utf-8") as file:
-                return tuple(json.loads(line) for line in file)
-        except (OSError, EOFError, ValueError) as error:
-            raise StoreError(f"the samples of result {result_id} could not be read from {path}: {error}") from error
+                return tuple(_sample(line) for line in file)
+        except (OSError, EOFError, ValueError, zlib.error) as error:
+            raise StoreError(
+                f"the samples of result {result_id} could not be read from {path}: {error}",
+                next_step="the result itself is not affected: `workbench results show` and the formats without requests"
+                " (md, txt) print it",
+            ) from error
 
     def note(self, result_id: int, text: str) -> None:
         """Replace the note of a result."""
@@ -220,7 +241,7 @@ class ResultsDb:
             row = db.execute("SELECT tags FROM results WHERE id = ?", (result_id,)).fetchone()
             if row is None:
                 raise _no_such(result_id)
-            text = _tags_json({*json.loads(row[0]), *add} - set(remove))
+            text = _tags_json({*_stored_tags(result_id, row[0]), *add} - set(remove))
             db.execute("UPDATE results SET tags = ? WHERE id = ?", (text, result_id))
             return tuple(json.loads(text))
 
@@ -339,6 +360,20 @@ def _tags_json(tags: Iterable[str]) -> str:
     return json.dumps(sorted(set(tags)), ensure_ascii=False)
 
 
+def _stored_tags(result_id: int, text: str) -> tuple[str, ...]:
+    try:
+        return from_json(_Tags, {"tags": json.loads(text)}).tags
+    except (TypeError, ValueError) as error:  # TypeError: not a text
+        raise _damaged(result_id, error) from error
+
+
+def _sample(line: str) -> dict[str, Any]:
+    """Return one raw request as its line has it, after a check of the fields that reports read."""
+    data: dict[str, Any] = json.loads(line)
+    from_json(_Sample, data)
+    return data
+
+
 def _no_such(result_id: int) -> InputError:
     return InputError(f"there is no result {result_id}", next_step="workbench results list shows the stored results")
 
@@ -354,7 +389,11 @@ def _result(row: tuple[Any, ...]) -> BenchResult:
                 values[column.name] = clean_json(text, len(text)) if column.json else clean(text)
         return from_json(BenchResult, values)
     except ValueError as error:
-        raise StoreError(
-            f"result {values['id']} in the database is damaged: {error}",
-            next_step="the others are not affected; restore this one from a backup of the database if you need it",
-        ) from error
+        raise _damaged(values["id"], error) from error
+
+
+def _damaged(result_id: int, error: Exception) -> StoreError:
+    return StoreError(
+        f"result {result_id} in the database is damaged: {error}",
+        next_step="the others are not affected; restore this one from a backup of the database if you need it",
+    )

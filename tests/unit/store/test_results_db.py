@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import multiprocessing
 import os
 import sqlite3
 import stat
+import zlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -289,6 +291,43 @@ def test_damaged_samples_give_a_clear_error(db: ResultsDb) -> None:
     next(db.samples_dir.iterdir()).write_bytes(b"no gzip")
     with pytest.raises(StoreError, match="samples of result 1 could not be read"):
         db.samples(1)
+
+
+def test_a_flipped_bit_in_samples_gives_a_clear_error(db: ResultsDb) -> None:
+    """Every single byte of the file can be damaged, also those that end in an error of zlib itself."""
+    db.add(SPEC, CONDITIONS, SUMMARY, [{"index": n, "gaps_us": [n, 7 * n % 13]} for n in range(200)])
+    path = next(db.samples_dir.iterdir())
+    whole, kinds = path.read_bytes(), set()
+    for place in range(0, len(whole), 7):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
+        try:
+            db.samples(1)  # a byte of the header may be without effect
+        except StoreError as error:
+            kinds.add(type(error.__cause__))
+    assert zlib.error in kinds
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["5", "[]", "null", '"x"', '{"start_s": "y"}', '{"gaps_us": [null]}', '{"gaps_us": 3}', '{"output_tokens": {}}'],
+)
+def test_a_sample_that_is_no_request_gives_a_clear_error(db: ResultsDb, line: str) -> None:
+    add(db)
+    with gzip.open(next(db.samples_dir.iterdir()), "at") as file:
+        file.write(f"{line}\n")
+    with pytest.raises(StoreError, match="samples of result 1 could not be read") as caught:
+        db.samples(1)
+    assert "`workbench results show`" in str(caught.value.next_step)
+
+
+@pytest.mark.parametrize("text", ["[1]", "null", "{", '{"a": 1}', b"\xff"])
+def test_tags_are_not_added_to_a_damaged_row(db: ResultsDb, text: str | bytes) -> None:
+    add(db)
+    with sqlite3.connect(db.path) as raw:
+        raw.execute("UPDATE results SET tags = ?", (text,))
+    raw.close()
+    with pytest.raises(StoreError, match="result 1 in the database is damaged"):
+        db.retag(1, ["x"])
 
 
 def test_a_new_column_is_one_entry(db: ResultsDb, monkeypatch: pytest.MonkeyPatch) -> None:

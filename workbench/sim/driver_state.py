@@ -230,7 +230,7 @@ class SimState:
         """Set fields of one GPU's `GpuSetting`. None restores the default of a field."""
         with self._locked():
             stored = dict(self._file("settings.json") or {})
-            mine = {**stored.get(str(gpu), {}), **changes}
+            mine = {**stored.get(str(gpu), {}), **{_IN_FILE.get(k, k): v for k, v in changes.items()}}
             stored[str(gpu)] = {k: v for k, v in mine.items() if v is not None}
             _write_json(self._paths["settings.json"], stored)
         self._readings = ()
@@ -322,6 +322,10 @@ def start_ticks(pid: int) -> int | None:
     return None if fields[0] == b"Z" else int(fields[19])
 
 
+# A field whose name in settings.json differs. A guard or a server of an earlier version reads and writes the file too.
+_IN_FILE = {"limit_w": "power_limit_w"}
+
+
 def _setting(stored: Mapping[str, Any]) -> GpuSetting:
     def pair(name: str) -> tuple[int, int] | None:
         value = stored.get(name)
@@ -329,7 +333,7 @@ def _setting(stored: Mapping[str, Any]) -> GpuSetting:
 
     return GpuSetting(
         persistence=bool(stored.get("persistence", False)),
-        limit_w=stored.get("limit_w"),
+        limit_w=stored.get(_IN_FILE["limit_w"]),
         gpu_lock_mhz=pair("gpu_lock_mhz"),
         memory_lock_mhz=pair("memory_lock_mhz"),
     )

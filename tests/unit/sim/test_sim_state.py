@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 from sim_process import wait_for
@@ -32,6 +34,16 @@ def test_another_process_reads_the_same_settings(sim_state):
     mine.change_setting(2, gpu_lock_mhz=None)
     assert other.settings()[2].gpu_lock_mhz is None and other.settings()[2].limit_w == 180.0
     assert other.settings()[1].limit_w is None
+
+
+def test_settings_of_an_earlier_version_are_in_force(sim_state):
+    """Its guard may still run, and reads and writes the file as before."""
+    host: SimState = sim_state("four-pcie")
+    host.change_setting(1, limit_w=180.0, persistence=True)
+    file = Path(host.directory) / "settings.json"
+    assert json.loads(file.read_text()) == {"1": {"power_limit_w": 180.0, "persistence": True}}
+    file.write_text('{"1": {"power_limit_w": 200.0}}')
+    assert sim_state("four-pcie").settings()[1].limit_w == 200.0
 
 
 def test_a_load_ends_with_its_process(sim_state, sleeper):
